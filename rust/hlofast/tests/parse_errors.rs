@@ -9,7 +9,7 @@ use hlofast::text::{ErrorPlace, Source};
 /// Kinds that other tests show: those of strict mode and decoders, and of opening files.
 const ELSEWHERE: &[(ErrorKind, &str)] = &[
     (InvalidProto, "proto_hostile: messages, not text"),
-    (InvalidString, "decoders: an escape that means nothing"),
+    (InvalidString, "decoders: an invalid escape"),
     (InvalidName, "strict: names XLA would change"),
     (UnknownOpcode, "strict"),
     (ShapeMismatch, "strict"),
@@ -40,7 +40,7 @@ const CASES: &[(ErrorKind, u64, u64, &str, &str)] = &[
     (ExpectedName, 2, 3, "instruction's name", "e {\n  = f32[] rng()\n}"),
     (ExpectedToken, 2, 5, "'='", "e {\n  a f32[] rng()\n}"),
     (ExpectedOpcode, 2, 13, "opcode", "e {\n  a = f32[] (b)\n}"),
-    (InvalidShape, 2, 8, "no element type", "e {\n  a = (x32[], f32[]) rng()\n}"),
+    (InvalidShape, 2, 8, "not an element type", "e {\n  a = (x32[], f32[]) rng()\n}"),
     (InvalidLayout, 2, 16, "layout", "e {\n  a = f32[2]{0 1} rng()\n}"),
     (CannotInferShape, 2, 7, "shape", "e {\n  a = iota(), iota_dimension=0\n}"),
     (InvalidOperand, 3, 21, "operand", "e {\n  a = f32[] parameter(0)\n  b = f32[] negate( =)\n}"),
@@ -205,7 +205,7 @@ fn text_cut_between_computations_is_told() {
         ("f32[2]{0}, f32[2]{0})->f32[2]{0}", false),
         (")->f32[2]{0}", false),
         ("bf16[2]{0})->f32[2]{0}", false),
-        // What cannot be read tells nothing.
+        // A layout that cannot be read proves nothing.
         ("f32[2]{0}", true),
     ] {
         let text = format!(
@@ -218,7 +218,7 @@ fn text_cut_between_computations_is_told() {
         if let Some(fault) = fault {
             let place = ErrorPlace::new(&Source::from_slice(text.as_bytes()), &fault);
             assert_eq!((place.line, place.column), (5, 2), "{text}");
-            assert!(fault.message().contains("the last one, f, is not what"), "{fault:?}");
+            assert!(fault.message().contains("the last one, f, does not match"), "{fault:?}");
             assert!(
                 parse(text.replace("f {", "ENTRY f {").as_bytes())
                     .unwrap()
