@@ -33,38 +33,22 @@ SHOWN = 3
 FIGURES = {
     field.name: field
     for field in (
-        Field(
-            "seconds",
-            "step",
-            "Modelled time of a step on the device; for a directory, of its longest program.",
-            label="step time",
-        ),
+        Field("seconds", "step",
+              "Modelled time of a step on the device; for a directory, of its longest program.",
+              label="step time"),
         Field("ratio", "mfu", "Model FLOPs utilisation: share of the device's peak.", label="MFU"),
-        Field(
-            "bytes",
-            "peak",
-            "The most bytes live at once.",
-            label="peak memory",
-        ),
-        Field(
-            "seconds",
-            "exposed",
-            "Time that a step waits for collectives.",
-            label="exposed communication",
-        ),
-        Field(
-            "flops",
-            "flops",
-            "Floating-point operations of a step, or of the largest program.",
-            label="FLOPs",
-        ),
+        Field("bytes", "peak", "The most bytes live at once.", label="peak memory"),
+        Field("seconds", "exposed", "Time that a step waits for collectives.",
+              label="exposed communication"),
+        Field("flops", "flops", "Floating-point operations of a step, or of the largest program.",
+              label="FLOPs"),
         Field("bytes", "bytes", "Bytes of HBM that a step reads and writes.", label="HBM traffic"),
         Field("count", "programs", "Programs in a directory."),
         Field("bytes", "live_peak", "The largest live peak of all programs."),
         Field("bytes", "wire_bytes", "The largest wire bytes per device of all programs."),
         Field("count", "differing", "Programs that differ between hosts."),
     )
-}
+}  # fmt: skip
 """The figures that can come first."""
 
 _ABOUT = (

@@ -45,6 +45,7 @@ class Modelled:
     __slots__ = ()
 
     def _implied(self) -> Implied:
+        """Returns the implications; every subclass defines it."""
         raise NotImplementedError
 
     def parameters(self) -> Table:
