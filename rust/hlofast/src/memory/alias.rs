@@ -85,10 +85,10 @@ impl Donations {
 /// (number, row) of the entry's parameters, sorted.
 fn parameters_by_number(module: &Module) -> Vec<(u64, u32)> {
     let rows = module.computation(module.entry()).rows();
-    let mut found: Vec<(u64, u32)> =
+    let mut parameters: Vec<(u64, u32)> =
         rows.filter_map(|row| Some((module.parameter_number(Row(row))?, row))).collect();
-    found.sort_unstable();
-    found
+    parameters.sort_unstable();
+    parameters
 }
 
 /// The two nodes, and whether they have the same size.
@@ -100,8 +100,8 @@ fn donated_pair(
     costs: &[ShapeCost],
 ) -> Option<((u32, u32), bool)> {
     let number = u64::try_from(alias.number).ok()?;
-    let found = parameters.binary_search_by_key(&number, |entry| entry.0).ok()?;
-    let row = parameters.get(found)?.1;
+    let at = parameters.binary_search_by_key(&number, |entry| entry.0).ok()?;
+    let row = parameters.get(at)?.1;
     let node = |row: u32, path: &[i64]| {
         let (node, shape) =
             reader.shapes.at_path(reader.module, reader.module.shape(Row(row)), path)?;
@@ -316,11 +316,11 @@ impl Overwriting<'_, '_> {
                 self.deeper().pairs(root, &mut inner);
             }
             for pair in inner {
-                let found = (|| {
+                let source = (|| {
                     let source = *module.operands(Row(root)).get(pair.operand)?;
                     self.parameter_behind(source, pair.operand_node)
                 })();
-                if let Some((operand, operand_node)) = found {
+                if let Some((operand, operand_node)) = source {
                     pairs.push(InPlace { operand, operand_node, result_node: pair.result_node });
                 }
             }

@@ -171,8 +171,8 @@ impl Reader<'_> {
                 _ => return Err(self.error(format!("not an index: {}", shown(index)))),
             }
         }
-        let found = self.shapes.at_path(self.module, self.module.shape(row), &path);
-        let Some((_, shape)) = found else {
+        let part = self.shapes.at_path(self.module, self.module.shape(row), &path);
+        let Some((_, shape)) = part else {
             return Err(self.foreign(format!("the module has no value {}", shown(text))));
         };
         Ok((row, path.iter().map(|step| *step as u32).collect(), shape))
@@ -190,7 +190,7 @@ impl Reader<'_> {
         let mut written = sizes.split(|byte| *byte == b',').filter(|size| !size.is_empty());
         let is_same = array.dimensions().all(|size| {
             let digits = written.next().map(|size| size.strip_prefix(b"<=").unwrap_or(size));
-            digits.and_then(number).map(|found| found.0) == size.bound()
+            digits.and_then(number).map(|(value, _)| value) == size.bound()
         });
         if is_type && is_same && written.next().is_none() {
             return Ok(());
@@ -222,8 +222,8 @@ impl Reader<'_> {
                     b"InstructionSequence:" => Part::Sequence,
                     b"BufferLiveRange:" => Part::Ranges,
                     heading if heading.starts_with(b"Live ranges at ") => {
-                        let found = after(heading, b"Live ranges at ").and_then(number);
-                        file.peak_step = found.and_then(|found| u32::try_from(found.0).ok());
+                        let step = after(heading, b"Live ranges at ").and_then(number);
+                        file.peak_step = step.and_then(|(step, _)| u32::try_from(step).ok());
                         Part::Peak
                     }
                     _ if part == Part::Start => Part::Start,
@@ -242,9 +242,9 @@ impl Reader<'_> {
                         Some(own) if *own == row.0 => {}
                         Some(own) => {
                             let own = self.module.instruction_name(Row(*own));
-                            let (found, own) = (shown(name), shown(own));
+                            let (listed, own) = (shown(name), shown(own));
                             let what = format!(
-                                "step {count} is {found} in the file and {own} in the module"
+                                "step {count} is {listed} in the file and {own} in the module"
                             );
                             return Err(self.foreign(what));
                         }
@@ -290,9 +290,9 @@ impl Reader<'_> {
                     });
                 }
                 Part::Peak => {
-                    let found = memmem::rfind(entry, b"}: ").map(|at| entry.split_at(at + 1));
-                    let Some((name, rest)) = found else { continue };
-                    let bytes = after(rest, b": ").and_then(number).map(|found| found.0);
+                    let parts = memmem::rfind(entry, b"}: ").map(|at| entry.split_at(at + 1));
+                    let Some((name, rest)) = parts else { continue };
+                    let bytes = after(rest, b": ").and_then(number).map(|(value, _)| value);
                     let place = places.get(name).copied();
                     let (Some(bytes), Some(place)) = (bytes, place) else {
                         return Err(self.error("expected a value with a range and its bytes"));
@@ -327,11 +327,11 @@ impl Reader<'_> {
         for (line, text) in lines(text) {
             self.line = line;
             if let Some(rest) = text.strip_prefix(b"allocation ") {
-                let found = number(rest).and_then(|(index, rest)| {
+                let parts = number(rest).and_then(|(index, rest)| {
                     let (size, rest) = number(rest.strip_prefix(b": size ")?)?;
                     Some((index, size, rest))
                 });
-                let Some((index, size, rest)) = found else {
+                let Some((index, size, rest)) = parts else {
                     return Err(self.error("expected an allocation and its size"));
                 };
                 let has = |word: &[u8]| memmem::find(rest, word).is_some();
@@ -357,7 +357,7 @@ impl Reader<'_> {
                 let row = self.assigned(rest, size)?;
                 file.rows.push(FileRow { allocation, kind, ..row });
             } else if let Some(rest) = text.strip_prefix(b"Total bytes used: ") {
-                file.total_bytes = number(rest).map(|found| found.0);
+                file.total_bytes = number(rest).map(|(value, _)| value);
             } else if text.starts_with(b"Used values:") {
                 break;
             }
@@ -402,7 +402,7 @@ impl Reader<'_> {
         for (line, text) in lines(text) {
             self.line = line;
             if let Some(rest) = text.strip_prefix(b"Total bytes: ") {
-                let total = number(rest).map(|found| found.0);
+                let total = number(rest).map(|(value, _)| value);
                 file.total_bytes = match (file.total_bytes, total) {
                     (Some(sum), Some(total)) => sum.checked_add(total),
                     (sum, total) => total.or(sum),
@@ -413,7 +413,7 @@ impl Reader<'_> {
                 let mut cells = text.splitn(5, |byte| *byte == b';').map(<[u8]>::trim_ascii);
                 let mut cell = || cells.next().unwrap_or_default();
                 let (_, size, offset, values, shapes) = (cell(), cell(), cell(), cell(), cell());
-                let whole = |text: &[u8]| number(text).map(|found| found.0);
+                let whole = |text: &[u8]| number(text).map(|(value, _)| value);
                 let (Some((bytes, is_exact)), Some(offset), Some(values)) =
                     (rounded(size), whole(offset), whole(values))
                 else {

@@ -54,12 +54,12 @@ fn post_order(module: &Module, rows: Range<u32>, is_seen: &mut [bool], order: &m
         stack.push((start, 0));
         while let Some((row, operand)) = stack.last_mut() {
             match module.operands(Row(*row)).get(*operand).copied() {
-                Some(found) => {
+                Some(operand_row) => {
                     *operand += 1;
-                    if rows.contains(&found)
-                        && !std::mem::replace(&mut is_seen[found as usize], true)
+                    if rows.contains(&operand_row)
+                        && !std::mem::replace(&mut is_seen[operand_row as usize], true)
                     {
-                        stack.push((found, 0));
+                        stack.push((operand_row, 0));
                     }
                 }
                 None => {

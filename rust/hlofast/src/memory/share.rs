@@ -63,14 +63,14 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
             while candidates.get(first).is_some_and(|candidate| candidate.1 == NONE) {
                 first += 1;
             }
-            let found = candidates.iter_mut().skip(first).find(|(index, candidate)| {
+            let taken = candidates.iter_mut().skip(first).find(|(index, candidate)| {
                 tries = tries.saturating_sub(1);
                 tries > 0
                     && *candidate != NONE
                     && module.shape(Row(operands[*index])) == *part
                     && overwrites(module, *row, opcode, *index, element, operands, &mut fused)
             });
-            if let Some((_, candidate)) = found {
+            if let Some((_, candidate)) = taken {
                 let candidate = std::mem::replace(candidate, NONE);
                 sets.join(candidate, node);
                 // Nothing else may take the operand; the result may be taken in turn.
@@ -154,15 +154,15 @@ fn adds_to_product(module: &Module, row: u32, index: usize) -> bool {
     let &[left, right] = module.operands(root) else { return false };
     let is_product =
         |row: u32| matches!(module.opcode(Row(row)), Opcode::Convolution | Opcode::Dot);
-    let other = match (is_product(left), is_product(right)) {
+    let added = match (is_product(left), is_product(right)) {
         (true, _) => right,
         (_, true) => left,
         _ => return false,
     };
     module.opcode(root) == Opcode::Add
         && left != right
-        && module.parameter_number(Row(other)) == Some(index as u64)
-        && module.users().get(other).len() == 1
+        && module.parameter_number(Row(added)) == Some(index as u64)
+        && module.users().get(added).len() == 1
 }
 
 const UNKNOWN: u32 = u32::MAX;
@@ -184,8 +184,8 @@ impl FusedUses {
         self.look_at(module, callee);
         let (first, count) = self.known[callee.0 as usize];
         let parameters = &self.parameters[first as usize..(first + count) as usize];
-        let found = parameters.binary_search_by_key(&(index as u64), |entry| entry.0).ok();
-        found.is_some_and(|at| self.is_elementwise[parameters[at].1 as usize])
+        let position = parameters.binary_search_by_key(&(index as u64), |entry| entry.0).ok();
+        position.is_some_and(|at| self.is_elementwise[parameters[at].1 as usize])
     }
 
     /// One pass from the root to the parameters.

@@ -272,8 +272,8 @@ fn kinds(reader: &Reader<'_>, values: &[u32], buffers: &Buffers) -> Vec<Kind> {
     let mut mark = |row: u32, kind: Kind| {
         for node in reader.steps.of(row).map_or(0..0, |step| reader.nodes.of(step)) {
             let buffer = buffers.of[values[node as usize] as usize];
-            if let Some(found) = kinds.get_mut(buffer as usize) {
-                *found = kind;
+            if let Some(buffer_kind) = kinds.get_mut(buffer as usize) {
+                *buffer_kind = kind;
             }
         }
     };
@@ -367,8 +367,10 @@ impl Heap<'_> {
     fn reused(&mut self, kinds: &[Kind], donations: &Donations) -> Vec<bool> {
         let mut is_donated = vec![false; kinds.len()];
         for (_, parameter) in &donations.pairs {
-            if let Some(found) = is_donated.get_mut(self.buffers.of[*parameter as usize] as usize) {
-                *found = true;
+            if let Some(is_buffer_donated) =
+                is_donated.get_mut(self.buffers.of[*parameter as usize] as usize)
+            {
+                *is_buffer_donated = true;
             }
         }
         // XLA's order of assignment: largest first, then callers before callees, then earliest.
@@ -408,7 +410,7 @@ impl Heap<'_> {
             uses.extend(self.uses(buffer));
             let is_temporary = kinds[buffer] == Kind::Temporary;
             let bytes = -bytes;
-            let mut found = None;
+            let mut free = None;
             if kinds[buffer] != Kind::Parameter {
                 for (index, allocation) in allocations.iter().enumerate().rev() {
                     if tries == 0 {
@@ -418,12 +420,12 @@ impl Heap<'_> {
                     // A result only fits memory of exactly its size.
                     let fits = is_temporary || allocation.bytes == bytes;
                     if fits && uses.iter().all(|used| allocation.is_free(*used)) {
-                        found = Some(index);
+                        free = Some(index);
                         break;
                     }
                 }
             }
-            match found {
+            match free {
                 Some(index) => {
                     allocations[index].extend(&uses);
                     reused[buffer] = is_temporary;
