@@ -160,9 +160,9 @@ fn name_fusions(module: &Module, contexts: &Contexts, scope: &mut [u32], phase: 
             .filter(|row| callee.rows().contains(row))
             .map(|row| contexts.position(module, edge.callee, Row(row)))
             .filter(|position| scope[*position] != ScopeTree::ROOT);
-        if let Some(found) = named.next() {
-            scope[at] = scope[found];
-            phase[at] = phase[found];
+        if let Some(position) = named.next() {
+            scope[at] = scope[position];
+            phase[at] = phase[position];
         }
     }
 }
@@ -223,10 +223,10 @@ fn infer_products(
                 .iter()
                 .filter_map(|user| heirs[contexts.position(module, id as u32, Row(*user))])
                 .chain(fusion.filter(|_| row == computation.root).and_then(|at| heirs[at]));
-            let found = said.min_by_key(|(_, phase)| order(*phase));
-            heirs[at] = found;
-            if let Some(found) = found.filter(|_| is_product(row)) {
-                (scope[at], phase[at]) = found;
+            let heir = said.min_by_key(|(_, phase)| order(*phase));
+            heirs[at] = heir;
+            if let Some(heir) = heir.filter(|_| is_product(row)) {
+                (scope[at], phase[at]) = heir;
                 inferred.push(at as u32);
             }
         }
@@ -254,8 +254,8 @@ fn infer_products(
             {
                 givers[at] = givers[contexts.position(module, caller, Row(*operand))];
             }
-            if let Some(found) = givers[at].filter(|_| is_product(row)) {
-                (scope[at], phase[at]) = found;
+            if let Some(giver) = givers[at].filter(|_| is_product(row)) {
+                (scope[at], phase[at]) = giver;
                 inferred.push(at as u32);
             }
         }

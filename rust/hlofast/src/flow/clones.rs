@@ -36,7 +36,7 @@ pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut
         let position = |row: u32| contexts.position(module, id as u32, Row(row));
         for row in module.computation(node.computation).rows().rev() {
             let at = position(row);
-            let found = module.users().get(row).iter().fold(0, |all, user| {
+            let when_used = module.users().get(row).iter().fold(0, |all, user| {
                 let user = position(*user);
                 all | match phase[user] {
                     Phase::Backward | Phase::Recompute => LATE,
@@ -44,9 +44,9 @@ pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut
                     Phase::Forward | Phase::Optimizer => EARLY,
                 }
             });
-            users[at] = found;
+            users[at] = when_used;
             if matches!(phase[at], Phase::Forward | Phase::Unattributed)
-                && found == LATE
+                && when_used == LATE
                 && is_compiler_clone(module, Row(row))
             {
                 phase[at] = Phase::Recompute;

@@ -97,8 +97,8 @@ impl Contexts {
             if scopes.length(scope) > LONGEST_PREFIX { from } else { scope }
         };
         let mut is_one = |call: &Call| applies(module, call) || !needs[call.computation.0 as usize];
-        if let Some(found) = build(module, &order, Some(&weights), &mut is_one, &mut prefix) {
-            return found;
+        if let Some(separate) = build(module, &order, Some(&weights), &mut is_one, &mut prefix) {
+            return separate;
         }
         let merged = build(module, &order, None, &mut |_| true, &mut prefix);
         Contexts { is_merged: true, ..merged.unwrap_or_default() }

@@ -84,13 +84,13 @@ pub struct Reached {
 /// The `rows` (in text order) that the entry reaches through at most `DEEPEST` calls, sorted by
 /// place. Only the first row of each computation is followed.
 pub fn through_calls(module: &Module, rows: impl Iterator<Item = Row>) -> Vec<Reached> {
-    let mut found = Vec::new();
+    let mut reached = Vec::new();
     let mut is_seen = Vec::new();
     for row in rows {
         is_seen.resize(module.computations().len(), false);
         let mut level = vec![module.computation_of(row)];
         if level == [module.entry()] {
-            found.push(Reached { place: row, row, calls: 0 });
+            reached.push(Reached { place: row, row, calls: 0 });
             continue;
         }
         for calls in 1..=DEEPEST {
@@ -105,7 +105,7 @@ pub fn through_calls(module: &Module, rows: impl Iterator<Item = Row>) -> Vec<Re
                     }
                     match module.computation_of(caller) {
                         above if above == module.entry() => {
-                            found.push(Reached { place: caller, row, calls });
+                            reached.push(Reached { place: caller, row, calls });
                         }
                         above => next.push(above),
                     }
@@ -114,8 +114,8 @@ pub fn through_calls(module: &Module, rows: impl Iterator<Item = Row>) -> Vec<Re
             level = next;
         }
     }
-    found.sort_unstable();
-    found
+    reached.sort_unstable();
+    reached
 }
 
 /// The markers, sorted by where the entry reaches them.
@@ -149,16 +149,16 @@ fn phase_of(name: &str) -> Phase {
 pub fn sections(module: &Module) -> Sections {
     const NONE: u32 = Sections::NONE;
     let markers = markers(module);
-    let mut found = Sections::default();
+    let mut sections = Sections::default();
     if markers.is_empty() {
-        return found;
+        return sections;
     }
     let rows = module.computation(module.entry()).rows();
     let first = rows.start;
     // The section that users of a row inherit, and whether the row must not take a user's section.
     let mut inherited = vec![NONE; rows.len()];
     let mut is_fixed = vec![false; rows.len()];
-    found.of_row = vec![NONE; rows.len()];
+    sections.of_row = vec![NONE; rows.len()];
     let mut by_name: HashMap<String, u32> = HashMap::new();
     let mut next_marker = markers.iter().peekable();
     for row in rows.clone() {
@@ -175,23 +175,23 @@ pub fn sections(module: &Module) -> Sections {
         is_fixed[at] = marker.is_some() || module.opcode(Row(row)) == Opcode::Parameter;
         match named {
             Some((name, mark)) if mark == "start" => {
-                let section = found.sections.len() as u32;
+                let section = sections.sections.len() as u32;
                 let phase = phase_of(&name);
                 by_name.insert(name.clone(), section);
-                found.sections.push(Section { name, phase, start: Row(row), end: None });
+                sections.sections.push(Section { name, phase, start: Row(row), end: None });
                 inherited[at] = section;
-                found.of_row[at] = section;
+                sections.of_row[at] = section;
             }
             Some((name, _)) => {
                 let section = from_operands.or_else(|| by_name.get(&name).copied());
-                found.of_row[at] = section.unwrap_or(NONE);
-                if let Some(section) = section.and_then(|s| found.sections.get_mut(s as usize)) {
+                sections.of_row[at] = section.unwrap_or(NONE);
+                if let Some(section) = section.and_then(|s| sections.sections.get_mut(s as usize)) {
                     section.end = Some(Row(row));
                 }
             }
             None => {
                 inherited[at] = from_operands.unwrap_or(NONE);
-                found.of_row[at] = inherited[at];
+                sections.of_row[at] = inherited[at];
             }
         }
     }
@@ -208,19 +208,19 @@ pub fn sections(module: &Module) -> Sections {
     }
     for row in rows.rev() {
         let at = (row - first) as usize;
-        let section = found.of_row[at];
-        let is_start = found.sections.get(section as usize).is_some_and(|s| s.start == Row(row));
+        let section = sections.of_row[at];
+        let is_start = sections.sections.get(section as usize).is_some_and(|s| s.start == Row(row));
         if section == NONE || is_start {
             continue;
         }
         for operand in module.operands(Row(row)) {
             let Some(at) = operand.checked_sub(first).map(|at| at as usize) else { continue };
             if inherited.get(at) == Some(&NONE) && is_fixed.get(at) == Some(&false) {
-                found.of_row[at] = section;
+                sections.of_row[at] = section;
             }
         }
     }
-    found
+    sections
 }
 
 /// The phase of each position by sections, including computations that the entry calls. A

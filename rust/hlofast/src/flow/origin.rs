@@ -77,7 +77,7 @@ pub(crate) fn origins_within(
     through: Through,
     steps: &mut usize,
 ) -> Origins {
-    let mut found = Origins::default();
+    let mut origins = Origins::default();
     // Most values pass only a few places.
     const FEW: usize = 16;
     let mut few: Vec<Place> = Vec::new();
@@ -89,13 +89,13 @@ pub(crate) fn origins_within(
         }
         let cost = fan_out(module, place.row);
         if *steps < cost || place.path.len() > DEEPEST_PATH {
-            found.is_partial = true;
+            origins.is_partial = true;
             break;
         }
         *steps -= cost;
         let before = stack.len();
         match step(module, &place, through, &mut stack) {
-            Some(end) if !found.ends.contains(&end) => found.ends.push(end),
+            Some(end) if !origins.ends.contains(&end) => origins.ends.push(end),
             Some(_) => {}
             // Visit the first operand first.
             None => stack[before..].reverse(),
@@ -106,7 +106,7 @@ pub(crate) fn origins_within(
             seen.insert(place);
         }
     }
-    found
+    origins
 }
 
 /// Number of places that a step back from `row` may lead to, at least 1. A parameter leads to all

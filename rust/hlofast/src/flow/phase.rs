@@ -100,8 +100,8 @@ pub struct Rules {
 impl PartialEq for Rules {
     /// Equal if patterns, phases and order are equal.
     fn eq(&self, other: &Self) -> bool {
-        let same = |(one, other): (&(Regex, Phase), &(Regex, Phase))| {
-            one.0.as_str() == other.0.as_str() && one.1 == other.1
+        let same = |(left, right): (&(Regex, Phase), &(Regex, Phase))| {
+            left.0.as_str() == right.0.as_str() && left.1 == right.1
         };
         self.rules.len() == other.rules.len() && self.rules.iter().zip(&other.rules).all(same)
     }

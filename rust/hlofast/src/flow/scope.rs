@@ -219,8 +219,8 @@ impl ScopeTree {
             let scope = &scopes[entry.1 as usize];
             entry.0 == hash && scope.parent == parent && module.bytes(scope.component) == bytes
         };
-        if let Some((_, found)) = self.ids.find(hash, same) {
-            return *found;
+        if let Some((_, scope)) = self.ids.find(hash, same) {
+            return *scope;
         }
         let above = self.scopes[parent as usize];
         let id = self.scopes.len() as u32;

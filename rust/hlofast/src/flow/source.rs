@@ -13,14 +13,14 @@ const DEEPEST_CALLS: usize = 16;
 /// argument and, with `through_bitcasts`, bitcasts. Returns `row` if it computes its value, and the
 /// last get-tuple-element if a loop, a fusion or another instruction computes the value.
 pub fn source_of(module: &Module, row: Row, through_bitcasts: bool) -> Row {
-    let mut found = row;
+    let mut source = row;
     let mut at = row;
     // The tuple indices into `at`, outermost last, and the calls around it.
     let mut path: Vec<usize> = Vec::new();
     let mut calls: Vec<Row> = Vec::new();
     for _ in 0..MOST_STEPS {
         if path.is_empty() && calls.is_empty() {
-            found = at;
+            source = at;
         }
         let operand = |index: usize| module.operands(at).get(index).map(|row| Row(*row));
         let next = match module.opcode(at) {
@@ -49,5 +49,5 @@ pub fn source_of(module: &Module, row: Row, through_bitcasts: bool) -> Row {
             None => break,
         }
     }
-    found
+    source
 }

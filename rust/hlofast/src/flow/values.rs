@@ -60,14 +60,14 @@ impl<'a> Values<'a> {
         let values = self.of(node, operand);
         let shape = self.module.shape(Row(operand));
         let shapes = self.module.shapes();
-        let found = (|| {
+        let leaves = (|| {
             let index = self.module.tuple_index(Row(row))?;
             let element = *shapes.tuple(shape)?.get(index)?;
             let first = values.start + shapes.first_leaf(shape, index)? as usize;
             Some(first..first + shapes.leaf_count(element) as usize)
         })();
-        match found {
-            Some(found) if found.end <= values.end && !self.bases.is_empty() => found,
+        match leaves {
+            Some(leaves) if leaves.end <= values.end && !self.bases.is_empty() => leaves,
             _ => values,
         }
     }
