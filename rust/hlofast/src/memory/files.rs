@@ -97,10 +97,10 @@ struct Reader<'a> {
     line: u32,
 }
 
-type Found<T> = Result<T, FileError>;
+type FileResult<T> = Result<T, FileError>;
 
 /// Reads `text`, XLA's account of the memory of `module`.
-pub fn read_file(module: &Module, text: &[u8]) -> Found<XlaFile> {
+pub fn read_file(module: &Module, text: &[u8]) -> FileResult<XlaFile> {
     let mut reader = Reader { module, shapes: ShapeNodes::new(module), line: 0 };
     let start = &text[..text.len().min(4096)];
     if memmem::find(start, b"HloLiveRange").is_some() {
@@ -147,7 +147,7 @@ impl Reader<'_> {
         self.error(format!("{what}; the file belongs to another module"))
     }
 
-    fn row(&self, name: &[u8]) -> Found<Row> {
+    fn row(&self, name: &[u8]) -> FileResult<Row> {
         match self.module.find_instructions(name)[..] {
             [row] => Ok(Row(row)),
             [] => Err(self.foreign(format!("the module has no instruction {}", shown(name)))),
@@ -156,7 +156,7 @@ impl Reader<'_> {
     }
 
     /// `name{1,0}` or, with an empty path, `name`.
-    fn value(&self, text: &[u8]) -> Found<(Row, Vec<u32>, ShapeId)> {
+    fn value(&self, text: &[u8]) -> FileResult<(Row, Vec<u32>, ShapeId)> {
         let open = text.iter().position(|byte| *byte == b'{').unwrap_or(text.len());
         let (name, index) = text.split_at(open);
         let row = self.row(name)?;
@@ -179,7 +179,7 @@ impl Reader<'_> {
     }
 
     /// Checks that `text` begins with `shape`, ignoring layouts.
-    fn check_shape(&self, shape: ShapeId, text: &[u8], name: &[u8]) -> Found<()> {
+    fn check_shape(&self, shape: ShapeId, text: &[u8], name: &[u8]) -> FileResult<()> {
         let shapes = self.module.shapes();
         let Some(array) = shapes.array(shape) else { return Ok(()) };
         let Some(open) = text.iter().position(|byte| *byte == b'[') else { return Ok(()) };
@@ -199,7 +199,7 @@ impl Reader<'_> {
         Err(self.foreign(format!("{} does not have the shape {text} in the module", shown(name))))
     }
 
-    fn live_range(&mut self, text: &[u8]) -> Found<XlaFile> {
+    fn live_range(&mut self, text: &[u8]) -> FileResult<XlaFile> {
         #[derive(PartialEq)]
         enum Part {
             Start,
@@ -320,7 +320,7 @@ impl Reader<'_> {
         Ok(file)
     }
 
-    fn buffer_assignment(&mut self, text: &[u8]) -> Found<XlaFile> {
+    fn buffer_assignment(&mut self, text: &[u8]) -> FileResult<XlaFile> {
         let mut file = XlaFile::new(FileKind::BufferAssignment);
         let mut allocation = None;
         let mut sum = 0i64;
@@ -376,7 +376,7 @@ impl Reader<'_> {
     }
 
     /// `112 w.1 @0> (size=262144,offset=0): f32[4]{0}`.
-    fn assigned(&self, text: &[u8], allocation: i64) -> Found<FileRow> {
+    fn assigned(&self, text: &[u8], allocation: i64) -> FileResult<FileRow> {
         let expected = || self.error("expected a value with its size and offset");
         let close = memmem::find(text, b"> (size=").ok_or_else(expected)?;
         let (name, rest) = text.split_at(close);
@@ -395,7 +395,7 @@ impl Reader<'_> {
         Ok(FileRow { row: Some(row), path, bytes, is_exact: true, offset, ..FileRow::none() })
     }
 
-    fn usage_report(&mut self, text: &[u8]) -> Found<XlaFile> {
+    fn usage_report(&mut self, text: &[u8]) -> FileResult<XlaFile> {
         let mut file = XlaFile::new(FileKind::UsageReport);
         let mut allocation = -1i64;
         let own: Vec<Vec<u8>> = self.array_texts();
@@ -458,7 +458,7 @@ impl Reader<'_> {
     }
 
     /// Checks that `3×f32[4,8],` is a shape of the module, ignoring parts of tuples.
-    fn check_known(&self, word: &[u8], own: &[Vec<u8>]) -> Found<()> {
+    fn check_known(&self, word: &[u8], own: &[Vec<u8>]) -> FileResult<()> {
         let word = after(word, "×".as_bytes()).unwrap_or(word);
         let Some(close) = word.iter().position(|byte| *byte == b']') else { return Ok(()) };
         let shape = &word[..=close];

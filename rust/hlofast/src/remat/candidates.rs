@@ -68,14 +68,14 @@ pub fn candidates(
         work: MOST_WORK,
     };
     let find = |(number, residual): (usize, &Residual)| {
-        let found = match residual.stacked {
+        let outcome = match residual.stacked {
             _ if residual.is_in_flight => Err(
                 "it is still being gathered, and instructions meanwhile carry the gather's state",
             ),
             Some(_) => finder.smaller_stack(residual),
             None => finder.for_users(residual),
         };
-        let mut candidate = found.unwrap_or_else(|reason| Candidate {
+        let mut candidate = outcome.unwrap_or_else(|reason| Candidate {
             obstacle: Some(reason),
             ..Candidate::of(module, residual)
         });
@@ -85,7 +85,7 @@ pub fn candidates(
     residuals.iter().enumerate().map(find).collect()
 }
 
-type Found = Result<Candidate, &'static str>;
+type Outcome = Result<Candidate, &'static str>;
 
 /// Where a value is held, and its late readers.
 struct Held {
@@ -122,12 +122,12 @@ impl Finder<'_> {
     }
 
     /// Copies for the late users of a residual.
-    fn for_users(&mut self, residual: &Residual) -> Found {
+    fn for_users(&mut self, residual: &Residual) -> Outcome {
         let Held { reads, places } = self.late_reads(&residual.place)?;
         if reads.is_empty() {
             return Err("no instruction that could use a copy reads it");
         }
-        let first = reads.iter().flat_map(|(_, uses)| uses).map(|one| one.user).min();
+        let first = reads.iter().flat_map(|(_, uses)| uses).map(|usage| usage.user).min();
         let Some(first) = first else { return Err("nothing reads it") };
         let mut candidate = Candidate { held: places, ..Candidate::of(self.module, residual) };
         let mut kept: HashSet<Row, BuildMix> = HashSet::default();
@@ -221,7 +221,7 @@ impl Finder<'_> {
         }
         let mut reads: Vec<(Row, Vec<Use>)> = reads.into_iter().collect();
         for (_, uses) in &mut reads {
-            uses.sort_unstable_by_key(|one| (one.user, one.operand));
+            uses.sort_unstable_by_key(|usage| (usage.user, usage.operand));
             uses.dedup();
         }
         reads.sort_unstable_by_key(|(row, _)| *row);
@@ -336,8 +336,8 @@ impl Finder<'_> {
     fn last_read_behind(&self, row: Row, user: Row) -> u32 {
         let operands = self.module.operands(user).iter().enumerate();
         let mine = operands.filter(|(_, operand)| **operand == row.0);
-        let found = mine.filter_map(|(operand, _)| behind(self.module, user, operand));
-        let reads = found.flat_map(|found| found.reads).map(|(reader, _)| reader.0);
+        let all_behind = mine.filter_map(|(operand, _)| behind(self.module, user, operand));
+        let reads = all_behind.flat_map(|behind| behind.reads).map(|(reader, _)| reader.0);
         reads.max().unwrap_or(user.0).max(user.0)
     }
 
@@ -360,11 +360,11 @@ impl Finder<'_> {
     }
 
     /// A smaller value to stack instead.
-    fn smaller_stack(&self, residual: &Residual) -> Found {
+    fn smaller_stack(&self, residual: &Residual) -> Outcome {
         let module = self.module;
         let through = Through { conversions: true, ..Through::default() };
-        let found = origins(module, residual.place.clone(), through);
-        let update = found.ends.iter().find_map(|end| match end {
+        let stack_origins = origins(module, residual.place.clone(), through);
+        let update = stack_origins.ends.iter().find_map(|end| match end {
             End::Computed(row) if module.opcode(*row) == Opcode::DynamicUpdateSlice => Some(*row),
             _ => None,
         });

@@ -28,7 +28,7 @@ pub fn parameters_read(module: &Module, rows: &[Row]) -> Option<Vec<Row>> {
             inside.extend(rows.filter(|row| callers.insert(*row)));
         }
     }
-    let mut found = Vec::new();
+    let mut parameters = Vec::new();
     while let Some(place) = stack.pop() {
         if seen.len() >= MOST_PLACES || place.path.len() > DEEPEST_PATH {
             return None;
@@ -40,7 +40,7 @@ pub fn parameters_read(module: &Module, rows: &[Row]) -> Option<Vec<Row>> {
         let operands = || module.operands(row).iter().map(|operand| Row(*operand));
         let whole = |row: Row| Place::from(row);
         match module.opcode(row) {
-            Opcode::Parameter => found.push(row),
+            Opcode::Parameter => parameters.push(row),
             Opcode::GetTupleElement => {
                 let index = module.tuple_index(row).and_then(|index| u32::try_from(index).ok());
                 let path = place.path.iter().copied().chain(index).collect();
@@ -60,7 +60,7 @@ pub fn parameters_read(module: &Module, rows: &[Row]) -> Option<Vec<Row>> {
             _ => stack.extend(operands().map(whole)),
         }
     }
-    found.sort_unstable();
-    found.dedup();
-    Some(found)
+    parameters.sort_unstable();
+    parameters.dedup();
+    Some(parameters)
 }

@@ -16,7 +16,7 @@ const MOST_USERS: usize = 1 << 14;
 /// The rows whose value `row` has because tuples and at least one barrier pass it on, nearest
 /// first.
 pub(super) fn before_barrier(module: &Module, row: Row) -> Vec<Row> {
-    let mut found = Vec::new();
+    let mut values = Vec::new();
     let mut path: Vec<usize> = Vec::new();
     let mut is_behind = false;
     let mut at = row;
@@ -40,10 +40,10 @@ pub(super) fn before_barrier(module: &Module, row: Row) -> Vec<Row> {
         let Some(next) = next else { break };
         at = Row(*next);
         if is_behind && path.is_empty() && is_value(module.opcode(at)) {
-            found.push(at);
+            values.push(at);
         }
     }
-    found
+    values
 }
 
 /// Whether rows of `opcode` do more than pass a value through a barrier.
@@ -100,7 +100,7 @@ pub(super) struct Behind {
 /// Where barriers pass on operand `operand` of `user`, a tuple or a barrier. None if none does, or
 /// if its holder has any other use.
 pub(super) fn behind(module: &Module, user: Row, operand: usize) -> Option<Behind> {
-    let mut found = Behind::default();
+    let mut behind = Behind::default();
     let mut is_behind = false;
     let mut pending = Vec::new();
     enter(module, user, operand, &[], &mut pending)?;
@@ -117,9 +117,9 @@ pub(super) fn behind(module: &Module, user: Row, operand: usize) -> Option<Behin
         }
         is_behind |= module.opcode(at.row) == Opcode::OptBarrier;
         if at.path.is_empty() {
-            found.rows.push(at.row);
+            behind.rows.push(at.row);
         } else {
-            found.held.push(at.clone());
+            behind.held.push(at.clone());
         }
         for user in users.iter().map(|user| Row(*user)) {
             let operands = module.operands(user).iter().enumerate();
@@ -137,15 +137,15 @@ pub(super) fn behind(module: &Module, user: Row, operand: usize) -> Option<Behin
                     Opcode::Tuple if !at.path.is_empty() || is_for_barriers(module, user) => {
                         enter(module, user, operand, &at.path, &mut pending)?;
                     }
-                    _ if at.path.is_empty() => found.reads.push((user, operand)),
+                    _ if at.path.is_empty() => behind.reads.push((user, operand)),
                     _ => return None,
                 }
             }
         }
     }
-    found.reads.sort_unstable();
-    found.reads.dedup();
-    is_behind.then_some(found)
+    behind.reads.sort_unstable();
+    behind.reads.dedup();
+    is_behind.then_some(behind)
 }
 
 /// Continues into `user`, whose operand holds the value at `path`.
@@ -212,15 +212,15 @@ ENTRY e {
     #[test]
     fn what_is_behind_a_barrier_is_found_from_its_tuples() {
         let module = module();
-        let found = behind(&module, row(&module, "inner"), 1).expect("it is behind a barrier");
-        assert_eq!(found.rows, [row(&module, "again")]);
-        assert_eq!(found.reads, [(row(&module, "sum"), 0)]);
-        let mut held: Vec<Row> = found.held.iter().map(|place| place.row).collect();
+        let inner = behind(&module, row(&module, "inner"), 1).expect("it is behind a barrier");
+        assert_eq!(inner.rows, [row(&module, "again")]);
+        assert_eq!(inner.reads, [(row(&module, "sum"), 0)]);
+        let mut held: Vec<Row> = inner.held.iter().map(|place| place.row).collect();
         held.sort_unstable();
         let names = ["inner", "outer", "barrier", "pair"].map(|name| row(&module, name));
         assert_eq!(held, names);
-        let found = behind(&module, row(&module, "outer"), 1).expect("it is behind a barrier");
-        assert_eq!(found.reads, [(row(&module, "sum"), 1)]);
+        let outer = behind(&module, row(&module, "outer"), 1).expect("it is behind a barrier");
+        assert_eq!(outer.reads, [(row(&module, "sum"), 1)]);
         assert!(behind(&module, row(&module, "plain"), 0).is_none());
         assert!(is_for_barriers(&module, row(&module, "inner")));
         assert!(!is_for_barriers(&module, row(&module, "plain")));

@@ -146,8 +146,8 @@ pub fn plan(
     let mut planner = Planner { module, options, measured: 0 };
     let alive = original.alive(module);
     let prices = Prices::new(module, cost, collectives, seconds);
-    let found = candidates(module, attribution, residuals);
-    let mut entries: Vec<Entry> = found
+    let candidates = candidates(module, attribution, residuals);
+    let mut entries: Vec<Entry> = candidates
         .into_iter()
         .map(|candidate| {
             let mut held = candidate.held.iter();
@@ -311,10 +311,10 @@ impl<'a> Prices<'a> {
         seconds: Option<&'a [f64]>,
     ) -> Self {
         let mut part_of = HashMap::default();
-        for (number, found) in (0u32..).zip(&collectives.collectives) {
-            part_of.insert(found.row, number);
-            part_of.insert(found.outer, number);
-            part_of.extend(found.done.map(|done| (done, number)));
+        for (number, collective) in (0u32..).zip(&collectives.collectives) {
+            part_of.insert(collective.row, number);
+            part_of.insert(collective.outer, number);
+            part_of.extend(collective.done.map(|done| (done, number)));
         }
         Self { module, cost, collectives, seconds, part_of }
     }
@@ -336,28 +336,30 @@ impl<'a> Prices<'a> {
             // A collective costs once, wherever it starts and ends.
             if let Some(number) = self.part_of.get(row) {
                 let is_first = !sent.contains(number);
-                let found = self.collectives.collectives.get(*number as usize);
-                let found = found.filter(|_| is_first);
+                let collective = self.collectives.collectives.get(*number as usize);
+                let collective = collective.filter(|_| is_first);
                 sent.push(*number);
                 if is_first {
-                    let bytes = found.and_then(|found| found.ring_wire_bytes());
+                    let bytes = collective.and_then(|collective| collective.ring_wire_bytes());
                     wire = bytes.and_then(|bytes| i64::try_from(bytes).ok());
                 }
-                if let Some(found) = found.filter(|found| found.done == Some(*row)) {
+                if let Some(collective) =
+                    collective.filter(|collective| collective.done == Some(*row))
+                {
                     // Only its end is copied, as a plain collective.
-                    let outer = found.outer.0 as usize;
+                    let outer = collective.outer.0 as usize;
                     known = self.seconds.and_then(|column| column.get(outer).copied());
-                    let both = found.payload_in.zip(found.payload_out);
+                    let both = collective.payload_in.zip(collective.payload_out);
                     let both = both.and_then(|(read, written)| read.checked_add(written));
                     moved = both.and_then(|bytes| i64::try_from(bytes).ok());
                 }
             }
             let flops = self.flops(*row, 0);
-            for (sum, one) in sums.iter_mut().zip([flops, moved, wire]) {
-                let times = one.zip(runs).map(|(one, runs)| one.saturating_mul(runs));
-                *sum = sum.zip(times).map(|(sum, one)| sum.saturating_add(one));
+            for (sum, amount) in sums.iter_mut().zip([flops, moved, wire]) {
+                let times = amount.zip(runs).map(|(amount, runs)| amount.saturating_mul(runs));
+                *sum = sum.zip(times).map(|(sum, amount)| sum.saturating_add(amount));
             }
-            let times = known.zip(runs).map(|(one, runs)| one * runs as f64);
+            let times = known.zip(runs).map(|(time, runs)| time * runs as f64);
             seconds = seconds.zip(times.filter(|time| time.is_finite())).map(|(a, b)| a + b);
         }
         let [flops, bytes, wire_bytes] = sums;

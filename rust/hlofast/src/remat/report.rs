@@ -173,7 +173,7 @@ fn constraints(module: &Module) -> Vec<Row> {
 /// Names first: repetitions by the program and the compiler; then twins.
 fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Recomputed> {
     let executions = Executions::new(module, cost, attribution);
-    let mut found = Vec::new();
+    let mut recomputed = Vec::new();
     let is_collective = |row: Row| CollectiveKind::of_opcode(module.opcode(row)).is_some();
     for row in module.rows() {
         let by = if is_compiler_clone(module, row) {
@@ -190,21 +190,21 @@ fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Re
         let executions =
             runs.map(|entry| entry.count).try_fold(0i64, |sum, count| sum.checked_add(count?));
         let is_collective = is_collective(row);
-        found.push(Recomputed { row, by, executions, twin: None, is_collective });
+        recomputed.push(Recomputed { row, by, executions, twin: None, is_collective });
     }
-    if found.iter().any(|entry| entry.by == RecomputedBy::Program) {
-        return found;
+    if recomputed.iter().any(|entry| entry.by == RecomputedBy::Program) {
+        return recomputed;
     }
     for (row, twin) in twins(module, attribution) {
         let executions =
             executions.of(row).iter().try_fold(0i64, |sum, entry| sum.checked_add(entry.count?));
         let is_collective = is_collective(row);
         let by = RecomputedBy::Twin;
-        found.push(Recomputed { row, by, executions, twin: Some(twin), is_collective });
+        recomputed.push(Recomputed { row, by, executions, twin: Some(twin), is_collective });
     }
-    found.sort_by_key(|entry| (entry.row, entry.by));
-    found.dedup_by_key(|entry| entry.row);
-    found
+    recomputed.sort_by_key(|entry| (entry.row, entry.by));
+    recomputed.dedup_by_key(|entry| entry.row);
+    recomputed
 }
 
 fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -> Vec<Gather> {
@@ -212,7 +212,7 @@ fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -
     for (number, residual) in residuals.iter().enumerate() {
         kept.entry(residual.source).or_insert(number as u32);
     }
-    let mut found = Vec::new();
+    let mut gathers = Vec::new();
     for (number, collective) in collectives.collectives.iter().enumerate() {
         if collective.kind != CollectiveKind::AllGather {
             continue;
@@ -241,9 +241,9 @@ fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -
         } else {
             GatherFate::Other
         };
-        found.push(Gather { collective: number as u32, fate, residual });
+        gathers.push(Gather { collective: number as u32, fate, residual });
     }
-    found
+    gathers
 }
 
 impl Report {

@@ -81,19 +81,19 @@ pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec
         sizes: device_sizes(module, Backend::of_module(module)),
         invariant: HashMap::default(),
     };
-    let mut found = Vec::new();
+    let mut residuals = Vec::new();
     for id in (0..module.computations().len() as u32).map(ComputationId) {
         if is_scheduled_by_itself(module, id) {
-            finder.of_computation(id, &mut found);
+            finder.of_computation(id, &mut residuals);
         }
     }
-    found.retain_mut(|residual| describe(module, cost, attribution, residual));
-    found.sort_by(|a, b| {
+    residuals.retain_mut(|residual| describe(module, cost, attribution, residual));
+    residuals.sort_by(|a, b| {
         let path = |residual: &'_ Residual| residual.place.path.iter().rev().copied().collect();
         let paths: (Vec<u32>, Vec<u32>) = (path(a), path(b));
         a.place.row.cmp(&b.place.row).then_with(|| paths.0.cmp(&paths.1))
     });
-    found
+    residuals
 }
 
 /// Whether the rows of computation `id` are scheduled one by one: it belongs to no fusion and is
@@ -128,7 +128,7 @@ impl Finder<'_> {
         matches!(self.phase(row), Phase::Backward | Phase::Recompute)
     }
 
-    fn of_computation(&mut self, id: ComputationId, found: &mut Vec<Residual>) {
+    fn of_computation(&mut self, id: ComputationId, residuals: &mut Vec<Residual>) {
         let module = self.module;
         let rows = module.computation(id).rows();
         let Some(first_late) = rows.clone().find(|row| self.is_late(Row(*row))) else { return };
@@ -157,7 +157,7 @@ impl Finder<'_> {
                     continue;
                 }
                 if let Some(index) = here.get(&made) {
-                    let residual: &mut Residual = &mut found[*index];
+                    let residual: &mut Residual = &mut residuals[*index];
                     residual.uses.1 = late;
                     residual.span = late.0.saturating_sub(residual.place.row.0);
                     continue;
@@ -166,8 +166,8 @@ impl Finder<'_> {
                 if module.shapes().tuple(shape).is_some() {
                     continue;
                 }
-                here.insert(made.clone(), found.len());
-                found.push(Residual {
+                here.insert(made.clone(), residuals.len());
+                residuals.push(Residual {
                     shape,
                     bytes: self.sizes[shape.0 as usize],
                     uses: (late, late),
@@ -288,12 +288,12 @@ fn describe(
 ) -> bool {
     if module.opcode(residual.place.row) == Opcode::While && is_stacked(module, &residual.place) {
         let row = residual.place.row;
-        let found = cost.loops.binary_search_by_key(&row, |entry| entry.row).ok();
-        residual.stacked = Some(found.and_then(|at| cost.loops.get(at)?.trip_count.count));
+        let position = cost.loops.binary_search_by_key(&row, |entry| entry.row).ok();
+        residual.stacked = Some(position.and_then(|at| cost.loops.get(at)?.trip_count.count));
     }
     let kept = Through { conversions: true, slices: true, gathers: false };
-    let found = origins(module, residual.place.clone(), kept);
-    let made = found.ends.iter().find_map(|end| match end {
+    let kept_origins = origins(module, residual.place.clone(), kept);
+    let made = kept_origins.ends.iter().find_map(|end| match end {
         End::Computed(row) => Some(*row),
         _ => None,
     });
@@ -309,7 +309,7 @@ fn describe(
         _ => None,
     });
     residual.made_by = makers.clone().next().unwrap_or(residual.made_by);
-    match (made, parameter(&found.ends)) {
+    match (made, parameter(&kept_origins.ends)) {
         (Some(row), _) if is_under_way(module, row) => {
             // Only the gathered array counts, not the rest of the collective's state.
             let Some(gather) = started_gather(module, row, residual.shape) else { return false };
@@ -407,8 +407,9 @@ fn widened_from(module: &Module, residual: &Residual) -> Option<ElementType> {
 
 /// Whether a loop writes a slice of an element of its state in each iteration.
 fn is_stacked(module: &Module, place: &Place) -> bool {
-    let found = origins(module, place.clone(), Through { conversions: true, ..Through::default() });
-    found.ends.iter().any(|end| match end {
+    let origins =
+        origins(module, place.clone(), Through { conversions: true, ..Through::default() });
+    origins.ends.iter().any(|end| match end {
         End::Computed(row) => module.opcode(*row) == Opcode::DynamicUpdateSlice,
         _ => false,
     })

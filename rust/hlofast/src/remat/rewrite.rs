@@ -174,7 +174,7 @@ impl<'a> Plan<'a> {
     ) -> Result<(), RewriteError> {
         let copied = copy::set_to_copy(self.module, producer, chain)?;
         self.check_uses(producer, uses)?;
-        let Some(first) = uses.iter().map(|one| one.user).min() else {
+        let Some(first) = uses.iter().map(|usage| usage.user).min() else {
             return Err(RewriteError::new(self.module, producer, "no user was named for the copy"));
         };
         if self.module.is_scheduled() {
@@ -194,10 +194,10 @@ impl<'a> Plan<'a> {
         self.copy_all(&copied, &mut renaming, &mut text)?;
         let name = renaming.rows.remove(&producer.0).unwrap_or_default();
         self.edits.push(Edit::InsertBefore { row: first, text });
-        for one in uses {
+        for usage in uses {
             self.edits.push(Edit::ReplaceOperand {
-                row: one.user,
-                index: one.operand,
+                row: usage.user,
+                index: usage.operand,
                 name: name.clone(),
             });
         }
@@ -214,8 +214,8 @@ impl<'a> Plan<'a> {
         for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
             let operands = module.operands(user).iter().enumerate();
             for (operand, _) in operands.filter(|(_, operand)| **operand == row.0) {
-                let found = handed_on::behind(module, user, operand);
-                self.behind.extend(found.into_iter().flat_map(|found| found.rows));
+                let behind = handed_on::behind(module, user, operand);
+                self.behind.extend(behind.into_iter().flat_map(|behind| behind.rows));
             }
         }
     }
@@ -232,23 +232,24 @@ impl<'a> Plan<'a> {
     /// Checks that `uses` are uses of `producer` that no other copy serves.
     fn check_uses(&mut self, producer: Row, uses: &[Use]) -> Result<(), RewriteError> {
         let module = self.module;
-        for one in uses {
-            if one.user.0 as usize >= module.row_count() || module.is_implicit(one.user) {
-                return Err(RewriteError::NoSuchInstruction { row: one.user });
+        for usage in uses {
+            if usage.user.0 as usize >= module.row_count() || module.is_implicit(usage.user) {
+                return Err(RewriteError::NoSuchInstruction { row: usage.user });
             }
-            let refused = |reason| Err(RewriteError::new(module, one.user, reason));
-            if module.computation_of(one.user) != module.computation_of(producer) {
+            let refused = |reason| Err(RewriteError::new(module, usage.user, reason));
+            if module.computation_of(usage.user) != module.computation_of(producer) {
                 return refused("it is not in the computation of the instruction to copy");
             }
-            let operand = module.operands(one.user).get(one.operand).map(|operand| Row(*operand));
+            let operand =
+                module.operands(usage.user).get(usage.operand).map(|operand| Row(*operand));
             let read = operand.map(|operand| member(module, operand, |row| row == producer));
             if read != Some(producer) {
                 return refused("its operand is not the instruction to copy");
             }
-            if module.is_scheduled() && one.user <= producer {
+            if module.is_scheduled() && usage.user <= producer {
                 return refused("it is scheduled before the instruction to copy");
             }
-            if !self.replaced.insert(*one) {
+            if !self.replaced.insert(*usage) {
                 return refused("two copies are requested for one of its operands");
             }
         }

@@ -22,7 +22,7 @@ pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row
     for id in module.computation_post_order() {
         numbers.number(id);
     }
-    let mut found = Vec::new();
+    let mut twins = Vec::new();
     for id in (0..module.computations().len() as u32).map(ComputationId) {
         let mut first: HashMap<u64, Row, BuildMix> = HashMap::default();
         for row in module.computation(id).rows().map(Row).filter(|row| is_work(module, *row)) {
@@ -33,7 +33,7 @@ pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row
                     if matches!(phase(*twin), Phase::Forward | Phase::Unattributed)
                         && matches!(phase(row), Phase::Backward | Phase::Unattributed) =>
                 {
-                    found.push((row, *twin));
+                    twins.push((row, *twin));
                 }
                 Some(_) => {}
                 None => {
@@ -42,7 +42,7 @@ pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row
             }
         }
     }
-    found
+    twins
 }
 
 fn is_work(module: &Module, row: Row) -> bool {

@@ -50,7 +50,7 @@ pub(in crate::remat) fn reads(
     is_copied: impl Fn(Row) -> bool,
 ) -> Vec<Row> {
     match async_gather(module, row) {
-        Some(found) => vec![member(module, found.operand, is_copied)],
+        Some(gather) => vec![member(module, gather.operand, is_copied)],
         None => {
             let operands = module.operands(row).iter();
             operands.map(|operand| member(module, Row(*operand), &is_copied)).collect()

@@ -14,8 +14,8 @@ use std::collections::{BTreeSet, HashSet};
 
 /// An element of a tuple, or the array of a barrier, that nobody reads behind the barrier.
 struct Unread {
-    one: Use,
-    found: Behind,
+    usage: Use,
+    behind: Behind,
     /// Its replacement.
     filler: Row,
 }
@@ -27,9 +27,9 @@ impl Plan<'_> {
         let module = self.module;
         let unread = self.unread(waited_for);
         let mut removed: HashSet<Row> = HashSet::new();
-        let rows = unread.iter().flat_map(|one| {
-            let held = one.found.held.iter().map(|place| place.row);
-            held.chain(one.found.rows.iter().copied())
+        let rows = unread.iter().flat_map(|entry| {
+            let held = entry.behind.held.iter().map(|place| place.row);
+            held.chain(entry.behind.rows.iter().copied())
         });
         // Users come after what they use.
         for row in rows.collect::<BTreeSet<Row>>().into_iter().rev() {
@@ -45,25 +45,25 @@ impl Plan<'_> {
                 self.edits.push(Edit::Remove { row });
             }
         }
-        for Unread { one, found, filler } in unread {
-            if removed.contains(&one.user) {
+        for Unread { usage, behind, filler } in unread {
+            if removed.contains(&usage.user) {
                 continue;
             }
             self.read.insert(filler);
-            self.replaced.insert(one);
+            self.replaced.insert(usage);
             let name = module.instruction_name(filler).to_vec();
-            self.edits.push(Edit::ReplaceOperand { row: one.user, index: one.operand, name });
+            self.edits.push(Edit::ReplaceOperand { row: usage.user, index: usage.operand, name });
             let shape = module.shape(filler);
             let shape = ShapeText {
                 full: shape_to_text(module, shape, true),
                 bare: shape_to_text(module, shape, false),
             };
             // The remaining holders pass the filler on.
-            for place in found.held.iter().filter(|place| !removed.contains(&place.row)) {
+            for place in behind.held.iter().filter(|place| !removed.contains(&place.row)) {
                 let path = place.path.iter().rev().map(|index| *index as usize).collect();
                 self.shapes.change_part(place.row, path, shape.clone());
             }
-            for row in found.rows.iter().filter(|row| !removed.contains(*row)) {
+            for row in behind.rows.iter().filter(|row| !removed.contains(*row)) {
                 self.shapes.change_part(*row, Vec::new(), shape.clone());
             }
         }
@@ -83,17 +83,17 @@ impl Plan<'_> {
                 }
                 let operands = module.operands(user).iter().enumerate();
                 for (operand, _) in operands.filter(|(_, row)| **row == original.0) {
-                    let one = Use { user, operand };
-                    let Some(found) = behind(module, user, operand) else { continue };
+                    let usage = Use { user, operand };
+                    let Some(behind) = behind(module, user, operand) else { continue };
                     let is_replaced = |(user, operand): &(Row, usize)| {
                         self.replaced.contains(&Use { user: *user, operand: *operand })
                     };
                     let is_needed = |row: &Row| waited_for.contains(row) || self.read.contains(row);
-                    if !self.replaced.contains(&one)
-                        && found.reads.iter().all(is_replaced)
-                        && !found.rows.iter().any(is_needed)
+                    if !self.replaced.contains(&usage)
+                        && behind.reads.iter().all(is_replaced)
+                        && !behind.rows.iter().any(is_needed)
                     {
-                        unread.push(Unread { one, found, filler });
+                        unread.push(Unread { usage, behind, filler });
                     }
                 }
             }

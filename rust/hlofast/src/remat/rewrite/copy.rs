@@ -177,8 +177,8 @@ impl Plan<'_> {
                     renaming.rows.insert(operand.0, name);
                 }
             }
-            if let Some(found) = async_gather(module, *row) {
-                let line = self.plain_gather(*row, found, renaming)?;
+            if let Some(parts) = async_gather(module, *row) {
+                let line = self.plain_gather(*row, parts, renaming)?;
                 push_line(text, &[&line]);
                 continue;
             }
@@ -199,19 +199,19 @@ impl Plan<'_> {
     fn plain_gather(
         &mut self,
         row: Row,
-        found: AsyncGather,
+        parts: AsyncGather,
         renaming: &mut Renaming,
     ) -> Result<Vec<u8>, RewriteError> {
         let module = self.module;
         let name = renaming.rows.entry(row.0);
         let name = name.or_insert_with(|| self.fresh.copy_of(module.instruction_name(row))).clone();
-        let operand = renaming.rows.get(&found.operand.0).cloned();
-        let operand = operand.unwrap_or_else(|| module.instruction_name(found.operand).to_vec());
-        renaming.rows.insert(found.gather.0, name.clone());
-        renaming.rows.insert(found.parameter.0, operand);
-        renaming.shapes.insert(found.gather.0, module.shape(row));
-        self.rename(found.gather, renaming)?;
-        let (line, lent) = self.printer.instruction(found.gather, std::mem::take(renaming));
+        let operand = renaming.rows.get(&parts.operand.0).cloned();
+        let operand = operand.unwrap_or_else(|| module.instruction_name(parts.operand).to_vec());
+        renaming.rows.insert(parts.gather.0, name.clone());
+        renaming.rows.insert(parts.parameter.0, operand);
+        renaming.shapes.insert(parts.gather.0, module.shape(row));
+        self.rename(parts.gather, renaming)?;
+        let (line, lent) = self.printer.instruction(parts.gather, std::mem::take(renaming));
         *renaming = lent;
         self.copies.push(Copied { original: row, name });
         Ok(line)

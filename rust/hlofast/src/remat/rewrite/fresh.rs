@@ -67,8 +67,8 @@ fn next_channel(module: &Module) -> Option<i64> {
 /// The channel of `row`, or of the collective that it wraps in the same text.
 pub(super) fn channel_of(module: &Module, row: Row) -> Option<i64> {
     let mut attributes = Attributes::of_text(module, module.tail(row));
-    let found = attributes.find(|one| module.bytes(one.key) == b"channel_id")?;
-    std::str::from_utf8(module.bytes(found.value)).ok()?.trim().parse().ok()
+    let attribute = attributes.find(|attribute| module.bytes(attribute.key) == b"channel_id")?;
+    std::str::from_utf8(module.bytes(attribute.value)).ok()?.trim().parse().ok()
 }
 
 /// `name` without `.remat` and its number.

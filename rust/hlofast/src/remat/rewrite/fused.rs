@@ -98,8 +98,8 @@ pub(super) fn writer(module: &Module, update: Row) -> Result<Writer, RewriteErro
     let is_alone = module.flags(update) & Flags::ROOT != 0
         && module.users().get(stack.0) == [update.0]
         && module.shape(row) == module.shape(update);
-    let found = (outside(module, row, stack), outside(module, row, index));
-    let (true, (Some((operand, stack)), Some((_, index)))) = (is_alone, found) else {
+    let outer = (outside(module, row, stack), outside(module, row, index));
+    let (true, (Some((operand, stack)), Some((_, index)))) = (is_alone, outer) else {
         return refused("the fusion around it does more than write into the stack");
     };
     // The only parameter that the slice is computed from.

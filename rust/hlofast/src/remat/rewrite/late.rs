@@ -56,7 +56,7 @@ impl<'a> Lateness<'a> {
     /// The value that a copy of `producer` for `uses` waits for. None if every candidate is
     /// computed before the producer, depends on the copy itself or is in `avoided`.
     pub fn tie(&self, producer: Row, uses: &[Use], avoided: &HashSet<Row>) -> Option<Row> {
-        let first = uses.iter().map(|one| one.user).min()?;
+        let first = uses.iter().map(|usage| usage.user).min()?;
         let follows = self.followers(uses);
         let is_candidate = |row: Row| {
             self.rank(row) > self.rank(producer)
@@ -65,7 +65,7 @@ impl<'a> Lateness<'a> {
                 && self.is_suitable(row)
                 && (!self.is_scheduled || row < first)
         };
-        let users = uses.iter().map(|one| one.user);
+        let users = uses.iter().map(|usage| usage.user);
         if let Some(best) = self.best_operand(users, &is_candidate) {
             return Some(best);
         }
@@ -108,8 +108,8 @@ impl<'a> Lateness<'a> {
         let pairs = self.module.control_predecessors();
         later.extend(pairs.iter().map(|(row, before)| (*before, *row)));
         later.sort_unstable();
-        for one in uses {
-            followers.meet(one.user.0.wrapping_sub(self.first_row), &mut level);
+        for usage in uses {
+            followers.meet(usage.user.0.wrapping_sub(self.first_row), &mut level);
         }
         while !level.is_empty() {
             let mut next = Vec::new();

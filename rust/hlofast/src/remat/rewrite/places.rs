@@ -40,7 +40,7 @@ impl Places {
     /// The places of the stack that `update` writes into. An error if a use needs the shape of the
     /// stack.
     pub fn of_stack(module: &Module, writer: &Writer) -> Result<Self, RewriteError> {
-        let mut search = Search { module, writer, found: Places::default(), pending: Vec::new() };
+        let mut search = Search { module, writer, places: Places::default(), pending: Vec::new() };
         search.meet(Place::Array(writer.row));
         while let Some(place) = search.pending.pop() {
             match place {
@@ -48,30 +48,30 @@ impl Places {
                 Place::Element(row, element) => search.element(row, element)?,
             }
         }
-        let found = search.found;
-        if found.readers.is_empty() {
+        let places = search.places;
+        if places.readers.is_empty() {
             return Err(RewriteError::new(
                 module,
                 writer.row,
                 "nothing reads a slice of its stack",
             ));
         }
-        Ok(found)
+        Ok(places)
     }
 }
 
 struct Search<'a> {
     module: &'a Module,
     writer: &'a Writer,
-    found: Places,
+    places: Places,
     pending: Vec<Place>,
 }
 
 impl Search<'_> {
     fn meet(&mut self, place: Place) {
         let is_new = match place {
-            Place::Array(row) => self.found.arrays.insert(row),
-            Place::Element(row, element) => self.found.elements.insert((row, element)),
+            Place::Array(row) => self.places.arrays.insert(row),
+            Place::Element(row, element) => self.places.elements.insert((row, element)),
         };
         if is_new {
             self.pending.push(place);
@@ -119,7 +119,7 @@ impl Search<'_> {
                     (Opcode::DynamicSlice, 0) => self.reader(row, user)?,
                     (Opcode::Fusion, _) => {
                         let reader = fused_reader(module, user, index)?;
-                        self.found.readers.push(reader);
+                        self.places.readers.push(reader);
                     }
                     _ => return self.refused(user, "it needs the stack in its original shape"),
                 }
@@ -137,7 +137,7 @@ impl Search<'_> {
         match index.filter(|_| is_slice(module, stack, row) && !waited_for && !is_root) {
             Some(index) => {
                 let rest = module.operands(row).get(2).map_or(index, |rest| Row(*rest));
-                self.found.readers.push(Reader { row, index, rest, slice: row, inside: None });
+                self.places.readers.push(Reader { row, index, rest, slice: row, inside: None });
             }
             None => return self.refused(row, "it needs the stack in its original shape"),
         }
@@ -156,7 +156,7 @@ impl Search<'_> {
             (Opcode::Tuple, _) => match module.operands(row).get(element).map(|part| Row(*part)) {
                 Some(part) => match fill(module, part) {
                     Some(is_zero) => {
-                        self.found.fills.push(Fill { tuple: row, element, row: part, is_zero });
+                        self.places.fills.push(Fill { tuple: row, element, row: part, is_zero });
                     }
                     None => self.meet(Place::Array(part)),
                 },

@@ -61,8 +61,8 @@ impl Shapes {
                     continue;
                 }
                 for (index, operand) in module.operands(user).iter().enumerate() {
-                    let one = Use { user, operand: index };
-                    if *operand == row.0 && !replaced.contains(&one) {
+                    let usage = Use { user, operand: index };
+                    if *operand == row.0 && !replaced.contains(&usage) {
                         let name = module.instruction_name(*row).to_vec();
                         edits.push(Edit::ReplaceOperand { row: user, index, name });
                     }

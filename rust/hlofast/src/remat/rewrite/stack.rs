@@ -165,7 +165,8 @@ impl<'a> Plan<'a> {
                 return Err(RewriteError::overwritten(module, shard.row, by));
             };
             let id = module.computation_of(writer.row);
-            let is_read = places.readers.iter().any(|one| module.computation_of(one.row) == id);
+            let is_read =
+                places.readers.iter().any(|reader| module.computation_of(reader.row) == id);
             let last = shard.row.max(writer.index).max(writer.rest).max(state);
             place = self.next_written(last);
             if is_read || self.buffers(writer.row)?.overwriter(shard.row, place).is_some() {
