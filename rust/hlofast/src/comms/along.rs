@@ -56,25 +56,25 @@ pub struct Along {
 pub fn along(module: &Module, mesh: &Mesh, all: &Collectives) -> Vec<Along> {
     let of_groups: Vec<Along> = all.groups.iter().map(|groups| of_groups(mesh, groups)).collect();
     let place = |collective: &Collective| {
-        if let Some(found) = collective.groups.and_then(|index| of_groups.get(index as usize)) {
-            return found.clone();
+        if let Some(along) = collective.groups.and_then(|index| of_groups.get(index as usize)) {
+            return along.clone();
         }
         let size = collective.group_size;
-        let found = if is_between_slices(module, collective.row) {
+        let along = if is_between_slices(module, collective.row) {
             of_slices(mesh)
         } else {
             let pairs = collective.pairs.start as usize..collective.pairs.end as usize;
             let pairs = all.pairs.get(pairs).unwrap_or_default();
             of_pairs(module, mesh, collective.row, pairs, all)
         };
-        Along { group_size: size.or(found.group_size), ..found }
+        Along { group_size: size.or(along.group_size), ..along }
     };
     all.collectives.iter().map(place).collect()
 }
 
 fn of_groups(mesh: &Mesh, groups: &DeviceGroups) -> Along {
-    let found = mesh.axes_of(groups);
-    let axes = mesh.match_text(&found);
+    let axis_match = mesh.axes_of(groups);
+    let axes = mesh.match_text(&axis_match);
     let everyone = groups.is_everyone().then(|| mesh.device_count());
     let group_size = groups.group_size().or(everyone);
     // A group of all devices without a stated count: the mesh's device count.
@@ -88,12 +88,12 @@ fn of_groups(mesh: &Mesh, groups: &DeviceGroups) -> Along {
         (mesh.host_span(groups), mesh.slice_span(groups))
     };
     let network = network(mesh, hosts.map(|span| span.blocks), slices.map(|span| span.blocks));
-    match found {
+    match axis_match {
         AxisMatch::NoSubset(mismatch) => {
             Along { axes, mismatch: Some(mismatch), network, group_size, ..Along::default() }
         }
-        found => {
-            let parts = found.parts().to_vec();
+        axis_match => {
+            let parts = axis_match.parts().to_vec();
             let is_exchange = !parts.is_empty();
             let network = network.filter(|_| is_exchange);
             Along { parts, axes, network, group_size, ..Along::default() }
@@ -125,12 +125,12 @@ fn of_pairs(
     }
     let has_channel = module.attribute(row, "channel_id").is_some();
     let mode = GroupMode::from_attributes(has_channel, None);
-    let found = mesh.permute_of(pairs, mode, &all.context);
-    let shift = mesh.permute_text(&found);
-    if let PermuteMatch::NoSubset(mismatch) = found {
+    let permute_match = mesh.permute_of(pairs, mode, &all.context);
+    let shift = mesh.permute_text(&permute_match);
+    if let PermuteMatch::NoSubset(mismatch) = permute_match {
         return Along { axes: shift, mismatch: Some(mismatch), ..Along::default() };
     }
-    let parts = found.parts().to_vec();
+    let parts = permute_match.parts().to_vec();
     let axes = mesh.parts_text(&parts);
     let touched = |blocks: Option<u64>| {
         let per_block = mesh.device_count() / blocks?;
@@ -150,9 +150,9 @@ fn is_between_slices(module: &Module, row: Row) -> bool {
 
 /// Groups of the devices at the same position in every slice.
 fn of_slices(mesh: &Mesh) -> Along {
-    let found = mesh.slices().filter(|slices| *slices > 1).map(|slices| {
+    let along = mesh.slices().filter(|slices| *slices > 1).map(|slices| {
         let digit = Digit { stride: mesh.device_count() / slices, size: slices };
         of_groups(mesh, &DeviceGroups::regular(vec![digit], mesh.device_count()))
     });
-    Along { network: Some(Network::BetweenSlices), ..found.unwrap_or_default() }
+    Along { network: Some(Network::BetweenSlices), ..along.unwrap_or_default() }
 }

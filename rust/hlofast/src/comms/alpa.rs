@@ -54,7 +54,7 @@ fn is_float_scalar(module: &Module, row: Row) -> bool {
 /// reach the root only through tuples, slices and bitcasts. In Alpa's form: `.5.12.`.
 pub fn grad_sync_channel_ids(module: &Module) -> String {
     let root = Row(module.computation(module.entry()).root);
-    let mut found = Vec::new();
+    let mut channels = Vec::new();
     let mut seen = vec![false; module.computation(module.entry()).rows().len()];
     let first = module.computation(module.entry()).first_row;
     let mut stack = vec![root];
@@ -70,13 +70,13 @@ pub fn grad_sync_channel_ids(module: &Module) -> String {
             }
             Opcode::AllReduce => {
                 let channel = module.attribute_bytes(row, "channel_id").unwrap_or_default();
-                found.push(String::from_utf8_lossy(channel).into_owned());
+                channels.push(String::from_utf8_lossy(channel).into_owned());
             }
             _ => {}
         }
     }
     let mut text = String::from(".");
-    for channel in found {
+    for channel in channels {
         text.push_str(&channel);
         text.push('.');
     }

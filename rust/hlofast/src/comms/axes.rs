@@ -218,8 +218,8 @@ impl Mesh {
     }
 
     /// `data×model`; empty for groups of one device, `no axis subset` on a mismatch.
-    pub fn match_text(&self, found: &AxisMatch) -> String {
-        match found {
+    pub fn match_text(&self, axis_match: &AxisMatch) -> String {
+        match axis_match {
             AxisMatch::Nothing => String::new(),
             AxisMatch::Axes { parts, .. } => self.parts_text(parts),
             AxisMatch::NoSubset(_) => "no axis subset".to_owned(),

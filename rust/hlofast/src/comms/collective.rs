@@ -1,6 +1,6 @@
 //! Collectives in one normalised form.
 
-use super::find::{self, Found, frontend_attribute};
+use super::find::{self, CollectiveRows, frontend_attribute};
 use super::groups::{DeviceGroups, GroupContext};
 use super::kind::CollectiveKind;
 use super::loops::{LoopPlaces, Overlap};
@@ -107,14 +107,14 @@ impl Collectives {
 /// instruction, as start and done, in an asynchronous computation, or in one or several fusions.
 pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> Collectives {
     let mut all = Collectives { context: GroupContext::of(module), ..Collectives::default() };
-    let found = find::collectives(module);
-    if found.is_empty() {
+    let all_rows = find::collectives(module);
+    if all_rows.is_empty() {
         return all;
     }
     let is_receive = |row: &Row| module.opcode(*row) == Opcode::Recv;
-    let transfers = found
+    let transfers = all_rows
         .iter()
-        .filter_map(|found| Some((found.others.iter().copied().find(is_receive)?, found.row)));
+        .filter_map(|rows| Some((rows.others.iter().copied().find(is_receive)?, rows.row)));
     let transfers = transfers.collect();
     let mut reader = Reader {
         module,
@@ -124,8 +124,8 @@ pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> C
         attribution,
         groups: GroupTexts::default(),
     };
-    for found in found {
-        let collective = reader.read(found, &mut all);
+    for rows in all_rows {
+        let collective = reader.read(rows, &mut all);
         all.collectives.push(collective);
     }
     super::loops::link_peeled(module, &reader.places, &mut all);
@@ -150,9 +150,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn read(&mut self, found: Found, all: &mut Collectives) -> Collective {
+    fn read(&mut self, rows: CollectiveRows, all: &mut Collectives) -> Collective {
         let module = self.module;
-        let Found { kind: written_as, row, outer, others, done } = found;
+        let CollectiveRows { kind: written_as, row, outer, others, done } = rows;
         let operands = data_operands(module, row);
         let sum = |rows: &[Row]| {
             rows.iter().try_fold(0u64, |sum, row| {
@@ -214,14 +214,14 @@ impl Reader<'_> {
     /// Executions are those of the scheduled row; phase and scope are the collective's own if it
     /// has a name.
     fn executions_of(&self, row: Row, outer: Row) -> Vec<PhaseExecutions> {
-        let mut found = self.executions.of(outer);
+        let mut executions = self.executions.of(outer);
         let (phase, scope) = (&self.attribution.phase, &self.attribution.scope);
         let own = phase[row.0 as usize];
-        if row != outer && own != Phase::Unattributed && found.len() == 1 {
-            found[0].phase = own;
-            found[0].scope = scope[row.0 as usize];
+        if row != outer && own != Phase::Unattributed && executions.len() == 1 {
+            executions[0].phase = own;
+            executions[0].scope = scope[row.0 as usize];
         }
-        found
+        executions
     }
 
     /// A nameless collective of weights takes the phase of its first user; any other takes the
@@ -291,7 +291,7 @@ impl Reader<'_> {
                 collective.pairs = extend(&mut all.pairs, decoded_pairs(pairs).into_iter());
             }
             Opcode::CustomCall => {
-                let meshes = cross_mesh_reduction(module, row).map(|found| found.meshes);
+                let meshes = cross_mesh_reduction(module, row).map(|reduction| reduction.meshes);
                 collective.group_size = meshes.map(|ids| ids.len() as u64);
             }
             _ => {
@@ -344,8 +344,8 @@ fn most_moved(pieces: &[Piece]) -> Moved {
         sums[piece.moved as usize] = sums[piece.moved as usize].saturating_add(piece.bytes.max(1));
     }
     let most = sums.iter().copied().max().unwrap_or(0);
-    let found = Moved::ALL.into_iter().find(|moved| sums[*moved as usize] == most && most > 0);
-    found.unwrap_or_default()
+    let moved = Moved::ALL.into_iter().find(|moved| sums[*moved as usize] == most && most > 0);
+    moved.unwrap_or_default()
 }
 
 fn integer_attribute(module: &Module, row: Row, key: &str) -> Option<i64> {

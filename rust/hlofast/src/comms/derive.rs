@@ -67,23 +67,23 @@ pub struct DerivedMesh {
 /// A multi-slice program is written for one slice: if the mesh has a multiple of the header's
 /// devices, that multiple is the number of slices.
 pub fn derive_mesh(module: &Module) -> Option<DerivedMesh> {
-    let mut found = derive(module)?;
+    let mut derived = derive(module)?;
     let context = GroupContext::of(module);
     if !context.header_is_silent()
         && let Some(devices) = context.devices()
         && devices > 1
-        && devices < found.mesh.device_count()
-        && let Ok(mesh) = found.mesh.clone().with_slices(found.mesh.device_count() / devices)
-        && found.mesh.device_count().is_multiple_of(devices)
+        && devices < derived.mesh.device_count()
+        && let Ok(mesh) = derived.mesh.clone().with_slices(derived.mesh.device_count() / devices)
+        && derived.mesh.device_count().is_multiple_of(devices)
     {
-        found.mesh = mesh;
+        derived.mesh = mesh;
     }
-    Some(found)
+    Some(derived)
 }
 
 fn derive(module: &Module) -> Option<DerivedMesh> {
-    if let Some(found) = of_header(module) {
-        return Some(found);
+    if let Some(derived) = of_header(module) {
+        return Some(derived);
     }
     let entry = module.computation(module.entry()).rows().map(Row);
     let ends = entry.filter(|row| {
@@ -91,9 +91,10 @@ fn derive(module: &Module) -> Option<DerivedMesh> {
     });
     let ends = distinct(module, ends, "sharding");
     let entry = of_shardings(&ends, MeshSource::EntryShardings);
-    let is_enough = |found: &DerivedMesh| found.mesh.axes().len() > 1 || !found.invented_names;
-    if let Some(found) = entry.clone().filter(is_enough) {
-        return Some(found);
+    let is_enough =
+        |derived: &DerivedMesh| derived.mesh.axes().len() > 1 || !derived.invented_names;
+    if let Some(derived) = entry.clone().filter(is_enough) {
+        return Some(derived);
     }
     // Most texts without a mesh do not contain the word, so their rows need not be scanned.
     let all = match memchr::memmem::find(module.text(), b"sharding=") {
@@ -103,9 +104,9 @@ fn derive(module: &Module) -> Option<DerivedMesh> {
     let finer = [of_shardings(&all, MeshSource::Shardings), of_groups(module)];
     let mut finer: Vec<DerivedMesh> = finer.into_iter().flatten().collect();
     // A single axis over all devices says little; prefer another source that divides it.
-    let better = |other: &DerivedMesh| {
-        let count = entry.as_ref().map(|found| found.mesh.device_count());
-        is_enough(other) && count.is_none_or(|count| count == other.mesh.device_count())
+    let better = |derived: &DerivedMesh| {
+        let count = entry.as_ref().map(|entry| entry.mesh.device_count());
+        is_enough(derived) && count.is_none_or(|count| count == derived.mesh.device_count())
     };
     if let Some(at) = finer.iter().position(better) {
         return Some(finer.swap_remove(at));
@@ -139,19 +140,19 @@ fn distinct<'m>(
     rows: impl Iterator<Item = Row>,
     key: &str,
 ) -> Vec<(&'m [u8], u64)> {
-    let mut found: Vec<(&[u8], u64)> = Vec::new();
+    let mut values: Vec<(&[u8], u64)> = Vec::new();
     let mut places: HashMap<&[u8], usize> = HashMap::new();
     for row in rows {
         let Some(value) = module.attribute_bytes(row, key) else { continue };
         let place = *places.entry(value).or_insert_with(|| {
-            found.push((value, 0));
-            found.len() - 1
+            values.push((value, 0));
+            values.len() - 1
         });
-        if let Some((_, count)) = found.get_mut(place) {
+        if let Some((_, count)) = values.get_mut(place) {
             *count += 1;
         }
     }
-    found
+    values
 }
 
 fn of_shardings(values: &[(&[u8], u64)], source: MeshSource) -> Option<DerivedMesh> {
@@ -175,11 +176,11 @@ fn of_shardings(values: &[(&[u8], u64)], source: MeshSource) -> Option<DerivedMe
     tilings.mesh(source)
 }
 
-fn add_named(found: &mut Vec<(Mesh, u64)>, mesh: &WrittenMesh<'_>, count: u64) {
+fn add_named(named: &mut Vec<(Mesh, u64)>, mesh: &WrittenMesh<'_>, count: u64) {
     let Some(mesh) = of_written(mesh) else { return };
-    match found.iter_mut().find(|(other, _)| *other == mesh) {
+    match named.iter_mut().find(|(known, _)| *known == mesh) {
         Some((_, total)) => *total += count,
-        None => found.push((mesh, count)),
+        None => named.push((mesh, count)),
     }
 }
 
@@ -190,10 +191,10 @@ pub(super) fn of_written(mesh: &WrittenMesh<'_>) -> Option<Mesh> {
     }
     let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     let axes = mesh.axes.iter().map(|(axis, size)| (name(axis), *size)).collect();
-    let found = Mesh::new(axes).ok()?;
+    let unordered = Mesh::new(axes).ok()?;
     match &mesh.device_ids {
-        Some(order) => found.with_device_order(order).ok(),
-        None => Some(found),
+        Some(order) => unordered.with_device_order(order).ok(),
+        None => Some(unordered),
     }
 }
 
@@ -236,7 +237,7 @@ fn of_groups(module: &Module) -> Option<DerivedMesh> {
 #[derive(Default)]
 struct Tilings {
     /// By number of devices: the borders seen.
-    found: BTreeMap<u64, Borders>,
+    by_total: BTreeMap<u64, Borders>,
     /// The first irregular tiling: sizes and device order.
     irregular: Option<(Vec<u64>, DeviceOrder)>,
     irregular_count: u64,
@@ -299,18 +300,18 @@ impl Tilings {
             digits.flat_map(|digit| [digit.stride, digit.end()]).filter(inner).collect();
         borders.sort_unstable();
         borders.dedup();
-        let found = self.found.entry(total).or_default();
+        let seen = self.by_total.entry(total).or_default();
         for border in &borders {
-            *found.counts.entry(*border).or_default() += count;
+            *seen.counts.entry(*border).or_default() += count;
         }
-        found.tilings.push((borders, count));
+        seen.tilings.push((borders, count));
     }
 
     /// The coarsest axes that express all tilings over the largest number of devices. If tilings
     /// contradict each other, borders in more attributes win.
     fn mesh(self, source: MeshSource) -> Option<DerivedMesh> {
         let others: u64 = self.irregular_count;
-        let Some((total, borders)) = self.found.last_key_value() else {
+        let Some((total, borders)) = self.by_total.last_key_value() else {
             return self.irregular_mesh(source);
         };
         let mut by_count: Vec<(u64, u64)> =
@@ -328,9 +329,9 @@ impl Tilings {
             }
         }
         let (mut evidence, mut ignored) = (0, others);
-        for (total, borders) in self.found.iter().rev() {
+        for (total, borders) in self.by_total.iter().rev() {
             for (tiling, count) in &borders.tilings {
-                let fits = Some(total) == self.found.keys().next_back()
+                let fits = Some(total) == self.by_total.keys().next_back()
                     && tiling.iter().all(|border| chain.binary_search(border).is_ok());
                 *(if fits { &mut evidence } else { &mut ignored }) += count;
             }

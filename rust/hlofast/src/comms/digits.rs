@@ -209,7 +209,7 @@ impl Permutation {
     /// Composes this permutation with the inverse of `order`. `order` may be longer; its upper
     /// positions are then unused. None if digits are cut unevenly.
     pub fn then(&self, order: &Permutation) -> Option<Permutation> {
-        let mut found = Self { positions: Vec::new(), devices: Vec::new(), total: self.total };
+        let mut chained = Self { positions: Vec::new(), devices: Vec::new(), total: self.total };
         let mut stride = 1u64;
         for device in &self.devices {
             let mut parts = refine(std::slice::from_ref(device), &order.devices)?;
@@ -217,11 +217,11 @@ impl Permutation {
             for (i, part) in parts {
                 let offset = part.stride / order.devices.get(i)?.stride;
                 let position = order.positions.get(i)?.stride.checked_mul(offset)?;
-                found.push(stride, position, part.size);
+                chained.push(stride, position, part.size);
                 stride = stride.checked_mul(part.size)?;
             }
         }
-        Some(found)
+        Some(chained)
     }
 
     /// Maps digits of the device number to digits of the position.

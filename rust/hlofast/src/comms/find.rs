@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// One collective: its instructions and its scheduled row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct CollectiveRows {
     /// The kind of its instruction.
     pub kind: CollectiveKind,
     /// The instruction, or its start if it is asynchronous.
@@ -25,7 +25,7 @@ const DEEPEST_WRAPPER: usize = 8;
 const MOST_PLACES: usize = 64;
 
 /// The collectives of `module`, in the order of their scheduled rows.
-pub(super) fn collectives(module: &Module) -> Vec<Found> {
+pub(super) fn collectives(module: &Module) -> Vec<CollectiveRows> {
     let mut rows = Vec::new();
     // All rows of one computation have the same scheduled rows.
     let mut last = None;
@@ -48,7 +48,7 @@ pub(super) fn collectives(module: &Module) -> Vec<Found> {
     for (outer, row, kind) in rows {
         parts.add(module, kind, row, outer);
     }
-    parts.found
+    parts.collectives
 }
 
 /// The kind of collective that `row` is or starts; None for transfers between host and device.
@@ -160,15 +160,15 @@ fn wrappers(module: &Module, id: ComputationId) -> Option<Vec<Row>> {
     if callers.len() > 3 * MOST_PLACES {
         return None;
     }
-    let mut found = Vec::new();
+    let mut wrappers = Vec::new();
     for caller in callers.iter().map(|row| Row(*row)) {
         match module.opcode(caller) {
-            Opcode::Fusion | Opcode::AsyncStart => found.push(caller),
+            Opcode::Fusion | Opcode::AsyncStart => wrappers.push(caller),
             Opcode::AsyncUpdate | Opcode::AsyncDone => {}
             _ => return None,
         }
     }
-    Some(found)
+    Some(wrappers)
 }
 
 /// The role of a fused collective in a chain of fusions that overlap it with computation.
@@ -195,7 +195,7 @@ fn link_of(module: &Module, row: Row) -> Option<Link> {
 
 #[derive(Default)]
 struct Parts {
-    found: Vec<Found>,
+    collectives: Vec<CollectiveRows>,
     /// By scheduled computation and chain, channel or rendezvous: index of the collective in
     /// flight.
     open: HashMap<(ComputationId, Vec<u8>), usize>,
@@ -221,14 +221,14 @@ impl Parts {
         let key = key.map(|key| (place, key));
         match (link, is_transfer, key) {
             (Some(Link::Start), _, Some(key)) => {
-                self.open.insert(key, self.found.len());
+                self.open.insert(key, self.collectives.len());
             }
             (Some(Link::Middle | Link::Done), _, Some(key)) => {
                 if let Some(open) = self.open.get(&key) {
-                    let found = &mut self.found[*open];
-                    found.others.push(row);
+                    let rows = &mut self.collectives[*open];
+                    rows.others.push(row);
                     if link == Some(Link::Done) {
-                        found.done = Some(outer);
+                        rows.done = Some(outer);
                         self.open.remove(&key);
                     }
                     return;
@@ -236,28 +236,28 @@ impl Parts {
             }
             (_, true, Some(key)) => {
                 if let Some(open) = self.open.get(&key) {
-                    let found = &mut self.found[*open];
-                    let is_pair = module.opcode(found.row) != opcode
-                        && !found.others.iter().any(|other| module.opcode(*other) == opcode);
+                    let rows = &mut self.collectives[*open];
+                    let is_pair = module.opcode(rows.row) != opcode
+                        && !rows.others.iter().any(|other| module.opcode(*other) == opcode);
                     if is_pair {
-                        found.others.push(row);
+                        rows.others.push(row);
                         // The send has the payload, the receive has the end.
                         if opcode == Opcode::Send {
-                            found.others.pop();
-                            found.others.push(found.row);
-                            found.row = row;
+                            rows.others.pop();
+                            rows.others.push(rows.row);
+                            rows.row = row;
                         } else {
-                            found.done = done_row(module, row);
+                            rows.done = done_row(module, row);
                         }
                         return;
                     }
                 }
-                self.open.insert(key, self.found.len());
+                self.open.insert(key, self.collectives.len());
             }
             _ => {}
         }
         let done = if link.is_some() { None } else { done_row(module, outer) };
-        self.found.push(Found { kind, row, outer, others: Vec::new(), done });
+        self.collectives.push(CollectiveRows { kind, row, outer, others: Vec::new(), done });
     }
 }
 

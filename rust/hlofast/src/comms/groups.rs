@@ -454,7 +454,7 @@ pub(super) fn span_of(digits: &[Digit], block: u64) -> Option<GroupSpan> {
 
 /// Like `span_of`, for listed groups, each ascending; linear in the lists.
 pub(super) fn lists_span(groups: &[Vec<u64>], block: u64) -> Option<GroupSpan> {
-    let mut found: Option<GroupSpan> = None;
+    let mut common: Option<GroupSpan> = None;
     for group in groups {
         let mut blocks: Vec<u64> = group.iter().map(|device| device / block).collect();
         blocks.sort_unstable();
@@ -467,11 +467,11 @@ pub(super) fn lists_span(groups: &[Vec<u64>], block: u64) -> Option<GroupSpan> {
             }
             span.blocks += 1;
         }
-        if *found.get_or_insert(span) != span {
+        if *common.get_or_insert(span) != span {
             return None;
         }
     }
-    found
+    common
 }
 
 /// All numbers with these digits, ascending; their count is the product of the sizes.

@@ -51,8 +51,8 @@ impl<'a> LoopPlaces<'a> {
     pub fn innermost(&self, row: Row) -> Option<Option<u64>> {
         let around = self.loop_of(row)?;
         let loops = &self.cost.loops;
-        let found = loops.binary_search_by_key(&around, |entry| entry.row).ok();
-        Some(found.and_then(|at| loops.get(at)?.trip_count.count))
+        let position = loops.binary_search_by_key(&around, |entry| entry.row).ok();
+        Some(position.and_then(|at| loops.get(at)?.trip_count.count))
     }
 
     /// The work between `start` and `end`; None if they are not in order in one computation.
@@ -161,12 +161,12 @@ pub(super) fn link_peeled(module: &Module, places: &LoopPlaces<'_>, all: &mut Co
         // Among like collectives, prefer the same weight, then the same source line, then the
         // fewest peeled iterations so far.
         let rank = |inside: &&mut Inside| {
-            let other = &all.collectives[inside.number as usize];
-            let is_other_weight = moves(other) != moves(collective);
-            (is_other_weight, line(other) != line(collective), inside.peeled)
+            let candidate = &all.collectives[inside.number as usize];
+            let is_other_weight = moves(candidate) != moves(collective);
+            (is_other_weight, line(candidate) != line(collective), inside.peeled)
         };
-        let found = alike.and_then(|alike| alike.iter_mut().min_by_key(rank));
-        peeled.push(found.map(|inside| {
+        let nearest = alike.and_then(|alike| alike.iter_mut().min_by_key(rank));
+        peeled.push(nearest.map(|inside| {
             inside.peeled += 1;
             inside.number
         }));

@@ -98,9 +98,9 @@ impl<'a> Mover<'a> {
     fn origins(&self, row: Row, through: Through) -> Origins {
         let most = self.steps.get().min(MOST_STEPS);
         let mut left = most;
-        let found = origins_within(self.module, row.into(), through, &mut left);
+        let origins = origins_within(self.module, row.into(), through, &mut left);
         self.steps.set(self.steps.get() - (most - left));
-        found
+        origins
     }
 
     /// The single origin of `row`, looking through conversions; None if there are several or it is
@@ -110,13 +110,13 @@ impl<'a> Mover<'a> {
             return *known;
         }
         let through = Through { conversions: true, ..Through::default() };
-        let found = self.origins(row, through);
-        let one = match found.ends[..] {
-            [end] if !found.is_partial => Some(end),
+        let origins = self.origins(row, through);
+        let origin = match origins.ends[..] {
+            [end] if !origins.is_partial => Some(end),
             _ => None,
         };
-        self.computed.borrow_mut().insert(row, one);
-        one
+        self.computed.borrow_mut().insert(row, origin);
+        origin
     }
 
     /// Whether the result of collective `row` for operand `index` reaches the optimizer's input
@@ -154,23 +154,23 @@ impl<'a> Mover<'a> {
         let bytes = module.shapes().logical_bytes(module.shape(row)).unwrap_or(0);
         let known = self.known.borrow().get(&row).copied();
         let (moved, source) = known.unwrap_or_else(|| {
-            let found = self.moved(&self.origins(row, Through::EVERYTHING));
-            self.known.borrow_mut().insert(row, found);
-            found
+            let traced = self.moved(&self.origins(row, Through::EVERYTHING));
+            self.known.borrow_mut().insert(row, traced);
+            traced
         });
         let is_scalar = module.elements_column()[row.0 as usize] == 1;
         let moved = match moved {
             _ if is_scalar => Moved::Other,
             Moved::Activation if is_gradient => Moved::Gradient,
-            other => other,
+            moved => moved,
         };
         Piece { row, bytes, moved, source }
     }
 
-    fn moved(&self, found: &Origins) -> (Moved, Option<Row>) {
+    fn moved(&self, origins: &Origins) -> (Moved, Option<Row>) {
         let module = self.module;
         let mut parameter = None;
-        for end in &found.ends {
+        for end in &origins.ends {
             match *end {
                 // Results of the optimizer are the next step's weights.
                 End::Computed(row) => {
@@ -184,11 +184,11 @@ impl<'a> Mover<'a> {
             }
         }
         match parameter {
-            Some(row) if !found.is_partial => {
+            Some(row) if !origins.is_partial => {
                 let is_weight = is_floating(module, row);
                 (if is_weight { Moved::Weight } else { Moved::Other }, Some(row))
             }
-            other => (Moved::Other, other),
+            parameter => (Moved::Other, parameter),
         }
     }
 }

@@ -84,8 +84,8 @@ impl Mesh {
         let whole = self.moving_axes(&moves);
         let parts = self.narrowed(&whole, &moves);
         for candidate in [&whole, &parts] {
-            if !has_still && let Some(found) = self.shift(candidate, &moves) {
-                return found;
+            if !has_still && let Some(shift) = self.shift(candidate, &moves) {
+                return shift;
             }
         }
         PermuteMatch::Axes { parts }
@@ -171,8 +171,8 @@ impl Mesh {
     }
 
     /// `model +1`, `model -1 without wraparound`, `data×model`; empty if nothing moves.
-    pub fn permute_text(&self, found: &PermuteMatch) -> String {
-        match found {
+    pub fn permute_text(&self, permute_match: &PermuteMatch) -> String {
+        match permute_match {
             PermuteMatch::Nothing => String::new(),
             PermuteMatch::Shift { parts, by, wraps, .. } => {
                 let end = if *wraps { "" } else { " without wraparound" };
