@@ -9,7 +9,7 @@ use crate::ir::{Flags, Module, Opcode, Row};
 /// May miss dead operands of an instruction that precedes them in the text.
 pub fn dead_rows(module: &Module) -> Vec<Row> {
     let mut is_dead = vec![false; module.row_count()];
-    let mut found = Vec::new();
+    let mut dead = Vec::new();
     let rows: Vec<Row> = module.rows().collect();
     for row in rows.into_iter().rev() {
         let opcode = module.opcode(row);
@@ -22,11 +22,11 @@ pub fn dead_rows(module: &Module) -> Vec<Row> {
         }
         is_dead[row.0 as usize] = true;
         if class_of(opcode) != Class::Free && opcode != Opcode::Tuple {
-            found.push(row);
+            dead.push(row);
         }
     }
-    found.reverse();
-    found
+    dead.reverse();
+    dead
 }
 
 /// Whether an instruction may have an effect although nothing uses its result.

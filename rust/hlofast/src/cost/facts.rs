@@ -211,9 +211,9 @@ fn parameters(module: &Module) -> Csr {
     let mut pairs: Vec<(u32, i64, u32)> = Vec::new();
     for (id, computation) in (0u32..).zip(module.computations()) {
         let rows = computation.rows();
-        let found = rows.filter(|row| module.opcode(Row(*row)) == Opcode::Parameter);
+        let parameters = rows.filter(|row| module.opcode(Row(*row)) == Opcode::Parameter);
         let start = pairs.len();
-        pairs.extend(found.map(|row| (id, numbers[row as usize], row)));
+        pairs.extend(parameters.map(|row| (id, numbers[row as usize], row)));
         pairs[start..].sort_unstable();
     }
     let rows = pairs.into_iter().map(|(id, _, row)| (id, row));
@@ -333,7 +333,7 @@ fn sorted_dimension(module: &Module, row: Row) -> Option<i64> {
 
 /// Whether a transpose keeps the physical order and so only renames dimensions.
 fn is_bitcast(module: &Module, row: Row) -> bool {
-    let found = || {
+    let same_order = || {
         let input = module.shapes().array(operand_shape(module, row, 0)?)?;
         let output = module.shapes().array(module.shape(row))?;
         let dimensions = integers(module, row, "dimensions")?;
@@ -358,7 +358,7 @@ fn is_bitcast(module: &Module, row: Row) -> bool {
             })
             .then_some(())
     };
-    found().is_some()
+    same_order().is_some()
 }
 
 /// The `-start` that a `-done` waits for; None if it is not in the same computation.

@@ -48,7 +48,7 @@ pub struct Group {
 
 /// Totals of all calls by `key`, in order of first occurrence.
 pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: GroupKey) -> Vec<Group> {
-    let mut groups = Groups { module, attribution, key, codes: HashMap::new(), found: Vec::new() };
+    let mut groups = Groups { module, attribution, key, codes: HashMap::new(), list: Vec::new() };
     let scopes = match key {
         GroupKey::Scope { depth } => attribution.scopes.all_at_depth(depth),
         _ => Vec::new(),
@@ -81,7 +81,7 @@ pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: Group
             }
         }
     }
-    groups.found
+    groups.list
 }
 
 /// How often a row is executed in one phase, and its scope there.
@@ -113,26 +113,26 @@ impl<'a> Executions<'a> {
     /// entry with a count of 0.
     pub fn of(&self, row: Row) -> Vec<PhaseExecutions> {
         let contexts = &self.attribution.contexts;
-        let mut found: Vec<(Phase, i128, u32)> = Vec::new();
+        let mut by_phase: Vec<(Phase, i128, u32)> = Vec::new();
         for node in contexts.nodes_of(self.module.computation_of(row)) {
             let position = contexts.position(self.module, node, row);
             let (phase, scope) =
                 (self.attribution.phase[position], self.attribution.scope[position]);
             let runs = self.runs[node as usize];
-            match found.iter_mut().find(|entry| entry.0 == phase) {
+            match by_phase.iter_mut().find(|entry| entry.0 == phase) {
                 Some(entry) if entry.1 > 0 => entry.1 = entry.1.saturating_add(runs),
                 Some(entry) => *entry = (phase, runs, scope),
-                None => found.push((phase, runs, scope)),
+                None => by_phase.push((phase, runs, scope)),
             }
         }
-        if found.iter().any(|entry| entry.1 > 0) {
-            found.retain(|entry| entry.1 > 0);
+        if by_phase.iter().any(|entry| entry.1 > 0) {
+            by_phase.retain(|entry| entry.1 > 0);
         } else {
-            found.truncate(1);
+            by_phase.truncate(1);
         }
         let narrow = |runs| i64::try_from(runs).ok().filter(|runs| *runs < i64::MAX);
         let entry = |(phase, runs, scope)| PhaseExecutions { phase, count: narrow(runs), scope };
-        found.into_iter().map(entry).collect()
+        by_phase.into_iter().map(entry).collect()
     }
 }
 
@@ -190,7 +190,7 @@ struct Groups<'a> {
     key: GroupKey,
     /// Index of each group by the key's code.
     codes: HashMap<u64, usize>,
-    found: Vec<Group>,
+    list: Vec<Group>,
 }
 
 impl Groups<'_> {
@@ -226,12 +226,12 @@ impl Groups<'_> {
             Some(at) => *at,
             None => {
                 let label = self.label(code, row);
-                self.found.push(Group { label, ..Group::default() });
-                self.codes.insert(code, self.found.len() - 1);
-                self.found.len() - 1
+                self.list.push(Group { label, ..Group::default() });
+                self.codes.insert(code, self.list.len() - 1);
+                self.list.len() - 1
             }
         };
-        &mut self.found[at]
+        &mut self.list[at]
     }
 
     fn label(&self, code: u64, row: Row) -> Vec<u8> {

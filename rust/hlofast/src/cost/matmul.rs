@@ -203,10 +203,10 @@ fn dot_shapes(module: &Module, row: Row) -> Option<DotShapes<'_>> {
 fn dot(module: &Module, row: Row) -> Option<Contraction> {
     let shapes = dot_shapes(module, row)?;
     let dimensions = dot_dimensions(module, row)?;
-    let found = dot_of(&shapes, &dimensions, ContractionKind::Dot, Provenance::Exact)?;
+    let contraction = dot_of(&shapes, &dimensions, ContractionKind::Dot, Provenance::Exact)?;
     let algorithm = module.attribute_bytes(row, "algorithm");
-    let accumulation = algorithm.and_then(algorithm_type).unwrap_or(found.accumulation_type);
-    Some(Contraction { accumulation_type: accumulation, ..found })
+    let accumulation = algorithm.and_then(algorithm_type).unwrap_or(contraction.accumulation_type);
+    Some(Contraction { accumulation_type: accumulation, ..contraction })
 }
 
 /// The accumulation type in the name of a dot algorithm: `dot_bf16_bf16_f32_x3` accumulates in f32.
@@ -240,7 +240,7 @@ pub(crate) fn convolution_contraction(
     let (feature_groups, batch_groups) =
         (unsigned(convolution.feature_groups())?, unsigned(convolution.batch_groups())?);
     let output_type = convolution.output.element_type;
-    let mut found = Contraction {
+    let mut contraction = Contraction {
         batch: feature_groups.checked_mul(batch_groups)?,
         m: unsigned(convolution.batch()?)? / batch_groups,
         n: unsigned(convolution.output_features()?)? / feature_groups / batch_groups,
@@ -253,7 +253,7 @@ pub(crate) fn convolution_contraction(
         kind: ContractionKind::ConvolutionAsDot,
         provenance,
     };
-    let whole = found;
+    let whole = contraction;
     for dimension in convolution.spatial()? {
         let (input, kernel, output) =
             (unsigned(dimension.input)?, unsigned(dimension.kernel)?, unsigned(dimension.output)?);
@@ -261,23 +261,24 @@ pub(crate) fn convolution_contraction(
         // The dimension's role in a matmul follows from which indices are multiplied with each
         // other.
         let (role, size) = if input == output && kernel == output && valid == output {
-            (&mut found.batch, output)
+            (&mut contraction.batch, output)
         } else if kernel == 1 && valid == output {
-            (&mut found.m, output)
+            (&mut contraction.m, output)
         } else if input == 1 && kernel == output && valid == output {
-            (&mut found.n, output)
+            (&mut contraction.n, output)
         } else if output == 1 && input == kernel && valid == kernel {
-            (&mut found.k, kernel)
+            (&mut contraction.k, kernel)
         } else {
-            found.kind = ContractionKind::Convolution;
+            contraction.kind = ContractionKind::Convolution;
             break;
         };
         *role = role.checked_mul(size)?;
     }
-    if found.kind == ContractionKind::ConvolutionAsDot
-        && product_flops(found.batch, found.m, found.n, found.k) == Some(flops)
+    if contraction.kind == ContractionKind::ConvolutionAsDot
+        && product_flops(contraction.batch, contraction.m, contraction.n, contraction.k)
+            == Some(flops)
     {
-        return Some(found);
+        return Some(contraction);
     }
     // Over neighbourhoods, every output position is a row, and every tap of every feature is
     // summed.

@@ -153,7 +153,7 @@ impl Rules<'_> {
     /// Bytes that a gather or scatter moves between operand `operand` and `part` (its result or an
     /// update): the size of `part`, but on TPU every slice fills whole tiles.
     pub fn slices(&self, row: Row, operand: usize, part: ShapeCost, fact: Option<&Fact>) -> i64 {
-        let found = || {
+        let padded_bytes = || {
             let Some(Fact::Slice(sizes)) = fact else { return None };
             let operand = *self.module.operands(row).get(operand)?;
             let array = self.module.shapes().array(self.module.shape(Row(operand)))?;
@@ -166,7 +166,7 @@ impl Rules<'_> {
         };
         match self.backend {
             Backend::Cpu | Backend::Gpu => part.size,
-            Backend::Tpu => found().unwrap_or(part.size),
+            Backend::Tpu => padded_bytes().unwrap_or(part.size),
         }
     }
 

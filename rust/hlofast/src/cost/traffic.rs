@@ -113,12 +113,12 @@ impl<'a> Traffic<'a> {
     /// The current row's entry for `memory_space`. A row has few spaces, so the search is short.
     fn other_entry(&mut self, memory_space: u8) -> &mut SpaceBytes {
         let row = self.row;
-        let found = self
+        let position = self
             .other
             .iter()
             .rposition(|entry| entry.row != row || entry.memory_space == memory_space)
             .filter(|at| self.other[*at].row == row);
-        let at = found.unwrap_or_else(|| {
+        let at = position.unwrap_or_else(|| {
             self.other.push(SpaceBytes { row, memory_space, read: 0, written: 0 });
             self.other.len() - 1
         });

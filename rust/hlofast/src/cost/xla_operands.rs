@@ -233,10 +233,10 @@ impl<N: Real> Operands<'_, N> {
     }
 
     fn sums_of(&mut self, id: Option<ComputationId>) -> Option<Sums<N>> {
-        let found = id.and_then(|id| self.sums[id.0 as usize].as_ref());
-        let steps = found.map_or(1, Sums::len);
+        let sums = id.and_then(|id| self.sums[id.0 as usize].as_ref());
+        let steps = sums.map_or(1, Sums::len);
         self.left = self.left.checked_sub(steps as u64)?;
-        Some(found.cloned().unwrap_or_default())
+        Some(sums.cloned().unwrap_or_default())
     }
 
     fn row(&mut self, row: Row, fact: Option<&Fact>) -> Option<Sums<N>> {
@@ -508,7 +508,7 @@ impl<N: Real> Operands<'_, N> {
             next += 1;
         }
         // A tuple without a sum yet gets the sum of its elements.
-        let mut found = Vec::with_capacity(nodes.len());
+        let mut values = Vec::with_capacity(nodes.len());
         let mut is_open = vec![false; nodes.len()];
         for (index, (_, path, children)) in nodes.iter().enumerate() {
             let known = match index {
@@ -519,16 +519,16 @@ impl<N: Real> Operands<'_, N> {
             if is_open[index] && known == N::default() {
                 is_open[children.clone()].fill(true);
             }
-            found.push(known);
+            values.push(known);
         }
         for (index, (_, path, children)) in nodes.iter().enumerate().rev() {
-            if is_open[index] && found[index] == N::default() {
-                let parts = found[children.clone()].iter();
-                found[index] = parts.fold(N::default(), |sum, part| sum.plus(*part));
+            if is_open[index] && values[index] == N::default() {
+                let parts = values[children.clone()].iter();
+                values[index] = parts.fold(N::default(), |sum, part| sum.plus(*part));
                 if index == 0 {
-                    sums.result = found[index];
+                    sums.result = values[index];
                 } else {
-                    sums.parts.insert((None, path.as_slice().into()), found[index]);
+                    sums.parts.insert((None, path.as_slice().into()), values[index]);
                 }
             }
         }

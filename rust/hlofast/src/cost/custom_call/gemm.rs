@@ -70,9 +70,9 @@ fn from_dimensions(
     let output = first_output(module, row)?.element_type;
     let lhs = operand_array(module, row, 0)?;
     let shapes = DotShapes { lhs, rhs: operand_array(module, row, 1)?, output };
-    let found = dot_of(&shapes, &dimensions, kind, Provenance::FromBackendConfig)?;
-    let accumulation_type = library_accumulation(found.lhs_type, output);
-    Some(Contraction { accumulation_type, ..found })
+    let contraction = dot_of(&shapes, &dimensions, kind, Provenance::FromBackendConfig)?;
+    let accumulation_type = library_accumulation(contraction.lhs_type, output);
+    Some(Contraction { accumulation_type, ..contraction })
 }
 
 /// oneDNN multiplies the last two dimensions, which backend_config may transpose. The right side

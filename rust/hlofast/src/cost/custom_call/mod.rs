@@ -129,7 +129,7 @@ pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
     if let Some(estimate) = call.config.and_then(estimate::find) {
         return estimate.cost(module, row, kind);
     }
-    let found = match kind {
+    let cost = match kind {
         Kind::Gemm | Kind::GroupedGemm => gemm::cost(module, row, &call, known),
         Kind::Convolution => convolution(module, row, &call.target, known),
         Kind::AttentionForward | Kind::AttentionBackward => attention::cost(module, row, known),
@@ -153,7 +153,7 @@ pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
         | Kind::HostCallback
         | Kind::Unknown => None,
     };
-    found.unwrap_or_else(|| CustomCallCost::unknown(kind, reason))
+    cost.unwrap_or_else(|| CustomCallCost::unknown(kind, reason))
 }
 
 /// The result array of a library call: the whole result, or the first tuple element, as workspace
