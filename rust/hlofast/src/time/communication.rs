@@ -48,32 +48,32 @@ impl Kind {
     }
 }
 
-/// Times every collective of `found`, in order. The `mesh` names the axes and divides devices into
+/// Times every collective of `collectives`, in order. The `mesh` names the axes and divides devices into
 /// hosts and slices; without it all devices are on one level.
 pub fn communications(
     module: &Module,
-    found: &Collectives,
+    collectives: &Collectives,
     device: &Device,
     mesh: Option<&Mesh>,
     model: Model,
 ) -> Vec<Communication> {
     let nowhere = Along::default();
-    let places = mesh.map(|mesh| along(module, mesh, found)).unwrap_or_default();
+    let places = mesh.map(|mesh| along(module, mesh, collectives)).unwrap_or_default();
     let near = |groups| mesh.and_then(|mesh| near_of_groups(groups, device, mesh));
-    let near: Vec<Option<u64>> = found.groups.iter().map(near).collect();
+    let near: Vec<Option<u64>> = collectives.groups.iter().map(near).collect();
     let times = |(number, collective): (usize, &Collective)| {
         let place = places.get(number).unwrap_or(&nowhere);
         let near = match collective.groups {
             Some(at) => near.get(at as usize).copied().flatten(),
             None => is_far(place.network, device).then_some(1),
         };
-        one(found, collective, place, near, device, mesh, model)
+        communication(collectives, collective, place, near, device, mesh, model)
     };
-    found.collectives.iter().enumerate().map(times).collect()
+    collectives.collectives.iter().enumerate().map(times).collect()
 }
 
-fn one(
-    found: &Collectives,
+fn communication(
+    collectives: &Collectives,
     collective: &Collective,
     place: &Along,
     near: Option<u64>,
@@ -104,7 +104,7 @@ fn one(
     let outer = size.div_ceil(near.max(1));
     let estimate = match model {
         Model::SpeedOfLight if outer > 1 => {
-            let groups = collective.groups.and_then(|at| found.groups.get(at as usize));
+            let groups = collective.groups.and_then(|at| collectives.groups.get(at as usize));
             let communicators = groups.and_then(|groups| groups.group_count()).unwrap_or(1);
             speed_of_light(device, kind, bytes, outer, communicators).map(|seconds| {
                 let wire_bytes = kind.wire_share(size) * bytes;

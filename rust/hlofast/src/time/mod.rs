@@ -66,11 +66,12 @@ pub struct Time {
 }
 
 /// Times `module`, given its cost and collectives.
-pub fn time(module: &Module, cost: &Cost, found: &Collectives, options: &Options) -> Time {
+pub fn time(module: &Module, cost: &Cost, collectives: &Collectives, options: &Options) -> Time {
     let mut rows = rows(module, cost, &options.device);
     choose(&mut rows, options.estimates);
     let mesh = options.mesh.as_ref();
-    let mut communications = communications(module, found, &options.device, mesh, options.model);
+    let mut communications =
+        communications(module, collectives, &options.device, mesh, options.model);
     for (number, seconds) in &options.measured {
         if let Some(entry) = communications.get_mut(*number as usize) {
             entry.estimate.seconds = *seconds;
@@ -84,7 +85,7 @@ pub fn time(module: &Module, cost: &Cost, found: &Collectives, options: &Options
             rows.unknown_figures.push(missing.to_owned());
         }
     }
-    let simulation = simulate(module, cost, &options.device, &rows, found, &communications);
+    let simulation = simulate(module, cost, &options.device, &rows, collectives, &communications);
     Time { rows, communications, simulation }
 }
 

@@ -82,16 +82,16 @@ pub struct Simulation {
     pub branches: Vec<(Row, ComputationId)>,
 }
 
-/// Plays the schedule of `module`. `communications` are the times of `found`, in the same order.
+/// Plays the schedule of `module`. `communications` are the times of `collectives`, in the same order.
 pub fn simulate(
     module: &Module,
     cost: &Cost,
     device: &Device,
     rows: &Rows,
-    found: &Collectives,
+    collectives: &Collectives,
     communications: &[Communication],
 ) -> Simulation {
-    play(module, cost, device, rows, found, communications, None).result
+    play(module, cost, device, rows, collectives, communications, None).result
 }
 
 /// Plays the schedule of `module` as [`simulate`] does, and records what its time is spent on.
@@ -100,12 +100,12 @@ pub fn record(
     cost: &Cost,
     device: &Device,
     rows: &Rows,
-    found: &Collectives,
+    collectives: &Collectives,
     communications: &[Communication],
 ) -> Recording {
     let ranges = vec![0..0; module.computations().len()];
     let empty = Recording { stretches: Vec::new(), ranges };
-    let player = play(module, cost, device, rows, found, communications, Some(empty));
+    let player = play(module, cost, device, rows, collectives, communications, Some(empty));
     player.recording.unwrap_or_default()
 }
 
@@ -114,7 +114,7 @@ fn play<'a>(
     cost: &'a Cost,
     device: &Device,
     rows: &'a Rows,
-    found: &'a Collectives,
+    collectives: &'a Collectives,
     communications: &[Communication],
     recording: Option<Recording>,
 ) -> Player<'a> {
@@ -137,7 +137,7 @@ fn play<'a>(
         axis_of: Vec::new(),
         seconds: communications.iter().map(|entry| entry.estimate.seconds).collect(),
         last_of_channel: HashMap::new(),
-        found,
+        collectives,
         recording,
     };
     player.prepare(communications);
@@ -181,7 +181,7 @@ struct Player<'a> {
     seconds: Vec<f64>,
     /// By start row of an asynchronous copy: when the copy ends.
     last_of_channel: HashMap<u32, f64>,
-    found: &'a Collectives,
+    collectives: &'a Collectives,
     /// What time is spent on, if requested.
     recording: Option<Recording>,
 }
@@ -189,8 +189,8 @@ struct Player<'a> {
 impl Player<'_> {
     fn prepare(&mut self, communications: &[Communication]) {
         let mut numbers: HashMap<&str, usize> = HashMap::new();
-        let found = &self.found.collectives;
-        for (number, (collective, entry)) in found.iter().zip(communications).enumerate() {
+        let collectives = &self.collectives.collectives;
+        for (number, (collective, entry)) in collectives.iter().zip(communications).enumerate() {
             let axes = &mut self.result.axes;
             let axis = *numbers.entry(&entry.axes).or_insert_with(|| {
                 if axes.len() < MOST_AXES {
@@ -418,14 +418,15 @@ impl Player<'_> {
 
     fn trips(&self, row: Row) -> Option<u64> {
         let loops = &self.cost.loops;
-        let found = loops.binary_search_by_key(&row, |entry| entry.row).ok()?;
-        loops.get(found)?.trip_count.count
+        let at = loops.binary_search_by_key(&row, |entry| entry.row).ok()?;
+        loops.get(at)?.trip_count.count
     }
 
     fn wait_for(&mut self, row: Option<Row>, number: u32, end: f64, play: &mut Play<'_>) {
         let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
         let waited = (end - play.clock).max(0.0);
-        if let Some(row) = row.or_else(|| Some(self.found.collectives.get(number as usize)?.outer))
+        if let Some(row) =
+            row.or_else(|| Some(self.collectives.collectives.get(number as usize)?.outer))
         {
             let resource = Resource::Exposed(axis as u16);
             self.keep_of(row, Some(number), resource, play.clock, play.clock + waited);
