@@ -70,7 +70,7 @@ pub(super) fn results(module: &Module, collective: &Collective) -> Vec<Row> {
 fn slices(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
     let is_slice =
         |used: &Use| used.operand == 0 && walk.module.opcode(used.row) == Opcode::DynamicSlice;
-    uses(walk, row, conversions, is_slice).filter(|found| !found.is_empty())
+    uses(walk, row, conversions, is_slice).filter(|slices| !slices.is_empty())
 }
 
 /// The dimension along which all of `slices` cut, and where they cut on `devices`; None if they

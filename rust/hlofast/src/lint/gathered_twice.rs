@@ -61,9 +61,12 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 }
 
 /// Whether both may be parts of one collective: each fusion that carries it along contains it once.
-fn may_be_one(one: &Collective, other: &Collective) -> bool {
+fn may_be_one(first: &Collective, second: &Collective) -> bool {
     let is_carried = |collective: &Collective| collective.outer != collective.row;
-    one.channel.is_some() && one.channel == other.channel && is_carried(one) && is_carried(other)
+    first.channel.is_some()
+        && first.channel == second.channel
+        && is_carried(first)
+        && is_carried(second)
 }
 
 /// What two gathers of the same array have in common: operand, devices, dimension, result bytes,
@@ -207,11 +210,11 @@ mod tests {
         let cost = cost::cost(&module, &facts, &cost::Options::default());
         let attribution = flow::attribution(&module, &flow::AttributionOptions::default());
         let all = comms::collectives(&module, &cost, &attribution);
-        let (steps, found) = steps_of(|| {
+        let (steps, findings) = steps_of(|| {
             let options = lint::Options::default();
             lint::lint(&module, &cost, &attribution, &all, &|| None, &|| &[], &options)
         });
-        (found.findings.iter().map(|finding| finding.places as usize).max().unwrap_or(0), steps)
+        (findings.findings.iter().map(|finding| finding.places as usize).max().unwrap_or(0), steps)
     }
 
     #[test]

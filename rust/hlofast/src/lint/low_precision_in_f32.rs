@@ -32,8 +32,8 @@ fn element_type(module: &Module, row: Row) -> Option<ElementType> {
     module.shapes().array(module.shape(row)).map(|array| array.element_type)
 }
 
-fn is_narrow(found: ElementType) -> bool {
-    found.kind() == ElementKind::Float && found.bits() <= 16
+fn is_narrow(element_type: ElementType) -> bool {
+    element_type.kind() == ElementKind::Float && element_type.bits() <= 16
 }
 
 /// The 16-bit entry parameter that the f32 array `row` is a copy of.
@@ -78,23 +78,23 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
         match widened(module, Row(lhs)).or_else(|| widened(module, Row(rhs))) {
             Some(parameter) => {
-                if let (Some(elements), Some(found)) =
+                if let (Some(elements), Some(weight_type)) =
                     (program.elements(parameter), element_type(module, parameter))
                 {
-                    weights.push((elements, found));
+                    weights.push((elements, weight_type));
                 }
                 sites.extend(site(program, row, Some(parameter)));
             }
             None => others.push(row),
         }
     }
-    let key = |(elements, found): &(u64, ElementType)| (*elements, found.as_str());
+    let key = |(elements, weight_type): &(u64, ElementType)| (*elements, weight_type.as_str());
     weights.sort_unstable_by_key(key);
     weights.dedup();
     for row in others {
         let Some(elements) = program.elements(row) else { continue };
-        let is_weight = |found: ElementType| {
-            weights.binary_search_by_key(&(elements, found.as_str()), key).is_ok()
+        let is_weight = |weight_type: ElementType| {
+            weights.binary_search_by_key(&(elements, weight_type.as_str()), key).is_ok()
         };
         let is_gradient = |used: &Use| {
             module.opcode(used.row) == Opcode::Convert
@@ -104,7 +104,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             conversions(module, row, operand) && module.opcode(row) != Opcode::Convert
         };
         if !weights.is_empty()
-            && uses(&program.walk, row, passes, is_gradient).is_some_and(|found| !found.is_empty())
+            && uses(&program.walk, row, passes, is_gradient).is_some_and(|uses| !uses.is_empty())
         {
             sites.extend(site(program, row, None));
         }

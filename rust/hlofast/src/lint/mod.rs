@@ -101,13 +101,13 @@ pub fn lint<'a>(
     options: &'a Options,
 ) -> Findings {
     let program = Program::new(module, cost, attribution, collectives, mesh, along, options);
-    let mut found = Vec::new();
+    let mut findings = Vec::new();
     let mut sites: Vec<Site> = Vec::new();
     for rule in RULES {
         (rule.find)(&program, &mut sites);
         for site in site::merge(&program, &mut sites) {
             if program.matters(&site, rule.measure) {
-                found.push(site::finding(&program, rule, site));
+                findings.push(site::finding(&program, rule, site));
             }
         }
     }
@@ -117,6 +117,6 @@ pub fn lint<'a>(
         flops.saturating_add(bytes.saturating_mul(u128::from(options.order_flops_per_byte)))
     };
     // The stable sort keeps findings of one rule in the order in which calls reach them.
-    found.sort_by_key(|finding| Reverse(weight(finding)));
-    Findings { findings: found }
+    findings.sort_by_key(|finding| Reverse(weight(finding)));
+    Findings { findings }
 }

@@ -125,7 +125,7 @@ impl<'a> Offsets<'a> {
     /// unknown.
     pub fn parts(&self, slice: &Trail, devices: &[Device]) -> Option<(usize, Vec<i128>)> {
         let count = self.module.operands(slice.row).len();
-        let mut found = None;
+        let mut cut = None;
         for index in 1..count {
             let start = slice.operand(self.module, index)?;
             let starts: Vec<i128> = devices
@@ -135,12 +135,12 @@ impl<'a> Offsets<'a> {
             if starts.iter().all(|other| Some(other) == starts.first()) {
                 continue;
             }
-            if found.is_some() {
+            if cut.is_some() {
                 return None;
             }
-            found = Some((index - 1, starts));
+            cut = Some((index - 1, starts));
         }
-        found
+        cut
     }
 }
 

@@ -105,8 +105,8 @@ impl<'a> Program<'a> {
 
     /// How often `row` runs.
     pub fn runs(&self, row: Row) -> Runs {
-        let found = self.executions.of(row);
-        self.sum(row, &found)
+        let executions = self.executions.of(row);
+        self.sum(row, &executions)
     }
 
     /// How often `collective` runs.
@@ -261,7 +261,7 @@ impl<'a> Program<'a> {
             let mode = GroupMode::from_attributes(collective.channel.is_some(), None);
             match mesh.permute_of(pairs, mode, &self.collectives.context) {
                 PermuteMatch::Nothing | PermuteMatch::NoSubset(_) => {}
-                found => return format!("along {}", mesh.permute_text(&found)),
+                matched => return format!("along {}", mesh.permute_text(&matched)),
             }
         }
         let shown: Vec<String> =
@@ -278,9 +278,9 @@ impl<'a> Program<'a> {
             None => "all devices".to_owned(),
         };
         if let Some(mesh) = self.mesh()
-            && let found @ AxisMatch::Axes { .. } = mesh.axes_of(groups)
+            && let axes @ AxisMatch::Axes { .. } = mesh.axes_of(groups)
         {
-            return format!("along {} ({devices})", mesh.match_text(&found));
+            return format!("along {} ({devices})", mesh.match_text(&axes));
         }
         if groups.is_everyone() {
             return match size {
@@ -399,13 +399,13 @@ pub(super) fn bytes(number: u64) -> String {
 }
 
 /// `1 all-reduce`, `12 all-reduces`.
-pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{} {}", grouped(count), form(count, one, many))
+pub(super) fn counted(count: u64, singular: &str, plural: &str) -> String {
+    format!("{} {}", grouped(count), form(count, singular, plural))
 }
 
-/// `one` for a count of 1, else `many`.
-pub(super) fn form<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
-    if count == 1 { one } else { many }
+/// `singular` for a count of 1, else `plural`.
+pub(super) fn form<'a>(count: u64, singular: &'a str, plural: &'a str) -> &'a str {
+    if count == 1 { singular } else { plural }
 }
 
 /// `31.60 %`; 0 of 0 is 0 %.

@@ -106,18 +106,18 @@ fn adds(module: &Module, row: Row) -> bool {
 
 /// The results of `collective`; a result that is only sliced is represented by its slices.
 fn parts(module: &Module, collective: &Collective) -> Vec<Row> {
-    let mut found = Vec::new();
+    let mut parts = Vec::new();
     for row in results(module, collective) {
         let users = module.users().get(row.0);
         let is_cut = !users.is_empty()
             && users.iter().all(|user| module.opcode(Row(*user)) == Opcode::Slice);
         if is_cut {
-            found.extend(users.iter().map(|user| Row(*user)));
+            parts.extend(users.iter().map(|user| Row(*user)));
         } else {
-            found.push(row);
+            parts.push(row);
         }
     }
-    found
+    parts
 }
 
 /// The additions that use `row`, perhaps after multiplying it by a number; None if it has other
@@ -134,7 +134,7 @@ fn additions(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
         }
     };
     let is_addition = |used: &Use| walk.module.opcode(used.row) == Opcode::Add;
-    uses(walk, row, passes, is_addition).filter(|found| !found.is_empty())
+    uses(walk, row, passes, is_addition).filter(|additions| !additions.is_empty())
 }
 
 /// Whether `row` repeats one constant. Sums multiplied by different numbers cannot be combined

@@ -39,7 +39,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let Some(devices) = program.device_count().filter(|devices| *devices > 1) else { return };
     // Many parameters share few distinct shardings.
     let mut known: HashMap<&[u8], Option<Vec<Held>>> = HashMap::new();
-    let mut found: Vec<(Row, Held, u64)> = Vec::new();
+    let mut arrays: Vec<(Row, Held, u64)> = Vec::new();
     let mut has_cut = false;
     for row in module.parameters(module.entry()) {
         let Some(text) = module.attribute_bytes(row, "sharding") else { continue };
@@ -54,7 +54,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
                 continue;
             }
             has_cut |= held.parts > 1;
-            found.push((row, *held, bytes));
+            arrays.push((row, *held, bytes));
         }
     }
     if !has_cut {
@@ -63,7 +63,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     // If the step donates its state, only donated parameters count: the others are inputs.
     let state = donated(module);
     let least = program.options.min_share * program.parameter_bytes() as f64;
-    for (row, held, bytes) in found {
+    for (row, held, bytes) in arrays {
         let saved = bytes - bytes / held.copies.max(1);
         let number = module.parameter_number(row).unwrap_or(u64::MAX);
         if !state.is_empty() && state.binary_search(&number).is_err() {

@@ -172,17 +172,17 @@ impl<'a> Walk<'a> {
     fn elements(&self, row: Row) -> Rc<Elements> {
         let module = self.module;
         let find = || {
-            let mut found = Elements { taken: Vec::new(), others: Vec::new() };
+            let mut elements = Elements { taken: Vec::new(), others: Vec::new() };
             for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
                 match module.opcode(user) {
                     Opcode::GetTupleElement => {
-                        found.taken.extend(module.tuple_index(user).map(|index| (index, user)));
+                        elements.taken.extend(module.tuple_index(user).map(|index| (index, user)));
                     }
-                    _ => found.others.push(user),
+                    _ => elements.others.push(user),
                 }
             }
-            found.taken.sort_unstable();
-            Rc::new(found)
+            elements.taken.sort_unstable();
+            Rc::new(elements)
         };
         self.elements.borrow_mut().entry(row).or_insert_with(find).clone()
     }
@@ -231,7 +231,7 @@ pub(super) fn uses(
     wanted: impl Fn(&Use) -> bool,
 ) -> Option<Vec<Use>> {
     let module = walk.module;
-    let mut found = Vec::new();
+    let mut uses = Vec::new();
     let mut stack = vec![(row, Vec::new())];
     let mut steps = 0;
     let mut operands = 0;
@@ -257,8 +257,8 @@ pub(super) fn uses(
                 follow_use(walk, Use { row: user, operand: index, calls: calls.clone() }, passes)
                     .map_or_else(
                         |used| {
-                            let is_wanted = wanted(&used) && found.len() < MOST_USES;
-                            found.push(used);
+                            let is_wanted = wanted(&used) && uses.len() < MOST_USES;
+                            uses.push(used);
                             is_wanted
                         },
                         |next| {
@@ -270,7 +270,7 @@ pub(super) fn uses(
             }
         }
     }
-    Some(found)
+    Some(uses)
 }
 
 /// Where the value continues if `used` only passes it on; else the use itself.

@@ -131,7 +131,7 @@ fn is_narrowed_again(
     results.retain(|row| module.tuple_index(*row).is_none_or(|element| element == index));
     !results.is_empty()
         && results.iter().all(|row| {
-            uses(&program.walk, *row, passes, narrows).is_some_and(|found| !found.is_empty())
+            uses(&program.walk, *row, passes, narrows).is_some_and(|uses| !uses.is_empty())
         })
 }
 

@@ -28,10 +28,11 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     if is_widened_by_compiler(program) {
         return;
     }
-    let found = residuals(program.module, program.cost, program.attribution);
+    let residuals = residuals(program.module, program.cost, program.attribution);
     let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
-    let total = found.iter().fold(0u64, |sum, one| sum.saturating_add(size(one.bytes)));
-    for residual in &found {
+    let total =
+        residuals.iter().fold(0u64, |sum, residual| sum.saturating_add(size(residual.bytes)));
+    for residual in &residuals {
         let held = size(residual.bytes);
         let is_copy = residual.kind == ResidualKind::WeightCopy && residual.widened_from.is_some();
         if !is_copy || held < LEAST {
