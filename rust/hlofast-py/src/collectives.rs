@@ -40,7 +40,7 @@ impl CollectivesData {
 #[pymethods]
 impl CollectivesData {
     fn __len__(&self) -> usize {
-        self.sent().found.collectives.len()
+        self.sent().collectives.collectives.len()
     }
 
     /// Fields and columns of the table: one row per collective and phase.

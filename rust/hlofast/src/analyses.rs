@@ -229,9 +229,9 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The collectives, with the mesh axes that each runs along.
     pub fn sent(&self) -> &Sent {
         self.sent.get_or_init(|| {
-            let found = Arc::clone(self.collectives());
+            let collectives = Arc::clone(self.collectives());
             let (attribution, uncertain) = (self.attribution(), self.uncertain());
-            Sent::new(self.module(), found, attribution, uncertain, self.mesh())
+            Sent::new(self.module(), collectives, attribution, uncertain, self.mesh())
         })
     }
 
@@ -257,10 +257,10 @@ impl<M: Borrow<Module>> Analyses<M> {
         &self,
     ) -> (Result<&Arc<Memory>, MemoryError>, Result<&XlaAccount, MemoryError>) {
         if self.memory.get().is_none() && self.account.get().is_none() {
-            let found = memory_and_account(self.module(), &memory::Options::default());
+            let (memory, account) = memory_and_account(self.module(), &memory::Options::default());
             // If threads race, the first result stays; the results are equal.
-            self.memory.set(found.0.map(Arc::new)).ok();
-            self.account.set(found.1).ok();
+            self.memory.set(memory.map(Arc::new)).ok();
+            self.account.set(account).ok();
         }
         (self.memory(), self.account())
     }
@@ -326,13 +326,13 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The modelled time of the module as `options` say; if they have no mesh, on
     /// [`Analyses::mesh`].
     pub fn time_with(&self, options: &time::Options) -> Time {
-        let (module, cost, found) = (self.module(), self.cost(), self.collectives());
+        let (module, cost, collectives) = (self.module(), self.cost(), self.collectives());
         match (&options.mesh, self.mesh()) {
             (None, Some(mesh)) => {
                 let options = time::Options { mesh: Some(mesh.clone()), ..options.clone() };
-                time::time(module, cost, found, &options)
+                time::time(module, cost, collectives, &options)
             }
-            _ => time::time(module, cost, found, options),
+            _ => time::time(module, cost, collectives, options),
         }
     }
 
@@ -344,8 +344,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         memory: Option<&Memory>,
         options: &trace::Options,
     ) -> Result<Trace, TraceError> {
-        let (module, cost, found) = (self.module(), self.cost(), self.collectives());
-        let recording = record(module, cost, device, &time.rows, found, &time.communications);
+        let (module, cost, collectives) = (self.module(), self.cost(), self.collectives());
+        let recording = record(module, cost, device, &time.rows, collectives, &time.communications);
         trace::trace(module, cost, &time.simulation, &recording, memory, options)
     }
 
@@ -364,7 +364,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.facts.get().map_or(0, Facts::heap_bytes)
             + self.attribution.get().map_or(0, Attribution::heap_bytes)
             + self.cost.get().map_or(0, Cost::heap_bytes)
-            + self.collectives.get().map_or(0, |found| found.heap_bytes())
+            + self.collectives.get().map_or(0, |collectives| collectives.heap_bytes())
             + self.remat.get().map_or(0, Report::heap_bytes)
             + self.sent.get().map_or(0, Sent::heap_bytes)
             + self.uncertain.get().map_or(0, |column| 16 * column.capacity())

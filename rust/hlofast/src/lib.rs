@@ -61,7 +61,7 @@
 //! let analyses = Analyses::with(&module, Context { mesh, ..Context::default() });
 //! let sent = analyses.sent();
 //! assert_eq!(sent.along[0].axes, "model");
-//! assert_eq!(sent.found.collectives[0].payload(), Some(1024));
+//! assert_eq!(sent.collectives.collectives[0].payload(), Some(1024));
 //! // What each device sends in a ring all-reduce.
 //! assert_eq!(sent.wire_bytes(0), 1536);
 //! # Ok::<(), hlofast::ParseError>(())

@@ -77,7 +77,7 @@ fn every_result_is_made_once() {
     assert!(ptr::eq(analyses.bytes_accessed(), analyses.bytes_accessed()));
     // What collectives are sent along is made of the collectives that were found before.
     let found = Arc::clone(analyses.collectives());
-    assert!(Arc::ptr_eq(&found, &analyses.sent().found));
+    assert!(Arc::ptr_eq(&found, &analyses.sent().collectives));
     assert!(ptr::eq(analyses.memory().unwrap(), analyses.memory_and_account().0.unwrap()));
     assert!(ptr::eq(analyses.memory_and_account().1.unwrap(), analyses.account().unwrap()));
     assert!(ptr::eq(analyses.remat(), analyses.remat()));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Sent {
     /// The collectives.
-    pub found: Arc<Collectives>,
+    pub collectives: Arc<Collectives>,
     /// The place of each on the mesh.
     pub along: Vec<Along>,
     /// Scope of each entry of each collective's executions.
@@ -24,24 +24,25 @@ impl Sent {
     /// `uncertain` gives, by computation, the executions inside loops of unknown trip count.
     pub fn new(
         module: &Module,
-        found: Arc<Collectives>,
+        collectives: Arc<Collectives>,
         attribution: &Attribution,
         uncertain: &[i128],
         mesh: Option<&Mesh>,
     ) -> Self {
         let texts = ScopeTexts::new(module, &attribution.scopes);
-        let executions = found.collectives.iter().flat_map(|collective| &collective.executions);
+        let executions =
+            collectives.collectives.iter().flat_map(|collective| &collective.executions);
         let scopes = executions.map(|entry| texts.text(entry.scope)).collect();
         let is_open = |collective: &Collective| {
             let place = module.computation_of(collective.outer).0 as usize;
             uncertain.get(place).is_some_and(|runs| *runs > 0)
         };
-        let is_lower_bound = found.collectives.iter().map(is_open).collect();
+        let is_lower_bound = collectives.collectives.iter().map(is_open).collect();
         let along = match mesh {
-            Some(mesh) => along(module, mesh, &found),
-            None => vec![Along::default(); found.collectives.len()],
+            Some(mesh) => along(module, mesh, &collectives),
+            None => vec![Along::default(); collectives.collectives.len()],
         };
-        Self { found, along, scopes, is_lower_bound }
+        Self { collectives, along, scopes, is_lower_bound }
     }
 
     /// Bytes held on the heap, excluding the collectives and the texts of axes.
@@ -54,14 +55,15 @@ impl Sent {
 
     /// Devices in one exchange; the mesh's device count if the text does not say.
     pub fn group_size(&self, number: usize) -> Option<u64> {
-        let own = self.found.collectives.get(number).and_then(|found| found.group_size);
+        let own =
+            self.collectives.collectives.get(number).and_then(|collective| collective.group_size);
         own.or_else(|| self.along.get(number)?.group_size)
     }
 
     /// Bytes that each device sends in one execution, around a ring of the group; -1 if unknown.
     pub fn wire_bytes(&self, index: usize) -> i64 {
         let bytes = || {
-            let collective = self.found.collectives.get(index)?;
+            let collective = self.collectives.collectives.get(index)?;
             if collective.kind.is_point_to_point() {
                 return collective.payload();
             }
@@ -74,14 +76,14 @@ impl Sent {
     /// bytes.
     pub fn tensor(&self, origin: &Origin<'_>, collective: &Collective) -> Vec<u8> {
         let range = collective.pieces.start as usize..collective.pieces.end as usize;
-        let pieces = self.found.pieces.get(range).unwrap_or_default();
+        let pieces = self.collectives.pieces.get(range).unwrap_or_default();
         let piece = pieces.iter().find(|piece| piece.moved == collective.moved);
         piece.map(|piece| origin.tensor(piece)).unwrap_or_default()
     }
 
     /// One entry per collective and phase that executes it.
     pub fn entries(&self) -> impl Iterator<Item = (usize, &Collective, &PhaseExecutions)> + Clone {
-        self.found.collectives.iter().enumerate().flat_map(|(number, collective)| {
+        self.collectives.collectives.iter().enumerate().flat_map(|(number, collective)| {
             collective.executions.iter().map(move |entry| (number, collective, entry))
         })
     }
@@ -96,7 +98,7 @@ impl Sent {
     /// The columns of the table.
     pub fn columns(&self, module: &Module) -> Columns {
         let origin = Origin::new(module);
-        let all = &self.found;
+        let all = &self.collectives;
         let mut built = Columns::default();
         let entries = || self.entries();
         let each = || entries().map(|(_, collective, _)| collective);
@@ -128,7 +130,7 @@ impl Sent {
         );
         built.numbers(common::channel_id(), each().map(|c| c.channel.unwrap_or(-1)));
         let groups = |c: &Collective| {
-            c.groups.and_then(|index| all.groups.get(index as usize)).map(|found| found.to_text())
+            c.groups.and_then(|index| all.groups.get(index as usize)).map(|groups| groups.to_text())
         };
         built.texts(
             Field::text("groups", "The groups of devices that communicate with each other.")
@@ -179,8 +181,8 @@ impl Sent {
         let trips = |c: &Collective| if c.is_in_loop { number(c.trip_count) } else { 1 };
         built.numbers(common::trip_count(), each().map(trips));
         let peeled = |c: &Collective| {
-            let found = all.collectives.get(c.peeled_from? as usize)?;
-            Some(found.row)
+            let in_loop = all.collectives.get(c.peeled_from? as usize)?;
+            Some(in_loop.row)
         };
         built.numbers(
             Field::instruction(
@@ -231,7 +233,7 @@ impl Sent {
     /// The columns of the table of arrays that collectives move.
     pub fn pieces(&self, module: &Module) -> Columns {
         let origin = Origin::new(module);
-        let all = &self.found;
+        let all = &self.collectives;
         let each = || {
             all.collectives.iter().flat_map(|collective| {
                 let range = collective.pieces.start as usize..collective.pieces.end as usize;
@@ -255,7 +257,7 @@ impl Sent {
 
     /// The columns of the table of all instructions that make up collectives.
     pub fn members(&self) -> Columns {
-        let all = &self.found;
+        let all = &self.collectives;
         let each = || {
             all.collectives.iter().flat_map(|collective| {
                 let range = collective.members.start as usize..collective.members.end as usize;

@@ -73,19 +73,19 @@ pub fn computation_costs(module: &Module, cost: &Cost) -> Columns {
 pub fn loops(module: &Module, cost: &Cost, multiplicity: &[i64]) -> Columns {
     let each = || cost.loops.iter();
     let mut table = Columns::default();
-    table.rows(common::instruction(), each().map(|found| found.row));
-    table.texts(common::name(), each().map(|found| module.instruction_name(found.row)));
+    table.rows(common::instruction(), each().map(|entry| entry.row));
+    table.texts(common::name(), each().map(|entry| module.instruction_name(entry.row)));
     let doc = "Iterations; a loop of unknown trip count is counted once.";
     let trips = Field::count("trip_count", doc).nullable();
-    table.numbers(trips, each().map(|found| number(found.trip_count.count)));
+    table.numbers(trips, each().map(|entry| number(entry.trip_count.count)));
     let doc = "Provenance of the trip count.";
-    let provenance = each().map(|found| found.trip_count.provenance.as_str());
+    let provenance = each().map(|entry| entry.trip_count.provenance.as_str());
     table.texts(Field::word("provenance", doc), provenance);
     let doc = "Why the trip count is unknown, or where it was found.";
-    let reasons = each().map(|found| found.trip_count.reason);
+    let reasons = each().map(|entry| entry.trip_count.reason);
     table.texts(Field::text("reason", doc).nullable(), reasons);
     let runs = |row: Row| multiplicity.get(row.0 as usize).copied().unwrap_or(-1);
-    table.numbers(common::multiplicity(), each().map(|found| runs(found.row)));
+    table.numbers(common::multiplicity(), each().map(|entry| runs(entry.row)));
     table
 }
 

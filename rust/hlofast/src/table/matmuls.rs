@@ -15,15 +15,15 @@ pub fn matmuls(
     uncertain: &[i128],
 ) -> Columns {
     let executions = Executions::new(module, cost, attribution);
-    let mut found: Vec<(Row, Contraction, PhaseExecutions)> = Vec::new();
+    let mut products: Vec<(Row, Contraction, PhaseExecutions)> = Vec::new();
     for row in module.rows() {
         let Some(contraction) = contraction(module, row) else { continue };
         let runs = executions.of(row).into_iter();
-        found.extend(runs.map(|entry| (row, contraction, entry)));
+        products.extend(runs.map(|entry| (row, contraction, entry)));
     }
     let scopes = ScopeTexts::new(module, &attribution.scopes);
     let origin = Origin::new(module);
-    let each = || found.iter();
+    let each = || products.iter();
     let mut table = Columns::default();
     table.rows(common::instruction(), each().map(|(row, _, _)| *row));
     table.texts(common::name(), each().map(|(row, _, _)| module.instruction_name(*row)));

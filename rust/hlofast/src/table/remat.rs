@@ -169,7 +169,7 @@ pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
     let origin = Origin::new(module);
     let each = || report.gathers.iter();
     let index = |gather: &Gather| gather.collective as usize;
-    let of = |gather: &Gather| &sent.found.collectives[index(gather)];
+    let of = |gather: &Gather| &sent.collectives.collectives[index(gather)];
     let along = |gather: &Gather| sent.along.get(index(gather));
     let mut table = Columns::default();
     table.rows(common::instruction(), each().map(|gather| of(gather).row));
@@ -189,7 +189,7 @@ pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
     let result = |gather: &Gather| result_shape(module, of(gather).row);
     table
         .texts(common::shape().nullable(), each().map(|gather| shape_text(module, result(gather))));
-    let axes = |gather: &Gather| along(gather).map(|found| found.axes.clone().into_bytes());
+    let axes = |gather: &Gather| along(gather).map(|along| along.axes.clone().into_bytes());
     table.texts(common::axes(), each().map(|gather| axes(gather).unwrap_or_default()));
     let size = |gather: &Gather| number(sent.group_size(index(gather)));
     table.numbers(common::group_size(), each().map(size));

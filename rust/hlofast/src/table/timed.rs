@@ -6,15 +6,15 @@ use crate::ir::Module;
 use crate::time::{Communication, Time};
 use crate::trace::{ShownLoop, Track};
 
-/// One row per collective of `found`: its time and how much of it the step waits for.
+/// One row per collective of `collectives`: its time and how much of it the step waits for.
 /// `multiplicity` is by row.
 pub fn communications(
     module: &Module,
     time: &Time,
-    found: &[Collective],
+    collectives: &[Collective],
     multiplicity: &[i64],
 ) -> Columns {
-    let each = || found.iter();
+    let each = || collectives.iter();
     let estimates = || time.communications.iter();
     let mut table = Columns::default();
     let doc = "The scheduled row: the collective, or the fusion or call that contains it.";
