@@ -27,7 +27,7 @@ pub struct Described<'a> {
     /// Cost of its instructions.
     pub cost: &'a Cost,
     /// Its collectives.
-    pub found: &'a Collectives,
+    pub collectives: &'a Collectives,
     /// Time of each collective.
     pub communications: &'a [Communication],
     /// The slices.
@@ -59,7 +59,7 @@ impl<'a> Described<'a> {
     pub fn new(
         module: &'a Module,
         cost: &'a Cost,
-        found: &'a Collectives,
+        collectives: &'a Collectives,
         communications: &'a [Communication],
         trace: &'a Trace,
         facts: &'a [(String, String)],
@@ -74,7 +74,7 @@ impl<'a> Described<'a> {
             is_unknown[id.0 as usize] = holds;
         }
         let origin = Origin::new(module);
-        Self { module, cost, found, communications, trace, facts, origin, is_unknown }
+        Self { module, cost, collectives, communications, trace, facts, origin, is_unknown }
     }
 
     /// The name of the slice.
@@ -139,8 +139,11 @@ impl<'a> Described<'a> {
             Resource::Links(_) => {
                 self.collective(slice, arguments);
                 let number = slice.collective.map(|number| number as usize);
-                let found = number.and_then(|number| self.found.collectives.get(number));
-                arguments.push(("flops", self.flops(found.map_or(row, |found| found.row))));
+                let collective = number.and_then(|number| self.collectives.collectives.get(number));
+                arguments.push((
+                    "flops",
+                    self.flops(collective.map_or(row, |collective| collective.row)),
+                ));
             }
             _ => {
                 arguments.push(("flops", self.flops(row)));
@@ -152,24 +155,24 @@ impl<'a> Described<'a> {
     fn called(&self, row: Row, arguments: &mut Vec<(&'a str, Value<'a>)>) {
         let loops = &self.trace.loops;
         if let Ok(at) = loops.binary_search_by_key(&row, |entry| entry.row)
-            && let Some(found) = loops.get(at)
+            && let Some(shown_loop) = loops.get(at)
         {
             let unknown = || text("unknown, counted once".to_owned());
-            arguments.push(("trip_count", found.trip_count.map_or_else(unknown, integer)));
-            arguments.push(("iterations_shown", integer(found.shown)));
+            arguments.push(("trip_count", shown_loop.trip_count.map_or_else(unknown, integer)));
+            arguments.push(("iterations_shown", integer(shown_loop.shown)));
         }
     }
 
     fn collective(&self, slice: &Slice, arguments: &mut Vec<(&'a str, Value<'a>)>) {
         let Some(number) = slice.collective.map(|number| number as usize) else { return };
-        let Some(found) = self.found.collectives.get(number) else { return };
-        arguments.push(("kind", text(found.kind.as_str().to_owned())));
-        arguments.push(("bytes", found.payload().map_or(UNKNOWN, integer)));
+        let Some(collective) = self.collectives.collectives.get(number) else { return };
+        arguments.push(("kind", text(collective.kind.as_str().to_owned())));
+        arguments.push(("bytes", collective.payload().map_or(UNKNOWN, integer)));
         if let Some(entry) = self.communications.get(number) {
             arguments.push(("axes", text(entry.axes.clone())));
             arguments.push(("wire_bytes", integer(entry.estimate.wire_bytes as u64)));
         }
-        if let Some(size) = found.group_size {
+        if let Some(size) = collective.group_size {
             arguments.push(("group_size", integer(size)));
         }
     }

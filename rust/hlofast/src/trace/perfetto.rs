@@ -159,8 +159,8 @@ fn descriptors(described: &Described<'_>) -> Vec<Message> {
     first.unsigned(track::CHILD_ORDERING, track::EXPLICIT);
     let mut messages = vec![first];
     let tracks = &described.trace.tracks;
-    for (number, found) in (0u64..).zip(tracks) {
-        messages.push(child(FIRST + number, &found.name, number));
+    for (number, track) in (0u64..).zip(tracks) {
+        messages.push(child(FIRST + number, &track.name, number));
     }
     if !described.trace.samples.is_empty() {
         let mut counter = Message::default();

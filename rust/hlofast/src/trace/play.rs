@@ -157,7 +157,8 @@ impl Player<'_> {
         for row in from..program.module.computation(id).end_row {
             let start = program.simulation.start.get(row as usize).copied().unwrap_or(0.0);
             let mut called = None;
-            while let Some(stretch) = stretches.get(next).filter(|one| one.row == Row(row)) {
+            while let Some(stretch) = stretches.get(next).filter(|stretch| stretch.row == Row(row))
+            {
                 next += 1;
                 let (begin, end) = (base + stretch.begin, base + stretch.end);
                 let piece = Piece::from(stretch, base);

@@ -100,8 +100,8 @@ impl<'a> Program<'a> {
 
     /// Trip count of loop `row`; None if unknown.
     pub fn trip_count(&self, row: Row) -> Option<u64> {
-        let found = self.loops.binary_search_by_key(&row, |entry| entry.row).ok()?;
-        self.loops.get(found)?.trip_count.count
+        let at = self.loops.binary_search_by_key(&row, |entry| entry.row).ok()?;
+        self.loops.get(at)?.trip_count.count
     }
 
     /// Seconds of one run of a computation with everything it calls.
