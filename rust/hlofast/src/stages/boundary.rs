@@ -51,9 +51,9 @@ pub(super) fn boundary(
 ) -> Option<Boundary> {
     let module = elements.module;
     let sections = elements.sections.sections.iter();
-    let section = sections.clone().position(|one| one.phase == Phase::Forward)? as u32;
+    let section = sections.clone().position(|section| section.phase == Phase::Forward)? as u32;
     let start = elements.sections.sections[section as usize].start;
-    let mut found = Boundary {
+    let mut boundary = Boundary {
         section,
         received: Vec::new(),
         received_bytes: 0,
@@ -74,17 +74,17 @@ pub(super) fn boundary(
         }
         let bytes = row_bytes(module, element)?;
         let (rows, sum) = match is_activation {
-            true => (&mut found.received, &mut found.received_bytes),
-            false => (&mut found.inputs, &mut found.input_bytes),
+            true => (&mut boundary.received, &mut boundary.received_bytes),
+            false => (&mut boundary.inputs, &mut boundary.input_bytes),
         };
         rows.push(source);
         *sum = sum.checked_add(bytes)?;
     }
     let search = Search::new(elements, costs, section, &is_received);
-    found.flops = search.flops.iter().fold(0, |sum: i128, flops| sum.saturating_add(*flops));
-    let limit = (found.flops as f64 * options.most_moved) as i128;
-    (found.cut, found.is_partial) = search.cheapest(limit, found.received_bytes);
-    Some(found)
+    boundary.flops = search.flops.iter().fold(0, |sum: i128, flops| sum.saturating_add(*flops));
+    let limit = (boundary.flops as f64 * options.most_moved) as i128;
+    (boundary.cut, boundary.is_partial) = search.cheapest(limit, boundary.received_bytes);
+    Some(boundary)
 }
 
 fn is_float(module: &Module, row: Row) -> bool {
@@ -164,9 +164,10 @@ impl<'a> Search<'a> {
             }
         }
         // Residuals would move with the instructions that compute them.
-        let backward = elements.sections.sections.iter().filter(|one| one.phase == Phase::Backward);
+        let backward =
+            elements.sections.sections.iter().filter(|section| section.phase == Phase::Backward);
         let stash: std::collections::HashSet<u32> = backward
-            .flat_map(|one| elements.of_marker(one.start))
+            .flat_map(|section| elements.of_marker(section.start))
             .filter_map(|element| elements.index_in(element, bounds.end?))
             .collect();
         for (index, element) in

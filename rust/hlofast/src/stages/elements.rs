@@ -32,7 +32,8 @@ pub(super) struct Elements<'a> {
 impl<'a> Elements<'a> {
     pub fn new(module: &'a Module, sections: &'a Sections) -> Self {
         let mut elements = Elements { module, sections, state: HashSet::new() };
-        let of_phase = |phase| sections.sections.iter().filter(move |one| one.phase == phase);
+        let of_phase =
+            |phase| sections.sections.iter().filter(move |section| section.phase == phase);
         elements.state = of_phase(Phase::Optimizer)
             .flat_map(|section| elements.of_marker(section.start))
             .map(|element| source_of(module, element, false))
@@ -86,7 +87,9 @@ impl<'a> Elements<'a> {
     /// The index of the row `element` at a forward section's last marker.
     pub fn forward_index(&self, element: Row) -> Option<u32> {
         let sections = self.sections.sections.iter();
-        let mut ends = sections.filter(|one| one.phase == Phase::Forward).filter_map(|one| one.end);
+        let mut ends = sections
+            .filter(|section| section.phase == Phase::Forward)
+            .filter_map(|section| section.end);
         ends.find_map(|end| self.index_in(element, end))
     }
 

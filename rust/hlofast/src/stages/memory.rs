@@ -48,7 +48,7 @@ pub(super) fn stage_memory(elements: &Elements<'_>, stash: &[StashItem]) -> Opti
         }
     }
     let is_per_batch = |phase| matches!(phase, Phase::Forward | Phase::Backward);
-    let per_batch = sections.iter().zip(&peaks).filter(|(one, _)| is_per_batch(one.phase));
+    let per_batch = sections.iter().zip(&peaks).filter(|(section, _)| is_per_batch(section.phase));
     let highest = per_batch.filter_map(|(_, peak)| *peak).max();
     let working_peak = highest.and_then(|peak| peak.checked_sub(i64::try_from(state).ok()?));
     Some(StageMemory { state, stash: kept, weight_copies, peaks, working_peak })

@@ -68,7 +68,8 @@ fn is_accumulated(elements: &Elements<'_>, value: Row) -> bool {
         at = Row(*operand);
     }
     let sections = elements.sections.sections.iter();
-    let mut starts = sections.filter(|one| one.phase == Phase::Optimizer).map(|one| one.start);
+    let mut starts =
+        sections.filter(|section| section.phase == Phase::Optimizer).map(|section| section.start);
     let is_element = starts.any(|start| elements.index_in(at, start).is_some());
     is_element && elements.source(source_of(module, at, false)) != Source::State
 }

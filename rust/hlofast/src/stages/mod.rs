@@ -168,8 +168,8 @@ pub fn stages(
 ) -> Stages {
     let elements = Elements::new(module, &attribution.sections);
     let costs = RowCosts::new(module, cost, attribution);
-    let found = residuals(module, cost, attribution);
-    let stash = stash(&elements, &found);
+    let residuals = residuals(module, cost, attribution);
+    let stash = stash(&elements, &residuals);
     let memory = memory::stage_memory(&elements, &stash);
     Stages {
         markers: all_markers(module),
@@ -283,7 +283,7 @@ impl RowCosts {
 fn sections(elements: &Elements<'_>, costs: &RowCosts) -> Vec<Section> {
     let module = elements.module;
     let bytes = |row| row_bytes(module, row);
-    let mut found: Vec<Section> = elements
+    let mut sections: Vec<Section> = elements
         .sections
         .sections
         .iter()
@@ -298,7 +298,7 @@ fn sections(elements: &Elements<'_>, costs: &RowCosts) -> Vec<Section> {
         })
         .collect();
     for row in elements.rows() {
-        let section = elements.section(row).and_then(|id| found.get_mut(id as usize));
+        let section = elements.section(row).and_then(|id| sections.get_mut(id as usize));
         let Some(section) = section else { continue };
         let cost = costs.of(row);
         section.instructions += 1;
@@ -306,7 +306,7 @@ fn sections(elements: &Elements<'_>, costs: &RowCosts) -> Vec<Section> {
         section.product_flops = section.product_flops.saturating_add(cost.product_flops);
         section.flops = section.flops.saturating_add(cost.flops);
     }
-    found
+    sections
 }
 
 fn stash(elements: &Elements<'_>, residuals: &[Residual]) -> Vec<StashItem> {
@@ -325,9 +325,9 @@ fn stash(elements: &Elements<'_>, residuals: &[Residual]) -> Vec<StashItem> {
                 Source::Constant => StashKind::Constant,
                 // Values of other backward sections are not kept from the forward section.
                 Source::Section(id) if !elements.is_forward(id) => continue,
-                Source::Section(_) | Source::Elsewhere => {
-                    StashKind::Kept(residual.map_or(ResidualKind::Activation, |found| found.kind))
-                }
+                Source::Section(_) | Source::Elsewhere => StashKind::Kept(
+                    residual.map_or(ResidualKind::Activation, |residual| residual.kind),
+                ),
             };
             let is_copy = kind == StashKind::Kept(ResidualKind::WeightCopy);
             items.push(StashItem {
