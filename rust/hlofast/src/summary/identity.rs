@@ -132,10 +132,10 @@ impl Facts {
 
     /// The first custom-call target that starts with one of `prefixes`, as evidence.
     fn target(&self, prefixes: &[&str]) -> Option<String> {
-        let found = self.custom_call_targets.iter().find(|(target, _)| {
+        let matching = self.custom_call_targets.iter().find(|(target, _)| {
             prefixes.iter().any(|prefix| target.starts_with(prefix.as_bytes()))
         });
-        let (target, count) = found?;
+        let (target, count) = matching?;
         let calls = if *count == 1 { "call" } else { "calls" };
         Some(format!("{count} {calls} to {}", String::from_utf8_lossy(target)))
     }
@@ -187,8 +187,8 @@ fn backend_of_config(module: &Module, row: Row) -> Option<Guess<Backend>> {
     let value = module.attribute_bytes(row, "backend_config")?;
     // Quoted configs write the quotes of their JSON with a backslash.
     let plain: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'\\').collect();
-    let found = CONFIG_KEYS.iter().find(|(key, _)| memmem::find(&plain, key).is_some());
-    found.map(|(key, backend)| {
+    let entry = CONFIG_KEYS.iter().find(|(key, _)| memmem::find(&plain, key).is_some());
+    entry.map(|(key, backend)| {
         let reason = format!("backend_config with {}", String::from_utf8_lossy(key));
         guess(*backend, reason)
     })
@@ -250,8 +250,8 @@ pub(super) fn backend_alone(module: &Module) -> Option<Guess<Backend>> {
 }
 
 pub(super) fn backend(module: &Module, facts: &Facts) -> Option<Guess<Backend>> {
-    if let Some(found) = by_layouts(module).or_else(|| by_calls(facts)) {
-        return Some(found);
+    if let Some(guess) = by_layouts(module).or_else(|| by_calls(facts)) {
+        return Some(guess);
     }
     if facts.config_backend.is_some() {
         return facts.config_backend.clone();
