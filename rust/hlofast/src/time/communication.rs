@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-/// Times every collective of `collectives`, in order. The `mesh` names the axes and divides devices into
+/// Times every collective, in order. The `mesh` names the axes and divides devices into
 /// hosts and slices; without it all devices are on one level.
 pub fn communications(
     module: &Module,

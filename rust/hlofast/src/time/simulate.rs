@@ -82,7 +82,7 @@ pub struct Simulation {
     pub branches: Vec<(Row, ComputationId)>,
 }
 
-/// Plays the schedule of `module`. `communications` are the times of `collectives`, in the same order.
+/// Plays the schedule of `module`. `communications` are the times of the collectives, in order.
 pub fn simulate(
     module: &Module,
     cost: &Cost,
