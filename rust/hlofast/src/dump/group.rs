@@ -72,10 +72,10 @@ struct Key {
     name: String,
 }
 
-/// Groups `found` by name. `roots` are the given paths as shown to people; keys contain them only
+/// Groups `files` by name. `roots` are the given paths as shown to people; keys contain them only
 /// if there are several.
 ///
-/// `names` are the parsed names of `found`, with the kinds found from the first bytes where these
+/// `names` are the parsed names of `files`, with the kinds found from the first bytes where these
 /// say more than the name.
 pub fn programs(files: &[Found], names: &[FileName<'_>], roots: &[String]) -> Programs {
     let mut keys: Vec<Option<Key>> = files.iter().zip(names).map(|(f, n)| key(f, n)).collect();
