@@ -32,8 +32,8 @@ pub struct Found {
 /// Finds attribute `key` of `row`.
 pub fn attribute_value(held: &Held, row: Row, key: &str) -> PyResult<Found> {
     let mut all = held.core.attributes(row);
-    let found = all.find(|attribute| held.core.bytes(attribute.key) == key.as_bytes());
-    found
+    let attribute = all.find(|attribute| held.core.bytes(attribute.key) == key.as_bytes());
+    attribute
         .map(|attribute| Found { row: Some(row), key: attribute.key, value: attribute.value })
         .ok_or_else(|| PyKeyError::new_err(key.to_owned()))
 }
@@ -42,9 +42,9 @@ pub fn attribute_value(held: &Held, row: Row, key: &str) -> PyResult<Found> {
 pub fn decoded<'py>(
     py: Python<'py>,
     held: &Arc<Held>,
-    found: Found,
+    attribute: Found,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let Found { row, key, value } = found;
+    let Found { row, key, value } = attribute;
     let key = held.core.bytes(key);
     match row {
         Some(row) => {
@@ -63,14 +63,16 @@ impl Attributes {
     /// All attributes in text order; for duplicate keys only the first.
     fn all(&self) -> Vec<Found> {
         let core = &self.held.core;
-        let found = |row, key, value| Found { row, key, value };
+        let attribute = |row, key, value| Found { row, key, value };
         let mut all: Vec<Found> = match self.row.map(Row) {
-            Some(row) => core.attributes(row).map(|a| found(Some(row), a.key, a.value)).collect(),
+            Some(row) => {
+                core.attributes(row).map(|a| attribute(Some(row), a.key, a.value)).collect()
+            }
             None => core
                 .header()
                 .attributes
                 .iter()
-                .map(|(key, value)| found(None, *key, *value))
+                .map(|(key, value)| attribute(None, *key, *value))
                 .collect(),
         };
         let mut seen: HashSet<&[u8]> = HashSet::with_capacity(all.len());
@@ -84,12 +86,13 @@ impl Attributes {
     }
 
     fn required(&self, key: &Bound<'_, PyAny>) -> PyResult<Found> {
-        let found = key.cast::<PyString>().ok().and_then(|key| self.find(&key.to_string_lossy()));
-        found.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
+        let attribute =
+            key.cast::<PyString>().ok().and_then(|key| self.find(&key.to_string_lossy()));
+        attribute.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
     }
 
-    fn key<'py>(&self, py: Python<'py>, found: &Found) -> PyResult<Bound<'py, PyString>> {
-        text(py, self.held.core.bytes(found.key))
+    fn key<'py>(&self, py: Python<'py>, attribute: &Found) -> PyResult<Bound<'py, PyString>> {
+        text(py, self.held.core.bytes(attribute.key))
     }
 }
 
@@ -124,27 +127,28 @@ impl Attributes {
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.required(key) {
-            Ok(found) => decoded(py, &self.held, found).map(Some),
+            Ok(attribute) => decoded(py, &self.held, attribute).map(Some),
             Err(_) => Ok(default),
         }
     }
 
     /// Returns the keys, in text order.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let keys: PyResult<Vec<_>> = self.all().iter().map(|found| self.key(py, found)).collect();
+        let keys: PyResult<Vec<_>> =
+            self.all().iter().map(|attribute| self.key(py, attribute)).collect();
         PyList::new(py, keys?)
     }
 
     /// Returns the decoded values, in text order.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let values = self.all().into_iter().map(|found| decoded(py, &self.held, found));
+        let values = self.all().into_iter().map(|attribute| decoded(py, &self.held, attribute));
         PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)
     }
 
     /// Returns pairs of key and decoded value, in text order.
     fn items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let items = self.all().into_iter().map(|found| {
-            (self.key(py, &found)?, decoded(py, &self.held, found)?).into_pyobject(py)
+        let items = self.all().into_iter().map(|attribute| {
+            (self.key(py, &attribute)?, decoded(py, &self.held, attribute)?).into_pyobject(py)
         });
         PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)
     }
@@ -159,8 +163,11 @@ impl Attributes {
     /// Returns all values as written, by key.
     fn texts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let texts = PyDict::new(py);
-        for found in self.all() {
-            texts.set_item(self.key(py, &found)?, text(py, self.held.core.bytes(found.value))?)?;
+        for attribute in self.all() {
+            texts.set_item(
+                self.key(py, &attribute)?,
+                text(py, self.held.core.bytes(attribute.value))?,
+            )?;
         }
         Ok(texts)
     }
@@ -174,22 +181,22 @@ impl Attributes {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let mut parts = Vec::new();
-        for found in self.all() {
+        for attribute in self.all() {
             let lossy = |span| String::from_utf8_lossy(self.held.core.bytes(span)).into_owned();
-            let mut value = lossy(found.value);
+            let mut value = lossy(attribute.value);
             if value.len() > 80 {
                 value.truncate(value.floor_char_boundary(77));
                 value.push_str("...");
             }
-            parts.push(format!("{}={value}", self.key(py, &found)?.to_string_lossy()));
+            parts.push(format!("{}={value}", self.key(py, &attribute)?.to_string_lossy()));
         }
         Ok(format!("<Attributes {}>", parts.join(", ")))
     }
 
     fn _repr_html_(&self) -> String {
-        let rows = self.all().into_iter().map(|found| {
+        let rows = self.all().into_iter().map(|attribute| {
             let bytes = |span| self.held.core.bytes(span).to_vec();
-            vec![bytes(found.key), bytes(found.value)]
+            vec![bytes(attribute.key), bytes(attribute.value)]
         });
         crate::html::table("attributes", &["key", "value"], rows)
     }

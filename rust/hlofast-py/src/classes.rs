@@ -48,6 +48,6 @@ fn registered<'a, 'py, T>(
     place: &'a PyOnceLock<Py<T>>,
 ) -> PyResult<&'a Bound<'py, T>> {
     let missing = "the package hlofast has not registered its classes";
-    let found = place.get(py).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err(missing))?;
-    Ok(found.bind(py))
+    let class = place.get(py).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err(missing))?;
+    Ok(class.bind(py))
 }

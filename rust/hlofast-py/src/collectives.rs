@@ -68,7 +68,7 @@ impl CollectivesData {
     fn axis_numbers(&self) -> Vec<Vec<usize>> {
         let of = |number: usize| {
             let parts =
-                self.sent().along.get(number).map(|found| &found.parts[..]).unwrap_or_default();
+                self.sent().along.get(number).map(|along| &along.parts[..]).unwrap_or_default();
             let mut axes: Vec<usize> = parts.iter().map(|part| part.axis).collect();
             axes.dedup();
             axes
@@ -89,9 +89,9 @@ impl CollectivesData {
 
     /// Alpa's counters: total, all-reduce, all-gather, reduce-scatter, all-to-all.
     fn alpa_counters(&self, ignore_scalars: bool) -> (u64, u64, u64, u64, u64) {
-        let found = alpa_counters(self.core(), ignore_scalars);
-        let (gathers, scatters) = (found.all_gather, found.reduce_scatter);
-        (found.total, found.all_reduce, gathers, scatters, found.all_to_all)
+        let counters = alpa_counters(self.core(), ignore_scalars);
+        let (gathers, scatters) = (counters.all_gather, counters.reduce_scatter);
+        (counters.total, counters.all_reduce, gathers, scatters, counters.all_to_all)
     }
 
     /// The channel ids of gradient synchronisation, in Alpa's format.

@@ -70,8 +70,8 @@ pub fn _cost(
 }
 
 fn backend_of(word: &str) -> PyResult<Backend> {
-    let found = Backend::ALL.into_iter().find(|backend| backend.as_str() == word);
-    found.ok_or_else(|| PyValueError::new_err("backend must be \"cpu\", \"gpu\" or \"tpu\""))
+    let backend = Backend::ALL.into_iter().find(|backend| backend.as_str() == word);
+    backend.ok_or_else(|| PyValueError::new_err("backend must be \"cpu\", \"gpu\" or \"tpu\""))
 }
 
 fn read_rules(rules: Vec<(String, String)>) -> PyResult<Rules> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct DiffData {
     before: Arc<Held>,
     after: Arc<Held>,
-    found: Diff,
+    differences: Diff,
 }
 
 /// Compares two modules.
@@ -30,8 +30,8 @@ pub fn _diff(
 ) -> DiffData {
     let (before, after) = (Arc::clone(&before.get().held), Arc::clone(&after.get().held));
     let options = Options { layouts, backend_config, schedule };
-    let found = py.detach(|| diff(&before.core, &after.core, &options));
-    DiffData { before, after, found }
+    let differences = py.detach(|| diff(&before.core, &after.core, &options));
+    DiffData { before, after, differences }
 }
 
 #[pymethods]
@@ -39,23 +39,23 @@ impl DiffData {
     /// Whether layouts count as differences.
     #[getter]
     fn compares_layouts(&self) -> bool {
-        self.found.compares_layouts
+        self.differences.compares_layouts
     }
 
     /// Whether both modules run in the same order; None if the order was not compared.
     #[getter]
     fn same_schedule(&self) -> Option<bool> {
-        self.found.same_schedule
+        self.differences.same_schedule
     }
 
     /// Fields and columns of the table of changes: all, or only those not caused by another change.
     fn changes<'py>(&self, py: Python<'py>, only_causes: bool) -> PyResult<Bound<'py, PyList>> {
         let (before, after) = (&self.before.core, &self.after.core);
-        to_list(py, py.detach(|| changes(before, after, &self.found, only_causes)))
+        to_list(py, py.detach(|| changes(before, after, &self.differences, only_causes)))
     }
 
     /// Fields and columns of the table of pairs.
     fn pairs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, py.detach(|| pairs(&self.found)))
+        to_list(py, py.detach(|| pairs(&self.differences)))
     }
 }

@@ -57,7 +57,7 @@ pub fn findings<'py>(
     let options = options.map(read_options).transpose()?;
     let core = stage.module();
     let made;
-    let found = match options.filter(|options| *options != Options::default()) {
+    let report = match options.filter(|options| *options != Options::default()) {
         None => py.detach(|| stage.lint()),
         Some(options) => {
             made = py.detach(|| stage.lint_with(&options));
@@ -66,7 +66,7 @@ pub fn findings<'py>(
     };
     let metadata = py.detach(|| core.metadata_columns());
     let list = PyList::empty(py);
-    for finding in &found.findings {
+    for finding in &report.findings {
         let dict = describe(py, finding)?;
         let at = finding.rows.first().map_or(usize::MAX, |row| row.0 as usize);
         let file = metadata.source_file.get(at).and_then(|file| usize::try_from(*file).ok());
@@ -76,7 +76,7 @@ pub fn findings<'py>(
         dict.set_item("source_line", line)?;
         list.append(dict)?;
     }
-    Ok((list, to_list(py, hlofast::table::findings(core, &found.findings))?))
+    Ok((list, to_list(py, hlofast::table::findings(core, &report.findings))?))
 }
 
 fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDict>> {

@@ -138,16 +138,16 @@ impl Request {
     }
 
     fn read_wanted(&self, source: &Source, wanted: &Wanted) -> Result<Arc<Held>, Fault> {
-        let found = modules(source).map_err(|error| (error, source.clone()))?;
-        let count = found.len();
+        let modules = modules(source).map_err(|error| (error, source.clone()))?;
+        let count = modules.len();
         let mut matching = Vec::new();
-        for (number, found) in found.into_iter().enumerate() {
+        for (number, module) in modules.into_iter().enumerate() {
             let matches = match wanted {
                 Wanted::Number(wanted) => *wanted == number,
-                Wanted::Name(name) => header_name(found.source.bytes()) == name.as_bytes(),
+                Wanted::Name(name) => header_name(module.source.bytes()) == name.as_bytes(),
             };
             if matches {
-                matching.push(found.source);
+                matching.push(module.source);
             }
         }
         let what = match wanted {
@@ -155,7 +155,7 @@ impl Request {
             Wanted::Number(number) => format!("number {number}"),
         };
         match &matching[..] {
-            [one] => self.parse(one.clone()).map_err(|error| (error, one.clone())),
+            [only] => self.parse(only.clone()).map_err(|error| (error, only.clone())),
             [] => {
                 let message = format!("no module {what} among {count}");
                 Err((ParseError::new(ErrorKind::NoModule, Span::EMPTY, message), source.clone()))
@@ -304,20 +304,20 @@ pub fn _find_modules<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let request = Request::new(None, strict, on_error, max_bytes, threads)?;
     let bytes = bytes_of(text)?;
-    let found = py.detach(|| {
+    let results = py.detach(|| {
         let source = request.open(bytes, path)?;
-        let found = modules(&source).map_err(|error| (error, source))?;
-        Ok(found
+        let modules = modules(&source).map_err(|error| (error, source))?;
+        Ok(modules
             .into_iter()
-            .map(|found| {
-                let result = request.parse(found.source.clone());
-                (found.source, found.label, result)
+            .map(|module| {
+                let result = request.parse(module.source.clone());
+                (module.source, module.label, result)
             })
             .collect::<Vec<_>>())
     });
-    let found: Vec<_> = found.map_err(|(error, source): Fault| to_python(&source, &error))?;
+    let results: Vec<_> = results.map_err(|(error, source): Fault| to_python(&source, &error))?;
     let list = PyList::empty(py);
-    for (source, label, result) in found {
+    for (source, label, result) in results {
         let line = source.lines_before() + 1;
         let offset = source.offset();
         let (module, error) = match result {
@@ -339,9 +339,9 @@ pub fn _neighbours(
     py: Python<'_>,
     path: std::path::PathBuf,
 ) -> (Option<(String, PathText)>, Option<PathText>) {
-    let found = py.detach(|| hlofast::dump::Neighbours::of(&path));
-    let target = found.target.map(|(chip, file)| (chip, file.into_os_string()));
-    (target, found.before.map(std::path::PathBuf::into_os_string))
+    let neighbours = py.detach(|| hlofast::dump::Neighbours::of(&path));
+    let target = neighbours.target.map(|(chip, file)| (chip, file.into_os_string()));
+    (target, neighbours.before.map(std::path::PathBuf::into_os_string))
 }
 
 /// Restores a pickled module: parses `text` with its original options and its place in the file.

@@ -34,8 +34,8 @@ impl MemoryData {
 }
 
 fn choice<T: Copy>(word: &str, what: &str, all: &[(&str, T)]) -> PyResult<T> {
-    let found = all.iter().find(|(name, _)| *name == word);
-    found.map(|(_, value)| *value).ok_or_else(|| {
+    let entry = all.iter().find(|(name, _)| *name == word);
+    entry.map(|(_, value)| *value).ok_or_else(|| {
         let words: Vec<String> = all.iter().map(|(name, _)| format!("{name:?}")).collect();
         PyValueError::new_err(format!("{what} must be one of {}, not {word:?}", words.join(", ")))
     })

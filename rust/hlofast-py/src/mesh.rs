@@ -56,14 +56,14 @@ fn value_error(error: impl ToString) -> PyErr {
 }
 
 impl From<DerivedMesh> for Mesh {
-    fn from(found: DerivedMesh) -> Self {
-        let derived = Derivation {
-            source: found.source.as_str().to_owned(),
-            invented_names: found.invented_names,
-            evidence: found.evidence,
-            ignored: found.ignored,
+    fn from(derived: DerivedMesh) -> Self {
+        let derivation = Derivation {
+            source: derived.source.as_str().to_owned(),
+            invented_names: derived.invented_names,
+            evidence: derived.evidence,
+            ignored: derived.ignored,
         };
-        Self { core: found.mesh, derived: Some(derived) }
+        Self { core: derived.mesh, derived: Some(derivation) }
     }
 }
 
@@ -102,16 +102,16 @@ fn axes_of(axes: &Bound<'_, PyAny>) -> PyResult<Vec<(String, i64)>> {
         Ok(mapping) => mapping.items()?.into_any(),
         Err(_) => axes.clone(),
     };
-    let mut found = Vec::new();
+    let mut named_sizes = Vec::new();
     for pair in pairs.try_iter()? {
         let pair = pair?;
         let pair = pair.extract::<(String, i64)>().map_err(|_| {
             let message = "axes must be a mapping of names to sizes, or (name, size) pairs";
             PyTypeError::new_err(message)
         })?;
-        found.push(pair);
+        named_sizes.push(pair);
     }
-    Ok(found)
+    Ok(named_sizes)
 }
 
 /// Places `core` on the given number of hosts and slices.
@@ -260,28 +260,28 @@ impl Mesh {
         let context = GroupContext::of(module).with_mesh(&self.core);
         let failed = |error| to_python(module.source(), &error);
         if module.attribute(row, "source_target_pairs").is_some() {
-            let found = self.core.permute_of_row(module, row, &context).map_err(failed)?;
-            return self.permute(py, &found);
+            let matched = self.core.permute_of_row(module, row, &context).map_err(failed)?;
+            return self.permute(py, &matched);
         }
         if !DeviceGroups::has_groups(module.opcode(row)) {
             let message = "the instruction has neither groups nor source-target pairs";
             return Err(PyValueError::new_err(message));
         }
         let groups = DeviceGroups::of_row(module, row, &context).map_err(failed)?;
-        let found = self.core.axes_of(&groups);
-        let (reason, is_everything) = match &found {
+        let matched = self.core.axes_of(&groups);
+        let (reason, is_everything) = match &matched {
             CoreMatch::Nothing => (None, false),
             CoreMatch::Axes { everything, .. } => (None, *everything),
             CoreMatch::NoSubset(reason) => (Some(reason.to_string()), false),
         };
         Ok(AxisMatch {
-            axes: self.parts(py, found.parts())?.unbind(),
+            axes: self.parts(py, matched.parts())?.unbind(),
             is_everything,
             reason,
             groups: Some(groups.to_text()),
             shift: None,
             wraps: None,
-            text: self.core.match_text(&found),
+            text: self.core.match_text(&matched),
         })
     }
 
@@ -341,16 +341,16 @@ impl Mesh {
 }
 
 impl Mesh {
-    fn permute(&self, py: Python<'_>, found: &PermuteMatch) -> PyResult<AxisMatch> {
+    fn permute(&self, py: Python<'_>, matched: &PermuteMatch) -> PyResult<AxisMatch> {
         let (mut shift, mut wraps, mut reason) = (None, None, None);
-        match found {
+        match matched {
             PermuteMatch::Shift { by, wraps: around, .. } => {
                 (shift, wraps) = (Some(*by), Some(*around));
             }
             PermuteMatch::NoSubset(mismatch) => reason = Some(mismatch.to_string()),
             PermuteMatch::Nothing | PermuteMatch::Axes { .. } => {}
         }
-        let parts = found.parts();
+        let parts = matched.parts();
         let sizes = parts.iter().try_fold(1u64, |size, part| size.checked_mul(part.size));
         Ok(AxisMatch {
             axes: self.parts(py, parts)?.unbind(),
@@ -359,7 +359,7 @@ impl Mesh {
             groups: None,
             shift,
             wraps,
-            text: self.core.permute_text(found),
+            text: self.core.permute_text(matched),
         })
     }
 

@@ -75,8 +75,8 @@ impl Module {
     fn _context<'py>(&self, find: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = find.py();
         let context = &self.held.run.context;
-        let found = context.get_or_try_init(py, || find.call0().map(Bound::unbind))?;
-        Ok(found.bind(py).clone())
+        let context = context.get_or_try_init(py, || find.call0().map(Bound::unbind))?;
+        Ok(context.bind(py).clone())
     }
 
     /// The name of the module.
@@ -259,7 +259,7 @@ impl Module {
 
     /// Returns the backend that the module was compiled for, as `hlofast.Summary.backend` does.
     fn _backend(&self, py: Python<'_>) -> Option<&'static str> {
-        py.detach(|| hlofast::summary::backend(self.core())).map(|found| found.value.as_str())
+        py.detach(|| hlofast::summary::backend(self.core())).map(|backend| backend.value.as_str())
     }
 
     /// Returns the mesh derived from the text; None if nothing in the text names several devices.

@@ -10,8 +10,8 @@ pub fn program_files<'py>(py: Python<'py>, survey: &Survey) -> PyResult<Bound<'p
     let list = PyList::empty(py);
     for program in &survey.programs.list {
         let is_module = |file: &u32| {
-            let found = &survey.found[*file as usize];
-            survey.name(*file).kind == Kind::Module && found.trouble.is_none()
+            let listed = &survey.found[*file as usize];
+            survey.name(*file).kind == Kind::Module && listed.trouble.is_none()
         };
         let Some(canonical) = program.canonical.filter(is_module) else { continue };
         // The canonical file comes first: if a stage has several forms, the first one is used.

@@ -104,7 +104,7 @@ impl RematData {
         let seconds = time.map(|time| time.get().seconds_alone());
         let rule = rule.map(rule_called).transpose()?;
         let tables = table_bytes.map(Tables::Rounded);
-        let (found, options) = py.detach(|| {
+        let (plan, options) = py.detach(|| {
             let counting = match rule {
                 Some(rule) => Counting { memory: Options { rule, ..Options::default() }, tables },
                 None => Counting::usual(self.module(), tables),
@@ -112,8 +112,8 @@ impl RematData {
             let options = PlanOptions { counting, budget, ..PlanOptions::default() };
             (self.held.stage.plan(seconds.as_deref(), &options), options)
         });
-        let found = found.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(PlanData::new(Arc::clone(&self.held), options, found))
+        let plan = plan.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(PlanData::new(Arc::clone(&self.held), options, plan))
     }
 
     /// The entry parameters that `rows` depend on; None if there are too many instructions to
@@ -122,7 +122,7 @@ impl RematData {
         let module = self.module();
         let known = |row: &u32| (*row as usize) < module.row_count();
         let rows: Vec<Row> = rows.into_iter().filter(known).map(Row).collect();
-        let found = py.detach(|| parameters_read(module, &rows))?;
-        Some(found.into_iter().map(|row| row.0).collect())
+        let parameters = py.detach(|| parameters_read(module, &rows))?;
+        Some(parameters.into_iter().map(|row| row.0).collect())
     }
 }

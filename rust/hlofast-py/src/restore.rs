@@ -54,8 +54,8 @@ pub fn _restore_attributes(module: &Bound<'_, Module>, row: Option<u32>) -> PyRe
 #[pyfunction]
 pub fn _restore_metadata(module: &Bound<'_, Module>, row: u32) -> PyResult<Metadata> {
     let (held, row) = checked_row(module, row)?;
-    let found = Metadata::of_row(&held, row)?;
-    found.ok_or_else(|| PyValueError::new_err(format!("instruction {} has no metadata", row.0)))
+    let metadata = Metadata::of_row(&held, row)?;
+    metadata.ok_or_else(|| PyValueError::new_err(format!("instruction {} has no metadata", row.0)))
 }
 
 /// Restores a pickled sequence of instructions.

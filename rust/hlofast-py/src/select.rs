@@ -42,7 +42,7 @@ fn one_or_many<'py>(value: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>
 }
 
 fn words(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    let word = |one: Bound<'_, PyAny>| Ok(one.cast::<PyString>()?.to_string_lossy().into_owned());
+    let word = |item: Bound<'_, PyAny>| Ok(item.cast::<PyString>()?.to_string_lossy().into_owned());
     one_or_many(value)?.into_iter().map(word).collect()
 }
 
@@ -86,7 +86,8 @@ fn check_shape(py: Python<'_>, text: &str) -> PyResult<()> {
         return Ok(());
     }
     let word = text.split('[').next().unwrap_or_default();
-    let types: Vec<&str> = ElementType::ALL.iter().map(|one| one.as_str()).collect();
+    let types: Vec<&str> =
+        ElementType::ALL.iter().map(|element_type| element_type.as_str()).collect();
     match types.contains(&word) || !text.contains('[') {
         true => Err(PyValueError::new_err(format!("{text:?} is not a shape such as f32[8,4]"))),
         false => Err(unknown(py, "element type", word, types)),
@@ -111,15 +112,15 @@ pub fn clamped(value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
 fn matching(texts: &Bound<'_, PyAny>, condition: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
     let search = condition.getattr_opt("search")?;
     let mut wanted = Vec::with_capacity(texts.len()?);
-    for one in texts.try_iter()? {
-        let one = one?;
+    for text in texts.try_iter()? {
+        let text = text?;
         wanted.push(match &search {
-            Some(search) => !search.call1((one,))?.is_none(),
+            Some(search) => !search.call1((text,))?.is_none(),
             None => {
                 let part = condition.cast::<PyString>().map_err(|_| {
                     PyTypeError::new_err("expected a str or a compiled regular expression")
                 })?;
-                one.contains(part)?
+                text.contains(part)?
             }
         });
     }
@@ -127,17 +128,17 @@ fn matching(texts: &Bound<'_, PyAny>, condition: &Bound<'_, PyAny>) -> PyResult<
 }
 
 fn computation_ids(held: &Arc<Held>, value: &Bound<'_, PyAny>) -> PyResult<Vec<ComputationId>> {
-    let id = |one: Bound<'_, PyAny>| -> PyResult<ComputationId> {
-        if let Ok(computation) = one.cast::<Computation>() {
+    let id = |item: Bound<'_, PyAny>| -> PyResult<ComputationId> {
+        if let Ok(computation) = item.cast::<Computation>() {
             let computation = computation.get();
             return match same_module(held, &computation.held) {
                 true => Ok(computation.id),
                 false => Err(PyValueError::new_err("the computation belongs to another module")),
             };
         }
-        let name = one.cast::<PyString>()?.to_string_lossy().into_owned();
-        let found = held.core.find_computation(name.as_bytes());
-        found.ok_or_else(|| PyKeyError::new_err(no_such("computation", &name)))
+        let name = item.cast::<PyString>()?.to_string_lossy().into_owned();
+        let known = held.core.find_computation(name.as_bytes());
+        known.ok_or_else(|| PyKeyError::new_err(no_such("computation", &name)))
     };
     one_or_many(value)?.into_iter().map(id).collect()
 }
@@ -147,9 +148,9 @@ fn shapes_of(held: &Held, conditions: &Conditions<'_, '_>) -> PyResult<Option<Ve
     let mut wanted: Option<Vec<bool>> = None;
     if let Some(value) = conditions.shape {
         let mut texts = Vec::new();
-        for one in one_or_many(value)? {
-            let text = one.str()?.to_string_lossy().into_owned();
-            if one.is_instance_of::<PyString>() {
+        for item in one_or_many(value)? {
+            let text = item.str()?.to_string_lossy().into_owned();
+            if item.is_instance_of::<PyString>() {
                 check_shape(value.py(), &text)?;
             }
             texts.push(text.replace(' ', ""));

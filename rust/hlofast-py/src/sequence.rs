@@ -102,8 +102,8 @@ impl Ids {
 
     fn at(&self, held: &Held, index: isize, what: &str) -> PyResult<u32> {
         let position = if index < 0 { index + self.len(held) as isize } else { index };
-        let found = usize::try_from(position).ok().and_then(|i| self.get(held, i));
-        found.ok_or_else(|| PyIndexError::new_err(format!("{what} index out of range")))
+        let id = usize::try_from(position).ok().and_then(|i| self.get(held, i));
+        id.ok_or_else(|| PyIndexError::new_err(format!("{what} index out of range")))
     }
 }
 
@@ -249,8 +249,8 @@ impl InstructionSequence {
             }),
         };
         let rows = self.ids.to_vec(&self.held);
-        let found = row.and_then(|row| rows.iter().position(|r| *r == row));
-        found.ok_or_else(|| PyValueError::new_err("instruction is not in the sequence"))
+        let position = row.and_then(|row| rows.iter().position(|r| *r == row));
+        position.ok_or_else(|| PyValueError::new_err("instruction is not in the sequence"))
     }
 
     /// Returns how often an instruction occurs in the sequence.
@@ -362,8 +362,8 @@ impl ComputationSequence {
     }
 
     fn named(&self, name: &str) -> Option<u32> {
-        let found = self.held.core.find_computation(name.as_bytes())?.0;
-        self.ids.contains(&self.held, found).then_some(found)
+        let id = self.held.core.find_computation(name.as_bytes())?.0;
+        self.ids.contains(&self.held, id).then_some(id)
     }
 }
 
@@ -389,8 +389,8 @@ impl ComputationSequence {
         }
         if let Ok(name) = key.cast::<PyString>() {
             let name = name.to_string_lossy();
-            let found = this.named(&name);
-            let id = found.ok_or_else(|| PyKeyError::new_err(no_such("computation", &name)))?;
+            let id = this.named(&name);
+            let id = id.ok_or_else(|| PyKeyError::new_err(no_such("computation", &name)))?;
             return Ok(Bound::new(py, this.computation(id))?.into_any());
         }
         Err(PyTypeError::new_err("computations are indexed by position, slice or name"))
@@ -433,8 +433,8 @@ impl ComputationSequence {
             }),
         };
         let ids = self.ids.to_vec(&self.held);
-        let found = id.and_then(|id| ids.iter().position(|i| *i == id));
-        found.ok_or_else(|| PyValueError::new_err("computation is not in the sequence"))
+        let position = id.and_then(|id| ids.iter().position(|i| *i == id));
+        position.ok_or_else(|| PyValueError::new_err("computation is not in the sequence"))
     }
 
     /// Returns how often a computation occurs in the sequence.

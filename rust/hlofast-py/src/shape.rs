@@ -317,8 +317,8 @@ pub fn _restore_layout(parts: LayoutParts) -> PyResult<Layout> {
     let (order, tiles, tail, index, pointer, bits, space, splits, prefix, had_levels) = parts;
     let element_type = |name: Option<String>| {
         let find = |name: String| {
-            let found = ElementType::from_bytes(name.as_bytes());
-            found.ok_or_else(|| PyValueError::new_err(format!("no element type {name:?}")))
+            let known = ElementType::from_bytes(name.as_bytes());
+            known.ok_or_else(|| PyValueError::new_err(format!("no element type {name:?}")))
         };
         name.map(find).transpose()
     };

@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct StagesData {
     stage: Arc<Stage>,
-    found: Stages,
+    stages: Stages,
 }
 
 impl StagesData {
@@ -27,8 +27,8 @@ impl StagesData {
             }
             options.most_moved = share;
         }
-        let found = stage.stages_with(&options);
-        Ok(Self { stage, found })
+        let stages = stage.stages_with(&options);
+        Ok(Self { stage, stages })
     }
 
     fn module(&self) -> &Module {
@@ -44,46 +44,46 @@ impl StagesData {
 impl StagesData {
     /// Fields and columns of the table of markers.
     fn markers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, table::markers(self.module(), &self.found))
+        to_list(py, table::markers(self.module(), &self.stages))
     }
 
     /// The sizes in the configuration of each marker.
     fn marker_sizes(&self) -> Vec<Option<Vec<i64>>> {
-        self.found.markers.iter().map(|marker| marker.sizes.clone()).collect()
+        self.stages.markers.iter().map(|marker| marker.sizes.clone()).collect()
     }
 
     /// Fields and columns of the table of sections.
     fn sections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, table::sections(&self.found))
+        to_list(py, table::sections(&self.stages))
     }
 
     /// Fields and columns of the table of values kept from forward to backward.
     fn stash<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, table::stash(self.module(), &self.found))
+        to_list(py, table::stash(self.module(), &self.stages))
     }
 
     /// Fields and columns of the table of reductions over meshes.
     fn cross_mesh<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, table::cross_mesh(self.module(), &self.found))
+        to_list(py, table::cross_mesh(self.module(), &self.stages))
     }
 
     /// Fields and columns of the table of divisions by the number of micro-batches.
     fn divisions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, table::divisions(self.module(), &self.found))
+        to_list(py, table::divisions(self.module(), &self.stages))
     }
 
     /// Number of micro-batches per step; None if unknown.
     #[getter]
     fn micro_batches(&self) -> Option<u64> {
-        self.found.micro_batches.count
+        self.stages.micro_batches.count
     }
 
     /// The values that the first forward section receives, and the cheapest cut nearby; None
     /// without one.
     fn boundary<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let Some(boundary) = &self.found.boundary else { return Ok(None) };
+        let Some(boundary) = &self.stages.boundary else { return Ok(None) };
         let dict = PyDict::new(py);
-        dict.set_item("section", &self.found.sections[boundary.section as usize].bounds.name)?;
+        dict.set_item("section", &self.stages.sections[boundary.section as usize].bounds.name)?;
         dict.set_item("received", self.values(py, &boundary.received)?)?;
         dict.set_item("received_bytes", boundary.received_bytes)?;
         dict.set_item("inputs", self.values(py, &boundary.inputs)?)?;
@@ -93,13 +93,13 @@ impl StagesData {
         let cut = match &boundary.cut {
             None => None,
             Some(cut) => {
-                let found = PyDict::new(py);
-                found.set_item("after", cut.after.0)?;
-                found.set_item("values", self.values(py, &cut.values)?)?;
-                found.set_item("bytes", cut.bytes)?;
-                found.set_item("moved_flops", cut.moved_flops)?;
-                found.set_item("moved_instructions", cut.moved)?;
-                Some(found)
+                let record = PyDict::new(py);
+                record.set_item("after", cut.after.0)?;
+                record.set_item("values", self.values(py, &cut.values)?)?;
+                record.set_item("bytes", cut.bytes)?;
+                record.set_item("moved_flops", cut.moved_flops)?;
+                record.set_item("moved_instructions", cut.moved)?;
+                Some(record)
             }
         };
         dict.set_item("cut", cut)?;
@@ -109,7 +109,7 @@ impl StagesData {
     /// Bytes of state, of stash, of weight copies in the stash, and of the peak of a micro-batch
     /// without the state; None if memory cannot be analysed.
     fn memory(&self) -> Option<(u64, u64, u64, Option<i64>)> {
-        let memory = self.found.memory.as_ref()?;
+        let memory = self.stages.memory.as_ref()?;
         Some((memory.state, memory.stash, memory.weight_copies, memory.working_peak))
     }
 }

@@ -184,9 +184,9 @@ impl TimeData {
     /// Returns a table with one row per collective.
     fn collectives<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let timed = &self.timed;
-        let found = &timed.stage.collectives().collectives;
+        let collectives = &timed.stage.collectives().collectives;
         let core = timed.stage.module();
-        to_list(py, table::communications(core, &timed.time, found, &timed.multiplicity))
+        to_list(py, table::communications(core, &timed.time, collectives, &timed.multiplicity))
     }
 }
 
@@ -218,8 +218,8 @@ pub fn _collective_time(
     match model {
         "topology" => {
             let group = Group { size: group_size, near, axes };
-            let found = collective::on_device(&device, kind, payload, group).map_err(missing)?;
-            Ok((found.seconds, found.wire_bytes, found.latency, found.bandwidth))
+            let estimate = collective::on_device(&device, kind, payload, group).map_err(missing)?;
+            Ok((estimate.seconds, estimate.wire_bytes, estimate.latency, estimate.bandwidth))
         }
         "speed-of-light" => {
             let hosts = group_size.div_ceil(near.max(1));

@@ -27,7 +27,8 @@ fn records<'py, T, R>(py: Python<'py>, all: &[T]) -> PyResult<Object<'py>>
 where
     R: for<'t> From<&'t T> + pyo3::PyClass + Into<PyClassInitializer<R>>,
 {
-    let records: PyResult<Vec<_>> = all.iter().map(|one| Bound::new(py, R::from(one))).collect();
+    let records: PyResult<Vec<_>> =
+        all.iter().map(|value| Bound::new(py, R::from(value))).collect();
     Ok(PyTuple::new(py, records?)?.into_any())
 }
 
@@ -80,8 +81,8 @@ pub fn to_python<'py>(
         V::Word(word) => Ok(text(py, word)?.into_any()),
         V::Words(words) | V::Shapes(words) => texts(py, &words),
         V::Computation(name) => {
-            let mut found = computations(py, held, row, key, &[name])?;
-            Ok(found.remove(0))
+            let mut computations = computations(py, held, row, key, &[name])?;
+            Ok(computations.remove(0))
         }
         V::Computations(names) => {
             Ok(PyTuple::new(py, computations(py, held, row, key, &names)?)?.into_any())

@@ -160,8 +160,8 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
         clock.time("digest of the file", || xxh3_128(&data));
         let open = OpenOptions { path: None, max_bytes: Some(MOST) };
         let Ok(source) = clock.time("unpack", || unpack(Arc::new(data), &open)) else { continue };
-        for found in modules(&source).unwrap_or_default() {
-            let parsed = clock.time("parse", || parse(found.source.clone(), &Options::default()));
+        for part in modules(&source).unwrap_or_default() {
+            let parsed = clock.time("parse", || parse(part.source.clone(), &Options::default()));
             let Ok(module) = parsed else { continue };
             bytes += module.text().len();
             rows += module.row_count();

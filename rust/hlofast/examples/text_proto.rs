@@ -11,11 +11,11 @@ fn main() {
     let folder = arguments.next().unwrap();
     for path in arguments {
         let bytes = Arc::new(std::fs::read(&path).unwrap());
-        let found = hlofast::text::open(bytes, &OpenOptions::default()).unwrap();
-        for (number, found) in found.into_iter().enumerate() {
+        let modules = hlofast::text::open(bytes, &OpenOptions::default()).unwrap();
+        for (number, part) in modules.into_iter().enumerate() {
             let name = Path::new(&path).file_name().unwrap().to_string_lossy();
             let target = format!("{folder}/{name}.{number}.hlo.pb");
-            let module = hlofast::parse(found.source, &hlofast::Options::default());
+            let module = hlofast::parse(part.source, &hlofast::Options::default());
             match module.and_then(|module| hlofast::proto::from_module(&module)) {
                 Ok(written) => std::fs::write(target, written.bytes).unwrap(),
                 Err(error) => println!("{path}: {error}"),

@@ -229,30 +229,30 @@ fn patches_of(module: &Module, edit: &Edit, patches: &mut Vec<Patch>) -> Result<
             patches.push(removal(module, written(module, *row)?));
         }
         Edit::ChangeSignature { computation, signature } => {
-            let found = module.computations().get(computation.0 as usize);
-            let found = found.ok_or("there is no such computation")?;
-            if !found.signature.is_empty() {
-                patches.push(Patch::new(found.signature, signature.trim_ascii().to_vec()));
+            let target = module.computations().get(computation.0 as usize);
+            let target = target.ok_or("there is no such computation")?;
+            if !target.signature.is_empty() {
+                patches.push(Patch::new(target.signature, signature.trim_ascii().to_vec()));
             }
         }
         Edit::InsertComputation { before, text } => {
-            let found = module.computations().get(before.0 as usize);
-            let found = found.ok_or("there is no such computation")?;
-            if found.is_inline || found.is_implicit || found.header.is_empty() {
+            let target = module.computations().get(before.0 as usize);
+            let target = target.ok_or("there is no such computation")?;
+            if target.is_inline || target.is_implicit || target.header.is_empty() {
                 return Err("the computation is not written as a block of its own");
             }
             let text = [text.trim_ascii(), b"\n\n"].concat();
-            let at = Span::at(found.header.start as usize);
+            let at = Span::at(target.header.start as usize);
             patches.push(Patch { at, text, kind: Kind::Insertion });
         }
         Edit::RemoveComputation { computation } => {
-            let found = module.computations().get(computation.0 as usize);
-            let found = found.ok_or("there is no such computation")?;
-            let is_apart = !found.is_inline && !found.is_implicit && !found.header.is_empty();
-            if !is_apart || !found.execution_thread.is_empty() {
+            let target = module.computations().get(computation.0 as usize);
+            let target = target.ok_or("there is no such computation")?;
+            let is_apart = !target.is_inline && !target.is_implicit && !target.header.is_empty();
+            if !is_apart || !target.execution_thread.is_empty() {
                 return Err("only a computation in a plain block of its own can be removed");
             }
-            let at = Span::new(found.header.start as usize, found.body.end as usize);
+            let at = Span::new(target.header.start as usize, target.body.end as usize);
             patches.push(removal(module, at));
         }
         Edit::SetHeaderAttribute { key, value } => {

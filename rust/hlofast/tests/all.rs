@@ -70,10 +70,10 @@ fn every_file_is_named() {
         named.sort();
         let stem =
             |path: &std::path::PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
-        let mut found: Vec<String> =
+        let mut stems: Vec<String> =
             support::reading::files(folder, ".rs").iter().map(stem).collect();
-        found.sort();
-        assert_eq!(found, named, "{}: files, and those that are named", folder.display());
+        stems.sort();
+        assert_eq!(stems, named, "{}: files, and those that are named", folder.display());
     };
     let (_, programs) = include_str!("../Cargo.toml").split_once("[[test]]").unwrap();
     let mut named = names(include_str!("all.rs"), "mod ", ";");

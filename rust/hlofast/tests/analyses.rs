@@ -76,8 +76,8 @@ fn every_result_is_made_once() {
     assert!(ptr::eq(analyses.uncertain(), analyses.uncertain()));
     assert!(ptr::eq(analyses.bytes_accessed(), analyses.bytes_accessed()));
     // What collectives are sent along is made of the collectives that were found before.
-    let found = Arc::clone(analyses.collectives());
-    assert!(Arc::ptr_eq(&found, &analyses.sent().collectives));
+    let collectives = Arc::clone(analyses.collectives());
+    assert!(Arc::ptr_eq(&collectives, &analyses.sent().collectives));
     assert!(ptr::eq(analyses.memory().unwrap(), analyses.memory_and_account().0.unwrap()));
     assert!(ptr::eq(analyses.memory_and_account().1.unwrap(), analyses.account().unwrap()));
     assert!(ptr::eq(analyses.remat(), analyses.remat()));
@@ -170,13 +170,13 @@ fn results_are_those_of_the_functions() {
     let y = row(&module, "y") as usize;
     assert_eq!(analyses.multiplicity()[y], 1);
     assert_eq!(analyses.bytes_accessed()[y], 4 * (8 * 16 + 16 * 4 + 8 * 4));
-    let found = analyses.collectives();
+    let collectives = analyses.collectives();
     let options = lint::Options { min_share: 0.0, ..Default::default() };
     let (mesh, along) = (|| analyses.mesh(), || &analyses.sent().along[..]);
-    let direct = lint::lint(&module, cost, attribution, found, &mesh, &along, &options);
+    let direct = lint::lint(&module, cost, attribution, collectives, &mesh, &along, &options);
     assert_eq!(analyses.lint_with(&options).findings, direct.findings);
     let options = time::Options { device: device(), mesh: context.mesh, ..Default::default() };
-    let direct = time::time(&module, cost, found, &options);
+    let direct = time::time(&module, cost, collectives, &options);
     let timed = analyses.time().unwrap();
     assert_eq!(timed.simulation.step.seconds.to_bits(), direct.simulation.step.seconds.to_bits());
     assert!(timed.simulation.step.seconds > 0.0);

@@ -19,8 +19,8 @@ fn module(line: &str) -> String {
 
 /// How the only attribute `key` of the module reads.
 fn decoded<'m>(module: &'m hlofast::ir::Module, key: &str) -> AttributeValue<'m> {
-    let found = module.rows().find_map(|row| Some((row, module.attribute(row, key)?)));
-    let (row, span) = found.unwrap();
+    let first = module.rows().find_map(|row| Some((row, module.attribute(row, key)?)));
+    let (row, span) = first.unwrap();
     decode(key.as_bytes(), module.opcode(row), module.bytes(span)).unwrap()
 }
 
@@ -32,7 +32,7 @@ fn refused(text: &str) -> ErrorKind {
             hlofast::parse(Source::from_slice(text.as_bytes()), &options).unwrap_err().kind()
         })
         .into_iter()
-        .reduce(|one, other| if one == other { one } else { panic!("{one:?} and {other:?}") })
+        .reduce(|kind, other| if kind == other { kind } else { panic!("{kind:?} and {other:?}") })
         .unwrap()
 }
 

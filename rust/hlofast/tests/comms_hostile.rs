@@ -17,8 +17,8 @@ fn read(text: &str) -> (Module, Collectives, Findings) {
     let source = Source::from_slice(text.as_bytes());
     let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
     let analyses = Analyses::new(&module);
-    let (all, found) = (Collectives::clone(analyses.collectives()), analyses.lint().clone());
-    (module, all, found)
+    let (all, lint) = (Collectives::clone(analyses.collectives()), analyses.lint().clone());
+    (module, all, lint)
 }
 
 /// Executions of each collective, all phases together.
@@ -26,7 +26,7 @@ fn executions(all: &Collectives) -> Vec<i64> {
     let of = |entries: &[hlofast::cost::PhaseExecutions]| {
         entries.iter().map(|entry| entry.count.unwrap()).sum()
     };
-    all.collectives.iter().map(|found| of(&found.executions)).collect()
+    all.collectives.iter().map(|collective| of(&collective.executions)).collect()
 }
 
 /// A computation with one parameter and the body `lines`, whose last line is the root.
@@ -112,12 +112,12 @@ fn a_shared_concatenation() {
     let (module, all, _) = read(&(ADD.to_owned() + &computation("ENTRY e", &lines)));
     // The arrays listed are bounded by the text, but the bytes of each collective are complete.
     assert!(all.pieces.len() <= 2 * module.columns().operands.len() + COUNT);
-    for found in &all.collectives {
-        let pieces = &all.pieces[found.pieces.start as usize..found.pieces.end as usize];
+    for collective in &all.collectives {
+        let pieces = &all.pieces[collective.pieces.start as usize..collective.pieces.end as usize];
         let sum: u64 = pieces.iter().map(|piece| piece.bytes).sum();
-        assert_eq!(Some(sum), found.payload_in);
+        assert_eq!(Some(sum), collective.payload_in);
         let is_apart = pieces.len() == COUNT;
-        assert_eq!(found.moved, if is_apart { Moved::Weight } else { Moved::Other });
+        assert_eq!(collective.moved, if is_apart { Moved::Weight } else { Moved::Other });
     }
     assert_eq!(all.collectives[0].moved, Moved::Weight);
 }
@@ -193,8 +193,8 @@ fn a_call_may_give_something_else_each_time() {
             computation("callee", &[callee.to_owned()]),
             all_reduce("a", "y"),
         );
-        let (_, _, found) = read(&text);
-        found.findings.iter().map(|finding| finding.code).collect::<Vec<_>>()
+        let (_, _, lint) = read(&text);
+        lint.findings.iter().map(|finding| finding.code).collect::<Vec<_>>()
     };
     assert_eq!(findings("r = f32[4] negate(p)"), ["loop-invariant-collective"]);
     assert!(findings("r = f32[4] rng(p, p), distribution=rng_uniform").is_empty());
@@ -227,6 +227,7 @@ fn iterations_that_are_all_alike() {
     let text =
         ADD.to_owned() + &computation("b", &lines) + &condition + &computation("ENTRY e", &entry);
     let (_, all, _) = read(&text);
-    let peeled = all.collectives.iter().filter(|found| found.peeled_from.is_some()).count();
+    let peeled =
+        all.collectives.iter().filter(|collective| collective.peeled_from.is_some()).count();
     assert_eq!(peeled, COUNT);
 }

@@ -27,8 +27,8 @@ fn cost(result: &str, operands: &[&str], target: &str, attributes: &str) -> Cust
     custom_call_cost(&module, row)
 }
 
-fn dimensions(found: &Contraction) -> (u64, u64, u64, u64) {
-    (found.batch, found.m, found.n, found.k)
+fn dimensions(product: &Contraction) -> (u64, u64, u64, u64) {
+    (product.batch, product.m, product.n, product.k)
 }
 
 const DIMENSIONS: &str = r#""dot_dimension_numbers":{"lhs_contracting_dimensions":["2"],"rhs_contracting_dimensions":["1"],"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]}"#;
@@ -46,37 +46,40 @@ fn matrix_products_of_every_age() {
         ("__cublas$gemm", &new, "(f16[3,8,32], s8[4194304])"),
         ("__cublas$lt$matmul", &new, "(f16[3,8,32], s8[33554432])"),
     ] {
-        let found = cost(result, &operands, target, attributes);
+        let estimate = cost(result, &operands, target, attributes);
         let flops = 2 * 3 * 8 * 16 * 32;
-        assert_eq!((found.flops, found.transcendentals), (Some(flops), Some(0)), "{target}");
-        assert_eq!(found.kind, CustomCallKind::Gemm);
-        assert_eq!(found.provenance, Provenance::FromBackendConfig);
-        let product = found.contraction.unwrap();
+        assert_eq!((estimate.flops, estimate.transcendentals), (Some(flops), Some(0)), "{target}");
+        assert_eq!(estimate.kind, CustomCallKind::Gemm);
+        assert_eq!(estimate.provenance, Provenance::FromBackendConfig);
+        let product = estimate.contraction.unwrap();
         assert_eq!(dimensions(&product), (3, 8, 32, 16));
         assert_eq!(product.kind, ContractionKind::Gemm);
         assert_eq!((product.lhs_type, product.output_type), (ElementType::F16, ElementType::F16));
         assert_eq!(product.accumulation_type, ElementType::F32);
         // The workspace is not data: it is neither read nor written.
         let read = 2 * (3 * 8 * 16 + 3 * 16 * 32 + 3 * 8 * 32);
-        assert_eq!((found.bytes_read, found.bytes_written), (Some(read), Some(2 * 3 * 8 * 32)));
+        assert_eq!(
+            (estimate.bytes_read, estimate.bytes_written),
+            (Some(read), Some(2 * 3 * 8 * 32))
+        );
     }
     // Scaled 8-bit floats have their scales as operands and may return the largest value.
     let numbers = r#", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]}}}"#;
-    let found = cost(
+    let estimate = cost(
         "(bf16[64,128], f32[], s8[100])",
         &["f8e4m3fn[64,256]", "f8e4m3fn[128,256]", "f32[]", "f32[]"],
         "__cublas$lt$matmul$f8",
         numbers,
     );
-    assert_eq!(found.flops, Some(2 * 64 * 128 * 256));
-    assert_eq!(found.bytes_written, Some(64 * 128 * 2 + 4));
-    assert_eq!(found.contraction.unwrap().accumulation_type, ElementType::F32);
+    assert_eq!(estimate.flops, Some(2 * 64 * 128 * 256));
+    assert_eq!(estimate.bytes_written, Some(64 * 128 * 2 + 4));
+    assert_eq!(estimate.contraction.unwrap().accumulation_type, ElementType::F32);
     // Each row is multiplied with one group of the right side.
     let config = r#", backend_config={"gemm_backend_config":{"beta":0},"ragged_dot_dimension_numbers":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]},"lhs_ragged_dimensions":["0"],"rhs_group_dimensions":["0"]}}"#;
     let operands_of_groups = ["bf16[19,64]", "bf16[4,64,128]", "s32[4]"];
     let result = "(bf16[19,128], s8[100])";
-    let found = cost(result, &operands_of_groups, "__cublas$lt$groupedMatmul", config);
-    assert_eq!((found.flops, found.kind), (Some(311_296), CustomCallKind::GroupedGemm));
+    let estimate = cost(result, &operands_of_groups, "__cublas$lt$groupedMatmul", config);
+    assert_eq!((estimate.flops, estimate.kind), (Some(311_296), CustomCallKind::GroupedGemm));
     // Without dimensions the cost is unknown; bytes are those of operands and outputs.
     for attributes in [
         "",
@@ -84,17 +87,17 @@ fn matrix_products_of_every_age() {
         ", backend_config=\"{\"",
         ", backend_config={\"gemm_backend_config\":{\"dot_dimension_numbers\":{\"lhs_contracting_dimensions\":[\"7\"]}}}",
     ] {
-        let found = cost("f16[3,8,32]", &operands, "__cublas$gemm", attributes);
-        assert_eq!((found.flops, found.bytes_read), (None, None), "{attributes}");
-        assert_eq!(found.provenance, Provenance::Unknown);
+        let estimate = cost("f16[3,8,32]", &operands, "__cublas$gemm", attributes);
+        assert_eq!((estimate.flops, estimate.bytes_read), (None, None), "{attributes}");
+        assert_eq!(estimate.provenance, Provenance::Unknown);
     }
-    let found = cost(
+    let estimate = cost(
         "f32[4,8,32]",
         &["f32[4,16,8]", "f32[16,32]"],
         "__onednn$matmul",
         r#", backend_config={"onednn_matmul_config":{"transpose_a":true}}"#,
     );
-    assert_eq!(dimensions(&found.contraction.unwrap()), (4, 8, 32, 16));
+    assert_eq!(dimensions(&estimate.contraction.unwrap()), (4, 8, 32, 16));
 }
 
 #[test]
@@ -109,11 +112,15 @@ fn convolutions_of_a_library_count_as_their_forward_form() {
         ("__cudnn$convBackwardFilter", kernel, [input, output]),
     ] {
         let result = format!("({result}, u8[1048576])");
-        let found = cost(&result, &operands, target, attributes);
-        assert_eq!((found.flops, found.kind), (flops, CustomCallKind::Convolution), "{target}");
-        let found = found.contraction.unwrap();
-        assert_eq!(found.kind, ContractionKind::Convolution);
-        assert_eq!(dimensions(&found), (1, 8 * 56 * 56, 128, 9 * 64));
+        let estimate = cost(&result, &operands, target, attributes);
+        assert_eq!(
+            (estimate.flops, estimate.kind),
+            (flops, CustomCallKind::Convolution),
+            "{target}"
+        );
+        let product = estimate.contraction.unwrap();
+        assert_eq!(product.kind, ContractionKind::Convolution);
+        assert_eq!(dimensions(&product), (1, 8 * 56 * 56, 128, 9 * 64));
     }
 }
 
@@ -130,11 +137,11 @@ fn fused_attention_is_two_products_forward_and_five_backward() {
         ("__cudnn$fmhaSoftmaxBackward", vec![query, key, key, query, query], 5),
         ("__cudnn$fmhaSoftmaxBackwardF8", vec![query, key, key, query, query], 5),
     ] {
-        let found = cost(result, &operands, target, config);
-        assert_eq!(found.flops, Some(products * product), "{target}");
-        assert_eq!(found.transcendentals, Some(scores));
-        assert_eq!(found.provenance, Provenance::Modelled);
-        assert_eq!(dimensions(&found.contraction.unwrap()), (8, 128, 256, 64));
+        let estimate = cost(result, &operands, target, config);
+        assert_eq!(estimate.flops, Some(products * product), "{target}");
+        assert_eq!(estimate.transcendentals, Some(scores));
+        assert_eq!(estimate.provenance, Provenance::Modelled);
+        assert_eq!(dimensions(&estimate.contraction.unwrap()), (8, 128, 256, 64));
     }
     assert_eq!(cost(result, &[query, key, key], "__cudnn$fmhaSoftmax", "").flops, None);
 }
@@ -142,17 +149,17 @@ fn fused_attention_is_two_products_forward_and_five_backward() {
 #[test]
 fn estimates_of_authors_are_taken() {
     let config = r#", backend_config={"custom_call_config":{"body":"AA==","cost_estimate":{"flops":"268435456","transcendentals":"3145728","bytes_accessed":"1000"}}}"#;
-    let found = cost("f32[8]", &["f32[64]"], "tpu_custom_call", config);
-    assert_eq!((found.flops, found.transcendentals), (Some(268_435_456), Some(3_145_728)));
+    let estimate = cost("f32[8]", &["f32[64]"], "tpu_custom_call", config);
+    assert_eq!((estimate.flops, estimate.transcendentals), (Some(268_435_456), Some(3_145_728)));
     // The output is written, the rest is read.
-    assert_eq!((found.bytes_read, found.bytes_written), (Some(968), Some(32)));
+    assert_eq!((estimate.bytes_read, estimate.bytes_written), (Some(968), Some(32)));
     assert_eq!(
-        (found.kind, found.provenance),
+        (estimate.kind, estimate.provenance),
         (CustomCallKind::Kernel, Provenance::FromBackendConfig)
     );
     // Also for an unknown target.
-    let found = cost("f32[8]", &["f32[64]"], "my_kernel", config);
-    assert_eq!((found.flops, found.kind), (Some(268_435_456), CustomCallKind::Unknown));
+    let estimate = cost("f32[8]", &["f32[64]"], "my_kernel", config);
+    assert_eq!((estimate.flops, estimate.kind), (Some(268_435_456), CustomCallKind::Unknown));
     for target in [
         "tpu_custom_call",
         "__gpu$xla.gpu.triton",
@@ -161,10 +168,14 @@ fn estimates_of_authors_are_taken() {
         "lapack_spotrf_ffi",
         "xla_ffi_python_cpu_callback",
     ] {
-        let found = cost("f32[8]", &["f32[64]"], target, "");
-        assert_eq!((found.flops, found.transcendentals), (None, None), "{target}");
-        assert_eq!((found.bytes_read, found.provenance), (None, Provenance::Unknown), "{target}");
-        assert!(!found.reason.is_empty());
+        let estimate = cost("f32[8]", &["f32[64]"], target, "");
+        assert_eq!((estimate.flops, estimate.transcendentals), (None, None), "{target}");
+        assert_eq!(
+            (estimate.bytes_read, estimate.provenance),
+            (None, Provenance::Unknown),
+            "{target}"
+        );
+        assert!(!estimate.reason.is_empty());
     }
 }
 
@@ -186,10 +197,10 @@ fn what_costs_nothing_and_what_only_moves() {
         "AssumeGatherIndicesInBound",
         "ConcatBitcast",
     ] {
-        let found = cost("f32[64]", &["f32[64]"], target, "");
-        assert_eq!(found.kind, CustomCallKind::Marker, "{target}");
+        let estimate = cost("f32[64]", &["f32[64]"], target, "");
+        assert_eq!(estimate.kind, CustomCallKind::Marker, "{target}");
         assert_eq!(
-            (found.flops, found.bytes_read, found.bytes_written),
+            (estimate.flops, estimate.bytes_read, estimate.bytes_written),
             (Some(0), Some(0), Some(0))
         );
     }
@@ -201,21 +212,21 @@ fn what_costs_nothing_and_what_only_moves() {
         "X64Combine",
         "__builtin$CrossMeshAllReduce",
     ] {
-        let found = cost("f32[64]", &["f32[64]"], target, "");
-        assert_eq!((found.flops, found.bytes_read), (Some(0), None), "{target}");
+        let estimate = cost("f32[64]", &["f32[64]"], target, "");
+        assert_eq!((estimate.flops, estimate.bytes_read), (Some(0), None), "{target}");
     }
 }
 
 #[test]
 fn selections_compare() {
-    let found = cost("(f32[64,7], s32[64,7])", &["f32[64,64]"], "TopK", "");
-    assert_eq!((found.flops, found.provenance), (Some(64 * 64 * 3), Provenance::Modelled));
-    let found = cost("(f32[64,8], s32[64,8])", &["f32[64,64]"], "TopK", "");
-    assert_eq!(found.flops, Some(64 * 64 * 4));
+    let estimate = cost("(f32[64,7], s32[64,7])", &["f32[64,64]"], "TopK", "");
+    assert_eq!((estimate.flops, estimate.provenance), (Some(64 * 64 * 3), Provenance::Modelled));
+    let estimate = cost("(f32[64,8], s32[64,8])", &["f32[64,64]"], "TopK", "");
+    assert_eq!(estimate.flops, Some(64 * 64 * 4));
     let result = "(f32[8,256], s32[8,256])";
-    let found =
+    let estimate =
         cost(result, &["f32[8,1024]", "s32[8,1024]", "f32[]", "s32[]"], "PartialReduce", "");
-    assert_eq!(found.flops, Some(8 * 1024));
+    assert_eq!(estimate.flops, Some(8 * 1024));
 }
 
 #[test]
@@ -243,17 +254,22 @@ fn every_target_among_the_dumps_is_known() {
     for (name, source) in reading::modules() {
         let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
         for row in custom_calls(&module) {
-            let found = custom_call_cost(&module, row);
+            let estimate = custom_call_cost(&module, row);
             let target = custom_call_target(&module, row).unwrap();
             let target = String::from_utf8_lossy(&target).into_owned();
-            assert_ne!(found.kind, CustomCallKind::Unknown, "{name}: {target}");
-            assert_eq!(found.flops.is_none(), found.provenance == Provenance::Unknown, "{target}");
-            if found.kind == CustomCallKind::Gemm {
-                assert!(found.contraction.is_some(), "{name}: {target}");
+            assert_ne!(estimate.kind, CustomCallKind::Unknown, "{name}: {target}");
+            assert_eq!(
+                estimate.flops.is_none(),
+                estimate.provenance == Provenance::Unknown,
+                "{target}"
+            );
+            if estimate.kind == CustomCallKind::Gemm {
+                assert!(estimate.contraction.is_some(), "{name}: {target}");
             }
-            estimated +=
-                usize::from(found.kind == CustomCallKind::Kernel && found.bytes_read.is_some());
-            *kinds.entry(found.kind).or_default() += 1;
+            estimated += usize::from(
+                estimate.kind == CustomCallKind::Kernel && estimate.bytes_read.is_some(),
+            );
+            *kinds.entry(estimate.kind).or_default() += 1;
         }
     }
     assert!(kinds[&CustomCallKind::Gemm] >= 30 && estimated >= 2, "{kinds:?} {estimated}");

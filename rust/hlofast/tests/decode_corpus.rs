@@ -77,9 +77,9 @@ fn check(report: &Report) {
 #[test]
 fn fixtures() {
     let folder = tests_folder().join("fixtures");
-    let found = [".txt", ".txt.gz"].map(|suffix| files_below(&folder, suffix));
+    let paths = [".txt", ".txt.gz"].map(|suffix| files_below(&folder, suffix));
     let (mut report, mut modules) = (Report::default(), 0);
-    for path in found.concat() {
+    for path in paths.concat() {
         let text = read(&path);
         if !text.starts_with(b"HloModule") {
             continue;

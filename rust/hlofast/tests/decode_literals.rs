@@ -21,7 +21,7 @@ fn read(shape_text: &str, payload: &str) -> Result<Vec<LiteralData>> {
     (0..literal.leaves.len()).map(|leaf| literal.decode(leaf, &shapes)).collect()
 }
 
-fn one(shape_text: &str, payload: &str) -> LiteralData {
+fn leaf(shape_text: &str, payload: &str) -> LiteralData {
     match read(shape_text, payload) {
         Ok(mut leaves) if leaves.len() == 1 => leaves.remove(0),
         other => panic!("{shape_text} {payload}: {other:?}"),
@@ -33,20 +33,20 @@ fn singles(data: &LiteralData) -> Vec<f32> {
 }
 
 fn bytes(shape_text: &str, payload: &str) -> Vec<u8> {
-    one(shape_text, payload).bytes
+    leaf(shape_text, payload).bytes
 }
 
 #[test]
 fn arrays() {
-    assert_eq!(singles(&one("f32[]", "-1.5e2")), [-150.0]);
-    assert_eq!(singles(&one("f32[3]", "{1, -inf 2,,}")), [1.0, f32::NEG_INFINITY, 2.0]);
-    let square = one("f32[2,2]", "/*x*/ { { 1, 2 }, /*i0=1*/{ 3, 4 } }");
+    assert_eq!(singles(&leaf("f32[]", "-1.5e2")), [-150.0]);
+    assert_eq!(singles(&leaf("f32[3]", "{1, -inf 2,,}")), [1.0, f32::NEG_INFINITY, 2.0]);
+    let square = leaf("f32[2,2]", "/*x*/ { { 1, 2 }, /*i0=1*/{ 3, 4 } }");
     assert_eq!((singles(&square), square.count), (vec![1.0, 2.0, 3.0, 4.0], 4));
     assert_eq!(square.extent, Extent::Full);
     for (shape, text) in
         [("f32[0]", "{}"), ("f32[0,3]", "{}"), ("f32[2,0]", "{ {}, {  } }"), ("f32[<=0]", "{}")]
     {
-        assert_eq!((one(shape, text).count, one(shape, text).extent), (0, Extent::Full));
+        assert_eq!((leaf(shape, text).count, leaf(shape, text).extent), (0, Extent::Full));
     }
 }
 
@@ -62,7 +62,7 @@ fn elements_of_every_kind() {
     assert_eq!(bytes("f16[]", "nan(0x3)"), [0x03, 0x7c]);
     assert_eq!(bytes("f4e2m1fn[3]", "{0.5, -6, 5}"), [1, 0xf, 6]);
     assert_eq!(bytes("f8e4m3fn[]", "448"), [0x7e]);
-    let complex = one("c64[2]", "{(1, -2), (inf,/*i*/0.5)}");
+    let complex = leaf("c64[2]", "{(1, -2), (inf,/*i*/0.5)}");
     assert_eq!(singles(&complex), [1.0, -2.0, f32::INFINITY, 0.5]);
     assert_eq!(complex.count, 2);
     assert_eq!(bytes("c128[]", "(0, 1)")[8..], 1f64.to_le_bytes());
@@ -112,11 +112,11 @@ fn braces_must_fit_the_shape() {
 
 #[test]
 fn what_is_held_is_bounded_by_the_text() {
-    let elided = one("f32[1000000,1000000]", "{...}");
+    let elided = leaf("f32[1000000,1000000]", "{...}");
     assert_eq!((elided.extent, elided.count, elided.bytes.capacity()), (Extent::Elided, 0, 0));
-    let started = one("f32[1000000000]", "{1, 2, ...}");
+    let started = leaf("f32[1000000000]", "{1, 2, ...}");
     assert_eq!((started.extent, singles(&started)), (Extent::Elided, vec![1.0, 2.0]));
-    let first = one("f32[1000000000]", "7");
+    let first = leaf("f32[1000000000]", "7");
     assert_eq!((first.extent, singles(&first)), (Extent::FirstOnly, vec![7.0]));
     let deep = "{".repeat(200_000);
     assert_eq!(read("f32[2]", &deep).unwrap_err().kind(), ErrorKind::UnclosedBracket);
@@ -146,8 +146,8 @@ fn texts_are_available_without_decoding() {
 
 #[test]
 fn old_texts_repeat_the_shape() {
-    assert_eq!(singles(&one("f32[1,2]", "f32[1,2] { { 1, 2 } }")), [1.0, 2.0]);
-    assert_eq!(singles(&one("f32[1,2]", "f32[1,2]{1,0} { { 1, 2 } }")), [1.0, 2.0]);
+    assert_eq!(singles(&leaf("f32[1,2]", "f32[1,2] { { 1, 2 } }")), [1.0, 2.0]);
+    assert_eq!(singles(&leaf("f32[1,2]", "f32[1,2]{1,0} { { 1, 2 } }")), [1.0, 2.0]);
     let leaves = read("(f32[], s32[1])", "(f32[], s32[1]) ( 1, {2} )").unwrap();
     assert_eq!(leaves[1].bytes, 2i32.to_le_bytes());
 }

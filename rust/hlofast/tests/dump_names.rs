@@ -5,15 +5,15 @@ use proptest::prelude::*;
 
 /// Kind, stage, id, module name, changelist, step of a name, in short.
 fn short(name: &str) -> String {
-    let found = parse(name);
-    let mut words = vec![found.kind.as_str().to_owned()];
-    words.extend(found.stage.map(|stage| stage.as_str().to_owned()));
-    words.extend(found.timestamp.map(|time| format!("t{time}")));
-    words.extend(found.module_id.map(|id| format!("#{id}")));
-    words.extend((!found.module_name.is_empty()).then(|| found.module_name.to_owned()));
-    words.extend(found.changelist.map(|number| format!("cl{number}")));
-    words.extend(found.step.map(|step| format!("@{step}")));
-    for (sign, word) in [("|", found.pipeline), ("<", found.after), (">", found.before)] {
+    let parsed = parse(name);
+    let mut words = vec![parsed.kind.as_str().to_owned()];
+    words.extend(parsed.stage.map(|stage| stage.as_str().to_owned()));
+    words.extend(parsed.timestamp.map(|time| format!("t{time}")));
+    words.extend(parsed.module_id.map(|id| format!("#{id}")));
+    words.extend((!parsed.module_name.is_empty()).then(|| parsed.module_name.to_owned()));
+    words.extend(parsed.changelist.map(|number| format!("cl{number}")));
+    words.extend(parsed.step.map(|step| format!("@{step}")));
+    for (sign, word) in [("|", parsed.pipeline), ("<", parsed.after), (">", parsed.before)] {
         words.extend((!word.is_empty()).then(|| format!("{sign}{word}")));
     }
     words.join(" ")
@@ -169,9 +169,9 @@ proptest! {
         };
         prop_assert_eq!(parse(&text), expected);
         let text = format!("{head}.cpu_after_optimizations.hlo.pb{packed}");
-        let found = parse(&text);
+        let parsed = parse(&text);
         prop_assert_eq!(
-            (found.module_id, found.module_name, found.changelist, found.stage, found.stem),
+            (parsed.module_id, parsed.module_name, parsed.changelist, parsed.stage, parsed.stem),
             (Some(id), name.as_str(), changelist, Some(Stage::After), head.as_str())
         );
     }
@@ -179,7 +179,7 @@ proptest! {
     /// Any name gives an answer.
     #[test]
     fn any_name_is_read(name in "\\PC*|(module_[0-9.]*|[a-z_.]*after_|\\.|[0-9]{4}|txt|pb|gz|é)*") {
-        let found = parse(&name);
-        prop_assert!(name.contains(found.module_name) && name.contains(found.suffix));
+        let parsed = parse(&name);
+        prop_assert!(name.contains(parsed.module_name) && name.contains(parsed.suffix));
     }
 }

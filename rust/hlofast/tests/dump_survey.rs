@@ -22,8 +22,8 @@ const ASSIGNMENT: &str = "BufferAssignment:\nallocation 0: size 32, parameter 0,
 struct Memory(HashMap<PathBuf, &'static str>);
 
 impl Store for Memory {
-    fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>> {
-        let text = self.0.get(&found.path).ok_or_else(|| io::Error::other("vanished"))?;
+    fn read(&self, file: &Found, most: u64) -> io::Result<Vec<u8>> {
+        let text = self.0.get(&file.path).ok_or_else(|| io::Error::other("vanished"))?;
         Ok(text.as_bytes()[..text.len().min(most as usize)].to_vec())
     }
 
@@ -50,16 +50,16 @@ fn survey() -> Survey {
     let gone = [("mem://a/run/module_0002.h.txt", None), ("mem://a/run/secret", Some("denied"))];
     let listed = files.iter().map(|(path, text)| (*path, text.len(), None));
     let listed = listed.chain(gone.map(|(path, reason)| (path, 7, reason)));
-    let mut found: Vec<Found> = listed
+    let mut listing: Vec<Found> = listed
         .map(|(path, bytes, reason)| {
             let trouble = reason.map(|reason| Trouble::Failed(reason.to_owned()));
             let bytes = bytes as u64;
             Found { bytes, trouble, ..Found::listed(path.into(), &roots) }
         })
         .collect();
-    sort(&mut found);
+    sort(&mut listing);
     let texts = files.into_iter().map(|(path, text)| (path.into(), text)).collect();
-    Survey::from_listing(found, &roots, Arc::new(Memory(texts)))
+    Survey::from_listing(listing, &roots, Arc::new(Memory(texts)))
 }
 
 /// What reading every file of a survey gives: rows of files and of modules, as bytes.
@@ -104,9 +104,9 @@ fn listed_datasets_are_not_entered() {
         "mem://b/hlofast-manifest.jsonl",
         "mem://b/x.ll",
     ];
-    let found = paths.iter().map(|path| Found::listed(path.into(), &roots)).collect();
-    let survey = Survey::from_listing(found, &roots, Arc::new(Memory(HashMap::new())));
-    let rows: Vec<_> = survey.found.iter().map(|found| (found.text(), found.is_folder)).collect();
+    let files = paths.iter().map(|path| Found::listed(path.into(), &roots)).collect();
+    let survey = Survey::from_listing(files, &roots, Arc::new(Memory(HashMap::new())));
+    let rows: Vec<_> = survey.found.iter().map(|file| (file.text(), file.is_folder)).collect();
     let row = |path: &str, is_folder| (path.to_owned(), is_folder);
     let expected = [
         row("mem://a/results", true),
@@ -119,7 +119,7 @@ fn listed_datasets_are_not_entered() {
         assert!(rows.contains(row), "{row:?} in {rows:?}");
     }
     assert_eq!(rows.len(), expected.len());
-    let reasons = survey.found.iter().filter(|found| found.is_folder).map(|found| &found.trouble);
+    let reasons = survey.found.iter().filter(|file| file.is_folder).map(|file| &file.trouble);
     let skipped = Trouble::Skipped("a dataset that hlofast wrote".to_owned());
     assert!(reasons.into_iter().all(|reason| reason.as_ref() == Some(&skipped)));
 }
@@ -154,13 +154,13 @@ fn files_with_the_same_bytes_are_analysed_once() {
 #[test]
 fn files_of_one_size_are_read_in_succession() {
     let alike = |sizes: &[(&str, u64)]| {
-        let found = sizes.iter().enumerate().map(|(at, (ending, bytes))| {
+        let files = sizes.iter().enumerate().map(|(at, (ending, bytes))| {
             let path = format!("mem://a/module_0000.f.{at:04}.p.after_x.before_y.{ending}");
             Found { bytes: *bytes, ..Found::listed(path.into(), &["mem://a".to_owned()]) }
         });
         let roots = ["mem://a".to_owned()];
         let survey =
-            Survey::from_listing(found.collect(), &roots, Arc::new(Memory(HashMap::new())));
+            Survey::from_listing(files.collect(), &roots, Arc::new(Memory(HashMap::new())));
         (0..=sizes.len()).map(|file| survey.alike(file)).collect::<Vec<_>>()
     };
     let text = |bytes| ("txt", bytes);
@@ -183,9 +183,9 @@ fn listed_files_are_below_the_longest_root() {
         ("/q/r/f.txt", 0, "q/r"),
     ];
     for (path, root, folder) in cases {
-        let found = Found::listed(path.into(), &roots);
-        assert_eq!((found.root, found.folder.as_str()), (root, folder), "{path}");
-        assert_eq!(found.name, path.rsplit('/').next().unwrap_or_default());
+        let file = Found::listed(path.into(), &roots);
+        assert_eq!((file.root, file.folder.as_str()), (root, folder), "{path}");
+        assert_eq!(file.name, path.rsplit('/').next().unwrap_or_default());
     }
 }
 
@@ -205,7 +205,7 @@ fn parts_give_the_rows_of_the_whole() {
     let whole = rows(&survey);
     assert!(whole.len() > survey.own);
     for size in 1..=survey.own + 1 {
-        let mut found = Vec::new();
+        let mut joined = Vec::new();
         for first in (0..survey.own).step_by(size) {
             let (part, numbers) = survey.part(first..first + size);
             assert_eq!(part.own, size.min(survey.own - first));
@@ -213,9 +213,9 @@ fn parts_give_the_rows_of_the_whole() {
             for (program, number) in part.programs.list.iter().zip(numbers) {
                 assert_eq!(program.key, survey.programs.list[number as usize].key);
             }
-            found.extend(rows(&part));
+            joined.extend(rows(&part));
         }
-        assert_eq!(found, whole, "{size} files at a time");
+        assert_eq!(joined, whole, "{size} files at a time");
     }
     assert_eq!(survey.part(50..70).0.own, 0);
 }

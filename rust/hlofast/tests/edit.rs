@@ -135,15 +135,15 @@ fn a_computation_goes_and_another_comes_in_its_place() {
 #[test]
 fn faults_are_errors() {
     let module = parse(TEXT.as_bytes());
-    let one = |edit| apply(&module, &[edit]).err();
+    let error_of = |edit| apply(&module, &[edit]).err();
     let invalid = Edit::Remove { row: row(&module, "a") };
-    assert!(matches!(one(invalid), Some(EditError::Invalid(_))));
+    assert!(matches!(error_of(invalid), Some(EditError::Invalid(_))));
     let missing = Edit::ReplaceOperand { row: row(&module, "a"), index: 2, name: b"p".to_vec() };
-    assert!(matches!(one(missing), Some(EditError::NotInText { edit: 0, .. })));
+    assert!(matches!(error_of(missing), Some(EditError::NotInText { edit: 0, .. })));
     let literal = Edit::ReplaceLiteral { row: row(&module, "a"), literal: b"1".to_vec() };
-    assert!(matches!(one(literal), Some(EditError::NotInText { .. })));
+    assert!(matches!(error_of(literal), Some(EditError::NotInText { .. })));
     let beyond = Edit::Remove { row: Row(1000) };
-    assert!(matches!(one(beyond), Some(EditError::NotInText { .. })));
+    assert!(matches!(error_of(beyond), Some(EditError::NotInText { .. })));
     let twice = |name: &str| Edit::ReplaceOperand {
         row: row(&module, "a"),
         index: 0,

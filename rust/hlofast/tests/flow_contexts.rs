@@ -19,20 +19,20 @@ fn find(module: &Module, name: &str) -> Row {
 }
 
 /// Path and phase of the row `name` in each context of its computation.
-fn contexts_of(module: &Module, found: &Attribution, name: &str) -> Vec<(String, Phase)> {
+fn contexts_of(module: &Module, attribution: &Attribution, name: &str) -> Vec<(String, Phase)> {
     let row = find(module, name);
-    let nodes = found.contexts.nodes_of(module.computation_of(row));
+    let nodes = attribution.contexts.nodes_of(module.computation_of(row));
     nodes
         .map(|node| {
-            let at = found.contexts.position(module, node, row);
-            let path = found.scopes.path(module, found.scope[at]);
-            (String::from_utf8(path).unwrap(), found.phase[at])
+            let at = attribution.contexts.position(module, node, row);
+            let path = attribution.scopes.path(module, attribution.scope[at]);
+            (String::from_utf8(path).unwrap(), attribution.phase[at])
         })
         .collect()
 }
 
-fn column(module: &Module, found: &Attribution, name: &str) -> Phase {
-    found.phase[find(module, name).0 as usize]
+fn column(module: &Module, attribution: &Attribution, name: &str) -> Phase {
+    attribution.phase[find(module, name).0 as usize]
 }
 
 /// A function shared by forward and backward, as JAX lowers it.
@@ -84,8 +84,8 @@ ENTRY %main (a: f32[4]) -> f32[] {
 #[test]
 fn a_shared_function_belongs_to_each_of_its_callers() {
     let module = parse(SHARED);
-    let found = attribute(&module);
-    let mut contexts = contexts_of(&module, &found, "exp");
+    let attribution = attribute(&module);
+    let mut contexts = contexts_of(&module, &attribution, "exp");
     contexts.sort();
     let expected = [
         ("jit(step)/jvp()/while/body/closed_call/exp", Phase::Forward),
@@ -94,7 +94,7 @@ fn a_shared_function_belongs_to_each_of_its_callers() {
     ];
     assert_eq!(contexts, expected.map(|(path, phase)| (path.to_string(), phase)));
     // `jit(_where)` looks like a complete name but continues its callers'.
-    let mut contexts = contexts_of(&module, &found, "select");
+    let mut contexts = contexts_of(&module, &attribution, "select");
     contexts.sort();
     let expected = [
         ("jit(step)/jvp()/while/body/closed_call/jit(_where)/select_n", Phase::Forward),
@@ -107,13 +107,13 @@ fn a_shared_function_belongs_to_each_of_its_callers() {
 #[test]
 fn a_loop_body_is_a_part_of_the_function_around_it() {
     let module = parse(SHARED);
-    let found = attribute(&module);
-    let names = contexts_of(&module, &found, "u");
+    let attribution = attribute(&module);
+    let names = contexts_of(&module, &attribution, "u");
     assert_eq!(names, [("while/body/neg".to_string(), Phase::Unattributed)]);
     // A computation applied to elements has one context, named like its caller.
-    let names = contexts_of(&module, &found, "applied");
+    let names = contexts_of(&module, &attribution, "applied");
     assert_eq!(names, [("jit(step)/jvp()/reduce_sum".to_string(), Phase::Forward)]);
-    let names = contexts_of(&module, &found, "a");
+    let names = contexts_of(&module, &attribution, "a");
     assert_eq!(names, [("params['w']".to_string(), Phase::Unattributed)]);
 }
 
@@ -174,8 +174,8 @@ ENTRY %main (z: f32[]) -> f32[] {
     // cycle.
     assert!(reading::parse(text.as_bytes()).is_err());
     let module = reading::parse_all(text.as_bytes()).unwrap();
-    let found = attribute(&module);
-    let counts = multiplicities(&found.contexts, |_| Some(1));
+    let attribution = attribute(&module);
+    let counts = multiplicities(&attribution.contexts, |_| Some(1));
     assert_eq!(counts, [Some(1), Some(1), Some(1)]);
 }
 
@@ -214,15 +214,15 @@ fn doubling(levels: usize) -> String {
 #[test]
 fn contexts_that_double_are_merged_in_time() {
     let module = parse(&doubling(10));
-    let found = attribute(&module);
-    assert_eq!(found.contexts.nodes.len(), 1 + (1 << 10) - 1);
-    assert!(!found.contexts.is_merged);
+    let attribution = attribute(&module);
+    assert_eq!(attribution.contexts.nodes.len(), 1 + (1 << 10) - 1);
+    assert!(!attribution.contexts.is_merged);
     let module = parse(&doubling(60));
-    let found = attribute(&module);
-    assert!(found.contexts.is_merged);
-    assert_eq!(found.contexts.nodes.len(), module.computations().len());
-    assert_eq!(found.phase.len(), module.row_count());
-    let counts = multiplicities(&found.contexts, |_| Some(1));
+    let attribution = attribute(&module);
+    assert!(attribution.contexts.is_merged);
+    assert_eq!(attribution.contexts.nodes.len(), module.computations().len());
+    assert_eq!(attribution.phase.len(), module.row_count());
+    let counts = multiplicities(&attribution.contexts, |_| Some(1));
     assert_eq!(counts.last(), Some(&Some(1 << 59)));
 }
 
@@ -238,9 +238,10 @@ fn a_long_chain_of_calls_does_not_grow_names_without_bound() {
     }
     let text = with_entry(&text);
     let module = parse(&text);
-    let found = attribute(&module);
-    assert!(found.phase.iter().filter(|phase| **phase == Phase::Forward).count() >= 3000);
-    let longest = (0..found.scopes.len() as u32).map(|id| found.scopes.path(&module, id).len());
+    let attribution = attribute(&module);
+    assert!(attribution.phase.iter().filter(|phase| **phase == Phase::Forward).count() >= 3000);
+    let longest =
+        (0..attribution.scopes.len() as u32).map(|id| attribution.scopes.path(&module, id).len());
     assert!(longest.max().unwrap() < 5000);
 }
 
@@ -287,8 +288,8 @@ fn phases_by_name() {
         ("transpose(", Backward),
     ];
     let names: Vec<&str> = cases.iter().map(|(name, _)| *name).collect();
-    for ((name, expected), found) in cases.iter().zip(phases(&names)) {
-        assert_eq!(found, *expected, "{name}");
+    for ((name, expected), phase) in cases.iter().zip(phases(&names)) {
+        assert_eq!(phase, *expected, "{name}");
     }
     // Without backward work, undifferentiated work is the program itself.
     assert_eq!(phases(&["jit(f)/mul", "aten__mm"]), [Forward, Unattributed]);
@@ -303,10 +304,10 @@ fn scopes_are_paths_of_components_outside_brackets() {
         "jit(f)//jvp(a/b)/",
         "jit(f)/jvp(a/b",
     ]));
-    let found = attribute(&module);
-    let tree = &found.scopes;
+    let attribution = attribute(&module);
+    let tree = &attribution.scopes;
     let component = |scope| String::from_utf8_lossy(tree.component(&module, scope)).into_owned();
-    let [first, second, third, fourth] = found.scope[1..] else { panic!("four rows") };
+    let [first, second, third, fourth] = attribution.scope[1..] else { panic!("four rows") };
     assert_eq!(component(first), "dot_general[x=(1/2)]");
     assert_eq!((tree.depth(first), tree.depth(third), tree.depth(fourth)), (3, 2, 2));
     assert_eq!(tree.parent(first), third);
@@ -316,7 +317,7 @@ fn scopes_are_paths_of_components_outside_brackets() {
     assert_eq!(component(fourth), "jvp(a/b");
     assert_eq!(tree.path(&module, second), b"jit(f)/jvp(a/b)/sin");
     assert_eq!(tree.all_at_depth(2)[first as usize], third);
-    assert_eq!(found.scope[0], ScopeTree::ROOT);
+    assert_eq!(attribution.scope[0], ScopeTree::ROOT);
 }
 
 #[test]
@@ -325,8 +326,8 @@ fn rules_come_first() {
     let rules =
         [("^aten__", Phase::Forward), ("adam/", Phase::Optimizer), ("mul$", Phase::Forward)];
     let options = AttributionOptions { rules: Rules::new(rules).unwrap() };
-    let found = attribution(&module, &options);
-    assert_eq!(found.phase[1..], [Phase::Forward, Phase::Forward, Phase::Optimizer]);
+    let attribution = attribution(&module, &options);
+    assert_eq!(attribution.phase[1..], [Phase::Forward, Phase::Forward, Phase::Optimizer]);
     let error = Rules::new([("a", Phase::Forward), ("(", Phase::Forward)]).unwrap_err();
     assert_eq!(error.index, 1);
     assert!(error.to_string().starts_with("rule 1: "), "{error}");
@@ -351,12 +352,12 @@ ENTRY %main (x: f32[4]) -> (f32[4], f32[4]) {
 }
 "#;
     let module = parse(text);
-    let found = attribute(&module);
-    assert_eq!(column(&module, &found, "fusion"), Phase::Backward);
-    assert_eq!(column(&module, &found, "n"), Phase::Unattributed);
+    let attribution = attribute(&module);
+    assert_eq!(column(&module, &attribution, "fusion"), Phase::Backward);
+    assert_eq!(column(&module, &attribution, "n"), Phase::Unattributed);
     assert_eq!(
-        found.scope[find(&module, "fusion").0 as usize],
-        found.scope[find(&module, "e").0 as usize]
+        attribution.scope[find(&module, "fusion").0 as usize],
+        attribution.scope[find(&module, "e").0 as usize]
     );
 }
 
@@ -369,9 +370,9 @@ fn every_fixture_has_one_place_for_every_row_and_node() {
     let parsed: Vec<(String, Module)> = parsed.collect();
     assert!(parsed.len() > 20);
     for (name, module) in parsed {
-        let found = attribute(&module);
-        let contexts = &found.contexts;
-        assert_eq!(found.phase.len(), contexts.positions, "{name}");
+        let attribution = attribute(&module);
+        let contexts = &attribution.contexts;
+        assert_eq!(attribution.phase.len(), contexts.positions, "{name}");
         let mut is_taken = vec![false; contexts.positions];
         for (id, node) in contexts.nodes.iter().enumerate() {
             for row in module.computation(node.computation).rows() {

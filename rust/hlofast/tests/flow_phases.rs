@@ -21,16 +21,16 @@ fn find(module: &Module, name: &str) -> Row {
 }
 
 fn phases<const N: usize>(module: &Module, names: [&str; N]) -> [Phase; N] {
-    let found = attribute(module);
-    names.map(|name| found.phase[find(module, name).0 as usize])
+    let attribution = attribute(module);
+    names.map(|name| attribution.phase[find(module, name).0 as usize])
 }
 
 /// The first module of a file among the fixtures.
 fn fixture(path: &str) -> Module {
     let bytes = reading::read(&reading::tests_folder().join("fixtures").join(path));
     let options = OpenOptions { path: Some(path), max_bytes: None };
-    let found = hlofast::text::open(Arc::new(bytes), &options).unwrap();
-    let source = found.into_iter().next().unwrap().source;
+    let modules = hlofast::text::open(Arc::new(bytes), &options).unwrap();
+    let source = modules.into_iter().next().unwrap().source;
     hlofast::parse(source, &hlofast::Options::default()).unwrap()
 }
 
@@ -72,11 +72,12 @@ fn gemm_flops(module: &Module, row: Row) -> Option<u128> {
 
 /// Count and FLOPs of matmuls by phase.
 fn gemms(module: &Module) -> BTreeMap<Phase, (usize, u128)> {
-    let found = attribute(module);
+    let attribution = attribute(module);
     let mut sums = BTreeMap::new();
     for row in module.rows() {
         if let Some(flops) = gemm_flops(module, row) {
-            let sum: &mut (usize, u128) = sums.entry(found.phase[row.0 as usize]).or_default();
+            let sum: &mut (usize, u128) =
+                sums.entry(attribution.phase[row.0 as usize]).or_default();
             *sum = (sum.0 + 1, sum.1 + flops);
         }
     }
@@ -118,10 +119,10 @@ fn seed_001_products_by_section() {
 #[test]
 fn seed_003_recomputes_and_runs_nothing_forward() {
     let Some(module) = seed("003_") else { return };
-    let found = attribute(&module);
+    let attribution = attribute(&module);
     let rows = module.rows().filter(|row| !module.is_implicit(*row));
     let mut counts: BTreeMap<Phase, usize> = BTreeMap::new();
-    rows.for_each(|row| *counts.entry(found.phase[row.0 as usize]).or_default() += 1);
+    rows.for_each(|row| *counts.entry(attribution.phase[row.0 as usize]).or_default() += 1);
     assert_eq!(counts.get(&Phase::Forward), None);
     assert_eq!(counts.get(&Phase::Optimizer), None);
     assert_eq!(counts[&Phase::Recompute], 13);
@@ -131,20 +132,20 @@ fn seed_003_recomputes_and_runs_nothing_forward() {
 #[test]
 fn sections_between_markers_behind_calls() {
     let module = fixture("seedlike/pipeline_stage.txt.gz");
-    let found = sections(&module);
-    let named: Vec<_> = found.sections.iter().map(|s| (s.name.as_str(), s.phase)).collect();
+    let sections = sections(&module);
+    let named: Vec<_> = sections.sections.iter().map(|s| (s.name.as_str(), s.phase)).collect();
     let expected = [
         ("layer_1", Phase::Forward),
         ("layer_1_backward", Phase::Backward),
         ("1_apply_grad", Phase::Optimizer),
     ];
     assert_eq!(named, expected);
-    for section in &found.sections {
+    for section in &sections.sections {
         let end = section.end.unwrap();
         assert_eq!(module.opcode(section.start), Opcode::Call);
         assert_eq!(module.opcode(end), Opcode::Call);
-        assert_eq!(found.section_of(&module, section.start), Some(section));
-        assert_eq!(found.section_of(&module, end), Some(section));
+        assert_eq!(sections.section_of(&module, section.start), Some(section));
+        assert_eq!(sections.section_of(&module, end), Some(section));
         // A marker passes its operands on one by one.
         for user in module.users().get(end.0).iter().map(|row| Row(*row)) {
             let index: usize = std::str::from_utf8(module.attribute_bytes(user, "index").unwrap())
@@ -333,14 +334,15 @@ fn every_product_of_a_fixture_with_names_has_a_phase() {
         if module.metadata_columns().op_names.is_empty() {
             continue;
         }
-        let found = attribute(&module);
-        for (id, node) in found.contexts.nodes.iter().enumerate() {
+        let attribution = attribute(&module);
+        for (id, node) in attribution.contexts.nodes.iter().enumerate() {
             for row in module.computation(node.computation).rows().map(Row) {
                 let opcode = module.opcode(row);
                 if !matches!(opcode, Opcode::Dot | Opcode::Convolution) {
                     continue;
                 }
-                let phase = found.phase[found.contexts.position(&module, id as u32, row)];
+                let phase =
+                    attribution.phase[attribution.contexts.position(&module, id as u32, row)];
                 let row = String::from_utf8_lossy(module.instruction_name(row)).into_owned();
                 assert_ne!(phase, Phase::Unattributed, "{name}: {row}");
                 *products.entry(phase).or_insert(0) += 1;
@@ -357,10 +359,10 @@ fn every_product_of_a_fixture_with_names_has_a_phase() {
 fn products_have_the_same_phases_before_and_after_optimisation() {
     let counts = |path: &str| {
         let module = fixture(path);
-        let found = attribute(&module);
+        let attribution = attribute(&module);
         let mut counts: BTreeMap<Phase, usize> = BTreeMap::new();
         for row in module.rows().filter(|row| module.opcode(*row) == Opcode::Dot) {
-            *counts.entry(found.phase[row.0 as usize]).or_default() += 1;
+            *counts.entry(attribution.phase[row.0 as usize]).or_default() += 1;
         }
         counts
     };
@@ -400,9 +402,9 @@ fn no_readable_text_is_too_odd() {
         let Ok(module) = reading::parse_all(probe.text.as_bytes()) else { continue };
         modules += 1;
         reading::with_context(&probe.id, probe.text.as_bytes(), || {
-            let found = attribute(&module);
-            assert_eq!(found.phase.len(), found.contexts.positions);
-            assert_eq!(found.scope.len(), found.contexts.positions);
+            let attribution = attribute(&module);
+            assert_eq!(attribution.phase.len(), attribution.contexts.positions);
+            assert_eq!(attribution.scope.len(), attribution.contexts.positions);
             for row in module.rows() {
                 let source = source_of(&module, row, true);
                 assert_eq!(module.computation_of(source), module.computation_of(row));

@@ -22,32 +22,32 @@ fn module_text(result: &str, opcode: &str, operands: &[&str], attributes: &str) 
     text + &format!("  ROOT r = {result} {opcode}({}), {attributes}\n}}\n", names.join(", "))
 }
 
-fn dimensions(found: &Contraction) -> (u64, u64, u64, u64) {
-    (found.batch, found.m, found.n, found.k)
+fn dimensions(product: &Contraction) -> (u64, u64, u64, u64) {
+    (product.batch, product.m, product.n, product.k)
 }
 
 #[test]
 fn dots() {
     let attributes = "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}";
-    let found = find("f32[8,64,16]", "dot", &["bf16[8,64,32]", "bf16[8,32,16]"], attributes);
-    assert_eq!((dimensions(&found), found.flops), ((8, 64, 16, 32), 524_288));
-    assert_eq!(found.accumulation_type, ElementType::F32);
-    assert_eq!((found.kind, found.provenance), (ContractionKind::Dot, Provenance::Exact));
+    let product = find("f32[8,64,16]", "dot", &["bf16[8,64,32]", "bf16[8,32,16]"], attributes);
+    assert_eq!((dimensions(&product), product.flops), ((8, 64, 16, 32), 524_288));
+    assert_eq!(product.accumulation_type, ElementType::F32);
+    assert_eq!((product.kind, product.provenance), (ContractionKind::Dot, Provenance::Exact));
     let attributes =
         "lhs_contracting_dims={1}, rhs_contracting_dims={0}, algorithm=dot_bf16_bf16_f32_x3";
-    let found = find("bf16[128,512]", "dot", &["bf16[128,256]", "bf16[256,512]"], attributes);
-    assert_eq!((found.flops, found.accumulation_type), (33_554_432, ElementType::F32));
+    let product = find("bf16[128,512]", "dot", &["bf16[128,256]", "bf16[256,512]"], attributes);
+    assert_eq!((product.flops, product.accumulation_type), (33_554_432, ElementType::F32));
     // Several contracted and free dimensions; an outer product contracts nothing.
     let attributes = "lhs_contracting_dims={1,3}, rhs_contracting_dims={0,2}";
-    let found = find("f32[2,4,7]", "dot", &["f32[2,3,4,5]", "f32[3,7,5]"], attributes);
-    assert_eq!((dimensions(&found), found.flops), ((1, 8, 7, 15), 2 * 8 * 7 * 15));
-    let found = find(
+    let product = find("f32[2,4,7]", "dot", &["f32[2,3,4,5]", "f32[3,7,5]"], attributes);
+    assert_eq!((dimensions(&product), product.flops), ((1, 8, 7, 15), 2 * 8 * 7 * 15));
+    let product = find(
         "f32[2,3]",
         "dot",
         &["f32[2]", "f32[3]"],
         "lhs_contracting_dims={}, rhs_contracting_dims={}",
     );
-    assert_eq!((dimensions(&found), found.flops), ((1, 2, 3, 1), 12));
+    assert_eq!((dimensions(&product), product.flops), ((1, 2, 3, 1), 12));
 }
 
 #[test]
@@ -55,14 +55,14 @@ fn ragged_dots_meet_one_group_per_element() {
     let groups = "lhs_ragged_dims={0}, rhs_group_dims={0}";
     let operands = ["bf16[19,64]", "bf16[4,64,128]", "s32[4]"];
     let attributes = format!("lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}, {groups}");
-    let found = find("bf16[19,128]", "ragged-dot", &operands, &attributes);
-    assert_eq!((dimensions(&found), found.flops), ((1, 19, 128, 64), 311_296));
-    assert_eq!(found.kind, ContractionKind::RaggedDot);
+    let product = find("bf16[19,128]", "ragged-dot", &operands, &attributes);
+    assert_eq!((dimensions(&product), product.flops), ((1, 19, 128, 64), 311_296));
+    assert_eq!(product.kind, ContractionKind::RaggedDot);
     // The ragged dimension is summed over: each group sums its own part.
     let attributes = "lhs_contracting_dims={0}, rhs_contracting_dims={0}, lhs_ragged_dims={0}";
     let operands = ["bf16[19,64]", "bf16[19,128]", "s32[4]"];
-    let found = find("bf16[4,64,128]", "ragged-dot", &operands, attributes);
-    assert_eq!((dimensions(&found), found.flops), ((1, 64, 128, 19), 311_296));
+    let product = find("bf16[4,64,128]", "ragged-dot", &operands, attributes);
+    assert_eq!((dimensions(&product), product.flops), ((1, 64, 128, 19), 311_296));
 }
 
 /// result, operands, attributes, dimensions, flops
@@ -140,10 +140,10 @@ fn convolutions_that_are_dots() {
         ),
     ];
     for (result, operands, attributes, expected, flops) in cases {
-        let found = find(result, "convolution", operands, attributes);
-        assert_eq!(found.kind, ContractionKind::ConvolutionAsDot, "{attributes}");
-        assert_eq!((dimensions(&found), found.flops), (*expected, *flops), "{attributes}");
-        assert_eq!(found.provenance, Provenance::Exact);
+        let product = find(result, "convolution", operands, attributes);
+        assert_eq!(product.kind, ContractionKind::ConvolutionAsDot, "{attributes}");
+        assert_eq!((dimensions(&product), product.flops), (*expected, *flops), "{attributes}");
+        assert_eq!(product.provenance, Provenance::Exact);
     }
 }
 
@@ -181,9 +181,9 @@ fn convolutions_over_neighbourhoods_leave_padding_out() {
         ),
     ];
     for (result, operands, attributes, expected, flops) in cases {
-        let found = find(result, "convolution", operands, attributes);
-        assert_eq!(found.kind, ContractionKind::Convolution, "{attributes}");
-        assert_eq!((dimensions(&found), found.flops), (*expected, *flops), "{attributes}");
+        let product = find(result, "convolution", operands, attributes);
+        assert_eq!(product.kind, ContractionKind::Convolution, "{attributes}");
+        assert_eq!((dimensions(&product), product.flops), (*expected, *flops), "{attributes}");
     }
 }
 
@@ -230,8 +230,8 @@ fn ranks_of_any_length_are_read_once() {
     let all = (0..rank).map(|d| d.to_string()).collect::<Vec<_>>().join(",");
     let shape = format!("f32[{ones}]");
     let attributes = format!("lhs_contracting_dims={{{all}}}, rhs_contracting_dims={{{all}}}");
-    let found = find("f32[]", "dot", &[&shape, &shape], &attributes);
-    assert_eq!((dimensions(&found), found.flops), ((1, 1, 1, 1), 2));
+    let product = find("f32[]", "dot", &[&shape, &shape], &attributes);
+    assert_eq!((dimensions(&product), product.flops), ((1, 1, 1, 1), 2));
 }
 
 fn contractions(module: &Module) -> Vec<Contraction> {
@@ -248,7 +248,7 @@ fn every_dot_and_convolution_of_the_dumps_is_read() {
                 module.opcode(row),
                 Opcode::Dot | Opcode::Convolution | Opcode::RaggedDot | Opcode::ScaledDot
             );
-            let Some(found) = contraction(&module, row) else {
+            let Some(contraction) = contraction(&module, row) else {
                 assert!(
                     !is_one,
                     "{name}: {:?}",
@@ -257,13 +257,14 @@ fn every_dot_and_convolution_of_the_dumps_is_read() {
                 continue;
             };
             // Only convolutions over neighbourhoods skip anything.
-            let product = 2 * (found.batch * found.m * found.n * found.k) as i64;
-            match found.kind {
-                ContractionKind::Convolution => assert!(found.flops <= product),
+            let product =
+                2 * (contraction.batch * contraction.m * contraction.n * contraction.k) as i64;
+            match contraction.kind {
+                ContractionKind::Convolution => assert!(contraction.flops <= product),
                 ContractionKind::FusedAttention => {}
-                _ => assert_eq!(found.flops, product, "{name}"),
+                _ => assert_eq!(contraction.flops, product, "{name}"),
             }
-            *kinds.entry(found.kind.as_str()).or_insert(0) += 1;
+            *kinds.entry(contraction.kind.as_str()).or_insert(0) += 1;
         }
     }
     for kind in ["dot", "convolution_as_dot", "convolution", "gemm"] {
@@ -297,11 +298,11 @@ fn seed_documents() {
         ("002", 151, 631_360_192_512, ContractionKind::Gemm),
         ("003", 2, 8_589_934_592, ContractionKind::ConvolutionAsDot),
     ] {
-        let found = contractions(&reading::seed(&folder, prefix));
-        assert_eq!(found.len(), count, "{prefix}");
-        assert_eq!(found.iter().map(|one| one.flops).sum::<i64>(), total, "{prefix}");
-        assert!(found.iter().all(|one| one.kind == kind), "{prefix}");
+        let products = contractions(&reading::seed(&folder, prefix));
+        assert_eq!(products.len(), count, "{prefix}");
+        assert_eq!(products.iter().map(|product| product.flops).sum::<i64>(), total, "{prefix}");
+        assert!(products.iter().all(|product| product.kind == kind), "{prefix}");
     }
-    let found = contractions(&reading::seed(&folder, "003"));
-    assert!(found.iter().all(|one| one.flops == 4_294_967_296));
+    let products = contractions(&reading::seed(&folder, "003"));
+    assert!(products.iter().all(|product| product.flops == 4_294_967_296));
 }

@@ -15,8 +15,8 @@ fn analysed(module: &Module, options: Options) -> Memory {
     memory(module, &options).unwrap()
 }
 
-fn at<'a>(module: &'a Module, found: &Memory) -> &'a str {
-    std::str::from_utf8(module.instruction_name(found.peak_row().unwrap())).unwrap()
+fn at<'a>(module: &'a Module, memory: &Memory) -> &'a str {
+    std::str::from_utf8(module.instruction_name(memory.peak_row().unwrap())).unwrap()
 }
 
 #[test]
@@ -93,8 +93,12 @@ fn donated_parameters_and_aliases_that_contradict() {
     };
     let figures = |aliases: &str| {
         let module = read(&text(aliases));
-        let found = analysed(&module, Options::default());
-        (found.peak.bytes, found.doubts.contradictory_aliases, found.doubts.has_unreadable_aliases)
+        let memory = analysed(&module, Options::default());
+        (
+            memory.peak.bytes,
+            memory.doubts.contradictory_aliases,
+            memory.doubts.has_unreadable_aliases,
+        )
     };
     assert_eq!(figures(""), (844, 0, false));
     assert_eq!(figures(", input_output_alias={ {0}: (0, {}, may-alias) }"), (444, 0, false));
@@ -109,8 +113,8 @@ fn donated_parameters_and_aliases_that_contradict() {
 fn unscheduled_and_disordered_modules_say_so() {
     let module = read(&CHAIN.replace(", is_scheduled=true", ""));
     assert!(analysed(&module, Options::default()).doubts.is_unscheduled);
-    let found = analysed(&read(CHAIN), Options::default());
-    assert_eq!(found.doubts, hlofast::memory::Doubts::default());
+    let memory = analysed(&read(CHAIN), Options::default());
+    assert_eq!(memory.doubts, hlofast::memory::Doubts::default());
 }
 
 #[test]
@@ -125,8 +129,8 @@ ENTRY e {
     let module = read(text);
     assert_eq!(memory(&module, &Options::default()).unwrap_err(), MemoryError::TooLarge);
     let text = text.replace("2000000000,1000000000", "20000000000,1000000000");
-    let found = analysed(&read(&text), Options::default());
-    assert_eq!((found.peak.bytes, found.doubts.unknown_sizes), (0, vec![0, 1]));
+    let memory = analysed(&read(&text), Options::default());
+    assert_eq!((memory.peak.bytes, memory.doubts.unknown_sizes), (0, vec![0, 1]));
 }
 
 /// Tuples whose shapes are only implied: each line doubles the parts.
@@ -158,9 +162,9 @@ fn calls_that_double() {
         );
     }
     text += "ENTRY e {\n  p = f32[8] parameter(0)\n  ROOT r = f32[8] call(p), to_apply=f200\n}\n";
-    let found = analysed(&read(&text), Options::default());
-    assert_eq!(found.sequence().len(), 2 + 3 * 200 + 2);
-    assert_eq!(found.doubts.repeated_calls.len(), 200);
+    let memory = analysed(&read(&text), Options::default());
+    assert_eq!(memory.sequence().len(), 2 + 3 * 200 + 2);
+    assert_eq!(memory.doubts.repeated_calls.len(), 200);
 }
 
 /// A tuple of very many elements, handed through a loop, stays in proportion to the text.
@@ -185,10 +189,10 @@ fn a_wide_loop() {
          ENTRY e {{\n  p = ({types}) parameter(0)\n  \
          ROOT w = ({types}) while(p), condition=c, body=b\n}}\n"
     );
-    let found = analysed(&read(&text), Options::default());
-    assert_eq!(found.doubts.mismatched, 0);
+    let memory = analysed(&read(&text), Options::default());
+    assert_eq!(memory.doubts.mismatched, 0);
     let bytes = 32 * count as i64;
-    assert!(found.peak.bytes >= bytes && found.peak.bytes < 3 * bytes, "{}", found.peak.bytes);
+    assert!(memory.peak.bytes >= bytes && memory.peak.bytes < 3 * bytes, "{}", memory.peak.bytes);
 }
 
 /// Whatever the text, there is a figure or an error.
@@ -198,11 +202,11 @@ fn any_dump_has_a_figure() {
         let Ok(module) = reading::parse(&dump.bytes) else { continue };
         for rule in [Rule::Values, Rule::InPlace] {
             for space in [Space::One(0), Space::All] {
-                let found = memory(&module, &Options { rule, space, ..Options::default() });
-                let found = found.unwrap_or_else(|error| panic!("{}: {error}", dump.name));
-                assert_eq!(found.timeline.len(), found.sequence().len());
-                assert_eq!(found.doubts.mismatched, 0, "{}", dump.name);
-                assert!(found.timeline.iter().all(|bytes| *bytes >= 0), "{}", dump.name);
+                let memory = memory(&module, &Options { rule, space, ..Options::default() });
+                let memory = memory.unwrap_or_else(|error| panic!("{}: {error}", dump.name));
+                assert_eq!(memory.timeline.len(), memory.sequence().len());
+                assert_eq!(memory.doubts.mismatched, 0, "{}", dump.name);
+                assert!(memory.timeline.iter().all(|bytes| *bytes >= 0), "{}", dump.name);
             }
         }
     }
@@ -213,9 +217,9 @@ fn orders_hold_the_same_instructions() {
     for dump in reading::dumps() {
         let Ok(module) = reading::parse(&dump.bytes) else { continue };
         let sequence = |order| {
-            let found = analysed(&module, Options { order, ..Options::default() });
-            assert_eq!(found.doubts.disordered, 0, "{} {order:?}", dump.name);
-            let mut rows = found.sequence().to_vec();
+            let memory = analysed(&module, Options { order, ..Options::default() });
+            assert_eq!(memory.doubts.disordered, 0, "{} {order:?}", dump.name);
+            let mut rows = memory.sequence().to_vec();
             rows.sort_unstable();
             rows
         };
@@ -245,12 +249,12 @@ fn a_list_schedule_frees_memory_early() {
 
 fn classes(text: &str) -> Vec<(String, &'static str)> {
     let module = read(text);
-    let found = analysed(&module, Options::default());
+    let memory = analysed(&module, Options::default());
     let analyses = hlofast::Analyses::new(&module);
     let phases = &analyses.attribution().phase[..module.row_count()];
-    let classes = Classes::new(&module, &found, phases);
+    let classes = Classes::new(&module, &memory, phases);
     let name = |row| String::from_utf8_lossy(module.instruction_name(row)).into_owned();
-    let values = found.all_values(&module);
+    let values = memory.all_values(&module);
     values.iter().map(|value| (name(value.row), classes.of(value).as_str())).collect()
 }
 
@@ -281,8 +285,8 @@ ENTRY e {
   ROOT r = (f32[8,4], f32[8,4]) tuple(o, mu)
 }
 ";
-    let found = classes(text);
-    let of = |name: &str| found.iter().find(|entry| entry.0 == name).unwrap().1;
+    let classes = classes(text);
+    let of = |name: &str| classes.iter().find(|entry| entry.0 == name).unwrap().1;
     assert_eq!(of("w"), "parameter");
     assert_eq!(of("mu"), "optimizer_state");
     assert_eq!(of("c"), "constant");
@@ -297,10 +301,10 @@ ENTRY e {
 #[test]
 fn without_the_largest_buffer() {
     let module = read(CHAIN);
-    let found = analysed(&module, Options::default());
-    let largest = found.live_at(&module, found.peak.step).remove(0);
+    let memory = analysed(&module, Options::default());
+    let largest = memory.live_at(&module, memory.peak.step).remove(0);
     assert_eq!(largest.bytes, 400);
-    let next = found.peak_without(largest.buffer);
+    let next = memory.peak_without(largest.buffer);
     assert_eq!((next.step, next.bytes), (4, 604));
-    assert_eq!(found.peak_without(u32::MAX), found.peak);
+    assert_eq!(memory.peak_without(u32::MAX), memory.peak);
 }

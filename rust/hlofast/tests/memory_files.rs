@@ -94,8 +94,8 @@ fn an_edited_file_is_foreign() {
         ("memory-usage-report", "f32[256,64]", "f32[256,65]", "another module"),
     ];
     for (file, from, to, message) in edits {
-        let found = edited(file, from, to);
-        assert!(found.contains(message), "{file} {from}: {found}");
+        let refusal = edited(file, from, to);
+        assert!(refusal.contains(message), "{file} {from}: {refusal}");
     }
 }
 

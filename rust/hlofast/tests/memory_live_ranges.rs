@@ -48,7 +48,7 @@ fn xla_account(text: &str) -> Account {
     account
 }
 
-fn own_account(module: &Module, found: &Memory) -> Account {
+fn own_account(module: &Module, memory: &Memory) -> Account {
     let name = |value: &LiveValue| {
         let path: Vec<String> = value.path.iter().map(u32::to_string).collect();
         let name = String::from_utf8_lossy(module.instruction_name(value.row)).into_owned();
@@ -58,15 +58,15 @@ fn own_account(module: &Module, found: &Memory) -> Account {
         String::from_utf8_lossy(module.instruction_name(hlofast::ir::Row(*row))).into_owned()
     };
     Account {
-        sequence: found.sequence().iter().map(row_name).collect(),
-        ranges: found
+        sequence: memory.sequence().iter().map(row_name).collect(),
+        ranges: memory
             .all_values(module)
             .iter()
             .map(|value| (name(value), (value.first_step, value.last_step)))
             .collect(),
-        peak_step: found.peak.step,
-        live: found
-            .live_at(module, found.peak.step)
+        peak_step: memory.peak.step,
+        live: memory
+            .live_at(module, memory.peak.step)
             .iter()
             .map(|value| (name(value), value.bytes))
             .collect(),
@@ -75,13 +75,13 @@ fn own_account(module: &Module, found: &Memory) -> Account {
 
 fn programs() -> Vec<PathBuf> {
     let folder = reading::tests_folder().join("fixtures/live_ranges");
-    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.is_dir())
         .collect();
-    found.sort();
-    found
+    folders.sort();
+    folders
 }
 
 #[test]
@@ -92,12 +92,12 @@ fn every_range_is_the_one_of_xla() {
         let text = reading::read(&program.join("after_optimizations.txt.gz"));
         let module = reading::parse(&text).unwrap();
         let options = Options { rule: Rule::Values, space: Space::All, ..Options::default() };
-        let found = memory(&module, &options).unwrap();
+        let memory = memory(&module, &options).unwrap();
         let file = reading::read(&program.join("live-range.txt.gz"));
         let xla = xla_account(std::str::from_utf8(&file).unwrap());
         assert!(!xla.ranges.is_empty(), "{}", program.display());
-        assert_eq!(own_account(&module, &found), xla, "{}", program.display());
-        assert_eq!(found.peak.bytes, xla.live.values().sum::<i64>(), "{}", program.display());
+        assert_eq!(own_account(&module, &memory), xla, "{}", program.display());
+        assert_eq!(memory.peak.bytes, xla.live.values().sum::<i64>(), "{}", program.display());
     }
 }
 

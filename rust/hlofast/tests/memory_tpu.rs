@@ -9,7 +9,7 @@ use serde_json::Value;
 /// three kinds, and small programs.
 fn programs() -> Vec<(String, XlaAccount, Value)> {
     let folder = reading::tests_folder().join("fixtures");
-    let mut found = Vec::new();
+    let mut programs = Vec::new();
     let mut add = |name: String, text: &std::path::Path, figures: Value| {
         if name.contains("cpu") || figures.is_null() {
             return;
@@ -22,7 +22,7 @@ fn programs() -> Vec<(String, XlaAccount, Value)> {
             _ => None,
         };
         let account = xla_account(&module, tables).unwrap();
-        found.push((name, account, figures));
+        programs.push((name, account, figures));
     };
     for path in reading::files(&folder.join("dumps"), ".xla.json.gz") {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -41,7 +41,7 @@ fn programs() -> Vec<(String, XlaAccount, Value)> {
         let text = folder.join(format!("sharded/{name}.txt.gz"));
         add(name, &text, figures);
     }
-    found
+    programs
 }
 
 fn figure(figures: &Value, name: &str) -> i64 {

@@ -61,9 +61,9 @@ fn three_spellings_of_two_axes() {
 #[test]
 fn everything_is_said_apart_from_all_axes_that_have_devices() {
     let mesh = mesh("data=2,model=1");
-    let found = mesh.axes_of(&groups("{{1,0}}"));
+    let matched = mesh.axes_of(&groups("{{1,0}}"));
     let data = AxisPart { axis: 0, before: 1, size: 2 };
-    assert_eq!(found, AxisMatch::Axes { parts: vec![data], everything: true });
+    assert_eq!(matched, AxisMatch::Axes { parts: vec![data], everything: true });
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn a_billion_devices_cost_nothing() {
         .with_device_order(&DeviceOrder::Iota(odd))
         .unwrap();
     let text = format!("[2,{}]<=[{}]", 3u64 << 39, 3u64 << 40);
-    let found = odd.axes_of(&groups(&text));
-    assert_eq!(found, AxisMatch::NoSubset(Mismatch::TooLarge));
+    let matched = odd.axes_of(&groups(&text));
+    assert_eq!(matched, AxisMatch::NoSubset(Mismatch::TooLarge));
 }
 
 #[test]
@@ -243,10 +243,10 @@ fn meshes_that_cannot_be() {
 }
 
 fn permute(mesh: &Mesh, pairs: &[(i64, i64)]) -> String {
-    let found = mesh.permute_of(pairs, GroupMode::CrossPartition, &devices(mesh.device_count()));
-    let complete = matches!(found, PermuteMatch::Shift { complete: true, .. });
+    let matched = mesh.permute_of(pairs, GroupMode::CrossPartition, &devices(mesh.device_count()));
+    let complete = matches!(matched, PermuteMatch::Shift { complete: true, .. });
     let end = if complete { " complete" } else { "" };
-    mesh.permute_text(&found) + end
+    mesh.permute_text(&matched) + end
 }
 
 #[test]
@@ -467,17 +467,17 @@ proptest! {
         let along = mesh.groups_along(&case.parts).unwrap();
         prop_assert_eq!(along.expand(100_000).unwrap(), sorted.clone());
         for text in &spellings {
-            let found = groups(text);
-            prop_assert_eq!(found.expand(100_000).unwrap(), sorted.clone(), "{}", text);
-            prop_assert_eq!(mesh.axes_of(&found), expected.clone(), "{}", text);
+            let groups = groups(text);
+            prop_assert_eq!(groups.expand(100_000).unwrap(), sorted.clone(), "{}", text);
+            prop_assert_eq!(mesh.axes_of(&groups), expected.clone(), "{}", text);
             if !matches!(case.order, Order::List(_)) {
-                prop_assert_eq!(&found, &first, "{}", text);
-                prop_assert_eq!(found.to_text(), first.to_text(), "{}", text);
+                prop_assert_eq!(&groups, &first, "{}", text);
+                prop_assert_eq!(groups.to_text(), first.to_text(), "{}", text);
             }
             // The printed text denotes the same groups.
-            if found.device_count() > Some(1) {
-                let again = groups_in(&found.to_text(), GroupMode::FlattenedId, &devices(mesh.device_count()));
-                prop_assert_eq!(again.expand(100_000).unwrap(), sorted.clone(), "{}", found.to_text());
+            if groups.device_count() > Some(1) {
+                let again = groups_in(&groups.to_text(), GroupMode::FlattenedId, &devices(mesh.device_count()));
+                prop_assert_eq!(again.expand(100_000).unwrap(), sorted.clone(), "{}", groups.to_text());
             }
         }
     }
@@ -499,8 +499,8 @@ proptest! {
             let words: Vec<String> = group.iter().map(i64::to_string).collect();
             format!("{{{}}}", words.join(","))
         }).collect();
-        let found = groups(&format!("{{{}}}", lists.join(",")));
-        let expanded = found.expand(8).unwrap();
+        let groups = groups(&format!("{{{}}}", lists.join(",")));
+        let expanded = groups.expand(8).unwrap();
         let part = |axis, before, size| AxisPart { axis, before, size };
         let b = [vec![], vec![part(1, 1, 2)], vec![part(1, 2, 2)], vec![part(1, 1, 4)]];
         let a = [vec![], vec![part(0, 1, 2)]];
@@ -510,7 +510,7 @@ proptest! {
                 expected = Some(parts);
             }
         }
-        match (mesh.axes_of(&found), expected) {
+        match (mesh.axes_of(&groups), expected) {
             (AxisMatch::Nothing, Some(parts)) => prop_assert!(parts.is_empty()),
             (AxisMatch::Axes { parts, .. }, Some(expected)) => prop_assert_eq!(parts, expected),
             (AxisMatch::NoSubset(_), None) => {}
@@ -531,11 +531,11 @@ proptest! {
             let target = position - coordinate * stride + (coordinate + by) % size * stride;
             (mesh.device(position).unwrap() as i64, mesh.device(target).unwrap() as i64)
         }).collect();
-        let found = mesh.permute_of(&pairs, GroupMode::CrossPartition, &devices(mesh.device_count()));
+        let matched = mesh.permute_of(&pairs, GroupMode::CrossPartition, &devices(mesh.device_count()));
         let signed = if by > size / 2 { by as i64 - size as i64 } else { by as i64 };
         let parts = vec![AxisPart { axis, before: 1, size }];
         prop_assert_eq!(
-            found,
+            matched,
             PermuteMatch::Shift { parts, by: signed, wraps: true, complete: true }
         );
     }
@@ -556,9 +556,9 @@ proptest! {
         let mesh = Mesh::parse("a=2,b=4").unwrap();
         for context in [GroupContext::default(), devices(u64::MAX), devices(8)] {
             for mode in [GroupMode::CrossReplica, GroupMode::CrossReplicaAndPartition, GroupMode::FlattenedId] {
-                let found = groups_in(&text, mode, &context);
-                let _ = (mesh.axes_of(&found), found.to_text(), found.span(hosts), found.expand(1000));
-                let _ = (found.group_count(), found.device_count(), found.is_everyone());
+                let groups = groups_in(&text, mode, &context);
+                let _ = (mesh.axes_of(&groups), groups.to_text(), groups.span(hosts), groups.expand(1000));
+                let _ = (groups.group_count(), groups.device_count(), groups.is_everyone());
             }
         }
     }

@@ -15,9 +15,15 @@ fn derived(text: &str) -> Option<DerivedMesh> {
 
 /// (mesh, source, invented names, evidence, ignored)
 fn facts(text: &str) -> Option<(String, &'static str, bool, u64, u64)> {
-    let found = derived(text)?;
-    let source = found.source.as_str();
-    Some((found.mesh.to_text(), source, found.invented_names, found.evidence, found.ignored))
+    let derived = derived(text)?;
+    let source = derived.source.as_str();
+    Some((
+        derived.mesh.to_text(),
+        source,
+        derived.invented_names,
+        derived.evidence,
+        derived.ignored,
+    ))
 }
 
 fn parameters(shardings: &[&str]) -> String {
@@ -60,9 +66,9 @@ fn common_refinement() {
 #[test]
 fn an_order_without_arithmetic_is_kept() {
     let text = parameters(&["{devices=[2,4]0,1,3,2,6,7,5,4}"]);
-    let found = derived(&text).unwrap();
+    let derived = derived(&text).unwrap();
     assert_eq!(
-        (found.mesh.to_text().as_str(), found.mesh.device(2)),
+        (derived.mesh.to_text().as_str(), derived.mesh.device(2)),
         ("axis_0=2,axis_1=4", Some(3))
     );
 }
@@ -74,8 +80,8 @@ fn names_come_first() {
     let expected = ("data=2,model=8".to_owned(), "named_shardings", false, 2, 1);
     assert_eq!(facts(&text), Some(expected));
     let permuted = "{mesh['a'=2,'b'=8], device_ids=([8,2]T(1,0)), [{'a'}, {}]}";
-    let found = derived(&parameters(&[permuted])).unwrap();
-    assert_eq!((found.mesh.device(1), found.source), (Some(2), MeshSource::NamedShardings));
+    let derived = derived(&parameters(&[permuted])).unwrap();
+    assert_eq!((derived.mesh.device(1), derived.source), (Some(2), MeshSource::NamedShardings));
     assert_eq!(facts(&parameters(&["{maximal_mesh[device_id=1]}", "{replicated}"])), None);
 }
 
@@ -88,8 +94,8 @@ fn shardy_meshes_of_the_header() {
         )
     };
     let expected = |text: &str| Some((text.to_owned(), "shardy_meshes", false, 1, 0));
-    let one = header("{mesh = #sdy.mesh<[\"data\"=2, \"model\"=4]>}");
-    assert_eq!(facts(&one), expected("data=2,model=4"));
+    let single = header("{mesh = #sdy.mesh<[\"data\"=2, \"model\"=4]>}");
+    assert_eq!(facts(&single), expected("data=2,model=4"));
     let quoted = header("\"{mesh = #sdy.mesh<[\\\"da,ta\\\"=2]>}\"");
     assert_eq!(facts(&quoted), expected("da,ta=2"));
     let ordered = header("{mesh = #sdy.mesh<[\"a\"=2, \"b\"=2], device_ids=[0, 2, 1, 3]>}");
@@ -148,8 +154,8 @@ fn one_axis_is_cut_by_groups() {
         )
     };
     let fact = |mesh: &str, source| Some((mesh.to_owned(), source, true, 1, 0));
-    let found = facts(&text("{{0,1,2,3},{4,5,6,7}}", 8));
-    assert_eq!(found, fact("axis_0=2,axis_1=4", "replica_groups"));
+    let cut = facts(&text("{{0,1,2,3},{4,5,6,7}}", 8));
+    assert_eq!(cut, fact("axis_0=2,axis_1=4", "replica_groups"));
     assert_eq!(facts(&text("[1,8]<=[8]", 8)), fact("axis_0=8", "entry_shardings"));
     // Over a different number of devices than the parameters.
     assert_eq!(facts(&text("{{0,1},{2,3}}", 8)), fact("axis_0=8", "entry_shardings"));

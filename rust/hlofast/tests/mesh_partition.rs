@@ -224,8 +224,8 @@ impl Case {
         for position in 0..self.sizes.iter().product() {
             for (i, dimension) in spec.dimensions.iter().enumerate() {
                 let expected = self.coordinate(&self.used(Use::Dimension(i)), position);
-                let found = self.coordinate(&dimension.axes, position);
-                prop_assert_eq!(found, expected, "{} at {}", text, position);
+                let coordinate = self.coordinate(&dimension.axes, position);
+                prop_assert_eq!(coordinate, expected, "{} at {}", text, position);
             }
         }
         let size = |parts: &[AxisPart]| parts.iter().map(|part| part.size).product::<u64>();
@@ -248,8 +248,8 @@ proptest! {
     fn tiles_and_names_give_the_same_tiles(case in case()) {
         let mesh = case.mesh();
         for text in [case.tiles(), case.named()] {
-            let found = sharding(&text);
-            let spec = mesh.partition_spec(&found.leaves()[0]);
+            let sharding = sharding(&text);
+            let spec = mesh.partition_spec(&sharding.leaves()[0]);
             prop_assert!(spec.is_ok(), "{}: {:?}", text, spec);
             case.check(&spec.unwrap(), &text)?;
         }

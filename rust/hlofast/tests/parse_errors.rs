@@ -98,9 +98,9 @@ fn errors_say_what_and_where() {
             }
         };
         let place = ErrorPlace::new(&Source::from_slice(text.as_bytes()), &error);
-        let found = (error.kind(), place.line, place.column);
-        if found != (*kind, *line, *column) || !error.message().contains(message) {
-            wrong.push(format!("{kind:?}: {found:?} {:?} for {text:?}", error.message()));
+        let actual = (error.kind(), place.line, place.column);
+        if actual != (*kind, *line, *column) || !error.message().contains(message) {
+            wrong.push(format!("{kind:?}: {actual:?} {:?} for {text:?}", error.message()));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));

@@ -76,19 +76,19 @@ fn every_dump_is_what_xla_sees() {
         for computation in module.computations().iter().filter(|c| !c.is_implicit) {
             let name = text(module.bytes(computation.name));
             let Some(known) = xla.get(&name) else { panic!("{}: {name} is not XLA's", dump.name) };
-            let mut found = ours[&name].clone();
+            let mut own = ours[&name].clone();
             // Rows that only the text's short forms imply have names of our own.
             let implied = computation.rows().filter(|row| {
                 let flags = module.flags(Row(*row));
                 flags & Flags::IMPLICIT != 0
             });
             for row in implied {
-                found.remove(&text(module.instruction_name(Row(row))));
+                own.remove(&text(module.instruction_name(Row(row))));
             }
-            for (instruction, facts) in &found {
+            for (instruction, facts) in &own {
                 assert_eq!(Some(facts), known.get(instruction), "{}: {instruction}", dump.name);
             }
-            instructions += found.len();
+            instructions += own.len();
             assert_eq!(computation.rows().len(), known.len(), "{}: {name}", dump.name);
         }
         let written = |name: &String| {

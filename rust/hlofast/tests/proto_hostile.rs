@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 fn text(message: &Message) -> Result<String, ParseError> {
-    to_text(&message.0).map(|found| String::from_utf8(found.text).unwrap())
+    to_text(&message.0).map(|translation| String::from_utf8(translation.text).unwrap())
 }
 
 #[track_caller]
@@ -98,8 +98,8 @@ fn schedules_that_do_not_fit() {
 #[test]
 fn shapes_and_literals_that_do_not_fit() {
     let constant = |shape: Message, literal: Message| {
-        let one = Message::new().bytes(1, "c").bytes(2, "constant").bytes(3, shape);
-        module(0, &[computation(0, "e", 0, &[one.bytes(8, literal)])])
+        let instruction = Message::new().bytes(1, "c").bytes(2, "constant").bytes(3, shape);
+        module(0, &[computation(0, "e", 0, &[instruction.bytes(8, literal)])])
     };
     let array = |sizes: &[i64]| Message::new().number(2, 4).packed(3, sizes);
     let huge = array(&[1 << 40, 1 << 40]);
@@ -127,8 +127,9 @@ fn literals_are_whole_and_stand_in_memory_order() {
     };
     let text_of = |order: &[i64], values: &[i64]| {
         let literal = Message::new().bytes(1, shape(order)).packed(4, values);
-        let one = Message::new().bytes(1, "c").bytes(2, "constant").bytes(3, shape(&[1, 0]));
-        text(&module(0, &[computation(0, "e", 0, &[one.bytes(8, literal)])])).unwrap()
+        let instruction =
+            Message::new().bytes(1, "c").bytes(2, "constant").bytes(3, shape(&[1, 0]));
+        text(&module(0, &[computation(0, "e", 0, &[instruction.bytes(8, literal)])])).unwrap()
     };
     let rows = "constant({ { 1, 2, 3, 4, 5, 6 }, { -1, -2, -3, -4, -5, -6 } })";
     let by_row = [1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6];
@@ -230,9 +231,9 @@ proptest! {
 
     #[test]
     fn any_bytes_inside_a_module(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let one = instruction(0, "p", "parameter");
-        let broken = Message([one.0.clone(), bytes.clone()].concat());
-        let _ = text(&module(0, &[computation(0, "e", 0, &[one, broken])]));
+        let parameter = instruction(0, "p", "parameter");
+        let broken = Message([parameter.0.clone(), bytes.clone()].concat());
+        let _ = text(&module(0, &[computation(0, "e", 0, &[parameter, broken])]));
         let _ = to_text(&bytes);
         let _ = to_text(&module(0, &[Message(bytes)]).0);
     }

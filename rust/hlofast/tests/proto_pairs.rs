@@ -81,7 +81,10 @@ fn assert_equal(own: &Module, theirs: &Module, what: &str) {
         assert_eq!(shape(own), shape(theirs), "{what} {name}");
         let attributes = |module: &Module| -> Vec<(String, String)> {
             let text = |span| String::from_utf8_lossy(module.bytes(span)).into_owned();
-            module.attributes(row).map(|one| (text(one.key), text(one.value))).collect()
+            module
+                .attributes(row)
+                .map(|attribute| (text(attribute.key), text(attribute.value)))
+                .collect()
         };
         let (mut a, mut b) = (attributes(own), attributes(theirs));
         a.sort();
@@ -122,14 +125,14 @@ fn every_probe_that_xla_accepts() {
 /// The protos among the fixtures, each beside its text.
 fn dumped() -> Vec<(PathBuf, PathBuf)> {
     let folder = reading::tests_folder().join("fixtures/dump_folders");
-    let mut found = Vec::new();
+    let mut pairs = Vec::new();
     for backend in ["cpu", "tpu"] {
         for proto in reading::files(&folder.join(backend), ".hlo.pb.gz") {
             let text = proto.to_string_lossy().replace(".hlo.pb.gz", ".txt.gz");
-            found.push((proto, PathBuf::from(text)));
+            pairs.push((proto, PathBuf::from(text)));
         }
     }
-    found
+    pairs
 }
 
 #[test]

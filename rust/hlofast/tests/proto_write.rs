@@ -28,7 +28,7 @@ fn without(module: &Module, keys: &[&str]) -> Module {
     out.extend_from_slice(module.name());
     for (key, value) in &module.header().attributes {
         let (key, value) = (module.bytes(*key), module.bytes(*value));
-        if !keys.iter().any(|one| one.as_bytes() == key) {
+        if !keys.iter().any(|left_out| left_out.as_bytes() == key) {
             out.extend_from_slice(&[b", ", key, b"=", value].concat());
         }
     }
@@ -199,9 +199,9 @@ fn every_module_of_the_fixtures() {
     ] {
         for path in reading::files(&folder.join(name), suffix) {
             let bytes = Arc::new(std::fs::read(&path).unwrap());
-            let found = hlofast::text::open(bytes, &OpenOptions::default()).unwrap();
+            let modules = hlofast::text::open(bytes, &OpenOptions::default()).unwrap();
             let name = path.display().to_string();
-            named.extend(found.into_iter().map(|found| (name.clone(), found.source)));
+            named.extend(modules.into_iter().map(|module| (name.clone(), module.source)));
         }
     }
     for (name, source) in named {
@@ -275,8 +275,8 @@ fn refused(text: &str, place: (u64, u64), kind: ErrorKind, message: &str) {
     let error = proto::from_module(&module).unwrap_err();
     assert!(error.message().contains(message), "{error}");
     assert_eq!(error.kind(), kind, "{error}");
-    let found = ErrorPlace::new(module.source(), &error);
-    assert_eq!((found.line, found.column), place, "{error}");
+    let actual = ErrorPlace::new(module.source(), &error);
+    assert_eq!((actual.line, actual.column), place, "{error}");
 }
 
 /// A module whose one instruction behind `p = f32[4]` is `line`, on line 5.
@@ -380,8 +380,8 @@ fn slices_of_a_permutation_stay_apart() {
         let written = proto::from_module(&module).unwrap();
         let again = module_of_proto(written.bytes).unwrap();
         let root = Row(again.computation(again.entry()).root);
-        let found = again.bytes(again.attribute(root, "slice_sizes").unwrap());
-        assert_eq!(String::from_utf8_lossy(found), sizes);
+        let read_back = again.bytes(again.attribute(root, "slice_sizes").unwrap());
+        assert_eq!(String::from_utf8_lossy(read_back), sizes);
         assert!(data == tuple || written.left_out.is_empty());
     }
 }

@@ -101,11 +101,11 @@ fn a_late_user_behind_a_barrier_gets_a_copy() {
         let reported = behind_barrier("{1,0}", named);
         let plan = reported.planned(&by(Rule::InPlace));
         check(&reported, &plan, Rule::InPlace);
-        let found = entry(&reported, &plan, "gather");
-        assert_eq!(found.refusal, None, "{named}");
-        assert_eq!(found.chosen, Some(0), "{named}");
-        assert!(found.is_alive);
-        assert_eq!(found.candidate.kept_instead, 0, "the shard is a parameter");
+        let gather = entry(&reported, &plan, "gather");
+        assert_eq!(gather.refusal, None, "{named}");
+        assert_eq!(gather.chosen, Some(0), "{named}");
+        assert!(gather.is_alive);
+        assert_eq!(gather.candidate.kept_instead, 0, "the shard is a parameter");
         // While the seed is used, the gathered array is not there.
         assert_eq!(plan.before - plan.after(), 512 * 128 * 4, "{named}");
         let text = String::from_utf8_lossy(plan.rewritten.as_ref().unwrap().module.text());
@@ -133,10 +133,10 @@ fn what_is_not_in_main_memory_saves_none_of_it() {
         let reported = Reported::new(parse(text.join("\n").as_bytes()));
         let plan = reported.planned(&by(Rule::InPlace));
         check(&reported, &plan, Rule::InPlace);
-        let found = entry(&reported, &plan, "gather");
-        assert_eq!(found.no_saving, Some(reason));
-        assert_eq!(found.peak, Some(plan.before));
-        assert!(plan.rewritten.is_none() && !found.is_alive);
+        let gather = entry(&reported, &plan, "gather");
+        assert_eq!(gather.no_saving, Some(reason));
+        assert_eq!(gather.peak, Some(plan.before));
+        assert!(plan.rewritten.is_none() && !gather.is_alive);
     }
 }
 
@@ -191,10 +191,10 @@ fn a_gather_that_fusions_start_and_end_is_repeated_as_a_plain_one() {
     for rule in RULES {
         let plan = reported.planned(&by(rule));
         check(&reported, &plan, rule);
-        let found = entry(&reported, &plan, "gathered");
-        assert_eq!((found.refusal.as_deref(), found.chosen), (None, Some(0)), "{rule:?}");
-        assert_eq!(found.price.wire_bytes, Some(7 * 64 * 128 * 4));
-        assert_eq!(found.price.bytes, Some((64 + 512) * 128 * 4));
+        let gathered = entry(&reported, &plan, "gathered");
+        assert_eq!((gathered.refusal.as_deref(), gathered.chosen), (None, Some(0)), "{rule:?}");
+        assert_eq!(gathered.price.wire_bytes, Some(7 * 64 * 128 * 4));
+        assert_eq!(gathered.price.bytes, Some((64 + 512) * 128 * 4));
         let text = String::from_utf8_lossy(plan.rewritten.as_ref().unwrap().module.text());
         assert!(
             text.contains("%gathered.remat = f32[512,128]{1,0:T(8,128)} all-gather("),
@@ -207,10 +207,10 @@ fn a_gather_that_fusions_start_and_end_is_repeated_as_a_plain_one() {
 fn what_is_still_being_gathered_is_refused_with_a_reason() {
     let reported = in_flight(FORWARD, BACKWARD);
     let residuals = reported.remat().residuals.iter().filter(|residual| residual.is_in_flight);
-    let found: Vec<_> = residuals.collect();
-    assert_eq!(found.len(), 1);
-    assert_eq!(reported.name(found[0].source), "g");
-    assert_eq!(found[0].bytes, 512 * 128 * 4);
+    let residuals: Vec<_> = residuals.collect();
+    assert_eq!(residuals.len(), 1);
+    assert_eq!(reported.name(residuals[0].source), "g");
+    assert_eq!(residuals[0].bytes, 512 * 128 * 4);
     let plan = reported.planned(&by(Rule::InPlace));
     check(&reported, &plan, Rule::InPlace);
     let reason = entry(&reported, &plan, "starting").refusal.as_deref();
@@ -319,7 +319,10 @@ fn plans_hold_for_random_training_steps() {
             for copy in &rewritten.copies {
                 let row = again.row(std::str::from_utf8(&copy.name).unwrap());
                 assert!(again.remat().recomputed.iter().any(|entry| entry.row == row), "{text}");
-                assert!(again.remat().residuals.iter().all(|one| one.place.row != row), "{text}");
+                assert!(
+                    again.remat().residuals.iter().all(|residual| residual.place.row != row),
+                    "{text}"
+                );
             }
         }
     }

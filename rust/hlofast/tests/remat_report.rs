@@ -61,7 +61,7 @@ fn fates(reported: &Reported) -> Vec<(String, GatherFate)> {
 
 #[test]
 fn names_tell_what_the_program_and_what_the_compiler_repeats() {
-    let found = reported(
+    let reported = reported(
         "%x = f32[8,4]{1,0} parameter(0)
          %a = f32[8,4]{1,0} sine(%x) F
          %b = f32[8,4]{1,0} cosine(%a) F
@@ -77,30 +77,30 @@ fn names_tell_what_the_program_and_what_the_compiler_repeats() {
         ("a.remat", RecomputedBy::Compiler),
         ("c.remat2", RecomputedBy::Compiler),
     ];
-    assert_eq!(recomputed(&found), expected.map(|(name, by)| (name.to_owned(), by)));
-    assert!(found.remat().recomputed.iter().all(|entry| entry.executions == Some(1)));
-    assert_eq!(found.remat().instructions[Phase::Recompute as usize], 2);
+    assert_eq!(recomputed(&reported), expected.map(|(name, by)| (name.to_owned(), by)));
+    assert!(reported.remat().recomputed.iter().all(|entry| entry.executions == Some(1)));
+    assert_eq!(reported.remat().instructions[Phase::Recompute as usize], 2);
     // A copy of backward work is backward work.
-    assert_eq!(phase(&found, "c.remat2"), Phase::Backward);
+    assert_eq!(phase(&reported, "c.remat2"), Phase::Backward);
 }
 
 #[test]
 fn without_names_twins_tell() {
-    let found = reported(
+    let reported = reported(
         "%x = f32[8,4]{1,0} parameter(0)
          %a = f32[8,4]{1,0} fusion(%x), kind=kLoop, calls=%squares F
          %b = f32[8,4]{1,0} cosine(%a) F
          %again = f32[8,4]{1,0} fusion(%x), kind=kLoop, calls=%squares B
          ROOT %c = f32[8,4]{1,0} add(%again, %b) B",
     );
-    assert_eq!(recomputed(&found), [("again".to_owned(), RecomputedBy::Twin)]);
-    assert_eq!(found.remat().recomputed[0].twin, Some(found.row("a")));
+    assert_eq!(recomputed(&reported), [("again".to_owned(), RecomputedBy::Twin)]);
+    assert_eq!(reported.remat().recomputed[0].twin, Some(reported.row("a")));
 }
 
 /// A compiler's copy has its original's name; its users say when it runs.
 #[test]
 fn a_copy_that_only_backward_work_uses_is_recomputed_work() {
-    let found = reported(
+    let reported = reported(
         "%x = f32[8,4]{1,0} parameter(0)
          %shard = f32[2,4]{1,0} parameter(1)
          %a = f32[8,4]{1,0} fusion(%x), kind=kLoop, calls=%squares F
@@ -119,19 +119,19 @@ fn a_copy_that_only_backward_work_uses_is_recomputed_work() {
          %d = f32[8,4]{1,0} add(%late, %start) B
          ROOT %e = f32[8,4]{1,0} multiply(%d, %both.remat) B",
     );
-    assert_eq!(phase(&found, "near.remat"), Phase::Forward);
-    assert_eq!(phase(&found, "both.remat"), Phase::Forward, "forward work uses it too");
-    assert_eq!(phase(&found, "g.remat"), Phase::Recompute);
-    assert_eq!(phase(&found, "nameless.remat3"), Phase::Recompute);
+    assert_eq!(phase(&reported, "near.remat"), Phase::Forward);
+    assert_eq!(phase(&reported, "both.remat"), Phase::Forward, "forward work uses it too");
+    assert_eq!(phase(&reported, "g.remat"), Phase::Recompute);
+    assert_eq!(phase(&reported, "nameless.remat3"), Phase::Recompute);
     assert_eq!(
-        fates(&found),
+        fates(&reported),
         [("g".to_owned(), GatherFate::Forward), ("g.remat".to_owned(), GatherFate::Recomputed)]
     );
     // Copies are not kept for anything; what both passes use is.
-    let names: Vec<String> = kept(&found).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = kept(&reported).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["both.remat", "next"]);
-    assert!(recomputed(&found).iter().all(|(_, by)| *by == RecomputedBy::Compiler));
-    assert_eq!(recomputed(&found).len(), 4);
+    assert!(recomputed(&reported).iter().all(|(_, by)| *by == RecomputedBy::Compiler));
+    assert_eq!(recomputed(&reported).len(), 4);
 }
 
 #[test]
@@ -158,21 +158,21 @@ ENTRY %e {{
 }}
 "
     );
-    let found = Reported::new(parse(text.as_bytes()));
-    assert_eq!(phase(&found, "square"), Phase::Forward);
-    assert_eq!(phase(&found, "square.again"), Phase::Recompute);
-    let again = found.cost().flops[found.row("square.again").0 as usize];
+    let reported = Reported::new(parse(text.as_bytes()));
+    assert_eq!(phase(&reported, "square"), Phase::Forward);
+    assert_eq!(phase(&reported, "square.again"), Phase::Recompute);
+    let again = reported.cost().flops[reported.row("square.again").0 as usize];
     assert_eq!(again, 32);
     // Both computations shared: it is what it was.
     let shared = text.replace("calls=%squares.remat", "calls=%squares");
-    let found = Reported::new(parse(shared.as_bytes()));
-    assert_eq!(phase(&found, "square"), Phase::Forward);
-    assert_eq!(phase(&found, "a.remat"), Phase::Recompute);
+    let reported = Reported::new(parse(shared.as_bytes()));
+    assert_eq!(phase(&reported, "square"), Phase::Forward);
+    assert_eq!(phase(&reported, "a.remat"), Phase::Recompute);
 }
 
 #[test]
 fn residuals_are_told_apart() {
-    let found = reported(
+    let reported = reported(
         "%x = f32[8,4]{1,0} parameter(0)
          %weight = bf16[8,4]{1,0} parameter(1)
          %shard = f32[2,4]{1,0} parameter(2)
@@ -196,13 +196,13 @@ fn residuals_are_told_apart() {
         ("sequence", ResidualKind::GatheredActivation),
         ("y", ResidualKind::Activation),
     ];
-    assert_eq!(kept(&found), expected.map(|(name, kind)| (name.to_owned(), kind)));
-    let wide = &found.remat().residuals[0];
+    assert_eq!(kept(&reported), expected.map(|(name, kind)| (name.to_owned(), kind)));
+    let wide = &reported.remat().residuals[0];
     assert_eq!(wide.widened_from.map(|from| from.as_str()), Some("bf16"));
-    assert_eq!(found.name(wide.source), "weight");
-    assert_eq!((found.name(wide.uses.0), wide.bytes), ("d1".to_owned(), 128));
+    assert_eq!(reported.name(wide.source), "weight");
+    assert_eq!((reported.name(wide.uses.0), wide.bytes), ("d1".to_owned(), 128));
     assert_eq!(
-        fates(&found),
+        fates(&reported),
         [
             ("whole", GatherFate::Kept),
             ("sequence", GatherFate::Kept),
@@ -210,20 +210,20 @@ fn residuals_are_told_apart() {
         ]
         .map(|(name, fate)| (name.to_owned(), fate))
     );
-    let report = found.remat();
-    let kept_weights = report.gathers_of(found.collectives(), Moved::Weight, GatherFate::Kept);
+    let report = reported.remat();
+    let kept_weights = report.gathers_of(reported.collectives(), Moved::Weight, GatherFate::Kept);
     assert_eq!(kept_weights.count(), 1);
     assert!(!report.has_no_forward());
 }
 
 #[test]
 fn without_backward_work_nothing_is_kept_and_nothing_repeated() {
-    let found = reported(
+    let reported = reported(
         "%x = f32[8,4]{1,0} parameter(0)
          %a.remat = f32[8,4]{1,0} sine(%x) F
          ROOT %b = f32[8,4]{1,0} cosine(%a.remat) F",
     );
-    assert!(found.remat().residuals.is_empty() && found.remat().gathers.is_empty());
-    assert_eq!(phase(&found, "a.remat"), Phase::Forward);
-    assert_eq!(recomputed(&found), [("a.remat".to_owned(), RecomputedBy::Compiler)]);
+    assert!(reported.remat().residuals.is_empty() && reported.remat().gathers.is_empty());
+    assert_eq!(phase(&reported, "a.remat"), Phase::Forward);
+    assert_eq!(recomputed(&reported), [("a.remat".to_owned(), RecomputedBy::Compiler)]);
 }

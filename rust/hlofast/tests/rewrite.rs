@@ -330,8 +330,8 @@ ENTRY %e {
         ("fusion", ("all", 3), "%fusion: it gives different numbers each time"),
         ("start", ("done", 0), "%start: it is only the start of an asynchronous operation"),
     ];
-    for (producer, one, expected) in cases {
-        assert_eq!(reason(&module, for_users(&module, producer, &[], &[one])), expected);
+    for (producer, reader, expected) in cases {
+        assert_eq!(reason(&module, for_users(&module, producer, &[], &[reader])), expected);
     }
 }
 
@@ -381,13 +381,13 @@ ENTRY %e {
         // A loop's state, which the next iteration's has replaced.
         ("wide", ("product", 1), "%carry: %next takes its memory before a copy could read it"),
     ];
-    for (producer, one, expected) in cases {
-        assert_eq!(reason(&module, for_users(&module, producer, &[], &[one])), expected);
+    for (producer, reader, expected) in cases {
+        assert_eq!(reason(&module, for_users(&module, producer, &[], &[reader])), expected);
     }
     // Without a schedule copies are inserted later, and nothing is in the way.
     let loose = parse(text.replace(", is_scheduled=true", "").as_bytes());
-    for (producer, one, _) in cases {
-        rewritten(&loose, &[for_users(&loose, producer, &[], &[one])]);
+    for (producer, reader, _) in cases {
+        rewritten(&loose, &[for_users(&loose, producer, &[], &[reader])]);
     }
 }
 

@@ -99,8 +99,8 @@ fn barriers_of_nothing_else_go() {
   %barrier = (f32[8,4]{1,0}) opt-barrier(%inputs)
   %kept = f32[8,4]{1,0} get-tuple-element(%barrier), index=0
   %middle = f32[8,4]{1,0} sine(%early)";
-    let one = module(body, "f32[8,4]{1,0} multiply(%kept, %middle)");
-    let after = checked(&one, &[gather_for(&one, &[("root", 0)])]);
+    let single = module(body, "f32[8,4]{1,0} multiply(%kept, %middle)");
+    let after = checked(&single, &[gather_for(&single, &[("root", 0)])]);
     assert!(!is_there(&after, "inputs") && !is_there(&after, "barrier"));
     // An array by itself.
     let body = "  %barrier = f32[8,4]{1,0} opt-barrier(%gather)
@@ -221,11 +221,11 @@ fn random_text(random: &mut Random, count: usize) -> String {
     let mut arrays = vec!["v0".to_owned(), "v1".to_owned()];
     let (a, pair) = ("f32[8]{0}", "(f32[8]{0}, f32[8]{0})");
     for number in 2..count {
-        let mut one = || {
+        let mut pick = || {
             let far = random.below(arrays.len()).min(random.below(arrays.len()));
             arrays[arrays.len() - 1 - far].clone()
         };
-        let (x, y, z) = (one(), one(), one());
+        let (x, y, z) = (pick(), pick(), pick());
         let name = format!("v{number}");
         match random.below(6) {
             0 => writeln!(text, "  %{name} = {a} opt-barrier(%{x})").unwrap(),
@@ -259,7 +259,7 @@ fn random_text(random: &mut Random, count: usize) -> String {
 
 /// What reads the value of `producer`, directly and behind barriers.
 fn reads(module: &Module, producer: Row) -> Vec<Use> {
-    let mut found = Vec::new();
+    let mut uses = Vec::new();
     let mut pending = vec![(producer, Vec::new())];
     while let Some((row, path)) = pending.pop() {
         for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
@@ -278,12 +278,12 @@ fn reads(module: &Module, producer: Row) -> Vec<Use> {
                             pending.push((user, path));
                         }
                     }
-                    _ => found.push(Use { user, operand }),
+                    _ => uses.push(Use { user, operand }),
                 }
             }
         }
     }
-    found
+    uses
 }
 
 #[test]
@@ -301,18 +301,18 @@ fn random_barriers_compute_the_same_after_rewriting() {
             if random.below(2) == 0 {
                 uses.retain(|_| random.below(3) > 0);
             }
-            let one = Recompute::ForUsers { producer: row, chain: Vec::new(), uses };
-            let result = rewrite(&module, std::slice::from_ref(&one));
+            let recompute = Recompute::ForUsers { producer: row, chain: Vec::new(), uses };
+            let result = rewrite(&module, std::slice::from_ref(&recompute));
             assert!(!matches!(result, Err(RewriteError::Edit(_))), "seed {seed}: {result:?}");
             if result.is_ok() {
-                let after = checked(&module, std::slice::from_ref(&one));
+                let after = checked(&module, std::slice::from_ref(&recompute));
                 let barriers = |module: &Module| {
                     let tuples = module.rows().filter(|row| module.opcode(*row) == Opcode::Tuple);
                     tuples.map(|row| module.instruction_text(row).to_vec()).collect::<Vec<_>>()
                 };
                 let now = barriers(&after);
                 emptied += usize::from(barriers(&module).iter().any(|text| !now.contains(text)));
-                wanted.push(one);
+                wanted.push(recompute);
                 done += 1;
             }
         }
@@ -339,12 +339,12 @@ fn hostile_barriers_are_answered() {
         let Ok(module) = hlofast::parse(source, &hlofast::Options::default()) else { continue };
         for _ in 0..20 {
             let mut row = || Row(random.below(module.row_count() + 2) as u32);
-            let one = Recompute::ForUsers {
+            let recompute = Recompute::ForUsers {
                 producer: row(),
                 chain: vec![row()],
                 uses: vec![Use { user: row(), operand: 0 }],
             };
-            let _ = rewrite(&module, &[one]);
+            let _ = rewrite(&module, &[recompute]);
         }
     }
 }

@@ -44,10 +44,10 @@ fn results_stay_and_peaks_fall() {
         let mut peaks = Vec::new();
         for when in ["before", "after"] {
             let module = parse(&text(&row, &format!("scheduled_{when}")));
-            let found = memory(&module, &options).unwrap();
+            let memory = memory(&module, &options).unwrap();
             let recorded = row[format!("peak_{when}")].as_i64().unwrap();
-            assert_eq!(found.peak.bytes, recorded, "{} {when}", row["name"]);
-            peaks.push(found.peak.bytes);
+            assert_eq!(memory.peak.bytes, recorded, "{} {when}", row["name"]);
+            peaks.push(memory.peak.bytes);
         }
         assert!(peaks[1] < peaks[0], "{}", row["name"]);
         assert!(row["difference"].as_f64().unwrap() <= 1e-6, "{}", row["name"]);

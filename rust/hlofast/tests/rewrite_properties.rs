@@ -23,8 +23,8 @@ fn checked(module: &Module, wanted: &[Recompute], label: &str) -> Module {
 
 /// Two collectives of a rewritten module share a channel only if their originals did.
 fn channels(module: &Module) -> Vec<Vec<u8>> {
-    let found = module.rows().filter_map(|row| module.attribute_bytes(row, "channel_id"));
-    found.map(<[u8]>::to_vec).collect()
+    let channels = module.rows().filter_map(|row| module.attribute_bytes(row, "channel_id"));
+    channels.map(<[u8]>::to_vec).collect()
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn dumps_compute_the_same_after_rewriting() {
         let (mut possible, refused) =
             recipe::possible(&module, recipe::for_last_users(&module, 10));
         // Their copies are plain gathers, another way to compute the same.
-        possible.retain(|one| !is_end_of_gather(&module, one));
+        possible.retain(|recompute| !is_end_of_gather(&module, recompute));
         done += possible.len();
         refused_in_all += refused.len();
         if module.is_scheduled() {
@@ -51,8 +51,8 @@ fn dumps_compute_the_same_after_rewriting() {
             fresh.dedup();
             assert!(fresh.len() * 2 >= count, "at most an end shares its start's channel");
         } else {
-            for one in &possible {
-                checked(&module, std::slice::from_ref(one), &name);
+            for recompute in &possible {
+                checked(&module, std::slice::from_ref(recompute), &name);
             }
         }
     }
@@ -60,8 +60,8 @@ fn dumps_compute_the_same_after_rewriting() {
 }
 
 /// Whether the producer is a fusion that ends a gather.
-fn is_end_of_gather(module: &Module, one: &Recompute) -> bool {
-    let Recompute::ForUsers { producer, .. } = one else { return false };
+fn is_end_of_gather(module: &Module, recompute: &Recompute) -> bool {
+    let Recompute::ForUsers { producer, .. } = recompute else { return false };
     module.calls(*producer).iter().any(|call| {
         let root = Row(module.computation(call.computation).root);
         module.instruction_text(root).windows(19).any(|word| word == b"AsyncCollectiveDone")
@@ -86,12 +86,12 @@ fn random_text(random: &mut Random, count: usize) -> String {
     text.push_str("  %v0 = f32[8]{0} parameter(0)\n  %v1 = f32[8]{0} parameter(1)\n");
     let mut arrays = vec!["v0".to_owned(), "v1".to_owned()];
     for number in 2..count {
-        let mut one = || {
+        let mut pick = || {
             // Recent values more often, so that graphs become deep.
             let far = random.below(arrays.len()).min(random.below(arrays.len()));
             arrays[arrays.len() - 1 - far].clone()
         };
-        let (a, b) = (one(), one());
+        let (a, b) = (pick(), pick());
         let name = format!("v{number}");
         match random.below(8) {
             0 => writeln!(text, "  %{name} = f32[8]{{0}} negate(%{a})").unwrap(),
@@ -149,15 +149,15 @@ fn random_graphs_compute_the_same_after_rewriting() {
         let module = parse(random_text(&mut random, count).as_bytes());
         let mut wanted = Vec::new();
         for _ in 0..8 {
-            let Some(one) = random_recompute(&mut random, &module) else { continue };
-            match rewrite(&module, std::slice::from_ref(&one)) {
-                Ok(_) => wanted.push(one),
+            let Some(recompute) = random_recompute(&mut random, &module) else { continue };
+            match rewrite(&module, std::slice::from_ref(&recompute)) {
+                Ok(_) => wanted.push(recompute),
                 Err(_) => refused += 1,
             }
         }
-        for one in &wanted {
+        for recompute in &wanted {
             let label = format!("seed {seed}");
-            let after = checked(&module, std::slice::from_ref(one), &label);
+            let after = checked(&module, std::slice::from_ref(recompute), &label);
             // Each rewriting in turn of what the one before gave.
             if let Some(next) = random_recompute(&mut random, &after)
                 && rewrite(&after, std::slice::from_ref(&next)).is_ok()
@@ -185,17 +185,17 @@ fn hostile_texts_are_answered() {
         let Ok(module) = hlofast::parse(source, &hlofast::Options::default()) else { continue };
         for _ in 0..20 {
             let mut row = || Row(random.below(module.row_count() + 2) as u32);
-            let one = Recompute::ForUsers {
+            let recompute = Recompute::ForUsers {
                 producer: row(),
                 chain: vec![row()],
                 uses: vec![Use { user: row(), operand: 0 }],
             };
             let other = Recompute::FromStack { update: row(), source: row() };
-            let _ = rewrite(&module, &[one]);
+            let _ = rewrite(&module, &[recompute]);
             let _ = rewrite(&module, &[other]);
         }
-        for one in recipe::for_last_users(&module, 20) {
-            let _ = rewrite(&module, &[one]);
+        for recompute in recipe::for_last_users(&module, 20) {
+            let _ = rewrite(&module, &[recompute]);
         }
     }
 }

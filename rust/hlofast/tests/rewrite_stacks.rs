@@ -208,8 +208,8 @@ fn stacks_that_something_needs_as_they_are_are_refused() {
     for (old, new, update, source, expected) in cases {
         let text = FUSED.replacen(old, new, usize::from(!old.is_empty()));
         let text = text.replace("ROOT %other", "%other");
-        let found = restacked(&text, update, source).err().unwrap_or_default();
-        assert_eq!(found, expected, "{update} {source}");
+        let refusal = restacked(&text, update, source).err().unwrap_or_default();
+        assert_eq!(refusal, expected, "{update} {source}");
     }
 }
 

@@ -10,37 +10,37 @@ ROOT %s = f32[] add(%a, %b)\n}\n\n\
 ENTRY main {\n  ROOT %p = f32[2]{0} parameter(0), metadata={op_name=\"a\"}\n}";
 
 fn texts(text: &str) -> Vec<String> {
-    let found = modules(&Source::from_slice(text.as_bytes()));
-    let found = found.unwrap_or_default();
-    let whole = found.iter().map(|m| String::from_utf8_lossy(m.source.bytes()).into_owned());
+    let modules = modules(&Source::from_slice(text.as_bytes()));
+    let modules = modules.unwrap_or_default();
+    let whole = modules.iter().map(|m| String::from_utf8_lossy(m.source.bytes()).into_owned());
     // The break of a module's last line belongs to it (source_open.rs); here only the extent counts.
     whole.map(|text| text.strip_suffix('\n').map_or(text.clone(), str::to_owned)).collect()
 }
 
 fn lines(text: &str) -> Vec<u64> {
-    find_modules(text.as_bytes()).iter().map(|found| found.lines_before + 1).collect()
+    find_modules(text.as_bytes()).iter().map(|place| place.lines_before + 1).collect()
 }
 
 #[test]
 fn a_page_with_prose_on_both_sides() {
     let page = include_str!("data/page.txt");
-    let found = find_modules(page.as_bytes());
-    assert_eq!(found.len(), 1);
+    let places = find_modules(page.as_bytes());
+    assert_eq!(places.len(), 1);
     let start = page.find("\nHloModule jit_step").unwrap() + 1;
     let end = page.find("\n\nThat is all").unwrap();
-    assert_eq!(found[0].span, start..end);
-    assert_eq!(found[0].lines_before, 8);
-    assert_eq!((&found[0].label, &found[0].cleaned), (&None, &None));
+    assert_eq!(places[0].span, start..end);
+    assert_eq!(places[0].lines_before, 8);
+    assert_eq!((&places[0].label, &places[0].cleaned), (&None, &None));
 }
 
 #[test]
 fn the_seed_page() {
     let Some(folder) = reading::seeds() else { return };
     let text = reading::seed_text(&folder, "003");
-    let found = find_modules(&text);
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].lines_before + 1, 124);
-    assert_eq!(found[0].span, 5788..text.trim_ascii_end().len());
+    let places = find_modules(&text);
+    assert_eq!(places.len(), 1);
+    assert_eq!(places[0].lines_before + 1, 124);
+    assert_eq!(places[0].span, 5788..text.trim_ascii_end().len());
 }
 
 #[test]
@@ -58,9 +58,9 @@ fn a_dictionary_over_several_lines() {
         "ROOT %p = f32[2] custom-call(), custom_call_target=\"t\", backend_config={config}"
     );
     let text = format!("{MODULE}\n{}", MODULE.replace("ROOT %p = f32[2]{0} parameter(0)", &call));
-    let found = texts(&format!("{text}\n\nthanks"));
-    assert_eq!(found.len(), 2);
-    assert!(found[1].ends_with("\"a\"}\n}"), "{}", found[1]);
+    let parts = texts(&format!("{text}\n\nthanks"));
+    assert_eq!(parts.len(), 2);
+    assert!(parts[1].ends_with("\"a\"}\n}"), "{}", parts[1]);
 }
 
 #[test]
@@ -107,17 +107,17 @@ fn log_prefixes_are_cut_off() {
         }
         log.push_str("I0521 12:04:50.000000 1509 main.cc:2] done\n");
         let source = Source::from_slice(log.as_bytes()).with_path("log");
-        let found = modules(&source).expect("a module");
-        assert_eq!(found.len(), 1, "{prefix}");
-        let found = &found[0].source;
-        assert_eq!(String::from_utf8_lossy(found.bytes()), format!("{MODULE}\n"), "{prefix}");
-        assert_eq!((found.path(), found.lines_before()), (Some("log"), 1));
+        let modules = modules(&source).expect("a module");
+        assert_eq!(modules.len(), 1, "{prefix}");
+        let part = &modules[0].source;
+        assert_eq!(String::from_utf8_lossy(part.bytes()), format!("{MODULE}\n"), "{prefix}");
+        assert_eq!((part.path(), part.lines_before()), (Some("log"), 1));
         // Every byte knows where it comes from.
-        for (at, &byte) in found.bytes().iter().enumerate() {
-            assert_eq!(log.as_bytes()[found.offset_in_file(at)], byte, "{prefix} at {at}");
+        for (at, &byte) in part.bytes().iter().enumerate() {
+            assert_eq!(log.as_bytes()[part.offset_in_file(at)], byte, "{prefix} at {at}");
         }
-        assert_eq!(found.column_in_file(1, 1), prefix.len() as u64 + 1);
-        assert_eq!(found.column_in_file(4, 3), prefix.len() as u64 + 3);
+        assert_eq!(part.column_in_file(1, 1), prefix.len() as u64 + 1);
+        assert_eq!(part.column_in_file(4, 3), prefix.len() as u64 + 3);
     }
 }
 
@@ -128,13 +128,13 @@ fn lines_of_other_threads_become_empty() {
         log.push_str(&format!("I0521 12:04:45.883483 1509 hlo.cc:186] {line}\n"));
         log.push_str("W0521 12:04:45.883484 77 other.cc:9] late } {\n");
     }
-    let found = texts(&log);
-    assert_eq!(found.len(), 1);
+    let parts = texts(&log);
+    assert_eq!(parts.len(), 1);
     assert_eq!(
-        found[0].replace("\n\n", "\n"),
+        parts[0].replace("\n\n", "\n"),
         MODULE.replace("\n\n", "\n\n\n").replace("\n\n", "\n")
     );
-    assert_eq!(found[0].lines().count(), 2 * MODULE.lines().count() - 1);
+    assert_eq!(parts[0].lines().count(), 2 * MODULE.lines().count() - 1);
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn frames_of_a_dump_to_standard_output() {
         frame("module_0001.jit_f.buffer-assignment.txt", "BufferAssignment:\n}\n"),
         frame("module_0001.jit_f.after_optimizations.txt", MODULE),
     );
-    let found = modules(&Source::from_slice(text.as_bytes())).expect("modules");
-    let labels: Vec<_> = found.iter().filter_map(|found| found.label.as_deref()).collect();
+    let modules = modules(&Source::from_slice(text.as_bytes())).expect("modules");
+    let labels: Vec<_> = modules.iter().filter_map(|module| module.label.as_deref()).collect();
     assert_eq!(
         labels,
         ["module_0001.jit_f.before_optimizations.txt", "module_0001.jit_f.after_optimizations.txt"]
@@ -247,8 +247,8 @@ fn no_text_is_read_again_and_again() {
     texts.push(format!("HloModule m\nENTRY e {{\n  a = \"\\\"{tail}\"\n"));
     for text in texts {
         // A quadratic search of two megabytes would take hours.
-        let found = find_modules(text.as_bytes());
-        assert!(found.iter().all(|found| found.span.end <= text.len()));
+        let places = find_modules(text.as_bytes());
+        assert!(places.iter().all(|place| place.span.end <= text.len()));
     }
 }
 
@@ -279,16 +279,16 @@ proptest! {
 fn check(text: &[u8]) -> Result<(), TestCaseError> {
     let mut floor = 0;
     let source = Source::from_slice(text);
-    for found in find_modules(text) {
-        prop_assert!(floor <= found.span.start && found.span.start < found.span.end);
-        prop_assert!(found.span.end <= text.len());
-        floor = found.span.end;
-        let lines = text[..found.span.start].iter().filter(|&&byte| byte == b'\n').count();
-        prop_assert_eq!(lines as u64, found.lines_before);
-        if let Some(cleaned) = found.cleaned {
-            let copy = source.cleaned_part(cleaned.text, cleaned.lines, found.lines_before);
-            prop_assert_eq!(copy.offset(), found.span.start);
-            prop_assert!(copy.offset_in_file(copy.bytes().len()) <= found.span.end + 8);
+    for place in find_modules(text) {
+        prop_assert!(floor <= place.span.start && place.span.start < place.span.end);
+        prop_assert!(place.span.end <= text.len());
+        floor = place.span.end;
+        let lines = text[..place.span.start].iter().filter(|&&byte| byte == b'\n').count();
+        prop_assert_eq!(lines as u64, place.lines_before);
+        if let Some(cleaned) = place.cleaned {
+            let copy = source.cleaned_part(cleaned.text, cleaned.lines, place.lines_before);
+            prop_assert_eq!(copy.offset(), place.span.start);
+            prop_assert!(copy.offset_in_file(copy.bytes().len()) <= place.span.end + 8);
         }
     }
     Ok(())

@@ -19,9 +19,9 @@ fn gzip(data: &[u8]) -> Vec<u8> {
 
 fn texts(bytes: &[u8]) -> Result<Vec<String>> {
     let options = OpenOptions { path: Some("a.txt"), max_bytes: Some(10_000) };
-    let found = open(Arc::new(bytes.to_vec()), &options)?;
-    assert!(found.iter().all(|found| found.source.path() == Some("a.txt")));
-    Ok(found.iter().map(|m| String::from_utf8_lossy(m.source.bytes()).into_owned()).collect())
+    let modules = open(Arc::new(bytes.to_vec()), &options)?;
+    assert!(modules.iter().all(|module| module.source.path() == Some("a.txt")));
+    Ok(modules.iter().map(|m| String::from_utf8_lossy(m.source.bytes()).into_owned()).collect())
 }
 
 /// Stands for the parser: one module, nothing after it.
@@ -51,8 +51,8 @@ fn compressed_and_marked_text() {
     assert_eq!(texts(&gzip(two.as_bytes())).unwrap(), [MODULE, MODULE]);
     // The byte order mark counts in offsets, not in columns.
     let marked = [b"\xef\xbb\xbf", MODULE.as_bytes()].concat();
-    let found = open(Arc::new(marked), &OpenOptions::default()).unwrap();
-    assert_eq!((found[0].source.offset(), found[0].source.lines_before()), (3, 0));
+    let modules = open(Arc::new(marked), &OpenOptions::default()).unwrap();
+    assert_eq!((modules[0].source.offset(), modules[0].source.lines_before()), (3, 0));
 }
 
 #[test]

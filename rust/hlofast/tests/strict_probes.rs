@@ -141,9 +141,9 @@ fn asynchronous_operations_of_newer_xla() {
 #[test]
 fn strict_mode_reads_real_dumps() {
     let folder = |name: &str| tests_folder().join("fixtures").join(name);
-    let found = ["dumps", "dump_folders"].map(|name| files_below(&folder(name), ".txt.gz"));
+    let paths = ["dumps", "dump_folders"].map(|name| files_below(&folder(name), ".txt.gz"));
     let mut read = 0;
-    for path in found.concat() {
+    for path in paths.concat() {
         let text = content(&path);
         if !text.starts_with(b"HloModule") {
             continue;

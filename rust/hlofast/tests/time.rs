@@ -63,10 +63,10 @@ fn one_level_of_two_is_that_level() {
 #[test]
 fn latency_and_transfer_add_up() {
     let network = Network::Ring { bandwidth: 10.0, latency: 1.0, directions: 1.0 };
-    let found = on_network(Kind::AllGather, 80.0, 8, network);
-    assert!(close(found.latency, 7.0));
-    assert!(close(found.seconds, 7.0 + 70.0 / 10.0));
-    assert!(close(found.bandwidth, 10.0));
+    let estimate = on_network(Kind::AllGather, 80.0, 8, network);
+    assert!(close(estimate.latency, 7.0));
+    assert!(close(estimate.seconds, 7.0 + 70.0 / 10.0));
+    assert!(close(estimate.bandwidth, 10.0));
     let both = Network::Ring { bandwidth: 10.0, latency: 1.0, directions: 2.0 };
     assert!(close(on_network(Kind::AllGather, 80.0, 8, both).seconds, 4.0 + 3.5));
 }
@@ -85,11 +85,11 @@ fn windows_are_read_as_the_compiler_wrote_them() {
         windows(&module, row)
     };
     let config = r#"{"window_config":{"kernel_window_bounds":["4","2"],"output_window_bounds":["2","3"],"input_window_bounds":["1","1"],"estimated_cycles":"77","iteration_bounds":["5","1"]}}"#;
-    let found = read(config).unwrap();
-    assert!(close(found.iterations, 5.0));
-    assert!(close(found.output, 6.0 * 1024.0));
-    assert!(close(found.kernel, 8.0 * 1024.0));
-    assert_eq!(found.estimated_cycles, Some(77.0));
+    let windows = read(config).unwrap();
+    assert!(close(windows.iterations, 5.0));
+    assert!(close(windows.output, 6.0 * 1024.0));
+    assert!(close(windows.kernel, 8.0 * 1024.0));
+    assert_eq!(windows.estimated_cycles, Some(77.0));
     let none = read(&config.replace("77", "18446744073709551615")).unwrap();
     assert_eq!(none.estimated_cycles, None);
     assert_eq!(read(r#"{"flag_configs":[]}"#), None);
@@ -118,9 +118,9 @@ fn nested_loops_of_any_length_take_no_time_to_play() {
         "ENTRY %e (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n  ROOT %r = f32[8]{0} \
          call(%p), to_apply=%b39\n}\n",
     );
-    let found = timed(&parsed(&text), device());
-    assert!(found.simulation.step.seconds > 1e300);
-    assert!(found.simulation.executions.contains(&u64::MAX));
+    let time = timed(&parsed(&text), device());
+    assert!(time.simulation.step.seconds > 1e300);
+    assert!(time.simulation.executions.contains(&u64::MAX));
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn a_branch_that_is_given_twice_runs_once() {
          = pred[] parameter(0)\n  %p = f32[1000]{0} parameter(1)\n  ROOT %c = f32[1000]{0} \
          conditional(%i, %p, %p), true_computation=%b, false_computation=%b\n}\n",
     );
-    let found = timed(&module, device());
-    assert!(close(found.simulation.step.seconds, 8e-6));
-    assert_eq!(found.simulation.executions.iter().filter(|runs| **runs == 1).count(), 2);
+    let time = timed(&module, device());
+    assert!(close(time.simulation.step.seconds, 8e-6));
+    assert_eq!(time.simulation.executions.iter().filter(|runs| **runs == 1).count(), 2);
 }
 
 #[test]

@@ -40,13 +40,13 @@ fn every_direction_and_sign() {
     for (direction, init, bound, step, expected) in cases {
         let condition = format!("ROOT c = pred[] compare(i, n), direction={direction}");
         let body = format!("s = T[] constant({step})\n next = T[] add(s, i)");
-        let found = Loop { condition: &condition, body: &body, init, bound, ..Loop::default() };
-        assert_eq!(found.count(), expected, "{direction} {init} {bound} {step}");
+        let case = Loop { condition: &condition, body: &body, init, bound, ..Loop::default() };
+        assert_eq!(case.count(), expected, "{direction} {init} {bound} {step}");
         // The same with the bound on the left.
         let swapped = direction.replace('L', "#").replace('G', "L").replace('#', "G");
         let condition = format!("ROOT c = pred[] compare(n, i), direction={swapped}");
-        let found = Loop { condition: &condition, body: &body, init, bound, ..Loop::default() };
-        assert_eq!(found.count(), expected, "{direction} {init} {bound} {step} swapped");
+        let case = Loop { condition: &condition, body: &body, init, bound, ..Loop::default() };
+        assert_eq!(case.count(), expected, "{direction} {init} {bound} {step} swapped");
     }
 }
 
@@ -154,13 +154,13 @@ fn what_depends_on_data_stays_unknown() {
     }
     // Bounds that come from outside.
     let traced = Loop::default().text().replace("tuple(first, limit,", "tuple(first, d,");
-    let found = only(&traced);
-    assert_eq!(found.count, None);
-    assert!(found.reason.contains("entry"), "{}", found.reason);
+    let trip_count = only(&traced);
+    assert_eq!(trip_count.count, None);
+    assert!(trip_count.reason.contains("entry"), "{}", trip_count.reason);
     // An upper bound is known if one of two conditions can be analysed.
     let condition = "c = pred[] compare(i, n), direction=LT\n s = f32[1] slice(x), slice={[0:1]}\n f = f32[] reshape(s)\n z = f32[] constant(0)\n d = pred[] compare(f, z), direction=GT\n ROOT b = pred[] and(d, c)";
-    let found = only(&Loop { condition, ..Loop::default() }.text());
-    assert_eq!((found.count, found.at_most), (None, Some(10)));
+    let trip_count = only(&Loop { condition, ..Loop::default() }.text());
+    assert_eq!((trip_count.count, trip_count.at_most), (None, Some(10)));
 }
 
 #[test]
@@ -229,7 +229,7 @@ ENTRY main {
 ";
     let counts = |text: &str| -> Vec<Option<u64>> {
         let module = reading::parse(text.as_bytes()).unwrap();
-        trip_counts(&module).into_iter().map(|(_, found)| found.count).collect()
+        trip_counts(&module).into_iter().map(|(_, trip_count)| trip_count.count).collect()
     };
     assert_eq!(counts(text), [Some(4), Some(3)]);
     // A triangular loop runs a different number of times each time.
@@ -257,8 +257,11 @@ fn what_the_compiler_noted_comes_first() {
         r#""{\"known_trip_count\":{\"n\":\"12\"}}""#,
         r#"'{"known_trip_count": {"n": "12"}}'"#,
     ] {
-        let found = noted(config);
-        assert_eq!((found.count, found.provenance), (Some(12), Provenance::FromBackendConfig));
+        let trip_count = noted(config);
+        assert_eq!(
+            (trip_count.count, trip_count.provenance),
+            (Some(12), Provenance::FromBackendConfig)
+        );
     }
     for config in [
         r#"{"known_trip_count":{"n":"-1"}}"#,
@@ -271,8 +274,12 @@ fn what_the_compiler_noted_comes_first() {
         if config.ends_with(':') {
             continue;
         }
-        let found = noted(config);
-        assert_eq!((found.count, found.provenance), (Some(10), Provenance::Exact), "{config}");
+        let trip_count = noted(config);
+        assert_eq!(
+            (trip_count.count, trip_count.provenance),
+            (Some(10), Provenance::Exact),
+            "{config}"
+        );
     }
 }
 
@@ -290,10 +297,10 @@ fn inference_agrees_with_every_note_among_the_dumps() {
     ];
     for (name, source) in reading::modules() {
         let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
-        for (row, found) in trip_counts(&module) {
+        for (row, trip_count) in trip_counts(&module) {
             let inferred = inferred_trip_count(&module, row);
-            if found.provenance == Provenance::FromBackendConfig {
-                assert_eq!(inferred.count, found.count, "{name}: {}", inferred.reason);
+            if trip_count.provenance == Provenance::FromBackendConfig {
+                assert_eq!(inferred.count, trip_count.count, "{name}: {}", inferred.reason);
                 noted += 1;
             }
             let label = String::from_utf8_lossy(module.instruction_name(row)).into_owned();
@@ -361,7 +368,7 @@ fn hostile_loops_end_quickly() {
     }
     text += "}\n";
     let module = reading::parse(text.as_bytes()).unwrap();
-    assert!(trip_counts(&module).iter().all(|(_, found)| found.count.is_none()));
+    assert!(trip_counts(&module).iter().all(|(_, trip_count)| trip_count.count.is_none()));
     // Loops nested deeper than the limit.
     let mut text = String::from(
         "HloModule m\ncond {\n s = (s32[]) parameter(0)\n i = s32[] get-tuple-element(s), index=0\n n = s32[] constant(2)\n ROOT c = pred[] compare(i, n), direction=LT\n}\nbody0 {\n ROOT s = (s32[]) parameter(0)\n}\n",
@@ -376,7 +383,7 @@ fn hostile_loops_end_quickly() {
     let module = reading::parse(text.as_bytes()).unwrap();
     let counts = trip_counts(&module);
     assert_eq!(counts.len(), 2000);
-    assert!(counts.iter().all(|(_, found)| found.count.is_none()));
+    assert!(counts.iter().all(|(_, trip_count)| trip_count.count.is_none()));
 }
 
 #[test]

@@ -60,8 +60,8 @@ proptest! {
         let written = if signed { written } else { written.rem_euclid(1 << bits) };
         let opcode = if subtract { "subtract" } else { "add" };
         let body = format!("s = T[] constant({written})\n next = T[] {opcode}(i, s)");
-        let found = Loop { ty: &ty, condition: &condition, body: &body, init, bound, ..Loop::default() };
-        prop_assert_eq!(found.count(), stepped(bits, signed, init, bound, step, direction));
+        let case = Loop { ty: &ty, condition: &condition, body: &body, init, bound, ..Loop::default() };
+        prop_assert_eq!(case.count(), stepped(bits, signed, init, bound, step, direction));
     }
 
     /// Chains of arithmetic and conversions, compared with wrap-around stepping: exact results are
@@ -85,7 +85,7 @@ proptest! {
             shape(last),
         );
         let init = wrap(ty, init);
-        let found = Loop {
+        let case = Loop {
             ty: &shape(ty).replace("[]", ""), condition: &condition_lines, body: &body_lines, init,
             bound: init, ..Loop::default()
         };
@@ -98,8 +98,8 @@ proptest! {
             }
             value = wrap(ty, run(&body, ty, value));
         }
-        if let Some(count) = found.count() {
-            prop_assert_eq!(Some(count), machine, "{}", found.text());
+        if let Some(count) = case.count() {
+            prop_assert_eq!(Some(count), machine, "{}", case.text());
         }
     }
 }

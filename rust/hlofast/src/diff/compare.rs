@@ -431,7 +431,7 @@ impl<'m, 'a> Comparison<'m, 'a> {
 
     /// The first partners in a different order, for each pair of computations.
     fn reordered(&self) -> Vec<(u32, u32)> {
-        let mut found = Vec::new();
+        let mut pairs = Vec::new();
         // The order within a fusion has no meaning.
         let is_fused = self.a().computations_in_fusions();
         for ((id, other), is_fused) in (0..).zip(&self.matcher.computations_to_b).zip(is_fused) {
@@ -443,13 +443,13 @@ impl<'m, 'a> Comparison<'m, 'a> {
             for a in rows {
                 let Some(b) = self.matcher.partner(a) else { continue };
                 if b < last {
-                    found.push((a, b));
+                    pairs.push((a, b));
                     break;
                 }
                 last = b;
             }
         }
-        found
+        pairs
     }
 }
 
@@ -540,15 +540,15 @@ fn names(module: &Module, rows: &[u32]) -> Vec<u8> {
 
 /// The attributes to compare, by key, without optional whitespace.
 fn attributes<'a>(module: &'a Module, row: u32, options: &Options) -> BTreeMap<&'a [u8], Vec<u8>> {
-    let mut found = BTreeMap::new();
+    let mut attributes = BTreeMap::new();
     let mut seen = Seen::default();
     for attribute in module.attributes(Row(row)) {
         let key = module.bytes(attribute.key);
         if !left_out(module, Row(row), key, options) && seen.is_new(key) {
             let mut value = Vec::new();
             write_value(&mut value, key, module.bytes(attribute.value), Spacing::Tight);
-            found.insert(key, value);
+            attributes.insert(key, value);
         }
     }
-    found
+    attributes
 }

@@ -36,15 +36,15 @@ pub(super) fn changes(a: &Module, b: &Module, options: &Options) -> Vec<Change> 
 type Attributes<'a> = BTreeMap<&'a [u8], &'a [u8]>;
 
 fn attributes(module: &Module) -> Attributes<'_> {
-    let mut found = Attributes::new();
+    let mut attributes = Attributes::new();
     let mut seen = Seen::default();
     for (key, value) in &module.header().attributes {
         let (key, value) = (module.bytes(*key), module.bytes(*value));
         if !is_metadata(key) && seen.is_new(key) {
-            found.insert(key, value);
+            attributes.insert(key, value);
         }
     }
-    found
+    attributes
 }
 
 fn change(key: &[u8], before: &[u8], after: &[u8]) -> Change {

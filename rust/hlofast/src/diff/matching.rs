@@ -143,8 +143,8 @@ impl<'a> Matcher<'a> {
                 } else {
                     // By role, if both have it.
                     for (role, callee) in calls {
-                        if let Some(found) = others.iter().find(|other| other.0 == role) {
-                            self.pair_computations(callee, found.1);
+                        if let Some(same_role) = others.iter().find(|other| other.0 == role) {
+                            self.pair_computations(callee, same_role.1);
                         }
                     }
                 }
@@ -211,16 +211,17 @@ impl<'a> Matcher<'a> {
         };
         let of = |column: &[u64], row: u32| column.get(row as usize).copied().unwrap_or_default();
         let mixer = self.a.mixer;
-        let mut found = self.unique(open, |row| da.both(mixer, row), |row| db.both(mixer, row));
+        let mut has_paired =
+            self.unique(open, |row| da.both(mixer, row), |row| db.both(mixer, row));
         if !open.is_done() && level == Level::Exact {
             let refined = self.refined.take();
             let refined = refined.unwrap_or_else(|| (da.refined(&self.a), db.refined(&self.b)));
-            found |= self.interchangeable(open, &refined.0, &refined.1);
+            has_paired |= self.interchangeable(open, &refined.0, &refined.1);
             self.refined = Some(refined);
         }
         if !open.is_done() {
             let key = |digests: &Digests, row| of(&digests.below, row);
-            found |= self.unique(open, |row| key(&da, row), |row| key(&db, row));
+            has_paired |= self.unique(open, |row| key(&da, row), |row| key(&db, row));
         }
         if !open.is_done() {
             let key = |side: &Side<'_>, digests: &Digests, row| {
@@ -231,19 +232,19 @@ impl<'a> Matcher<'a> {
             };
             let keys_a: Vec<u64> = open.a.iter().map(|row| key(&self.a, &da, *row)).collect();
             let keys_b: Vec<u64> = open.b.iter().map(|row| key(&self.b, &db, *row)).collect();
-            found |= self.unique_keys(open, &keys_a, &keys_b);
+            has_paired |= self.unique_keys(open, &keys_a, &keys_b);
         }
         if !open.is_done() {
             let key = |digests: &Digests, row| of(&digests.near, row);
-            found |= self.unique(open, |row| key(&da, row), |row| key(&db, row));
+            has_paired |= self.unique(open, |row| key(&da, row), |row| key(&db, row));
         }
         if !open.is_done() {
-            found |= self.spread_from_all(ca, level);
+            has_paired |= self.spread_from_all(ca, level);
         }
         if let Some(digests) = self.digests.get_mut(slot) {
             *digests = Some((da, db));
         }
-        found
+        has_paired
     }
 
     /// Pairs rows whose key occurs once on either side.
@@ -259,18 +260,18 @@ impl<'a> Matcher<'a> {
     }
 
     fn unique_keys(&mut self, open: &mut Open, keys_a: &[u64], keys_b: &[u64]) -> bool {
-        let mut found = false;
+        let mut has_paired = false;
         let (in_a, in_b) = (keyed(keys_a, &open.a), keyed(keys_b, &open.b));
         for (group_a, group_b) in common(&in_a, &in_b) {
             if let ([a], [b]) = (group_a, group_b) {
                 self.pair(a.1, b.1);
-                found = true;
+                has_paired = true;
             }
         }
-        if found {
+        if has_paired {
             open.refresh(self);
         }
-        found
+        has_paired
     }
 
     /// Pairs rows that differ only in the position of their operands: repeated dead code. Some
@@ -279,7 +280,7 @@ impl<'a> Matcher<'a> {
     fn interchangeable(&mut self, open: &mut Open, of_a: &[u64], of_b: &[u64]) -> bool {
         let key_a = |row: u32| of_a.get(row as usize).copied().unwrap_or_default();
         let key_b = |row: u32| of_b.get(row as usize).copied().unwrap_or_default();
-        let mut found = false;
+        let mut has_paired = false;
         for _ in 0..DEAD_ROUNDS {
             let keys_a: Vec<u64> =
                 open.a.iter().map(|row| key_a(*row) ^ self.operands_in_b(*row)).collect();
@@ -308,10 +309,10 @@ impl<'a> Matcher<'a> {
             if self.pairs_found == before {
                 break;
             }
-            found = true;
+            has_paired = true;
             open.refresh(self);
         }
-        found
+        has_paired
     }
 
     /// A hash of the partners of the operands of row `a`.
@@ -341,39 +342,39 @@ impl<'a> Matcher<'a> {
             self.a.module.computation(ComputationId(ca)).root,
             self.computations_to_b.get(ca as usize).copied().filter(|id| *id != NONE),
         );
-        let mut found = false;
+        let mut has_paired = false;
         let mut seeds = seeds;
         if let (a, Some(cb)) = roots {
             let b = self.b.module.computation(ComputationId(cb)).root;
             if self.may_pair(a, b, level) {
                 self.pair(a, b);
                 seeds.push((a, b));
-                found = true;
+                has_paired = true;
             }
         }
-        self.spread(seeds, level, true) || found
+        self.spread(seeds, level, true) || has_paired
     }
 
     /// Pairs operands, and with `upwards` also users, of the pairs in `stack`, and continues from
     /// the new pairs.
     fn spread(&mut self, mut stack: Vec<(u32, u32)>, level: Level, upwards: bool) -> bool {
-        let mut found = false;
+        let mut has_paired = false;
         while let Some((a, b)) = stack.pop() {
             let (operands, others) = (self.a.operands(a), self.b.operands(b));
             for (x, y) in operands.iter().zip(others) {
                 if self.may_pair(*x, *y, level) {
                     self.pair(*x, *y);
                     stack.push((*x, *y));
-                    found = true;
+                    has_paired = true;
                 }
             }
             if upwards {
                 let before = stack.len();
                 self.pair_users(a, b, level, &mut stack);
-                found |= stack.len() > before;
+                has_paired |= stack.len() > before;
             }
         }
-        found
+        has_paired
     }
 
     /// Pairs users of `a` and `b` with a label and operand number that occur once.
@@ -458,7 +459,7 @@ impl<'a> Matcher<'a> {
                 let mut source = *operand;
                 for _ in 0..LONGEST_CHAIN {
                     match side.operands(source) {
-                        [one] if in_b(source).is_none() => source = *one,
+                        [input] if in_b(source).is_none() => source = *input,
                         _ => break,
                     }
                 }
@@ -477,15 +478,15 @@ impl<'a> Matcher<'a> {
         };
         let of_a = keys(&self.a, &open.a, &|row| self.partner(row));
         let of_b = keys(&self.b, &open.b, &has_partner);
-        let mut found = false;
+        let mut has_paired = false;
         for (group_a, group_b) in common(&of_a, &of_b) {
             if let ([a], [b]) = (group_a, group_b) {
                 self.pair(a.1, b.1);
-                found = true;
+                has_paired = true;
             }
         }
         open.refresh(self);
-        found
+        has_paired
     }
 
     /// Pairs rows with equal opcode whose operation name is unique for that opcode.

@@ -22,7 +22,7 @@ pub(super) fn find(matcher: &Matcher<'_>) -> Vec<(u32, u32)> {
     };
     let (mut open_a, mut open_b) =
         (open(&matcher.a, &matcher.to_b), open(&matcher.b, &matcher.to_a));
-    let mut found: HashMap<u32, u32> = HashMap::new();
+    let mut pairs: HashMap<u32, u32> = HashMap::new();
     for level in [Level::Exact, Level::Shape] {
         let mut by_key: HashMap<u64, VecDeque<u32>> = HashMap::new();
         for row in &open_b {
@@ -32,29 +32,29 @@ pub(super) fn find(matcher: &Matcher<'_>) -> Vec<(u32, u32)> {
         }
         let mut taken: HashSet<u32> = HashSet::new();
         for _ in 0..ROUNDS {
-            let before = found.len();
+            let before = pairs.len();
             for row in &open_a {
-                if found.contains_key(row) {
+                if pairs.contains_key(row) {
                     continue;
                 }
-                let partner = |row: u32| found.get(&row).copied().or(matcher.partner(row));
+                let partner = |row: u32| pairs.get(&row).copied().or(matcher.partner(row));
                 let other = key(&matcher.a, level, *row, partner)
                     .and_then(|key| by_key.get_mut(&key)?.pop_front());
                 if let Some(other) = other {
-                    found.insert(*row, other);
+                    pairs.insert(*row, other);
                     taken.insert(other);
                 }
             }
-            if found.len() == before {
+            if pairs.len() == before {
                 break;
             }
         }
-        open_a.retain(|row| !found.contains_key(row));
+        open_a.retain(|row| !pairs.contains_key(row));
         open_b.retain(|row| !taken.contains(row));
     }
-    let mut found: Vec<_> = found.into_iter().collect();
-    found.sort_unstable();
-    found
+    let mut pairs: Vec<_> = pairs.into_iter().collect();
+    pairs.sort_unstable();
+    pairs
 }
 
 /// A hash of the label of `row` and its operands, as rows of the second module; None if an operand

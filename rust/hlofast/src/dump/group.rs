@@ -72,16 +72,16 @@ struct Key {
     name: String,
 }
 
-/// Groups `found` by name. `roots` are the given paths as shown to people; keys contain them only
+/// Groups `files` by name. `roots` are the given paths as shown to people; keys contain them only
 /// if there are several.
 ///
-/// `names` are the parsed names of `found`, with the kinds found from the first bytes where these
+/// `names` are the parsed names of `files`, with the kinds found from the first bytes where these
 /// say more than the name.
-pub fn programs(found: &[Found], names: &[FileName<'_>], roots: &[String]) -> Programs {
-    let mut keys: Vec<Option<Key>> = found.iter().zip(names).map(|(f, n)| key(f, n)).collect();
+pub fn programs(files: &[Found], names: &[FileName<'_>], roots: &[String]) -> Programs {
+    let mut keys: Vec<Option<Key>> = files.iter().zip(names).map(|(f, n)| key(f, n)).collect();
     adopt(&mut keys, names);
     let mut numbers: HashMap<Key, u32> = HashMap::new();
-    let mut programs = Programs { list: Vec::new(), of_file: vec![NONE; found.len()] };
+    let mut programs = Programs { list: Vec::new(), of_file: vec![NONE; files.len()] };
     for (file, key) in keys.into_iter().enumerate() {
         let Some(key) = key else { continue };
         let (file_name, list) = (&names[file], &mut programs.list);
@@ -102,12 +102,12 @@ pub fn programs(found: &[Found], names: &[FileName<'_>], roots: &[String]) -> Pr
         programs.of_file[file] = number;
     }
     for program in &mut programs.list {
-        program.key = key_text(program, found, roots);
+        program.key = key_text(program, files, roots);
         program.host = host(&program.folder, &program.module_name);
-        choose(program, found, names);
+        choose(program, files, names);
     }
     sort(&mut programs);
-    attach(&mut programs, found, names);
+    attach(&mut programs, files, names);
     pair(&mut programs.list);
     programs
 }
@@ -162,8 +162,8 @@ fn adopt(keys: &mut [Option<Key>], names: &[FileName<'_>]) {
         let longest = known.iter().filter(fits).map(|other| other.name.len()).max();
         let is_longest = |other: &&Key| Some(other.name.len()) == longest;
         let mut fitting = known.iter().filter(fits).filter(is_longest);
-        if let (Some(one), None) = (fitting.next(), fitting.next()) {
-            *key = one.clone();
+        if let (Some(only), None) = (fitting.next(), fitting.next()) {
+            *key = only.clone();
         }
     }
 }
@@ -187,7 +187,7 @@ fn key_folders(root: u32, folder: &str, roots: &[String]) -> Vec<String> {
     root.into_iter().chain((!folder.is_empty()).then(|| folder.to_owned())).collect()
 }
 
-fn key_text(program: &Program, found: &[Found], roots: &[String]) -> String {
+fn key_text(program: &Program, files: &[Found], roots: &[String]) -> String {
     let mut parts = key_folders(program.root, &program.folder, roots);
     let mut stem = String::new();
     if let Some(timestamp) = program.timestamp {
@@ -196,7 +196,7 @@ fn key_text(program: &Program, found: &[Found], roots: &[String]) -> String {
     match program.module_id {
         Some(id) => stem.push_str(&format!("module_{id:04}")),
         None => {
-            let file = program.files.first().and_then(|file| found.get(*file as usize));
+            let file = program.files.first().and_then(|file| files.get(*file as usize));
             let own = file.map_or("", |file| name::without_compression(&file.name));
             stem.push_str(if program.module_name.is_empty() { own } else { "" });
         }
@@ -220,11 +220,11 @@ fn rank(name: &FileName<'_>) -> Option<(u32, u32, bool)> {
 }
 
 /// Selects the canonical file and the files before and after optimisation.
-fn choose(program: &mut Program, found: &[Found], names: &[FileName<'_>]) {
+fn choose(program: &mut Program, files: &[Found], names: &[FileName<'_>]) {
     let best = |holds: &dyn Fn(&FileName<'_>) -> bool| {
         let ranked = program.files.iter().filter_map(|file| {
             let name = names.get(*file as usize).filter(|name| holds(name))?;
-            let is_there = found.get(*file as usize)?.trouble.is_none();
+            let is_there = files.get(*file as usize)?.trouble.is_none();
             is_there.then_some((rank(name)?, *file))
         });
         // The first among equals.
@@ -252,7 +252,7 @@ fn sort(programs: &mut Programs) {
 }
 
 /// `NAME.schedule.txt` has no number: it joins the only program of that name in its directory.
-fn attach(programs: &mut Programs, found: &[Found], names: &[FileName<'_>]) {
+fn attach(programs: &mut Programs, files: &[Found], names: &[FileName<'_>]) {
     let mut by_name: HashMap<(u32, &str, &str), Option<u32>> = HashMap::new();
     for (number, program) in programs.list.iter().enumerate() {
         let key = (program.root, program.folder.as_str(), program.module_name.as_str());
@@ -262,9 +262,9 @@ fn attach(programs: &mut Programs, found: &[Found], names: &[FileName<'_>]) {
         }
     }
     let mut attached = Vec::new();
-    for (file, (found, name)) in found.iter().zip(names).enumerate() {
+    for (file, (listed, name)) in files.iter().zip(names).enumerate() {
         let is_loose = programs.of_file[file] == NONE && !name.module_name.is_empty();
-        let key = (found.root, found.folder.as_str(), name.module_name);
+        let key = (listed.root, listed.folder.as_str(), name.module_name);
         if is_loose && let Some(Some(number)) = by_name.get(&key) {
             attached.push((file as u32, *number));
         }

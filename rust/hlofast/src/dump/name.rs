@@ -39,8 +39,8 @@ pub struct FileName<'a> {
 /// Parses `name`. Unrecognised names have kind [`Kind::Other`].
 pub fn parse(name: &str) -> FileName<'_> {
     let plain = without_compression(name);
-    if let Some(found) = jax_ir(plain) {
-        return found;
+    if let Some(file_name) = jax_ir(plain) {
+        return file_name;
     }
     let (timestamp, rest) = timestamp(plain);
     let Some((module_id, rest)) = module_prefix(rest) else { return unprefixed(plain, rest) };
@@ -59,26 +59,26 @@ pub fn without_compression(name: &str) -> &str {
 
 /// Splits `rest`, the text after `module_ID.`, into the fields of `base`.
 fn finish<'a>(base: FileName<'a>, plain: &'a str, rest: &'a str) -> FileName<'a> {
-    let (head, found) = match suffix::find(rest) {
-        Some((start, found)) => {
-            (rest.get(..start).unwrap_or_default().trim_end_matches('.'), found)
+    let (head, parts) = match suffix::find(rest) {
+        Some((start, parts)) => {
+            (rest.get(..start).unwrap_or_default().trim_end_matches('.'), parts)
         }
         None => last_part(rest),
     };
     let (module_name, changelist) = changelist(head);
     let suffix = rest.get(head.len()..).unwrap_or_default().trim_start_matches('.');
     let stem = plain.strip_suffix(suffix).unwrap_or(plain).trim_end_matches('.');
-    fill(FileName { module_name, changelist, suffix, stem, ..base }, found)
+    fill(FileName { module_name, changelist, suffix, stem, ..base }, parts)
 }
 
-fn fill<'a>(base: FileName<'a>, found: Suffix<'a>) -> FileName<'a> {
+fn fill<'a>(base: FileName<'a>, parts: Suffix<'a>) -> FileName<'a> {
     FileName {
-        kind: found.kind,
-        stage: found.stage,
-        step: found.step,
-        pipeline: found.pipeline,
-        after: found.after,
-        before: found.before,
+        kind: parts.kind,
+        stage: parts.stage,
+        step: parts.step,
+        pipeline: parts.pipeline,
+        after: parts.after,
+        before: parts.before,
         ..base
     }
 }
@@ -90,17 +90,17 @@ fn last_part(rest: &str) -> (&str, Suffix<'_>) {
 
 /// A name without `module_ID`: a file for the whole process, or one that a person saved.
 fn unprefixed<'a>(plain: &'a str, rest: &'a str) -> FileName<'a> {
-    if let Some(found) = snapshot(plain, rest) {
-        return found;
+    if let Some(file_name) = snapshot(plain, rest) {
+        return file_name;
     }
-    if let Some(found) = suffix::whole(rest) {
-        return fill(FileName { suffix: rest, ..FileName::default() }, found);
+    if let Some(parts) = suffix::whole(rest) {
+        return fill(FileName { suffix: rest, ..FileName::default() }, parts);
     }
-    let found = finish(FileName::default(), plain, rest);
-    match found.kind {
+    let file_name = finish(FileName::default(), plain, rest);
+    match file_name.kind {
         // A saved file may have any name; only its ending is significant.
-        Kind::Other => FileName { module_name: "", changelist: None, stem: plain, ..found },
-        _ => found,
+        Kind::Other => FileName { module_name: "", changelist: None, stem: plain, ..file_name },
+        _ => file_name,
     }
 }
 
@@ -112,8 +112,8 @@ fn snapshot<'a>(plain: &'a str, rest: &'a str) -> Option<FileName<'a>> {
         return Some(FileName { kind: Kind::Snapshot, suffix: rest, ..FileName::default() });
     }
     let base = FileName::default();
-    let found = finish(base, plain, rest.strip_prefix("module_")?);
-    (found.kind == Kind::Snapshot).then_some(found)
+    let file_name = finish(base, plain, rest.strip_prefix("module_")?);
+    (file_name.kind == Kind::Snapshot).then_some(file_name)
 }
 
 /// `jax_ir0001_NAME_STAGE.mlir`, which JAX_DUMP_IR_TO writes.

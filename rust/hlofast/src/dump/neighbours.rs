@@ -23,10 +23,10 @@ pub struct Neighbours {
 impl Neighbours {
     /// The files beside `path`; empty if there is no such file.
     pub fn of(path: &Path) -> Self {
-        Self::found(path).unwrap_or_default()
+        Self::look_up(path).unwrap_or_default()
     }
 
-    fn found(path: &Path) -> Option<Self> {
+    fn look_up(path: &Path) -> Option<Self> {
         let own = path.file_name()?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
@@ -45,9 +45,9 @@ impl Neighbours {
         }
         sort(&mut files);
         let survey = Survey::from_listing(files, &roots, Arc::new(Disk));
-        let at = survey.found.iter().position(|found| found.path.file_name() == Some(own))?;
+        let at = survey.found.iter().position(|file| file.path.file_name() == Some(own))?;
         let number = *survey.programs.of_file.get(at)?;
-        let file = |file: u32| survey.found.get(file as usize).map(|found| found.path.clone());
+        let file = |file: u32| survey.found.get(file as usize).map(|listed| listed.path.clone());
         let program = survey.programs.list.get(number as usize)?;
         let target = survey.target_files().swap_remove(number as usize);
         let target = target.and_then(|(chip, from)| Some((chip, file(from)?)));

@@ -28,7 +28,7 @@ struct State {
 #[derive(Debug)]
 struct Kept {
     device: Option<Device>,
-    found: Arc<Found>,
+    result: Arc<Found>,
     bytes: usize,
 }
 
@@ -54,7 +54,7 @@ impl Repeated {
     pub(super) fn get(&self, digest: &Digest, device: Option<&Device>) -> Option<Arc<Found>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = state.kept.get(digest).filter(|kept| kept.device.as_ref() == device)?;
-        Some(Arc::clone(&kept.found))
+        Some(Arc::clone(&kept.result))
     }
 
     /// Keeps the result of a file, evicting the oldest ones for space.
@@ -70,8 +70,8 @@ impl Repeated {
         }
         let analysed = analysed.with_rows();
         let bytes = analysed.heap_bytes() + size_of::<Kept>() + 4 * size_of::<Digest>();
-        let found = Arc::new(Found { analysed, text_bytes });
-        let kept = Kept { device: device.cloned(), found, bytes };
+        let result = Arc::new(Found { analysed, text_bytes });
+        let kept = Kept { device: device.cloned(), result, bytes };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.bytes += bytes;
         match state.kept.insert(digest, kept) {

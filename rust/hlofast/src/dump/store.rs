@@ -11,7 +11,7 @@ use std::thread;
 /// Supplies the contents of files, from disk or from the caller's storage.
 pub trait Store: Debug + Send + Sync {
     /// The first `most` bytes of a file.
-    fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>>;
+    fn read(&self, file: &Found, most: u64) -> io::Result<Vec<u8>>;
 
     /// How many files are best read concurrently.
     fn at_once(&self) -> usize {
@@ -48,12 +48,12 @@ pub(super) fn all<T: Send>(
 pub struct Disk;
 
 impl Store for Disk {
-    fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>> {
-        let file = File::open(&found.path)?;
-        let expected = file.metadata()?.len().saturating_add(1).min(most);
+    fn read(&self, file: &Found, most: u64) -> io::Result<Vec<u8>> {
+        let opened = File::open(&file.path)?;
+        let expected = opened.metadata()?.len().saturating_add(1).min(most);
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(usize::try_from(expected).unwrap_or(usize::MAX))?;
-        file.take(most).read_to_end(&mut bytes)?;
+        opened.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 }

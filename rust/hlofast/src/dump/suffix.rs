@@ -252,10 +252,10 @@ fn code(rest: &str) -> Option<(usize, Suffix<'_>)> {
     starts.into_iter().find_map(|start| {
         let part = part_at(start)?;
         let text = rest.get(start..)?;
-        let found = is_code(part)
+        let starts_code = is_code(part)
             || command_buffer(part) && text.ends_with(".dot")
             || cudnn(part) && text.ends_with(".json");
-        found.then(|| (start, of_kind(Kind::Code)))
+        starts_code.then(|| (start, of_kind(Kind::Code)))
     })
 }
 

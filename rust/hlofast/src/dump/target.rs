@@ -29,16 +29,16 @@ impl Survey {
         let mut targets: Vec<Option<(String, u32)>> = vec![None; self.programs.list.len()];
         let mut folders: Vec<(u32, &str, (String, u32))> = Vec::new();
         let is_readable =
-            |(_, found): &(usize, &Found)| found.trouble.is_none() && is_description(&found.name);
+            |(_, file): &(usize, &Found)| file.trouble.is_none() && is_description(&file.name);
         let files: Vec<(usize, &Found)> =
             self.found.iter().enumerate().filter(is_readable).collect();
         let chip = |at: usize| self.description(files[at].1).and_then(|text| chip(&text));
         let chips = all(&*self.store, files.len(), chip);
-        for ((file, found), chip) in files.iter().copied().zip(chips) {
+        for ((file, listed), chip) in files.iter().copied().zip(chips) {
             let Some(chip) = chip else { continue };
             let target = (chip, file as u32);
             match self.programs.of_file.get(file).copied().unwrap_or(NONE) {
-                NONE => folders.push((found.root, &found.folder, target)),
+                NONE => folders.push((listed.root, &listed.folder, target)),
                 program => {
                     targets[program as usize].get_or_insert(target);
                 }
@@ -61,8 +61,8 @@ impl Survey {
         targets
     }
 
-    fn description(&self, found: &Found) -> Option<String> {
-        let mut bytes = self.store.read(found, MOST).ok()?;
+    fn description(&self, file: &Found) -> Option<String> {
+        let mut bytes = self.store.read(file, MOST).ok()?;
         if Compression::of(&bytes).is_some() {
             bytes = decompress(&bytes, Some(MOST)).ok()??;
         }

@@ -102,30 +102,30 @@ pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
             break;
         }
     }
-    let mut found = walk.found;
-    sort(&mut found);
-    found
+    let mut files = walk.files;
+    sort(&mut files);
+    files
 }
 
 /// Listed files, with each dataset of results replaced by one entry for its directory, as [`walk`]
 /// does.
-pub fn without_datasets(found: Vec<Found>) -> Vec<Found> {
+pub fn without_datasets(files: Vec<Found>) -> Vec<Found> {
     let place = |file: &Found| match file.folder.as_str() {
         "" => (file.root, String::new()),
         folder => (file.root, format!("{folder}/")),
     };
-    let manifests = found.iter().filter(|file| !file.is_folder && file.name == MANIFEST);
+    let manifests = files.iter().filter(|file| !file.is_folder && file.name == MANIFEST);
     let datasets: HashSet<(u32, String)> = manifests.map(place).collect();
     if datasets.is_empty() {
-        return found;
+        return files;
     }
     let is_inside = |file: &Found| {
         let (root, folder) = place(file);
         let ends = folder.match_indices('/').map(|(at, _)| at + 1);
         iter::once(0).chain(ends).any(|end| datasets.contains(&(root, folder[..end].to_owned())))
     };
-    let mut kept = Vec::with_capacity(found.len());
-    for file in found {
+    let mut kept = Vec::with_capacity(files.len());
+    for file in files {
         if !is_inside(&file) {
             kept.push(file);
         } else if file.name == MANIFEST {
@@ -144,8 +144,8 @@ pub fn without_datasets(found: Vec<Found>) -> Vec<Found> {
 }
 
 /// Sorts files by root and path.
-pub fn sort(found: &mut [Found]) {
-    found.sort_by(|a, b| (a.root, &a.folder, &a.name).cmp(&(b.root, &b.folder, &b.name)));
+pub fn sort(files: &mut [Found]) {
+    files.sort_by(|a, b| (a.root, &a.folder, &a.name).cmp(&(b.root, &b.folder, &b.name)));
 }
 
 #[derive(Default)]
@@ -153,7 +153,7 @@ struct Walk {
     real: Vec<Folder>,
     linked: Vec<Folder>,
     seen: HashSet<Identity>,
-    found: Vec<Found>,
+    files: Vec<Found>,
 }
 
 impl Walk {
@@ -192,40 +192,40 @@ impl Walk {
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = entry.path();
         let (root, folder) = (parent.root, inside.to_owned());
-        let found = Folder { path, root, folder, name, is_root: false };
+        let place = Folder { path, root, folder, name, is_root: false };
         let kind = match entry.file_type() {
             Ok(kind) => kind,
-            Err(error) => return self.refused(found, &error, false),
+            Err(error) => return self.refused(place, &error, false),
         };
         if kind.is_dir() {
-            return self.real.push(found);
+            return self.real.push(place);
         }
-        match fs::metadata(&found.path) {
-            Ok(metadata) if metadata.is_dir() => self.linked.push(found),
-            Ok(metadata) => self.file(found, &metadata),
-            Err(error) => self.refused(found, &error, false),
+        match fs::metadata(&place.path) {
+            Ok(metadata) if metadata.is_dir() => self.linked.push(place),
+            Ok(metadata) => self.file(place, &metadata),
+            Err(error) => self.refused(place, &error, false),
         }
     }
 
-    fn file(&mut self, found: Folder, metadata: &Metadata) {
+    fn file(&mut self, place: Folder, metadata: &Metadata) {
         // Opening a pipe would block until somebody writes into it.
         let trouble = (!metadata.is_file())
             .then(|| Trouble::Skipped("a pipe, a socket or a device, not a file".to_owned()));
-        self.push(found, metadata.len(), false, trouble);
+        self.push(place, metadata.len(), false, trouble);
         let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        if let (Some(last), Some(at)) = (self.found.last_mut(), modified) {
+        if let (Some(last), Some(at)) = (self.files.last_mut(), modified) {
             last.modified = u64::try_from(at.as_nanos()).unwrap_or_default();
         }
     }
 
-    fn refused(&mut self, found: Folder, error: &io::Error, is_folder: bool) {
-        self.push(found, 0, is_folder, Some(Trouble::Failed(reason(error))));
+    fn refused(&mut self, place: Folder, error: &io::Error, is_folder: bool) {
+        self.push(place, 0, is_folder, Some(Trouble::Failed(reason(error))));
     }
 
-    fn push(&mut self, found: Folder, bytes: u64, is_folder: bool, trouble: Option<Trouble>) {
-        let Folder { path, root, folder, name, .. } = found;
+    fn push(&mut self, place: Folder, bytes: u64, is_folder: bool, trouble: Option<Trouble>) {
+        let Folder { path, root, folder, name, .. } = place;
         let modified = 0;
-        self.found.push(Found { path, root, folder, name, bytes, modified, is_folder, trouble });
+        self.files.push(Found { path, root, folder, name, bytes, modified, is_folder, trouble });
     }
 }
 

@@ -147,8 +147,8 @@ impl Module {
         });
         let start = sorted.partition_point(|entry| entry.0 < hash);
         let mut same = sorted[start..].iter().take_while(|entry| entry.0 == hash);
-        let found = same.find(|entry| self.computation_name(ComputationId(entry.1)) == name);
-        found.map(|entry| ComputationId(entry.1))
+        let named = same.find(|entry| self.computation_name(ComputationId(entry.1)) == name);
+        named.map(|entry| ComputationId(entry.1))
     }
 
     /// The opcode's text, and the text between the parentheses after it: the operand list, a
@@ -160,7 +160,7 @@ impl Module {
         let base = if limit as usize <= text.len() { 0 } else { text.len() as u32 };
         let bytes = if base == 0 { text } else { &self.arena[..] };
         let mut cursor = Cursor::within(bytes, Span { start: name.end - base, end: limit - base });
-        let found = (|| {
+        let spans = (|| {
             cursor.eat(b':').ok()?;
             // A single instruction without a name is named after its opcode.
             let opcode = if cursor.eat(b'=').ok()? {
@@ -173,7 +173,7 @@ impl Module {
             let close = (limit - base) as usize - 1;
             (open < close + 1).then(|| (opcode, Span::new(open + 1, close.max(open + 1))))
         })();
-        let (opcode, payload) = found.unwrap_or_default();
+        let (opcode, payload) = spans.unwrap_or_default();
         (opcode.shifted(base), payload.shifted(base))
     }
 
@@ -204,10 +204,10 @@ impl Module {
     /// The parameter rows of computation `id`, ordered by parameter number.
     pub fn parameters(&self, id: ComputationId) -> Vec<Row> {
         let rows = self.computation(id).rows().map(Row);
-        let mut found: Vec<(u64, Row)> =
+        let mut numbered: Vec<(u64, Row)> =
             rows.filter_map(|row| Some((self.parameter_number(row)?, row))).collect();
-        found.sort_unstable();
-        found.into_iter().map(|(_, row)| row).collect()
+        numbered.sort_unstable();
+        numbered.into_iter().map(|(_, row)| row).collect()
     }
 }
 

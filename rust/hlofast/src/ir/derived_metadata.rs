@@ -148,8 +148,8 @@ impl Files {
         let Self { names, ids } = self;
         let name_of = |id: i32| names.get(id as usize).map(|known| &known[..]);
         let hash = hash_bytes(name);
-        if let Some(found) = ids.find(hash, |id| name_of(*id) == Some(name)) {
-            return *found;
+        if let Some(id) = ids.find(hash, |id| name_of(*id) == Some(name)) {
+            return *id;
         }
         let id = names.len() as i32;
         ids.insert_unique(hash, id, |id| hash_bytes(name_of(*id).unwrap_or_default()));
@@ -293,8 +293,8 @@ impl<'a> Texts<'a> {
         }
         let hash = hash_bytes(bytes);
         let same = |entry: &(u64, i32)| entry.0 == hash && text_of(entry.1) == Some(bytes);
-        if let Some((_, found)) = ids.find(hash, same) {
-            *last = *found;
+        if let Some((_, id)) = ids.find(hash, same) {
+            *last = *id;
             return *last;
         }
         let id = spans.len() as i32;

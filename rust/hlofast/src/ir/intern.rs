@@ -254,7 +254,8 @@ impl ShapeInterner {
 
     fn remember_layout_id(&mut self, hash: u64, id: u32) {
         let known = &self.table.layouts;
-        let hash_of = |id: &u32| known.get(*id as usize).map_or(0, |one| BuildMix.hash_one(one));
+        let hash_of =
+            |id: &u32| known.get(*id as usize).map_or(0, |layout| BuildMix.hash_one(layout));
         self.layouts.insert_unique(hash, id, hash_of);
     }
 
@@ -280,9 +281,9 @@ impl ShapeInterner {
         if known.text.len() != length || cursor.text().get(known.text.range()) != Some(spelled) {
             return None;
         }
-        let found = (known.layout, known.rank);
+        let layout_and_rank = (known.layout, known.rank);
         cursor.advance(length);
-        Some(found)
+        Some(layout_and_rank)
     }
 
     /// Caches that `text`, with bytes `spelled`, is `layout`, which orders `rank` dimensions.
@@ -308,14 +309,14 @@ impl ShapeInterner {
     pub(crate) fn recent_array(&mut self, cursor: &mut Cursor<'_>) -> Option<ShapeId> {
         let rest = cursor.rest();
         let head = rest.first_chunk::<8>().map(|head| u64::from_le_bytes(*head))?;
-        let found = self.recent_arrays.iter().position(|known| {
+        let index = self.recent_arrays.iter().position(|known| {
             let length = known.text.len();
             (head ^ known.head) & known.head_mask == 0
                 && matches!(rest.get(length), Some(b',' | b')'))
                 && cursor.text().get(known.text.range()) == rest.get(..length)
         })?;
-        let known = self.recent_arrays[found];
-        self.recent_arrays.swap(found, found / 2);
+        let known = self.recent_arrays[index];
+        self.recent_arrays.swap(index, index / 2);
         cursor.advance(known.text.len());
         Some(known.shape)
     }

@@ -278,8 +278,9 @@ impl Module {
 
     /// The raw value of a header attribute.
     pub fn header_attribute(&self, key: &str) -> Option<Span> {
-        let found = self.header.attributes.iter().find(|(k, _)| self.bytes(*k) == key.as_bytes());
-        found.map(|(_, value)| *value)
+        let attribute =
+            self.header.attributes.iter().find(|(k, _)| self.bytes(*k) == key.as_bytes());
+        attribute.map(|(_, value)| *value)
     }
 
     /// Whether text order is the schedule (`is_scheduled=true`).

@@ -180,8 +180,8 @@ fn parse_array(
     let mut layout = None;
     if opens_layout(cursor) {
         let at = cursor.position();
-        let (found, ordered) = match interner.known_layout(cursor) {
-            Some(found) => found,
+        let (id, ordered) = match interner.known_layout(cursor) {
+            Some(known) => known,
             None => {
                 let parsed = parse_layout(cursor)?;
                 let ordered = parsed.minor_to_major.len();
@@ -197,7 +197,7 @@ fn parse_array(
                 format!("the shape has {rank} dimensions, but its layout orders {ordered}"),
             ));
         }
-        layout = Some(found);
+        layout = Some(id);
     } else if cursor.position() != after && !cursor.eat_bytes(b"{}") {
         cursor.set_position(after);
     }
@@ -251,13 +251,13 @@ fn opens_layout(cursor: &mut Cursor<'_>) -> bool {
         return false;
     }
     let next = ahead.peek();
-    let found = next == b':'
+    let is_layout = next == b':'
         || next.is_ascii_digit()
         || (next == b'-' && ahead.peek_at(1).is_ascii_digit());
-    if found {
+    if is_layout {
         cursor.set_position(at);
     }
-    found
+    is_layout
 }
 
 fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Layout> {
@@ -310,8 +310,9 @@ fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()
         if cursor.eat(symbol)? {
             cursor.eat(b'(')?;
             cursor.skip_space()?;
-            let found = ElementType::from_bytes(cursor.identifier());
-            *(if is_index { &mut layout.index_type } else { &mut layout.pointer_type }) = found;
+            let element_type = ElementType::from_bytes(cursor.identifier());
+            *(if is_index { &mut layout.index_type } else { &mut layout.pointer_type }) =
+                element_type;
             cursor.eat(b')')?;
         }
     }

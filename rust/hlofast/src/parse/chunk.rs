@@ -92,9 +92,9 @@ fn nearest_cut(text: &[u8], target: usize, reach: usize, from: usize, to: usize)
             (start, text.get(start..end.min(to)).unwrap_or_default())
         };
         let (at, before) = ring(target.saturating_sub(outer + LINE.len()), target - inner);
-        let last = line.find_iter(before).last().map(|found| at + found + LINE.len());
+        let last = line.find_iter(before).last().map(|offset| at + offset + LINE.len());
         let (at, after) = ring(target + inner - LINE.len(), target + outer);
-        let first = line.find(after).map(|found| at + found + LINE.len());
+        let first = line.find(after).map(|offset| at + offset + LINE.len());
         let nearest = [last, first].into_iter().flatten().min_by_key(|cut| cut.abs_diff(target));
         if nearest.is_some() {
             return nearest;

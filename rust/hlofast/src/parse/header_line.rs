@@ -23,7 +23,7 @@ impl Reader<'_> {
             return None;
         }
         let end = line.trim_ascii_end().len();
-        let mut found = Vec::new();
+        let mut attributes = Vec::new();
         let mut at = 0;
         while at < end {
             let key = at + 2;
@@ -49,7 +49,7 @@ impl Reader<'_> {
                     stop
                 }
             };
-            found.push((
+            attributes.push((
                 Span::new(start + key, start + key_end),
                 Span::new(start + value, start + at),
             ));
@@ -57,7 +57,7 @@ impl Reader<'_> {
         if !self.ends_here(start + masks.length) {
             return None;
         }
-        self.header.attributes = found;
+        self.header.attributes = attributes;
         Some(start + end)
     }
 
@@ -76,11 +76,11 @@ impl Reader<'_> {
             return None;
         }
         let line = self.text.get(start..start + masks.length)?;
-        let found = self.scanned_computation_line(start, &MaskedLine { line, masks });
-        if found.is_none() {
+        let computation = self.scanned_computation_line(start, &MaskedLine { line, masks });
+        if computation.is_none() {
             self.general_until = start + masks.length;
         }
-        found
+        computation
     }
 
     #[inline(always)]

@@ -285,8 +285,8 @@ impl Reader<'_> {
                             return Err(cursor.expected("an instruction's name", ""));
                         };
                         match self.lookup((name.start as usize, name.len())) {
-                            Some(found) if found != row => {
-                                self.control_predecessors.push((Row(row), Row(found)));
+                            Some(predecessor) if predecessor != row => {
+                                self.control_predecessors.push((Row(row), Row(predecessor)));
                             }
                             _ => self.pending.push(Pending { row, slot: None, name }),
                         }

@@ -293,13 +293,13 @@ impl Reader<'_> {
             let name = (start + at, end - at);
             // Operands of a large tuple are mostly consecutive rows.
             let next = self.columns.operands.last().map_or(0, |row| row.wrapping_add(1));
-            let found = if position >= MANY && self.is_named(next, name) {
+            let operand = if position >= MANY && self.is_named(next, name) {
                 Some(next)
             } else {
                 self.lookup(name)
             };
             position += 1;
-            match found {
+            match operand {
                 Some(row) => {
                     if !typed.is_empty() {
                         self.check_operand_type(

@@ -106,7 +106,7 @@ fn read_again(
     let second = read.and_then(|()| reader.into_parts());
     match (&first, &second) {
         // Losing more rows than the first reading means that brackets were followed wrongly.
-        (Ok(one), Ok(other)) if other.row_count() < one.row_count() => first,
+        (Ok(before), Ok(after)) if after.row_count() < before.row_count() => first,
         _ => second,
     }
 }

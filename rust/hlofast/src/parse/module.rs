@@ -89,8 +89,8 @@ impl Reader<'_> {
                 break;
             }
         }
-        let found = at != from;
-        if found { at } else { self.text.len() }
+        let is_closed = at != from;
+        if is_closed { at } else { self.text.len() }
     }
 
     /// Reads `HloModule name, key=value, ...` and the tables; reads nothing if the text has no
@@ -227,10 +227,10 @@ impl Reader<'_> {
         let start = cursor.position();
         let mut masks = std::mem::take(&mut self.masks);
         let known = self.outlined_header(start);
-        let found = known.or_else(|| self.computation_line(start, &mut masks));
+        let computation = known.or_else(|| self.computation_line(start, &mut masks));
         self.masks = masks;
-        cursor.set_position(found.as_ref()?.header.end as usize);
-        found
+        cursor.set_position(computation.as_ref()?.header.end as usize);
+        computation
     }
 
     #[cold]

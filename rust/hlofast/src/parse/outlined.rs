@@ -124,7 +124,7 @@ impl Reader<'_> {
         let opcode = Opcode::from_text(self.text, line.shape_end as usize + 1, open)?;
         // After an omitted line, or if an operand comes later, operands are found by name.
         let is_known =
-            row - self.first_row == line.row && operands.iter().all(|one| *one < line.row);
+            row - self.first_row == line.row && operands.iter().all(|operand| *operand < line.row);
         if !is_known || !opcode.arity().accepts(operands.len()) {
             return None;
         }

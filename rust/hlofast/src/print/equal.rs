@@ -129,7 +129,7 @@ fn plain_attributes<'a>(
     options: &EqualityOptions,
 ) -> Vec<(&'a [u8], Vec<u8>)> {
     let calls = module.calls(row);
-    let mut found: Vec<(&[u8], Vec<u8>)> = Vec::new();
+    let mut attributes: Vec<(&[u8], Vec<u8>)> = Vec::new();
     let mut seen = Seen::default();
     for attribute in module.attributes(row) {
         let key = module.bytes(attribute.key);
@@ -142,11 +142,11 @@ fn plain_attributes<'a>(
         let is_left_out = !options.metadata && is_metadata(key)
             || !options.backend_config && key == b"backend_config";
         if !is_edge && !is_left_out {
-            found.push((key, tight(key, module.bytes(attribute.value))));
+            attributes.push((key, tight(key, module.bytes(attribute.value))));
         }
     }
-    found.sort_by(|x, y| x.0.cmp(y.0));
-    found
+    attributes.sort_by(|x, y| x.0.cmp(y.0));
+    attributes
 }
 
 fn tight(key: &[u8], value: &[u8]) -> Vec<u8> {

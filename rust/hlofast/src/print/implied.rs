@@ -35,7 +35,7 @@ pub(super) fn header_attributes(
     layouts: bool,
     metadata: bool,
 ) -> Vec<(&[u8], Vec<u8>)> {
-    let mut found: Vec<(&[u8], Vec<u8>)> = Vec::new();
+    let mut attributes: Vec<(&[u8], Vec<u8>)> = Vec::new();
     let mut seen = Seen::default();
     for (key, value) in &module.header().attributes {
         let (key, value) = (module.bytes(*key), module.bytes(*value));
@@ -48,7 +48,7 @@ pub(super) fn header_attributes(
             false => write_value(&mut text, key, value, Spacing::Tight),
         }
         if !IMPLIED.contains(&(key, &text[..])) {
-            found.push((key, text));
+            attributes.push((key, text));
         }
     }
     if seen.is_new(ENTRY_LAYOUT)
@@ -56,10 +56,10 @@ pub(super) fn header_attributes(
     {
         let mut tight = Vec::with_capacity(text.len());
         write_shapes(&mut tight, &text, layouts);
-        found.push((ENTRY_LAYOUT, tight));
+        attributes.push((ENTRY_LAYOUT, tight));
     }
-    found.sort_unstable();
-    found
+    attributes.sort_unstable();
+    attributes
 }
 
 /// The layout of the entry that XLA assumes where the text has none: the shapes of its parameters

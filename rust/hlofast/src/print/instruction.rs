@@ -148,8 +148,8 @@ impl Printer<'_> {
         let pairs = self.module.control_predecessors();
         let start = pairs.partition_point(|(user, _)| *user < row);
         let rest = pairs.get(start..).unwrap_or_default();
-        let found = rest.iter().take_while(|(user, _)| *user == row);
-        for (index, (_, predecessor)) in found.enumerate() {
+        let own = rest.iter().take_while(|(user, _)| *user == row);
+        for (index, (_, predecessor)) in own.enumerate() {
             let open: &[u8] = if index == 0 { b", control-predecessors={" } else { b", " };
             self.out.extend_from_slice(open);
             self.name(*predecessor);

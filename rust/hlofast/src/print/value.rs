@@ -147,7 +147,7 @@ fn is_plain(text: &[u8]) -> bool {
 
 /// Whether `text` has no whitespace and no comments. No early exit, so that the loop vectorises.
 fn is_tight(text: &[u8]) -> bool {
-    !text.iter().fold(false, |found, byte| found | (*byte <= b' ') | (*byte == b'/'))
+    !text.iter().fold(false, |is_loose, byte| is_loose | (*byte <= b' ') | (*byte == b'/'))
 }
 
 /// Whether two adjacent bytes of this kind could join into one token.
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn zeros_with_a_sign_get_one_spelling() {
         let spelt = |text: &str, spelling: &str| {
-            let found = with_signed_zeros(text.as_bytes(), spelling.as_bytes());
-            found.map(|text| String::from_utf8(text).unwrap())
+            let rewritten = with_signed_zeros(text.as_bytes(), spelling.as_bytes());
+            rewritten.map(|text| String::from_utf8(text).unwrap())
         };
         assert_eq!(spelt("-0", "-0.0").as_deref(), Some("-0.0"));
         assert_eq!(

@@ -81,8 +81,8 @@ fn values(
     let mut assigned = Vec::new();
     for message in allocation.messages(9) {
         let mut store = Store::default();
-        let one = store.read(message, 0)?;
-        assigned.push((one.integer(1), one.integer(2), one.integer(3), message));
+        let fields = store.read(message, 0)?;
+        assigned.push((fields.integer(1), fields.integer(2), fields.integer(3), message));
     }
     assigned.sort_by_key(|(id, ..)| *id);
     for (id, offset, size, message) in assigned {

@@ -52,14 +52,14 @@ fn own<'a>(
                 }
                 has_called = true;
             } else {
-                one(out, scope, first, fields, fields)?;
+                write_attribute(out, scope, first, fields, fields)?;
             }
             continue;
         }
         // Attributes in the same message are adjacent.
         let rest = uses.clone().take_while(|next| next.field.path == path);
-        let lists = rest.clone().chain([first]).filter(|one| one.is_repeated());
-        let lists = lists.fold(0, |set, one| set | 1 << one.field.number);
+        let lists = rest.clone().chain([first]).filter(|attribute| attribute.is_repeated());
+        let lists = lists.fold(0, |set, attribute| set | 1 << attribute.field.number);
         let mut outer = Store::default();
         let mut message = fields.bytes(path[0].into()).unwrap_or_default();
         if path[1] != 0 {
@@ -68,9 +68,9 @@ fn own<'a>(
         }
         let mut store = Store::default();
         let message = store.read(message, lists)?;
-        one(out, scope, first, &message, fields)?;
+        write_attribute(out, scope, first, &message, fields)?;
         for next in rest {
-            one(out, scope, next, &message, fields)?;
+            write_attribute(out, scope, next, &message, fields)?;
             uses.next();
         }
     }
@@ -81,7 +81,7 @@ fn own<'a>(
 }
 
 /// Appends one attribute, whose field is in `message`; `fields` holds the whole instruction.
-fn one<'a>(
+fn write_attribute<'a>(
     out: &mut Out<'a>,
     scope: &Scope<'a, '_>,
     attribute: &'static Use,
@@ -301,8 +301,8 @@ fn slice_sizes(
 
 /// The word with the number `code`; an unknown number is a fault.
 fn word<'w>(name: &str, message: &Record<'_, '_>, code: i64, words: &[&'w str]) -> Read<&'w str> {
-    let found = usize::try_from(code).ok().and_then(|code| words.get(code));
-    found
+    let known = usize::try_from(code).ok().and_then(|code| words.get(code));
+    known
         .copied()
         .ok_or_else(|| Fault::new(message.message(), format!("{name} of unknown value {code}")))
 }
@@ -310,7 +310,7 @@ fn word<'w>(name: &str, message: &Record<'_, '_>, code: i64, words: &[&'w str]) 
 /// The comparison type implied by the operands.
 fn usual_type(scope: &Scope<'_, '_>, fields: &Record<'_, '_>) -> Read<&'static [u8]> {
     let code = scope.operand_type(fields)?;
-    Ok(match shape::element_type(code).map(|found| found.kind()) {
+    Ok(match shape::element_type(code).map(|element_type| element_type.kind()) {
         Some(ElementKind::Float | ElementKind::Complex) => b"FLOAT",
         Some(ElementKind::Signed) => b"SIGNED",
         Some(ElementKind::Unsigned | ElementKind::Predicate) => b"UNSIGNED",

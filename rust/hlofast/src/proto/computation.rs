@@ -293,11 +293,11 @@ fn scheduled(schedule: &[u8], places: &Places, count: usize) -> Read<Vec<u32>> {
 fn opcode_of(fields: &Record<'_, '_>) -> Opcode {
     let (message, word) = (fields.message(), fields.bytes(2).unwrap_or_default());
     let start = (word.as_ptr() as usize).wrapping_sub(message.as_ptr() as usize);
-    let found = start.checked_add(word.len()).and_then(|end| {
+    let opcode = start.checked_add(word.len()).and_then(|end| {
         // Reads the word in place, which is faster than as a separate slice.
         Opcode::from_text(message, start, end)
     });
-    found.unwrap_or(Opcode::Unknown)
+    opcode.unwrap_or(Opcode::Unknown)
 }
 
 fn id_of(fields: &Record<'_, '_>) -> Read<i64> {
@@ -337,9 +337,9 @@ impl<'a> Scope<'a, '_> {
     /// Appends the name of an operand, and records it.
     #[inline]
     pub(super) fn operand(&mut self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
-        let found = self.find(id, message)?;
-        self.lines.operands.push(found as u32);
-        self.lines.refer(out, self.first + found)
+        let place = self.find(id, message)?;
+        self.lines.operands.push(place as u32);
+        self.lines.refer(out, self.first + place)
     }
 
     /// The `PrimitiveType` of the first operand of `fields`.
@@ -350,8 +350,8 @@ impl<'a> Scope<'a, '_> {
     /// The shape of operand `index` of `fields`; empty if there is none.
     pub(super) fn operand_shape(&self, fields: &Record<'_, '_>, index: usize) -> Read<&'a [u8]> {
         let id = fields.list(36)?.get(index).copied();
-        let found = id.and_then(|id| self.places.find(id));
-        Ok(found.map_or(&[], |found| self.lines.list[self.first + found].shape))
+        let place = id.and_then(|id| self.places.find(id));
+        Ok(place.map_or(&[], |place| self.lines.list[self.first + place].shape))
     }
 
     /// Records that this instruction calls the computations `ids`, in that order.

@@ -49,24 +49,24 @@ pub(super) fn window(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
         return Ok(());
     }
     let mut numbers = |name: &[u8], index: usize, usual: Option<i64>| {
-        if usual.is_some_and(|usual| dimensions.iter().all(|one| one[index] == usual)) {
+        if usual.is_some_and(|usual| dimensions.iter().all(|dimension| dimension[index] == usual)) {
             return;
         }
         out.push(name);
-        for (count, one) in dimensions.iter().enumerate() {
+        for (count, dimension) in dimensions.iter().enumerate() {
             if count > 0 {
                 out.byte(b'x');
             }
-            out.integer(one[index]);
+            out.integer(dimension[index]);
             if index == 2 {
                 out.byte(b'_');
-                out.integer(one[3]);
+                out.integer(dimension[3]);
             }
         }
     };
     numbers(b", window={size=", 0, None);
     numbers(b" stride=", 1, Some(1));
-    if dimensions.iter().any(|one| one[2] != 0 || one[3] != 0) {
+    if dimensions.iter().any(|dimension| dimension[2] != 0 || dimension[3] != 0) {
         numbers(b" pad=", 2, None);
     }
     numbers(b" lhs_dilate=", 5, Some(1));

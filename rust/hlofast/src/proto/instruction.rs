@@ -146,26 +146,26 @@ pub(super) fn calls<'a>(
     use Opcode as O;
     match (opcode, &ids[..]) {
         (O::While, [body, condition]) => {
-            one(out, scope, CallRole::Condition, *condition, fields)?;
-            one(out, scope, CallRole::Body, *body, fields)
+            write_call(out, scope, CallRole::Condition, *condition, fields)?;
+            write_call(out, scope, CallRole::Body, *body, fields)
         }
         (O::SelectAndScatter, [select, scatter]) => {
-            one(out, scope, CallRole::Select, *select, fields)?;
-            one(out, scope, CallRole::Scatter, *scatter, fields)
+            write_call(out, scope, CallRole::Select, *select, fields)?;
+            write_call(out, scope, CallRole::Scatter, *scatter, fields)
         }
         (O::Conditional, [yes, no]) if scope.operand_type(fields)? == PREDICATE => {
-            one(out, scope, CallRole::TrueComputation, *yes, fields)?;
-            one(out, scope, CallRole::FalseComputation, *no, fields)
+            write_call(out, scope, CallRole::TrueComputation, *yes, fields)?;
+            write_call(out, scope, CallRole::FalseComputation, *no, fields)
         }
         (O::Conditional, _) => list(out, scope, CallRole::Branch, &ids, fields),
         (O::CustomCall, _) => list(out, scope, CallRole::Called, &ids, fields),
         // Their callee is that of the operand; old dumps repeat it.
         (O::AsyncUpdate | O::AsyncDone, _) => Ok(()),
         (O::Fusion | O::AsyncStart | O::Unknown, [callee]) => {
-            one(out, scope, CallRole::Calls, *callee, fields)
+            write_call(out, scope, CallRole::Calls, *callee, fields)
         }
         (_, [callee]) if opcode.may_call() || opcode == O::Topk => {
-            one(out, scope, CallRole::ToApply, *callee, fields)
+            write_call(out, scope, CallRole::ToApply, *callee, fields)
         }
         _ => {
             let word = String::from_utf8_lossy(fields.bytes(2).unwrap_or_default()).into_owned();
@@ -176,7 +176,7 @@ pub(super) fn calls<'a>(
 }
 
 /// Writes `, role=%name`.
-fn one<'a>(
+fn write_call<'a>(
     out: &mut Out<'a>,
     scope: &mut Scope<'a, '_>,
     role: CallRole,

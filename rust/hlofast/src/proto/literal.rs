@@ -171,15 +171,15 @@ impl<'a> Values<'a> {
         count: usize,
     ) -> Read<Values<'a>> {
         let parts = if element_type.kind() == ElementKind::Complex { 2 } else { 1 };
-        let (values, found) = match storage {
+        let (values, value_count) = match storage {
             Storage::Varints => {
                 let mut list = Vec::new();
                 fields.integers(number, |value| {
                     list.push(value);
                     Ok(())
                 })?;
-                let found = list.len();
-                (Values::Integers(list), Some(found))
+                let value_count = list.len();
+                (Values::Integers(list), Some(value_count))
             }
             Storage::Fixed(width) | Storage::Little(width) => {
                 let mut chunks = fields.all(number);
@@ -188,14 +188,15 @@ impl<'a> Values<'a> {
                     _ => joined(fields, number).into(),
                 };
                 let bytes: std::borrow::Cow<'a, [u8]> = bytes;
-                let found = bytes.len().is_multiple_of(width).then(|| bytes.len() / width);
-                (Values::Bytes(bytes, width), found)
+                let value_count = bytes.len().is_multiple_of(width).then(|| bytes.len() / width);
+                (Values::Bytes(bytes, width), value_count)
             }
         };
-        if found != count.checked_mul(parts) {
+        if value_count != count.checked_mul(parts) {
             let message = format!(
                 "a literal of {} values where its shape has {count} elements",
-                found.map_or_else(|| "broken".to_owned(), |found| found.to_string())
+                value_count
+                    .map_or_else(|| "broken".to_owned(), |value_count| value_count.to_string())
             );
             return Err(Fault::new(fields.message(), message));
         }

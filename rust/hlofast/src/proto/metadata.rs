@@ -14,8 +14,8 @@ pub(super) fn payload<'a>(payload: &'a [u8], payloads: &[&'a [u8]]) -> Read<&'a 
         return Ok(value);
     }
     let number = fields.integer(2);
-    let found = usize::try_from(number).ok().and_then(|number| payloads.get(number));
-    found.copied().ok_or_else(|| {
+    let listed = usize::try_from(number).ok().and_then(|number| payloads.get(number));
+    listed.copied().ok_or_else(|| {
         let message = format!("payload {number} of {}", payloads.len());
         Fault::new(payload, message)
     })

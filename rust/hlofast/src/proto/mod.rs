@@ -85,8 +85,8 @@ pub fn begins_with_module(head: &[u8]) -> bool {
 /// Work and memory are linear in `bytes`; text far larger than that of any real module is refused.
 pub fn to_text(bytes: &[u8]) -> Result<Translation> {
     let read = || {
-        let found = container::find(bytes)?;
-        module::to_text(found.module, found.assignment, 0)
+        let container = container::find(bytes)?;
+        module::to_text(container.module, container.assignment, 0)
     };
     read().map_err(|fault: wire::Fault| {
         if fault.kind == ErrorKind::TooLarge {

@@ -145,17 +145,17 @@ impl<'a> Context<'a> {
 
 /// The instruction sequence of each scheduled computation, by the computation's id.
 fn schedule(message: &[u8]) -> Read<Map<i64, &[u8]>> {
-    let mut found = Map::default();
+    let mut sequences = Map::default();
     let mut entries = Fields::new(message);
     while let Some((number, value)) = entries.next()? {
         if let (1, Some(sequence)) = (number, value.bytes()) {
             let mut store = Store::default();
             let sequence = store.read(sequence, 0)?;
             // For duplicate keys the last one counts.
-            found.insert(sequence.integer(1), sequence.bytes(2).unwrap_or_default());
+            sequences.insert(sequence.integer(1), sequence.bytes(2).unwrap_or_default());
         }
     }
-    Ok(found)
+    Ok(sequences)
 }
 
 fn header<'a>(out: &mut Out<'a>, fields: &Record<'a, '_>, depth: u32) -> Read<()> {

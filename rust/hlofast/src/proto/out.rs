@@ -37,8 +37,8 @@ impl Quotes {
             return None;
         }
         let next = |from: usize| {
-            let found = self.masks.next_of::<OPEN, CLOSE>(from);
-            (found < text.len()).then_some(found)
+            let at = self.masks.next_of::<OPEN, CLOSE>(from);
+            (at < text.len()).then_some(at)
         };
         Some(std::iter::successors(next(0), move |at| next(at + 1)))
     }

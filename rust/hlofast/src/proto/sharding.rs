@@ -133,12 +133,12 @@ fn write_metadata(out: &mut Out<'_>, metadata: Vec<&[u8]>, separator: &[u8]) -> 
     }
     out.push(separator);
     out.push(b"metadata=");
-    if let ([one], b" ") = (metadata.as_slice(), separator) {
-        return super::metadata::write(out, one, &[]).map(drop);
+    if let ([entry], b" ") = (metadata.as_slice(), separator) {
+        return super::metadata::write(out, entry, &[]).map(drop);
     }
-    for (index, one) in metadata.iter().enumerate() {
+    for (index, entry) in metadata.iter().enumerate() {
         out.push(if index == 0 { b"{" } else { b", " });
-        super::metadata::write(out, one, &[])?;
+        super::metadata::write(out, entry, &[])?;
     }
     out.byte(b'}');
     Ok(())
@@ -328,8 +328,8 @@ impl<'a> Mesh<'a> {
         let mut store = Store::default();
         let fields = store.read(axis, 0)?;
         let number = fields.integer(1);
-        let found = usize::try_from(number).ok().and_then(|number| self.axes.get(number));
-        let Some((name, _)) = found else {
+        let known = usize::try_from(number).ok().and_then(|number| self.axes.get(number));
+        let Some((name, _)) = known else {
             let at = if axis.is_empty() { self.message } else { axis };
             let message = format!("axis {number} of a mesh of {} axes", self.axes.len());
             return Err(Fault::new(at, message));

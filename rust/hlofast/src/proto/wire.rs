@@ -355,8 +355,8 @@ mod tests {
                     (Ok(Some((number, value))), Ok((tag, bits, next))) => {
                         (number, value, tag, bits, next)
                     }
-                    (one, other) => {
-                        assert_eq!(one.err(), other.err());
+                    (read, other) => {
+                        assert_eq!(read.err(), other.err());
                         break;
                     }
                 };

@@ -25,8 +25,8 @@ impl Checker<'_> {
         let known = self.module.computations();
         let written = |c: &crate::ir::Computation| !c.is_inline && !c.is_implicit;
         let ahead = known.get(self.next_computation..).unwrap_or_default().iter();
-        let found = ahead.clone().position(written).map(|skip| self.next_computation + skip);
-        let Some(id) = found.filter(|id| known.get(*id).is_some_and(|c| c.name == name)) else {
+        let next = ahead.clone().position(written).map(|skip| self.next_computation + skip);
+        let Some(id) = next.filter(|id| known.get(*id).is_some_and(|c| c.name == name)) else {
             return Err(ParseError::new(
                 ErrorKind::InvalidComputation,
                 name,

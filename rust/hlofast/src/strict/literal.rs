@@ -268,7 +268,7 @@ impl<'a> Checker<'a> {
 
     /// Reads a number: its value and NaN payload; None for infinities.
     pub(super) fn double(&mut self) -> Result<Option<(f64, Option<u64>)>> {
-        let found = match self.kind() {
+        let value = match self.kind() {
             Kind::Int => Some((self.lexer.value as f64, None)),
             Kind::NegativeInf => None,
             Kind::Keyword if self.lexer.word() == b"inf" => None,
@@ -283,7 +283,7 @@ impl<'a> Checker<'a> {
             _ => return Err(self.error(ErrorKind::InvalidNumber, "expected a number")),
         };
         self.advance();
-        Ok(found)
+        Ok(value)
     }
 
     /// The layout of a constant must order each dimension once; XLA aborts otherwise.

@@ -190,8 +190,8 @@ impl Checker<'_> {
             let number = std::str::from_utf8(name).ok()?.trim().parse::<usize>().ok()?;
             (number < mesh.axes.len()).then_some(number)
         };
-        let found = by_name.or_else(by_number);
-        let Some((axis, size)) = found.and_then(|at| Some((at, mesh.axes.get(at)?.1))) else {
+        let index = by_name.or_else(by_number);
+        let Some((axis, size)) = index.and_then(|at| Some((at, mesh.axes.get(at)?.1))) else {
             return Err(ParseError::new(
                 ErrorKind::InvalidSharding,
                 place,

@@ -133,29 +133,29 @@ impl<'a> Checker<'a> {
     /// Skips the current token if it is of `kind`.
     #[inline]
     fn eat(&mut self, kind: Kind) -> bool {
-        let found = self.lexer.kind == kind;
-        if found {
+        let is_next = self.lexer.kind == kind;
+        if is_next {
             self.lexer.advance();
         }
-        found
+        is_next
     }
 
     /// Skips the current token if it is the identifier `word`.
     fn eat_word(&mut self, word: &[u8]) -> bool {
-        let found = self.lexer.kind == Kind::Ident && self.lexer.word() == word;
-        if found {
+        let is_next = self.lexer.kind == Kind::Ident && self.lexer.word() == word;
+        if is_next {
             self.lexer.advance();
         }
-        found
+        is_next
     }
 
     /// Skips the current token if it is the reserved word `word`.
     fn eat_keyword(&mut self, word: &[u8]) -> bool {
-        let found = self.lexer.is_keyword(word);
-        if found {
+        let is_next = self.lexer.is_keyword(word);
+        if is_next {
             self.lexer.advance();
         }
-        found
+        is_next
     }
 
     /// Requires a token of `kind`.

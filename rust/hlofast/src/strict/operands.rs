@@ -103,9 +103,9 @@ impl<'a> Checker<'a> {
             let place = self.lexer;
             let known = rows.get(index).copied().unwrap_or(NO_ROW);
             match self.plain_operand(known) {
-                Ok(Some(found)) => {
-                    self.operands.push(found);
-                    index += usize::from(found == known);
+                Ok(Some(operand)) => {
+                    self.operands.push(operand);
+                    index += usize::from(operand == known);
                 }
                 Ok(None) | Err(_) => {
                     self.lexer = place;

@@ -352,11 +352,11 @@ impl<'a> Checker<'a> {
         if self.compatible.contains(&(declared, actual)) {
             return Ok(true);
         }
-        let found = is_compatible(&self.declared.table, declared, module.shapes(), actual);
-        if found {
+        let fits = is_compatible(&self.declared.table, declared, module.shapes(), actual);
+        if fits {
             self.compatible.insert((declared, actual));
         }
-        Ok(found)
+        Ok(fits)
     }
 }
 

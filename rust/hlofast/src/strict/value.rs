@@ -274,7 +274,7 @@ impl<'a> Checker<'a> {
         let mut own = all.iter().skip(start).take_while(|(row, _)| *row == subject.row);
         loop {
             let name = self.name()?;
-            self.check_predecessor(subject, name, own.next().map(|(_, found)| *found))?;
+            self.check_predecessor(subject, name, own.next().map(|(_, predecessor)| *predecessor))?;
             if !self.eat(Kind::Comma) {
                 break;
             }
@@ -282,9 +282,16 @@ impl<'a> Checker<'a> {
         self.expect(Kind::RightBrace, "',' or '}' after a control predecessor")
     }
 
-    fn check_predecessor(&self, subject: Subject, name: Span, found: Option<Row>) -> Result<()> {
+    fn check_predecessor(
+        &self,
+        subject: Subject,
+        name: Span,
+        predecessor: Option<Row>,
+    ) -> Result<()> {
         let word = self.bytes(name);
-        if found.is_some_and(|row| row < subject.row && self.module.instruction_name(row) == word) {
+        if predecessor
+            .is_some_and(|row| row < subject.row && self.module.instruction_name(row) == word)
+        {
             return Ok(());
         }
         let shown = String::from_utf8_lossy(word);

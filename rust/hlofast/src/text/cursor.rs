@@ -221,19 +221,19 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub fn eat(&mut self, byte: u8) -> Result<bool> {
         self.skip_space()?;
-        let found = self.peek() == byte && self.position < self.end;
-        self.position += usize::from(found);
-        Ok(found)
+        let is_next = self.peek() == byte && self.position < self.end;
+        self.position += usize::from(is_next);
+        Ok(is_next)
     }
 
     /// Takes the bytes of `token` if they are next, without skipping whitespace.
     #[inline]
     pub fn eat_bytes(&mut self, token: &[u8]) -> bool {
-        let found = self.rest().starts_with(token);
-        if found {
+        let is_next = self.rest().starts_with(token);
+        if is_next {
             self.position += token.len();
         }
-        found
+        is_next
     }
 
     /// Takes `byte` (after whitespace), or returns an error.

@@ -44,13 +44,13 @@ pub struct Cleaned {
 /// Finds every module in `text`, in order. Without any module header, finds the computations of a
 /// headerless module or a single instruction instead.
 pub fn find_modules(text: &[u8]) -> Vec<Found> {
-    let mut search = Search { text, found: Vec::new(), counted: (0, 0), budget: 0 };
+    let mut search = Search { text, taken: Vec::new(), counted: (0, 0), budget: 0 };
     search.budget = text.len().saturating_mul(4).saturating_add(1 << 20);
     search.modules();
-    if search.found.is_empty() {
+    if search.taken.is_empty() {
         search.headerless();
     }
-    search.found
+    search.taken
 }
 
 /// Whether the first token of `text` is `HloModule`, so that it most likely is one module and
@@ -65,7 +65,7 @@ pub fn starts_with_module(text: &[u8]) -> bool {
 
 struct Search<'a> {
     text: &'a [u8],
-    found: Vec<Found>,
+    taken: Vec<Found>,
     /// An offset and the lines before it.
     counted: (usize, u64),
     /// Bytes that may still be read more than once.
@@ -93,14 +93,14 @@ impl<'a> Search<'a> {
             Some(newline) => floor + newline + 1,
             None if floor == 0 => 0,
             // The earlier module ends on this very line, or the prefix is too long.
-            None if self.found.last().is_some_and(|found| found.span.end == floor) => floor,
+            None if self.taken.last().is_some_and(|last| last.span.end == floor) => floor,
             None => return None,
         };
         let before = self.text.get(start..hit)?;
         if before.iter().all(u8::is_ascii_whitespace) {
             let blocks = block::module(self.text, hit, &mut self.budget);
             // A header with nothing after it is a truncated module if it cannot be prose.
-            let first = self.found.is_empty() && block::skip_blank(self.text, 0) == hit;
+            let first = self.taken.is_empty() && block::skip_blank(self.text, 0) == hit;
             if blocks.count == 0 && !first && !block::is_module_header(self.text, hit) {
                 return None;
             }
@@ -121,7 +121,7 @@ impl<'a> Search<'a> {
         let label = self.label(line);
         let cleaned = self.text.get(start..end).and_then(|text| unescape(text, start));
         let lines_before = self.lines_before(start);
-        self.found.push(Found { span: start..end, lines_before, label, cleaned });
+        self.taken.push(Found { span: start..end, lines_before, label, cleaned });
         end
     }
 
@@ -154,7 +154,7 @@ impl<'a> Search<'a> {
             let label = self.label(line);
             let lines_before = self.lines_before(hit);
             let cleaned = Some(cleaned);
-            self.found.push(Found { span: hit..end, lines_before, label, cleaned });
+            self.taken.push(Found { span: hit..end, lines_before, label, cleaned });
             return Some(end);
         }
     }

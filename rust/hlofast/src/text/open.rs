@@ -47,20 +47,20 @@ pub fn unpack(bytes: SharedBytes, options: &OpenOptions<'_>) -> Result<Source> {
 /// Every module in `source`, at least one.
 pub fn modules(source: &Source) -> Result<Vec<FoundModule>> {
     let text = source.bytes();
-    let found = find_modules(text);
-    if found.is_empty() {
+    let places = find_modules(text);
+    if places.is_empty() {
         return Err(foreign::explain(text));
     }
-    let modules = found.into_iter().map(|found| {
-        let label = found.label.and_then(|label| text.get(label));
-        let end = found.span.end;
-        let span = with_line_break(text, found.span);
-        let source = match found.cleaned {
+    let modules = places.into_iter().map(|place| {
+        let label = place.label.and_then(|label| text.get(label));
+        let end = place.span.end;
+        let span = with_line_break(text, place.span);
+        let source = match place.cleaned {
             Some(mut cleaned) => {
                 cleaned.text.extend_from_slice(text.get(end..span.end).unwrap_or_default());
-                source.cleaned_part(cleaned.text, cleaned.lines, found.lines_before)
+                source.cleaned_part(cleaned.text, cleaned.lines, place.lines_before)
             }
-            None => source.part(span, found.lines_before),
+            None => source.part(span, place.lines_before),
         };
         FoundModule { source, label: label.map(|label| String::from_utf8_lossy(label).into()) }
     });
@@ -71,8 +71,8 @@ pub fn modules(source: &Source) -> Result<Vec<FoundModule>> {
 fn with_line_break(text: &[u8], span: Range<usize>) -> Range<usize> {
     let behind = text.get(span.end..).unwrap_or_default();
     let breaks: [&[u8]; 2] = [b"\n", b"\r\n"];
-    let found = breaks.into_iter().find(|line_break| behind.starts_with(line_break));
-    span.start..span.end + found.map_or(0, <[u8]>::len)
+    let line_break = breaks.into_iter().find(|line_break| behind.starts_with(line_break));
+    span.start..span.end + line_break.map_or(0, <[u8]>::len)
 }
 
 /// Every module in `bytes`: [`unpack`], then [`modules`].
@@ -96,8 +96,8 @@ pub fn read_one<T>(
             Err(error) => first = Some(error),
         }
     }
-    let found = modules(source).map_err(whole)?;
-    let [module] = found.as_slice() else { return Err(whole(several(&found))) };
+    let modules = modules(source).map_err(whole)?;
+    let [module] = modules.as_slice() else { return Err(whole(several(&modules))) };
     let text = module.source.bytes();
     match first {
         // Only blanks surround the module: the first error stands.
@@ -109,13 +109,13 @@ pub fn read_one<T>(
 }
 
 #[cold]
-fn several(found: &[FoundModule]) -> ParseError {
-    let names: Vec<String> = found.iter().take(4).map(name).collect();
-    let more = if found.len() > names.len() { ", ..." } else { "" };
+fn several(modules: &[FoundModule]) -> ParseError {
+    let names: Vec<String> = modules.iter().take(4).map(name).collect();
+    let more = if modules.len() > names.len() { ", ..." } else { "" };
     ParseError::new(
         ErrorKind::SeveralModules,
         Span::EMPTY,
-        format!("{} modules where one was expected: {}{more}", found.len(), names.join(", ")),
+        format!("{} modules where one was expected: {}{more}", modules.len(), names.join(", ")),
     )
     .with_help("choose one by name, or use find_modules to get them all")
 }

@@ -66,9 +66,9 @@ fn exercise_cost(module: &Module) -> usize {
         let (cost, attribution) = (analyses.cost(), analyses.attribution());
         let is_known = cost.executions.iter().all(Option::is_some);
         for key in [GroupKey::Phase, GroupKey::Scope { depth: 2 }, GroupKey::Source] {
-            let found = analyses.cost_by(key);
+            let grouped = analyses.cost_by(key);
             let mut sum = Totals::default();
-            for group in &found {
+            for group in &grouped {
                 sum.flops = sum.flops.saturating_add(group.totals.flops);
                 sum.bytes_read = sum.bytes_read.saturating_add(group.totals.bytes_read);
                 sum.bytes_written = sum.bytes_written.saturating_add(group.totals.bytes_written);
@@ -81,7 +81,7 @@ fn exercise_cost(module: &Module) -> usize {
                     "{key:?}"
                 );
             }
-            groups += found.len();
+            groups += grouped.len();
         }
         groups += cost.memory_spaces(module).len();
         if !is_xla {
@@ -96,13 +96,13 @@ fn exercise_cost(module: &Module) -> usize {
 /// in them and how long they take.
 fn exercise_collectives(plain: &Analyses<&Module>) -> usize {
     let (module, all) = (plain.module(), plain.collectives());
-    for found in &all.collectives {
-        let pieces = found.pieces.start as usize..found.pieces.end as usize;
+    for collective in &all.collectives {
+        let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
         assert!(all.pieces.get(pieces).is_some());
-        let members = found.members.start as usize..found.members.end as usize;
-        assert!(all.members.get(members).is_some_and(|rows| rows.contains(&found.row)));
-        assert!(!found.executions.is_empty());
-        found.ring_wire_bytes();
+        let members = collective.members.start as usize..collective.members.end as usize;
+        assert!(all.members.get(members).is_some_and(|rows| rows.contains(&collective.row)));
+        assert!(!collective.executions.is_empty());
+        collective.ring_wire_bytes();
     }
     let mut sum = host_transfers(module).len() + grad_sync_channel_ids(module).len();
     sum += alpa_counters(module, true).total.min(1 << 40) as usize;
@@ -112,11 +112,11 @@ fn exercise_collectives(plain: &Analyses<&Module>) -> usize {
         let analyses = plain.with_context(context);
         assert_eq!(analyses.sent().along.len(), all.collectives.len());
         let options = hlofast::lint::Options { min_share: 0.0, ..Default::default() };
-        let found = analyses.lint_with(&options);
-        for finding in &found.findings {
+        let lint = analyses.lint_with(&options);
+        for finding in &lint.findings {
             assert!(finding.rows.iter().all(|row| (row.0 as usize) < module.row_count()));
         }
-        sum += found.findings.len();
+        sum += lint.findings.len();
         sum += analyses.time().map_or(0, |time| time.simulation.axes.len());
     }
     sum
@@ -125,11 +125,11 @@ fn exercise_collectives(plain: &Analyses<&Module>) -> usize {
 /// Pipeline stages, whatever share of the work may move.
 fn exercise_stages(analyses: &Analyses<&Module>) -> usize {
     let module = analyses.module();
-    let found = analyses.stages_with(&hlofast::stages::Options { most_moved: 1.0 });
-    for item in &found.stash {
+    let stages = analyses.stages_with(&hlofast::stages::Options { most_moved: 1.0 });
+    for item in &stages.stash {
         assert!((item.source.0 as usize) < module.row_count());
     }
-    found.markers.len() + found.sections.len() + found.stash.len()
+    stages.markers.len() + stages.sections.len() + stages.stash.len()
 }
 
 /// A chip of which enough is known to time everything.

@@ -438,7 +438,7 @@ impl Writer<'_> {
     ) -> &'static str {
         let tuples: Vec<&Instruction> = scope
             .iter()
-            .filter(|one| matches!(&one.shape, Shape::Tuple(elements) if !elements.is_empty()))
+            .filter(|instruction| matches!(&instruction.shape, Shape::Tuple(elements) if !elements.is_empty()))
             .collect();
         if tuples.is_empty() {
             *payload = self.operands(scope, &[0], operands);

@@ -262,9 +262,9 @@ fn check_users(module: &Module) {
     }
     pairs.sort_unstable();
     pairs.dedup();
-    let found: Vec<(u32, u32)> = module
+    let transposed: Vec<(u32, u32)> = module
         .rows()
         .flat_map(|row| users.get(row.0).iter().map(move |user| (row.0, *user)))
         .collect();
-    assert_eq!(pairs, found, "users are not the transpose of operands");
+    assert_eq!(pairs, transposed, "users are not the transpose of operands");
 }

@@ -79,10 +79,11 @@ ENTRY main {{
     }
 
     pub fn count(&self) -> Option<u64> {
-        let found = only(&self.text());
-        let expected = if found.count.is_some() { Provenance::Exact } else { Provenance::Unknown };
-        assert_eq!(found.provenance, expected);
-        assert!(!found.reason.is_empty());
-        found.count
+        let trip_count = only(&self.text());
+        let expected =
+            if trip_count.count.is_some() { Provenance::Exact } else { Provenance::Unknown };
+        assert_eq!(trip_count.provenance, expected);
+        assert!(!trip_count.reason.is_empty());
+        trip_count.count
     }
 }

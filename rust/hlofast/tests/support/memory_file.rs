@@ -13,17 +13,17 @@ pub fn read(input: &[u8]) -> Option<XlaFile> {
     let at = input.windows(SEPARATOR.len()).position(|bytes| bytes == SEPARATOR)?;
     let (text, file) = (&input[..at], &input[at + SEPARATOR.len()..]);
     let module = parse(Source::from_slice(text), &Options::default()).ok()?;
-    let found = read_file(&module, file);
+    let result = read_file(&module, file);
     let lines = file.iter().filter(|byte| **byte == b'\n').count() as u32 + 1;
-    match found {
-        Ok(found) => {
-            assert!(found.rows.len() <= file.len());
-            for row in &found.rows {
+    match result {
+        Ok(xla_file) => {
+            assert!(xla_file.rows.len() <= file.len());
+            for row in &xla_file.rows {
                 assert!(row.row.is_none_or(|row| (row.0 as usize) < module.row_count()));
                 assert!(row.bytes >= -1 && row.offset >= -1 && row.allocation >= -1);
                 assert!(row.steps.0 >= -1 && row.steps.0 <= row.steps.1);
             }
-            Some(found)
+            Some(xla_file)
         }
         Err(error) => {
             assert!(error.line <= lines && !error.message.is_empty());

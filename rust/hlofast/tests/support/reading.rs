@@ -73,8 +73,8 @@ pub fn modules() -> Vec<(String, Source)> {
     let mut all = Vec::new();
     for text in dumps() {
         let options = OpenOptions { path: Some(&text.name), max_bytes: None };
-        for found in hlofast::text::open(Arc::new(text.bytes), &options).unwrap() {
-            all.push((text.name.clone(), found.source));
+        for module in hlofast::text::open(Arc::new(text.bytes), &options).unwrap() {
+            all.push((text.name.clone(), module.source));
         }
     }
     all
@@ -159,8 +159,8 @@ pub fn seed_text(folder: &Path, prefix: &str) -> Vec<u8> {
 /// The module in the seed document whose name starts with `prefix`.
 pub fn seed(folder: &Path, prefix: &str) -> Module {
     let options = OpenOptions { path: None, max_bytes: None };
-    let found = hlofast::text::open(Arc::new(seed_text(folder, prefix)), &options).unwrap();
-    let source = found.into_iter().next().unwrap().source;
+    let modules = hlofast::text::open(Arc::new(seed_text(folder, prefix)), &options).unwrap();
+    let source = modules.into_iter().next().unwrap().source;
     hlofast::parse(source, &Options::default()).unwrap()
 }
 

@@ -9,7 +9,12 @@ use serde_json::Value;
 
 /// The recomputations that `value` asks of `module`.
 pub fn read(module: &Module, value: &Value) -> Result<Vec<Recompute>, String> {
-    value.as_array().ok_or("a list is wanted")?.iter().map(|one| recompute(module, one)).collect()
+    value
+        .as_array()
+        .ok_or("a list is wanted")?
+        .iter()
+        .map(|entry| recompute(module, entry))
+        .collect()
 }
 
 fn recompute(module: &Module, value: &Value) -> Result<Recompute, String> {
@@ -24,7 +29,7 @@ fn recompute(module: &Module, value: &Value) -> Result<Recompute, String> {
     Ok(Recompute::ForUsers {
         producer: row(module, &value["producer"])?,
         chain: list("chain").iter().map(|name| row(module, name)).collect::<Result<_, _>>()?,
-        uses: uses.iter().map(|one| a_use(module, one)).collect::<Result<_, _>>()?,
+        uses: uses.iter().map(|entry| a_use(module, entry)).collect::<Result<_, _>>()?,
     })
 }
 
@@ -35,14 +40,14 @@ fn a_use(module: &Module, value: &Value) -> Result<Use, String> {
 
 fn row(module: &Module, name: &Value) -> Result<Row, String> {
     let name = name.as_str().ok_or("a name is wanted")?;
-    let found = module.find_instructions(name.as_bytes());
-    found.first().map(|row| Row(*row)).ok_or(format!("there is no {name}"))
+    let rows = module.find_instructions(name.as_bytes());
+    rows.first().map(|row| Row(*row)).ok_or(format!("there is no {name}"))
 }
 
 /// Values of `module` with several users, each to be computed again for its last user; at most
 /// `most` of them, spread over the module.
 pub fn for_last_users(module: &Module, most: usize) -> Vec<Recompute> {
-    let mut found = Vec::new();
+    let mut recomputes = Vec::new();
     let is_computed = |row: &Row| {
         use hlofast::ir::Opcode::*;
         !module.is_implicit(*row)
@@ -60,18 +65,18 @@ pub fn for_last_users(module: &Module, most: usize) -> Vec<Recompute> {
             .filter(|(_, operand)| **operand == row.0)
             .map(|(operand, _)| Use { user, operand })
             .collect();
-        found.push(Recompute::ForUsers { producer: row, chain: Vec::new(), uses });
+        recomputes.push(Recompute::ForUsers { producer: row, chain: Vec::new(), uses });
     }
-    let step = found.len().div_ceil(most.max(1)).max(1);
-    found.into_iter().step_by(step).collect()
+    let step = recomputes.len().div_ceil(most.max(1)).max(1);
+    recomputes.into_iter().step_by(step).collect()
 }
 
 /// Those of `wanted` that can be done one by one, and why the others cannot.
 pub fn possible(module: &Module, wanted: Vec<Recompute>) -> (Vec<Recompute>, Vec<String>) {
     let (mut possible, mut refused) = (Vec::new(), Vec::new());
-    for one in wanted {
-        match hlofast::remat::rewrite(module, std::slice::from_ref(&one)) {
-            Ok(_) => possible.push(one),
+    for recompute in wanted {
+        match hlofast::remat::rewrite(module, std::slice::from_ref(&recompute)) {
+            Ok(_) => possible.push(recompute),
             Err(error) => refused.push(error.to_string()),
         }
     }

@@ -59,14 +59,14 @@ pub fn instruction(id: i64, name: &str, opcode: &str) -> Message {
 /// A computation; ids of instructions as they stand.
 pub fn computation(id: i64, name: &str, root: i64, instructions: &[Message]) -> Message {
     let start = Message::new().bytes(1, name);
-    let all = instructions.iter().fold(start, |message, one| message.bytes(2, one));
+    let all = instructions.iter().fold(start, |message, instruction| message.bytes(2, instruction));
     all.number(5, id).number(6, root)
 }
 
 /// A module whose entry is the computation with id `entry`.
 pub fn module(entry: i64, computations: &[Message]) -> Message {
     let start = Message::new().bytes(1, "m");
-    let all = computations.iter().fold(start, |message, one| message.bytes(3, one));
+    let all = computations.iter().fold(start, |message, computation| message.bytes(3, computation));
     all.bytes(4, Message::new()).number(6, entry)
 }
 

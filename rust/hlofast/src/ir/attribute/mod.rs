@@ -359,18 +359,19 @@ static OPCODES: [OfOpcode; Opcode::ALL.len()] = {
     let mut table = [EMPTY; Opcode::ALL.len()];
     let mut line = 0;
     while line < TABLE.len() {
-        let one = &TABLE[line];
-        let only = one.id.only();
+        let attribute = &TABLE[line];
+        let only = attribute.id.only();
         let mut list = 0;
         while list < 4 {
-            let opcodes = [one.needed, one.taken, one.newer, one.also][list];
+            let opcodes =
+                [attribute.needed, attribute.taken, attribute.newer, attribute.also][list];
             let mut i = 0;
             while i < opcodes.len() && !is_every(opcodes) {
                 let entry = &mut table[opcodes[i] as usize];
                 entry.lines[entry.count as usize] = line as u8;
                 entry.count += 1;
-                entry.fields |= one.field.outer();
-                entry.is_always_printed |= one.field.is_always_printed;
+                entry.fields |= attribute.field.outer();
+                entry.is_always_printed |= attribute.field.is_always_printed;
                 match list {
                     0 => entry.needed |= only,
                     1 => entry.taken |= only,
@@ -546,7 +547,8 @@ impl Key {
             return facts.grammar;
         }
         let mut own = uses(opcode);
-        own.find(|one| one.id == self).map_or(facts.grammar, |one| one.grammar)
+        own.find(|attribute| attribute.id == self)
+            .map_or(facts.grammar, |attribute| attribute.grammar)
     }
 }
 
@@ -556,9 +558,14 @@ mod tests {
 
     #[test]
     fn every_key_is_found_and_nothing_else() {
-        for one in &TABLE {
-            assert_eq!(Key::from_bytes(one.key.as_bytes()), Some(one.id), "{}", one.key);
-            assert_eq!(one.id.as_str(), one.key);
+        for attribute in &TABLE {
+            assert_eq!(
+                Key::from_bytes(attribute.key.as_bytes()),
+                Some(attribute.id),
+                "{}",
+                attribute.key
+            );
+            assert_eq!(attribute.id.as_str(), attribute.key);
         }
         for word in ["", "dim", "dimension", "dimensionss", "output_to_operand_aliasinG"] {
             assert_eq!(Key::from_bytes(word.as_bytes()), None, "{word}");
@@ -570,7 +577,7 @@ mod tests {
     #[test]
     fn lines_of_an_opcode_go_together() {
         for opcode in Opcode::ALL {
-            let paths: Vec<[u8; 2]> = uses(*opcode).map(|one| one.field.path).collect();
+            let paths: Vec<[u8; 2]> = uses(*opcode).map(|attribute| attribute.field.path).collect();
             let mut runs = paths.clone();
             runs.dedup();
             runs.retain(|path| *path != [0, 0]);
@@ -578,7 +585,7 @@ mod tests {
             runs.sort_unstable();
             runs.dedup();
             assert_eq!(runs.len(), count, "{opcode:?}");
-            let mut keys: Vec<&str> = uses(*opcode).map(|one| one.key).collect();
+            let mut keys: Vec<&str> = uses(*opcode).map(|attribute| attribute.key).collect();
             keys.sort_unstable();
             let all = keys.len();
             keys.dedup();

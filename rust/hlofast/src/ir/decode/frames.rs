@@ -211,7 +211,7 @@ fn entries<'a>(
     mut entry: impl FnMut(&mut Cursor<'a>) -> Result<()>,
 ) -> Result<()> {
     let mut cursor = Cursor::new(text);
-    let mut one = |cursor: &mut Cursor<'a>| -> Result<bool> {
+    let mut next_entry = |cursor: &mut Cursor<'a>| -> Result<bool> {
         cursor.skip_space()?;
         if cursor.is_at_end() {
             return Ok(false);
@@ -221,7 +221,7 @@ fn entries<'a>(
         Ok(true)
     };
     loop {
-        match one(&mut cursor) {
+        match next_entry(&mut cursor) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
             Err(error) => return Err(error.shifted(span.start)),

@@ -131,12 +131,12 @@ impl EntryLayout<'_> {
         interner: &mut ShapeInterner,
         mut parse: impl FnMut(&mut Cursor<'_>, &mut ShapeInterner) -> Result<ShapeId>,
     ) -> Result<(Vec<ShapeId>, ShapeId)> {
-        let mut one = |text: &[u8]| parse(&mut Cursor::new(text), interner);
+        let mut shape_of = |text: &[u8]| parse(&mut Cursor::new(text), interner);
         let mut parameters = Vec::with_capacity(self.parameters.len());
         for text in &self.parameters {
-            parameters.push(one(text)?);
+            parameters.push(shape_of(text)?);
         }
-        Ok((parameters, one(self.result)?))
+        Ok((parameters, shape_of(self.result)?))
     }
 }
 

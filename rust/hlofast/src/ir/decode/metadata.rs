@@ -120,8 +120,8 @@ pub fn metadata_string<'a>(value: &'a [u8], wanted: &[u8]) -> Option<Cow<'a, [u8
     let mut cursor = Cursor::new(value);
     cursor.expect(b'{', "").ok()?;
     while another_field(&mut cursor).ok()? {
-        let found = key(&mut cursor).ok()? == wanted;
-        if found {
+        let is_wanted = key(&mut cursor).ok()? == wanted;
+        if is_wanted {
             return string(&mut cursor).ok();
         }
         skip_value(&mut cursor).ok()?;

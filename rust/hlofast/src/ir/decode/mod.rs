@@ -235,7 +235,7 @@ fn decode_calls(value: &[u8]) -> Result<AttributeValue<'_>> {
             all.push(computation(cursor)?);
         }
         Ok(match all.as_slice() {
-            [one] => AttributeValue::Computation(one),
+            [name] => AttributeValue::Computation(name),
             _ => AttributeValue::Computations(all),
         })
     })

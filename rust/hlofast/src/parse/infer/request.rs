@@ -334,8 +334,8 @@ impl<'r> Context<'r, '_> {
 
     /// Parameter and result shapes of the computation called as `role`.
     pub fn callee(&self, role: CallRole) -> Result<Arc<Signature>> {
-        let found = self.request.callees.iter().find(|callee| callee.role == role);
-        let Some(callee) = found else {
+        let callee = self.request.callees.iter().find(|callee| callee.role == role);
+        let Some(callee) = callee else {
             return Err(self.missing(format_args!("{}=", role.as_str())));
         };
         self.signature(callee)

@@ -74,9 +74,9 @@ impl Writer<'_> {
     fn constant(&mut self, fields: &mut Message, row: Row) -> Result<()> {
         let (_, payload) = self.module.opcode_and_payload(row);
         let text = self.module.bytes(payload);
-        let found = literal::constant(text, &mut self.shapes, self.module.shape(row));
+        let literal = literal::constant(text, &mut self.shapes, self.module.shape(row));
         // Without a value XLA prints `{...}` too.
-        if let Some(value) = found.map_err(|error| error.shifted(payload.start))? {
+        if let Some(value) = literal.map_err(|error| error.shifted(payload.start))? {
             fields.message(const { field_of("literal") }, value);
         }
         Ok(())

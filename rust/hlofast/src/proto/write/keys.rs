@@ -20,10 +20,13 @@ pub(super) struct Keys<'m> {
 impl<'m> Keys<'m> {
     pub(super) fn new(module: &'m Module, row: Row) -> Result<Keys<'m>> {
         let all = module.attributes(row);
-        let left: Vec<(Option<Key>, Attribute)> =
-            all.map(|one| (Key::from_bytes(module.bytes(one.key)), one)).collect();
-        let mut keys: Vec<(&[u8], Span)> =
-            left.iter().map(|(_, one)| (module.bytes(one.key), one.key)).collect();
+        let left: Vec<(Option<Key>, Attribute)> = all
+            .map(|attribute| (Key::from_bytes(module.bytes(attribute.key)), attribute))
+            .collect();
+        let mut keys: Vec<(&[u8], Span)> = left
+            .iter()
+            .map(|(_, attribute)| (module.bytes(attribute.key), attribute.key))
+            .collect();
         keys.sort_by_key(|(key, span)| (*key, span.start));
         for pair in keys.windows(2) {
             if let [(first, _), (second, span)] = pair
@@ -80,8 +83,8 @@ impl<'m> Keys<'m> {
 
 /// The index of `word` in `words`, in lower or upper case.
 pub(super) fn code_of(word: &[u8], words: &[&str]) -> Result<i64> {
-    let found = words.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(word));
-    found.map(|code| code as i64).ok_or_else(|| {
+    let code = words.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(word));
+    code.map(|code| code as i64).ok_or_else(|| {
         let message = format!("a protobuf has no number for {}", String::from_utf8_lossy(word));
         ParseError::new(ErrorKind::InvalidAttribute, Span::EMPTY, message)
     })

@@ -191,8 +191,8 @@ pub(super) fn typed(text: &[u8], limit: usize) -> Result<Message> {
         return Err(cursor.expected("the end", "after a literal"));
     }
     let mut shapes = Shapes::new(&interner.table, limit);
-    let found = constant(&bare, &mut shapes, shape).map_err(super::without_place)?;
-    found.ok_or_else(|| {
+    let literal = constant(&bare, &mut shapes, shape).map_err(super::without_place)?;
+    literal.ok_or_else(|| {
         let message = "this literal is elided, so its values are not known";
         ParseError::new(ErrorKind::InvalidLiteral, Span::EMPTY, message)
     })

@@ -56,7 +56,7 @@ pub(super) fn metadata(metadata: &Metadata<'_>) -> Result<Message> {
 /// Encodes `FrontendAttributes`; for equal keys the last counts.
 pub(super) fn frontend_attributes(attributes: &[FrontendAttribute<'_>]) -> Message {
     let sorted: BTreeMap<&[u8], &[u8]> =
-        attributes.iter().map(|one| (one.key, one.value.as_ref())).collect();
+        attributes.iter().map(|attribute| (attribute.key, attribute.value.as_ref())).collect();
     let mut message = Message::default();
     for (key, value) in sorted {
         let mut entry = Message::default();
@@ -72,10 +72,10 @@ pub(super) fn statistics(statistics: &Statistics<'_>) -> Message {
     let mut message = Message::default();
     message.integer(1, statistics.visualizing_index);
     for (name, value) in &statistics.values {
-        let mut one = Message::default();
-        one.text(1, name);
-        one.double(2, *value);
-        message.message(2, one);
+        let mut statistic = Message::default();
+        statistic.text(1, name);
+        statistic.double(2, *value);
+        message.message(2, statistic);
     }
     message
 }

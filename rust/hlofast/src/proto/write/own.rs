@@ -18,7 +18,8 @@ pub(super) fn common(
     keys: &mut Keys<'_>,
     row: Row,
 ) -> Result<()> {
-    attribute::common().try_for_each(|attribute| one(writer, fields, keys, row, attribute))
+    attribute::common()
+        .try_for_each(|attribute| write_attribute(writer, fields, keys, row, attribute))
 }
 
 /// Appends the fields of the opcode's attributes.
@@ -32,17 +33,29 @@ pub(super) fn write(
     while let Some(first) = uses.next() {
         let [outer, inner] = first.field.path.map(u32::from);
         if outer == 0 {
-            one(writer, fields, keys, row, first)?;
+            write_attribute(writer, fields, keys, row, first)?;
             continue;
         }
         // Attributes in the same message are adjacent; the message is written even if it is empty.
         let mut message = Message::default();
         let mut innermost = Message::default();
         let is_nested = inner != 0;
-        one(writer, if is_nested { &mut innermost } else { &mut message }, keys, row, first)?;
+        write_attribute(
+            writer,
+            if is_nested { &mut innermost } else { &mut message },
+            keys,
+            row,
+            first,
+        )?;
         while let Some(next) = uses.next_if(|next| u32::from(next.field.path[0]) == outer) {
             let is_inner = is_nested && next.field.path[1] != 0;
-            one(writer, if is_inner { &mut innermost } else { &mut message }, keys, row, next)?;
+            write_attribute(
+                writer,
+                if is_inner { &mut innermost } else { &mut message },
+                keys,
+                row,
+                next,
+            )?;
         }
         if is_nested {
             message.message(inner, innermost);
@@ -53,7 +66,7 @@ pub(super) fn write(
 }
 
 /// Appends the field of one attribute to the message that contains it.
-fn one(
+fn write_attribute(
     writer: &mut Writer<'_>,
     fields: &mut Message,
     keys: &mut Keys<'_>,
@@ -127,8 +140,8 @@ fn one(
             }
             (Grammar::Padding, V::Padding(dimensions)) => {
                 let mut config = Message::default();
-                for one in dimensions {
-                    config.message(1, numbers([one.low, one.high, one.interior]));
+                for dimension in dimensions {
+                    config.message(1, numbers([dimension.low, dimension.high, dimension.interior]));
                 }
                 fields.message(number, config);
             }

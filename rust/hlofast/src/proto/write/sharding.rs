@@ -23,12 +23,12 @@ fn fault(message: impl Into<Box<str>>) -> ParseError {
 /// Encodes an `OpSharding`.
 pub(super) fn sharding(sharding: &Sharding<'_>) -> Result<Message> {
     match sharding {
-        Sharding::Single(one) => leaf(one),
+        Sharding::Single(only) => leaf(only),
         Sharding::Tuple(leaves) => {
             let mut message = Message::default();
             message.integer(1, TUPLE);
-            for one in leaves {
-                message.message(5, leaf(one)?);
+            for part in leaves {
+                message.message(5, leaf(part)?);
             }
             Ok(message)
         }
@@ -78,8 +78,8 @@ fn leaf(sharding: &LeafSharding<'_>) -> Result<Message> {
         message.integer(12, number);
         message.flag(13, is_like);
     }
-    for one in &sharding.metadata {
-        message.message(7, metadata(one)?);
+    for entry in &sharding.metadata {
+        message.message(7, metadata(entry)?);
     }
     Ok(message)
 }
@@ -125,10 +125,10 @@ fn named(sharding: &NamedSharding<'_>, leaf: &LeafSharding<'_>) -> Result<Messag
     let lookup = sharding.mesh.lookup();
     message.message(2, mesh(&sharding.mesh)?);
     for dimension in &sharding.dimensions {
-        let mut one = Message::default();
-        axes(&mut one, 1, &lookup, &dimension.axes)?;
-        one.flag(2, !dimension.is_open);
-        message.message(3, one);
+        let mut entry = Message::default();
+        axes(&mut entry, 1, &lookup, &dimension.axes)?;
+        entry.flag(2, !dimension.is_open);
+        message.message(3, entry);
     }
     axes(&mut message, 4, &lookup, &sharding.replicated)?;
     let all = |message: &mut Message, number| {
@@ -155,8 +155,8 @@ fn named(sharding: &NamedSharding<'_>, leaf: &LeafSharding<'_>) -> Result<Messag
         Some(SubgroupKind::Manual) => all(&mut message, 7),
         _ => {}
     }
-    for one in &leaf.metadata {
-        message.message(6, metadata(one)?);
+    for entry in &leaf.metadata {
+        message.message(6, metadata(entry)?);
     }
     Ok(message)
 }
