@@ -182,8 +182,8 @@ def bench_every_file_is_classified(record: Record, trees: list[Tree]) -> None:
     import hlofast
 
     tree = trees[1]
-    found = hlofast.scan(tree.root, tables=["modules"], max_text_bytes=MAX_TEXT_BYTES)
-    rows = {os.path.relpath(row["path"], tree.root): row for row in found.files}
+    scanned = hlofast.scan(tree.root, tables=["modules"], max_text_bytes=MAX_TEXT_BYTES)
+    rows = {os.path.relpath(row["path"], tree.root): row for row in scanned.files}
     right = sum(
         (rows[name]["kind"], rows[name]["status"], rows[name]["stage"] or "") == expected[:3]
         for name, expected in tree.expected.items()

@@ -50,12 +50,12 @@ def bench_threads(text: Text, benchmark: Any, record: Record, quick: bool) -> No
         record.figures.append(Figure(title, speed_up / independent, at_least=0.9, note=note))
     record.details.append(
         {"text": text.name, "bytes": len(data), "speed_up": speed_up, "independent": independent}
-        | {name: found.facts() for name, found in times.items()}
+        | {name: measured.facts() for name, measured in times.items()}
     )
 
 
-def same(one: Any, two: Any) -> None:
+def same(single: Any, two: Any) -> None:
     """Columns and ids do not depend on the number of threads."""
-    for name in one.columns:
-        assert np.array_equal(one.columns[name], two.columns[name]), name
-    assert [c.name for c in one.computations] == [c.name for c in two.computations]
+    for name in single.columns:
+        assert np.array_equal(single.columns[name], two.columns[name]), name
+    assert [c.name for c in single.computations] == [c.name for c in two.computations]

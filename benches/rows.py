@@ -74,8 +74,8 @@ def _mean(path: str, match: dict[str, Any], *, all_but_gpu: bool) -> Callable[[D
         rows = [row for row in details if all(row.get(k) == v for k, v in match.items())]
         if all_but_gpu:
             rows = [row for row in rows if row.get("text") != GPU]
-        found = [value for row in rows if (value := _at(row, path)) is not None]
-        return math.exp(sum(map(math.log, found)) / len(found))
+        values = [value for row in rows if (value := _at(row, path)) is not None]
+        return math.exp(sum(map(math.log, values)) / len(values))
 
     return mean
 
