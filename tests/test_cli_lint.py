@@ -160,7 +160,7 @@ def test_several_modules(tmp_path: Path) -> None:
 
 
 def test_seeds(seeds: Seeds) -> None:
-    found = {
+    by_seed = {
         "001": {"low-precision-in-f32": 1, "widened-weights-kept": 1},
         "002": {
             "one-hot-matmul": 1,
@@ -170,6 +170,6 @@ def test_seeds(seeds: Seeds) -> None:
         },
         "003": {"missed-reduce-scatter": 1},
     }
-    for number, expected in found.items():
+    for number, expected in by_seed.items():
         assert counts(only(seeds.path(number))) == expected
     assert hlofast_command("lint", seeds.path("003"), "--fail-on", "any").returncode == 1

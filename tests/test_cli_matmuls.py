@@ -111,8 +111,8 @@ def test_depth_of_scopes(train_step: Path, depth: int) -> None:
 
 def test_slashes_in_brackets_part_no_scope() -> None:
     scope = "jit(f)/dot[dims=(/)]/c"
-    found = [to_depth(scope, depth) for depth in range(4)]
-    assert found == ["", "jit(f)", "jit(f)/dot[dims=(/)]", scope]
+    cut = [to_depth(scope, depth) for depth in range(4)]
+    assert cut == ["", "jit(f)", "jit(f)/dot[dims=(/)]", scope]
 
 
 def test_long_scopes_are_cut_for_people_only(tmp_path: Path) -> None:
