@@ -54,7 +54,7 @@ def bench_analyses(benchmark: Any, record: Record, quick: bool) -> None:
         milliseconds = measure(generated("instructions", size), 2 if size > 100_000 else 5)
         per_row.append(milliseconds["memory"] / size)
         record.details.append({"instructions": size, "memory_ms": milliseconds["memory"]})
-    what = f"memory: time per instruction, {sizes[-1]:,} beside {sizes[0]:,} instructions"
+    what = f"memory: time per instruction, {sizes[-1]:,} compared with {sizes[0]:,} instructions"
     record.figures.append(Figure(f"analyses: {what}", per_row[-1] / per_row[0]))
     data = texts[0].read()
     benchmark.group = f"analyses {texts[0].name}"

@@ -48,7 +48,7 @@ def bench_diff(benchmark: Any, record: Record, quick: bool) -> None:
         detail = measure(generated("instructions", size), 3)
         per_row.append(detail["diff_ms"] / size)
         record.details.append({"instructions": size, **detail})
-    what = f"time per instruction, {sizes[-1]:,} beside {sizes[0]:,} instructions"
+    what = f"time per instruction, {sizes[-1]:,} compared with {sizes[0]:,} instructions"
     record.figures.append(Figure(f"diff: {what}", per_row[-1] / per_row[0], at_most=2.0))
     data = texts[0].read()
     benchmark.group = f"diff {texts[0].name}"

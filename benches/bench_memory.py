@@ -66,5 +66,5 @@ def bench_allocator(record: Record) -> None:
         record.details.append({"allocator": text.name} | counted)
     assert worst == pytest.approx(0, abs=0.01)
     record.figures.append(
-        Figure("nbytes, largest error beside the allocator", worst * 100, "%", at_most=1)
+        Figure("nbytes, largest error compared with the allocator", worst * 100, "%", at_most=1)
     )

@@ -41,7 +41,7 @@ def bench_threads(text: Text, benchmark: Any, record: Record, quick: bool) -> No
     benchmark.pedantic(lambda: hlofast.loads(data, threads=2), rounds=3 if quick else 10)
     speed_up = times["one"].best / times["two"].best
     independent = 2 * times["one"].best / times["independent"].best
-    note = f"{speed_up:.2f}× beside {independent:.2f}×"
+    note = f"{speed_up:.2f}× compared with {independent:.2f}×"
     if text.name.startswith("giant"):
         title = "two threads on one giant computation, of one thread's speed"
         record.figures.append(Figure(title, speed_up, at_least=0.95))

@@ -1,8 +1,8 @@
-"""The quick set: each verb on a few dumps, beside XLA where jaxlib is installed.
+"""The quick set: each verb on a few dumps, compared with XLA where jaxlib is installed.
 
 pytest benches [--dumps=PATH]
 
-README.md beside this file says how to save and compare runs.
+README.md in this folder says how to save and compare runs.
 """
 
 import subprocess

@@ -42,9 +42,9 @@ def programs(folder: Path) -> list[tuple[str, str, Path]]:
             suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
             if suffix is None:
                 continue
-            beside = path.with_name(path.name[: -len(suffix)] + ".json")
-            if beside.exists():
-                facts = json.loads(beside.read_text())
+            facts_file = path.with_name(path.name[: -len(suffix)] + ".json")
+            if facts_file.exists():
+                facts = json.loads(facts_file.read_text())
                 topology = facts.get("chips") or facts.get("topology") or facts.get("backend")
                 if isinstance(topology, str):
                     listed.append((path.name[: -len(suffix)], topology, path))
