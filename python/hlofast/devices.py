@@ -452,7 +452,7 @@ def _device(
             figures[key] = figure(key, cell)
     backend = cells.get("backend", "other" if start is None else start.backend)
     if backend not in _BACKENDS:
-        _refuse(path, name, f"backend has to be one of {', '.join(_BACKENDS)}")
+        _refuse(path, name, f"backend must be one of {', '.join(_BACKENDS)}")
     is_same = start is not None and start.name == name
     aliases = cells.get("aliases", start.aliases if start is not None and is_same else ())
     if not isinstance(aliases, list | tuple) or not all(
@@ -474,7 +474,7 @@ def _checked(where: str, key: str, value: Any) -> float | str:
         raise ValueError(f"{where}: unknown figure {key!r}; known figures: {', '.join(FIGURES)}")
     if key in _TEXTS:
         if value not in _TOPOLOGIES:
-            raise ValueError(f"{where}: {key} has to be one of {', '.join(_TOPOLOGIES)}")
+            raise ValueError(f"{where}: {key} must be one of {', '.join(_TOPOLOGIES)}")
         return str(value)
     number = _positive(f"{where}: {key}", value)
     if key in _COUNTS:

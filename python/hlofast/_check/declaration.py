@@ -226,9 +226,7 @@ class _Reader:
                 raise ValueError(f"{place} needs either shape or bytes, per layer and device")
             where = row.get("place", "device")
             if where not in PLACES:
-                raise ValueError(
-                    f"{place}.place has to be one of {', '.join(PLACES)}, not {where!r}"
-                )
+                raise ValueError(f"{place}.place must be one of {', '.join(PLACES)}, not {where!r}")
             if "bytes" in row:
                 size = read_size(row["bytes"], f"{place}.bytes")
             else:
