@@ -505,7 +505,7 @@ class TestOutput:
         printer.table("T", ["name", "bytes"], [["long" * 30, 1_234_567], ["b", None]], 7)
         lines = printer.stream.getvalue().splitlines()
         assert max(map(len, lines)) <= 40
-        assert lines[1] == "T (first 2 of 7)"
+        assert lines[1] == "T (2 of 7)"
         # The middle goes, so that numbers at the end of names stay.
         assert "…" in lines[3]
         assert lines[3].endswith("long  1,234,567")

@@ -218,7 +218,7 @@ def test_alpa() -> None:
 def test_top() -> None:
     count = len(only(SCANNED, "--top", "2")["collectives"])
     assert count > 2
-    assert f"(first 2 of {count})" in shown(SCANNED, "--top", "2")
+    assert f"(2 of {count})" in shown(SCANNED, "--top", "2")
 
 
 def test_none(tmp_path: Path) -> None:

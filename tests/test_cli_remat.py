@@ -118,7 +118,7 @@ def test_stacks_for_people() -> None:
 def test_top() -> None:
     text = shown(STACKED, "--top", "2")
     count = len(only(STACKED, "--top", "2")["tables"]["residuals"])
-    assert f"\nKept from forward to backward (first 2 of {count})\n" in text
+    assert f"\nKept from forward to backward (2 of {count})\n" in text
 
 
 def test_notes(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_the_command_prints_the_result() -> None:
 def test_statements_that_are_not_shown_are_counted() -> None:
     count = len(hlofast.load(KEPT).remat().statements)
     assert count > 2
-    assert f"\nConclusions (first 2 of {count})\n" in shown(KEPT, "--top", "2")
+    assert f"\nConclusions (2 of {count})\n" in shown(KEPT, "--top", "2")
 
 
 def test_html_escapes_names() -> None:

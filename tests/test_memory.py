@@ -269,7 +269,7 @@ class TestCommand:
         assert ["steps", "6"] in shown
         assert ["rule", "in_place"] in shown
         assert ["memory", "space", "0"] in shown
-        assert "(first 2 of 4)" in printed
+        assert "(2 of 4)" in printed
         assert "note: fragmentation is not modelled" in printed
 
     def test_at_an_instruction(self, chain: Path) -> None:

@@ -337,7 +337,7 @@ class Verdict(Result):
                 (code + (f" ({stake})" if stake else ""), remedy or text),
                 ("  more", output.Whole(command)),
             ]
-        more = "" if len(shown) == len(rows) else f" (first {len(shown)} of {len(rows):,})"
+        more = "" if len(shown) == len(rows) else f" ({len(shown)} of {len(rows):,})"
         missing = () if self.time is not None else ("--device", "NAME")
         further = [
             (what, self.command(verb, *(missing if verb == "time" else ()), *rest))
