@@ -67,8 +67,8 @@ def check_platform(path: Path) -> list[str]:
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     if shown.returncode:
         return [f"auditwheel show: {shown.stderr}"]
-    found = json.loads(shown.stdout)["overall_tag"]
-    return [] if found in tags else [f"{path.name}: its symbols are those of {found}"]
+    required = json.loads(shown.stdout)["overall_tag"]
+    return [] if required in tags else [f"{path.name}: its symbols are those of {required}"]
 
 
 def check_sdist(path: Path) -> list[str]:
@@ -84,8 +84,8 @@ def check_flags() -> list[str]:
     """Build settings that would tie the wheel to one kind of processor."""
     command = ["git", "-C", str(CHECKOUT), "grep", "-nE", "target-cpu|target-feature"]
     command += ["--", "*.toml", "*.cargo/*", "build.rs", ".ci/run", "tests/run"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    lines = [*found.splitlines(), f"RUSTFLAGS={os.environ.get('RUSTFLAGS', '')}"]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    lines = [*output.splitlines(), f"RUSTFLAGS={os.environ.get('RUSTFLAGS', '')}"]
     return [f"processor-specific build flag: {line}" for line in lines if "target-" in line]
 
 

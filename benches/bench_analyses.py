@@ -9,7 +9,7 @@ from texts import Text, dumps, generated, seed
 from work import device_for, peak, step
 
 
-def one(text: Text, rounds: int) -> dict[str, float]:
+def measure(text: Text, rounds: int) -> dict[str, float]:
     """Best times in milliseconds; the contestants alternate."""
     say(f"analyses of {text.name}")
     data = text.read()
@@ -33,10 +33,10 @@ def bench_analyses(benchmark: Any, record: Record, quick: bool) -> None:
         texts = texts[:3]
     ratios: dict[str, list[float]] = {"step": [], "memory": []}
     for index, text in enumerate(texts):
-        found = one(text, 3 if quick else 15 if index == 0 else 3)
+        milliseconds = measure(text, 3 if quick else 15 if index == 0 else 3)
         for name, values in ratios.items():
-            values.append(found[name] / found["parse"])
-        record.details.append({"text": text.name} | {f"{k}_ms": v for k, v in found.items()})
+            values.append(milliseconds[name] / milliseconds["parse"])
+        record.details.append({"text": text.name} | {f"{k}_ms": v for k, v in milliseconds.items()})
     asked = {
         "step": ("collectives + time + lint, of the time of parsing", 3.0),
         "memory": ("memory, of the time of parsing", 2.0),
@@ -51,10 +51,10 @@ def bench_analyses(benchmark: Any, record: Record, quick: bool) -> None:
     sizes = (10_000, 100_000) if quick else (10_000, 100_000, 1_000_000)
     per_row = []
     for size in sizes:
-        found = one(generated("instructions", size), 2 if size > 100_000 else 5)
-        per_row.append(found["memory"] / size)
-        record.details.append({"instructions": size, "memory_ms": found["memory"]})
-    what = f"memory: time per instruction, {sizes[-1]:,} beside {sizes[0]:,} instructions"
+        milliseconds = measure(generated("instructions", size), 2 if size > 100_000 else 5)
+        per_row.append(milliseconds["memory"] / size)
+        record.details.append({"instructions": size, "memory_ms": milliseconds["memory"]})
+    what = f"memory: time per instruction, {sizes[-1]:,} compared with {sizes[0]:,} instructions"
     record.figures.append(Figure(f"analyses: {what}", per_row[-1] / per_row[0]))
     data = texts[0].read()
     benchmark.group = f"analyses {texts[0].name}"

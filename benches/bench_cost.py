@@ -22,10 +22,10 @@ def bench_cost(
     ratios: dict[str, list[float]] = {"count": [], "attribute": [], "loads": []}
     rounds = 3 if quick else 10
     for index, text in enumerate(texts):
-        found = one(text, 2 if quick or index else rounds, xla_parse, xla_cost)
+        detail = measure(text, 2 if quick or index else rounds, xla_parse, xla_cost)
         for name, times in ratios.items():
-            times.append(found[name])
-        record.details.append({"text": text.name, **found})
+            times.append(detail[name])
+        record.details.append({"text": text.name, **detail})
     names = {
         "count": ("FLOPs, transcendentals, bytes by memory space, multiplicities", 30),
         "attribute": ("the same with phase, scope and source of every instruction", 8),
@@ -45,7 +45,7 @@ def bench_cost(
     against(benchmark, lambda: count(next(modules)), {"xla": lambda: xla_cost(peer)}, rounds)
 
 
-def one(
+def measure(
     text: Text,
     rounds: int,
     xla_parse: Callable[[str], Any],

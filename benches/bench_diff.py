@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 from renamed import renamed
 
 
-def one(text: Text, rounds: int) -> dict[str, float]:
+def measure(text: Text, rounds: int) -> dict[str, float]:
     """Best times in milliseconds; the contestants alternate."""
     say(f"diff of {text.name}")
     data = text.read()
@@ -36,7 +36,7 @@ def bench_diff(benchmark: Any, record: Record, quick: bool) -> None:
     step = CHECKOUT / "tests" / "fixtures" / "train_step.after_optimizations.txt"
     texts = [text for text in (seed(), Text("train_step", step)) if text is not None]
     for text in texts:
-        record.details.append({"text": text.name} | one(text, 3 if quick else 9))
+        record.details.append({"text": text.name} | measure(text, 3 if quick else 9))
     first = record.details[0]
     name = str(first["text"]).replace("_", " ")
     record.figures.append(
@@ -45,10 +45,10 @@ def bench_diff(benchmark: Any, record: Record, quick: bool) -> None:
     sizes = (10_000, 30_000) if quick else (10_000, 100_000, 300_000)
     per_row = []
     for size in sizes:
-        found = one(generated("instructions", size), 3)
-        per_row.append(found["diff_ms"] / size)
-        record.details.append({"instructions": size, **found})
-    what = f"time per instruction, {sizes[-1]:,} beside {sizes[0]:,} instructions"
+        detail = measure(generated("instructions", size), 3)
+        per_row.append(detail["diff_ms"] / size)
+        record.details.append({"instructions": size, **detail})
+    what = f"time per instruction, {sizes[-1]:,} compared with {sizes[0]:,} instructions"
     record.figures.append(Figure(f"diff: {what}", per_row[-1] / per_row[0], at_most=2.0))
     data = texts[0].read()
     benchmark.group = f"diff {texts[0].name}"

@@ -28,7 +28,7 @@ def bench_growth(benchmark: Any, record: Record, quick: bool) -> None:
     for size, title in GROWN.items():
         if quick and size == LARGEST:
             continue
-        detail = beside(data, generated(*size), 3 if quick else 9)
+        detail = compared(data, generated(*size), 3 if quick else 9)
         detail["title"] = title
         detail["memory_of_text"] = (memory := detail.pop("nbytes") / detail["bytes"])
         detail["memory_ratio"] = memory / per_byte
@@ -47,7 +47,7 @@ def bench_growth(benchmark: Any, record: Record, quick: bool) -> None:
     ]  # fmt: skip
 
 
-def beside(data: bytes, text: Text, rounds: int) -> dict[str, Any]:
+def compared(data: bytes, text: Text, rounds: int) -> dict[str, Any]:
     """Times `text` and the base `data` alternately. The smaller one runs more often."""
     say(f"growth: {text.name}")
     grown = text.read()

@@ -29,11 +29,11 @@ def measured(text: Text) -> dict[str, Any]:
 
 def bench_memory(record: Record) -> None:
     first = seed()
-    found = {text.name: measured(text) for text in [*([first] if first else []), *dumps()]}
-    record.details += found.values()
-    of_dumps = [detail for name, detail in found.items() if name != "seed_002"]
+    details = {text.name: measured(text) for text in [*([first] if first else []), *dumps()]}
+    record.details += details.values()
+    of_dumps = [detail for name, detail in details.items() if name != "seed_002"]
     if first:
-        detail = found[first.name]
+        detail = details[first.name]
         record.figures += [
             Figure("memory beyond the text, seed 002", detail["parsed"], "× text", at_most=0.4),
             Figure("… with every column and users", detail["touched"], "× text", at_most=0.6),
@@ -66,5 +66,5 @@ def bench_allocator(record: Record) -> None:
         record.details.append({"allocator": text.name} | counted)
     assert worst == pytest.approx(0, abs=0.01)
     record.figures.append(
-        Figure("nbytes, largest error beside the allocator", worst * 100, "%", at_most=1)
+        Figure("nbytes, largest error compared with the allocator", worst * 100, "%", at_most=1)
     )

@@ -91,11 +91,11 @@ def check(text: Text, module: Any, peer: Any, *, accept: bool) -> None:
         assert len(module) == text.instructions
     assert len(module) == sum(len(c.instructions()) for c in peer.computations())
     recorded = json.loads(CHECKSUMS.read_text()) if CHECKSUMS.exists() else {}
-    found = checksum(module)
+    current = checksum(module)
     if accept:
-        recorded[text.name] = found
+        recorded[text.name] = current
         CHECKSUMS.write_text(json.dumps(dict(sorted(recorded.items())), indent=1) + "\n")
-    assert recorded.get(text.name) == found, "another module than recorded: --accept to record it"
+    assert recorded.get(text.name) == current, "another module than recorded: --accept to record it"
 
 
 def bench_figures(record: Record) -> None:

@@ -152,7 +152,9 @@ def bench_scan(
         peers.append(peer)
     scan(small.root, 2, "small")
     rate = size / min(seconds["two"])
-    gain, beside = (min(seconds[name]) / min(seconds["two"]) for name in ("one", "one worker"))
+    alone, with_writer = (
+        min(seconds[name]) / min(seconds["two"]) for name in ("one", "one worker")
+    )
     distinct = sum(digests.values())
     what = (
         f"scan to Parquet, {len(tree.expected):,} files, {size / 1e6:,.0f} MB of modules "
@@ -161,8 +163,10 @@ def bench_scan(
     figures = record.figures
     figures.append(Figure(f"{what}: rate, 2 threads", rate / 1e6, "MB/s", at_least=120))
     figures.append(Figure("… of the rate of XLA's parser alone", rate / max(peers), at_least=4))
-    figures.append(Figure("… 2 threads against 1 on one processor", gain, at_least=1.7))
-    figures.append(Figure("… 2 threads against 1 beside the one that writes", beside, at_least=1.7))
+    figures.append(Figure("… 2 threads against 1 on one processor", alone, at_least=1.7))
+    figures.append(
+        Figure("… 2 threads against 1 beside the one that writes", with_writer, at_least=1.7)
+    )
     if not quick:
         peak, grown = peaks["large"] / 1e6, peaks["large"] / peaks["small"]
         figures.append(Figure("… peak memory", peak, "MB", at_most=300))
@@ -182,8 +186,8 @@ def bench_every_file_is_classified(record: Record, trees: list[Tree]) -> None:
     import hlofast
 
     tree = trees[1]
-    found = hlofast.scan(tree.root, tables=["modules"], max_text_bytes=MAX_TEXT_BYTES)
-    rows = {os.path.relpath(row["path"], tree.root): row for row in found.files}
+    scanned = hlofast.scan(tree.root, tables=["modules"], max_text_bytes=MAX_TEXT_BYTES)
+    rows = {os.path.relpath(row["path"], tree.root): row for row in scanned.files}
     right = sum(
         (rows[name]["kind"], rows[name]["status"], rows[name]["stage"] or "") == expected[:3]
         for name, expected in tree.expected.items()

@@ -29,11 +29,11 @@ def bench_startup(benchmark: Any, record: Record, quick: bool, tmp_path: Path) -
     benchmark.group = "a bare Python start"
     times = against(benchmark, lambda: start(bare_python()), others, 3 if quick else 40, turns=1)
     bare = times.pop("ours")
-    for name, found in times.items():
-        ratio = found.best / bare.best
+    for name, measured in times.items():
+        ratio = measured.best / bare.best
         record.figures.append(Figure(f"{name}, of a bare Python start", ratio, at_most=ASKED[name]))
         record.details.append(
-            {"what": name, "ratio_of_medians": found.median / bare.median} | found.facts()
+            {"what": name, "ratio_of_medians": measured.median / bare.median} | measured.facts()
         )
     record.details.append(
         {"what": "bare", "bytes_of_file": small.path.stat().st_size} | bare.facts()

@@ -41,7 +41,7 @@ def bench_threads(text: Text, benchmark: Any, record: Record, quick: bool) -> No
     benchmark.pedantic(lambda: hlofast.loads(data, threads=2), rounds=3 if quick else 10)
     speed_up = times["one"].best / times["two"].best
     independent = 2 * times["one"].best / times["independent"].best
-    note = f"{speed_up:.2f}× beside {independent:.2f}×"
+    note = f"{speed_up:.2f}× compared with {independent:.2f}×"
     if text.name.startswith("giant"):
         title = "two threads on one giant computation, of one thread's speed"
         record.figures.append(Figure(title, speed_up, at_least=0.95))
@@ -50,12 +50,12 @@ def bench_threads(text: Text, benchmark: Any, record: Record, quick: bool) -> No
         record.figures.append(Figure(title, speed_up / independent, at_least=0.9, note=note))
     record.details.append(
         {"text": text.name, "bytes": len(data), "speed_up": speed_up, "independent": independent}
-        | {name: found.facts() for name, found in times.items()}
+        | {name: measured.facts() for name, measured in times.items()}
     )
 
 
-def same(one: Any, two: Any) -> None:
+def same(single: Any, two: Any) -> None:
     """Columns and ids do not depend on the number of threads."""
-    for name in one.columns:
-        assert np.array_equal(one.columns[name], two.columns[name]), name
-    assert [c.name for c in one.computations] == [c.name for c in two.computations]
+    for name in single.columns:
+        assert np.array_equal(single.columns[name], two.columns[name]), name
+    assert [c.name for c in single.computations] == [c.name for c in two.computations]

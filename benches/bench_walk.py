@@ -78,8 +78,8 @@ def bench_walk(
         ),
     ]  # fmt: skip
     record.details += [
-        {"what": name, "text": text.name, "rows": len(names)} | found.facts()
-        for name, found in times.items()
+        {"what": name, "text": text.name, "rows": len(names)} | measured.facts()
+        for name, measured in times.items()
     ]
 
 
@@ -107,7 +107,7 @@ def bench_column(benchmark: Any, record: Record, quick: bool) -> None:
 
     benchmark.pedantic(lambda: np.asarray(column), rounds=rounds, iterations=repeats)
     times = interleave({"fresh": fresh, "kept": kept}, rounds)
-    microseconds = {name: found.best / repeats * 1e6 for name, found in times.items()}
+    microseconds = {name: measured.best / repeats * 1e6 for name, measured in times.items()}
     record.figures.append(
         Figure("one zero-copy column as NumPy array", microseconds["fresh"], "µs", at_most=1)
     )

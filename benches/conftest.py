@@ -41,10 +41,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "text" in metafunc.fixturenames and metafunc.module.__name__ == "quick":
         paths = metafunc.config.getoption("--dumps")
         try:
-            found = texts.chosen(paths) if paths else texts.committed()
+            selected = texts.chosen(paths) if paths else texts.committed()
         except OSError as error:
             raise pytest.UsageError(str(error)) from None
-        metafunc.parametrize("text", found, ids=[text.name for text in found])
+        metafunc.parametrize("text", selected, ids=[text.name for text in selected])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -32,8 +32,8 @@ def _metadata(number: int) -> str:
 
 def _bare(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
-        instruction, found, _ = line.partition(", metadata=")
-        yield f"{instruction}\n" if found else line
+        instruction, separator, _ = line.partition(", metadata=")
+        yield f"{instruction}\n" if separator else line
 
 
 def _operand(numbers: Numbers, names: list[str], count: int) -> str:

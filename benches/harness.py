@@ -121,13 +121,13 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    packages = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            packages[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            packages[package] = "absent"
+    return packages
 
 
 def seconds(work: Work, clock: Clock = time.perf_counter) -> float:
@@ -181,7 +181,7 @@ def interleave(
     finally:
         if collecting:
             gc.enable()
-    return {name: Times(tuple(found)) for name, found in times.items()}
+    return {name: Times(tuple(seconds)) for name, seconds in times.items()}
 
 
 def against(
@@ -205,9 +205,9 @@ def against(
         count += 1
 
     benchmark.pedantic(ours, setup=set_up, rounds=rounds * turns, iterations=1)
-    times = {name: Times(tuple(found)) for name, found in theirs.items()}
-    for name, found in times.items():
-        benchmark.extra_info[name] = found.facts()
+    times = {name: Times(tuple(seconds)) for name, seconds in theirs.items()}
+    for name, measured in times.items():
+        benchmark.extra_info[name] = measured.facts()
     times["ours"] = Times(tuple(benchmark.stats.stats.data))
     return times
 

@@ -29,8 +29,8 @@ def build() -> Path:
     """Builds the example that reads one text in one mode."""
     command = ["cargo", "build", "--release", "--package", "hlofast", "--example", "read"]
     output = subprocess.check_output([*command, "--message-format", "json"], cwd=CHECKOUT)
-    found = [json.loads(line).get("executable") for line in output.splitlines()]
-    return Path([path for path in found if path][-1])
+    executables = [json.loads(line).get("executable") for line in output.splitlines()]
+    return Path([path for path in executables if path][-1])
 
 
 def count(program: Path, mode: str, times: int, text: Path) -> int:
@@ -41,15 +41,15 @@ def count(program: Path, mode: str, times: int, text: Path) -> int:
              str(program), mode, str(times), str(text)],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
-    found = re.search(r"Collected : (\d+)", run.stderr)
-    if not found:
+    match = re.search(r"Collected : (\d+)", run.stderr)
+    if not match:
         raise RuntimeError(f"valgrind printed no count:\n{run.stderr}")
-    return int(found[1])
+    return int(match[1])
 
 
 def counts() -> dict[str, float]:
     """Machine instructions per byte of text, without start-up, by fixture and mode."""
-    program, found = build(), {}
+    program, counted = build(), {}
     with tempfile.TemporaryDirectory() as folder:
         for fixture in FIXTURES:
             data = (CHECKOUT / "tests" / "fixtures" / fixture).read_bytes()
@@ -61,8 +61,8 @@ def counts() -> dict[str, float]:
             text.write_bytes(data)
             for mode in MODES:
                 once, thrice = (count(program, mode, times, text) for times in (1, 3))
-                found[f"{fixture} {mode}"] = round((thrice - once) / 2 / len(data), 3)
-    return found
+                counted[f"{fixture} {mode}"] = round((thrice - once) / 2 / len(data), 3)
+    return counted
 
 
 def main() -> int:
@@ -72,14 +72,14 @@ def main() -> int:
     if not shutil.which("valgrind"):
         print("valgrind is not installed", file=sys.stderr)
         return 2
-    found = counts()
+    counted = counts()
     if accept:
         compiler = subprocess.check_output(["rustc", "--version"], text=True).strip()
-        content = {"compiler": compiler, "tolerance": TOLERANCE, "instructions_per_byte": found}
+        content = {"compiler": compiler, "tolerance": TOLERANCE, "instructions_per_byte": counted}
         RECORDED.write_text(json.dumps(content, indent=1) + "\n")
     recorded = json.loads(RECORDED.read_text())
     failed = False
-    for name, value in found.items():
+    for name, value in counted.items():
         before = recorded["instructions_per_byte"].get(name)
         change = value / before - 1 if before else 0.0
         worse = before is None or change > recorded["tolerance"]

@@ -1,8 +1,8 @@
-"""The quick set: each verb on a few dumps, beside XLA where jaxlib is installed.
+"""The quick set: each verb on a few dumps, compared with XLA where jaxlib is installed.
 
 pytest benches [--dumps=PATH]
 
-README.md beside this file says how to save and compare runs.
+README.md in this folder says how to save and compare runs.
 """
 
 import subprocess
@@ -121,10 +121,10 @@ def bench_lint(text: Text, benchmark: Any) -> None:
 
 @pytest.mark.parametrize("who", ["hlofast", "xla_parse_only"])
 def bench_scan(who: str, benchmark: Any, request: pytest.FixtureRequest) -> None:
-    found = hlofast.scan(FOLDER, tables=["modules"])
-    texts = [Text(Path(row["path"]).name, Path(row["path"])) for row in found.files
+    scanned = hlofast.scan(FOLDER, tables=["modules"])
+    texts = [Text(Path(row["path"]).name, Path(row["path"])) for row in scanned.files
              if row["status"] == "read" and ".pb" not in row["path"]]  # fmt: skip
-    benchmark.group = f"scan of a folder, {len(found.files)} files"
+    benchmark.group = f"scan of a folder, {len(scanned.files)} files"
     if who == "hlofast":
         benchmark(hlofast.scan, FOLDER)
         return

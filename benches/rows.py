@@ -74,8 +74,8 @@ def _mean(path: str, match: dict[str, Any], *, all_but_gpu: bool) -> Callable[[D
         rows = [row for row in details if all(row.get(k) == v for k, v in match.items())]
         if all_but_gpu:
             rows = [row for row in rows if row.get("text") != GPU]
-        found = [value for row in rows if (value := _at(row, path)) is not None]
-        return math.exp(sum(map(math.log, found)) / len(found))
+        values = [value for row in rows if (value := _at(row, path)) is not None]
+        return math.exp(sum(map(math.log, values)) / len(values))
 
     return mean
 
@@ -168,8 +168,8 @@ _strict = _parse(
 SECTIONS = (
     Section(
         "parse", "Parsing",
-        "One thread, beside the parser of jaxlib on the same text. Strict parsing decodes and "
-        "checks every attribute, as XLA's parser does.",
+        "One thread, compared with the parser of jaxlib on the same text. Strict parsing decodes "
+        "and checks every attribute, as XLA's parser does.",
         "XLA's parser",
         (
             _plain[0],
@@ -180,12 +180,12 @@ SECTIONS = (
             ),
             *_parse("columns", "parse, all columns and users", "parse and derive every column"),
             *_strict,
-            Row("parse, against xprof's", "parse beside xprof's HloGraphDb, median"),
+            Row("parse, against xprof's", "parse, compared with xprof's HloGraphDb, median"),
         ),
     ),
     Section(
         "proto", "Protobufs",
-        "`HloModuleProto` beside XLA's own reader, processor time of one thread.",
+        "`HloModuleProto` compared with XLA's own reader, processor time of one thread.",
         "XLA's reader",
         (
             Row(
@@ -200,8 +200,8 @@ SECTIONS = (
     ),
     Section(
         "cost", "Cost",
-        "Of a parsed module, beside `HloCostAnalysis` on XLA's parsed module; the last two rows "
-        "include parsing on both sides. hlofast multiplies by trip counts; XLA does not.",
+        "Of a parsed module, compared with `HloCostAnalysis` on XLA's parsed module; the last two "
+        "rows include parsing on both sides. hlofast multiplies by trip counts; XLA does not.",
         "XLA",
         (
             *_cost(
@@ -220,7 +220,7 @@ SECTIONS = (
     ),
     Section(
         "analyses", "Other analyses",
-        "Of a parsed module, beside hlofast's own time to parse its text.",
+        "Of a parsed module, compared with hlofast's own time to parse its text.",
         "parse",
         (
             Row(
@@ -244,7 +244,7 @@ SECTIONS = (
             ),
             Row(
                 "analyses: memory: time per instruction",
-                "memory of 1,000,000 instructions: time per instruction, beside 10,000",
+                "memory of 1,000,000 instructions: time per instruction, compared with 10,000",
                 time("memory_ms", 1e-9, instructions=1_000_000),
                 time("memory_ms", 1e-7, instructions=10_000),
             ),
@@ -252,16 +252,17 @@ SECTIONS = (
     ),
     Section(
         "diff", "Diff",
-        "A module beside itself, renamed and reordered.",
+        "A module compared with itself, renamed and reordered.",
         "peer",
         (
             Row(
-                "diff: of the time of parsing, seed 002", "diff, GPU step, beside parsing it",
+                "diff: of the time of parsing, seed 002",
+                "diff, GPU step, compared with parsing it",
                 time("diff_ms", 1e-3, text=GPU), time("parse_ms", 1e-3, text=GPU),
             ),
             Row(
                 "diff: time per instruction",
-                "diff of 300,000 instructions: time per instruction, beside 10,000",
+                "diff of 300,000 instructions: time per instruction, compared with 10,000",
                 time("diff_ms", 1e-3 / 300_000, instructions=300_000),
                 time("diff_ms", 1e-7, instructions=10_000),
             ),
@@ -274,34 +275,35 @@ SECTIONS = (
         (
             Row("scan to Parquet", ""),
             Row(
-                "… of the rate of XLA's parser", "rate beside XLA's parser alone, one thread",
+                "… of the rate of XLA's parser",
+                "rate, compared with XLA's parser alone, one thread",
                 _scan("two"), speed("xla_bytes_per_second"),
                 "scan a dump directory into Parquet, two threads",
                 "XLA's parser alone, one thread",
             ),
             Row(
-                "… 2 threads against 1 on one", "two threads beside one on one core",
+                "… 2 threads against 1 on one", "two threads, compared with one on one core",
                 _scan("two"), _scan("one"),
             ),
             Row(
-                "… 2 threads against 1 beside", "two threads beside one; a third writes",
+                "… 2 threads against 1 beside", "two threads, compared with one; a third writes",
                 _scan("two"), _scan("one worker"),
             ),
             Row("… peak memory", "peak memory"),
             Row(
-                "… against a directory", "peak memory beside that of a quarter of the files",
+                "… against a directory", "peak memory, compared with a quarter of the files",
                 bytes_of("peaks.large"), bytes_of("peaks.small"),
             ),
             Row("scan: files classified", "files classified correctly"),
             Row(
-                "scan of 10 files", "10 files to JSON lines, beside a bare Python start",
+                "scan of 10 files", "10 files to JSON lines, compared with a bare Python start",
                 time("best", what="cold"),
             ),
         ),
     ),
     Section(
         "startup", "Start of a process",
-        "Beside `python -c pass`.",
+        "Compared with `python -c pass`.",
         "bare Python",
         (
             _start("import hlofast", "import hlofast", front="`import hlofast`"),
@@ -311,8 +313,8 @@ SECTIONS = (
     ),
     Section(
         "walk", "Reading a module from Python",
-        "Names, opcodes and operands of all instructions of GPU step, beside the same walk over "
-        "jaxlib's objects.",
+        "Names, opcodes and operands of all instructions of GPU step, compared with the same walk "
+        "over jaxlib's objects.",
         "jaxlib",
         (
             Row(
@@ -332,7 +334,7 @@ SECTIONS = (
     ),
     Section(
         "memory", "Memory of a module",
-        "Bytes beyond the text, beside the text.",
+        "Bytes beyond the text, compared with the text.",
         "text",
         (
             Row(
@@ -351,12 +353,12 @@ SECTIONS = (
                 "… with every column", "with every column and users, dumps, geometric mean",
                 bytes_of("touched_bytes", dumps=True), bytes_of("bytes", dumps=True),
             ),
-            Row("nbytes, largest error", "`nbytes` beside the allocator, largest error"),
+            Row("nbytes, largest error", "`nbytes` compared with the allocator, largest error"),
         ),
     ),
     Section(
         "growth", "Growth with size",
-        "Per byte of text, beside a module of 10,000 instructions: from 1,000 to 1,000,000 "
+        "Per byte of text, compared with a module of 10,000 instructions: from 1,000 to 1,000,000 "
         "instructions, tuples of 100,000 and a header line of 10 MB.",
         "10,000 instructions",
         (
@@ -366,14 +368,16 @@ SECTIONS = (
     ),
     Section(
         "threads", "Two threads on one text",
-        "`loads(threads=2)` beside `threads=1`. The ratio of the first three rows is the speed-up "
-        "over the speed-up of two independent parses, which this machine limits.",
+        "`loads(threads=2)` compared with `threads=1`. The ratio of the first three rows is the "
+        "speed-up over the speed-up of two independent parses, which this machine limits.",
         "one thread",
         (
             _threads("similar_100000", "100,000 generated instructions"),
             _threads("cpu_stacks.after", "CPU dump of 9.6 MB, fused"),
             _threads("cpu_stacks_unfused.after", "CPU dump, not fused"),
-            _threads("one giant", "one computation, 100,000 instructions, beside one thread"),
+            _threads(
+                "one giant", "one computation, 100,000 instructions, compared with one thread"
+            ),
         ),
     ),
     Section(

@@ -55,13 +55,13 @@ def matched(section: Section, result: Result) -> list[tuple[Row, Figure]]:
     """Each recorded figure with its row. A figure that `rows.py` lacks gets a row with its recorded
     name: a machine without the dump called GPU step records other figures.
     """
-    left, found = list(section.rows), []
+    left, pairs = list(section.rows), []
     for figure in result["figures"]:
         row = next((row for row in left if figure["what"].startswith(row.figure)), None)
         if row is not None:
             left.remove(row)
-        found.append((row or Row(figure["what"], ""), figure))
-    return found
+        pairs.append((row or Row(figure["what"], ""), figure))
+    return pairs
 
 
 def cells(row: Row, figure: Figure, details: list[dict[str, Any]]) -> tuple[str, str, str]:

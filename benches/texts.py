@@ -66,8 +66,8 @@ def chosen(paths: list[Path]) -> list[Text]:
         if path.is_file():
             texts.append(Text(path.name, path, own=True))
             continue
-        found = hlofast.scan(path, tables=["modules"])
-        files = [Path(row["path"]) for row in found.files if row["status"] == "read"]
+        scanned = hlofast.scan(path, tables=["modules"])
+        files = [Path(row["path"]) for row in scanned.files if row["status"] == "read"]
         largest = sorted(files, key=lambda file: (-len(_text(file)), str(file)))[:MOST]
         texts += [Text(str(file.relative_to(path)), file, own=True) for file in largest]
     if not texts:
@@ -78,8 +78,8 @@ def chosen(paths: list[Path]) -> list[Text]:
 def seed() -> Text | None:
     """Seed document 002, if the seeds are available."""
     folder = Path(os.environ.get("HLOFAST_SEEDS", CHECKOUT.parent / "shared" / "seeds"))
-    found = sorted(folder.glob("002_*"))
-    return Text("seed_002", found[0], 9679) if found else None
+    matches = sorted(folder.glob("002_*"))
+    return Text("seed_002", matches[0], 9679) if matches else None
 
 
 @cache

@@ -29,27 +29,27 @@ SUFFIXES = (".txt", ".txt.gz")
 
 def programs(folder: Path) -> list[tuple[str, str, Path]]:
     """Name, chip and file of every TPU program of a folder."""
-    found = []
+    listed = []
     index = folder / "index.json"
     if index.exists():
         for entry in json.loads(index.read_text())["dumps"]:
             paths = [folder / (entry["name"] + suffix) for suffix in SUFFIXES]
             path = next((path for path in paths if path.exists()), None)
             if path is not None:
-                found.append((entry["name"], str(entry["backend"]), path))
+                listed.append((entry["name"], str(entry["backend"]), path))
     else:
         for path in sorted(folder.iterdir()):
             suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
             if suffix is None:
                 continue
-            beside = path.with_name(path.name[: -len(suffix)] + ".json")
-            if beside.exists():
-                facts = json.loads(beside.read_text())
+            facts_file = path.with_name(path.name[: -len(suffix)] + ".json")
+            if facts_file.exists():
+                facts = json.loads(facts_file.read_text())
                 topology = facts.get("chips") or facts.get("topology") or facts.get("backend")
                 if isinstance(topology, str):
-                    found.append((path.name[: -len(suffix)], topology, path))
+                    listed.append((path.name[: -len(suffix)], topology, path))
     chips = []
-    for name, backend, path in sorted(found):
+    for name, backend, path in sorted(listed):
         chip = backend.split(":")[0].split("/")[0]
         if chip in hlofast.devices.built_in():
             chips.append((name, chip, path))
@@ -174,14 +174,14 @@ def main() -> None:
         for name, chip, path in programs(folder):
             rows += rows_of(name, chip, path)
     result = measure(rows)
-    for chip, found in result["chips"].items():
-        factors = ", ".join(f"{bound} {factor:.3f}" for bound, factor in found["factors"].items())
-        error = found["median_error"]
+    for chip, of_chip in result["chips"].items():
+        factors = ", ".join(f"{bound} {factor:.3f}" for bound, factor in of_chip["factors"].items())
+        error = of_chip["median_error"]
         text = "no row tested" if error is None else f"median error {error:.1%}"
         print(
-            f"{chip:4} {found['programs']:3} programs {found['rows']:5} rows  "
-            f"rank correlation {found['spearman']:.4f}  factors {factors}  "
-            f"{text} of {found['tested_rows']}"
+            f"{chip:4} {of_chip['programs']:3} programs {of_chip['rows']:5} rows  "
+            f"rank correlation {of_chip['spearman']:.4f}  factors {factors}  "
+            f"{text} of {of_chip['tested_rows']}"
         )
     print(
         f"all  {result['rows']} rows  rank correlation {result['spearman']:.4f}  median error "

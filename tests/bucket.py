@@ -42,20 +42,20 @@ class Bucket:
         """The objects below a folder."""
         self.file_system.invalidate_cache()
         length = len(f"{BUCKET}/{name}/")
-        return sorted(found[length:] for found in self.file_system.find(f"{BUCKET}/{name}"))
+        return sorted(path[length:] for path in self.file_system.find(f"{BUCKET}/{name}"))
 
     def empty(self) -> None:
         """Remove all objects."""
         self.file_system.invalidate_cache()
-        if found := self.file_system.find(BUCKET):
-            self.file_system.rm(found)
+        if paths := self.file_system.find(BUCKET):
+            self.file_system.rm(paths)
 
     def download(self, name: str, target: Path) -> Path:
         """All objects below a folder as files."""
-        for found in self.names(name):
-            path = target / found
+        for relative in self.names(name):
+            path = target / relative
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self.file_system.cat_file(f"{BUCKET}/{name}/{found}"))
+            path.write_bytes(self.file_system.cat_file(f"{BUCKET}/{name}/{relative}"))
         return target
 
 

@@ -48,8 +48,8 @@ class Seeds:
 
     def path(self, number: str) -> Path:
         """The one document whose file name starts with `number`."""
-        (found,) = sorted(self.folder.glob(f"{number}_*"))
-        return found
+        (match,) = sorted(self.folder.glob(f"{number}_*"))
+        return match
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,7 @@ def _block(
         uses[name] = used - {name}
         texts[name] = re.sub(
             r"channel_id=(\d+)",
-            lambda found: f"channel_id={channels.setdefault(found[1], str(7 * len(channels) + 3))}",
+            lambda match: f"channel_id={channels.setdefault(match[1], str(7 * len(channels) + 3))}",
             text,
         )
     match = _HEADER.match(header)

@@ -70,14 +70,14 @@ class Documented(ast.NodeVisitor):
         comment = self.lines[last].partition("  #")[2]
         return [f"{head}  #{comment}" if comment else head]
 
-    def _found(self, name: str) -> object | None:
-        found = vars(self.owners[-1]).get(name)
-        return found.__func__ if isinstance(found, staticmethod) else found
+    def _object(self, name: str) -> object | None:
+        value = vars(self.owners[-1]).get(name)
+        return value.__func__ if isinstance(value, staticmethod) else value
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        found = self._found(node.name)
+        documented = self._object(node.name)
         first = node.body[0]
-        own = documentation(found, first.col_offset)
+        own = documentation(documented, first.col_offset)
         if own is None:
             self.missing.append(node.name)
         elif ast.get_docstring(node) is not None:
@@ -87,7 +87,7 @@ class Documented(ast.NodeVisitor):
             if isinstance(first, ast.FunctionDef) and first.decorator_list:
                 line = first.decorator_list[0].lineno - 1
             self.places.append((line, 0, line - 1, f"{' ' * first.col_offset}{own}\n"))
-        self.owners.append(found)
+        self.owners.append(documented)
         for index, child in enumerate(node.body):
             if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
                 self._attribute(node, index, child.target.id)
@@ -98,7 +98,7 @@ class Documented(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if is_special(node.name):
             return
-        text = documentation(self._found(node.name), node.col_offset + 4)
+        text = documentation(self._object(node.name), node.col_offset + 4)
         if text is None:
             self.missing.append(self._name(node.name))
         else:
@@ -110,7 +110,7 @@ class Documented(ast.NodeVisitor):
         if is_special(name):
             return
         child = node.body[index]
-        text = documentation(self._found(name), child.col_offset)
+        text = documentation(self._object(name), child.col_offset)
         if text is None:
             self.missing.append(self._name(name))
             return
@@ -134,9 +134,9 @@ class Documented(ast.NodeVisitor):
 def main() -> None:
     """Write the stubs."""
     for path in STUBS:
-        found = Documented(path.read_text())
-        path.write_text(found.text())
-        for name in found.missing:
+        documented = Documented(path.read_text())
+        path.write_text(documented.text())
+        for name in documented.missing:
             print(f"{path.name}: {name} says nothing of itself")
 
 

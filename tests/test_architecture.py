@@ -24,9 +24,9 @@ def tracked_files() -> list[str]:
     try:
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        found = [path for top in TOPS for path in (CHECKOUT / top).rglob("*")]
-        found.append(CHECKOUT / "pyproject.toml")
-        return [path.relative_to(CHECKOUT).as_posix() for path in found if path.is_file()]
+        paths = [path for top in TOPS for path in (CHECKOUT / top).rglob("*")]
+        paths.append(CHECKOUT / "pyproject.toml")
+        return [path.relative_to(CHECKOUT).as_posix() for path in paths if path.is_file()]
     return [name for name in done.stdout.splitlines() if (CHECKOUT / name).is_file()]
 
 
@@ -63,7 +63,7 @@ def test_compiled_code_imports_nothing_of_the_package() -> None:
 
 def test_nothing_but_the_command_line_imports_it() -> None:
     package = CHECKOUT / "python" / "hlofast"
-    found = []
+    imports = []
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
         if name.startswith("cli/") or name == "__main__.py":
@@ -75,8 +75,8 @@ def test_nothing_but_the_command_line_imports_it() -> None:
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             else:
                 continue
-            found += [f"{name}: {own}" for own in names if f"{own}.".startswith("hlofast.cli.")]
-    assert found == []
+            imports += [f"{name}: {own}" for own in names if f"{own}.".startswith("hlofast.cli.")]
+    assert imports == []
 
 
 def imports_at_load(body: list[ast.stmt]) -> Iterator[str]:

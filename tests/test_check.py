@@ -31,7 +31,9 @@ def checked(name: str, expected: Any = None, **changes: Any) -> hlofast.Check:
 
 
 def grave(check: hlofast.Check) -> list[tuple[str, str]]:
-    return [(one.code, one.subject) for one in check.found() if one.severity == "error"]
+    return [
+        (finding.code, finding.subject) for finding in check.found() if finding.severity == "error"
+    ]
 
 
 class TestWhatAgrees:
@@ -47,9 +49,9 @@ class TestWhatAgrees:
         codes = {row["code"] for row in check.comparisons if row["severity"] == "agrees"}
         assert {"device-count", "collective-axes", "parameter-sharding", "state-bytes"} <= codes
         # Embeddings are looked up across devices; no exchange of the layers is unexplained.
-        for one in check.found("unexplained-collective"):
-            assert one.severity == "note"
-            assert "embedding" in one.message
+        for finding in check.found("unexplained-collective"):
+            assert finding.severity == "note"
+            assert "embedding" in finding.message
 
     def test_every_parameter_is_compared(self) -> None:
         check = checked("offload_v6e_256")
@@ -101,13 +103,15 @@ class TestPlantedMistakes:
             "name = '.*/head'\nspec = ['', 'model']", "name = '.*/head'\nspec = ['data', 'model']"
         )
         check = hlofast.check(hlofast.Declaration.loads(text), program("decoder_cpu_2x4"))
-        found = [one for one in check.found("parameter-sharding") if one.severity == "error"]
+        findings = [
+            finding for finding in check.found("parameter-sharding") if finding.severity == "error"
+        ]
         heads = {"parameters/head", "state/first/head", "state/second/head"}
-        assert {one.subject for one in found} == heads
+        assert {finding.subject for finding in findings} == heads
         # f32[256,1024] in quarters instead of eighths
-        assert [one.bytes for one in found] == [4 * 256 * 1024 // 8] * 3
-        assert found[0].declared == "P('data', 'model')"
-        assert found[0].compiled == "P(None, 'model')"
+        assert [finding.bytes for finding in findings] == [4 * 256 * 1024 // 8] * 3
+        assert findings[0].declared == "P('data', 'model')"
+        assert findings[0].compiled == "P(None, 'model')"
         (state,) = check.found("state-bytes")
         assert state.bytes == 3 * 4 * 256 * 1024 // 8
 
@@ -116,8 +120,8 @@ class TestPlantedMistakes:
         more = '[[kept]]\nname = "gate"\nshape = "bf16[1,2048,28672]"\nplace = "host"'
         check = checked("offload_v6e_256", more=more)
         assert grave(check) == [("kept-values", "gate")]
-        (found,) = check.found("kept-values")
-        assert found.bytes == 80 * 2 * 2048 * 28672
+        (finding,) = check.found("kept-values")
+        assert finding.bytes == 80 * 2 * 2048 * 28672
 
     def test_a_name_that_the_policy_lacks(self) -> None:
         text = check_programs.toml("offload_v6e_256")
@@ -126,21 +130,21 @@ class TestPlantedMistakes:
         check = hlofast.check(
             hlofast.Declaration.loads(text[:start] + text[end:]), program("offload_v6e_256")
         )
-        (found,) = check.found("kept-undeclared")
-        assert found.severity == "warning"
-        assert found.bytes == 80 * 33_554_432
+        (finding,) = check.found("kept-undeclared")
+        assert finding.severity == "warning"
+        assert finding.bytes == 80 * 33_554_432
 
     def test_kept_in_the_other_memory(self) -> None:
         text = check_programs.toml("offload_v6e_256").replace('place = "host"', 'place = "device"')
         check = hlofast.check(hlofast.Declaration.loads(text), program("offload_v6e_256"))
-        messages = [one.message for one in check.found("kept-values")]
+        messages = [finding.message for finding in check.found("kept-values")]
         assert messages == ["it is kept in host memory instead"] * 4
 
     def test_another_policy_than_was_declared(self) -> None:
         """All products are kept where nothing was to be."""
-        found = checked("decoder_v5p_2").found("kept-undeclared")
-        assert len(found) == 7
-        assert all("policy names nothing" in one.message for one in found)
+        findings = checked("decoder_v5p_2").found("kept-undeclared")
+        assert len(findings) == 7
+        assert all("policy names nothing" in finding.message for finding in findings)
 
     def test_another_number_of_layers(self) -> None:
         assert ("layer-loops", "loop over layers") in grave(checked("decoder_v5e_256", layers=40))
@@ -149,8 +153,8 @@ class TestPlantedMistakes:
         assert first.severity == "warning"
 
     def test_another_number_of_micro_batches(self) -> None:
-        (found,) = checked("accumulated_v6e_8", accumulate=8).found("accumulation-steps")
-        assert (found.severity, found.declared, found.compiled) == ("error", "8", "4")
+        (finding,) = checked("accumulated_v6e_8", accumulate=8).found("accumulation-steps")
+        assert (finding.severity, finding.declared, finding.compiled) == ("error", "8", "4")
 
     def test_axes_in_another_order(self) -> None:
         check = checked("decoder_cpu_2x4", axes={"model": 4, "data": 2})
@@ -184,15 +188,16 @@ class TestPlantedMistakes:
             " use_global_device_ids=true, to_apply=sum }\n"
         )
         mesh = hlofast.Mesh(dict(zip(("data", "model"), sizes, strict=True)))
-        found = hlofast.check(hlofast.Declaration(mesh=mesh), module).found("device-count")
-        assert [one.severity for one in found] == ([severity] if severity else [])
+        findings = hlofast.check(hlofast.Declaration(mesh=mesh), module).found("device-count")
+        assert [finding.severity for finding in findings] == ([severity] if severity else [])
 
     def test_another_number_of_devices(self) -> None:
         check = checked("decoder_cpu_2x4", axes={"data": 4, "model": 4})
-        (found,) = check.found("device-count")
-        assert found.severity == "error"
+        (finding,) = check.found("device-count")
+        assert finding.severity == "error"
         assert (
-            "16 devices, but the program has 8; is it compiled for one slice of 2?" in found.message
+            "16 devices, but the program has 8; is it compiled for one slice of 2?"
+            in finding.message
         )
 
     def test_an_exchange_that_no_split_asks_for(self) -> None:
@@ -200,13 +205,13 @@ class TestPlantedMistakes:
         text = check_programs.toml("decoder_cpu_2x4").replace(
             "batch_axes = ['data']", "batch_axes = ['data', 'model']"
         )
-        found = hlofast.check(hlofast.Declaration.loads(text), program("decoder_cpu_2x4")).found(
+        findings = hlofast.check(hlofast.Declaration.loads(text), program("decoder_cpu_2x4")).found(
             "unexplained-collective"
         )
-        assert {one.severity for one in found} == {"warning", "note"}
-        assert "in every layer" in found[0].message
-        assert found[0].bytes is not None
-        assert found[0].bytes > 0
+        assert {finding.severity for finding in findings} == {"warning", "note"}
+        assert "in every layer" in findings[0].message
+        assert findings[0].bytes is not None
+        assert findings[0].bytes > 0
 
     @pytest.mark.parametrize(
         ("figure", "value", "severity"),
@@ -226,7 +231,9 @@ class TestPlantedMistakes:
     def test_predicted_figures(self, figure: str, value: int, severity: str | None) -> None:
         check = checked("decoder_cpu_2x4", more=f"[predicted]\n{figure} = {value}")
         code = figure.removeprefix("expected_").replace("_", "-")
-        assert [one.severity for one in check.found(code)] == ([severity] if severity else [])
+        assert [finding.severity for finding in check.found(code)] == (
+            [severity] if severity else []
+        )
         assert code in {row["code"] for row in check.comparisons}
 
     def test_flops_near_those_predicted_agree(self) -> None:
@@ -237,9 +244,9 @@ class TestPlantedMistakes:
 
     def test_memory_of_a_device(self) -> None:
         assert checked("offload_v6e_256", more='[limits]\nhbm = "31.25GiB"').ok
-        (found,) = checked("offload_v6e_256", more='[limits]\nhbm = "8GiB"').found("peak-bytes")
-        peak = int(found.compiled.removesuffix(" B").replace(",", ""))
-        assert found.bytes == peak - 8 * 2**30
+        (finding,) = checked("offload_v6e_256", more='[limits]\nhbm = "8GiB"').found("peak-bytes")
+        peak = int(finding.compiled.removesuffix(" B").replace(",", ""))
+        assert finding.bytes == peak - 8 * 2**30
         assert 9 * 2**30 < peak < 10 * 2**30
 
     def test_specs_of_more_dimensions(self) -> None:
@@ -249,16 +256,16 @@ class TestPlantedMistakes:
             '[[parameters]]\nname = ".*"\nspec = ["", "", "", "", "model"]\n'
         )
         check = hlofast.check(hlofast.Declaration.loads(text), program("decoder_cpu_2x4"))
-        found = check.found("parameter-sharding")
-        assert found and {one.severity for one in found} == {"error"}
-        assert found[0].message == "the declared spec has 5 entries"
+        findings = check.found("parameter-sharding")
+        assert findings and {finding.severity for finding in findings} == {"error"}
+        assert findings[0].message == "the declared spec has 5 entries"
 
     def test_patterns_that_match_nothing(self) -> None:
         more = "[[parameters]]\nname = 'router'\nspec = []\n[[parameters]]\nname = '.*/head'\nspec = []"
-        found = checked("decoder_cpu_2x4", more=more).found("parameter-missing")
-        assert [one.subject for one in found] == ["router", ".*/head"]
-        assert "has no such parameter" in found[0].message
-        assert "an earlier pattern matches" in found[1].message
+        findings = checked("decoder_cpu_2x4", more=more).found("parameter-missing")
+        assert [finding.subject for finding in findings] == ["router", ".*/head"]
+        assert "has no such parameter" in findings[0].message
+        assert "an earlier pattern matches" in findings[1].message
 
 
 def test_before_the_partitioner() -> None:
@@ -308,7 +315,9 @@ def test_results_are_values() -> None:
     again = pickle.loads(pickle.dumps(check))
     assert again.comparisons == check.comparisons
     assert len(check) == len(check.comparisons) == sum(check.counts().values())
-    assert [row["message"] for row in check.findings] == [one.message for one in check.found()]
+    assert [row["message"] for row in check.findings] == [
+        finding.message for finding in check.found()
+    ]
     with pytest.raises(ValueError, match="no comparison"):
         check.found("colour")
 
@@ -380,17 +389,17 @@ class TestProgram:
         return path
 
     def test_document_is_the_python_object(self, declared: Path) -> None:
-        (found,) = document("check", declared, SMALL)["results"]
+        (result,) = document("check", declared, SMALL)["results"]
         check = hlofast.check(declared, hlofast.load(SMALL))
-        values = {name: fact["value"] for name, fact in found["facts"].items()}
+        values = {name: fact["value"] for name, fact in result["facts"].items()}
         assert {name: values[name] for name in check.counts()} == check.counts()
         assert (values["mesh"], values["ok"]) == ("data=2,model=4", True)
-        tables = found["tables"]
-        assert [one["message"] for one in tables["findings"]] == [
-            one.message for one in check.found()
+        tables = result["tables"]
+        assert [finding["message"] for finding in tables["findings"]] == [
+            finding.message for finding in check.found()
         ]
-        agreeing = [one.message for one in check if one.severity == "agrees"]
-        assert [one["message"] for one in tables["agreeing"]] == agreeing
+        agreeing = [comparison.message for comparison in check if comparison.severity == "agrees"]
+        assert [row["message"] for row in tables["agreeing"]] == agreeing
         done = hlofast_command("check", declared, SMALL)
         lines = [line for line in done.stdout.splitlines() if not line.startswith("file ")]
         assert "\n".join(lines) == f"{check}\n"
@@ -411,7 +420,7 @@ class TestProgram:
         limits = {f"collectives.axis{number}.all-reduce.max_count": 0 for number in range(12)}
         check = hlofast.check(hlofast.Declaration(), hlofast.load(SMALL), limits)
         for shown in (str(check), check._repr_html_()):
-            assert "Findings (first 10 of 12)" in shown
+            assert "Findings (10 of 12)" in shown
             assert (shown.count("no such axis"), shown.count("error: expectation")) == (10, 10)
 
     def test_what_cannot_be_read_stands_in_the_document(self, tmp_path: Path) -> None:
@@ -430,8 +439,8 @@ class TestProgram:
         assert noted.returncode == 1
         declared.write_text(check_programs.toml("decoder_cpu_2x4", layers=7))
         assert hlofast_command("check", declared, SMALL).returncode == 1
-        (found,) = document("check", declared, SMALL)["results"]
-        assert found["facts"]["ok"]["value"] is False
+        (result,) = document("check", declared, SMALL)["results"]
+        assert result["facts"]["ok"]["value"] is False
         declared.write_text("[mesh")
         broken = hlofast_command("check", declared, SMALL)
         assert (broken.returncode, "end of document" in broken.stderr) == (3, True)

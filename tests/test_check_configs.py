@@ -43,7 +43,9 @@ def rows(check: hlofast.Check, code: str) -> list[dict[str, Any]]:
 
 
 def errors(check: hlofast.Check) -> list[tuple[str, str]]:
-    return [(one.code, one.subject) for one in check.found() if one.severity == "error"]
+    return [
+        (finding.code, finding.subject) for finding in check.found() if finding.severity == "error"
+    ]
 
 
 @pytest.mark.parametrize("name", MEANT)
@@ -61,7 +63,9 @@ class TestWhatWasMeant:
         state = int(row["compiled"].removesuffix(" B").replace(",", ""))
         arguments = RECORDS[name]["memory_analysis"]["argument_size_in_bytes"]
         batch = sum(
-            one.bytes for one in checks[name].found("parameter-undeclared") if one.bytes is not None
+            finding.bytes
+            for finding in checks[name].found("parameter-undeclared")
+            if finding.bytes is not None
         )
         assert 0 <= arguments - state - batch <= 2048
 
@@ -76,72 +80,80 @@ class TestWhatWasMeant:
     def test_every_collective_goes_along_named_axes(
         self, checks: dict[str, hlofast.Check], name: str
     ) -> None:
-        found = rows(checks[name], "collective-axes")
-        assert found
-        assert {row["severity"] for row in found} <= {"agrees", "note"}
+        compared = rows(checks[name], "collective-axes")
+        assert compared
+        assert {row["severity"] for row in compared} <= {"agrees", "note"}
         axes = set(RECORDS[name]["mesh"])
-        for row in found:
+        for row in compared:
             named = row["subject"].partition(" over ")[2].split("×")
             assert {part.partition(":")[0] for part in named} <= axes | {"no other device"}
 
     def test_every_weight_is_split_as_declared(
         self, checks: dict[str, hlofast.Check], name: str
     ) -> None:
-        found = rows(checks[name], "parameter-sharding")
+        compared = rows(checks[name], "parameter-sharding")
         # Ten weights, and two moments of each.
-        assert len(found) == 30
-        assert {row["severity"] for row in found} == {"agrees"}
+        assert len(compared) == 30
+        assert {row["severity"] for row in compared} == {"agrees"}
         assert rows(checks[name], "parameter-missing") == []
 
     def test_what_the_policy_keeps_crosses(
         self, checks: dict[str, hlofast.Check], name: str
     ) -> None:
-        found = rows(checks[name], "kept-values")
-        assert found
-        assert {row["severity"] for row in found} == {"agrees"}
+        compared = rows(checks[name], "kept-values")
+        assert compared
+        assert {row["severity"] for row in compared} == {"agrees"}
 
     def test_layers_and_micro_batches(self, checks: dict[str, hlofast.Check], name: str) -> None:
         for code in ("layer-loops", "accumulation-steps"):
-            found = rows(checks[name], code)
-            assert found
-            assert {row["severity"] for row in found} == {"agrees"}
+            compared = rows(checks[name], code)
+            assert compared
+            assert {row["severity"] for row in compared} == {"agrees"}
 
     def test_no_exchange_of_the_layers_is_unexplained(
         self, checks: dict[str, hlofast.Check], name: str
     ) -> None:
-        assert {one.severity for one in checks[name].found("unexplained-collective")} <= {"note"}
+        assert {finding.severity for finding in checks[name].found("unexplained-collective")} <= {
+            "note"
+        }
 
 
 class TestPlantedMistakes:
     def test_a_name_that_the_policy_does_not_match(self, checks: dict[str, hlofast.Check]) -> None:
         check = checks["small_misnamed"]
-        (found,) = [one for one in check.found("kept-values") if one.severity == "error"]
-        assert found.subject == "FlashAttention.q_proj"
-        assert "does the program use this checkpoint name?" in found.message
+        (finding,) = [
+            finding for finding in check.found("kept-values") if finding.severity == "error"
+        ]
+        assert finding.subject == "FlashAttention.q_proj"
+        assert "does the program use this checkpoint name?" in finding.message
         (host,) = check.found("offloaded-bytes")
         # Of eight layers the queries of four heads of 128, of four sequences of 1024 tokens.
-        assert found.bytes == host.bytes == 8 * 2 * 4 * 1024 * 4 * 128
+        assert finding.bytes == host.bytes == 8 * 2 * 4 * 1024 * 4 * 128
 
     def test_a_replicated_table(self, checks: dict[str, hlofast.Check]) -> None:
         check = checks["small_replicated_table"]
-        found = check.found("parameter-sharding")
-        assert [one.subject.rpartition("decoder/")[2] for one in found] == [
+        findings = check.found("parameter-sharding")
+        assert [finding.subject.rpartition("decoder/")[2] for finding in findings] == [
             "emb/token_emb/weight"
         ] * 3
-        assert {one.compiled for one in found} == {"replicated"}
+        assert {finding.compiled for finding in findings} == {"replicated"}
         whole = 4 * 8192 * 1024
-        assert [one.bytes for one in found] == [whole - whole // 8] * 3
+        assert [finding.bytes for finding in findings] == [whole - whole // 8] * 3
         (state,) = check.found("state-bytes")
         assert state.bytes == 3 * (whole - whole // 8)
 
     def test_constraints_that_were_dropped(self, checks: dict[str, hlofast.Check]) -> None:
         """The batch is cut along data alone, so activations are split over the devices of fsdp."""
         check = checks["small_unconstrained"]
-        found = [one for one in check.found("unexplained-collective") if one.severity == "warning"]
-        assert {one.subject for one in found} == {"all-reduce over fsdp"}
-        assert all("in every layer" in one.message for one in found)
-        assert found[0].bytes is not None
-        assert found[0].bytes > 2**30
+        findings = [
+            finding
+            for finding in check.found("unexplained-collective")
+            if finding.severity == "warning"
+        ]
+        assert {finding.subject for finding in findings} == {"all-reduce over fsdp"}
+        assert all("in every layer" in finding.message for finding in findings)
+        assert findings[0].bytes is not None
+        assert findings[0].bytes > 2**30
         codes = {code for code, _ in errors(check)}
         # Weights stay where they are, activations are summed; more is kept on every device.
         assert codes == {"kept-values", "offloaded-bytes", "gathered-bytes"}
@@ -151,10 +163,10 @@ class TestProgram:
     def test_golden_configs_take_an_instance(self) -> None:
         config, dump = config_of("small"), dump_of("small")
         instance = ("--instance", RECORDS["small"]["instance"])
-        (found,) = document("check", config, dump, *instance)["results"]
+        (result,) = document("check", config, dump, *instance)["results"]
         mesh = ",".join(f"{name}={size}" for name, size in RECORDS["small"]["mesh"].items())
-        assert found["facts"]["mesh"]["value"] == mesh
-        assert found["facts"]["error"]["value"] == 0
+        assert result["facts"]["mesh"]["value"] == mesh
+        assert result["facts"]["error"]["value"] == 0
         assert hlofast_command("check", config, dump, *instance).returncode == 0
         wrong = hlofast_command("check", config, dump_of("small_misnamed"), *instance)
         assert wrong.returncode == 1

@@ -48,8 +48,8 @@ class TestExpectations:
         expected = {"collectives.modle+data.all-reduce.max_bytes": 1 << 60}
         mesh = hlofast.Declaration.loads("[mesh]\naxes = { data = 2, model = 4 }")
         for declared in (mesh, hlofast.Declaration()):
-            (found,) = hlofast.check(declared, program("decoder_cpu_2x4"), expected).found()
-            assert (found.severity, found.compiled) == ("error", "no such axis")
+            (finding,) = hlofast.check(declared, program("decoder_cpu_2x4"), expected).found()
+            assert (finding.severity, finding.compiled) == ("error", "no such axis")
         part = {"collectives.model:(2)2.all-reduce.max_bytes": 1 << 60}
         assert hlofast.check(mesh, program("decoder_cpu_2x4"), part).ok
 
@@ -69,9 +69,9 @@ class TestExpectations:
             "body=body }\n"
         )
         expected = {f"collectives.any.all-reduce.{limit}_bytes": {"min": 32}.get(limit, 1000)}
-        found = hlofast.check(hlofast.Declaration(), module, expected).found("expectation")
-        assert [one.severity for one in found] == ([severity] if severity else [])
-        assert severity != "warning" or "not known to hold: 1 instruction" in found[0].message
+        findings = hlofast.check(hlofast.Declaration(), module, expected).found("expectation")
+        assert [finding.severity for finding in findings] == ([severity] if severity else [])
+        assert severity != "warning" or "not known to hold: 1 instruction" in findings[0].message
 
     def test_sums_are_those_of_the_table(self) -> None:
         mesh = hlofast.Mesh({"data": 2, "model": 4})
@@ -89,20 +89,20 @@ class TestExpectations:
             assert hlofast.check(
                 declared, module, {f"collectives.model.all-gather.{name}": value}
             ).ok
-            found = hlofast.check(
+            check = hlofast.check(
                 declared, module, {f"collectives.model.all-gather.{name}": value + 1}
             )
-            assert not found.ok
+            assert not check.ok
 
     def test_forbidden_findings(self, train_step: Path) -> None:
         module = hlofast.load(train_step)
         codes = list(module.lint().counts())
         assert codes
         check = hlofast.check(hlofast.Declaration(), module, {"lint.forbid": ["any"]})
-        assert {one.subject for one in check.found("expectation")} == {
+        assert {finding.subject for finding in check.found("expectation")} == {
             f"lint.{code}" for code in codes
         }
-        assert all(one.instruction is not None for one in check.found("expectation"))
+        assert all(finding.instruction is not None for finding in check.found("expectation"))
 
     @pytest.mark.parametrize(
         ("expected", "reason"),

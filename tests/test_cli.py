@@ -87,9 +87,9 @@ def validated(verb: str | Path, text: str) -> Any:
     return printed
 
 
-def values_of(found: Any) -> dict[str, Any]:
+def values_of(result: Any) -> dict[str, Any]:
     """The values of a result's facts by name."""
-    return {name: fact["value"] for name, fact in found["facts"].items()}
+    return {name: fact["value"] for name, fact in result["facts"].items()}
 
 
 @pytest.fixture
@@ -307,8 +307,8 @@ class TestFiles:
 class TestSummary:
     def test_document_is_the_python_summary(self, train_step: Path) -> None:
         (module,) = document("summary", train_step)["results"]
-        (found,) = hlofast.find_modules(train_step.read_bytes())
-        summary = found.module.summary().to_dict()
+        (part,) = hlofast.find_modules(train_step.read_bytes())
+        summary = part.module.summary().to_dict()
         assert {key: module[key] for key in summary} == summary
         assert set(module) - set(summary) == {"path", "line", "label"}
 
@@ -326,35 +326,35 @@ class TestSummary:
 
 class TestShow:
     def test_instruction(self, page: Path) -> None:
-        (found,) = document("show", page, "%x", "--module", "second")["results"]
-        facts = values_of(found)
+        (result,) = document("show", page, "%x", "--module", "second")["results"]
+        facts = values_of(result)
         assert (facts["opcode"], facts["shape"], facts["bytes"]) == ("parameter", "f32[4]", 16)
         assert facts["kind"] == "instruction"
-        assert (found["name"], facts["module"]) == ("x", "second")
-        assert [user["instruction"] for user in found["tables"]["users"]] == ["y"]
+        assert (result["name"], facts["module"]) == ("x", "second")
+        assert [user["instruction"] for user in result["tables"]["users"]] == ["y"]
 
     def test_operands_source_and_line(self, page: Path) -> None:
-        (found,) = document("show", page, "main/y", "--module", "second")["results"]
-        facts = values_of(found)
-        assert [own["instruction"] for own in found["tables"]["operands"]] == ["x"]
+        (result,) = document("show", page, "main/y", "--module", "second")["results"]
+        facts = values_of(result)
+        assert [own["instruction"] for own in result["tables"]["operands"]] == ["x"]
         assert (facts["op_name"], facts["source_file"], facts["source_line"]) == (
             "jit(f)/exp",
             "f.py",
             7,
         )
         line = TWO_MODULES.splitlines()[facts["text_line"] - 1]
-        (row,) = found["tables"]["text"]
+        (row,) = result["tables"]["text"]
         assert (row["line"], row["text"].strip()) == (facts["text_line"], line.strip())
         assert line.startswith("  y = ")
 
     def test_operand_used_twice_stands_twice(self, page: Path) -> None:
-        (found,) = document("show", page, "r")["results"]
-        assert [own["instruction"] for own in found["tables"]["operands"]] == ["y", "y"]
-        assert values_of(found)["is_root"]
+        (result,) = document("show", page, "r")["results"]
+        assert [own["instruction"] for own in result["tables"]["operands"]] == ["y", "y"]
+        assert values_of(result)["is_root"]
 
     def test_computation(self, page: Path) -> None:
-        (found,) = document("show", page, "half")["results"]
-        facts, tables = values_of(found), found["tables"]
+        (result,) = document("show", page, "half")["results"]
+        facts, tables = values_of(result), result["tables"]
         assert (facts["kind"], facts["role"], facts["instructions"]) == ("computation", "unused", 2)
         assert [own["instruction"] for own in tables["parameters"]] == ["a"]
         assert facts["root"] == "y"
@@ -443,9 +443,9 @@ def test_text_that_ends_before_its_entry_is_told(train_step: Path, tmp_path: Pat
         done = hlofast_command(*verb.split(), "--json", cut)
         assert done.returncode == 3
         assert done.stderr.startswith(f"hlofast: {cut}:{fault.line}:")
-        found = json.loads(done.stdout)
-        assert len(found["results"]) == 1
-        assert [error["message"] for error in found["errors"]] == [str(fault)]
+        output = json.loads(done.stdout)
+        assert len(output["results"]) == 1
+        assert [error["message"] for error in output["errors"]] == [str(fault)]
     # Where nobody looks at one module it is none.
     (row,) = hlofast.scan(folder).files
     assert (row["status"], row["line"], row["reason"]) == ("failed", fault.line, fault.message)
@@ -505,7 +505,7 @@ class TestOutput:
         printer.table("T", ["name", "bytes"], [["long" * 30, 1_234_567], ["b", None]], 7)
         lines = printer.stream.getvalue().splitlines()
         assert max(map(len, lines)) <= 40
-        assert lines[1] == "T (first 2 of 7)"
+        assert lines[1] == "T (2 of 7)"
         # The middle goes, so that numbers at the end of names stay.
         assert "…" in lines[3]
         assert lines[3].endswith("long  1,234,567")

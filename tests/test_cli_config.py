@@ -23,10 +23,10 @@ def shown(*arguments: str | Path) -> tuple[Any, list[Any]]:
 def selected(*arguments: str | Path) -> list[dict[str, Any]]:
     """By instance the facts, the mesh and the notes."""
     return [
-        {name: fact["value"] for name, fact in one["facts"].items()}
-        | {"rule": one["facts"].get("rule", {"value": None})["value"]}
-        | {"mesh": mesh_of(one), "notes": one["notes"]}
-        for one in shown(*arguments)[1]
+        {name: fact["value"] for name, fact in result["facts"].items()}
+        | {"rule": result["facts"].get("rule", {"value": None})["value"]}
+        | {"mesh": mesh_of(result), "notes": result["notes"]}
+        for result in shown(*arguments)[1]
     ]
 
 
@@ -59,15 +59,15 @@ def test_all_rules_are_the_python_objects() -> None:
     assert printed["tables"]["rules"] == config.rules().to_pylist()
     chosen = config.select_all()
     rows = printed["tables"]["selections"]
-    for row, one, effective in zip(rows, selections, chosen, strict=True):
-        assert row["instance"] == one["name"] == effective.instance.name
+    for row, selection, effective in zip(rows, selections, chosen, strict=True):
+        assert row["instance"] == selection["name"] == effective.instance.name
         assert (row["rule"], row["devices"]) == (effective.rule, effective.devices)
-        assert mesh_of(one) == (None if effective.mesh is None else effective.mesh.shape)
-        assert one["tables"]["changes"] == effective.changes.to_pylist()
+        assert mesh_of(selection) == (None if effective.mesh is None else effective.mesh.shape)
+        assert selection["tables"]["changes"] == effective.changes.to_pylist()
         assert row["changes"] == len(effective.changes)
-        assert one["tables"]["noted"] == effective.notes.to_pylist()
+        assert selection["tables"]["noted"] == effective.notes.to_pylist()
         notes = [(own["kind"], own["text"]) for own in effective.notes]
-        told = [(note["code"], note["text"]) for note in one["notes"]]
+        told = [(note["code"], note["text"]) for note in selection["notes"]]
         assert [own for own in told if own[0] != "statement"] == notes
     assert {row["rule"] for row in rows} == {*range(11), None}
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         "FileNotFoundError",
     ]
     assert printed["errors"][0]["line"] == 2
-    assert sum("selections" in one["tables"] for one in printed["results"]) == 1
+    assert sum("selections" in result["tables"] for result in printed["results"]) == 1
     assert document("config", bad, "--diff", TRAINER)["results"] == []
 
 

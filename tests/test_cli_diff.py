@@ -30,9 +30,9 @@ def planted(folder: Path, what: str) -> Path:
 
 def pairs(*arguments: str | Path) -> list[Any]:
     """The modules that were compared, in pairs; what is said of all of them stands last."""
-    *found, whole = document("diff", *arguments)["results"]
+    *compared, whole = document("diff", *arguments)["results"]
     assert set(whole["tables"]) == {"programs", "unmatched"}
-    return found
+    return compared
 
 
 def unmatched(printed: Any) -> list[tuple[str, str]]:
@@ -186,10 +186,10 @@ def test_several_modules_are_paired_by_name(tmp_path: Path) -> None:
         f"HloModule {second.replace('exponential', 'sine')}\nHloModule {first}\nHloModule third\n\nENTRY e {{\n  ROOT p = f32[] parameter(0)\n}}\n"
     )
     printed = document("diff", page, other)
-    found = {pair["name"]: pair for pair in printed["results"][:-1]}
-    assert values(found["first"])["differences"] == 0
-    assert found["first"]["tables"]["totals"]
-    assert counts(found["second"]) == {"changed opcode": 1}
+    by_name = {pair["name"]: pair for pair in printed["results"][:-1]}
+    assert values(by_name["first"])["differences"] == 0
+    assert by_name["first"]["tables"]["totals"]
+    assert counts(by_name["second"]) == {"changed opcode": 1}
     assert unmatched(printed) == [("after", "third")]
     (program,) = printed["results"][-1]["tables"]["programs"]
     lines = program["line_before"], program["line_after"]

@@ -126,8 +126,8 @@ class TestClosedStreams:
         out = tmp_path / "out"
         arguments: list[str | Path] = ["scan", DUMPS, "-o", out, "--format", "jsonl"]
         assert self.run(number, arguments).returncode == 0
-        stored, found = hlofast.open_dataset(out), hlofast.scan(DUMPS, tables=("modules",))
-        assert len(stored["modules"]) == len(found["modules"]) > 0
+        stored, scanned = hlofast.open_dataset(out), hlofast.scan(DUMPS, tables=("modules",))
+        assert len(stored["modules"]) == len(scanned["modules"]) > 0
         # Nothing of what a closed stream would have got is in a file.
         for line in (out / "hlofast-manifest.jsonl").read_text().splitlines():
             json.loads(line)

@@ -61,7 +61,7 @@ class TestFmt:
         target = tmp_path / "out.txt"
         target.write_text("old")
         assert hlofast_command("fmt", page, "-o", target).returncode == 0
-        assert [found.module.name for found in hlofast.find_modules(target.read_text())] == [
+        assert [part.module.name for part in hlofast.find_modules(target.read_text())] == [
             "first",
             "second",
         ]
@@ -78,9 +78,9 @@ class TestFmt:
         assert hlofast_command("fmt", train_step, "-o", tmp_path).returncode == 3
 
     def test_document(self, page: Path) -> None:
-        found = document("fmt", page)["results"]
-        assert [result["name"] for result in found] == ["first", "second"]
-        values = {name: fact["value"] for name, fact in found[0]["facts"].items()}
+        results = document("fmt", page)["results"]
+        assert [result["name"] for result in results] == ["first", "second"]
+        values = {name: fact["value"] for name, fact in results[0]["facts"].items()}
         module = hlofast.loads(values["text"])
         assert module.fingerprint() == values["fingerprint"]
         assert values["text"] == module.to_text(form="long")

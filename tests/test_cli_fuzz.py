@@ -62,7 +62,7 @@ def toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{toml(key)} = {toml(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{toml(key)} = {toml(item)}" for key, item in value.items()) + "}"
     return str(value)
 
 
@@ -198,9 +198,9 @@ def test_measurements_in_json(path: Path, rows: Any) -> None:
     file.write_text(json.dumps(rows))
 
     def read() -> None:
-        found = devices.read_measurements(file)
-        for kind, group_size in found.keys:
-            found.seconds(kind, 100.0, group_size)
+        measurements = devices.read_measurements(file)
+        for kind, group_size in measurements.keys:
+            measurements.seconds(kind, 100.0, group_size)
 
     reads_or_says_why(read)
 

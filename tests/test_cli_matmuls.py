@@ -111,8 +111,8 @@ def test_depth_of_scopes(train_step: Path, depth: int) -> None:
 
 def test_slashes_in_brackets_part_no_scope() -> None:
     scope = "jit(f)/dot[dims=(/)]/c"
-    found = [to_depth(scope, depth) for depth in range(4)]
-    assert found == ["", "jit(f)", "jit(f)/dot[dims=(/)]", scope]
+    cut = [to_depth(scope, depth) for depth in range(4)]
+    assert cut == ["", "jit(f)", "jit(f)/dot[dims=(/)]", scope]
 
 
 def test_long_scopes_are_cut_for_people_only(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_long_scopes_are_cut_for_people_only(tmp_path: Path) -> None:
 
 def test_top(train_step: Path) -> None:
     count = len(hlofast.load(train_step).matmuls())
-    assert f"(first 3 of {count})" in hlofast_command("matmuls", train_step, "--top", "3").stdout
+    assert f"(3 of {count})" in hlofast_command("matmuls", train_step, "--top", "3").stdout
     assert len(only(train_step, "--top", "3")["tables"]["matmuls"]) == count
 
 

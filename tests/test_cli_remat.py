@@ -38,11 +38,11 @@ def values(module: Any) -> dict[str, Any]:
 
 def proofs(module: Any) -> dict[str, list[str]]:
     """The names of the instructions that prove each statement, by its code."""
-    found: dict[str, list[str]] = {}
+    by_code: dict[str, list[str]] = {}
     for row in module["tables"]["proofs"]:
         code = module["tables"]["statements"][row["statement"]]["code"]
-        found.setdefault(code, []).append(row["instruction"])
-    return found
+        by_code.setdefault(code, []).append(row["instruction"])
+    return by_code
 
 
 def shown(*arguments: str | Path) -> str:
@@ -52,8 +52,8 @@ def shown(*arguments: str | Path) -> str:
 
 
 def statement(module: Any, code: str) -> Any:
-    (found,) = [found for found in module["tables"]["statements"] if found["code"] == code]
-    return found
+    (matching,) = [row for row in module["tables"]["statements"] if row["code"] == code]
+    return matching
 
 
 @pytest.mark.parametrize("path", [KEPT, STACKED, FIXTURES / "seedlike" / "gpu_train_step.txt.gz"])
@@ -70,28 +70,26 @@ def test_document_is_the_python_report(path: Path) -> None:
     assert facts["recomputed_flops"] == sum(remat.recomputed["flops"].tolist())
     assert sum(row["flops"] for row in tables["operations"]) == facts["recomputed_flops"]
     assert facts["recomputed"] == sum(facts[f"by_{by}"] for by in ("program", "compiler", "twin"))
-    assert [found["code"] for found in tables["statements"]] == [
-        found.code for found in remat.statements
-    ]
-    for number, found in enumerate(remat.statements):
+    assert [row["code"] for row in tables["statements"]] == [own.code for own in remat.statements]
+    for number, stated in enumerate(remat.statements):
         printed = tables["statements"][number]
-        assert (printed["statement"], printed["text"]) == (number, found.text)
-        assert printed["advice"] == found.advice
+        assert (printed["statement"], printed["text"]) == (number, stated.text)
+        assert printed["advice"] == stated.advice
         own = [row["instruction"] for row in tables["proofs"] if row["statement"] == number]
-        assert tuple(own) == found.names
+        assert tuple(own) == stated.names
         figures = [row for row in tables["figures"] if row["statement"] == number]
-        assert {row["figure"]: row["value"] for row in figures} == found.figures
+        assert {row["figure"]: row["value"] for row in figures} == stated.figures
 
 
 def test_statements_of_the_issue_page(seeds: Seeds) -> None:
     module = only(seeds.path("003"))
     assert module["line"] == 124
-    found = proofs(module)
-    assert found["products-are-convolutions"] == ["convolution.5", "convolution.2"]
-    assert found["no-forward"] == ["convolution.5", "convolution.2"]
-    assert found["weight-gathers"] == ["all-gather", "all-gather.1"]
-    assert len(found["recomputed-by-program"]) == 13
-    assert {"param.1", "param.2"} < set(found["linear-chain"])
+    proven = proofs(module)
+    assert proven["products-are-convolutions"] == ["convolution.5", "convolution.2"]
+    assert proven["no-forward"] == ["convolution.5", "convolution.2"]
+    assert proven["weight-gathers"] == ["all-gather", "all-gather.1"]
+    assert len(proven["recomputed-by-program"]) == 13
+    assert {"param.1", "param.2"} < set(proven["linear-chain"])
     assert "save_only_these_names" in statement(module, "name-before-constraint")["advice"]
     assert values(module)["kept_gathers"] == values(module)["residuals"] == 0
 
@@ -120,7 +118,7 @@ def test_stacks_for_people() -> None:
 def test_top() -> None:
     text = shown(STACKED, "--top", "2")
     count = len(only(STACKED, "--top", "2")["tables"]["residuals"])
-    assert f"\nKept from forward to backward (first 2 of {count})\n" in text
+    assert f"\nKept from forward to backward (2 of {count})\n" in text
 
 
 def test_notes(tmp_path: Path) -> None:
@@ -171,7 +169,7 @@ def test_the_command_prints_the_result() -> None:
 def test_statements_that_are_not_shown_are_counted() -> None:
     count = len(hlofast.load(KEPT).remat().statements)
     assert count > 2
-    assert f"\nConclusions (first 2 of {count})\n" in shown(KEPT, "--top", "2")
+    assert f"\nConclusions (2 of {count})\n" in shown(KEPT, "--top", "2")
 
 
 def test_html_escapes_names() -> None:

@@ -53,11 +53,11 @@ def test_the_document_keeps_to_its_schema(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_a_scan_says_what_the_command_prints(tree: Tree) -> None:
-    found = hlofast.scan(tree.root, tables=["modules"])
-    assert str(found) == hlofast_command("scan", tree.root).stdout.rstrip("\n")
-    page = found._repr_html_()
+    result = hlofast.scan(tree.root, tables=["modules"])
+    assert str(result) == hlofast_command("scan", tree.root).stdout.rstrip("\n")
+    page = result._repr_html_()
     assert "live peak B</th>" in page and "FLOP</th>" in page
-    assert json.loads(found.to_json())["results"][0]["tables"] == scanned(tree.root)["tables"]
+    assert json.loads(result.to_json())["results"][0]["tables"] == scanned(tree.root)["tables"]
 
 
 def test_hostile_names_are_escaped_in_html(tmp_path: Path) -> None:

@@ -61,10 +61,10 @@ SYNC = """\
 
 
 def test_kinds() -> None:
-    found = module(
+    collectives = module(
         SYNC.replace("GROUPS", MODEL).replace("dimensions={0}, replica", "dimensions={0}, replica")
     ).collectives(MESH)
-    rows = {row["name"]: figures(row) for row in found}
+    rows = {row["name"]: figures(row) for row in collectives}
     assert rows == {
         "g": ["all-gather", "model", 4, 4096, 16384, 12288],
         "s": ["reduce-scatter", "model", 4, 4096, 1024, 3072],
@@ -72,10 +72,10 @@ def test_kinds() -> None:
         "b": ["collective-broadcast", "model", 4, 4096, 4096, 3072],
         "c": ["collective-permute", "model", None, 4096, 4096, 4096],
     }
-    shifts = {row["name"]: row["shift"] for row in found}
+    shifts = {row["name"]: row["shift"] for row in collectives}
     assert shifts["c"] == "model +1"
-    assert found.mismatches.to_pylist() == []
-    payloads = {row["name"]: row["payload"] for row in found}
+    assert collectives.mismatches.to_pylist() == []
+    payloads = {row["name"]: row["payload"] for row in collectives}
     assert payloads["g"] == 16384
 
 
@@ -104,18 +104,18 @@ NATIVE = f"""\
 
 
 def test_native_start_and_done() -> None:
-    found = module(NATIVE, header=", is_scheduled=true, num_partitions=8").collectives(MESH)
-    rows = {row["name"]: row for row in found}
+    collectives = module(NATIVE, header=", is_scheduled=true, num_partitions=8").collectives(MESH)
+    rows = {row["name"]: row for row in collectives}
     assert {name: figures(row) for name, row in rows.items()} == {
         "start": ["all-reduce", "data", 2, 16384, 16384, 16384],
         "gs": ["all-gather", "data", 2, 16384, 32768, 16384],
         "cs": ["collective-permute", "data", None, 16384, 16384, 16384],
     }
-    assert found.module[rows["start"]["done"]].name == "done"
+    assert collectives.module[rows["start"]["done"]].name == "done"
     assert rows["start"]["instructions_between"] == 1
     assert rows["start"]["flops_between"] == 2 * 64**3
     assert rows["gs"]["instructions_between"] == 0
-    assert len(found.members) == 3
+    assert len(collectives.members) == 3
 
 
 WRAPPED = f"""
@@ -140,16 +140,16 @@ def test_asynchronous_computation() -> None:
 
 
 def test_sugar() -> None:
-    found = module(
+    collectives = module(
         "  p = f32[1024] parameter(0)\n"
         f"  s = ((f32[1024]), f32[256]) reduce-scatter-start(p), channel_id=1, dimensions={{0}}, to_apply=add, {MODEL}\n"
         "  ROOT d = f32[256] reduce-scatter-done(s)"
     ).collectives(MESH)
-    (row,) = found
+    (row,) = collectives
     assert figures(row) == ["reduce-scatter", "model", 4, 4096, 1024, 3072]
-    assert found.module[row["scheduled_as"]].name == "s"
-    assert found.module[row["done"]].name == "d"
-    assert len(found.members) == 1
+    assert collectives.module[row["scheduled_as"]].name == "s"
+    assert collectives.module[row["done"]].name == "d"
+    assert len(collectives.members) == 1
 
 
 def test_in_a_fusion() -> None:
@@ -163,18 +163,20 @@ def test_in_a_fusion() -> None:
 
 
 def test_several_operands() -> None:
-    found = module(
+    collectives = module(
         "  p = f32[1024] parameter(0)\n  q = bf16[512] parameter(1)\n  i = s32[8] parameter(2)\n"
         f"  a = (f32[1024], bf16[512], s32[8]) all-reduce(p, q, i), channel_id=1, {MODEL}, to_apply=add\n"
         f"  g = (f32[4096], bf16[2048]) all-gather(p, q), channel_id=2, dimensions={{0}}, {MODEL}\n"
         "  t = (f32[1024], f32[1024], f32[1024], f32[1024]) all-to-all(p, p, p, p), channel_id=3, replica_groups={{0,1,2,3},{4,5,6,7}}\n"
         "  ROOT r = ((f32[1024], bf16[512], s32[8]), (f32[4096], bf16[2048])) tuple(a, g)"
     ).collectives(MESH)
-    rows = {row["name"]: row for row in found}
+    rows = {row["name"]: row for row in collectives}
     assert figures(rows["a"]) == ["all-reduce", "model", 4, 5152, 5152, 2 * 3 * 5152 // 4]
     assert figures(rows["g"]) == ["all-gather", "model", 4, 5120, 20480, 15360]
     assert figures(rows["t"]) == ["all-to-all", "model", 4, 16384, 16384, 12288]
-    pieces = [piece for piece in found.pieces if piece["instruction"] == rows["a"]["instruction"]]
+    pieces = [
+        piece for piece in collectives.pieces if piece["instruction"] == rows["a"]["instruction"]
+    ]
     assert [(piece["tensor"], piece["payload_in"], piece["moved"]) for piece in pieces] == [
         ("p", 4096, "weight"),
         ("q", 1024, "weight"),
@@ -184,16 +186,16 @@ def test_several_operands() -> None:
 
 
 def test_concatenated_arrays_are_told_apart() -> None:
-    found = module(
+    collectives = module(
         "  p = f32[1024] parameter(0)\n  q = f32[512] parameter(1)\n  n = f32[512] negate(q)\n"
         "  c = f32[1536] concatenate(p, n), dimensions={0}\n"
         f"  a = f32[1536] all-reduce(c), channel_id=1, {DATA}, to_apply=add\n"
         "  s = f32[1024] slice(a), slice={[0:1024]}\n"
         "  ROOT r = (f32[1024]) tuple(s)"
     ).collectives(MESH)
-    pieces = [(row["tensor"], row["payload_in"], row["moved"]) for row in found.pieces]
+    pieces = [(row["tensor"], row["payload_in"], row["moved"]) for row in collectives.pieces]
     assert pieces == [("p", 4096, "weight"), ("n", 2048, "activation")]
-    assert found.to_pylist()[0]["tensors"] == 2
+    assert collectives.to_pylist()[0]["tensors"] == 2
 
 
 GATHER_AS_SUM = f"""\
@@ -229,18 +231,23 @@ TRANSFERS = """\
 
 def test_send_and_receive_are_one() -> None:
     pairs = ', frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1},{1,2},{2,3},{4,5},{5,6},{6,7}}"}'
-    found = module(TRANSFERS.replace("ATTRIBUTES", pairs)).collectives(MESH)
-    (row,) = found
+    collectives = module(TRANSFERS.replace("ATTRIBUTES", pairs)).collectives(MESH)
+    (row,) = collectives
     assert figures(row) == ["send-recv", "model", None, 1024, 1024, 1024]
     assert row["shift"] == "model +1 without wraparound"
-    assert found.module[row["done"]].name == "rd"
-    assert sorted(found.module[member].name for member in found.members["member"]) == ["r", "s"]
+    assert collectives.module[row["done"]].name == "rd"
+    assert sorted(collectives.module[member].name for member in collectives.members["member"]) == [
+        "r",
+        "s",
+    ]
 
 
 def test_host_transfers_are_no_collectives() -> None:
-    found = module(TRANSFERS.replace("ATTRIBUTES", ", is_host_transfer=true")).collectives(MESH)
-    assert len(found) == len(found.members) == 0
-    assert [found.module[row].name for row in found.host_transfers] == ["s", "r"]
+    collectives = module(TRANSFERS.replace("ATTRIBUTES", ", is_host_transfer=true")).collectives(
+        MESH
+    )
+    assert len(collectives) == len(collectives.members) == 0
+    assert [collectives.module[row].name for row in collectives.host_transfers] == ["s", "r"]
 
 
 MEGASCALE = (
@@ -288,14 +295,16 @@ LOOP_ENTRY = f"""\
 
 
 def test_loops_and_iterations_taken_out_of_them() -> None:
-    found = module(LOOP_ENTRY, LOOP.format(groups=MODEL, limit="constant(79)")).collectives(MESH)
-    rows = {row["name"]: row for row in found}
+    collectives = module(LOOP_ENTRY, LOOP.format(groups=MODEL, limit="constant(79)")).collectives(
+        MESH
+    )
+    rows = {row["name"]: row for row in collectives}
     assert (rows["g"]["multiplicity"], rows["g"]["trip_count"]) == (79, 79)
     assert rows["g"]["total_wire_bytes"] == 79 * rows["g"]["wire_bytes"] == 79 * 6144
     assert rows["first"]["multiplicity"] == 1
-    assert found.module[rows["first"]["peeled_from"]].name == "g"
+    assert collectives.module[rows["first"]["peeled_from"]].name == "g"
     assert rows["g"]["peeled_from"] is None
-    (group,) = found.by("axes")
+    (group,) = collectives.by("axes")
     assert (group["collectives"], group["multiplicity"]) == (2, 80)
     assert group["total_payload"] == 80 * 4096
 
@@ -328,16 +337,16 @@ body {{
   ROOT l = (s32[], f32[8], f32[8]) while(s), condition=condition, body=body
 """
     condition = condition.replace("f32[1024]", "f32[8]")
-    found = module(entry, body + "condition {" + condition).collectives(MESH)
-    peeled = {row["name"]: row["peeled_from"] for row in found}
-    assert found.module[peeled["oa"]].name == "gv"
-    assert found.module[peeled["ob"]].name == "gw"
+    collectives = module(entry, body + "condition {" + condition).collectives(MESH)
+    peeled = {row["name"]: row["peeled_from"] for row in collectives}
+    assert collectives.module[peeled["oa"]].name == "gv"
+    assert collectives.module[peeled["ob"]].name == "gw"
 
 
 def test_unknown_trip_count_counts_once_and_is_said() -> None:
     limit = 'custom-call(), custom_call_target="limit"'
-    found = module(LOOP_ENTRY, LOOP.format(groups=MODEL, limit=limit)).collectives(MESH)
-    rows = {row["name"]: row for row in found}
+    collectives = module(LOOP_ENTRY, LOOP.format(groups=MODEL, limit=limit)).collectives(MESH)
+    rows = {row["name"]: row for row in collectives}
     assert (rows["g"]["multiplicity"], rows["g"]["trip_count"]) == (1, None)
     assert (rows["g"]["is_lower_bound"], rows["first"]["is_lower_bound"]) == (1, 0)
 
@@ -362,15 +371,15 @@ def test_everyone_of_a_number_that_only_the_mesh_knows() -> None:
 
 def test_groups_that_follow_no_axes() -> None:
     groups = "replica_groups={{0,1},{2,3,4,5,6,7}}, use_global_device_ids=true"
-    found = module(
+    collectives = module(
         "  p = f32[1024] parameter(0)\n"
         f"  ROOT a = f32[1024] all-reduce(p), channel_id=1, {groups}, to_apply=add"
     ).collectives(MESH)
-    (row,) = found
+    (row,) = collectives
     assert (row["axes"], row["groups"]) == ("no axis subset", "{{0,1},{2,3,4,5,6,7}}")
-    (mismatch,) = found.mismatches
+    (mismatch,) = collectives.mismatches
     assert (mismatch["name"], mismatch["reason"]) == ("a", "the groups differ in size")
-    (cost,) = found.alpa_cost()
+    (cost,) = collectives.alpa_cost()
     assert (cost["collectives"], cost["unpriced"], cost["cost"]) == (1, 1, 0)
 
 
@@ -390,21 +399,21 @@ def test_network_levels() -> None:
         ({"slices": 2, "hosts": 4}, "between hosts", "between slices"),
         ({"slices": 1, "hosts": 2}, "within a host", "between hosts"),
     ):
-        found = module(text).collectives(Mesh({"data": 2, "model": 4}, **blocks))
-        rows = {row["name"]: row["network"] for row in found}
+        collectives = module(text).collectives(Mesh({"data": 2, "model": 4}, **blocks))
+        rows = {row["name"]: row["network"] for row in collectives}
         assert rows == {"g": model, "s": model, "t": model, "b": model, "c": model, "x": data}
-        assert found.has_network
+        assert collectives.has_network
     assert not module(text).collectives(MESH).has_network
 
 
 def test_mesh_of_the_text() -> None:
-    found = module(
+    collectives = module(
         "  p = f32[32,32] parameter(0), sharding={devices=[2,4]<=[8]}\n"
         f"  ROOT a = f32[32,32] all-reduce(p), channel_id=1, {MODEL}, to_apply=add"
     ).collectives()
-    assert found.mesh_source == "entry_shardings"
-    assert found.mesh is not None
-    assert found.mesh.invented_names
+    assert collectives.mesh_source == "entry_shardings"
+    assert collectives.mesh is not None
+    assert collectives.mesh.invented_names
     given = module(EVERYONE).collectives(MESH)
     assert given.mesh == MESH
     assert given.mesh_source == "given"
@@ -412,7 +421,7 @@ def test_mesh_of_the_text() -> None:
 
 def test_element_type_of_most_bytes() -> None:
     """Gradients that are reduced in f32 where bf16 would do show in sums by `dtype`."""
-    found = module(
+    collectives = module(
         "  p = f32[1024] parameter(0)\n"
         "  q = bf16[1024] parameter(1)\n"
         "  i = s32[] parameter(2)\n"
@@ -420,7 +429,7 @@ def test_element_type_of_most_bytes() -> None:
         f"  b = bf16[4096] all-gather(q), channel_id=2, {MODEL}, dimensions={{0}}\n"
         "  ROOT t = ((f32[1024], s32[]), bf16[4096]) tuple(a, b)"
     ).collectives(MESH)
-    assert {row["name"]: row["dtype"] for row in found} == {"a": "f32", "b": "bf16"}
+    assert {row["name"]: row["dtype"] for row in collectives} == {"a": "f32", "b": "bf16"}
     # What arrays are put together and converted before does not count.
     joined = only(
         "  p = bf16[1024] parameter(0)\n"
@@ -430,24 +439,24 @@ def test_element_type_of_most_bytes() -> None:
         f"  ROOT a = f32[1536] all-reduce(wide), channel_id=1, {MODEL}, to_apply=add"
     )
     assert joined["dtype"] == "f32"
-    payload = {row["dtype"]: row["total_payload"] for row in found.by("dtype")}
+    payload = {row["dtype"]: row["total_payload"] for row in collectives.by("dtype")}
     assert payload == {"f32": 4096 + 4, "bf16": 8192}
 
 
 def test_totals_by_any_column() -> None:
-    found = module(SYNC.replace("GROUPS", MODEL)).collectives(MESH)
+    collectives = module(SYNC.replace("GROUPS", MODEL)).collectives(MESH)
     for name in ("axes", "kind", "phase", "source", "moved", "scope", "tensor", "computation"):
-        grouped = found.by(name)
+        grouped = collectives.by(name)
         assert grouped.columns[:2] == (name, "collectives")
         assert sum(grouped["collectives"]) == 5
-        assert sum(grouped["total_payload"]) == sum(found["total_payload"])
-        assert sum(grouped["total_wire_bytes"]) == sum(found["total_wire_bytes"])
+        assert sum(grouped["total_payload"]) == sum(collectives["total_payload"])
+        assert sum(grouped["total_wire_bytes"]) == sum(collectives["total_wire_bytes"])
     columns = ("kind", "collectives", "payload_in", "unknown")
-    assert found.by("kind", totals=["payload_in"]).columns == columns
+    assert collectives.by("kind", totals=["payload_in"]).columns == columns
     with pytest.raises(KeyError):
-        found.by("colour")
+        collectives.by("colour")
     with pytest.raises(TypeError):
-        found.by("kind", totals=["name"])
+        collectives.by("kind", totals=["name"])
 
 
 def test_rules_name_phases() -> None:
@@ -459,66 +468,71 @@ def test_rules_name_phases() -> None:
 
 
 def test_alpa_formulas() -> None:
-    found = module(SYNC.replace("GROUPS", MODEL)).collectives(MESH)
-    (row,) = found.alpa_cost(mesh_alpha=(1, 2), mesh_beta=(1, 0.5))
+    collectives = module(SYNC.replace("GROUPS", MODEL)).collectives(MESH)
+    (row,) = collectives.alpa_cost(mesh_alpha=(1, 2), mesh_beta=(1, 0.5))
     gather = 2 + 0.5 * 3 / 4 * 16384 + 0.1
     scatter = 2 + 0.5 * 3 / 4 * 4096 + 0.001
     exchange = 2 + 0.5 * 3 / 16 * 4096 * 2 + 0.001
     assert row["cost"] == pytest.approx(gather + scatter + exchange)
     assert (row["axes"], row["collectives"], row["unpriced"]) == ("model", 5, 2)
     with pytest.raises(ValueError, match="the mesh has 2 axes"):
-        found.alpa_cost(mesh_alpha=(1,))
+        collectives.alpa_cost(mesh_alpha=(1,))
     with pytest.raises(ValueError, match="no mesh"):
         module(EVERYONE, header="").collectives().alpa_cost()
-    assert found.alpa_counters() == {
+    assert collectives.alpa_counters() == {
         "total": 5,
         "all-reduce": 0,
         "all-gather": 1,
         "reduce-scatter": 1,
         "all-to-all": 1,
     }
-    assert found.grad_sync_channel_ids == "."
+    assert collectives.grad_sync_channel_ids == "."
 
 
 def test_alpa_scalars_and_gradient_channels() -> None:
-    found = module(
+    collectives = module(
         "  p = f32[1024] parameter(0)\n  q = f32[] parameter(1)\n"
         f"  a = f32[1024] all-reduce(p), channel_id=5, {MODEL}, to_apply=add\n"
         f"  b = f32[] all-reduce(q), channel_id=12, {MODEL}, to_apply=add\n"
         "  s = f32[512] slice(a), slice={[0:512]}\n"
         "  ROOT r = (f32[512], f32[]) tuple(s, b)"
     ).collectives(MESH)
-    assert found.alpa_counters()["all-reduce"] == 2
-    assert found.alpa_counters(ignore_scalars=True)["total"] == 1
-    assert found.grad_sync_channel_ids == ".5.12."
+    assert collectives.alpa_counters()["all-reduce"] == 2
+    assert collectives.alpa_counters(ignore_scalars=True)["total"] == 1
+    assert collectives.grad_sync_channel_ids == ".5.12."
 
 
 def test_pickles() -> None:
-    found = module(SYNC.replace("GROUPS", MODEL)).collectives(MESH)
-    again = pickle.loads(pickle.dumps(found))
+    collectives = module(SYNC.replace("GROUPS", MODEL)).collectives(MESH)
+    again = pickle.loads(pickle.dumps(collectives))
     assert isinstance(again, hlofast.Collectives)
-    assert again == found
+    assert again == collectives
     assert again.mesh == MESH
     derived = module(EVERYONE).collectives()
     assert pickle.loads(pickle.dumps(derived)).mesh_source == derived.mesh_source
 
 
 def test_module_without_collectives() -> None:
-    found = module("  ROOT p = f32[] parameter(0)", header="").collectives()
-    assert (len(found), len(found.pieces), len(found.members), found.host_transfers) == (
+    collectives = module("  ROOT p = f32[] parameter(0)", header="").collectives()
+    assert (
+        len(collectives),
+        len(collectives.pieces),
+        len(collectives.members),
+        collectives.host_transfers,
+    ) == (
         0,
         0,
         0,
         (),
     )
-    assert len(found.by("source")) == len(found.mismatches) == 0
+    assert len(collectives.by("source")) == len(collectives.mismatches) == 0
 
 
 def test_phase_of_nameless_collectives() -> None:
-    found = module(
+    collectives = module(
         '  w = f32[256] parameter(0), metadata={op_name="w"}\n'
         f"  gathered = f32[1024] all-gather(w), channel_id=1, {MODEL}, dimensions={{0}}\n"
         '  ROOT used = f32[1024] negate(gathered), metadata={op_name="jit(f)/jvp(g)/neg"}'
     ).collectives()
-    (row,) = found
+    (row,) = collectives
     assert (row["moved"], row["phase"], row["is_phase_inferred"]) == ("weight", "forward", 1)

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.once
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("completion")
-    found = {}
+    paths = {}
     for shell in ("bash", "zsh", "fish"):
         done = hlofast_command("completion", shell)
         assert (done.returncode, done.stderr) == (0, "")
-        found[shell] = folder / f"hlofast.{shell}"
-        found[shell].write_text(done.stdout)
-    return found
+        paths[shell] = folder / f"hlofast.{shell}"
+        paths[shell].write_text(done.stdout)
+    return paths
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

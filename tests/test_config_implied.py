@@ -71,11 +71,11 @@ class TestParameters:
     )
     @pytest.mark.parametrize("rope", [True, False])
     def test_projections(self, qkv: str, elements: dict[str, int], rope: bool) -> None:
-        found = paths(decoder(qkv=qkv, rope=rope))
+        sizes = paths(decoder(qkv=qkv, rope=rope))
         prefix = "decoder/transformer/repeat/layer/self_attention/attention/i_proj/"
         prefix += "i_proj/" if rope else ""
         assert {
-            path.removeprefix(prefix): size for path, size in found.items() if prefix in path
+            path.removeprefix(prefix): size for path, size in sizes.items() if prefix in path
         } == {f"{name}/weight": 3 * size for name, size in elements.items()}
 
     @pytest.mark.parametrize("bias", [True, False])
@@ -95,20 +95,20 @@ class TestParameters:
         expected = 3 * (attention + forward + biases + 2 * norms) + norms
         expected += 100 * 64 * (1 if tied else 2)
         assert config.parameter_count() == expected
-        found = paths(config)
-        assert ("decoder/lm_head/weight" in found) is not tied
+        sizes = paths(config)
+        assert ("decoder/lm_head/weight" in sizes) is not tied
         name = "layer*" if stack == "stacked" else "repeat/layer"
         linear = "linear1_0" if gated else "linear1"
-        assert f"decoder/transformer/{name}/feed_forward/{linear}/weight" in found
+        assert f"decoder/transformer/{name}/feed_forward/{linear}/weight" in sizes
 
     def test_layers_of_different_kinds(self) -> None:
         config = decoder(stack="stacked", layers=2)
         layer = config[LAYER]
         other = layer.with_value("feed_forward.hidden_dim", 32)
         mixed = config.with_value("model.decoder.transformer.layer", [layer, other])
-        found = paths(mixed)
-        assert found["decoder/transformer/layer0/feed_forward/linear2/weight"] == 96 * 64
-        assert found["decoder/transformer/layer1/feed_forward/linear2/weight"] == 32 * 64
+        sizes = paths(mixed)
+        assert sizes["decoder/transformer/layer0/feed_forward/linear2/weight"] == 96 * 64
+        assert sizes["decoder/transformer/layer1/feed_forward/linear2/weight"] == 32 * 64
         wrong = mixed.with_value("model.decoder.transformer.num_layers", 3)
         assert wrong.parameter_count() is None
         assert "2 layers where num_layers is 3" in wrong.unmodelled().row(0)["why"]
@@ -124,8 +124,8 @@ class TestParameters:
     )
     def test_structures(self, structure: str, names: set[str]) -> None:
         config = decoder().with_value(f"{LAYER}.feed_forward.structure", structure)
-        found = [path.split("/") for path in paths(config) if "feed_forward" in path]
-        assert {steps[-2] for steps in found if steps[-1] == "scale"} == names
+        divided = [path.split("/") for path in paths(config) if "feed_forward" in path]
+        assert {steps[-2] for steps in divided if steps[-1] == "scale"} == names
 
     def test_norms_of_queries_and_keys(self) -> None:
         scale = hlofast.config.loads(
@@ -151,8 +151,8 @@ class TestParameters:
         lines += [f"{key}: {value}" for key, value in hidden.items()]
         part = hlofast.config.loads("\n".join(lines))
         config = config.with_value(f"{LAYER}.feed_forward.hidden_dim", part)
-        found = paths(config)["decoder/transformer/repeat/layer/feed_forward/linear2/weight"]
-        assert found == 3 * expected * 64
+        size = paths(config)["decoder/transformer/repeat/layer/feed_forward/linear2/weight"]
+        assert size == 3 * expected * 64
 
 
 class TestUnmodelled:
@@ -399,16 +399,16 @@ def check_memory(config: Config, row: Any) -> None:
     effective = config.select(instance, devices=devices)
     memory = effective.memory()
     assert memory.state_bytes == state
-    found = (
+    computed = (
         memory.gradient_bytes,
         memory.layer_input_bytes,
         memory.saved_bytes,
         memory.offloaded_bytes,
     )
-    for size, expected in zip(found, figures):
+    for size, expected in zip(computed, figures):
         assert size is not None and size / GB == pytest.approx(expected, abs=6e-4)
     assert memory.gradient_bytes is not None and memory.gradient_bytes * 3 == state
     padding = sum(
         term.bytes for term in memory.terms if term.name == "padding" and term.place == "device"
     )
-    assert memory.hbm_lower_bound == state + sum(found[:3]) + padding
+    assert memory.hbm_lower_bound == state + sum(computed[:3]) + padding

@@ -55,8 +55,8 @@ class TestFlops:
         self, decoder_70b: Config, device: str, devices: int, seconds: float, percent: float
     ) -> None:
         chip = hlofast.devices.get(device)
-        found = decoder_70b.flops().mfu(seconds, devices, chip)
-        assert 100 * found == pytest.approx(percent, abs=0.02)
+        mfu = decoder_70b.flops().mfu(seconds, devices, chip)
+        assert 100 * mfu == pytest.approx(percent, abs=0.02)
 
     def test_mfu_refuses(self, decoder_70b: Config) -> None:
         chip = hlofast.devices.get("tpu-v5e")

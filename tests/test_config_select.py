@@ -281,9 +281,9 @@ class TestInstances:
         ],
     )
     def test_names(self, name: str, devices: int, slices: int, device: str | None) -> None:
-        found = read(name)
-        assert (found.devices, found.slices, found.device) == (devices, slices, device)
-        assert found.name == name and found.why
+        instance = read(name)
+        assert (instance.devices, instance.slices, instance.device) == (devices, slices, device)
+        assert instance.name == name and instance.why
 
     def test_devices_are_in_the_table(self) -> None:
         names = ("tpu-v4-8", "tpu-v5e-8", "tpu-v5p-8", "tpu-v6e-8", "tpu-7x-8", "neuron-trn2.x-8")
@@ -313,8 +313,8 @@ class TestInstances:
         ],
     )
     def test_names_that_do_not_say(self, name: str) -> None:
-        found = read(name)
-        assert found.devices is None and found.why
+        instance = read(name)
+        assert instance.devices is None and instance.why
 
     def test_both_readings_of_neuron_names(self) -> None:
         counts = [count for count, _ in read("neuron-trn2.48xlarge-64").readings]
@@ -543,9 +543,9 @@ class TestSeed:
     ) -> None:
         mesh = fuji.select(instance, devices=devices).mesh
         assert mesh is not None
-        found = mesh.shape
-        assert (found["data"], found["fsdp"], found["model"]) == (data, fsdp, model)
-        assert found["pipeline"] == found["expert"] == found["seq"] == 1
+        shape = mesh.shape
+        assert (shape["data"], shape["fsdp"], shape["model"]) == (data, fsdp, model)
+        assert shape["pipeline"] == shape["expert"] == shape["seq"] == 1
 
     def test_what_naive_readers_get_wrong(self, fuji: Config) -> None:
         effective = fuji.select("neuron-trn2n.48xlarge-64").config

@@ -151,12 +151,12 @@ class TestContext:
 def test_a_mesh_may_be_given_as_anything_that_is_one(mesh: object) -> None:
     module = hlofast.loads(TEXT)
     told = module.with_context(mesh=mesh)
-    found = [
+    every = [
         hlofast.loads(TEXT, mesh=mesh).collectives(),
         told.collectives(),
         module.collectives(mesh),
     ]
-    for collectives in found:
+    for collectives in every:
         assert [row["axes"] for row in collectives] == ["model"]
         assert collectives.mesh_source == "given"
     assert list(module.time("tpu-v5e", mesh=mesh).exposed) == ["model"]

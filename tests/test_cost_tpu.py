@@ -25,12 +25,12 @@ def read(path: Path) -> str:
 
 def text_of(path: Path) -> str:
     name = path.name.removesuffix(".xla.json.gz")
-    (found,) = (
-        one
-        for one in (path.with_name(f"{name}.txt"), path.with_name(f"{name}.txt.gz"))
-        if one.exists()
+    (dump,) = (
+        file
+        for file in (path.with_name(f"{name}.txt"), path.with_name(f"{name}.txt.gz"))
+        if file.exists()
     )
-    return read(found)
+    return read(dump)
 
 
 INDEX = json.loads((FIXTURES / "dumps" / "index.json").read_text())["dumps"]

@@ -544,8 +544,8 @@ def test_26_bounds_that_the_loop_carries() -> None:
         condition,
         body,
     )
-    (found,) = cost.loops
-    assert found["trip_count"] == 4
+    (loop,) = cost.loops
+    assert loop["trip_count"] == 4
     assert cost.flops == 4 * (8 + 1) + 5
 
 
@@ -563,8 +563,8 @@ def test_27_comparisons_wrapped_in_a_fusion() -> None:
     }"""
     _, body = loop("10", 1, "negate(v)", "f32[8]")
     cost = count(LOOPED.format(shape="f32[8]"), wrapped, condition, body)
-    (found,) = cost.loops
-    assert found["trip_count"] == 10
+    (counted,) = cost.loops
+    assert counted["trip_count"] == 10
     assert cost.flops == 10 * (8 + 1) + 11
 
 

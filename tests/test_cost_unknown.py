@@ -103,9 +103,9 @@ class TestLongNames:
             for n, text in enumerate((name, name + "/more", "b" * length, "b" * length + "/more"))
         ]
         cost = count("\n".join(["x = f32[] parameter(0)", *lines, "ROOT r = f32[] add(y0, y1)"]))
-        found = [cost.scopes[code] for code in cost.columns.scope[1:5]]
+        scopes = [cost.scopes[code] for code in cost.columns.scope[1:5]]
         for text, scope in zip(
-            (name, name + "/more", "b" * length, "b" * length + "/more"), found, strict=True
+            (name, name + "/more", "b" * length, "b" * length + "/more"), scopes, strict=True
         ):
             assert scope == (text if len(text) <= CUT else text[:CUT] + "…")
 

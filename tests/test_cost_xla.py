@@ -47,13 +47,13 @@ def close(ours: list[float], theirs: list[float]) -> bool:
 
 def differences(texts, **options) -> list[str]:
     """The texts whose figures are not XLA's, with both."""
-    found = []
+    differing = []
     equal = list.__eq__ if options.get("float32") else close
     for name, text, theirs in texts:
         ours = figures(hlofast.loads(text).cost(xla=True, backend="cpu", **options))
         if not equal(ours, theirs):
-            found.append(f"{name}: {ours}, XLA {theirs}")
-    return found
+            differing.append(f"{name}: {ours}, XLA {theirs}")
+    return differing
 
 
 # Dumps.
@@ -87,15 +87,15 @@ def of_computations(cost) -> dict[str, list[float]]:
 def test_computations_bit_for_bit(dump):
     row, module = dump
     ours = of_computations(module.cost(xla=True, backend="cpu", float32=True))
-    theirs = {name: found[:3] for name, found in row["computations"].items()}
+    theirs = {name: figures[:3] for name, figures in row["computations"].items()}
     assert {name: ours.get(name) for name in theirs} == theirs
 
 
 def test_computations_in_exact_integers(dump):
     row, module = dump
     ours = of_computations(module.cost(xla=True, backend="cpu"))
-    theirs = {name: found[:3] for name, found in row["computations"].items()}
-    assert [name for name, found in theirs.items() if not close(ours[name], found)] == []
+    theirs = {name: figures[:3] for name, figures in row["computations"].items()}
+    assert [name for name, figures in theirs.items() if not close(ours[name], figures)] == []
 
 
 def test_there_are_dumps_of_both_stages_and_backends():
@@ -132,9 +132,9 @@ INFERRED = judged(
     {row["case"]: row["text"] for row in lines(FIXTURES / "inferred_shapes.jsonl")},
 )
 SNIPPETS = {
-    **{f"cases/{name}": found for name, found in CASES.items()},
-    **{f"probes/{name}": found for name, found in PROBES.items()},
-    **{f"inferred/{name}": found for name, found in INFERRED.items()},
+    **{f"cases/{name}": case for name, case in CASES.items()},
+    **{f"probes/{name}": case for name, case in PROBES.items()},
+    **{f"inferred/{name}": case for name, case in INFERRED.items()},
 }
 
 
@@ -262,7 +262,7 @@ def test_whole_dictionaries_of_snippets(family):
     for name, text in texts:
         row = CASE_ROWS[name]
         figures = {key: row[key.replace(" ", "_")] for key in FOUR_FIGURES}
-        theirs = {key: found for key, found in figures.items() if found} | row["by_operand"]
+        theirs = {key: figure for key, figure in figures.items() if figure} | row["by_operand"]
         module = hlofast.loads(text)
         ours = module.cost(xla=True, backend="cpu", float32=True).cost_analysis()
         exact = module.cost(xla=True, backend="cpu").cost_analysis()
@@ -331,11 +331,11 @@ SAME_WORK = [name for name in LOOPS if "/cpu/" in name and not name.startswith("
 def test_looped_and_unrolled_differ_by_counters_only(name):
     row = LOOPS[name]
     looped = hlofast.loads(row["looped"]).cost()
-    flops = {one["dtype"]: one["flops"] for one in looped.by("dtype")}
-    floating = sum(found for dtype, found in flops.items() if dtype.startswith(("f", "bf")))
+    flops = {group["dtype"]: group["flops"] for group in looped.by("dtype")}
+    floating = sum(count for dtype, count in flops.items() if dtype.startswith(("f", "bf")))
     unrolled = hlofast.loads(row["unrolled"]).cost()
-    apart = {one["dtype"]: one["flops"] for one in unrolled.by("dtype")}
-    assert floating == sum(found for dtype, found in apart.items() if dtype.startswith(("f", "bf")))
+    apart = {group["dtype"]: group["flops"] for group in unrolled.by("dtype")}
+    assert floating == sum(count for dtype, count in apart.items() if dtype.startswith(("f", "bf")))
     assert unrolled.flops == row["unrolled_figures"][0]
     assert looped.transcendentals == unrolled.transcendentals == row["unrolled_figures"][1]
 
@@ -344,7 +344,7 @@ def test_looped_and_unrolled_differ_by_counters_only(name):
 @pytest.mark.parametrize("name", LOOPS)
 def test_dots_of_loops(name, form):
     row = LOOPS[name]
-    total = sum(one["flops"] for one in hlofast.loads(row[form]).matmuls())
+    total = sum(matmul["flops"] for matmul in hlofast.loads(row[form]).matmuls())
     assert total == row["dot_flops"]
 
 

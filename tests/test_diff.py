@@ -32,8 +32,8 @@ def modules_of(path: Path) -> list[hlofast.Module]:
     content = path.read_bytes()
     if b"HloModule" not in (gzip.decompress(content) if path.suffix == ".gz" else content):
         return []
-    found = hlofast.find_modules(content, path=str(path))
-    return [one.module for one in found if one.module is not None]
+    parts = hlofast.find_modules(content, path=str(path))
+    return [part.module for part in parts if part.module is not None]
 
 
 @pytest.mark.parametrize("path", DUMPS, ids=lambda path: str(path.relative_to(FIXTURES)))
@@ -453,12 +453,14 @@ def programs(draw: st.DrawFn) -> str:
         opcode = draw(st.sampled_from(["add", "multiply", "subtract", "negate", "sine"]))
         operands = 1 if opcode in {"negate", "sine"} else 2
         used = [draw(st.integers(0, number - 1)) for _ in range(operands)]
-        lines.append(f"  v{number} = f32[4] {opcode}({', '.join(f'v{one}' for one in used)})")
+        lines.append(
+            f"  v{number} = f32[4] {opcode}({', '.join(f'v{operand}' for operand in used)})"
+        )
         unused = (unused | {number}) - set(used)
     if draw(st.booleans()):
         unused = {count}
     shape = ", ".join(["f32[4]"] * len(unused))
-    results = ", ".join(f"v{one}" for one in sorted(unused))
+    results = ", ".join(f"v{operand}" for operand in sorted(unused))
     lines.append(f"  ROOT r = ({shape}) tuple({results})")
     return "HloModule m\n\nENTRY e {\n" + "\n".join(lines) + "\n}\n"
 

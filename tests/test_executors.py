@@ -24,9 +24,9 @@ def scan(tree: Tree, out: Path | None = None, **options: Any) -> hlofast.Scan:
     return hlofast.scan(tree.root, out, max_text_bytes=MAX_TEXT_BYTES, **options)
 
 
-def rows(found: hlofast.Scan) -> dict[str, str]:
+def rows(scanned: hlofast.Scan) -> dict[str, str]:
     """All rows of all tables in their order; NaN is not equal to itself, its text is."""
-    return {table: str(found[table].to_pylist()) for table in found.tables}
+    return {table: str(scanned[table].to_pylist()) for table in scanned.tables}
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,12 @@ def test_executors_find_what_threads_find(
     tree: Tree, local: hlofast.Scan, make: Callable[[], Executor], batch_bytes: int
 ) -> None:
     with make() as executor:
-        found = scan(tree, executor=executor, batch_bytes=batch_bytes)
-    assert len(rows(found)) > 8
-    assert rows(found) == rows(local)
-    assert found.counts == local.counts
-    assert found.failures == local.failures
-    assert found.unknown_targets == local.unknown_targets
+        scanned = scan(tree, executor=executor, batch_bytes=batch_bytes)
+    assert len(rows(scanned)) > 8
+    assert rows(scanned) == rows(local)
+    assert scanned.counts == local.counts
+    assert scanned.failures == local.failures
+    assert scanned.unknown_targets == local.unknown_targets
 
 
 def test_datasets_are_those_of_a_local_scan(tree: Tree, undisturbed: Rows, tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_a_killed_worker_is_an_error_and_the_dataset_goes_on(
     with processes(Killing) as executor, pytest.raises(WorkerError, match="BrokenProcessPool"):
         scan(tree, out, executor=executor)
     content(out)
-    found = scan(tree, out)
-    assert sum(found.counts.values()) == len(tree.expected)
+    scanned = scan(tree, out)
+    assert sum(scanned.counts.values()) == len(tree.expected)
     assert content(out) == undisturbed
 
 
@@ -185,8 +185,8 @@ def test_what_is_no_executor_is_refused(tree: Tree) -> None:
 
 def test_folders_without_files_need_no_tasks(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as executor:
-        found = hlofast.scan(tmp_path, executor=executor)
-    assert sum(found.counts.values()) == 0
+        scanned = hlofast.scan(tmp_path, executor=executor)
+    assert sum(scanned.counts.values()) == 0
 
 
 def test_there_is_work_for_all_although_one_part_would_hold_it(tree: Tree) -> None:

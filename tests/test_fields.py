@@ -23,7 +23,7 @@ def tables_of(path: object) -> dict[str, Table]:
     cost, memory, remat = module.cost(), module.memory(), module.remat()
     sent, stages = module.collectives(), module.stages()
     time = module.time("a100" if "gpu" in str(path) else "tpu-v5p")
-    found: dict[str, Table] = {
+    tables: dict[str, Table] = {
         "instructions": module.table(),
         "cost.table": cost.table(),
         "cost.computations": cost.computations,
@@ -49,10 +49,10 @@ def tables_of(path: object) -> dict[str, Table]:
         "diff.totals": module.diff(module).totals(),
     }
     for key in ("phase", "scope", "source", "source_file", "opcode", "dtype", "computation"):
-        found[f"cost.by.{key}"] = cost.by(key)
+        tables[f"cost.by.{key}"] = cost.by(key)
     for name in ("markers", "sections", "stash", "cross_mesh", "divisions"):
-        found[f"stages.{name}"] = getattr(stages, "parts" if name == "sections" else name)
-    return found
+        tables[f"stages.{name}"] = getattr(stages, "parts" if name == "sections" else name)
+    return tables
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)

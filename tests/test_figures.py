@@ -122,8 +122,8 @@ def test_collectives_are_found_by_name_in_the_schedule(guide: Path) -> None:
     (timed,) = document("time", "--device", "v5e", guide / "step.txt")["results"]
     rows = {row["collective"]: row for row in timed["tables"]["collectives"]}
     (sent,) = document("collectives", guide / "step.txt")["results"]
-    found = sent["tables"]["collectives"]
-    inner = [row for row in found if rows[row["name"]]["name"] != row["name"]]
+    sent_rows = sent["tables"]["collectives"]
+    inner = [row for row in sent_rows if rows[row["name"]]["name"] != row["name"]]
     assert inner
     module = hlofast.load(guide / "step.txt")
     table = {row["name"]: row["scheduled_as"] for row in module.collectives()}
@@ -153,27 +153,27 @@ def test_phases_leave_out_what_the_compiler_recomputes(guide: Path) -> None:
 
 
 def findings_of(module: hlofast.Module) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = module.report(plots=False).to_dict()["tables"]["findings"]
-    return found
+    findings: list[dict[str, Any]] = module.report(plots=False).to_dict()["tables"]["findings"]
+    return findings
 
 
 def test_what_lint_and_remat_find_is_told_once(seeds: Seeds) -> None:
     module = hlofast.load(seeds.path("001"))
-    codes = [one["code"] for one in findings_of(module)]
+    codes = [finding["code"] for finding in findings_of(module)]
     assert codes.count("widened-weights-kept") == 1
-    assert "widened-weights-kept" in [one.code for one in module.remat().statements]
+    assert "widened-weights-kept" in [statement.code for statement in module.remat().statements]
 
 
 @pytest.mark.parametrize("name", ["norm_v4_with_value", "mlp_scan_plain", "norm_v1_with_value"])
 def test_findings_say_which_verb_lists_them(name: str) -> None:
     module = hlofast.load(sharded(name))
-    found = findings_of(module)
-    lint = [one["code"] for one in found if one["verb"] == "lint"]
-    assert lint == [one.code for one in module.lint()]
-    advised = [one.code for one in module.remat().statements if one.advice]
-    rest = [one["code"] for one in found if one["verb"] != "lint"]
+    findings = findings_of(module)
+    lint = [finding["code"] for finding in findings if finding["verb"] == "lint"]
+    assert lint == [finding.code for finding in module.lint()]
+    advised = [statement.code for statement in module.remat().statements if statement.advice]
+    rest = [finding["code"] for finding in findings if finding["verb"] != "lint"]
     assert rest == [code for code in advised if code not in lint]
-    assert {one["verb"] for one in found} <= {"lint", "remat"}
+    assert {finding["verb"] for finding in findings} <= {"lint", "remat"}
 
 
 def test_a_finding_of_remat_says_so(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_findings_of_a_protobuf_are_those_of_the_text(name: str, guide: Path) ->
     for mesh in (None, MESH):
         shown = [
             [
-                (one.message, one.names, one.source_file, one.source_line)
-                for one in module.lint(mesh)
+                (finding.message, finding.names, finding.source_file, finding.source_line)
+                for finding in module.lint(mesh)
             ]
             for module in (text, binary)
         ]

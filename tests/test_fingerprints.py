@@ -60,16 +60,16 @@ def test_hosts_on_the_command_line(hosts: Path) -> None:
     assert done.returncode == 1
     assert "host0, host1, host3" in done.stdout
     assert "jit_eval" not in done.stdout
-    (found,) = document("diff", hosts)["results"]
-    assert {name: fact["value"] for name, fact in found["facts"].items()} == {
+    (result,) = document("diff", hosts)["results"]
+    assert {name: fact["value"] for name, fact in result["facts"].items()} == {
         "hosts": 4,
         "programs": 2,
         "differ": 1,
     }
-    variants = found["tables"]["variants"]
+    variants = result["tables"]["variants"]
     assert {row["program"] for row in variants} == {"jit_step"}
     assert [row["names"] for row in variants] == ["host0, host1, host3", "host2"]
-    files = found["tables"]["files"]
+    files = result["tables"]["files"]
     assert [row["host"] for row in files] == ["host0", "host1", "host3", "host2"]
     assert all(hlofast.load(row["file"]).fingerprint() == row["fingerprint"] for row in files)
     (hosts / "host2" / STEP).write_text(PROGRAM)
@@ -98,8 +98,8 @@ def test_directories_program_by_program(tmp_path: Path) -> None:
     for path in list(tuesday.glob("module_0007*")):
         path.rename(tuesday / path.name.replace("0007", "0012"))
     printed = document("diff", monday, tuesday)
-    *found, whole = printed["results"]
-    pairs = {pair["label"]: pair for pair in found}
+    *compared, whole = printed["results"]
+    pairs = {pair["label"]: pair for pair in compared}
     # The last stage stands for a program; names of files say which program it is.
     assert pairs["module_0009.jit_eval"]["facts"]["differences"]["value"] == 0
     assert counts(pairs["module_0012.jit_step"]) == {"vanished": 1}

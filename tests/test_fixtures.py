@@ -44,8 +44,8 @@ def test_index_describes_the_texts(row):
 
 def test_every_file_is_in_the_index():
     names = {row["name"] for row in INDEX["dumps"]}
-    found = {path.name.removesuffix(".txt.gz") for path in (FIXTURES / "dumps").glob("*.txt.gz")}
-    assert found | {"train_step.after_optimizations"} == names
+    files = {path.name.removesuffix(".txt.gz") for path in (FIXTURES / "dumps").glob("*.txt.gz")}
+    assert files | {"train_step.after_optimizations"} == names
 
 
 def test_committed_fixtures_stay_small():

@@ -161,19 +161,23 @@ class TestNodesAndEdges:
         module = hlofast.load(DUMPS / f"{name}.txt.gz")
         graph = module.graph(inside=inside)
         rows = {row["instruction"] for row in graph.nodes}
-        found = [row for row in graph.edges if row["kind"] == "operand"]
-        edges = sorted((row["source"], row["target"], row["operand"]) for row in found)
+        operands = [row for row in graph.edges if row["kind"] == "operand"]
+        edges = sorted((row["source"], row["target"], row["operand"]) for row in operands)
         assert edges == operand_edges(module, rows)
         if inside == "none":
-            assert rows == {one.row for one in module.entry}
+            assert rows == {instruction.row for instruction in module.entry}
         if inside == "all":
             reached, remaining = set(), [module.entry]
             while remaining:
                 computation = remaining.pop()
                 if computation.name not in reached:
                     reached.add(computation.name)
-                    remaining += [c for one in computation for c in one.called_computations]
-            expected = {one.row for name in reached for one in module.computations[name]}
+                    remaining += [
+                        c for instruction in computation for c in instruction.called_computations
+                    ]
+            expected = {
+                instruction.row for name in reached for instruction in module.computations[name]
+            }
             assert rows == expected
 
     def test_fusions_are_entered(self) -> None:
@@ -225,11 +229,11 @@ class TestNodesAndEdges:
 
     def test_instructions_are_named_in_every_way(self) -> None:
         module = hlofast.loads(FUSED)
-        found = {
-            tuple(module.graph(around=one, depth=1).nodes["instruction"].tolist())
-            for one in ("f", module["f"], module["f"].row)
+        graphs = {
+            tuple(module.graph(around=way, depth=1).nodes["instruction"].tolist())
+            for way in ("f", module["f"], module["f"].row)
         }
-        assert len(found) == 1
+        assert len(graphs) == 1
         inside = module.graph("inside", around="sum", depth=1)
         assert "sum" in names(inside)
         assert module.graph(module.computations["inside"]).name == "inside"
@@ -259,8 +263,8 @@ class TestFormats:
         first, _, *lines, last = graph.to_dot().splitlines()
         assert re.fullmatch(rf"digraph {string} {{", first)
         assert last == "}"
-        nodes = [int(found[1]) for found in map(node.fullmatch, lines) if found]
-        edges = [(int(found[1]), int(found[2])) for found in map(edge.fullmatch, lines) if found]
+        nodes = [int(match[1]) for match in map(node.fullmatch, lines) if match]
+        edges = [(int(match[1]), int(match[2])) for match in map(edge.fullmatch, lines) if match]
         rest = [line for line in lines if not node.fullmatch(line) and not edge.fullmatch(line)]
         assert all(other.fullmatch(line) for line in rest)
         assert sorted(nodes) == graph.nodes["instruction"].tolist()
@@ -288,10 +292,10 @@ class TestFormats:
     def test_model_explorer(self) -> None:
         module = hlofast.load(DUMPS / "cpu_control_flow.after.txt.gz")
         graph = module.graph(inside="all")
-        found = graph.to_model_explorer()
-        jsonschema.validate(found, MODEL_EXPLORER)
-        assert found["label"] == module.name
-        (shown,) = found["graphs"]
+        converted = graph.to_model_explorer()
+        jsonschema.validate(converted, MODEL_EXPLORER)
+        assert converted["label"] == module.name
+        (shown,) = converted["graphs"]
         ids = [node["id"] for node in shown["nodes"]]
         assert len(set(ids)) == len(ids) == len(graph)
         edges = [
@@ -314,30 +318,34 @@ class TestFormats:
         networkx = pytest.importorskip("networkx")
         module = hlofast.load(DUMPS / "cpu_train_step.after.txt.gz")
         graph = module.graph()
-        found = graph.to_networkx()
-        assert (len(found), found.number_of_edges()) == (len(graph), len(graph.edges))
+        converted = graph.to_networkx()
+        assert (len(converted), converted.number_of_edges()) == (len(graph), len(graph.edges))
         assert networkx.is_directed_acyclic_graph(module.graph(inside="none").to_networkx())
         root = module.entry.root
         assert root is not None
-        assert found.nodes[root.row]["opcode"] == "tuple"
+        assert converted.nodes[root.row]["opcode"] == "tuple"
         operands = [
-            row for row, _, edge in found.in_edges(root.row, data=True) if edge["kind"] == "operand"
+            row
+            for row, _, edge in converted.in_edges(root.row, data=True)
+            if edge["kind"] == "operand"
         ]
-        assert sorted(operands) == sorted(one.row for one in root.operands)
+        assert sorted(operands) == sorted(instruction.row for instruction in root.operands)
 
     def test_rustworkx(self) -> None:
         rustworkx = pytest.importorskip("rustworkx")
         module = hlofast.load(DUMPS / "cpu_train_step.after.txt.gz")
         graph = module.graph(inside="none")
-        found = graph.to_rustworkx()
-        assert (found.num_nodes(), found.num_edges()) == (len(graph), len(graph.edges))
-        assert rustworkx.is_directed_acyclic_graph(found)
+        converted = graph.to_rustworkx()
+        assert (converted.num_nodes(), converted.num_edges()) == (len(graph), len(graph.edges))
+        assert rustworkx.is_directed_acyclic_graph(converted)
         edges = {
-            (found[source]["instruction"], found[target]["instruction"], edge["operand"])
-            for source, target, edge in found.weighted_edge_list()
+            (converted[source]["instruction"], converted[target]["instruction"], edge["operand"])
+            for source, target, edge in converted.weighted_edge_list()
             if edge["kind"] == "operand"
         }
-        assert edges == set(operand_edges(module, {one.row for one in module.entry}))
+        assert edges == set(
+            operand_edges(module, {instruction.row for instruction in module.entry})
+        )
 
     @pytest.mark.parametrize("library", ["networkx", "rustworkx"])
     def test_what_is_missing_is_said(self, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,9 +406,9 @@ def test_hostile_texts_are_data(name: str) -> None:
     graph = module.graph()
     labels, edges, _ = read_dot(graph.to_dot())
     assert len(labels) == 2 and len(edges) == 1
-    found = json.loads(json.dumps(graph.to_model_explorer()))
-    jsonschema.validate(found, MODEL_EXPLORER)
-    (node,) = [node for node in found["graphs"][0]["nodes"] if node["label"] == "negate"]
+    converted = json.loads(json.dumps(graph.to_model_explorer()))
+    jsonschema.validate(converted, MODEL_EXPLORER)
+    (node,) = [node for node in converted["graphs"][0]["nodes"] if node["label"] == "negate"]
     assert {"key": "op_name", "value": name} in node["attrs"]
 
 
@@ -450,16 +458,16 @@ class TestCommand:
 
     def test_json(self, train_step: Path) -> None:
         printed = document("graph", "--around", "all-gather.63", train_step)
-        (found,) = printed["results"]
+        (result,) = printed["results"]
         graph = hlofast.load(train_step).graph(around="all-gather.63")
-        assert {name: fact["value"] for name, fact in found["facts"].items()} == {
+        assert {name: fact["value"] for name, fact in result["facts"].items()} == {
             "around": "all-gather.63",
             "depth": 2,
             "inside": "fusions",
             "nodes": len(graph),
             "edges": len(graph.edges),
         }
-        tables = found["tables"]
+        tables = result["tables"]
         assert [row["name"] for row in tables["nodes"]] == graph.nodes.values("name")
         numbers = [row["node"] for row in tables["nodes"]]
         assert numbers == graph.nodes.values("instruction")

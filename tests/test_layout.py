@@ -33,12 +33,12 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(scope="module")
 def results() -> dict[tuple[Path, str], Any]:
-    found = {}
+    by_place = {}
     for path in PROGRAMS:
         module = hlofast.load(path, device="tpu-v5e")
-        found |= {(path, name): getattr(module, name)() for name in ANALYSES}
-        found[path, "diff"] = module.diff(hlofast.load(PROGRAMS[3]))
-    return found
+        by_place |= {(path, name): getattr(module, name)() for name in ANALYSES}
+        by_place[path, "diff"] = module.diff(hlofast.load(PROGRAMS[3]))
+    return by_place
 
 
 def printed(result: Any, section: Section, width: int | None) -> list[str]:

@@ -105,8 +105,8 @@ def test_reduced_twice() -> None:
 
 
 def test_reduced_twice_within_one_all_reduce() -> None:
-    found = lint(programs.CONCATENATED_REDUCTIONS, before=ADD + programs.SUM)
-    finding = only(found)
+    findings = lint(programs.CONCATENATED_REDUCTIONS, before=ADD + programs.SUM)
+    finding = only(findings)
     assert finding.code == "reduced-twice"
     assert finding.names == ("r", "a", "b", "s")
     assert finding.bytes == 8_192
@@ -458,9 +458,9 @@ def dumps() -> list[Path]:
 
 @pytest.mark.parametrize("path", dumps(), ids=lambda path: str(path.name))
 def test_what_is_found_in_dumps_is_consistent(path: Path) -> None:
-    for found in hlofast.find_modules(path.read_bytes()):
-        assert found.module is not None
-        module = found.module
+    for part in hlofast.find_modules(path.read_bytes()):
+        assert part.module is not None
+        module = part.module
         findings = module.lint()
         assert set(findings.counts()) <= set(Findings.CODES)
         total = sum(size or 0 for size in module.collectives().values("total_payload"))
@@ -493,7 +493,7 @@ def test_tied_embeddings_of_a_fixture() -> None:
 def test_seed_001(seeds: Seeds) -> None:
     findings = hlofast.load(seeds.path("001")).lint()
     assert findings.counts() == {"low-precision-in-f32": 1, "widened-weights-kept": 1}
-    finding = only(found for found in findings if found.code == "low-precision-in-f32")
+    finding = only(finding for finding in findings if finding.code == "low-precision-in-f32")
     assert finding.places == 9
     dots = [row["instruction"] for row in hlofast.load(seeds.path("001")).matmuls()]
     assert sorted(finding.instructions[:9]) == sorted(dots)

@@ -97,7 +97,7 @@ def widened() -> hlofast.Findings:
 
 
 def test_widened_weights_kept() -> None:
-    (finding,) = [found for found in widened() if found.code == "widened-weights-kept"]
+    (finding,) = [finding for finding in widened() if finding.code == "widened-weights-kept"]
     assert finding.names == ("wide", "w", "g")
     assert (finding.bytes, finding.bytes_are) == (1 << 21, "memory")
     kept = 2 * (1 << 21) + 2 * (1 << 19)  # the copies and what they are multiplied with
@@ -107,7 +107,7 @@ def test_widened_weights_kept() -> None:
 
 def test_widened_weights_of_a_pipeline_stage(seeds: Seeds) -> None:
     findings = hlofast.load(seeds.path("001")).lint()
-    (finding,) = [found for found in findings if found.code == "widened-weights-kept"]
+    (finding,) = [finding for finding in findings if finding.code == "widened-weights-kept"]
     assert finding.bytes == 884_998_144
     assert finding.places == 3
     assert finding.figures["residual_bytes"] == 1_944_137_736

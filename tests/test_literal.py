@@ -8,9 +8,9 @@ import hlofast
 
 def constant(shape: str, literal: str) -> hlofast.Literal:
     text = f"HloModule m\n\nENTRY e {{\n  ROOT c = {shape} constant({literal})\n}}\n"
-    found = hlofast.loads(text)["c"].literal
-    assert found is not None
-    return found
+    parsed = hlofast.loads(text)["c"].literal
+    assert parsed is not None
+    return parsed
 
 
 @pytest.mark.parametrize(

@@ -222,9 +222,9 @@ def test_file_of_another_module() -> None:
 
 class TestCommand:
     def test_document(self, chain: Path) -> None:
-        (found,) = document("memory", chain)["results"]
+        (result,) = document("memory", chain)["results"]
         memory = hlofast.load(chain).memory()
-        values, tables = figures(found), found["tables"]
+        values, tables = figures(result), result["tables"]
         assert values["live_peak"] == memory.live_peak
         assert (values["at"], values["steps"]) == ("d", 6)
         assert values["xla_peak"] == memory.xla_peak
@@ -269,12 +269,12 @@ class TestCommand:
         assert ["steps", "6"] in shown
         assert ["rule", "in_place"] in shown
         assert ["memory", "space", "0"] in shown
-        assert "(first 2 of 4)" in printed
+        assert "(2 of 4)" in printed
         assert "note: fragmentation is not modelled" in printed
 
     def test_at_an_instruction(self, chain: Path) -> None:
-        (found,) = document("memory", chain, "--at", "a")["results"]
-        assert [row["name"] for row in found["tables"]["live"]] == ["p", "a", "c"]
+        (result,) = document("memory", chain, "--at", "a")["results"]
+        assert [row["name"] for row in result["tables"]["live"]] == ["p", "a", "c"]
         assert "\nLive at a\n" in hlofast_command("memory", chain, "--at", "a").stdout
         done = hlofast_command("memory", chain, "--at", "nothing")
         assert done.returncode == 2
@@ -282,13 +282,13 @@ class TestCommand:
 
     def test_options(self, chain: Path) -> None:
         options = ["--rule", "values", "--constants", "program", "--space", "all"]
-        (found,) = document("memory", chain, *options)["results"]
+        (result,) = document("memory", chain, *options)["results"]
         # XLA's file takes what ended a step before as alive when it looks for the peak.
-        values = figures(found)
+        values = figures(result)
         assert (values["live_peak"], values["at"], values["memory_space"]) == (1004, "d", "all")
         assert (values["rule"], values["constants"]) == ("values", "program")
-        assert any("1,204 B, at b" in note["text"] for note in found["notes"])
-        assert "higher-step" in codes(found)
+        assert any("1,204 B, at b" in note["text"] for note in result["notes"])
+        assert "higher-step" in codes(result)
         assert hlofast_command("memory", chain, "--space", "moon").returncode == 2
 
     def test_buffer_assignment_beside_the_module(self, tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ class TestCommand:
         path.write_text(unpacked("momentum_step", "after_optimizations"))
         beside = tmp_path / "module.cpu_after_optimizations-buffer-assignment.txt"
         beside.write_text(unpacked("momentum_step", "buffer-assignment"))
-        (found,) = document("memory", path)["results"]
-        values = figures(found)
+        (result,) = document("memory", path)["results"]
+        values = figures(result)
         assert values["allocated"] >= values["live_peak"]
         assert values["fragmentation"] == values["allocated"] - values["xla_peak"]
         assert values["allocation_file"] == str(beside)

@@ -79,12 +79,12 @@ def test_order_hosts_and_slices() -> None:
     ring = hlofast.Mesh({"x": 8}, device_order=iter([0, 1, 3, 2, 6, 7, 5, 4]))
     assert repr(ring) == "Mesh({'x': 8}, device_order=(0, 1, 3, 2, 6, 7, 5, 4))"
     assert mesh.devices() != ring.devices()
-    for one in (mesh, ring):
-        again = pickle.loads(pickle.dumps(one))
-        assert again == one
-        assert again.devices() == one.devices()
-        assert copy.copy(one) is one
-        assert copy.deepcopy(one) is one
+    for original in (mesh, ring):
+        again = pickle.loads(pickle.dumps(original))
+        assert again == original
+        assert again.devices() == original.devices()
+        assert copy.copy(original) is original
+        assert copy.deepcopy(original) is original
     assert hlofast.Mesh.parse("a=4", hosts=2, slices=1).hosts == 2
 
 
@@ -114,20 +114,22 @@ def test_meshes_that_cannot_be(make, error, words) -> None:
 
 
 def test_axes_of_groups(module: hlofast.Module, mesh: hlofast.Mesh) -> None:
-    found = {name: mesh.axes_of(module[name]) for name in ("lists", "iota", "named", "part", "all")}
-    assert {name: match.axes for name, match in found.items()} == {
+    matches = {
+        name: mesh.axes_of(module[name]) for name in ("lists", "iota", "named", "part", "all")
+    }
+    assert {name: match.axes for name, match in matches.items()} == {
         "lists": ("data",),
         "iota": ("model",),
         "named": ("data", "model"),
         "part": ("model:(2)2",),
         "all": ("data", "model"),
     }
-    everything = {name for name, match in found.items() if match.is_everything}
+    everything = {name for name, match in matches.items() if match.is_everything}
     assert everything == {"named", "all"}
-    assert all(match.reason is None for match in found.values())
-    assert str(found["named"]) == "data×model"
-    assert found["lists"].groups == "[4,2]<=[2,4]T(1,0)"
-    assert repr(found["iota"]) == "<AxisMatch model>"
+    assert all(match.reason is None for match in matches.values())
+    assert str(matches["named"]) == "data×model"
+    assert matches["lists"].groups == "[4,2]<=[2,4]T(1,0)"
+    assert repr(matches["iota"]) == "<AxisMatch model>"
 
 
 def test_groups_that_follow_no_axes(module: hlofast.Module, mesh: hlofast.Mesh) -> None:
@@ -235,8 +237,8 @@ def test_seed_002_has_two_axes(seeds) -> None:
     assert mesh is not None
     assert mesh.shape == {"axis_0": 2, "axis_1": 8}
     assert (mesh.source, mesh.invented_names, mesh.ignored) == ("entry_shardings", True, 0)
-    found = [str(mesh.axes_of(row)) for row in module.instructions if row.opcode == "all-reduce"]
-    assert (found.count("axis_0"), found.count("axis_1"), len(found)) == (3, 40, 43)
+    axes = [str(mesh.axes_of(row)) for row in module.instructions if row.opcode == "all-reduce"]
+    assert (axes.count("axis_0"), axes.count("axis_1"), len(axes)) == (3, 40, 43)
 
 
 def test_seed_003_has_two_axes(seeds) -> None:

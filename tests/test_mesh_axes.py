@@ -52,16 +52,16 @@ def test_groups_go_along_the_axes_they_were_made_for(program) -> None:
     for row, instruction in rows(record, module):
         if "groups" not in row:
             continue
-        found = mesh.axes_of(instruction)
+        match = mesh.axes_of(instruction)
         if row["axes"] is None:
-            assert found.reason is not None, (row["name"], found)
+            assert match.reason is not None, (row["name"], match)
             continue
-        assert found.reason is None, (row["name"], found)
-        assert list(found.axes) in [row["axes"], *row.get("other_axes", [])], row["name"]
+        assert match.reason is None, (row["name"], match)
+        assert list(match.axes) in [row["axes"], *row.get("other_axes", [])], row["name"]
         devices = 1
         for size in record["mesh"].values():
             devices *= size
-        assert found.is_everything == (row["group_size"] == devices), row["name"]
+        assert match.is_everything == (row["group_size"] == devices), row["name"]
 
 
 def test_permutes_go_along_the_axes_in_which_pairs_differ(program) -> None:
@@ -69,12 +69,12 @@ def test_permutes_go_along_the_axes_in_which_pairs_differ(program) -> None:
     for row, instruction in rows(record, module):
         if "source_target_pairs" not in row:
             continue
-        found = mesh.axes_of(instruction)
-        assert [axis.split(":")[0] for axis in found.axes] == row["axes"], row["name"]
-        if row["shift"] is not None and len(row["axes"]) == 1 and ":" not in found.axes[0]:
+        match = mesh.axes_of(instruction)
+        assert [axis.split(":")[0] for axis in match.axes] == row["axes"], row["name"]
+        if row["shift"] is not None and len(row["axes"]) == 1 and ":" not in match.axes[0]:
             (axis,) = row["axes"]
-            assert found.shift is not None
-            assert found.shift % record["mesh"][axis] == row["shift"][axis], row["name"]
+            assert match.shift is not None
+            assert match.shift % record["mesh"][axis] == row["shift"][axis], row["name"]
 
 
 def test_the_derived_mesh_has_the_groups_of_the_known_one(program) -> None:

@@ -362,11 +362,11 @@ def test_several_modules_in_one_file(tmp_path) -> None:
     with pytest.raises(hlofast.ParseError) as caught:
         hlofast.load(path, module="third")
     assert caught.value.kind == "no-module"
-    found = hlofast.find_modules(path.read_text())
-    assert [f.module.name for f in found if f.module] == ["step", "other"]
-    assert [f.line for f in found] == [1, TEXT.count("\n") + 2]
-    assert found[1].module is not None
-    assert found[1].module["zero"].text_line == found[1].line + TEXT[: TEXT.index("%zero")].count(
+    parts = hlofast.find_modules(path.read_text())
+    assert [f.module.name for f in parts if f.module] == ["step", "other"]
+    assert [f.line for f in parts] == [1, TEXT.count("\n") + 2]
+    assert parts[1].module is not None
+    assert parts[1].module["zero"].text_line == parts[1].line + TEXT[: TEXT.index("%zero")].count(
         "\n"
     )
 
@@ -374,11 +374,11 @@ def test_several_modules_in_one_file(tmp_path) -> None:
 def test_every_way_to_a_module_makes_the_same_class(module: hlofast.Module, tmp_path: Path) -> None:
     path = tmp_path / "step.txt"
     path.write_text(TEXT)
-    (found,) = hlofast.find_modules(TEXT)
+    (part,) = hlofast.find_modules(TEXT)
     ways = (
         hlofast.load(path),
         hlofast.loads(TEXT),
-        found.module,
+        part.module,
         module.entry.module,
         module[0].module,
         pickle.loads(pickle.dumps(module)),

@@ -48,7 +48,7 @@ def test_python_says_what_is_near(ask: Any, said: str, train_step: Path) -> None
     ],
 )
 def test_commands_say_what_is_near(arguments: tuple[str, ...], said: str, train_step: Path) -> None:
-    done = hlofast_command(*(train_step if one == "FILE" else one for one in arguments))
+    done = hlofast_command(*(train_step if word == "FILE" else word for word in arguments))
     assert done.returncode == 2
     assert said in done.stderr
 

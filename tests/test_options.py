@@ -95,11 +95,11 @@ class TestTheyAreUsed:
         declared.write_text(DECLARED)
 
         def peak(*given: str) -> dict[str, object]:
-            (found,) = document("check", declared, step, *given)["results"]
+            (result,) = document("check", declared, step, *given)["results"]
             (row,) = (
                 row
                 for name in ("findings", "agreeing")
-                for row in found["tables"][name]
+                for row in result["tables"][name]
                 if row["code"] == "peak-bytes"
             )
             return row
@@ -111,11 +111,11 @@ class TestTheyAreUsed:
     def test_check_names_the_axes_of_the_context(self, step: Path) -> None:
         limits = step.parent / "limits.toml"
         limits.write_text("[collectives.model.all-reduce]\nmax_count = 0\n")
-        found = [
+        documents = [
             document("check", "--expect", limits, step, *given)["results"][0]["tables"]
             for given in ((), ("--mesh", "data=2,model=4"))
         ]
-        compiled = [[row["compiled"] for row in tables["findings"]] for tables in found]
+        compiled = [[row["compiled"] for row in tables["findings"]] for tables in documents]
         assert compiled == [["no such axis"], ["1"]]
 
     def test_pages_know_devices_of_files_budgets_and_hosts(self, step: Path) -> None:
@@ -123,14 +123,14 @@ class TestTheyAreUsed:
         devices.write_text(TINY)
         given = ("--device", "tiny", "--devices", devices, "--hbm", "64MiB")
         page = step.parent / "page.html"
-        (found,) = document("report", step, "-o", page, "--no-charts", *given)["results"]
-        assert figures(found)["step"] is not None
-        said = {note["code"]: note["text"] for note in found["notes"]}
+        (result,) = document("report", step, "-o", page, "--no-charts", *given)["results"]
+        assert figures(result)["step"] is not None
+        said = {note["code"]: note["text"] for note in result["notes"]}
         assert "of 64.00 MiB of HBM" in said["peak"]
-        (found,) = document("top", step, *given, "--mesh", "a=2,b=4", "--hosts", "2")["results"]
-        assert figures(found)["device"] == "tiny"
-        assert figures(found)["mesh"] == "a=2,b=4"
-        assert "of 64.00 MiB of HBM" in {n["code"]: n["text"] for n in found["notes"]}["peak"]
+        (result,) = document("top", step, *given, "--mesh", "a=2,b=4", "--hosts", "2")["results"]
+        assert figures(result)["device"] == "tiny"
+        assert figures(result)["mesh"] == "a=2,b=4"
+        assert "of 64.00 MiB of HBM" in {n["code"]: n["text"] for n in result["notes"]}["peak"]
 
     def test_scans_lay_the_mesh_on_hosts(self, step: Path) -> None:
         def levels(*given: str) -> list[str]:

@@ -43,8 +43,8 @@ def test_numpy_is_the_only_hard_dependency() -> None:
 
 
 def test_pytest_finds_the_fixture() -> None:
-    (found,) = importlib.metadata.entry_points(group="pytest11", name="hlofast")
-    assert found.load().hlofast_check
+    (entry_point,) = importlib.metadata.entry_points(group="pytest11", name="hlofast")
+    assert entry_point.load().hlofast_check
 
 
 def test_every_public_name_exists() -> None:

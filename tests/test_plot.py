@@ -20,13 +20,13 @@ def module(train_step: Path) -> hlofast.Module:
 
 def sources(figure: Any, glyph: str) -> list[dict[str, Any]]:
     """The columns of the glyphs of a kind, and which of them is which property."""
-    found = []
+    drawn = []
     for renderer in figure.renderers:
         if type(renderer.glyph).__name__ == glyph:
             data = dict(renderer.data_source.data)
             data["_glyph"] = renderer.glyph
-            found.append(data)
-    return found
+            drawn.append(data)
+    return drawn
 
 
 def test_memory_is_the_timeline_by_class(module: hlofast.Module) -> None:
@@ -65,16 +65,20 @@ def test_the_roofline_has_what_runs_by_itself(module: hlofast.Module) -> None:
         for row in zip(*data.values(), strict=True)
     ]
     names = {dot["name"] for dot in dots}
-    fusions = {one.name for one in module.entry.instructions if one.opcode == "fusion"}
+    fusions = {
+        instruction.name
+        for instruction in module.entry.instructions
+        if instruction.opcode == "fusion"
+    }
     assert names & fusions
     inner = {
-        one.name
+        instruction.name
         for fusion in module.entry.instructions
         if fusion.opcode == "fusion"
         for called in fusion.called_computations
-        for one in called.instructions
+        for instruction in called.instructions
     }
-    assert not names & (inner - {one.name for one in module.entry.instructions})
+    assert not names & (inner - {instruction.name for instruction in module.entry.instructions})
     for dot in dots:
         assert dot["seconds"] == seconds[dot["instruction"]]
         assert dot["speed"] == dot["flops"] / dot["seconds"]

@@ -61,7 +61,7 @@ def test_newest_names_probes_that_the_judge_refused_or_refuses_newly(verdicts):
     constructs = tomllib.loads((HERE / "newest.toml").read_text())["construct"]
     assert constructs
     for construct in constructs:
-        accepted = [verdicts[one]["verdict"] for one in construct["accepted"]]
+        accepted = [verdicts[identifier]["verdict"] for identifier in construct["accepted"]]
         assert "accept" not in accepted, construct["name"]
         assert accepted or construct["rejected"], construct["name"]
 

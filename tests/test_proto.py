@@ -65,9 +65,9 @@ def test_every_container_and_compression() -> None:
     snapshot = head + bytes([size]) + data
     for content in (inner, snapshot, gzip.compress(inner), bytearray(data)):
         assert hlofast.loads(content).fingerprint() == whole.fingerprint()
-    (found,) = hlofast.find_modules(data)
-    assert found.module is not None
-    assert found.module.fingerprint() == whole.fingerprint()
+    (part,) = hlofast.find_modules(data)
+    assert part.module is not None
+    assert part.module.fingerprint() == whole.fingerprint()
 
 
 def test_buffer_assignment_comes_with_the_proto() -> None:

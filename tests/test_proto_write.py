@@ -50,8 +50,8 @@ def test_the_texts_are_there() -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name.removesuffix(".txt.gz"))
 def test_written_and_read_again(path: Path) -> None:
-    for found in hlofast.find_modules(path.read_bytes()):
-        module = found.module
+    for part in hlofast.find_modules(path.read_bytes()):
+        module = part.module
         assert module is not None
         again = hlofast.loads(module.to_proto())
         keys = set(module.header.texts()) - OPTIONS
@@ -61,7 +61,9 @@ def test_written_and_read_again(path: Path) -> None:
         assert set(own.header.texts()) == keys
         if "entry_computation_layout" in keys:
             # Configurations are spelt as strings or as what stands in them.
-            prints = [one.fingerprint(metadata=True, backend_config=False) for one in (again, own)]
+            prints = [
+                each.fingerprint(metadata=True, backend_config=False) for each in (again, own)
+            ]
             assert prints[0] == prints[1]
         assert again.num_partitions == module.num_partitions
         assert again.is_scheduled == module.is_scheduled
@@ -154,6 +156,6 @@ def test_xla_loads_them(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    found = json.loads(done.stdout)
-    assert found["modules"] >= len(TEXTS)
-    assert found["faults"] == []
+    checked = json.loads(done.stdout)
+    assert checked["modules"] >= len(TEXTS)
+    assert checked["faults"] == []

@@ -89,15 +89,17 @@ def test_tables_without_rows_have_columns(dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }\n")
     for out in (None, tmp_path / "out"):
-        found = hlofast.scan(tmp_path / "in", out, tables=["modules", "collectives"], format="csv")
-        assert found.query("SELECT count(*) AS n, sum(payload) FROM collectives").row(0) == {
+        scanned = hlofast.scan(
+            tmp_path / "in", out, tables=["modules", "collectives"], format="csv"
+        )
+        assert scanned.query("SELECT count(*) AS n, sum(payload) FROM collectives").row(0) == {
             "n": 0,
             "sum(payload)": None,
         }
-        assert found.query("SELECT name FROM collectives").columns == ("name",)
-        assert len(found["collectives"]) == 0 and "payload" in found["collectives"]
+        assert scanned.query("SELECT name FROM collectives").columns == ("name",)
+        assert len(scanned["collectives"]) == 0 and "payload" in scanned["collectives"]
         with pytest.raises(ValueError, match="scan did not include it"):
-            found.query("FROM matmuls")
+            scanned.query("FROM matmuls")
 
 
 def test_values_of_the_answer(dataset: hlofast.Scan) -> None:
@@ -247,8 +249,8 @@ def test_without_duckdb(dataset: hlofast.Scan, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_connection_of_ones_own(dataset: hlofast.Scan, in_memory: hlofast.Scan) -> None:
-    found: list[Any] = []
+    answers: list[Any] = []
     for scan in (dataset, in_memory):
         connection = scan.to_duckdb()
-        found.append(connection.execute("SELECT count(*), sum(flops) FROM modules").fetchone())
-    assert found[0] == found[1]
+        answers.append(connection.execute("SELECT count(*), sum(flops) FROM modules").fetchone())
+    assert answers[0] == answers[1]

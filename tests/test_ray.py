@@ -90,13 +90,13 @@ def mined(number: int, marker: str | None) -> Any:
 
 def test_a_killed_worker_changes_nothing(ray: Any, tree: Tree, tmp_path: Path) -> None:
     marker = tmp_path / "killed"
-    found = scan(tree, executor=mined(4, str(marker)))
+    scanned = scan(tree, executor=mined(4, str(marker)))
     assert marker.exists()
     local = scan(tree)
-    assert len(rows(found)) > 8
-    assert rows(found) == rows(local)
-    assert found.counts == local.counts
-    assert found.failures == local.failures
+    assert len(rows(scanned)) > 8
+    assert rows(scanned) == rows(local)
+    assert scanned.counts == local.counts
+    assert scanned.failures == local.failures
 
 
 def test_a_task_that_always_kills_is_an_error(
@@ -121,8 +121,8 @@ def test_pipelines_of_ray_data_get_tables(ray: Any, tree: Tree, tmp_path: Path) 
     files = ray.data.read_binary_files(str(folder), include_paths=True)
     for table in ("modules", "files"):
         options = {"root": str(folder), "max_text_bytes": MAX_TEXT_BYTES, "device": "h100"}
-        found = hlofast.ray.analyse(files, table, **options).to_pandas()
-        own = json.loads(found.to_json(orient="records"))
+        frame = hlofast.ray.analyse(files, table, **options).to_pandas()
+        own = json.loads(frame.to_json(orient="records"))
         assert len(own) > 5
         expected = json.loads(local.to_arrow(table).to_pandas().to_json(orient="records"))
 
@@ -136,8 +136,8 @@ def test_pipelines_may_have_batches_without_rows(ray: Any, tree: Tree) -> None:
     text = mixed_texts(1)[0].after
     items = [{"path": "b", "bytes": b"notes"}, {"path": "a.txt", "bytes": text}] * 2
     files = ray.data.from_items(items, override_num_blocks=4)
-    found = hlofast.ray.analyse(files).take_all()
-    assert [(row["path"], row["program"]) for row in found] == [("a.txt", "a.txt")] * 2
+    taken = hlofast.ray.analyse(files).take_all()
+    assert [(row["path"], row["program"]) for row in taken] == [("a.txt", "a.txt")] * 2
 
 
 def test_batches_without_rows_have_no_columns(tree: Tree) -> None:
@@ -192,12 +192,12 @@ def test_wrong_usage(tree: Tree, options: tuple[str, ...], said: str) -> None:
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("found", [None, ModuleSpec("ray", None)])
+@pytest.mark.parametrize("spec", [None, ModuleSpec("ray", None)])
 def test_without_ray_the_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch, found: ModuleSpec | None
+    monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None
 ) -> None:
     """A folder of the name is not Ray."""
-    monkeypatch.setattr("hlofast.ray.find_spec", lambda name: found)
+    monkeypatch.setattr("hlofast.ray.find_spec", lambda name: spec)
     with pytest.raises(ModuleNotFoundError, match=r"hlofast\[ray\]"):
         hlofast.ray.Cluster()
 

@@ -19,26 +19,26 @@ def fixture(name: str) -> hlofast.Module:
 
 
 def statement(remat: hlofast.Remat, code: str) -> Any:
-    (found,) = [found for found in remat.statements if found.code == code]
-    return found
+    (matching,) = [statement for statement in remat.statements if statement.code == code]
+    return matching
 
 
 def codes(remat: hlofast.Remat) -> set[str]:
-    return {found.code for found in remat.statements}
+    return {statement.code for statement in remat.statements}
 
 
 def names_every_proof(remat: hlofast.Remat) -> bool:
     module = remat.module
     return all(
-        found.names == tuple(module[row].name for row in found.instructions)
-        for found in remat.statements
+        statement.names == tuple(module[row].name for row in statement.instructions)
+        for statement in remat.statements
     )
 
 
 def test_the_issue_page(seeds: Seeds) -> None:
-    (found,) = hlofast.find_modules(seeds.path("003").read_bytes())
-    assert found.module is not None
-    remat = linear_chain(found.module)
+    (part,) = hlofast.find_modules(seeds.path("003").read_bytes())
+    assert part.module is not None
+    remat = linear_chain(part.module)
     assert len(remat.recomputed) == 13
     assert (
         "<ipython-input-18-8aea41049d30>:36, 37" in statement(remat, "recomputed-by-program").text
@@ -105,10 +105,10 @@ def test_gather_of_three_gradients_is_recomputed() -> None:
         "model",
     )
     assert gather["residual"] is None
-    found = statement(remat, "gather-recomputed")
-    assert "bf16[1,2048,1024] along model" in found.text
-    assert found.instructions == (gather["instruction"],)
-    assert found.advice is None
+    stated = statement(remat, "gather-recomputed")
+    assert "bf16[1,2048,1024] along model" in stated.text
+    assert stated.instructions == (gather["instruction"],)
+    assert stated.advice is None
     assert codes(remat).isdisjoint({"gather-kept", "linear-chain", "name-before-constraint"})
 
 
@@ -129,12 +129,12 @@ def test_gather_named_after_its_constraint_is_kept(name: str) -> None:
         "bf16[1,2048,1024]",
         4 * MEBIBYTE,
     )
-    found = statement(remat, "gather-kept")
-    assert found.figures == {"gathers": 1, "bytes": 4 * MEBIBYTE}
-    assert gather["instruction"] in found.instructions
+    stated = statement(remat, "gather-kept")
+    assert stated.figures == {"gathers": 1, "bytes": 4 * MEBIBYTE}
+    assert gather["instruction"] in stated.instructions
     line = f"{gather['source_file']}:{gather['source_line']}"
-    assert line in found.text
-    assert f"before the constraint that gathers it, {line}" in found.advice
+    assert line in stated.text
+    assert f"before the constraint that gathers it, {line}" in stated.advice
 
 
 def test_value_and_three_gradients_gather_twice() -> None:
@@ -146,10 +146,10 @@ def test_value_and_three_gradients_gather_twice() -> None:
 
 def test_widened_weights_of_a_pipeline_stage(seeds: Seeds) -> None:
     remat = hlofast.load(seeds.path("001")).remat()
-    found = statement(remat, "widened-weights-kept")
-    assert found.figures["bytes"] == 884_998_144
-    assert "45.5 %" in found.text
-    assert {"convert.222", "convert.196", "convert.193"} < set(found.names)
+    stated = statement(remat, "widened-weights-kept")
+    assert stated.figures["bytes"] == 884_998_144
+    assert "45.5 %" in stated.text
+    assert {"convert.222", "convert.196", "convert.193"} < set(stated.names)
     copies = [row for row in remat.residuals if row["kind"] == "weight_copy"]
     assert {row["widened_from"] for row in copies} >= {"f16"}
     assert sum(row["bytes"] for row in copies) == 884_998_144 + 16_384
@@ -239,17 +239,17 @@ def test_a_stack_of_gathered_activations_is_kept() -> None:
     kept = remat.residuals.row(gather["residual"])
     assert (kept["kind"], kept["shape"]) == ("gathered_activation", "bf16[4,8,2048,2048]")
     assert (kept["is_stacked"], kept["trip_count"], kept["bytes"]) == (1, 4, 256 * MEBIBYTE)
-    found = statement(remat, "gather-kept")
+    stated = statement(remat, "gather-kept")
     assert (
         "stacked by a loop: 268,435,456 B; the shards before gathering take 67,108,864 B"
-        in found.text
+        in stated.text
     )
 
 
 def test_gathers_of_unrolled_layers_are_kept_until_checkpointed() -> None:
     remat = fixture("mlp_unrolled_plain").remat()
-    found = statement(remat, "gather-kept")
-    assert found.figures == {"gathers": 3, "bytes": 3 * 64 * MEBIBYTE}
+    stated = statement(remat, "gather-kept")
+    assert stated.figures == {"gathers": 3, "bytes": 3 * 64 * MEBIBYTE}
     kept = [row for row in remat.gathers if row["fate"] == "kept"]
     assert {row["shape"] for row in kept} == {"bf16[8,2048,2048]"}
     nothing = fixture("mlp_scan_nothing").remat()
@@ -273,8 +273,8 @@ def test_pickle_and_repr() -> None:
     remat = fixture("norm_v4_named_after").remat(mesh=hlofast.Mesh({"data": 2, "model": 4}))
     again = pickle.loads(pickle.dumps(remat))
     assert again.gathers == remat.gathers
-    assert [found.to_dict() for found in again.statements] == [
-        found.to_dict() for found in remat.statements
+    assert [own.to_dict() for own in again.statements] == [
+        own.to_dict() for own in remat.statements
     ]
     assert "3 gathers" in repr(remat)
     assert "gather-kept" in repr(statement(remat, "gather-kept"))

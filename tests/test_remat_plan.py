@@ -35,7 +35,7 @@ def applied(remat: hlofast.Remat, number: int) -> hlofast.Module:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         module = remat.apply([number])
-    assert [str(one.message).split(": ")[-1] for one in told] == ([why] if why else [])
+    assert [str(warning.message).split(": ")[-1] for warning in told] == ([why] if why else [])
     return module
 
 
@@ -245,7 +245,7 @@ def test_a_gather_that_fusions_start_and_end() -> None:
 def test_gathers_that_late_users_see_behind_a_barrier(name: str) -> None:
     """The pattern of openxla/xla pull request 19163; XLA's judgement is in rewrites/index.jsonl."""
     module = hlofast.load(REWRITES / f"gathered_{name}" / "module.txt.gz")
-    assert any(one.opcode == "opt-barrier" for one in module.instructions)
+    assert any(instruction.opcode == "opt-barrier" for instruction in module.instructions)
     remat = module.remat()
     kinds = remat.candidates["kind"].tolist()
     numbers = [number for number, kind in enumerate(kinds) if kind.startswith("gathered")]

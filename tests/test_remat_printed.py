@@ -50,18 +50,18 @@ def test_many_programs_were_judged() -> None:
 def test_rewritten_modules_print_back_equal_with_the_predicted_peak(program: str) -> None:
     recorded = [row for row in ROWS if row["program"] == program]
     rows = {row["what"]: row for row in recorded[:MOST]}
-    found = {}
+    measured = {}
     for what, peak, module in rewritten(program):
-        assert what not in found
-        found[what] = {
+        assert what not in measured
+        measured[what] = {
             "program": program,
             "what": what,
             "peak": hlofast.loads(module.to_text()).remat(rule=make_printed_rewrites.RULE).peak,
             "fingerprint": make_printed_rewrites.fingerprint(module),
         }
-        assert found[what]["peak"] == peak
+        assert measured[what]["peak"] == peak
     # What is planned now and was not when this was recorded is left to the oracle.
-    assert {what: found.get(what) for what in rows} == rows
+    assert {what: measured.get(what) for what in rows} == rows
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_xla_prints_is_the_same_program(path: Path) -> None:
     printed = hlofast.loads(gzip.decompress(path.read_bytes()))
     (recorded,) = (row for row in ROWS if (row["program"], row["what"]) == (program, what))
     assert make_printed_rewrites.fingerprint(printed) == recorded["fingerprint"]
-    (module,) = (module for one, _, module in rewritten(program) if one == what)
+    (module,) = (module for rewrite, _, module in rewritten(program) if rewrite == what)
     assert module.same_program(printed, metadata=False)
     # The comparison does not pass whatever is compared.
     original = hlofast.load(PROGRAMS[program])

@@ -79,16 +79,16 @@ def scan(paths: Any, out: Any = None, **options: Any) -> hlofast.Scan:
     return hlofast.scan(paths, out, **options)
 
 
-def rows(found: hlofast.Scan, root: object) -> dict[str, list[str]]:
+def rows(scanned: hlofast.Scan, root: object) -> dict[str, list[str]]:
     """All rows of all tables, without what the paths begin with."""
     return {
-        table: [repr(row).replace(str(root), "ROOT") for row in found[table]]
-        for table in found.tables
+        table: [repr(row).replace(str(root), "ROOT") for row in scanned[table]]
+        for table in scanned.tables
     }
 
 
-def statuses(found: hlofast.Scan) -> dict[str, tuple[str, str | None]]:
-    return {row["path"].rpartition("/")[2]: (row["status"], row["reason"]) for row in found.files}
+def statuses(scanned: hlofast.Scan) -> dict[str, tuple[str, str | None]]:
+    return {row["path"].rpartition("/")[2]: (row["status"], row["reason"]) for row in scanned.files}
 
 
 @pytest.mark.parametrize("protocol", ["s3", "memory"])
@@ -140,14 +140,14 @@ def test_objects_that_go_wrong_are_rows(bucket: Bucket, small: Path) -> None:
     names = sorted(path.name for path in small.iterdir())
     faults = dict(zip(names, (VANISH, CUT, FAIL), strict=False))
     bucket.proxy.faults = {f"faults/{name}": fault for name, fault in faults.items()}
-    found = scan(remote)
-    of = statuses(found)
+    scanned = scan(remote)
+    of = statuses(scanned)
     assert sorted(of) == names
     assert of[names[0]] == ("failed", "No such file or directory")
     assert of[names[1]][0] == "failed" and of[names[1]][1]
     assert of[names[2]][0] == "failed" and of[names[2]][1]
     assert [of[name] for name in names[3:]] == [("read", None), ("read", None)]
-    assert found.counts == {"read": 2, "failed": 3, "skipped": 0, "unchanged": 0}
+    assert scanned.counts == {"read": 2, "failed": 3, "skipped": 0, "unchanged": 0}
     # What went wrong with the server is read as soon as it does not.
     bucket.proxy.faults.clear()
     assert scan(remote).counts["read"] == 4
@@ -156,11 +156,11 @@ def test_objects_that_go_wrong_are_rows(bucket: Bucket, small: Path) -> None:
 def test_an_object_that_does_not_come_is_given_up(bucket: Bucket, small: Path) -> None:
     remote = bucket.upload(small, "hang")
     bucket.proxy.faults = {"module_0001.f1.after_optimizations.txt": HANG, "saved": HANG}
-    found = scan(remote, max_seconds=2.0)
-    of = statuses(found)
+    scanned = scan(remote, max_seconds=2.0)
+    of = statuses(scanned)
     expected = ("failed", "no answer within 2 s")
     assert of["module_0001.f1.after_optimizations.txt"] == of["saved"] == expected
-    assert found.counts["read"] == 3
+    assert scanned.counts["read"] == 3
 
 
 def test_a_short_answer_is_told_from_a_new_object(small: Path) -> None:
@@ -200,9 +200,9 @@ def test_the_size_cap(bucket: Bucket, small: Path) -> None:
     bucket.file_system.pipe_file(
         f"{BUCKET}/cap/module_0009.g.after_optimizations.txt", b"HloModule m\n" * 100_000
     )
-    found = scan(remote, max_bytes=1_000_000)
+    scanned = scan(remote, max_bytes=1_000_000)
     reason = "1200000 bytes, more than 1000000 (the size cap)"
-    assert statuses(found)["module_0009.g.after_optimizations.txt"] == ("failed", reason)
+    assert statuses(scanned)["module_0009.g.after_optimizations.txt"] == ("failed", reason)
     assert ("GET", f"/{BUCKET}/cap/module_0009.g.after_optimizations.txt") not in (
         bucket.proxy.requests
     )
@@ -282,8 +282,8 @@ def test_a_server_without_ranges(small: Path) -> None:
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("s3fs")
     options = ACCOUNT | IMPATIENT | {"endpoint_url": "http://127.0.0.1:9"}
-    found = scan("s3://bucket/dumps", storage_options=options)
-    ((status, reason),) = statuses(found).values()
+    scanned = scan("s3://bucket/dumps", storage_options=options)
+    ((status, reason),) = statuses(scanned).values()
     assert status == "failed" and "127.0.0.1:9" in reason
 
 
@@ -381,18 +381,18 @@ def test_datasets_in_a_bucket(bucket: Bucket, small: Path, tmp_path: Path, form:
     out = f"s3://{BUCKET}/out"
     options: dict[str, Any] = {"format": form, "tables": ["modules", "matmuls"]}
     local = scan(root, tmp_path / "local", **options)
-    found = scan(root, out, **options)
-    assert found.path == out
-    assert found.tables == local.tables
+    scanned = scan(root, out, **options)
+    assert scanned.path == out
+    assert scanned.tables == local.tables
     assert stored(bucket, "out", tmp_path / "first") == content(tmp_path / "local")
-    assert rows(found, root) == rows(local, root)
+    assert rows(scanned, root) == rows(local, root)
     assert rows(hlofast.open_dataset(out), root) == rows(local, root)
     assert scan(root, out, **options).counts["unchanged"] == 5
     (root / "saved").unlink()
     (root / "module_0000.f0.after_optimizations.txt").write_text("HloModule cut")
     (root / "new.ll").write_text("; new\n")
-    found = scan(root, out, **options)
-    assert found.counts == {"read": 0, "failed": 1, "skipped": 1, "unchanged": 3}
+    scanned = scan(root, out, **options)
+    assert scanned.counts == {"read": 0, "failed": 1, "skipped": 1, "unchanged": 3}
     scan(root, tmp_path / "fresh", **options)
     assert stored(bucket, "out", tmp_path / "second") == content(tmp_path / "fresh")
 
@@ -463,9 +463,9 @@ def test_an_interrupted_scan_is_taken_up(
         with pytest.raises(OSError):
             scan(small, out, **IN_STEPS)
         bucket.proxy.refused_writes = lambda path: False
-        found = scan(small, out, **IN_STEPS)
-        taken += found.counts["unchanged"]
-        assert sum(found.counts.values()) == 5
+        scanned = scan(small, out, **IN_STEPS)
+        taken += scanned.counts["unchanged"]
+        assert sum(scanned.counts.values()) == 5
         assert stored(bucket, "out", tmp_path / str(count)) == undisturbed
         bucket.empty()
     assert taken > 0
@@ -475,11 +475,11 @@ def test_what_was_not_committed_does_not_count(
     bucket: Bucket, small: Path, undisturbed: Rows, tmp_path: Path
 ) -> None:
     out = f"s3://{BUCKET}/out"
-    found = scan(small, out, **IN_STEPS)
+    scanned = scan(small, out, **IN_STEPS)
     part = f"{BUCKET}/out/table=files/part-00000099-0a0b0c0d.jsonl"
     bucket.file_system.pipe_file(part, b"{}\n")
     pytest.importorskip("pyarrow")
-    assert len(found["files"]) == 5
+    assert len(scanned["files"]) == 5
     lost = next(name for name in bucket.names("out") if name.startswith("table=modules"))
     bucket.file_system.pipe_file(f"{BUCKET}/out/{lost}", b"{")
     assert scan(small, out, **IN_STEPS).counts["unchanged"] == 4
@@ -506,8 +506,8 @@ def test_rows_stay_while_a_folder_cannot_be_listed(
     out = tmp_path / "out"
     scan(remote, out)
     bucket.proxy.faults = {f"/{BUCKET}": FAIL}
-    found = scan(remote, out)
-    assert found.counts["failed"] == 1
+    scanned = scan(remote, out)
+    assert scanned.counts["failed"] == 1
     bucket.proxy.faults.clear()
     assert scan(remote, out).counts["unchanged"] == 5
 

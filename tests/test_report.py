@@ -60,7 +60,7 @@ def test_the_verdict_is_that_of_the_analyses(report: Any, train_step: Path) -> N
     assert report.verdict["exposed"] == sum(time.exposed.values())
     assert report.verdict["peak"] == module.memory(device="tpu-v5e").xla_peak
     codes = report.tables["findings"].values("code")
-    assert codes[: len(module.lint())] == [one.code for one in module.lint()]
+    assert codes[: len(module.lint())] == [finding.code for finding in module.lint()]
 
 
 def test_columns_are_those_of_the_module(report: Any, train_step: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_page_is_written_whole_or_not_at_all(
         with pytest.raises(OSError, match="no space"):
             report.save(path)
     assert path.read_text() == "before"
-    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     report.save(path)
     assert path.read_text(encoding="utf-8") == report.html
     assert stat.S_IMODE(path.stat().st_mode) & 0o600 == 0o600
@@ -119,8 +119,8 @@ def test_config_is_compared(tmp_path: Path, train_step: Path) -> None:
     check = hlofast.check(declared, module)
     assert not check.ok
     assert 'id="check-title"' in html
-    for one in check.found():
-        assert one.message[:40].replace("'", "&#x27;") in html
+    for finding in check.found():
+        assert finding.message[:40].replace("'", "&#x27;") in html
 
 
 def test_a_check_that_cannot_be_made_says_why(
@@ -165,14 +165,14 @@ def test_a_directory_ranks_programs_and_tells_hosts_and_passes(dumps: Path) -> N
     assert made.verdict["programs"] == 2
     assert made.verdict["differing"] == 1
     assert made.verdict["step"] is None
-    found = made.tables["findings"].to_pylist()
-    assert found[0]["code"] == "hosts-differ: jit_train_step"
+    findings = made.tables["findings"].to_pylist()
+    assert findings[0]["code"] == "hosts-differ: jit_train_step"
     head, buffers = block(made.html, "sections")
-    sheets = {one["key"]: one for part in head["sections"] for one in part["sheets"]}
+    sheets = {sheet["key"]: sheet for part in head["sections"] for sheet in part["sheets"]}
     assert {"programs", "fingerprints", "history-0", "failures"} <= set(sheets)
     history = hlofast.history(dumps, "host0/module_0000.jit_train_step")
     assert sheets["history-0"]["rows"] == len(history)
-    columns = {one["key"]: one for one in sheets["history-0"]["columns"]}
+    columns = {column["key"]: column for column in sheets["history-0"]["columns"]}
     start, length, _ = columns["live_peak"]["data"]
     assert buffers[start : start + length] == bytes(history._columns["live_peak"])
     scan = hlofast.scan(dumps, tables=("modules",)).programs
@@ -189,17 +189,17 @@ class TestCommand:
     def test_says_the_verdict(self, train_step: Path, tmp_path: Path) -> None:
         path = tmp_path / "report.html"
         arguments = ("report", train_step, "-o", path, "--device", "tpu-v5e", "--no-charts")
-        (found,) = document(*arguments)["results"]
+        (result,) = document(*arguments)["results"]
         module = hlofast.load(train_step)
-        values = {name: fact["value"] for name, fact in found["facts"].items()}
+        values = {name: fact["value"] for name, fact in result["facts"].items()}
         made = module.report(device="tpu-v5e", plots=False)
         assert made.verdict.items() <= values.items()
         assert values["page"] == str(path)
-        assert found["notes"][-1]["figures"] == {"bytes": path.stat().st_size}
-        assert [row["code"] for row in found["tables"]["findings"]] == made.tables[
+        assert result["notes"][-1]["figures"] == {"bytes": path.stat().st_size}
+        assert [row["code"] for row in result["tables"]["findings"]] == made.tables[
             "findings"
         ].values("code")
-        assert {note["code"] for note in found["notes"]} == {*made.verdict, "page"}
+        assert {note["code"] for note in result["notes"]} == {*made.verdict, "page"}
         assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
         done = hlofast_command(*arguments)
         assert done.returncode == 0
@@ -226,9 +226,9 @@ class TestCommand:
 
     def test_a_directory(self, dumps: Path, tmp_path: Path) -> None:
         path = tmp_path / "report.html"
-        (found,) = document("report", dumps, "-o", path, "--no-charts")["results"]
-        assert found["facts"]["kind"]["value"] == "directory"
-        assert path.stat().st_size == found["notes"][-1]["figures"]["bytes"]
+        (result,) = document("report", dumps, "-o", path, "--no-charts")["results"]
+        assert result["facts"]["kind"]["value"] == "directory"
+        assert path.stat().st_size == result["notes"][-1]["figures"]["bytes"]
         done = hlofast_command("report", dumps, "-o", path, "--module", "jit_train_step")
         assert done.returncode == 2
 

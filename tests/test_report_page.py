@@ -66,7 +66,11 @@ def test_search_finds_an_instruction_and_its_neighbours(
     browser: Browser, report: Path, train_step: Path
 ) -> None:
     module = hlofast.load(train_step)
-    wanted = next(one for one in module.entry.instructions if one.opcode == "fusion" and one.users)
+    wanted = next(
+        instruction
+        for instruction in module.entry.instructions
+        if instruction.opcode == "fusion" and instruction.users
+    )
     page = browser.open(report, until=USABLE).page
     page.keyboard.press("/")
     page.keyboard.type(wanted.name)
@@ -77,11 +81,13 @@ def test_search_finds_an_instruction_and_its_neighbours(
     panel = page.locator("#instruction")
     panel.locator("h3", has_text=wanted.name).wait_for()
     lists = {
-        one.locator("h4").inner_text().split(" (")[0]: one.locator("a").all_inner_texts()
-        for one in panel.locator(".edge-list").all()
+        edge_list.locator("h4").inner_text().split(" (")[0]: edge_list.locator(
+            "a"
+        ).all_inner_texts()
+        for edge_list in panel.locator(".edge-list").all()
     }
-    assert lists["Operands"] == [one.name for one in wanted.operands]
-    assert sorted(lists["Users"]) == sorted({one.name for one in wanted.users})
+    assert lists["Operands"] == [instruction.name for instruction in wanted.operands]
+    assert sorted(lists["Users"]) == sorted({instruction.name for instruction in wanted.users})
     assert f"{wanted.name} = " in panel.locator("pre").inner_text()
     following = lists["Operands"][0]
     panel.locator(".edge-list a").first.click()
@@ -295,11 +301,11 @@ def test_no_barrier_is_serious_in_either_theme(browser: Browser, small: Path) ->
         page.emulate_media(color_scheme=scheme)
         page.locator("#search").fill("dot")
         page.wait_for_selector("#found li")
-        found = axe.Axe().run(page, options=AXE[scheme]).response["violations"]
+        violations = axe.Axe().run(page, options=AXE[scheme]).response["violations"]
         grave = [
-            (scheme, one["id"], [node["html"][:200] for node in one["nodes"]][:3])
-            for one in found
-            if one["impact"] in ("serious", "critical")
+            (scheme, violation["id"], [node["html"][:200] for node in violation["nodes"]][:3])
+            for violation in violations
+            if violation["impact"] in ("serious", "critical")
         ]
         assert grave == []
 
@@ -368,7 +374,7 @@ def test_a_directory_s_page(browser: Browser, tmp_path: Path, train_step: Path) 
 def test_notebooks_show_modules_tables_and_reports(browser: Browser, tmp_path: Path) -> None:
     module = hostile()
     shown = [module, module.table(), module.matmuls(), module.cost(), module.lint().table()]
-    cells = [one._repr_html_() for one in (*shown, module.report(device="tpu-v5e"))]
+    cells = [item._repr_html_() for item in (*shown, module.report(device="tpu-v5e"))]
     path = tmp_path / "notebook.html"
     path.write_text("<!DOCTYPE html><meta charset=utf-8>" + "<hr>".join(cells), encoding="utf-8")
     opened = browser.open(path, until="iframe")
@@ -378,7 +384,7 @@ def test_notebooks_show_modules_tables_and_reports(browser: Browser, tmp_path: P
     assert "<img src=x onerror" in opened.page.locator("table").nth(1).inner_text()
     assert opened.page.evaluate("window.hit") is None
     assert opened.page.locator("img, svg, table script").count() == 0
-    assert [one for one in opened.requests if not one.startswith(("file:", "about:"))] == []
+    assert [url for url in opened.requests if not url.startswith(("file:", "about:"))] == []
     assert opened.errors == []
 
 

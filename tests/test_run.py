@@ -32,21 +32,21 @@ def calls(folder: Path, *arguments: str) -> list[str]:
 
 
 def test_everything_runs_without_arguments(tmp_path: Path) -> None:
-    found = calls(tmp_path)
-    assert any(call.startswith("cargo nextest run ") for call in found)
-    assert sum(" -m pytest " in call for call in found) == 2
+    commands = calls(tmp_path)
+    assert any(call.startswith("cargo nextest run ") for call in commands)
+    assert sum(" -m pytest " in call for call in commands) == 2
 
 
 def test_a_name_runs_those_tests_alone(tmp_path: Path) -> None:
-    found = calls(tmp_path, "--all", "--", "-k", "a name")
-    assert not any(call.startswith("cargo") for call in found)
-    (pytest_call,) = (call for call in found if " -m pytest " in call)
+    commands = calls(tmp_path, "--all", "--", "-k", "a name")
+    assert not any(call.startswith("cargo") for call in commands)
+    (pytest_call,) = (call for call in commands if " -m pytest " in call)
     assert pytest_call.endswith(f" --no-skips -k a name {CHECKOUT}/tests")
 
 
 def test_a_place_runs_that_alone(tmp_path: Path) -> None:
-    found = calls(tmp_path, "--", "tests/test_run.py", "-x")
-    (pytest_call,) = (call for call in found if " -m pytest " in call)
+    commands = calls(tmp_path, "--", "tests/test_run.py", "-x")
+    (pytest_call,) = (call for call in commands if " -m pytest " in call)
     assert pytest_call.endswith(f" -x {CHECKOUT}/tests/test_run.py")
 
 

@@ -57,7 +57,7 @@ def test_rows_types_and_nulls_are_equal(dump: Path, dataset: hlofast.Scan, name:
     loaded = plain(TABLES[name](hlofast.load(dump)).to_arrow())
     columns = loaded.column_names
     assert len(loaded) > 0 or name == "lint"
-    found = {
+    tables = {
         "scan": scan.to_arrow(name),
         "scan as a table": scan[name].to_arrow(),
         "dataset": dataset.to_arrow(name),
@@ -65,7 +65,7 @@ def test_rows_types_and_nulls_are_equal(dump: Path, dataset: hlofast.Scan, name:
         "SQL over a scan": scan.query(f"FROM {name}").to_arrow(),
         "SQL over a dataset": dataset.query(f"FROM {name}").to_arrow(),
     }
-    for source, table in found.items():
+    for source, table in tables.items():
         own = plain(table).select(columns)
         assert own.schema.types == loaded.schema.types, source
         for column in columns:

@@ -28,18 +28,18 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 
 @pytest.fixture(scope="module")
-def found(tree: Tree) -> hlofast.Scan:
+def scanned(tree: Tree) -> hlofast.Scan:
     return scan(tree.root)
 
 
-def rows_of(found: hlofast.Scan, root: Path) -> dict[str, dict[str, Any]]:
-    rows = {os.path.relpath(row["path"], root): row for row in found.files}
-    assert len(rows) == len(found.files)
+def rows_of(scanned: hlofast.Scan, root: Path) -> dict[str, dict[str, Any]]:
+    rows = {os.path.relpath(row["path"], root): row for row in scanned.files}
+    assert len(rows) == len(scanned.files)
     return rows
 
 
-def test_every_file_is_what_it_was_made_as(tree: Tree, found: hlofast.Scan) -> None:
-    rows = rows_of(found, tree.root)
+def test_every_file_is_what_it_was_made_as(tree: Tree, scanned: hlofast.Scan) -> None:
+    rows = rows_of(scanned, tree.root)
     assert rows.keys() == tree.expected.keys()
     wrong = {}
     for name, expected in tree.expected.items():
@@ -53,27 +53,27 @@ def test_every_file_is_what_it_was_made_as(tree: Tree, found: hlofast.Scan) -> N
     assert not wrong
 
 
-def test_the_sums_match(tree: Tree, found: hlofast.Scan) -> None:
-    assert sum(found.counts.values()) == len(tree.expected)
+def test_the_sums_match(tree: Tree, scanned: hlofast.Scan) -> None:
+    assert sum(scanned.counts.values()) == len(tree.expected)
     # rglob follows no links, but names them.
     there = {path for path in tree.root.rglob("*") if path.is_symlink() or not path.is_dir()}
     assert there == {tree.root / name for name in tree.expected}
     for status in ("read", "failed", "skipped"):
-        assert found.counts[status] == sum(e.status == status for e in tree.expected.values())
-        assert found.counts[status] == found.files["status"].tolist().count(status)
-    assert all(row["reason"] for row in found.files if row["status"] != "read")
-    assert not any(row["reason"] for row in found.files if row["status"] == "read")
+        assert scanned.counts[status] == sum(e.status == status for e in tree.expected.values())
+        assert scanned.counts[status] == scanned.files["status"].tolist().count(status)
+    assert all(row["reason"] for row in scanned.files if row["status"] != "read")
+    assert not any(row["reason"] for row in scanned.files if row["status"] == "read")
 
 
-def test_faults_have_their_place(tree: Tree, found: hlofast.Scan) -> None:
-    row = rows_of(found, tree.root)["odd/module_0901.cut.after_optimizations.txt"]
+def test_faults_have_their_place(tree: Tree, scanned: hlofast.Scan) -> None:
+    row = rows_of(scanned, tree.root)["odd/module_0901.cut.after_optimizations.txt"]
     text = (tree.root / "odd/module_0901.cut.after_optimizations.txt").read_text()
     assert row["line"] == text.count("\n") + 1
     assert row["column"] > 1
 
 
-def test_modules_say_what_the_module_says(tree: Tree, found: hlofast.Scan) -> None:
-    modules = [row for row in found["modules"] if row["path"].endswith("after_optimizations.txt")]
+def test_modules_say_what_the_module_says(tree: Tree, scanned: hlofast.Scan) -> None:
+    modules = [row for row in scanned["modules"] if row["path"].endswith("after_optimizations.txt")]
     assert len(modules) > 8
     for row in modules[:8]:
         module = hlofast.load(row["path"])
@@ -89,9 +89,9 @@ def test_modules_say_what_the_module_says(tree: Tree, found: hlofast.Scan) -> No
 
 
 @pytest.mark.parametrize("table", ["collectives", "matmuls", "buffers", "remat", "computations"])
-def test_rows_of_a_table_are_those_of_the_module(found: hlofast.Scan, table: str) -> None:
+def test_rows_of_a_table_are_those_of_the_module(scanned: hlofast.Scan, table: str) -> None:
     rows: dict[str, list[dict[str, Any]]] = {}
-    for row in found[table]:
+    for row in scanned[table]:
         rows.setdefault(row["path"], []).append(row)
     for path, own in sorted(rows.items())[:6]:
         if path.endswith(".log"):
@@ -115,8 +115,8 @@ def test_rows_of_a_table_are_those_of_the_module(found: hlofast.Scan, table: str
             assert [row[key] for row in own] == [row[key] for row in expected], (path, key)
 
 
-def test_programs_hold_what_belongs_together(tree: Tree, found: hlofast.Scan) -> None:
-    programs = {row["program"]: row for row in found.programs}
+def test_programs_hold_what_belongs_together(tree: Tree, scanned: hlofast.Scan) -> None:
+    programs = {row["program"]: row for row in scanned.programs}
     name = mixed_texts(1)[0].name
     row = programs[f"host-1/xla_dump/module_0000.jit_{name}"]
     assert row["host"] == "host-1"
@@ -129,9 +129,9 @@ def test_programs_hold_what_belongs_together(tree: Tree, found: hlofast.Scan) ->
     tpu = programs["real/tpu/module_0000.jit_train_step"]
     assert tpu["memory_files"] == 3
     assert tpu["changelist"] == 933746096
-    stamped = [row for row in found.programs if row["timestamp"] is not None]
+    stamped = [row for row in scanned.programs if row["timestamp"] is not None]
     assert {row["timestamp"] for row in stamped} == {1700000000000001}
-    split = [row for row in found.programs if row["host"] == "worker-3_4711"]
+    split = [row for row in scanned.programs if row["host"] == "worker-3_4711"]
     assert len(split) == 2
 
 
@@ -160,8 +160,8 @@ def test_halves_with_other_numbers_are_partners(tmp_path: Path) -> None:
     assert programs["partner"].tolist() == ["module_0005.f", "module_0003.f", None]
 
 
-def test_a_log_gives_its_modules_their_names(found: hlofast.Scan) -> None:
-    rows = [row for row in found["modules"] if row["path"].endswith("stdout.log")]
+def test_a_log_gives_its_modules_their_names(scanned: hlofast.Scan) -> None:
+    rows = [row for row in scanned["modules"] if row["path"].endswith("stdout.log")]
     assert [row["label"] for row in rows] == [
         f"module_{number:04}.logged.after_optimizations.txt" for number in (11, 12)
     ]
@@ -170,8 +170,8 @@ def test_a_log_gives_its_modules_their_names(found: hlofast.Scan) -> None:
     assert rows[1]["line"] > rows[0]["line"] > 1
 
 
-def test_modules_are_timed_for_the_chip_that_the_dump_names(found: hlofast.Scan) -> None:
-    rows = [row for row in found["modules"] if row["device"]]
+def test_modules_are_timed_for_the_chip_that_the_dump_names(scanned: hlofast.Scan) -> None:
+    rows = [row for row in scanned["modules"] if row["device"]]
     assert {row["device"] for row in rows} == {"tpu-v5e"}
     assert {"cl_933746096" in row["path"] for row in rows} == {True}
     row = next(row for row in rows if row["path"].endswith("after_optimizations.txt"))
@@ -179,8 +179,8 @@ def test_modules_are_timed_for_the_chip_that_the_dump_names(found: hlofast.Scan)
     assert row["step_seconds"] == pytest.approx(time.step_seconds, rel=1e-12)
 
 
-def test_buffer_assignments_are_linked_to_their_modules(tree: Tree, found: hlofast.Scan) -> None:
-    rows = {row["path"]: row["allocated_bytes"] for row in found["modules"]}
+def test_buffer_assignments_are_linked_to_their_modules(tree: Tree, scanned: hlofast.Scan) -> None:
+    rows = {row["path"]: row["allocated_bytes"] for row in scanned["modules"]}
     for backend, name in (("cpu", "cpu_after_optimizations"), ("tpu", "after_optimizations")):
         (path,) = (tree.root / "real" / backend).glob(f"*.{name}.txt.gz")
         (beside,) = (tree.root / "real" / backend).glob(f"*.{name}-buffer-assignment.txt.gz")
@@ -197,33 +197,33 @@ def test_a_chip_of_the_callers_choice(tmp_path: Path) -> None:
         scan(tmp_path, device="nonsense")
 
 
-def test_threads_change_nothing(tree: Tree, found: hlofast.Scan) -> None:
-    one = scan(tree.root, workers=1)
+def test_threads_change_nothing(tree: Tree, scanned: hlofast.Scan) -> None:
+    serial = scan(tree.root, workers=1)
     for table in ("files", "modules", "collectives", "matmuls", "buffers", "remat", "lint"):
         # NaN is not equal to itself.
-        assert str(one[table].to_pylist()) == str(found[table].to_pylist())
+        assert str(serial[table].to_pylist()) == str(scanned[table].to_pylist())
 
 
 def test_larger_files_than_allowed_fail(tmp_path: Path) -> None:
     text = mixed_texts(1)[0]
     (tmp_path / "a.after_optimizations.txt").write_bytes(text.after)
     (tmp_path / "b.after_optimizations.txt").write_bytes(b"HloModule b\n")
-    found = scan(tmp_path, max_bytes=len(text.after) - 1)
-    assert found.counts["failed"] >= 1
-    assert "the size cap" in found.files.row(0)["reason"]
+    scanned = scan(tmp_path, max_bytes=len(text.after) - 1)
+    assert scanned.counts["failed"] >= 1
+    assert "the size cap" in scanned.files.row(0)["reason"]
 
 
 def test_files_that_take_too_long_fail_and_the_others_do_not(tmp_path: Path) -> None:
     (tmp_path / "a.after_optimizations.txt").write_bytes(mixed_texts(1)[0].after)
     (tmp_path / "b.ll").write_bytes(b"; x\n")
-    found = scan(tmp_path, max_seconds=0.0)
-    assert found.counts == {"read": 0, "failed": 1, "skipped": 1, "unchanged": 0}
-    assert "the time cap" in found.files.row(0)["reason"]
+    scanned = scan(tmp_path, max_seconds=0.0)
+    assert scanned.counts == {"read": 0, "failed": 1, "skipped": 1, "unchanged": 0}
+    assert "the time cap" in scanned.files.row(0)["reason"]
 
 
 def test_a_missing_path_is_a_row(tmp_path: Path) -> None:
-    found = scan(tmp_path / "nowhere")
-    (row,) = found.files
+    scanned = scan(tmp_path / "nowhere")
+    (row,) = scanned.files
     assert (row["status"], row["kind"]) == ("failed", "other")
     assert "No such file" in row["reason"]
 
@@ -263,17 +263,17 @@ def test_a_folder_is_read_once_however_many_links_lead_to_it(tmp_path: Path) -> 
     for name in ("a", "c", "b/d"):
         (tmp_path / name).symlink_to(tmp_path / "b", target_is_directory=True)
     (tmp_path / "twice.after_optimizations.txt").symlink_to("b/x.after_optimizations.txt")
-    found = scan(tmp_path)
-    assert found.counts == {"read": 2, "failed": 0, "skipped": 3, "unchanged": 0}
+    scanned = scan(tmp_path)
+    assert scanned.counts == {"read": 2, "failed": 0, "skipped": 3, "unchanged": 0}
 
 
 def test_compressed_dumps_are_read(tmp_path: Path) -> None:
     text = mixed_texts(1)[0]
     (tmp_path / "module_0001.f.after_optimizations.txt.gz").write_bytes(gzip.compress(text.after))
     (tmp_path / "unnamed.gz").write_bytes(gzip.compress(text.after))
-    found = scan(tmp_path)
-    assert found.files["text_bytes"].tolist() == [len(text.after)] * 2
-    assert found.programs["program"].tolist() == ["unnamed", "module_0001.f"]
+    scanned = scan(tmp_path)
+    assert scanned.files["text_bytes"].tolist() == [len(text.after)] * 2
+    assert scanned.programs["program"].tolist() == ["unnamed", "module_0001.f"]
 
 
 def test_options_that_cannot_be(tmp_path: Path) -> None:
@@ -284,31 +284,31 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
         hlofast.scan(tmp_path, tmp_path / "out", format="xml")
 
 
-def test_other_libraries_get_the_tables(tree: Tree, found: hlofast.Scan) -> None:
+def test_other_libraries_get_the_tables(tree: Tree, scanned: hlofast.Scan) -> None:
     pytest.importorskip("pyarrow")
-    modules = found.to_arrow("modules")
-    assert modules.num_rows == len(found["modules"])
-    assert modules["flops"].to_pylist() == found["modules"]["flops"].tolist()
+    modules = scanned.to_arrow("modules")
+    assert modules.num_rows == len(scanned["modules"])
+    assert modules["flops"].to_pylist() == scanned["modules"]["flops"].tolist()
     # What has no number is null there.
-    assert modules["step"].to_pylist() == found["modules"].values("step")
+    assert modules["step"].to_pylist() == scanned["modules"].values("step")
     assert None in modules["step"].to_pylist()
     polars = pytest.importorskip("polars")
-    assert found.to_polars("collectives").filter(polars.col("payload") > 0).height > 0
+    assert scanned.to_polars("collectives").filter(polars.col("payload") > 0).height > 0
     duckdb = pytest.importorskip("duckdb")
-    connection = found.to_duckdb(duckdb.connect())
+    connection = scanned.to_duckdb(duckdb.connect())
     query = "select count(*) from files where status = 'failed'"
-    assert connection.execute(query).fetchone() == (found.counts["failed"],)
+    assert connection.execute(query).fetchone() == (scanned.counts["failed"],)
     pytest.importorskip("pandas")
-    assert len(found.to_pandas("files")) == len(tree.expected)
+    assert len(scanned.to_pandas("files")) == len(tree.expected)
 
 
 def test_instructions_are_a_table_on_request(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parent / "fixtures" / "train_step.after_optimizations.txt", tmp_path)
-    found = scan(tmp_path, tables=["instructions"])
+    scanned = scan(tmp_path, tables=["instructions"])
     module = hlofast.load(tmp_path / "train_step.after_optimizations.txt")
-    rows = found["instructions"]
+    rows = scanned["instructions"]
     assert rows["name"].tolist() == [instruction.name for instruction in module]
     assert rows["opcode"].tolist() == [instruction.opcode for instruction in module]
     assert rows["flops"].tolist() == module.cost().table()["flops"].tolist()
-    assert "modules" not in found.tables
-    assert len(found["modules"]) == 0
+    assert "modules" not in scanned.tables
+    assert len(scanned["modules"]) == 0

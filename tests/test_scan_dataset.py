@@ -92,8 +92,8 @@ def test_a_dataset_holds_what_memory_holds(
 ) -> None:
     if form == "parquet":
         pytest.importorskip("pyarrow")
-    found = scan(tree.root, tmp_path / "out", format=form)
-    assert found.counts == memory.counts
+    scanned = scan(tree.root, tmp_path / "out", format=form)
+    assert scanned.counts == memory.counts
     rows = content(tmp_path / "out")
     assert set(rows) == {"programs", *(set(memory.tables) - {"programs"})}
     for table in memory.tables:
@@ -106,13 +106,13 @@ def test_tables_of_a_dataset_can_be_read_back(
     tree: Tree, memory: hlofast.Scan, tmp_path: Path
 ) -> None:
     pytest.importorskip("pyarrow")
-    found = scan(tree.root, tmp_path / "out", format="parquet")
+    scanned = scan(tree.root, tmp_path / "out", format="parquet")
     for table in ("files", "modules", "collectives", "lint"):
         # NaN is not equal to itself.
-        assert sorted(map(str, found[table])) == sorted(map(str, memory[table]))
-    assert set(found.tables) == set(memory.tables)
+        assert sorted(map(str, scanned[table])) == sorted(map(str, memory[table]))
+    assert set(scanned.tables) == set(memory.tables)
     duckdb = pytest.importorskip("duckdb")
-    count = found.to_duckdb(duckdb.connect()).execute("select count(*) from modules").fetchone()
+    count = scanned.to_duckdb(duckdb.connect()).execute("select count(*) from modules").fetchone()
     assert count == (len(memory["modules"]),)
 
 
@@ -143,9 +143,9 @@ def test_only_what_changed_is_done_again(tmp_path: Path, form: str) -> None:
     (root / gone).unlink()
     (root / touched).touch()
     (root / "new.ll").write_bytes(b"; new\n")
-    found = scan(root, out, format=form, batch_bytes=1 << 30)
-    assert found.counts["unchanged"] == len(tree.expected) - 2
-    assert sum(found.counts.values()) == len(tree.expected)
+    scanned = scan(root, out, format=form, batch_bytes=1 << 30)
+    assert scanned.counts["unchanged"] == len(tree.expected) - 2
+    assert sum(scanned.counts.values()) == len(tree.expected)
     scan(root, tmp_path / "fresh", format=form, batch_bytes=1 << 30)
     assert content(out) == content(tmp_path / "fresh")
 
@@ -153,9 +153,9 @@ def test_only_what_changed_is_done_again(tmp_path: Path, form: str) -> None:
 def test_other_options_start_over(tree: Tree, tmp_path: Path) -> None:
     out = tmp_path / "out"
     scan(tree.root, out, tables=["modules"])
-    found = scan(tree.root, out, tables=["modules", "lint"])
-    assert found.is_started_over
-    assert found.counts["unchanged"] == 0
+    scanned = scan(tree.root, out, tables=["modules", "lint"])
+    assert scanned.is_started_over
+    assert scanned.counts["unchanged"] == 0
     assert "lint" in content(out)
 
 
@@ -254,8 +254,8 @@ def test_killed_scans_are_taken_up(small: Tree, timed: tuple[float, Rows], tmp_p
             )
             kills += 1
             unfinished += code == -signal.SIGKILL
-        found = scan(small.root, out, max_text_bytes=1 << 30, tables=None)
-        assert sum(found.counts.values()) == len(small.expected)
+        scanned = scan(small.root, out, max_text_bytes=1 << 30, tables=None)
+        assert sum(scanned.counts.values()) == len(small.expected)
         assert content(out) == expected
     assert unfinished > kills // 4
 

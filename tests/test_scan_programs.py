@@ -81,8 +81,8 @@ def test_programs_are_the_same_in_memory_and_in_datasets(
 
 
 def test_figures_are_those_of_the_canonical_module(mixed: Path) -> None:
-    found = hlofast.scan(mixed)
-    programs = {row["program"]: row for row in found.programs}
+    scanned = hlofast.scan(mixed)
+    programs = {row["program"]: row for row in scanned.programs}
     row = programs["real/tpu/module_0000.jit_train_step"]
     module = hlofast.load(row["canonical"])
     assert (row["line"], row["label"], row["stage"]) == (1, None, "after")
@@ -91,7 +91,7 @@ def test_figures_are_those_of_the_canonical_module(mixed: Path) -> None:
     bad = programs["host-a/module_0003.bad"]
     assert (bad["flops"], bad["status"], bad["line"]) == (None, None, None)
     without = hlofast.scan(mixed, tables=["lint"]).programs
-    assert set(without.values("flops")) == {None} and without.columns == found.programs.columns
+    assert set(without.values("flops")) == {None} and without.columns == scanned.programs.columns
 
 
 def test_programs_that_only_a_log_has(mixed: Path) -> None:
@@ -128,17 +128,17 @@ def test_logs_of_several_folders_do_not_mix(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "stdout.log").write_bytes(logged(1))
-    found = hlofast.scan([tmp_path / "a", tmp_path / "b"])
+    scanned = hlofast.scan([tmp_path / "a", tmp_path / "b"])
     keys = [f"{tmp_path / name}/module_0001.logged" for name in ("a", "b")]
-    assert found.programs["program"].tolist() == keys
-    assert sorted(set(found["modules"]["program"].tolist())) == keys
+    assert scanned.programs["program"].tolist() == keys
+    assert sorted(set(scanned["modules"]["program"].tolist())) == keys
 
 
 def test_memory_files_are_linked_and_read() -> None:
-    found = hlofast.scan(FOLDERS)
-    files = [row for row in found.files if row["kind"] == "memory"]
+    scanned = hlofast.scan(FOLDERS)
+    files = [row for row in scanned.files if row["kind"] == "memory"]
     assert len(files) == 6
-    modules = {row["path"]: row for row in found["modules"]}
+    modules = {row["path"]: row for row in scanned["modules"]}
     for row in files:
         module = modules[row["module_path"]]
         assert (
@@ -162,7 +162,7 @@ def test_memory_files_are_linked_and_read() -> None:
     others = [row for path, row in modules.items() if path not in {r["module_path"] for r in files}]
     for column in ("allocated_bytes", "live_range_peak", "usage_report_bytes"):
         assert {row[column] for row in others} == {None}
-    assert {row["module_path"] for row in found.files if row["kind"] != "memory"} == {None}
+    assert {row["module_path"] for row in scanned.files if row["kind"] != "memory"} == {None}
 
 
 def test_a_memory_file_that_changes_is_read_again(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def hosts(tmp_path: Path) -> Path:
 
 
 def test_hosts_that_compiled_something_else(hosts: Path) -> None:
-    found = hlofast.scan(hosts, tables=["modules"])
-    common, own = found.differing_hosts()
+    scanned = hlofast.scan(hosts, tables=["modules"])
+    common, own = scanned.differing_hosts()
     assert common["module_name"] == own["module_name"] == "jit_step"
     assert (common["hosts"], common["other_hosts"]) == ("host-0, host-1", "host-2")
     assert (own["hosts"], own["other_hosts"]) == ("host-2", "host-0, host-1")

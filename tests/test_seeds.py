@@ -16,8 +16,8 @@ from conftest import Seeds
 
 @cache
 def read(path: Path) -> hlofast.Module:
-    (found,) = hlofast.find_modules(path.read_bytes())
-    return found.module
+    (part,) = hlofast.find_modules(path.read_bytes())
+    return part.module
 
 
 @pytest.fixture
@@ -197,11 +197,11 @@ class TestAlpaStage:
             for i in c
             if i.attributes.get("custom_call_target") == "__builtin$CrossMeshAllReduce"
         ]
-        found = {
+        reductions = {
             (binary(i.backend_config), i.shape.element_type, tuple(i.shape.dimensions))
             for i in calls
         }
-        assert found == {(b"AND;0$1$", "pred", ()), (b"SUM;0$1$", "f32", ())}
+        assert reductions == {(b"AND;0$1$", "pred", ()), (b"SUM;0$1$", "f32", ())}
 
     def test_matrix_products_by_phase(self, alpa_stage: hlofast.Module) -> None:
         assert len(alpa_stage.matmuls()) == 9
@@ -309,8 +309,8 @@ class TestAlpaStep:
 
 class TestIssuePage:
     def test_place_in_the_page(self, seeds: Seeds) -> None:
-        (found,) = hlofast.find_modules(seeds.path("003").read_text())
-        assert (found.line, found.offset) == (124, 5788)
+        (part,) = hlofast.find_modules(seeds.path("003").read_text())
+        assert (part.line, part.offset) == (124, 5788)
 
     def test_header(self, issue_page: hlofast.Module) -> None:
         assert issue_page.is_scheduled
@@ -344,9 +344,9 @@ class TestIssuePage:
         assert sum(cycles.values()) == 377_129
 
     def test_products_are_convolutions(self, issue_page: hlofast.Module) -> None:
-        found = [i for c in issue_page.computations for i in c if i.opcode == "convolution"]
-        assert sorted(i.name for i in found) == ["convolution.2", "convolution.5"]
-        assert {i.attributes.raw("dim_labels") for i in found} == {"bf_oi->bf"}
+        products = [i for c in issue_page.computations for i in c if i.opcode == "convolution"]
+        assert sorted(i.name for i in products) == ["convolution.2", "convolution.5"]
+        assert {i.attributes.raw("dim_labels") for i in products} == {"bf_oi->bf"}
 
     def test_recomputed_instructions(self, issue_page: hlofast.Module) -> None:
         places = Counter(
@@ -373,5 +373,5 @@ class TestIssuePage:
 def test_documents_summarise_to_json(seeds: Seeds) -> None:
     for number in SIZES:
         summary = read(seeds.path(number)).summary()
-        (found,) = json.loads(summary.to_json())["results"]
-        assert found == summary.to_dict()
+        (result,) = json.loads(summary.to_json())["results"]
+        assert result == summary.to_dict()

@@ -34,14 +34,14 @@ def key(number, kind):
 def groups(encoded, participants=16):
     """The form and the groups of an instruction with these fields, as lists."""
     form, rows = sharded_truth.groups_of(sharded_truth.message(encoded), participants)
-    return form, [[int(one) for one in row] for row in rows]
+    return form, [[int(device) for device in row] for row in rows]
 
 
 def test_listed_groups():
     rows = [bytes([1, 3]), bytes([0, 2])]
     listed = b"".join(field(1, field(1, row)) for row in rows)
     assert groups(field(87, listed)) == ("list", [[1, 3], [0, 2]])
-    unpacked = b"".join(field(49, b"".join(field(1, one) for one in row)) for row in rows)
+    unpacked = b"".join(field(49, b"".join(field(1, device) for device in row)) for row in rows)
     assert groups(unpacked) == ("list", [[1, 3], [0, 2]])
 
 
@@ -76,29 +76,32 @@ def test_groups_by_axes_of_a_mesh():
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("rows", "expected"),
     [
-        ([[one, one + 8] for one in range(8)], [["data"]]),
-        ([[4 * one + k for k in range(4)] for one in range(4)], [["model"]]),
-        ([[one, one + 4, one + 8, one + 12] for one in range(4)], [["data", "fsdp"]]),
-        ([[one, one + 1] for one in range(0, 16, 2)], [["model:(2)2"]]),
+        ([[device, device + 8] for device in range(8)], [["data"]]),
+        ([[4 * row + k for k in range(4)] for row in range(4)], [["model"]]),
         (
-            [[8 * h + k + one for h in (0, 1) for k in (0, 2)] for one in (0, 1, 4, 5)],
+            [[device, device + 4, device + 8, device + 12] for device in range(4)],
+            [["data", "fsdp"]],
+        ),
+        ([[device, device + 1] for device in range(0, 16, 2)], [["model:(2)2"]]),
+        (
+            [[8 * h + k + device for h in (0, 1) for k in (0, 2)] for device in (0, 1, 4, 5)],
             [["data", "model:(1)2"]],
         ),
-        ([[one] for one in range(16)], [[]]),
-        ([[0, 3], [1, 2], *[[one, one + 1] for one in range(4, 16, 2)]], []),
+        ([[device] for device in range(16)], [[]]),
+        ([[0, 3], [1, 2], *[[device, device + 1] for device in range(4, 16, 2)]], []),
         ([[0, 1], [2, 3]], []),
     ],
 )
-def test_axes_of_groups(found, expected):
-    assert sharded_truth.axis_subsets(MESH, found) == expected
+def test_axes_of_groups(rows, expected):
+    assert sharded_truth.axis_subsets(MESH, rows) == expected
 
 
 def test_axes_of_permutes():
     ring = [(4 * row + k, 4 * row + (k + 3) % 4) for row in range(4) for k in range(4)]
     assert sharded_truth.permute_axes(MESH, ring) == (["model"], {"model": 3})
-    line = [(one, one + 8) for one in range(8)]
+    line = [(device, device + 8) for device in range(8)]
     assert sharded_truth.permute_axes(MESH, line) == (["data"], {"data": 1})
     assert sharded_truth.permute_axes(MESH, [(0, 1), (1, 0), (2, 14)])[1] is None
     assert sharded_truth.permute_axes(MESH, [(0, 16)]) == ([], None)
@@ -117,7 +120,9 @@ RECORDS = [
 
 
 @pytest.mark.parametrize(
-    "record", [one for one in RECORDS if one["committed"]], ids=lambda one: one["name"]
+    "record",
+    [record for record in RECORDS if record["committed"]],
+    ids=lambda record: record["name"],
 )
 def test_truth_belongs_to_its_text(record):
     text = gzip.decompress((FIXTURES / "sharded" / f"{record['name']}.txt.gz").read_bytes())
@@ -134,7 +139,9 @@ def test_scopes_and_groups_agree():
             if row["named_axes"] is None or "groups" not in row:
                 continue
             named = [
-                one for one, size in record["mesh"].items() if size > 1 and one in row["named_axes"]
+                axis
+                for axis, size in record["mesh"].items()
+                if size > 1 and axis in row["named_axes"]
             ]
             assert named in [row["axes"], *row.get("other_axes", [])], (record["name"], row["name"])
             compared += 1

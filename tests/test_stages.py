@@ -55,9 +55,9 @@ class TestMarkers:
     def test_a_configuration_that_holds_no_sizes(self) -> None:
         sizes = FACTS["markers"]["layer_1$start"]
         packed = hlo_writer.quoted(struct.pack(f"<{len(sizes)}q", *sizes))
-        found = hlofast.loads(TEXT.replace(packed, '"seven b"')).stages()
-        assert found.marker_sizes["layer_1$start"] is None
-        assert found.markers.values("agrees") == [None, *["yes"] * 5]
+        stages = hlofast.loads(TEXT.replace(packed, '"seven b"')).stages()
+        assert stages.marker_sizes["layer_1$start"] is None
+        assert stages.markers.values("agrees") == [None, *["yes"] * 5]
 
     def test_markers_of_the_entry_itself(self) -> None:
         module = hlofast.loads(plain_stage())
@@ -175,18 +175,18 @@ class TestMicroBatches:
         }
 
     def test_another_number(self) -> None:
-        found = hlofast.loads(divided_by("8")).stages()
-        assert found.micro_batches == 8
-        assert found.divisions["divisor"].tolist() == [8.0] * 4
+        stages = hlofast.loads(divided_by("8")).stages()
+        assert stages.micro_batches == 8
+        assert stages.divisions["divisor"].tolist() == [8.0] * 4
 
     @pytest.mark.parametrize("literal", ["2.5", "0", "-4", "nan", "inf"])
     def test_what_is_no_count_is_unknown(self, literal: str) -> None:
         assert hlofast.loads(divided_by(literal)).stages().micro_batches is None
 
     def test_different_literals_are_unknown(self) -> None:
-        found = hlofast.loads(divided_by("8", only_first=True)).stages()
-        assert found.micro_batches is None
-        assert sorted(found.divisions["divisor"].tolist()) == [1.0, 1.0, 1.0, 8.0]
+        stages = hlofast.loads(divided_by("8", only_first=True)).stages()
+        assert stages.micro_batches is None
+        assert sorted(stages.divisions["divisor"].tolist()) == [1.0, 1.0, 1.0, 8.0]
 
 
 class TestCrossMesh:
@@ -228,17 +228,17 @@ class TestMemory:
         memory = stage.memory
         assert memory is not None and memory.working_peak is not None
         least = memory.state + memory.working_peak + (successors + 1) * memory.stash
-        found = stage.module.stages(hbm=least).memory
-        assert found is not None and found.most_successors == successors
+        fitting = stage.module.stages(hbm=least).memory
+        assert fitting is not None and fitting.most_successors == successors
         if successors >= 0:
             less = stage.module.stages(hbm=least - 1).memory
             assert less is not None and less.most_successors == successors - 1
 
     def test_devices_share_a_stage(self, stage: hlofast.Stages) -> None:
-        one = stage.module.stages(device="a100").memory
+        single = stage.module.stages(device="a100").memory
         four = stage.module.stages(device="a100", devices=4).memory
-        assert one is not None and four is not None
-        assert one.available is not None and four.available == 4 * one.available
+        assert single is not None and four is not None
+        assert single.available is not None and four.available == 4 * single.available
         assert stage.memory is not None and stage.memory.most_successors is None
 
     def test_markers_take_no_memory(self, stage: hlofast.Stages) -> None:
@@ -270,12 +270,12 @@ def test_pickled_stages_are_the_same(stage: hlofast.Stages) -> None:
 
 class TestProgram:
     def test_document_is_the_python_object(self, stage: hlofast.Stages) -> None:
-        (found,) = document("stages", STAGE, "--hbm", "1MiB", "--most-moved", "0.75")["results"]
-        tables = found["tables"]
-        values = {name: fact["value"] for name, fact in found["facts"].items()}
+        (result,) = document("stages", STAGE, "--hbm", "1MiB", "--most-moved", "0.75")["results"]
+        tables = result["tables"]
+        values = {name: fact["value"] for name, fact in result["facts"].items()}
         assert (values["ratio"], values["available"], values["micro_batches"]) == (5.0, 2**20, 1)
-        assert found["facts"]["available"]["provenance"] == "configuration"
-        assert found["facts"]["working_peak"]["provenance"] == "modelled"
+        assert result["facts"]["available"]["provenance"] == "configuration"
+        assert result["facts"]["working_peak"]["provenance"] == "modelled"
         memory, boundary = stage.memory, stage.module.stages(most_moved=0.75).boundary
         assert memory is not None and boundary is not None and boundary.cut is not None
         assert (values["state"], values["stash"]) == (memory.state, memory.stash)
@@ -327,10 +327,10 @@ class TestProgram:
             assert shown in done.stdout
 
     def test_no_markers(self, train_step: Path) -> None:
-        (found,) = document("stages", train_step)["results"]
-        assert found["tables"]["markers"] == []
-        assert found["facts"] == {}
-        assert [note["code"] for note in found["notes"]] == ["no-markers"]
+        (result,) = document("stages", train_step)["results"]
+        assert result["tables"]["markers"] == []
+        assert result["facts"] == {}
+        assert [note["code"] for note in result["notes"]] == ["no-markers"]
 
     @pytest.mark.parametrize(
         "arguments",
@@ -364,11 +364,11 @@ class TestSeed001:
             "1_apply_grad$start": (25, 3_540_058_132),
             "1_apply_grad$end": (21, 3_097_550_868),
         }
-        found = {
+        markers = {
             f"{row['section']}${row['mark']}": (row["arrays"], row["bytes"])
             for row in stages.markers
         }
-        assert found == expected
+        assert markers == expected
         sums = {
             name: (len(sizes or ()), sum(sizes or ()))
             for name, sizes in stages.marker_sizes.items()

@@ -27,10 +27,10 @@ def config_of(record: dict[str, Any]) -> Config:
 
 
 def effective(name: str) -> EffectiveConfig:
-    found = config_of(RECORDS[name]).select(RECORDS[name]["instance"])
-    assert found.mesh is not None and dict(found.mesh.shape) == RECORDS[name]["mesh"]
-    assert found.devices == RECORDS[name]["devices"]
-    return found
+    selected = config_of(RECORDS[name]).select(RECORDS[name]["instance"])
+    assert selected.mesh is not None and dict(selected.mesh.shape) == RECORDS[name]["mesh"]
+    assert selected.devices == RECORDS[name]["devices"]
+    return selected
 
 
 def module(name: str) -> hlofast.Module:
@@ -40,8 +40,8 @@ def module(name: str) -> hlofast.Module:
 
 def path_of(name: str | None) -> str | None:
     """The path of the parameter that a name in the text means."""
-    found = re.fullmatch(r"state\.model((?:\['\w+'\])+)", name or "")
-    return "/".join(re.findall(r"'(\w+)'", found[1])) if found else None
+    match = re.fullmatch(r"state\.model((?:\['\w+'\])+)", name or "")
+    return "/".join(re.findall(r"'(\w+)'", match[1])) if match else None
 
 
 def gibibytes(record: dict[str, Any]) -> tuple[float, float]:
@@ -103,14 +103,14 @@ class TestCompiled:
             for each in effective(name).traffic().transfers
             if each.kind == "all-gather" and each.layers > 1
         }
-        found: dict[tuple[str, bool], tuple[int, int]] = {}
+        gathers: dict[tuple[str, bool], tuple[int, int]] = {}
         for row in module(name).collectives():
             path = path_of(row["tensor"])
             if row["kind"] == "all-gather" and (path, True) in expected:
                 key = str(path), row["phase"] == "forward"
-                count = found.get(key, (0, 0))[1] + row["multiplicity"]
-                found[key] = row["payload"], count
-        assert found == expected
+                count = gathers.get(key, (0, 0))[1] + row["multiplicity"]
+                gathers[key] = row["payload"], count
+        assert gathers == expected
 
     @pytest.mark.filterwarnings("ignore:some arrays have no layout")
     def test_products(self, name: str) -> None:

@@ -93,11 +93,11 @@ def test_results_do_not_depend_on_threads() -> None:
     block = "c{k} {{\n  p = f32[8] parameter(0)\n  ROOT r = f32[8] add(p, p)\n}}\n\n"
     text = "HloModule m\n\n" + "".join(block.format(k=k) for k in range(4000))
     text += "ENTRY e {\n  ROOT p = f32[8] parameter(0)\n}\n"
-    one, four = (hlofast.loads(text, threads=threads) for threads in (1, 4))
-    assert {n: one.columns[n].tolist() for n in one.columns} == {
+    single, four = (hlofast.loads(text, threads=threads) for threads in (1, 4))
+    assert {n: single.columns[n].tolist() for n in single.columns} == {
         n: four.columns[n].tolist() for n in four.columns
     }
-    assert one.names() == four.names()
+    assert single.names() == four.names()
     broken = text.replace("add(p, p)", "add(p, q)")
     faults = []
     for threads in (1, 4):

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.once
 @pytest.mark.parametrize("path", STUBS, ids=lambda path: path.name)
 def test_docstrings_are_those_of_the_compiled_module(path: Path) -> None:
     text = path.read_text()
-    found = Documented(text)
-    assert found.missing == []
-    assert found.text() == text, "python tests/stubs.py writes them"
+    documented = Documented(text)
+    assert documented.missing == []
+    assert documented.text() == text, "python tests/stubs.py writes them"
 
 
 def test_a_docstring_that_is_missing_or_stale_is_written() -> None:

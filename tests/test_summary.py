@@ -196,16 +196,16 @@ def test_all_shapes_the_largest_first() -> None:
 
 
 def test_the_command_prints_the_result(train_step: Path) -> None:
-    (one,) = hlofast.find_modules(train_step.read_bytes())
-    assert one.module is not None
-    summary = one.module.summary()
+    (part,) = hlofast.find_modules(train_step.read_bytes())
+    assert part.module is not None
+    summary = part.module.summary()
     printed = hlofast_command("summary", train_step).stdout.splitlines()
     assert printed[1].split() == ["file", str(train_step)]
     assert [printed[0], *printed[2:]] == [*str(summary).splitlines(), ""]
-    (found,) = document("summary", train_step)["results"]
+    (result,) = document("summary", train_step)["results"]
     (own,) = validated("summary", summary.to_json())["results"]
-    assert {name: found[name] for name in own} == own
-    assert found["facts"]["parameter_bytes"] == {
+    assert {name: result[name] for name in own} == own
+    assert result["facts"]["parameter_bytes"] == {
         "value": 9_044_480,
         "unit": "B",
         "provenance": "exact",

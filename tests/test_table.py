@@ -108,9 +108,9 @@ def test_pickle_keeps_floats_of_which_none_is_known() -> None:
 def test_empty_and_uneven() -> None:
     assert hlofast.Table([]).to_pylist() == []
     assert len(hlofast.Table([])) == 0
-    one, two = (hlofast.Column(numpy.zeros(n)) for n in (1, 2))
+    shorter, two = (hlofast.Column(numpy.zeros(n)) for n in (1, 2))
     with pytest.raises(ValueError, match="length"):
-        hlofast.Table([("a", one), ("b", two)])
+        hlofast.Table([("a", shorter), ("b", two)])
 
 
 def test_unknown_opcodes() -> None:
@@ -167,8 +167,8 @@ def test_pandas_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
 def test_duckdb_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
     duckdb = pytest.importorskip("duckdb")
     query = "select opcode, count(*) from table_ group by 1 order by 1"
-    found = duckdb.connect().register("table_", table.to_arrow()).execute(query).fetchall()
-    assert found == sorted(
+    rows = duckdb.connect().register("table_", table.to_arrow()).execute(query).fetchall()
+    assert rows == sorted(
         (opcode, module.opcodes().count(opcode)) for opcode in set(module.opcodes())
     )
 

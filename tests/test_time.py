@@ -268,9 +268,9 @@ class TestCollectives:
             ("all-to-all", 0.875),
             ("collective-permute", 1.0),
         ):
-            found = device.collective_time(kind, 1000, 8)
-            assert found.wire_bytes == pytest.approx(1000 * share)
-            assert found.seconds == pytest.approx(1000 * share)
+            estimate = device.collective_time(kind, 1000, 8)
+            assert estimate.wire_bytes == pytest.approx(1000 * share)
+            assert estimate.seconds == pytest.approx(1000 * share)
         assert device.collective_time("all-reduce", 1000, 1).seconds == 0
 
     def test_torus_with_and_without_wraparound(self) -> None:
@@ -289,18 +289,18 @@ class TestCollectives:
         )
 
     def test_latency_is_shown_apart(self) -> None:
-        found = devices.get("v5p").collective_time("all-gather", 1e6, 8)
-        assert found.alpha_seconds == pytest.approx(4e-6)
-        assert found.seconds == pytest.approx(4e-6 + 7 / 8 * 1e6 / 180e9)
-        assert found.bytes_per_second == pytest.approx(180e9)
+        estimate = devices.get("v5p").collective_time("all-gather", 1e6, 8)
+        assert estimate.alpha_seconds == pytest.approx(4e-6)
+        assert estimate.seconds == pytest.approx(4e-6 + 7 / 8 * 1e6 / 180e9)
+        assert estimate.bytes_per_second == pytest.approx(180e9)
 
     def test_hosts_are_a_second_level(self) -> None:
         h100 = devices.get("h100")
         size = 2**28
-        found = h100.collective_time("all-reduce", size, 16, near=8)
+        estimate = h100.collective_time("all-reduce", size, 16, near=8)
         inner = 2 * 7 / 8 * size / 450e9
         outer = 2 * 1 / 2 * (size / 8) / 50e9
-        assert found.seconds == pytest.approx(inner + outer)
+        assert estimate.seconds == pytest.approx(inner + outer)
 
     @pytest.mark.parametrize(
         ("device", "kind", "microseconds"),
@@ -312,8 +312,10 @@ class TestCollectives:
         ],
     )
     def test_speed_of_light_of_two_hosts(self, device: str, kind: str, microseconds: float) -> None:
-        found = devices.get(device).collective_time(kind, 2**28, 16, near=8, model="speed-of-light")
-        assert found.seconds * 1e6 == pytest.approx(microseconds, rel=1e-3)
+        estimate = devices.get(device).collective_time(
+            kind, 2**28, 16, near=8, model="speed-of-light"
+        )
+        assert estimate.seconds * 1e6 == pytest.approx(microseconds, rel=1e-3)
 
     def test_alpa(self) -> None:
         device = toy()
@@ -335,13 +337,13 @@ class TestCollectives:
 class TestMeasurements:
     ROWS = (("all-gather", 4, 1000, 1e-3), ("all-gather", 4, 3000, 2e-3))
 
-    def check(self, found: devices.Measurements) -> None:
-        assert found.seconds("all-gather", 1000, 4) == pytest.approx(1e-3)
-        assert found.seconds("all-gather", 2000, 4) == pytest.approx(1.5e-3)
-        assert found.seconds("all-gather", 5000, 4) == pytest.approx(3e-3)
-        assert found.seconds("all-gather", 10, 4) == pytest.approx(1e-3)
-        assert found.seconds("all-gather", 1000, 8) is None
-        assert found.seconds("all-reduce", 1000, 4) is None
+    def check(self, measurements: devices.Measurements) -> None:
+        assert measurements.seconds("all-gather", 1000, 4) == pytest.approx(1e-3)
+        assert measurements.seconds("all-gather", 2000, 4) == pytest.approx(1.5e-3)
+        assert measurements.seconds("all-gather", 5000, 4) == pytest.approx(3e-3)
+        assert measurements.seconds("all-gather", 10, 4) == pytest.approx(1e-3)
+        assert measurements.seconds("all-gather", 1000, 8) is None
+        assert measurements.seconds("all-reduce", 1000, 4) is None
 
     def test_csv_and_json(self, tmp_path: Path) -> None:
         names = ("kind", "group_size", "bytes", "seconds")

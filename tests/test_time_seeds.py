@@ -12,8 +12,8 @@ pytestmark = pytest.mark.once
 
 
 def read(seeds: Seeds, number: str) -> hlofast.Module:
-    (found,) = hlofast.find_modules(seeds.path(number).read_bytes())
-    return found.module
+    (part,) = hlofast.find_modules(seeds.path(number).read_bytes())
+    return part.module
 
 
 def test_the_tpu_compilers_cycles_add_up(seeds: Seeds) -> None:

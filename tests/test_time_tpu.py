@@ -27,16 +27,16 @@ def test_three_generations_are_there() -> None:
 def test_model_and_compiler_rank_instructions_alike(measured: dict) -> None:
     assert measured["rows"] > 700
     assert measured["spearman"] > 0.95
-    for chip, found in measured["chips"].items():
-        assert found["spearman"] > 0.93, chip
+    for chip, of_chip in measured["chips"].items():
+        assert of_chip["spearman"] > 0.93, chip
 
 
 def test_errors_after_one_factor_per_chip_and_bound_are_small(measured: dict) -> None:
     assert measured["tested_rows"] > 100
     assert measured["median_error"] < 0.05
-    for chip, found in measured["chips"].items():
-        assert found["median_error"] < 0.15, chip
-        for factor in found["factors"].values():
+    for chip, of_chip in measured["chips"].items():
+        assert of_chip["median_error"] < 0.15, chip
+        for factor in of_chip["factors"].values():
             assert 0.8 < factor < 1.25, chip
 
 

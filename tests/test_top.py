@@ -39,10 +39,10 @@ def driven(
     from hlofast._report.data import Analyses, contents
     from hlofast._top.app import Top
 
-    found = Analyses(module.with_context(device=device))
+    analyses = Analyses(module.with_context(device=device))
 
     async def run() -> None:
-        app = Top(found, contents(found, None))
+        app = Top(analyses, contents(analyses, None))
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             await drive(pilot)
@@ -102,8 +102,8 @@ def test_rows_are_sorted_and_turned_round(module: hlofast.Module) -> None:
         await pilot.press("r")
         first = cells(pilot)[0]
         least = min(row["bytes_accessed"] * row["multiplicity"] for row in cost)
-        found = {r["bytes_accessed"] * r["multiplicity"] for r in cost if r["name"] == first}
-        assert found == {least}
+        sizes = {r["bytes_accessed"] * r["multiplicity"] for r in cost if r["name"] == first}
+        assert sizes == {least}
 
     driven(module, drive)
 
@@ -192,18 +192,18 @@ def test_plain_text_where_there_is_no_terminal(train_step: Path, module: hlofast
     assert done.stdout.startswith("jit_train_step")
     table = module.cost().table()
     largest = max(table, key=lambda row: row["flops"] * row["multiplicity"])
-    lines = done.stdout.split("Instructions (first 2 of ")[1].splitlines()
+    lines = done.stdout.split("Instructions (2 of ")[1].splitlines()
     assert lines[2].startswith(largest["name"])
     assert len(lines[1:4]) == 3
 
 
 def test_tables_as_json(train_step: Path, module: hlofast.Module) -> None:
-    (one,) = document("top", "--device", "tpu-v5e", train_step)["results"]
-    assert one["facts"]["step"]["value"] == module.time("tpu-v5e").step_seconds
-    rows = one["tables"]["instructions"]
+    (result,) = document("top", "--device", "tpu-v5e", train_step)["results"]
+    assert result["facts"]["step"]["value"] == module.time("tpu-v5e").step_seconds
+    rows = result["tables"]["instructions"]
     assert len(rows) == len(module)
     assert sum(row["flops"] for row in rows) == module.cost().flops
-    assert {"memory_peak", "collectives", "matmuls", "residuals"} <= one["tables"].keys()
+    assert {"memory_peak", "collectives", "matmuls", "residuals"} <= result["tables"].keys()
 
 
 def test_inputs_that_are_none(tmp_path: Path) -> None:
@@ -268,8 +268,8 @@ class TestPlainText:
         return path
 
     def test_what_is_inside_fusions_stands_beside_them(self, dump: Path) -> None:
-        (found,) = document("top", "--json", dump)["results"]
-        rows = found["tables"]["instructions"]
+        (result,) = document("top", "--json", dump)["results"]
+        rows = result["tables"]["instructions"]
         counted = {
             row["instruction"]: (row["flops"], row["fused_flops"])
             for row in rows
@@ -303,11 +303,11 @@ class TestPlainText:
         dump = FIXTURES / "sharded" / "decoder_v5e_256.txt.gz"
         text = hlofast_command("top", dump).stdout
         size = re.search(r"^instructions +([0-9,]+)\nimplied +([0-9,]+)$", text, re.M)
-        rows = re.search(r"^Instructions \(first 10 of ([0-9,]+)\)$", text, re.M)
+        rows = re.search(r"^Instructions \(10 of ([0-9,]+)\)$", text, re.M)
         assert size is not None
         assert rows is not None
         written, implied, all_of_them = (
-            int(one.replace(",", "")) for one in (*size.groups(), *rows.groups())
+            int(number.replace(",", "")) for number in (*size.groups(), *rows.groups())
         )
         assert written + implied == all_of_them
 

@@ -102,21 +102,21 @@ def both(trace: hlofast.Trace, folder: Path) -> TraceFile:
     return chrome
 
 
-def adds_up(trace: hlofast.Trace, found: TraceFile) -> None:
+def adds_up(trace: hlofast.Trace, written: TraceFile) -> None:
     """Tracks add up to the figures of the time model."""
     time = trace.time
     left_out = {row["track"]: row["left_out_seconds"] for row in trace.tracks}
 
     def shown(name: str) -> float:
         several = [name, *(f"{name} ({number})" for number in range(2, 65))]
-        tracks = [track for track in several if track in found.tracks]
+        tracks = [track for track in several if track in written.tracks]
         for track in tracks:
             # Each end of a slice is rounded to a nanosecond.
-            slices = found.on(track)
+            slices = written.on(track)
             rounded = sum(end - begin for _, begin, end, *_ in slices) if name != "program" else 0
             exact = sum(arguments["seconds"] for *_, arguments in slices) if rounded else 0
             assert rounded * 1e-9 == pytest.approx(exact, rel=1e-12, abs=1e-9 * len(slices))
-        return sum(found.seconds(track) + left_out[track] for track in tracks)
+        return sum(written.seconds(track) + left_out[track] for track in tracks)
 
     assert shown("program") == pytest.approx(time.step_seconds)
     assert shown("compute") == pytest.approx(time.compute_seconds)
@@ -138,19 +138,21 @@ def test_tracks_of_dumps_add_up(path: Path, tmp_path: Path) -> None:
     module = hlofast.load(path)
     device = "tpu-v5e" if "tpu" in path.name else "h100"
     trace = module.trace(device=device)
-    found = both(trace, tmp_path)
+    written = both(trace, tmp_path)
     assert trace.time.step_seconds > 0
-    adds_up(trace, found)
-    assert trace.peak == max(alive for _, alive in found.samples) == module.memory().timeline.max()
+    adds_up(trace, written)
+    assert (
+        trace.peak == max(alive for _, alive in written.samples) == module.memory().timeline.max()
+    )
 
 
 def test_slices_say_what_is_known_of_instructions(train_step: Path, tmp_path: Path) -> None:
     module = hlofast.load(train_step)
     trace = module.trace(device="tpu-v5e")
-    found = both(trace, tmp_path)
+    written = both(trace, tmp_path)
     cost = module.cost().columns
     seen = set()
-    for track, _, _, name, category, arguments in found.slices:
+    for track, _, _, name, category, arguments in written.slices:
         if category in ("module", "iteration", "aggregate"):
             continue
         instruction = module.computations[arguments["computation"]][name]
@@ -168,7 +170,7 @@ def test_slices_say_what_is_known_of_instructions(train_step: Path, tmp_path: Pa
             assert arguments["axes"] in track
             assert arguments["wire_bytes"] > 0
     assert {"program", "memory", "links", "exposed", "copies"} <= seen
-    (head,) = [arguments for *_, category, arguments in found.slices if category == "module"]
+    (head,) = [arguments for *_, category, arguments in written.slices if category == "module"]
     assert head["device"] == "tpu-v5e"
     assert head["mesh"] == trace.time.mesh
     assert "nothing was measured" in head["provenance"]
@@ -176,24 +178,24 @@ def test_slices_say_what_is_known_of_instructions(train_step: Path, tmp_path: Pa
 
 def test_flops_of_all_slices_are_those_of_the_cost(tmp_path: Path) -> None:
     module = hlofast.load(DUMPS / "cpu_train_step.after.txt.gz")
-    found = both(module.trace(device="h100"), tmp_path)
-    known = [arguments.get("flops", 0) for *_, arguments in found.slices]
+    written = both(module.trace(device="h100"), tmp_path)
+    known = [arguments.get("flops", 0) for *_, arguments in written.slices]
     assert sum(known) == module.cost().flops
 
 
 def test_loops_are_played_as_often_as_they_run(tmp_path: Path) -> None:
     trace = nested(3, 4).trace(device=toy())
-    found = both(trace, tmp_path)
-    adds_up(trace, found)
+    written = both(trace, tmp_path)
+    adds_up(trace, written)
     assert trace.loops.to_pylist() == [
         {"instruction": trace.time.module["loop"].row, "name": "loop", "trip_count": 4, "shown": 4},
         {"instruction": trace.time.module["w"].row, "name": "w", "trip_count": 3, "shown": 3},
     ]
-    names = [name for _, _, _, name, _, _ in found.on("memory") + found.on("compute")]
+    names = [name for _, _, _, name, _, _ in written.on("memory") + written.on("compute")]
     assert names.count("sine") == 12
     assert names.count("less") == 3 * 5
     assert names.count("less.3") == 4
-    (loop,) = [arguments for *_, name, _, arguments in found.on("program") if name == "w"]
+    (loop,) = [arguments for *_, name, _, arguments in written.on("program") if name == "w"]
     assert loop["trip_count"] == loop["iterations_shown"] == 3
 
 
@@ -202,58 +204,58 @@ def test_loops_are_played_as_often_as_they_run(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_one_slice_per_track(outer: int, inner: int, tmp_path: Path) -> None:
     trace = nested(outer, inner).trace(device=toy())
-    found = both(trace, tmp_path)
-    adds_up(trace, found)
-    assert len(found.slices) < 110_000
+    written = both(trace, tmp_path)
+    adds_up(trace, written)
+    assert len(written.slices) < 110_000
     rest = [row for row in trace.loops if row["shown"] < row["trip_count"]]
     assert bool(rest) == (outer * inner > 10**4)
     for row in rest:
         more = row["trip_count"] - row["shown"]
         assert any(
             name == f"{row['name']}, {more} more iterations" and arguments["executions"] == more
-            for _, _, _, name, _, arguments in found.on("program")
+            for _, _, _, name, _, arguments in written.on("program")
         )
 
 
 def test_iterations_may_be_chosen(tmp_path: Path) -> None:
     module = nested(20, 10)
     trace = module.trace(device=toy(), iterations=2)
-    found = both(trace, tmp_path)
-    adds_up(trace, found)
+    written = both(trace, tmp_path)
+    adds_up(trace, written)
     assert [row["shown"] for row in trace.loops] == [2, 2]
     # Of each loop two iterations, and the rest as one; the inner one runs twice.
-    sines = [1 for _, _, _, name, _, _ in found.slices if name == "sine"]
+    sines = [1 for _, _, _, name, _, _ in written.slices if name == "sine"]
     assert len(sines) == 4
-    assert len(both(module.trace(device=toy()), tmp_path).slices) > len(found.slices)
+    assert len(both(module.trace(device=toy()), tmp_path).slices) > len(written.slices)
 
 
 def test_a_loop_of_unknown_trip_count_counts_once(tmp_path: Path) -> None:
     text = LOOP.replace(', backend_config={"known_trip_count":{"n":"10"}}', "")
     trace = hlofast.loads(text).trace(device=toy())
-    found = both(trace, tmp_path)
-    adds_up(trace, found)
-    (loop,) = [arguments for *_, name, _, arguments in found.on("program") if name == "w"]
+    written = both(trace, tmp_path)
+    adds_up(trace, written)
+    (loop,) = [arguments for *_, name, _, arguments in written.on("program") if name == "w"]
     assert loop["trip_count"] == "unknown, counted once"
     assert trace.loops.row(0)["trip_count"] is None
 
 
 def test_waiting_and_links(tmp_path: Path) -> None:
     trace = hlofast.loads(OVERLAPPED).trace(device=toy(), mesh="x=4")
-    found = both(trace, tmp_path)
-    adds_up(trace, found)
-    ((_, begin, end, name, category, arguments),) = found.on("links, x")
+    written = both(trace, tmp_path)
+    adds_up(trace, written)
+    ((_, begin, end, name, category, arguments),) = written.on("links, x")
     assert (begin, end, name, category) == (0, 12_000_000, "s", "all-gather-start")
     assert arguments["wire_bytes"] == 12000
     assert arguments["bytes"] == 16000
-    ((_, begin, end, name, _, _),) = found.on("exposed, x")
+    ((_, begin, end, name, _, _),) = written.on("exposed, x")
     assert (begin, end, name) == (8_000, 12_000_000, "d")
 
 
 def test_what_shares_links_is_on_tracks_of_its_own(tmp_path: Path) -> None:
     trace = hlofast.loads(CROSSING).trace(device=toy(), mesh="x=4")
-    found = both(trace, tmp_path)
-    adds_up(trace, found)
-    assert {"links, x", "links, x (2)"} <= set(found.tracks)
+    written = both(trace, tmp_path)
+    adds_up(trace, written)
+    assert {"links, x", "links, x (2)"} <= set(written.tracks)
     few = hlofast.loads(CROSSING).trace(device=toy(), mesh="x=4", iterations=1)
     adds_up(few, both(few, tmp_path))
 
@@ -262,15 +264,15 @@ def test_short_slices_may_be_left_out(tmp_path: Path) -> None:
     module = hlofast.load(DUMPS / "tpu_train_step_named.after.txt.gz")
     whole = module.trace(device="tpu-v5e")
     trace = module.trace(device="tpu-v5e", min_duration=1e-6)
-    found = both(trace, tmp_path)
-    adds_up(trace, found)
+    written = both(trace, tmp_path)
+    adds_up(trace, written)
     assert all(
         arguments["seconds"] >= 1e-6 or category in ("module", "aggregate")
-        for *_, category, arguments in found.slices
+        for *_, category, arguments in written.slices
     )
     left_out = sum(row["left_out"] for row in trace.tracks)
     assert left_out > 0
-    slices = [sum(row["slices"] for row in one.tracks) for one in (whole, trace)]
+    slices = [sum(row["slices"] for row in own.tracks) for own in (whole, trace)]
     assert slices[0] == slices[1] + left_out
 
 
@@ -288,11 +290,11 @@ def test_calls_of_calls_do_not_grow_without_bound(tmp_path: Path) -> None:
         "  ROOT %r = f32[8]{0} call(%p), to_apply=%c20\n}\n"
     )
     trace = hlofast.loads(text).trace(device=toy())
-    found = both(trace, tmp_path)
-    adds_up(trace, found)
+    written = both(trace, tmp_path)
+    adds_up(trace, written)
     assert trace.not_played > 0
-    assert any(name.endswith(", as a whole") for _, _, _, name, _, _ in found.slices)
-    assert len(found.slices) < 200_000
+    assert any(name.endswith(", as a whole") for _, _, _, name, _, _ in written.slices)
+    assert len(written.slices) < 200_000
     # 2^59 times 64 ns are more than a trace may last.
     with pytest.raises(ValueError, match="longer than a trace can hold"):
         hlofast.loads(text.replace("%p), to_apply=%c20\n}\n", "%p), to_apply=%c59\n}\n")).trace(
@@ -303,11 +305,11 @@ def test_calls_of_calls_do_not_grow_without_bound(tmp_path: Path) -> None:
 def test_unknown_figures_leave_an_empty_timeline_that_says_so(tmp_path: Path) -> None:
     module = hlofast.loads(LOOP)
     trace = module.trace(device=toy(hbm_bandwidth=None))
-    found = both(trace, tmp_path)
-    (head,) = [arguments for *_, category, arguments in found.slices if category == "module"]
+    written = both(trace, tmp_path)
+    (head,) = [arguments for *_, category, arguments in written.slices if category == "module"]
     assert head["unknown_figures"] == ", ".join(trace.time.unknown) != ""
-    assert found.on("memory") == []
-    assert max(alive for _, alive in found.samples) == module.memory().live_peak
+    assert written.on("memory") == []
+    assert max(alive for _, alive in written.samples) == module.memory().live_peak
 
 
 def test_bytes_alive_that_cannot_be_counted_are_called_unknown(tmp_path: Path) -> None:
@@ -316,10 +318,10 @@ def test_bytes_alive_that_cannot_be_counted_are_called_unknown(tmp_path: Path) -
     trace = hlofast.loads(text).trace(device=toy())
     assert trace.peak is None
     assert trace.live_bytes_unknown == "the sizes add up to more than 64 bits hold"
-    found = both(trace, tmp_path)
-    (head,) = [arguments for *_, category, arguments in found.slices if category == "module"]
+    written = both(trace, tmp_path)
+    (head,) = [arguments for *_, category, arguments in written.slices if category == "module"]
     assert head["live_bytes"] == f"unknown: {trace.live_bytes_unknown}"
-    assert found.samples == []
+    assert written.samples == []
 
 
 HOSTILE = [
@@ -340,8 +342,8 @@ def test_hostile_names_are_data(name: str, tmp_path: Path) -> None:
         f'negate(p), metadata={{op_name="{escaped}" source_file="{escaped}" source_line=3}}\n}}\n'
     )
     module = hlofast.loads(text)
-    found = both(module.trace(device=toy()), tmp_path)
-    (arguments,) = [arguments for *_, told, _, arguments in found.slices if told == "n"]
+    written = both(module.trace(device=toy()), tmp_path)
+    (arguments,) = [arguments for *_, told, _, arguments in written.slices if told == "n"]
     assert arguments["op_name"] == name
     assert arguments["source"] == f"{module['n'].source.file}:3"
 
@@ -351,8 +353,8 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
         b"HloModule m\n\nENTRY e {\n  p = f32[1000]{0} parameter(0)\n  ROOT n = f32[1000]{0} "
         b'negate(p), metadata={op_name="\xff\xfe\xc3" source_file="\x80"}\n}\n'
     )
-    found = both(hlofast.loads(text).trace(device=toy()), tmp_path)
-    (arguments,) = [arguments for *_, name, _, arguments in found.slices if name == "n"]
+    written = both(hlofast.loads(text).trace(device=toy()), tmp_path)
+    (arguments,) = [arguments for *_, name, _, arguments in written.slices if name == "n"]
     assert "\ufffd" in arguments["op_name"]
 
 
@@ -417,7 +419,7 @@ class TestFiles:
         with pytest.raises(KeyboardInterrupt):
             trace.write(path)
         assert path.read_text() == "old"
-        assert [found.name for found in tmp_path.iterdir()] == ["a.json"]
+        assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
     def test_what_the_receiver_raises_comes_out(self) -> None:
         trace = hlofast.loads(OVERLAPPED).trace(device=toy())
@@ -471,9 +473,9 @@ class TestCommand:
         assert (values["device"], values["not_played"]) == ("tpu-v5e", 0)
         memory = hlofast.load(train_step).memory()
         assert values["live_peak"] == memory.live_peak
-        found = read(path)
+        written = read(path)
         tracks = module["tables"]["tracks"]
-        assert [row["track"] for row in tracks] == found.tracks
+        assert [row["track"] for row in tracks] == written.tracks
         seconds = {row["track"]: row["seconds"] for row in tracks}
         assert seconds["program"] == pytest.approx(values["step_seconds"])
         assert codes(module) >= {"left-out", "compiler-scale", "iterations"}
@@ -539,4 +541,4 @@ class TestCommand:
         path = tmp_path / "step.json"
         arguments = ("trace", "--device", "v5e", train_step, "-o", path, "--json")
         assert json.loads(hlofast_command(*arguments).stdout)["schema"] == "hlofast.trace"
-        assert [found.name for found in tmp_path.iterdir()] == ["step.json"]
+        assert [path.name for path in tmp_path.iterdir()] == ["step.json"]

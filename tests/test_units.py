@@ -67,7 +67,7 @@ def test_python_takes_texts(train_step: Path) -> None:
 def test_options_say_what_they_take(
     options: tuple[str, ...], example: str, train_step: Path
 ) -> None:
-    done = hlofast_command(*(str(train_step) if one == "FILE" else one for one in options))
+    done = hlofast_command(*(str(train_step) if word == "FILE" else word for word in options))
     assert done.returncode == 2
     assert f"such as {example}" in done.stderr
 

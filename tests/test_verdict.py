@@ -26,7 +26,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
 
     def ran(*arguments: object) -> tuple[int, str, str]:
         try:
-            code = main([str(one) for one in arguments])
+            code = main([str(argument) for argument in arguments])
         except SystemExit as exit_:
             code = int(str(exit_.code))
         return code, *capsys.readouterr()
@@ -45,8 +45,8 @@ def document(run: Any, *arguments: object, code: int = 0) -> Any:
 def test_the_figures_are_those_of_the_analyses(train_step: Path, run: Any) -> None:
     module = hlofast.load(train_step, device="tpu-v5e")
     time, memory = module.time(), module.memory()
-    (found,) = document(run, train_step, *DEVICE)["results"]
-    shown = figures(found)
+    (result,) = document(run, train_step, *DEVICE)["results"]
+    shown = figures(result)
     assert shown["step"] == time.step_seconds
     assert shown["mfu"] == time.mfu
     assert shown["bound"] == time.bound
@@ -55,8 +55,8 @@ def test_the_figures_are_those_of_the_analyses(train_step: Path, run: Any) -> No
     assert all(axes in shown["exposed_axes"] for axes in time.exposed)
     assert shown["hbm_share"] == pytest.approx(memory.xla_peak / shown["hbm"])
     assert shown["flops"] == module.cost().flops
-    assert [row["code"] for row in found["tables"]["findings"]][: len(module.lint())] == [
-        one.code for one in module.lint()
+    assert [row["code"] for row in result["tables"]["findings"]][: len(module.lint())] == [
+        finding.code for finding in module.lint()
     ]
 
 
@@ -80,18 +80,18 @@ def test_unknown_figures_say_what_gives_them(train_step: Path, run: Any) -> None
     _, out, _ = run(train_step)
     assert "step time              unknown" in out
     assert "unknown: step time, MFU, exposed communication; no device given, use --device" in out
-    (found,) = document(run, train_step)["results"]
-    assert found["facts"]["mfu"] == {"value": None, "unit": None, "provenance": "unknown"}
+    (result,) = document(run, train_step)["results"]
+    assert result["facts"]["mfu"] == {"value": None, "unit": None, "provenance": "unknown"}
 
 
 def test_what_is_known_of_the_run_is_in_the_commands(train_step: Path, run: Any) -> None:
     told = (*DEVICE, "--hbm", "16MiB", "--step-time", "1ms")
-    (found,) = document(run, train_step, *told)["results"]
-    shown = figures(found)
+    (result,) = document(run, train_step, *told)["results"]
+    shown = figures(result)
     assert shown["hbm"] == 16 << 20
     assert shown["hbm_share"] > 1
     assert shown["measured_step"] == 0.001
-    rows = found["tables"]["commands"] + found["tables"]["findings"]
+    rows = result["tables"]["commands"] + result["tables"]["findings"]
     for row in rows:
         assert all(word in shlex.split(row["command"]) for word in told)
 
@@ -107,20 +107,20 @@ def test_every_command_that_is_named_works(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a step.txt"
     path.write_bytes(train_step.read_bytes())
-    (found,) = document(run, path, *options)["results"]
-    for row in found["tables"]["commands"] + found["tables"]["findings"]:
+    (result,) = document(run, path, *options)["results"]
+    for row in result["tables"]["commands"] + result["tables"]["findings"]:
         words = shlex.split(row["command"].replace("NAME", "tpu-v5e"))
         assert words[0] == "hlofast"
         assert run(*words[1:])[0] == 0, words
 
 
 def test_a_finding_alone(train_step: Path, run: Any) -> None:
-    (found,) = document(run, FOLDER)["results"][1:]
-    first = found["tables"]["findings"][0]
+    (result,) = document(run, FOLDER)["results"][1:]
+    first = result["tables"]["findings"][0]
     code, out, _ = run(*shlex.split(first["command"])[1:])
     assert code == 0
     assert first["found"] in out
-    others = {row["code"] for row in found["tables"]["findings"]} - {first["code"]}
+    others = {row["code"] for row in result["tables"]["findings"]} - {first["code"]}
     assert others
     assert not any(f"{other}:" in out for other in others)
 
@@ -167,10 +167,10 @@ def test_a_text_of_several_modules_takes_the_largest(tmp_path: Path, run: Any) -
 
 def test_a_trainer_config_points_to_its_verb(run: Any) -> None:
     path = FIXTURES / "configs" / "decoder_70b.txt"
-    (found,) = document(run, path)["results"]
-    assert figures(found)["kind"] == "trainer config"
-    assert figures(found)["mesh_rules"] == 6
-    commands = [row["command"] for row in found["tables"]["commands"]]
+    (result,) = document(run, path)["results"]
+    assert figures(result)["kind"] == "trainer config"
+    assert figures(result)["mesh_rules"] == 6
+    commands = [row["command"] for row in result["tables"]["commands"]]
     assert f"hlofast config {path}" in commands
 
 
@@ -228,7 +228,7 @@ def test_an_empty_folder_says_how_to_dump(tmp_path: Path, run: Any) -> None:
 def test_what_may_have_been_meant(
     train_step: Path, run: Any, arguments: tuple[str, ...], said: str
 ) -> None:
-    code, _, err = run(*(train_step if one == "FILE" else one for one in arguments))
+    code, _, err = run(*(train_step if word == "FILE" else word for word in arguments))
     assert code in (2, 3)
     assert said in err
 

@@ -82,9 +82,9 @@ def test_pickles_keep_how_and_where_it_was_read() -> None:
     text = (
         "a log\n" + broken + "\n\nHloModule last\n\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n"
     )
-    found = hlofast.find_modules(text, path="log.txt", on_error="collect")
-    assert [one.module is not None for one in found] == [True, True]
-    first, last = (one.module for one in found)
+    parts = hlofast.find_modules(text, path="log.txt", on_error="collect")
+    assert [part.module is not None for part in parts] == [True, True]
+    first, last = (part.module for part in parts)
     assert first is not None
     assert last is not None
     for module in (first, last):
@@ -109,9 +109,9 @@ def test_pickles_keep_places_behind_log_prefixes() -> None:
     again = pickle.loads(pickle.dumps(module))
     assert again["zero"].text_line == module["zero"].text_line
     faults = []
-    for one in (module, again):
+    for each in (module, again):
         with pytest.raises(hlofast.ParseError) as caught:
-            one.header["is_scheduled"]
+            each.header["is_scheduled"]
         faults.append((caught.value.line, caught.value.column, caught.value.offset))
     assert faults[0] == faults[1]
 

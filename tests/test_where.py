@@ -20,10 +20,10 @@ def rows(module: hlofast.Module, condition) -> list[int]:
 
 
 def test_no_condition_gives_every_row(module: hlofast.Module) -> None:
-    found = module.where()
-    assert isinstance(found, numpy.ndarray)
-    assert found.dtype == numpy.uint32
-    assert found.tolist() == list(range(len(module)))
+    selected = module.where()
+    assert isinstance(selected, numpy.ndarray)
+    assert selected.dtype == numpy.uint32
+    assert selected.tolist() == list(range(len(module)))
 
 
 def test_opcodes_and_computations(module: hlofast.Module) -> None:
@@ -90,8 +90,8 @@ def test_shapes(module: hlofast.Module) -> None:
     assert module.where(shape=shape).tolist() == rows(module, lambda i: i.shape == shape) != []
     assert module.where(shape=str(shape)).tolist() == module.where(shape=shape).tolist()
     bare = str(shape).partition("{")[0]
-    found = module.where(shape=bare)
-    assert found.tolist() == rows(module, lambda i: str(i.shape).partition("{")[0] == bare)
+    selected = module.where(shape=bare)
+    assert selected.tolist() == rows(module, lambda i: str(i.shape).partition("{")[0] == bare)
     assert module.where(element_type="s32").tolist() == rows(
         module, lambda i: i.shape.element_type == "s32"
     )
@@ -103,18 +103,18 @@ def test_bytes_and_flags(module: hlofast.Module) -> None:
     sizes = module.columns.shape_bytes
     middle = int(numpy.median(sizes))
     assert module.where(min_bytes=middle).tolist() == numpy.flatnonzero(sizes >= middle).tolist()
-    found = module.where(min_bytes=1, max_bytes=middle)
-    assert found.tolist() == numpy.flatnonzero((sizes >= 1) & (sizes <= middle)).tolist()
+    selected = module.where(min_bytes=1, max_bytes=middle)
+    assert selected.tolist() == numpy.flatnonzero((sizes >= 1) & (sizes <= middle)).tolist()
     assert module.where(is_root=True).tolist() == rows(module, lambda i: i.is_root)
     assert module.where(is_implicit=False).tolist() == rows(module, lambda i: not i.is_implicit)
 
 
 def test_all_conditions_must_hold(module: hlofast.Module) -> None:
-    found = module.where(opcode="parameter", computation=module.entry, min_bytes=100)
-    assert found.tolist() == rows(
+    selected = module.where(opcode="parameter", computation=module.entry, min_bytes=100)
+    assert selected.tolist() == rows(
         module,
         lambda i: (
             i.opcode == "parameter" and i.computation == module.entry and i.shape.bytes >= 100
         ),
     )
-    assert len(found) > 0
+    assert len(selected) > 0

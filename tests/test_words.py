@@ -48,9 +48,9 @@ def prose_of_rust(path: Path) -> Iterator[tuple[int, str]]:
     block: list[str] = []
     start = 0
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        if found := re.match(r"\s*//[/!]?(.*)", line):
+        if match := re.match(r"\s*//[/!]?(.*)", line):
             start = start if block else number
-            block.append(found[1].strip())
+            block.append(match[1].strip())
             continue
         if block:
             yield start, " ".join(block)

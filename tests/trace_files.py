@@ -27,7 +27,7 @@ class TraceFile:
         return total
 
     def on(self, track: str) -> list[tuple[str, int, int, str, str, dict[str, Any]]]:
-        return [found for found in self.slices if found[0] == track]
+        return [piece for piece in self.slices if piece[0] == track]
 
 
 def read(path: Path) -> TraceFile:
@@ -35,12 +35,12 @@ def read(path: Path) -> TraceFile:
     data = path.read_bytes()
     if path.name.endswith(".gz"):
         data = gzip.decompress(data)
-    found = read_pftrace(data) if ".pftrace" in path.name else read_json(data)
-    for track in found.tracks:
-        check_nesting([(begin, end) for _, begin, end, *_ in found.on(track)])
-    moments = [moment for moment, _ in found.samples]
+    trace = read_pftrace(data) if ".pftrace" in path.name else read_json(data)
+    for track in trace.tracks:
+        check_nesting([(begin, end) for _, begin, end, *_ in trace.on(track)])
+    moments = [moment for moment, _ in trace.samples]
     assert moments == sorted(moments)
-    return found
+    return trace
 
 
 def check_nesting(slices: list[tuple[int, int]]) -> None:
@@ -123,18 +123,18 @@ def read_pftrace(data: bytes) -> TraceFile:
         needed = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
         assert packet.sequence_flags == (needed if number else cleared)
         if packet.HasField("track_descriptor"):
-            found = packet.track_descriptor
-            if found.HasField("process"):
-                process = found.uuid
+            descriptor = packet.track_descriptor
+            if descriptor.HasField("process"):
+                process = descriptor.uuid
                 continue
-            assert found.parent_uuid == process
-            assert found.uuid not in tracks
-            tracks[found.uuid] = found.name
-            if found.HasField("counter"):
-                counters.add(found.uuid)
-                assert found.counter.unit == found.counter.UNIT_SIZE_BYTES
+            assert descriptor.parent_uuid == process
+            assert descriptor.uuid not in tracks
+            tracks[descriptor.uuid] = descriptor.name
+            if descriptor.HasField("counter"):
+                counters.add(descriptor.uuid)
+                assert descriptor.counter.unit == descriptor.counter.UNIT_SIZE_BYTES
             else:
-                trace.tracks.append(found.name)
+                trace.tracks.append(descriptor.name)
             continue
         for kind in (
             "event_categories",

@@ -268,14 +268,14 @@ class Collectives(Result, Table):
         Columns: `instruction`, `name`, `groups` and `reason`; one row per collective.
         """
         columns = [self.values(name) for name in ("instruction", "name", "groups")]
-        found: dict[int, tuple[str, str | None, str]] = {}
+        mismatched: dict[int, tuple[str, str | None, str]] = {}
         for row, name, groups, reason in zip(*columns, self._data.mismatches(), strict=True):
             if reason:
-                found.setdefault(row, (name, groups, reason))
-        texts = [list(column) for column in zip(*found.values(), strict=True)] or [[], [], []]
+                mismatched.setdefault(row, (name, groups, reason))
+        texts = [list(column) for column in zip(*mismatched.values(), strict=True)] or [[], [], []]
         fields = (self.field("name"), self.field("groups"), _REASON)
         return Table.of(
-            [(self.field("instruction"), list(found)), *zip(fields, texts, strict=True)]
+            [(self.field("instruction"), list(mismatched)), *zip(fields, texts, strict=True)]
         )
 
     @property
@@ -295,12 +295,12 @@ class Collectives(Result, Table):
         if name == "source":
             table = with_source(self)
         grouped = Table.by(table, name, totals=totals)
-        found: dict[object, set[int]] = {}
+        groups: dict[object, set[int]] = {}
         keys = table.values(name)
         for key, row in zip(keys, self.values("instruction"), strict=True):
-            found.setdefault(key, set()).add(row)
+            groups.setdefault(key, set()).add(row)
         columns = grouped._described_by_name()
-        counts = Table.of([(_COLLECTIVES, [len(rows) for rows in found.values()])])
+        counts = Table.of([(_COLLECTIVES, [len(rows) for rows in groups.values()])])
         columns["rows"] = (_COLLECTIVES, counts._columns[_COLLECTIVES.name])
         return Table(columns.values())
 
@@ -377,8 +377,8 @@ class Collectives(Result, Table):
             costs[key] += row["multiplicity"] * cost
         columns = (
             [axes or None for axes in costs],
-            [len(found) for found in rows.values()],
-            [len(found) for found in unpriced.values()],
+            [len(members) for members in rows.values()],
+            [len(members) for members in unpriced.values()],
             list(costs.values()),
         )
         return Table.of(zip(self._cost_fields, columns, strict=True))

@@ -199,9 +199,9 @@ class HostComparison(Result):
     def sections(self) -> tuple[Section, ...]:
         """Programs that differ between hosts, by program and fingerprint."""
         rows = []
-        for program, fingerprint, found in self._groups():
-            hosts = sorted({row["host"] or "(none)" for row in found})
-            rows.append((program, fingerprint, len(hosts), ", ".join(hosts), found[0]["file"]))
+        for program, fingerprint, files in self._groups():
+            hosts = sorted({row["host"] or "(none)" for row in files})
+            rows.append((program, fingerprint, len(hosts), ", ".join(hosts), files[0]["file"]))
         title = "Programs that differ between hosts"
         return (Section("variants", title, of_rows(_VARIANTS, rows)),)
 
@@ -209,8 +209,8 @@ class HostComparison(Result):
         """The variants, and the file of every host."""
         rows = [
             (fingerprint, row["host"], row["file"])
-            for _, fingerprint, found in self._groups()
-            for row in found
+            for _, fingerprint, files in self._groups()
+            for row in files
         ]
         return (*self.sections(), Section("files", "Files of the variants", of_rows(_FILES, rows)))
 
@@ -226,12 +226,14 @@ class Folders:
         sides: list[list[Program]] = []
         for path, faults in zip(paths, self.faults, strict=True):
             try:
-                found, refused = listed(path)
+                programs, refused = listed(path)
             except OSError as error:
                 faults.append((path, error))
-                found, refused = [], []
+                programs, refused = [], []
             faults += [(name, OSError(reason)) for name, reason in refused]
-            sides.append([one for one in found if module is None or one.answers_to(module)])
+            sides.append(
+                [program for program in programs if module is None or program.answers_to(module)]
+            )
         before, after = sides
         self.pairs, *self.unmatched = paired(before, after)
 
@@ -251,13 +253,13 @@ def paired_by_name(
     if len(before) == len(after) == 1:
         return [(before[0], after[0])], [], []
     named: dict[str, list[_Side]] = {}
-    for found in after:
-        named.setdefault(name(found), []).append(found)
+    for item in after:
+        named.setdefault(name(item), []).append(item)
     pairs, rest = [], []
-    for found in before:
-        others = named.get(name(found))
+    for item in before:
+        others = named.get(name(item))
         if others:
-            pairs.append((found, others.pop(0)))
+            pairs.append((item, others.pop(0)))
         else:
-            rest.append(found)
-    return pairs, rest, [found for others in named.values() for found in others]
+            rest.append(item)
+    return pairs, rest, [item for others in named.values() for item in others]

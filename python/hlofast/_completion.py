@@ -57,15 +57,15 @@ def _names(verb: Verb) -> str:
 
 def _cases(verbs: Iterable[Verb], line: str) -> list[str]:
     """Branches for options with choices, and for first arguments that are words."""
-    found: dict[str, str] = {}
+    branches: dict[str, str] = {}
     for verb in verbs:
         for option in verb.options:
             for name in option.names if option.choices else ():
-                found[f"{verb.name} {name}"] = " ".join(option.choices)
+                branches[f"{verb.name} {name}"] = " ".join(option.choices)
         if verb.words:
-            found[f"{verb.name} {verb.name}"] = " ".join(verb.words)
+            branches[f"{verb.name} {verb.name}"] = " ".join(verb.words)
     return [
-        f'    "{key}") {line.replace("WORDS", words)}; return ;;' for key, words in found.items()
+        f'    "{key}") {line.replace("WORDS", words)}; return ;;' for key, words in branches.items()
     ]
 
 

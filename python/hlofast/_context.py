@@ -245,11 +245,11 @@ def resolved(module: Module) -> Context:
 
         chip, file = beside.chip
         try:
-            found = devices.get(chip)
+            chip_device = devices.get(chip)
         except devices.UnknownDeviceError:
             return Context._of(values, sources, chip)
-        if backend_misfit(module, found) is None:
-            values["device"], sources["device"] = found, file
+        if backend_misfit(module, chip_device) is None:
+            values["device"], sources["device"] = chip_device, file
     return Context._of(values, sources)
 
 
@@ -258,13 +258,13 @@ class _Beside:
 
     def __init__(self, path: str | None) -> None:
         self._path = path
-        self._found: tuple[tuple[str, str] | None, str | None] | None = None
+        self._facts: tuple[tuple[str, str] | None, str | None] | None = None
 
     def _neighbours(self) -> tuple[tuple[str, str] | None, str | None]:
-        if self._found is None:
+        if self._facts is None:
             is_local = self._path is not None and "://" not in self._path
-            self._found = _core._neighbours(self._path) if is_local and self._path else (None, None)
-        return self._found
+            self._facts = _core._neighbours(self._path) if is_local and self._path else (None, None)
+        return self._facts
 
     @property
     def chip(self) -> tuple[str, str] | None:
@@ -365,16 +365,16 @@ def device_for(module: Module, device: str | Device | None) -> Device | None:
         return module.context.device
     from hlofast import devices
 
-    found = devices.get(device)
-    refuse_backend(module, found)
-    return found
+    known = devices.get(device)
+    refuse_backend(module, known)
+    return known
 
 
 def required_device(module: Module, device: str | Device | None) -> Device:
     """Returns the device for analyses; raises `ContextError` if it is unknown."""
-    found = device_for(module, device)
-    if found is not None:
-        return found
+    known = device_for(module, device)
+    if known is not None:
+        return known
     chip = module.context._unknown_chip
     reason = (
         "the dump folder does not name one"

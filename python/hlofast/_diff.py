@@ -280,8 +280,8 @@ class Diff(Result):
         """All changes, with the names of instructions."""
         table = with_source(self.changes)
         names = zip(table.values("name_after"), table.values("name_before"), strict=True)
-        found = Table.of([(_NAME, [after or before for after, before in names])])
-        columns = found._described() + table._described()
+        named = Table.of([(_NAME, [after or before for after, before in names])])
+        columns = named._described() + table._described()
         return Table(own for own in columns if own[0].kind != "instruction")
 
     def by(self, key: str, *, depth: int = 3) -> Table:
@@ -375,8 +375,8 @@ def _sum(table: Table, column: str) -> int | None:
 def _cost_columns(table: Table) -> dict[str, list[str]]:
     """Source columns of each sum."""
     bytes_ = [name for name in table.columns if name.endswith(("bytes_read", "bytes_written"))]
-    found = ["bytes_accessed"] if "bytes_accessed" in table.columns else bytes_
-    return {"flops": ["flops"], "transcendentals": ["transcendentals"], "bytes_accessed": found}
+    accessed = ["bytes_accessed"] if "bytes_accessed" in table.columns else bytes_
+    return {"flops": ["flops"], "transcendentals": ["transcendentals"], "bytes_accessed": accessed}
 
 
 def _rows_by(
@@ -443,9 +443,9 @@ def diff(
     told = told_in(before)
     if mesh is None and told is not None:
         mesh = told.mesh
-    found = None if mesh is None else mesh_for(before, mesh)
-    if found is not None:
-        mesh_for(after, found)
+    known_mesh = None if mesh is None else mesh_for(before, mesh)
+    if known_mesh is not None:
+        mesh_for(after, known_mesh)
     rules = rules_for(before, rules)
     read = None if rules is None else read_rules(rules)
-    return Diff(before, after, (layouts, backend_config, schedule), found, read)
+    return Diff(before, after, (layouts, backend_config, schedule), known_mesh, read)

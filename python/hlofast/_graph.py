@@ -100,21 +100,21 @@ class Graph(Result):
     @property
     def nodes(self) -> Table:
         """One row per node, in the order of the text."""
-        found = [self.module[row] for row in self._nodes]
+        instructions = [self.module[row] for row in self._nodes]
         rows = [
             (
-                one.row,
-                plain(one.name),
-                plain(one.opcode_text),
-                plain(_shape(one)),
-                plain(_sharding(one)) or None,
-                plain(one.computation.name),
-                plain("/".join(self.namespace(one))),
-                plain(_op_name(one)) or None,
-                plain(_source(one)) or None,
+                instruction.row,
+                plain(instruction.name),
+                plain(instruction.opcode_text),
+                plain(_shape(instruction)),
+                plain(_sharding(instruction)) or None,
+                plain(instruction.computation.name),
+                plain("/".join(self.namespace(instruction))),
+                plain(_op_name(instruction)) or None,
+                plain(_source(instruction)) or None,
                 distance,
             )
-            for one, distance in zip(found, self._nodes.values(), strict=True)
+            for instruction, distance in zip(instructions, self._nodes.values(), strict=True)
         ]
         return of_rows(_NODES, rows)
 
@@ -288,7 +288,7 @@ def _steps(caller: Instruction, called: Computation) -> tuple[str, ...]:
         return (plain(caller.name),)
     for index, (role, computation) in enumerate(calls):
         if computation == called:
-            several = sum(one == role for one, _ in calls) > 1
+            several = sum(called_role == role for called_role, _ in calls) > 1
             return (plain(caller.name), f"{role} {index}" if several else role)
     return (plain(caller.name),)
 

@@ -140,7 +140,7 @@ def model_explorer(graph: Graph) -> dict[str, Any]:
                 inner = "/".join(_part(name) for name in graph.namespace(called.root))
                 told = {"caller": row["name"], "opcode": row["opcode"], "shape": row["shape"]}
                 groups[inner] = told
-    found: dict[str, Any] = {"id": graph.name, "nodes": nodes}
+    converted: dict[str, Any] = {"id": graph.name, "nodes": nodes}
     if groups:
-        found["groupNodeAttributes"] = groups
-    return {"label": plain(graph.module.name), "graphs": [found]}
+        converted["groupNodeAttributes"] = groups
+    return {"label": plain(graph.module.name), "graphs": [converted]}

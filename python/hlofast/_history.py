@@ -216,16 +216,18 @@ def history(
 
 def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Program:
     """The program that `module` names; see `history`."""
-    found = programs(folder)
-    matching = [one for one in found if module is None or one.answers_to(module)]
+    candidates = programs(folder)
+    matching = [program for program in candidates if module is None or program.answers_to(module)]
     if len(matching) > 1:
         # If only one program has dumps between passes, it is the one meant.
-        with_passes = [one for one in matching if any(file.step is not None for file in one.files)]
+        with_passes = [
+            program for program in matching if any(file.step is not None for file in program.files)
+        ]
         matching = with_passes if len(with_passes) == 1 else matching
     if len(matching) == 1:
         return matching[0]
     named = f"no module {module!r}" if not matching else "several modules match"
-    if not found:
+    if not candidates:
         raise ValueError(f"{folder}: no modules")
-    listed = names([one.key for one in matching or found], most=20)
+    listed = names([program.key for program in matching or candidates], most=20)
     raise ValueError(f"{folder}: {named}: {listed}")

@@ -54,17 +54,19 @@ def _module_of(stage: Any) -> Module:
 
 def _mesh_of(stage: Any, module: Module) -> Mesh | None:
     """The largest mesh in a compiled function's shardings, if it fits the module's devices."""
-    found: Mesh | None = None
+    largest: Mesh | None = None
     for name in ("input_shardings", "output_shardings"):
         try:
             shardings = getattr(stage, name, None)
         except Exception:  # Backends without shardings raise various errors.
             continue
         for mesh in _meshes(shardings, _DEEPEST):
-            if found is None or mesh.device_count > found.device_count:
-                found = mesh
-    is_fitting = found is not None and found.device_count > 1 and misfit(module, found) is None
-    return found if is_fitting else None
+            if largest is None or mesh.device_count > largest.device_count:
+                largest = mesh
+    is_fitting = (
+        largest is not None and largest.device_count > 1 and misfit(module, largest) is None
+    )
+    return largest if is_fitting else None
 
 
 def _meshes(tree: Any, depth: int) -> Iterator[Mesh]:
@@ -83,7 +85,7 @@ def _meshes(tree: Any, depth: int) -> Iterator[Mesh]:
 
 def _only(text: str) -> Module:
     """The first module of `text`; a program may hold one per partition."""
-    found = find_modules(text)
-    if len(found) < 2 or found[0].module is None:
+    modules = find_modules(text)
+    if len(modules) < 2 or modules[0].module is None:
         return loads(text)
-    return found[0].module
+    return modules[0].module

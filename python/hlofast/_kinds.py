@@ -125,7 +125,7 @@ def by_size(programs: Sequence[Program]) -> list[Program]:
 
     Remote files keep their order: each size would take a request.
     """
-    return sorted(programs, key=lambda one: -(_size(one.files[0].path) or 0))
+    return sorted(programs, key=lambda program: -(_size(program.files[0].path) or 0))
 
 
 def _size(path: str) -> int | None:

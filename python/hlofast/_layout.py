@@ -28,23 +28,23 @@ _FIGURES = ("seconds", "bytes", "flops")
 
 def roles(fields: Sequence[Field], figure: str | None = None) -> list[str]:
     """Returns the role of each column; the main figure is `figure`, else the first quantity."""
-    found = [TEXT if field.kind in _LONG else OTHER for field in fields]
+    chosen = [TEXT if field.kind in _LONG else OTHER for field in fields]
     if not fields:
-        return found
+        return chosen
     names = [field.name for field in fields]
     sizes = [field.name for field in fields[1:] if field.kind in _FIGURES]
     amounts = [field.name for field in fields[1:] if field.is_amount]
     main = figure if figure in names else next(iter(sizes or amounts), None)
     if main is not None:
-        found[names.index(main)] = FIGURE
+        chosen[names.index(main)] = FIGURE
     places = [field.name for field in fields if field.kind == "path" or field.label == "source"]
     source = next((own for own in ("source", "source_file", *places) if own in places), None)
     if source is not None:
-        found[names.index(source)] = SOURCE
+        chosen[names.index(source)] = SOURCE
     if source == "source_file" and "source_line" in names:
-        found[names.index("source_line")] = FIGURE
-    found[0] = SOURCE if found[0] == SOURCE else NAME
-    return found
+        chosen[names.index("source_line")] = FIGURE
+    chosen[0] = SOURCE if chosen[0] == SOURCE else NAME
+    return chosen
 
 
 class Layout:

@@ -55,39 +55,39 @@ class Finding:
         "source_line",
     )  # fmt: skip
 
-    def __init__(self, module: Module, found: dict[str, Any]) -> None:
-        self.code: str = found["code"]
+    def __init__(self, module: Module, record: dict[str, Any]) -> None:
+        self.code: str = record["code"]
         """The rule: one of `hlofast.Findings.CODES`, which are stable."""
-        self.message: str = found["message"]
+        self.message: str = record["message"]
         """What was found, with figures."""
-        self.remedy: str = found["remedy"]
+        self.remedy: str = record["remedy"]
         """What to change."""
-        self.instructions: tuple[int, ...] = tuple(found["rows"])
+        self.instructions: tuple[int, ...] = tuple(record["rows"])
         """The evidence: instruction rows.
 
         The subjects come first, one per place (at most 1,024), most at stake first.
         """
         self.names: tuple[str, ...] = tuple(module[row].name for row in self.instructions)
         """The names of these instructions."""
-        self.places: int = found["places"]
+        self.places: int = record["places"]
         """Number of places."""
-        self.bytes: int | None = found["bytes"]
+        self.bytes: int | None = record["bytes"]
         """Bytes at stake per step and device; None if not applicable or unknown."""
-        self.bytes_are: str | None = found["bytes_are"] or None
+        self.bytes_are: str | None = record["bytes_are"] or None
         """`wire` (sent around a ring), `payload` (the arrays collectives work on) or `memory`."""
-        self.flops: int | None = found["flops"]
+        self.flops: int | None = record["flops"]
         """FLOPs at stake per step; None if not applicable or unknown."""
-        self.figures: dict[str, int] = found["figures"]
+        self.figures: dict[str, int] = record["figures"]
         """The figures of the message."""
-        self.phases: tuple[str, ...] = tuple(found["phases"])
+        self.phases: tuple[str, ...] = tuple(record["phases"])
         """The phases of the places."""
-        self.source_file: str | None = found["source_file"]
+        self.source_file: str | None = record["source_file"]
         """Source file of the first instruction."""
-        self.source_line: int | None = found["source_line"]
+        self.source_line: int | None = record["source_line"]
         """Source line of the first instruction."""
-        self.is_lower_bound: bool = found["is_lower_bound"]
+        self.is_lower_bound: bool = record["is_lower_bound"]
         """Whether more may be at stake, because of loops of unknown trip count."""
-        self.provenance: str = found["provenance"]
+        self.provenance: str = record["provenance"]
         """Provenance of the stake: exact, from_backend_config, modelled or unknown."""
 
     @property
@@ -155,7 +155,7 @@ class Findings(Result):
         rules: list[tuple[str, str]] | None,
         options: dict[str, float],
     ) -> None:
-        found, columns = _core._cost(module, rules=rules).lint(mesh, **options)
+        records, columns = _core._cost(module, rules=rules).lint(mesh, **options)
         self.module = module
         """The module."""
         self.mesh: Mesh | None = mesh
@@ -163,7 +163,7 @@ class Findings(Result):
         self.options: dict[str, float] = OPTIONS | options
         """The thresholds."""
         self._rules = rules
-        self._findings = tuple(Finding(module, own) for own in found)
+        self._findings = tuple(Finding(module, own) for own in records)
         self._table = Table(columns)
 
     def of(self, code: str) -> tuple[Finding, ...]:

@@ -133,8 +133,8 @@ class Matmuls(Result, Table):
 
     def _products(self) -> Section:
         """The matmuls with types, source and share, most FLOPs first."""
-        found = shares(self.values("flops"), self._flops())
-        table = with_columns(with_source(self), [(_TYPES, self._types()), (_SHARE, found)])
+        flop_shares = shares(self.values("flops"), self._flops())
+        table = with_columns(with_source(self), [(_TYPES, self._types()), (_SHARE, flop_shares)])
         bound = ("is_lower_bound",) if any(self.values("is_lower_bound")) else ()
         place = "source" if any(own is not None for own in table.values("source")) else "scope"
         shown = (*_FIRST, *bound, *_LAST, place)
@@ -192,23 +192,23 @@ def _restored(module: Module, table: Table, unknown: list[int], loops: list[str]
 
 def to_depth(scope: str, depth: int) -> str:
     """Returns the first components of a scope; slashes inside brackets do not split it."""
-    open_brackets = found = 0
+    open_brackets = slashes = 0
     for at, character in enumerate(scope):
         if character in "([{":
             open_brackets += 1
         elif character in ")]}":
             open_brackets = max(open_brackets - 1, 0)
         elif character == "/" and not open_brackets:
-            found += 1
-            if found == depth:
+            slashes += 1
+            if slashes == depth:
                 return scope[:at]
     return scope if depth else ""
 
 
 def instructions_of(module: Module, rows: list[int]) -> Table:
     """Returns a table of these instructions with opcode and shape."""
-    found = [module[row] for row in rows]
-    columns = (rows, [own.opcode for own in found], [str(own.shape) for own in found])
+    instructions = [module[row] for row in rows]
+    columns = (rows, [own.opcode for own in instructions], [str(own.shape) for own in instructions])
     return Table.of(zip(_UNSIZED, columns, strict=True))
 
 

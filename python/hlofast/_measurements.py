@@ -180,13 +180,13 @@ def _unpickled(content: bytes) -> object:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _rows_of_alpa(found: object) -> list[tuple[str, int, float, float]]:
+def _rows_of_alpa(database: object) -> list[tuple[str, int, float, float]]:
     """Rows of a database (whose entries are results by cluster and shape) or of one result.
 
     Alpa keys measurements by device groups and element type, and stores sizes in elements.
     """
     rows: list[tuple[str, int, float, float]] = []
-    pending, depth = [found], 0
+    pending, depth = [database], 0
     while pending and depth < 100_000:
         depth += 1
         thing = pending.pop()

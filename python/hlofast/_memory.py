@@ -83,10 +83,10 @@ def table_bytes(device: str | Device | None) -> int | None:
         return None
     from hlofast import devices
 
-    found = devices.get(device)
-    if found.backend != "tpu":
+    known = devices.get(device)
+    if known.backend != "tpu":
         return None
-    return 32 if found.name in _SMALL_TABLES else 512
+    return 32 if known.name in _SMALL_TABLES else 512
 
 
 def quiet(
@@ -272,7 +272,7 @@ class Memory(Result):
     def _alive(self, at: Instruction | str | int | None) -> Section:
         own = self.live if at is None else self.live_at(at)
         alive = with_source(own)
-        texts = zip(*(alive.values(one) for one in ("source", "op_name", "scope")), strict=True)
+        texts = zip(*(alive.values(name) for name in ("source", "op_name", "scope")), strict=True)
         pairs = zip(own.values("name"), own.values("index"), strict=True)
         sizes = own.values("bytes")
         added = [
@@ -366,16 +366,16 @@ class Memory(Result):
             raise ValueError(f"{name} has no step of its own: it is inside a fusion or dead")
         return Table(self._data.live(step))
 
-    def _instruction(self, one: Instruction | str | int) -> Instruction:
-        if isinstance(one, _core.Instruction):
-            return one
+    def _instruction(self, wanted: Instruction | str | int) -> Instruction:
+        if isinstance(wanted, _core.Instruction):
+            return wanted
         try:
-            return self.module[one]
+            return self.module[wanted]
         except KeyError as error:
-            if isinstance(one, str) and not any(own.name == one for own in self.module):
+            if isinstance(wanted, str) and not any(own.name == wanted for own in self.module):
                 from hlofast._show import unknown_instruction
 
-                raise unknown_instruction(self.module, one) from error
+                raise unknown_instruction(self.module, wanted) from error
             raise  # Several instructions have the name.
 
     def values(self) -> Table:

@@ -37,37 +37,37 @@ class File:
 
     __slots__ = ("after", "before", "path", "pipeline", "stage", "step")
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self.path: str = found["path"]
+    def __init__(self, record: dict[str, Any]) -> None:
+        self.path: str = record["path"]
         """The path of the file."""
-        self.stage: str = found["stage"]
+        self.stage: str = record["stage"]
         """The stage of the compilation: before, pass, in-pass, partitioned, after, ..."""
-        self.step: int | None = found["step"] if found["step"] >= 0 else None
+        self.step: int | None = record["step"] if record["step"] >= 0 else None
         """The number of the pass; None for other stages."""
-        self.pipeline: str = found["pipeline"]
+        self.pipeline: str = record["pipeline"]
         """The pipeline of the pass; empty for other stages."""
-        self.after: str = found["after"]
+        self.after: str = record["after"]
         """The pass that had just run."""
-        self.before: str = found["before"]
+        self.before: str = record["before"]
         """The pass that came next."""
 
 
 class Program:
     """One compilation of one module in one process."""
 
-    __slots__ = ("_found", "files", "host", "key", "module_id", "name")
+    __slots__ = ("_record", "files", "host", "key", "module_id", "name")
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self._found = found
-        self.key: str = found["key"]
+    def __init__(self, record: dict[str, Any]) -> None:
+        self._record = record
+        self.key: str = record["key"]
         """Identifies the program within the folder."""
-        self.host: str = found["host"]
+        self.host: str = record["host"]
         """The host or process that wrote it, taken from the folder names; empty if unknown."""
-        self.module_id: int | None = found["module_id"]
+        self.module_id: int | None = record["module_id"]
         """The number of the module within the process."""
-        self.name: str = found["name"]
+        self.name: str = record["name"]
         """The name of the module in file names."""
-        self.files: tuple[File, ...] = tuple(File(file) for file in found["files"])
+        self.files: tuple[File, ...] = tuple(File(file) for file in record["files"])
         """Its modules, one per dumped stage. The first one, of the last stage, represents the
         program."""
 
@@ -91,7 +91,7 @@ class Program:
         return [places[place] for place in sorted(places)]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Program, (self._found,)
+        return Program, (self._record,)
 
     def __repr__(self) -> str:
         return f"<Program {self.key}: {len(self.files)} modules>"
@@ -122,7 +122,7 @@ def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[st
     else:
         os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
         survey = _core._survey([path])
-    return [Program(found) for found in survey.program_files()], survey.refused()
+    return [Program(record) for record in survey.program_files()], survey.refused()
 
 
 _FINGERPRINTS = (
@@ -163,11 +163,11 @@ def fingerprints(folder: str | os.PathLike[str]) -> Table:
     return fingerprints_of(programs(folder))
 
 
-def fingerprints_of(found: list[Program]) -> Table:
+def fingerprints_of(programs: list[Program]) -> Table:
     """`fingerprints` for programs that are already listed."""
     prints: list[str | None] = []
     errors: list[str | None] = []
-    for program in found:
+    for program in programs:
         fingerprint = error = None
         try:
             fingerprint = whole(program.files[0].path).fingerprint()
@@ -177,11 +177,11 @@ def fingerprints_of(found: list[Program]) -> Table:
         errors.append(error)
     of_name, hosts = _hosts(
         (program.name, fingerprint, program.host)
-        for program, fingerprint in zip(found, prints, strict=True)
+        for program, fingerprint in zip(programs, prints, strict=True)
         if fingerprint is not None
     )
     rows = []
-    for program, fingerprint, error in zip(found, prints, errors, strict=True):
+    for program, fingerprint, error in zip(programs, prints, errors, strict=True):
         same = 0 if fingerprint is None else len(hosts[program.name, fingerprint])
         is_common = same == len(of_name.get(program.name, ())) > 0
         about = (program.name, program.key, program.host, program.module_id)
@@ -203,12 +203,12 @@ def differing_hosts(programs: Table) -> Table:
         if len(hosts[name, row["fingerprint"]]) < len(of_name[name]):
             groups.setdefault((name, row["fingerprint"]), []).append(row)
     keys = sorted(groups, key=lambda key: (key[0], -len(hosts[key]), groups[key][0]["program"]))
-    found = []
+    variants = []
     for key in keys:
         (name, stage), fingerprint = key
         others = of_name[name, stage] - hosts[key]
         first = groups[key][0]
-        found.append(
+        variants.append(
             (
                 name,
                 stage,
@@ -221,7 +221,7 @@ def differing_hosts(programs: Table) -> Table:
                 first["flops"],
             )
         )
-    return of_rows(_DIFFERING, found)
+    return of_rows(_DIFFERING, variants)
 
 
 def _hosts(
@@ -250,10 +250,10 @@ def paired(
         for number, side in enumerate((before, after)):
             for program in side:
                 groups.setdefault(key(program), ([], []))[number].append(program)
-        found = [pair for group in groups.values() for pair in _paired_of_one_name(*group)]
-        pairs += found
-        before = _without(before, [pair[0] for pair in found])
-        after = _without(after, [pair[1] for pair in found])
+        matched = [pair for group in groups.values() for pair in _paired_of_one_name(*group)]
+        pairs += matched
+        before = _without(before, [pair[0] for pair in matched])
+        after = _without(after, [pair[1] for pair in matched])
     return pairs, before, after
 
 

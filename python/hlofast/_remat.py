@@ -347,7 +347,7 @@ class Remat(Result):
         more = "bound" if None in self.recomputed.values("multiplicity") else "exact"
         values: dict[str, tuple[int, str]] = {
             "recomputed": (len(self.recomputed), "exact"),
-            **{f"by_{one}": (by.count(one), "exact") for one in _BY},
+            **{f"by_{cause}": (by.count(cause), "exact") for cause in _BY},
             "recomputed_flops": (
                 sum(own or 0 for own in flops),
                 "bound" if None in flops else more,
@@ -427,13 +427,15 @@ class Remat(Result):
     def _of_statements(self) -> tuple[Section, ...]:
         """Statements as paragraphs; in JSON, evidence and figures are separate tables."""
         rows, proofs, figures, shown = [], [], [], []
-        for number, one in enumerate(self.statements):
-            rows.append((number, one.code, one.text, one.advice))
-            proofs += [(number, row) for row in one.instructions]
-            figures += [(number, name, value) for name, value in one.figures.items()]
-            names = _text.names(one.names, most=_SHOWN_PROOFS)
-            lines = [("evidence", names), ("advice", one.advice or "")]
-            shown.append((f"{one.text} [{one.code}]", [line for line in lines if line[1]]))
+        for number, statement in enumerate(self.statements):
+            rows.append((number, statement.code, statement.text, statement.advice))
+            proofs += [(number, row) for row in statement.instructions]
+            figures += [(number, name, value) for name, value in statement.figures.items()]
+            names = _text.names(statement.names, most=_SHOWN_PROOFS)
+            lines = [("evidence", names), ("advice", statement.advice or "")]
+            shown.append(
+                (f"{statement.text} [{statement.code}]", [line for line in lines if line[1]])
+            )
         return (
             Section("statements", "Conclusions", of_rows(_STATEMENTS, rows), paragraphs=shown),
             Section("proofs", "Evidence", of_rows(_PROOFS, proofs), paragraphs=()),
@@ -444,10 +446,11 @@ class Remat(Result):
         table = self.gathers
         kept = [None if at is None else self.residuals.row(at) for at in table.values("residual")]
         names = ("name", "index", "bytes")
-        found = [[row and row[name] for row in kept] for name in names]
+        kept_columns = [[row and row[name] for row in kept] for name in names]
         columns = [own for own in table._described() if own[0].name != "residual"]
         columns += [
-            (field, column_of(field, own)) for field, own in zip(_KEPT_AS, found, strict=True)
+            (field, column_of(field, own))
+            for field, own in zip(_KEPT_AS, kept_columns, strict=True)
         ]
         return with_source(Table(columns).sort_by("payload_out", descending=True))
 

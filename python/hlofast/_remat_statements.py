@@ -96,7 +96,7 @@ def statements(
 
     `tables` are the tables of `hlofast.Remat` by name, `products` the matmuls.
     """
-    found = _Tables(module, data, tables, products)
+    program = _Tables(module, data, tables, products)
     made: list[Statement] = []
     for rule in (
         _no_forward,
@@ -110,7 +110,7 @@ def statements(
         _recomputed,
         _constraints,
     ):
-        made.extend(rule(found))
+        made.extend(rule(program))
     return tuple(made)
 
 
@@ -140,39 +140,39 @@ class _Tables:
         return Statement(self.module, code, text, rows, advice, **figures)
 
 
-def _no_forward(found: _Tables) -> list[Statement]:
-    if found.has_forward or not found.has_backward:
+def _no_forward(program: _Tables) -> list[Statement]:
+    if program.has_forward or not program.has_backward:
         return []
-    backward, recomputed = found.phases["backward"], found.phases["recompute"]
+    backward, recomputed = program.phases["backward"], program.phases["recompute"]
     text = (
         f"the module has no forward pass ({backward:,} backward, {recomputed:,} recomputed "
         "instructions): backward code reads "
     )
-    if found.residuals:
+    if program.residuals:
         text += "only values that no operation name marks as forward"
     else:
         text += "no residuals, only parameters, constants and its own values"
-    again = [row["instruction"] for row in found.recomputed]
+    again = [row["instruction"] for row in program.recomputed]
     if again:
         text += "; it recomputes the forward values it needs"
-    rows = [row["instruction"] for row in found.products or found.gathers] or again
+    rows = [row["instruction"] for row in program.products or program.gathers] or again
     advice = (
         "to get a training step, return the loss too (value_and_grad) and differentiate with "
         "respect to the weights as well (argnums)"
     )
     figures = {"forward": 0, "backward": backward, "recompute": recomputed}
-    return [found.state("no-forward", text, rows, advice, **figures)]
+    return [program.state("no-forward", text, rows, advice, **figures)]
 
 
-def _linear_chain(found: _Tables) -> list[Statement]:
+def _linear_chain(program: _Tables) -> list[Statement]:
     """A backward pass whose matmuls do not depend on the input of the differentiation."""
-    products = [row["instruction"] for row in found.products if row["phase"] == "backward"]
-    if found.has_forward or not products:
+    products = [row["instruction"] for row in program.products if row["phase"] == "backward"]
+    if program.has_forward or not products:
         return []
-    read = found.data.parameters_read(products)
+    read = program.data.parameters_read(products)
     if read is None:
         return []
-    entry = found.module.entry
+    entry = program.module.entry
     parameters = [i for i in entry.instructions if i.opcode == "parameter"]
     root = entry.root
     if root is None:
@@ -182,11 +182,11 @@ def _linear_chain(found: _Tables) -> list[Statement]:
     likely = [i for i in others if any(_alike(i.shape, shape) for shape in results)]
     # The statement needs every result to be the gradient of an input that no matmul reads.
     if not likely or any(
-        _alike(found.module[row].shape, shape) for row in read for shape in results
+        _alike(program.module[row].shape, shape) for row in read for shape in results
     ):
         return []
-    names = _tensors(found, read) or "no parameter"
-    of = _tensors(found, [i.row for i in likely])
+    names = _tensors(program, read) or "no parameter"
+    of = _tensors(program, [i.row for i in likely])
     result = "the result has its" if len(results) == 1 else "the results have its"
     text = (
         f"the gradient is taken with respect to {of} only: {result} shape, and no matmul computes "
@@ -195,15 +195,15 @@ def _linear_chain(found: _Tables) -> list[Statement]:
         "matmuls and the all-gather before them are dead code"
     )
     rows = [*products, *read, root.row]
-    return [found.state("linear-chain", text, rows, products=len(products))]
+    return [program.state("linear-chain", text, rows, products=len(products))]
 
 
-def _alike(one: Any, other: Any) -> bool:
-    return bool(one.is_array and other.is_array and one.dimensions == other.dimensions)
+def _alike(shape: Any, other: Any) -> bool:
+    return bool(shape.is_array and other.is_array and shape.dimensions == other.dimensions)
 
 
-def _products(found: _Tables) -> list[Statement]:
-    rows = {row["instruction"]: row for row in found.products}
+def _products(program: _Tables) -> list[Statement]:
+    rows = {row["instruction"]: row for row in program.products}
     convolutions = [row for row in rows.values() if row["kind"] == "convolution_as_dot"]
     if not convolutions:
         return []
@@ -219,13 +219,13 @@ def _products(found: _Tables) -> list[Statement]:
     text = f"{are} {noun} in this text (M x N x K: {_listed(sizes)}){there}"
     places = [row["instruction"] for row in convolutions]
     flops = sum(row["flops"] or 0 for row in convolutions)
-    return [found.state("products-are-convolutions", text, places, count=count, flops=flops)]
+    return [program.state("products-are-convolutions", text, places, count=count, flops=flops)]
 
 
-def _kept_gathers(found: _Tables) -> list[Statement]:
+def _kept_gathers(program: _Tables) -> list[Statement]:
     made = []
-    for rows in _alike_gathers(found.gathers_of("activation", "kept")):
-        kept = [found.residuals[row["residual"]] for row in rows]
+    for rows in _alike_gathers(program.gathers_of("activation", "kept")):
+        kept = [program.residuals[row["residual"]] for row in rows]
         total = sum(row["bytes"] or 0 for row in kept)
         first, copy = rows[0], kept[0]
         what = f"{_gathers(rows)} {first['shape']}{_over(first)}{_from(first)}"
@@ -247,13 +247,15 @@ def _kept_gathers(found: _Tables) -> list[Statement]:
             for row in (gather["instruction"], residual["made_by"], residual["last_use"])
         ]
         advice = f"{NAMING.format(where=_at(first))}. Then {CHECK}"
-        made.append(found.state("gather-kept", text, proof, advice, gathers=len(rows), bytes=total))
+        made.append(
+            program.state("gather-kept", text, proof, advice, gathers=len(rows), bytes=total)
+        )
     return made
 
 
-def _recomputed_gathers(found: _Tables) -> list[Statement]:
+def _recomputed_gathers(program: _Tables) -> list[Statement]:
     made = []
-    for rows in _alike_gathers(found.gathers_of("activation", "recomputed")):
+    for rows in _alike_gathers(program.gathers_of("activation", "recomputed")):
         first = rows[0]
         text = (
             f"{_gathers(rows)} {first['shape']}{_over(first)}{_from(first)} "
@@ -262,15 +264,15 @@ def _recomputed_gathers(found: _Tables) -> list[Statement]:
         )
         size = sum(row["payload_out"] or 0 for row in rows)
         proof = [row["instruction"] for row in rows]
-        made.append(found.state("gather-recomputed", text, proof, gathers=len(rows), bytes=size))
+        made.append(program.state("gather-recomputed", text, proof, gathers=len(rows), bytes=size))
     return made
 
 
-def _weight_gathers(found: _Tables) -> list[Statement]:
-    weights = [row for row in found.gathers if row["moved"] == "weight"]
+def _weight_gathers(program: _Tables) -> list[Statement]:
+    weights = [row for row in program.gathers if row["moved"] == "weight"]
     if not weights:
         return []
-    count, total = len(weights), len(found.gathers)
+    count, total = len(weights), len(program.gathers)
     of = "the all-gather" if total == 1 else f"{count:,} of {total:,} all-gathers"
     if count == total > 1:
         of = "both all-gathers" if count == 2 else f"all {count:,} all-gathers"
@@ -279,20 +281,20 @@ def _weight_gathers(found: _Tables) -> list[Statement]:
     text = f"{of} {verb} ({_listed(tensors)})"
     kept = [row for row in weights if row["fate"] == "kept"]
     if kept:
-        size = sum(found.residuals[row["residual"]]["bytes"] or 0 for row in kept)
+        size = sum(program.residuals[row["residual"]]["bytes"] or 0 for row in kept)
         text += f"; {len(kept):,} of them kept from forward to backward, {size:,} B"
-    activations = found.gathers_of("activation", "kept")
+    activations = program.gathers_of("activation", "kept")
     if not activations:
         text += "; no gathered activation is kept from forward to backward"
     places = [row["instruction"] for row in weights]
     figures = {"gathers": count, "kept": len(kept), "kept_activations": len(activations)}
-    return [found.state("weight-gathers", text, places, None, **figures)]
+    return [program.state("weight-gathers", text, places, None, **figures)]
 
 
-def _weight_copies(found: _Tables) -> list[Statement]:
+def _weight_copies(program: _Tables) -> list[Statement]:
     copies = [
         row
-        for row in found.residuals
+        for row in program.residuals
         if row["kind"] == "weight_copy"
         and row["widened_from"]
         and (row["bytes"] or 0) >= LEAST_COPY
@@ -301,7 +303,7 @@ def _weight_copies(found: _Tables) -> list[Statement]:
         return []
     copies.sort(key=lambda row: -row["bytes"])
     size = sum(row["bytes"] for row in copies)
-    total = sum(row["bytes"] or 0 for row in found.residuals)
+    total = sum(row["bytes"] or 0 for row in program.residuals)
     kinds = ", ".join(sorted({row["shape"].split("[")[0] for row in copies}))
     narrow = ", ".join(sorted({row["widened_from"] for row in copies}))
     text = (
@@ -315,31 +317,31 @@ def _weight_copies(found: _Tables) -> list[Statement]:
     )
     proof = [place for row in copies for place in (row["made_by"], row["source"])]
     figures = {"copies": len(copies), "bytes": size, "residual_bytes": total}
-    return [found.state("widened-weights-kept", text, proof, advice, **figures)]
+    return [program.state("widened-weights-kept", text, proof, advice, **figures)]
 
 
-def _residuals(found: _Tables) -> list[Statement]:
-    if not found.residuals:
+def _residuals(program: _Tables) -> list[Statement]:
+    if not program.residuals:
         return []
-    total = sum(row["bytes"] or 0 for row in found.residuals)
+    total = sum(row["bytes"] or 0 for row in program.residuals)
     sizes: dict[str, int] = {}
-    for row in found.residuals:
+    for row in program.residuals:
         sizes[row["kind"]] = sizes.get(row["kind"], 0) + (row["bytes"] or 0)
     parts = [f"{kind.replace('_', ' ')} {size:,} B" for kind, size in sizes.items()]
-    count = len(found.residuals)
+    count = len(program.residuals)
     text = (
         f"{count:,} {'value is' if count == 1 else 'values are'} kept from forward to backward, "
         f"{total:,} B ({', '.join(parts)})"
     )
-    stacked = [row for row in found.residuals if row["is_stacked"]]
+    stacked = [row for row in program.residuals if row["is_stacked"]]
     if stacked:
         text += f"; {len(stacked):,} of them stacked by loops"
-    unknown = sum(row["bytes"] is None for row in found.residuals)
+    unknown = sum(row["bytes"] is None for row in program.residuals)
     if unknown:
         text += f"; {unknown:,} of unknown size"
-    rows = sorted(found.residuals, key=lambda row: -(row["bytes"] or 0))
+    rows = sorted(program.residuals, key=lambda row: -(row["bytes"] or 0))
     proof = [row["made_by"] for row in rows]
-    return [found.state("residuals", text, proof, values=count, bytes=total)]
+    return [program.state("residuals", text, proof, values=count, bytes=total)]
 
 
 WHO = {
@@ -361,10 +363,10 @@ def operation(row: Row) -> str:
     return (row["op_name"] or "").rsplit("/", 1)[-1] or str(row["opcode"])
 
 
-def _recomputed(found: _Tables) -> list[Statement]:
+def _recomputed(program: _Tables) -> list[Statement]:
     made = []
     for by, who in WHO.items():
-        rows = [row for row in found.recomputed if row["by"] == by]
+        rows = [row for row in program.recomputed if row["by"] == by]
         if not rows:
             continue
         operations: dict[str, int] = {}
@@ -382,7 +384,7 @@ def _recomputed(found: _Tables) -> list[Statement]:
             text += "; all belong to a norm (rsqrt of a mean)"
         collectives = sum(row["is_collective"] for row in rows)
         flops = sum(row["flops"] or 0 for row in rows)
-        products = {row["instruction"] for row in found.products}
+        products = {row["instruction"] for row in program.products}
         is_product = any(row["instruction"] in products for row in rows)
         moved = _text.counted(collectives, "collective") if collectives else "no collective"
         text += f"; {flops:,} FLOP, {moved}"
@@ -390,18 +392,18 @@ def _recomputed(found: _Tables) -> list[Statement]:
             text += ", no matmul"
         proof = [row["instruction"] for row in rows]
         figures = {"instructions": count, "flops": flops, "collectives": collectives}
-        made.append(found.state(f"recomputed-by-{by}", text, proof, **figures))
+        made.append(program.state(f"recomputed-by-{by}", text, proof, **figures))
     return made
 
 
-def _constraints(found: _Tables) -> list[Statement]:
+def _constraints(program: _Tables) -> list[Statement]:
     """Sharding constraints in checkpointed code whose all-gather is not in this text."""
-    if not found.constraints or not found.has_backward:
+    if not program.constraints or not program.has_backward:
         return []
-    shown = found.gathers_of("activation", "kept", "recomputed", "forward", "backward")
+    shown = program.gathers_of("activation", "kept", "recomputed", "forward", "backward")
     if shown:
         return []
-    places = found.data.places(found.constraints)
+    places = program.data.places(program.constraints)
     lines = list(dict.fromkeys(f"{file}:{line}" for _, file, line in places if file))
     at = f" ({_listed(lines)})" if lines else ""
     text = (
@@ -412,9 +414,11 @@ def _constraints(found: _Tables) -> list[Statement]:
         "to recompute the all-gather that the partitioner inserts for a constraint, "
         f"{NAMING.format(where='')}. Then {CHECK}"
     )
-    count = len(found.constraints)
+    count = len(program.constraints)
     return [
-        found.state("name-before-constraint", text, found.constraints, advice, constraints=count)
+        program.state(
+            "name-before-constraint", text, program.constraints, advice, constraints=count
+        )
     ]
 
 
@@ -461,10 +465,10 @@ def _places(rows: Sequence[Row]) -> str:
     return f", at {files.pop()}:{listed}"
 
 
-def _tensors(found: _Tables, rows: Sequence[int]) -> str:
+def _tensors(program: _Tables, rows: Sequence[int]) -> str:
     """The program's names of parameters."""
-    names = [name for name, _, _ in found.data.places(list(rows))]
-    return _listed([n or found.module[row].name for n, row in zip(names, rows, strict=True)])
+    names = [name for name, _, _ in program.data.places(list(rows))]
+    return _listed([n or program.module[row].name for n, row in zip(names, rows, strict=True)])
 
 
 def _listed(words: Sequence[str]) -> str:

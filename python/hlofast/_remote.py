@@ -170,11 +170,11 @@ class RemoteFiles:
         folders.
         """
         place = self.root(root)
-        found = self._found(place, is_folder=root.endswith("/"))
-        if not found:
+        objects = self._listing(place, is_folder=root.endswith("/"))
+        if not objects:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
         entries: list[Entry] = []
-        for name, info in found.items():
+        for name, info in objects.items():
             below = _relative(name, place)
             path = place.below(below).path if below else place.path
             entries.append((path, info.get("size") or 0, _nanoseconds(info), None))
@@ -196,7 +196,7 @@ class RemoteFiles:
             self._roots.append(place)
         return place
 
-    def _found(self, place: Place, *, is_folder: bool) -> dict[str, dict[str, Any]]:
+    def _listing(self, place: Place, *, is_folder: bool) -> dict[str, dict[str, Any]]:
         if not is_folder:
             try:
                 info = self.info(place)
@@ -205,22 +205,22 @@ class RemoteFiles:
             if info["type"] == "file":
                 return {place.name: info}
         place.file_system.invalidate_cache()
-        found = self.call(place, "find", place.name, detail=True)
-        return {name: info for name, info in found.items() if info.get("type") == "file"}
+        objects = self.call(place, "find", place.name, detail=True)
+        return {name: info for name, info in objects.items() if info.get("type") == "file"}
 
     def sizes(self, place: Place) -> dict[str, int]:
         """Names, relative to a folder, and sizes of the files below it."""
         try:
-            found = self._found(place, is_folder=True)
+            objects = self._listing(place, is_folder=True)
         except FileNotFoundError:
             return {}
-        return {_relative(name, place): info["size"] for name, info in found.items()}
+        return {_relative(name, place): info["size"] for name, info in objects.items()}
 
     def info(self, place: Place) -> dict[str, Any]:
         """The server's current information about an object."""
         place.file_system.invalidate_cache()
-        found: dict[str, Any] = self.call(place, "info", place.name)
-        return found
+        details: dict[str, Any] = self.call(place, "info", place.name)
+        return details
 
     def read(self, path: str, most: int | None = None) -> bytes:
         """Reads the first `most` bytes of an object, or all of it.

@@ -96,11 +96,11 @@ class Shown(Result):
         """Properties and place of the instruction or computation."""
         from hlofast._core import Instruction
 
-        one = self._what
-        if isinstance(one, Instruction):
-            values = _of_instruction(one)
+        shown = self._what
+        if isinstance(shown, Instruction):
+            values = _of_instruction(shown)
         else:
-            values = _of_computation(self.module, one)
+            values = _of_computation(self.module, shown)
         values["module"] = self.module.name
         return tuple(
             Fact(field, values[field.name])
@@ -111,8 +111,8 @@ class Shown(Result):
     @property
     def notes(self) -> tuple[Note, ...]:
         """A note if the text only implies the instruction."""
-        one = self.instruction
-        if one is None or not one.is_implicit:
+        instruction = self.instruction
+        if instruction is None or not instruction.is_implicit:
             return ()
         return (Note("implied", "the text implies this instruction without writing it"),)
 
@@ -126,20 +126,22 @@ class Shown(Result):
     def every_section(self) -> tuple[Section, ...]:
         """The tables of instructions and of computations."""
         what: Any = self._what
-        one = self.instruction
+        instruction = self.instruction
         no: tuple[Instruction, ...] = ()
-        attributes = {} if one is None else one.attributes.texts()
+        attributes = {} if instruction is None else instruction.attributes.texts()
         first = what.text_line
         lines = [
             (None if first is None else first + at, line)
             for at, line in enumerate((what.text or "").splitlines())
         ]
-        parameters = _references(no if one else what.parameters)
-        callers = _references(no if one else what.callers)
+        parameters = _references(no if instruction else what.parameters)
+        callers = _references(no if instruction else what.callers)
+        operands = _references(instruction.operands if instruction else no)
+        users = _references(instruction.users if instruction else no)
         in_what = ("instruction", "opcode", "computation")
         return (
-            Section("operands", "Operands", _references(one.operands if one else no), _SHOWN),
-            Section("users", "Users", _references(one.users if one else no), _SHOWN),
+            Section("operands", "Operands", operands, _SHOWN),
+            Section("users", "Users", users, _SHOWN),
             Section("attributes", "Attributes", of_rows(_ATTRIBUTES, [
                 (key, value) for key, value in attributes.items() if key not in _ELSEWHERE
             ])),
@@ -153,40 +155,48 @@ class Shown(Result):
         return f"<Shown {kind} {self.title} of {self.module.name}>"
 
 
-def _of_instruction(one: Instruction) -> dict[str, Any]:
-    metadata, source = one.metadata, one.source
+def _of_instruction(instruction: Instruction) -> dict[str, Any]:
+    metadata, source = instruction.metadata, instruction.source
     return {
         "kind": "instruction",
-        "computation": one.computation.name,
-        "opcode": one.opcode,
-        "shape": str(one.shape),
-        "bytes": one.shape.bytes,
-        "is_root": one.is_root,
-        "is_implicit": one.is_implicit,
-        "called_computations": ", ".join(c.name for c in one.called_computations) or None,
+        "computation": instruction.computation.name,
+        "opcode": instruction.opcode,
+        "shape": str(instruction.shape),
+        "bytes": instruction.shape.bytes,
+        "is_root": instruction.is_root,
+        "is_implicit": instruction.is_implicit,
+        "called_computations": ", ".join(c.name for c in instruction.called_computations) or None,
         "op_name": (metadata and metadata.op_name) or None,
         "source_file": (source and source.file) or None,
         "source_line": source.line if source else None,
-        "text_line": one.text_line,
+        "text_line": instruction.text_line,
     }
 
 
-def _of_computation(module: Module, one: Computation) -> dict[str, Any]:
-    usage = [row for row in module.summary().computations if row["name"] == one.name]
+def _of_computation(module: Module, computation: Computation) -> dict[str, Any]:
+    usage = [row for row in module.summary().computations if row["name"] == computation.name]
     return {
         "kind": "computation",
-        "computation": one.name,
+        "computation": computation.name,
         "role": usage[0]["role"] if usage else None,
         "instructions": usage[0]["instructions"] if usage else None,
-        "root": one.root.name if one.root else None,
-        "text_line": one.text_line,
+        "root": computation.root.name if computation.root else None,
+        "text_line": computation.text_line,
     }
 
 
 def _references(instructions: Iterable[Instruction]) -> Table:
     return of_rows(
         _REFERENCE,
-        [(one.row, one.opcode, str(one.shape), one.computation.name) for one in instructions],
+        [
+            (
+                instruction.row,
+                instruction.opcode,
+                str(instruction.shape),
+                instruction.computation.name,
+            )
+            for instruction in instructions
+        ],
     )
 
 
@@ -197,23 +207,23 @@ def matches(module: Module, name: str) -> list[Shown]:
     """
     place, _, plain = name.rpartition("/")
     plain, place = plain.removeprefix("%"), place.removeprefix("%")
-    found: list[Shown] = []
+    matching: list[Shown] = []
     if not place and plain in module.computations:
-        found.append(Shown(module, module.computations[plain]))
+        matching.append(Shown(module, module.computations[plain]))
     for computation in module.computations:
         if plain in computation.instructions and place in ("", computation.name):
-            found.append(Shown(module, computation.instructions[plain]))
-    return found
+            matching.append(Shown(module, computation.instructions[plain]))
+    return matching
 
 
-def is_ambiguous(found: list[Shown]) -> bool:
+def is_ambiguous(named: list[Shown]) -> bool:
     """Whether several instructions match; a computation of the same name takes precedence."""
-    return len(found) > 1 and all(one.instruction is not None for one in found)
+    return len(named) > 1 and all(shown.instruction is not None for shown in named)
 
 
-def places(found: list[Shown]) -> str:
+def places(named: list[Shown]) -> str:
     """Returns `COMPUTATION/NAME` of the first instructions."""
-    own = [(one.instruction, one.title) for one in found]
+    own = [(shown.instruction, shown.title) for shown in named]
     return _text.names([f"{at.computation.name}/{title}" for at, title in own if at is not None])
 
 
@@ -233,10 +243,10 @@ def near(module: Module, name: str) -> str:
 
 def show(module: Module, name: str) -> Shown:
     """`Module.show`."""
-    found = matches(module, name)
-    if not found:
+    named = matches(module, name)
+    if not named:
         raise unknown_instruction(module, name)
-    if len(found) > 1 and found[0].instruction is not None:
-        text = f"{len(found)} instructions are named {name!r}: {places(found)}"
+    if len(named) > 1 and named[0].instruction is not None:
+        text = f"{len(named)} instructions are named {name!r}: {places(named)}"
         raise ValueError(text)
-    return found[0]
+    return named[0]

@@ -32,16 +32,16 @@ class Cut:
 
     __slots__ = ("after", "bytes", "moved_flops", "moved_instructions", "values")
 
-    def __init__(self, module: Module, found: dict[str, Any]) -> None:
-        self.after: Instruction = module[found["after"]]
+    def __init__(self, module: Module, record: dict[str, Any]) -> None:
+        self.after: Instruction = module[record["after"]]
         """The last instruction that moves to the previous stage."""
-        self.values = Table(found["values"])
+        self.values = Table(record["values"])
         """Values sent at this cut: `instruction`, `name`, `shape`, `bytes`, `op_name`, source."""
-        self.bytes: int = found["bytes"]
+        self.bytes: int = record["bytes"]
         """Bytes of these values."""
-        self.moved_flops: int = found["moved_flops"]
+        self.moved_flops: int = record["moved_flops"]
         """FLOPs that move to the previous stage, per micro-batch, forward."""
-        self.moved_instructions: int = found["moved_instructions"]
+        self.moved_instructions: int = record["moved_instructions"]
         """Number of instructions that move, without those that depend on weights only."""
 
     def __repr__(self) -> str:
@@ -56,25 +56,25 @@ class Boundary:
         "section",
     )  # fmt: skip
 
-    def __init__(self, module: Module, found: dict[str, Any]) -> None:
-        self.section: str = found["section"]
+    def __init__(self, module: Module, record: dict[str, Any]) -> None:
+        self.section: str = record["section"]
         """The section's name."""
-        self.received = Table(found["received"])
+        self.received = Table(record["received"])
         """Float parameters that the stage does not hold: activations; their gradients go back.
 
         Columns: `instruction`, `name`, `shape`, `bytes`, `op_name`, `source_file`, `source_line`.
         """
-        self.received_bytes: int = found["received_bytes"]
+        self.received_bytes: int = record["received_bytes"]
         """Bytes of `received`, received forward and sent backward."""
-        self.inputs = Table(found["inputs"])
+        self.inputs = Table(record["inputs"])
         """Other parameters that the stage does not hold: tokens, labels, masks."""
-        self.input_bytes: int = found["input_bytes"]
+        self.input_bytes: int = record["input_bytes"]
         """Bytes of `inputs`."""
-        self.flops: int = found["flops"]
+        self.flops: int = record["flops"]
         """FLOPs of instructions that depend on `received`, per micro-batch, forward."""
-        self.cut = None if found["cut"] is None else Cut(module, found["cut"])
+        self.cut = None if record["cut"] is None else Cut(module, record["cut"])
         """The cheapest cut nearby; None if none sends fewer bytes."""
-        self.is_partial: bool = found["is_partial"]
+        self.is_partial: bool = record["is_partial"]
         """Whether the search stopped early, so that a cheaper cut may exist."""
 
     @property
@@ -190,21 +190,21 @@ class Stages(Result):
         """Micro-batches, memory, the boundary; nothing without markers."""
         if not len(self.markers):
             return ()
-        found: list[tuple[str, Any, str]] = [("micro_batches", self.micro_batches, "exact")]
+        values: list[tuple[str, Any, str]] = [("micro_batches", self.micro_batches, "exact")]
         memory, boundary = self.memory, self.boundary
         if memory is not None:
-            found += [
+            values += [
                 ("state", memory.state, "exact"),
                 ("stash", memory.stash, "exact"),
                 ("weight_copies", memory.weight_copies, "exact"),
                 ("working_peak", memory.working_peak, "modelled"),
             ]
             if memory.available is not None:
-                found.append(("available", memory.available, "configuration"))
-                found.append(("most_successors", memory.most_successors, "modelled"))
+                values.append(("available", memory.available, "configuration"))
+                values.append(("most_successors", memory.most_successors, "modelled"))
         if boundary is not None:
-            found += _of_boundary(boundary)
-        return self._facts(found)
+            values += _of_boundary(boundary)
+        return self._facts(values)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -226,8 +226,8 @@ class Stages(Result):
             notes.append(Note("sizes", text, markers=len(odd)))
         if self.micro_batches is None:
             divisors = sorted(set(self.divisions.values("divisor")))
-            found = ", ".join(f"{divisor:g}" for divisor in divisors)
-            said = f"by different literals ({found})" if found else "without a literal divisor"
+            listed = ", ".join(f"{divisor:g}" for divisor in divisors)
+            said = f"by different literals ({listed})" if listed else "without a literal divisor"
             text = f"number of micro-batches unknown: the update divides gradients {said}"
             notes.append(Note("micro-batches", text, literals=len(divisors)))
         if self.boundary is not None and self.boundary.is_partial:
@@ -287,11 +287,11 @@ class Stages(Result):
         None for a marker whose `backend_config` is not a list of 64-bit integers. Of several
         markers with one name, the first counts.
         """
-        found: dict[str, tuple[int, ...] | None] = {}
+        by_marker: dict[str, tuple[int, ...] | None] = {}
         for row, sizes in zip(self.markers, self._data.marker_sizes(), strict=True):
             name = f"{row['section']}${row['mark']}"
-            found.setdefault(name, None if sizes is None else tuple(sizes))
-        return found
+            by_marker.setdefault(name, None if sizes is None else tuple(sizes))
+        return by_marker
 
     @property
     def parts(self) -> Table:
@@ -326,8 +326,8 @@ class Stages(Result):
         received values, a cut after the instruction and its dependencies, and a cut between any two
         instructions in text order. Moved values that backward code reads are assumed to move too.
         """
-        found = self._data.boundary()
-        return None if found is None else Boundary(self.module, found)
+        record = self._data.boundary()
+        return None if record is None else Boundary(self.module, record)
 
     def by(self, name: str, table: str = "stash", *, totals: Iterable[str] = ("bytes",)) -> Table:
         """Returns totals of a table (`stash`, `cross_mesh`, `sections`) by one of its columns.
@@ -389,9 +389,9 @@ def stages(
     if available is None and device is not None:
         from hlofast import devices as known
 
-        found = known.get(device)
-        is_usable_known = found.value("hbm_usable_bytes") is not None
+        chosen = known.get(device)
+        is_usable_known = chosen.value("hbm_usable_bytes") is not None
         available = int(
-            found.per_jax_device("hbm_usable_bytes" if is_usable_known else "hbm_bytes")
+            chosen.per_jax_device("hbm_usable_bytes" if is_usable_known else "hbm_bytes")
         )
     return Stages(module, None if available is None else available * devices, most_moved)

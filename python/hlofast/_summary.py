@@ -79,10 +79,10 @@ _OPTIONAL = ("status_reason", "backend_reason", "replicated_bytes")
 """Facts that are left out if unknown."""
 
 
-def sharding_of(one: Instruction) -> Sharding | None:
+def sharding_of(instruction: Instruction) -> Sharding | None:
     """Returns the sharding of an instruction; None if it has none or it cannot be read."""
     try:
-        return one.sharding
+        return instruction.sharding
     except ParseError:
         return None
 
@@ -96,7 +96,7 @@ class Summary(Result):
     instructions that the text only implies.
     """
 
-    __slots__ = ("_found", "_tables", "module")
+    __slots__ = ("_record", "_tables", "module")
 
     VERB = "summary"
     FACTS = (
@@ -130,13 +130,13 @@ class Summary(Result):
     def __init__(self, module: Module) -> None:
         self.module = module
         """The module."""
-        self._found: dict[str, Any] = module._summary(shapes=0)
+        self._record: dict[str, Any] = module._summary(shapes=0)
         self._tables: dict[str, Table] = {}
 
     @property
     def status(self) -> str:
         """Compilation stage of the module."""
-        return str(self._found["status"])
+        return str(self._record["status"])
 
     @property
     def is_whole(self) -> bool:
@@ -151,31 +151,31 @@ class Summary(Result):
     @property
     def backend(self) -> str | None:
         """Backend of the compiler; None without evidence."""
-        backend: str | None = self._found["backend"]
+        backend: str | None = self._record["backend"]
         return backend
 
     @property
     def values(self) -> dict[str, Any]:
         """The value of each of `FACTS` by name; None for what is unknown."""
-        found = self._found
-        entry, donation = found["entry"], found["donation"]
-        values = {**found, **found["counts"], **donation, "entry": entry["name"]}
+        record = self._record
+        entry, donation = record["entry"], record["donation"]
+        values = {**record, **record["counts"], **donation, "entry": entry["name"]}
         values |= {name: entry[name] for name in ("parameter_bytes", "output_bytes")}
-        # `computations` is also the name of a table in `found`.
-        values["computations"] = found["counts"]["computations"]
+        # `computations` is also the name of a table in `record`.
+        values["computations"] = record["counts"]["computations"]
         values["replicated_bytes"] = self._replicated_bytes()
         return {field.name: values[field.name] for field in self.FACTS}
 
     def _replicated_bytes(self) -> int | None:
         """Bytes of replicated parameters; None if no parameter has a sharding."""
-        sizes = {row["number"]: row["bytes"] for row in self._found["entry"]["parameters"]}
-        found = None
-        for one in self.module.entry.parameters:
-            sharding = sharding_of(one)
+        sizes = {row["number"]: row["bytes"] for row in self._record["entry"]["parameters"]}
+        total = None
+        for parameter in self.module.entry.parameters:
+            sharding = sharding_of(parameter)
             if sharding is not None:
-                size = sizes.get(one.parameter_number) if sharding.is_replicated else None
-                found = (found or 0) + (size or 0)
-        return found
+                size = sizes.get(parameter.parameter_number) if sharding.is_replicated else None
+                total = (total or 0) + (size or 0)
+        return total
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -233,8 +233,8 @@ class Summary(Result):
 
     def _table(self, name: str) -> Table:
         if name not in self._tables:
-            found = self.module._summary(shapes=_ALL) if name == "shapes" else self._found
-            rows = found["entry"].get(name) or found.get(name) or []
+            record = self.module._summary(shapes=_ALL) if name == "shapes" else self._record
+            rows = record["entry"].get(name) or record.get(name) or []
             fields = _FIELDS[name]
             self._tables[name] = of_rows(fields, [[row[f.name] for f in fields] for row in rows])
         return self._tables[name]

@@ -122,7 +122,7 @@ def names(shown: Sequence[str], count: int | None = None, *, most: int = SHOWN_N
 
 def first_of(shown: int, total: int) -> str:
     """Returns the suffix of a heading whose rows are cut; empty if all are shown."""
-    return "" if shown == total else f" (first {shown:,} of {total:,})"
+    return "" if shown == total else f" ({shown:,} of {total:,})"
 
 
 def label(text: str, room: int = LABEL) -> str:

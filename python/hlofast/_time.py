@@ -231,8 +231,8 @@ class Time(Result):
             *(("exposed", axes, seconds) for axes, seconds in self._step[4]),
         ]
         rows.sort(key=lambda row: row[2] if row[2] == row[2] else 0.0, reverse=True)
-        found = shares([seconds for *_, seconds in rows], self.step_seconds)
-        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, found, strict=True)])
+        fractions = shares([seconds for *_, seconds in rows], self.step_seconds)
+        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, fractions, strict=True)])
         return Section("parts", "Parts of the step", table, is_whole=True)
 
     def _groups(self, by: str) -> Section:
@@ -249,10 +249,10 @@ class Time(Result):
 
     def _sent(self) -> Section:
         """The collectives, longest total time first."""
-        found = self.collectives
-        each = zip(found.values("seconds"), found.values("multiplicity"), strict=True)
+        collectives = self.collectives
+        each = zip(collectives.values("seconds"), collectives.values("multiplicity"), strict=True)
         times = [0.0 if own is None else own * (1 if n is None else n) for own, n in each]
-        ordered = found.take(sorted(range(len(found)), key=lambda row: -times[row]))
+        ordered = collectives.take(sorted(range(len(collectives)), key=lambda row: -times[row]))
         shown = ["name", "kind", "axes", "payload", "group_size", "seconds", "alpha_seconds"]
         shown += ["exposed_seconds", "multiplicity"]
         if ordered.values("collective") != ordered.values("name"):
@@ -447,12 +447,12 @@ class Time(Result):
             codes = cost._data.column(key).tolist()
             words = _core.phases if key == "phase" else cost.scopes
             return [words[codes[row]] or None for row in rows]
-        found = [self.module[row] for row in rows]
+        instructions = [self.module[row] for row in rows]
         if key == "opcode":
-            return [instruction.opcode for instruction in found]
+            return [instruction.opcode for instruction in instructions]
         if key == "computation":
-            return [instruction.computation.name for instruction in found]
-        places = [instruction.source for instruction in found]
+            return [instruction.computation.name for instruction in instructions]
+        places = [instruction.source for instruction in instructions]
         return [None if place is None else f"{place.file}:{place.line}" for place in places]
 
     @property
@@ -501,10 +501,10 @@ def time(
     return Time(module, chip, estimates, data, collective_model=model, mesh=mesh)
 
 
-def _measured(found: Table, measurements: Measurements) -> list[tuple[int, float]]:
+def _measured(collectives: Table, measurements: Measurements) -> list[tuple[int, float]]:
     """Returns number and measured seconds of each collective that has a measurement."""
     times: list[tuple[int, float]] = []
-    for number, row in enumerate(found):
+    for number, row in enumerate(collectives):
         if row["payload"] is None or row["group_size"] is None:
             continue
         seconds = measurements.seconds(row["kind"], row["payload"], row["group_size"])

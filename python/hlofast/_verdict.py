@@ -235,7 +235,11 @@ class Verdict(Result):
     def statements(self) -> tuple[Statement, ...]:
         """What to change: a peak that does not fit, the findings of `lint`, advice from `remat`."""
         known = self.findings.counts()
-        advice = [one for one in remat_statements(self) if one.remedy and one.code not in known]
+        advice = [
+            statement
+            for statement in remat_statements(self)
+            if statement.remedy and statement.code not in known
+        ]
         return (*_too_large(self), *_findings(self), *advice)
 
     @property
@@ -250,7 +254,7 @@ class Verdict(Result):
             "device": None if time is None else time.device.name,
             "mesh": None if mesh is None else f"{mesh} ({MESH_SOURCES[source]})",
         }
-        figures = {one.key: one.fact_of(FIGURES[one.key]) for one in self.figures}
+        figures = {figure.key: figure.fact_of(FIGURES[figure.key]) for figure in self.figures}
         details = {fact.name: fact for fact in self._details(figures)}
         order = (
             *("step", "bound", "mfu", "hfu", "measured_step", "measured_mfu"),
@@ -314,14 +318,17 @@ class Verdict(Result):
         """The first findings, each with a command that shows more, then further commands."""
         rows = [
             (
-                one.code,
-                one.stake or None,
-                one.text,
-                one.remedy or None,
-                one.place or None,
-                self.command(one.verb, *(("--only", one.code) if one.verb == "lint" else ())),
+                statement.code,
+                statement.stake or None,
+                statement.text,
+                statement.remedy or None,
+                statement.place or None,
+                self.command(
+                    statement.verb,
+                    *(("--only", statement.code) if statement.verb == "lint" else ()),
+                ),
             )
-            for one in self.statements
+            for statement in self.statements
         ]
         shown = rows[:top]
         lines = []
@@ -330,7 +337,7 @@ class Verdict(Result):
                 (code + (f" ({stake})" if stake else ""), remedy or text),
                 ("  more", output.Whole(command)),
             ]
-        more = "" if len(shown) == len(rows) else f" (first {len(shown)} of {len(rows):,})"
+        more = "" if len(shown) == len(rows) else f" ({len(shown)} of {len(rows):,})"
         missing = () if self.time is not None else ("--device", "NAME")
         further = [
             (what, self.command(verb, *(missing if verb == "time" else ()), *rest))
@@ -402,20 +409,22 @@ def verdict(module: Module, device: str | Device | None, mesh: MeshLike | None) 
     return Verdict(module)
 
 
-def remat_statements(found: Verdict) -> list[Statement]:
+def remat_statements(verdict: Verdict) -> list[Statement]:
     """Returns the statements of `remat`."""
     statements = []
-    for one in found.remat.statements:
-        proof = list(zip(one.instructions, one.names, strict=True))[:4]
-        remedy = one.advice or ""
-        statements.append(Statement(one.code, one.text, remedy=remedy, proof=proof, verb="remat"))
+    for statement in verdict.remat.statements:
+        proof = list(zip(statement.instructions, statement.names, strict=True))[:4]
+        remedy = statement.advice or ""
+        statements.append(
+            Statement(statement.code, statement.text, remedy=remedy, proof=proof, verb="remat")
+        )
     return statements
 
 
-def _figures(found: Verdict) -> list[Figure]:
+def _figures(verdict: Verdict) -> list[Figure]:
     """Returns the figures that come first."""
     figures = []
-    time = found.time
+    time = verdict.time
     if time is None:
         for key, label in (("step", "Step time"), ("mfu", "MFU")):
             figures.append(Figure(key, label, None, "unknown", UNKNOWN_DEVICE))
@@ -436,38 +445,38 @@ def _figures(found: Verdict) -> list[Figure]:
             figures.append(Figure("mfu", "MFU", use.mfu, text, note, how))
         except ValueError as error:
             figures.append(Figure("mfu", "MFU", None, "unknown", str(error)))
-    figures.append(_peak(found))
-    figures.append(_exposed(found))
-    flops = int(found.cost.flops)
-    known = found.cost.flops_by_provenance
+    figures.append(_peak(verdict))
+    figures.append(_exposed(verdict))
+    flops = int(verdict.cost.flops)
+    known = verdict.cost.flops_by_provenance
     note = f"{output.share(known.get('exact', 0), flops)} exact; one device, one step"
-    if found.summary.is_whole:
+    if verdict.summary.is_whole:
         note = f"{output.share(known.get('exact', 0), flops)} exact; all devices together"
-    counted = {fact.name: fact.provenance for fact in found.cost.facts}
+    counted = {fact.name: fact.provenance for fact in verdict.cost.facts}
     figures.append(Figure("flops", "FLOPs", flops, short(flops, "FLOP"), note, counted["flops"]))
-    moved = (found.cost.bytes_read or 0) + (found.cost.bytes_written or 0)
+    moved = (verdict.cost.bytes_read or 0) + (verdict.cost.bytes_written or 0)
     note = "read and written; modelled: traffic inside fusions is not counted"
     text = short_bytes(moved)
     figures.append(Figure("bytes", "HBM traffic", moved, text, note, counted["bytes_read"]))
     return figures
 
 
-def _peak(found: Verdict) -> Figure:
-    if found.memory is None:
-        return Figure("peak", "Peak memory", None, "unknown", found.no_memory)
-    memory = found.memory
-    is_xla = memory.backend == "tpu" and found.module.is_scheduled
+def _peak(verdict: Verdict) -> Figure:
+    if verdict.memory is None:
+        return Figure("peak", "Peak memory", None, "unknown", verdict.no_memory)
+    memory = verdict.memory
+    is_xla = memory.backend == "tpu" and verdict.module.is_scheduled
     peak = memory.xla_peak if is_xla else memory.live_peak
     rule = "XLA peak" if is_xla else "live peak"
     known = {fact.name: fact.provenance for fact in memory.facts}
     how = known["xla_peak" if is_xla else "live_peak"]
-    hbm = found.hbm
+    hbm = verdict.hbm
     text = short_bytes(peak)
     if hbm is None:
         why = "HBM is unknown: " + (
             UNKNOWN_DEVICE
-            if found.time is None
-            else f"{found.time.device.name} does not list it; give --hbm"
+            if verdict.time is None
+            else f"{verdict.time.device.name} does not list it; give --hbm"
         )
         return Figure("peak", "Peak memory", peak, text, f"{rule}; {why}", how)
     note = f"{rule}; {output.share(peak, hbm)} of {short_bytes(int(hbm))} of HBM"
@@ -476,16 +485,16 @@ def _peak(found: Verdict) -> Figure:
     return Figure("peak", "Peak memory", peak, text, note, how)
 
 
-def _exposed(found: Verdict) -> Figure:
+def _exposed(verdict: Verdict) -> Figure:
     label = "Exposed communication"
-    if not len(found.collectives):
-        return Figure("exposed", label, 0.0 if found.time else None, "none", "no collectives")
-    if found.time is None:
+    if not len(verdict.collectives):
+        return Figure("exposed", label, 0.0 if verdict.time else None, "none", "no collectives")
+    if verdict.time is None:
         return Figure("exposed", label, None, "unknown", UNKNOWN_DEVICE)
-    exposed = found.time.exposed
+    exposed = verdict.time.exposed
     total = sum(exposed.values())
     parts = [f"{axes} {seconds(value)}" for axes, value in exposed.items() if value]
-    note = f"{output.share(total, found.time.step_seconds)} of the step"
+    note = f"{output.share(total, verdict.time.step_seconds)} of the step"
     if parts:
         note += f": {', '.join(parts)}"
     return Figure("exposed", label, total, seconds(total), note)
@@ -507,16 +516,16 @@ def short_bytes(count: int) -> str:
     return f"{count:,} B" if scale == 1 else f"{count / scale:,.2f} {unit}"
 
 
-def _too_large(found: Verdict) -> list[Statement]:
+def _too_large(verdict: Verdict) -> list[Statement]:
     """A statement if the peak exceeds the memory of the device."""
-    peak = next(figure.value for figure in found.figures if figure.key == "peak")
-    if peak is None or found.hbm is None or peak <= found.hbm:
+    peak = next(figure.value for figure in verdict.figures if figure.key == "peak")
+    if peak is None or verdict.hbm is None or peak <= verdict.hbm:
         return []
-    over = short_bytes(int(peak - found.hbm))
+    over = short_bytes(int(peak - verdict.hbm))
     return [
         Statement(
             "does-not-fit",
-            f"the peak exceeds the device memory of {short_bytes(int(found.hbm))} by {over}",
+            f"the peak exceeds the device memory of {short_bytes(int(verdict.hbm))} by {over}",
             stake=f"{over} over",
             remedy="rematerialise residuals (remat plans which), shard or offload more, or use a "
             "smaller batch",
@@ -525,29 +534,31 @@ def _too_large(found: Verdict) -> list[Statement]:
     ]
 
 
-def _findings(found: Verdict) -> list[Statement]:
+def _findings(verdict: Verdict) -> list[Statement]:
     """Returns the findings of `lint`, most costly first."""
     statements = []
-    for one in found.findings:
+    for finding in verdict.findings:
         stakes = []
-        if one.bytes is not None:
+        if finding.bytes is not None:
             words = {"wire": "sent", "payload": "in collectives", "memory": "of memory"}
-            stakes.append(f"{short_bytes(one.bytes)} {words.get(one.bytes_are or '', '')}".strip())
-        if one.flops is not None:
-            stakes.append(short(one.flops, "FLOP"))
+            stakes.append(
+                f"{short_bytes(finding.bytes)} {words.get(finding.bytes_are or '', '')}".strip()
+            )
+        if finding.flops is not None:
+            stakes.append(short(finding.flops, "FLOP"))
         stake = ", ".join(stakes)
-        if stake and one.is_lower_bound:
+        if stake and finding.is_lower_bound:
             stake = f"at least {stake}"
-        place = one.source_file or ""
-        if place and one.source_line:
-            place += f":{one.source_line}"
-        proof = list(zip(one.instructions, one.names, strict=True))[:4]
+        place = finding.source_file or ""
+        if place and finding.source_line:
+            place += f":{finding.source_line}"
+        proof = list(zip(finding.instructions, finding.names, strict=True))[:4]
         statements.append(
             Statement(
-                one.code,
-                one.message,
+                finding.code,
+                finding.message,
                 stake=stake,
-                remedy=one.remedy,
+                remedy=finding.remedy,
                 place=place,
                 proof=proof,
                 verb="lint",

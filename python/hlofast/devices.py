@@ -161,13 +161,13 @@ class Device(Mapping[str, Figure]):
 
         Peaks are named like `flops.bf16`.
         """
-        found = self._find(figure)
-        return None if found is None else found.value
+        known = self._find(figure)
+        return None if known is None else known.value
 
     def source(self, figure: str) -> str | None:
         """The source of `figure`, or None if the figure is not known."""
-        found = self._find(figure)
-        return None if found is None else found.source
+        known = self._find(figure)
+        return None if known is None else known.source
 
     def require(self, figure: str) -> Any:
         """The value of `figure`; raises `UnknownFigureError` if it is not known."""
@@ -230,7 +230,7 @@ class Device(Mapping[str, Figure]):
         `UnknownFigureError` if a figure is missing, and `ValueError` for an unknown kind or model.
         """
         try:
-            found = _core._collective_time(
+            estimate = _core._collective_time(
                 self._parts(),
                 kind,
                 payload,
@@ -246,7 +246,7 @@ class Device(Mapping[str, Figure]):
             if str(error) in FIGURES:
                 raise UnknownFigureError(self.name, str(error)) from None
             raise
-        return CollectiveTime(*found)
+        return CollectiveTime(*estimate)
 
     def _parts(
         self,
@@ -297,14 +297,14 @@ class DeviceTable(Mapping[str, Device]):
                 self._names.setdefault(_folded(alias), name)
 
     def __getitem__(self, name: str) -> Device:
-        found = self._names.get(_folded(name))
-        if found is None:
+        canonical = self._names.get(_folded(name))
+        if canonical is None:
             from hlofast._names import meant
 
             hint = meant(str(name), list(self._devices))
             known = ", ".join(self._devices)
             raise UnknownDeviceError(f"unknown device {name!r}; known devices: {known}{hint}")
-        return self._devices[found]
+        return self._devices[canonical]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._devices)
@@ -406,7 +406,9 @@ def _read(text: str, path: str, known: Mapping[str, Device]) -> dict[str, Device
 
     tables = read_tables(text, path)
     sources = tables.pop("sources", {})
-    if not isinstance(sources, dict) or not all(isinstance(one, str) for one in sources.values()):
+    if not isinstance(sources, dict) or not all(
+        isinstance(source, str) for source in sources.values()
+    ):
         raise ValueError(f"{path}: sources has to be a table of strings")
     devices = dict(known)
     for name, cells in tables.items():
@@ -450,10 +452,12 @@ def _device(
             figures[key] = figure(key, cell)
     backend = cells.get("backend", "other" if start is None else start.backend)
     if backend not in _BACKENDS:
-        _refuse(path, name, f"backend has to be one of {', '.join(_BACKENDS)}")
+        _refuse(path, name, f"backend must be one of {', '.join(_BACKENDS)}")
     is_same = start is not None and start.name == name
     aliases = cells.get("aliases", start.aliases if start is not None and is_same else ())
-    if not isinstance(aliases, list | tuple) or not all(isinstance(one, str) for one in aliases):
+    if not isinstance(aliases, list | tuple) or not all(
+        isinstance(alias, str) for alias in aliases
+    ):
         _refuse(path, name, "aliases has to be a list of names")
     label = cells.get("label", start.label if start is not None and is_same else name)
     if not isinstance(label, str):
@@ -470,7 +474,7 @@ def _checked(where: str, key: str, value: Any) -> float | str:
         raise ValueError(f"{where}: unknown figure {key!r}; known figures: {', '.join(FIGURES)}")
     if key in _TEXTS:
         if value not in _TOPOLOGIES:
-            raise ValueError(f"{where}: {key} has to be one of {', '.join(_TOPOLOGIES)}")
+            raise ValueError(f"{where}: {key} must be one of {', '.join(_TOPOLOGIES)}")
         return str(value)
     number = _positive(f"{where}: {key}", value)
     if key in _COUNTS:

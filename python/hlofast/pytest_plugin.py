@@ -45,7 +45,7 @@ def hlofast_check() -> Callable[..., Check]:
             elif not isinstance(program, hlofast.Module):
                 program = hlofast.from_jax(program)
             declared = hlofast.Declaration() if declaration is None else declaration
-            found = hlofast.check(declared, program, expected)
+            checked = hlofast.check(declared, program, expected)
         except (OSError, ValueError) as error:
             # The message says what is wrong; the lines of this package that raised it do not.
             fault = f"{type(error).__name__}: {error}"
@@ -53,14 +53,14 @@ def hlofast_check() -> Callable[..., Check]:
             fault = ""
         if fault:
             pytest.fail(fault, pytrace=False)
-        if not found.ok:
+        if not checked.ok:
             lines = [
-                f"{one.code}: {one.subject}: declared {one.declared}, compiled {one.compiled}; "
-                f"{one.message}"
-                for one in found.found()
-                if one.severity == "error"
+                f"{finding.code}: {finding.subject}: declared {finding.declared}, "
+                f"compiled {finding.compiled}; {finding.message}"
+                for finding in checked.found()
+                if finding.severity == "error"
             ]
             pytest.fail("\n".join(lines), pytrace=False)
-        return found
+        return checked
 
     return check

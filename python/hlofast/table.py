@@ -57,12 +57,12 @@ class Table:
 
     def field(self, name: str) -> Field:
         """Returns the field of column `name`; raises `KeyError` for an unknown name."""
-        found = self._fields.get(name)
-        if found is None:
+        field = self._fields.get(name)
+        if field is None:
             from hlofast._names import unknown
 
             raise unknown("column", name, self._fields)
-        return found
+        return field
 
     def values(self, name: str) -> list[Any]:
         """Returns column `name` as a list; unknown values are None."""

@@ -77,8 +77,8 @@ def check(path, python, counts):
     record = record_beside(path)
     if record is not None:
         slices = record["slices"] if record["slices"] > 1 else None
-        found = module.collectives(hlofast.Mesh(record["mesh"], slices=slices))
-        wrong = collective_lists.axis_differences(found, record)
+        collectives = module.collectives(hlofast.Mesh(record["mesh"], slices=slices))
+        wrong = collective_lists.axis_differences(collectives, record)
         counts["axes compared"] += sum("axes" in row for row in record["collectives"])
         counts["axes different"] += len(wrong)
         for row in wrong[:5]:
@@ -92,9 +92,9 @@ def check(path, python, counts):
         if graph is None:
             counts["texts XLA refuses"] += 1
             return
-        found, expected = module.collectives(), collective_lists.of_view(graph)
+        collectives, expected = module.collectives(), collective_lists.of_view(graph)
     counts["instructions"] += expected.total()
-    problem = collective_lists.difference(found, expected)
+    problem = collective_lists.difference(collectives, expected)
     counts[f"texts {'different' if problem else 'equal'}"] += 1
     if problem:
         print(f"{path.name}: {problem}")

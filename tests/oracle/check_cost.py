@@ -49,10 +49,10 @@ def texts(paths):
 
 def figures_of(cost):
     """hlofast's figures of a module (under no name) and of each computation."""
-    found = {None: tuple(getattr(cost, name) for name in PROPERTIES)}
+    figures = {None: tuple(getattr(cost, name) for name in PROPERTIES)}
     for row in cost.computations:
-        found[row["computation"]] = tuple(row[name] for name in PROPERTIES)
-    return found
+        figures[row["computation"]] = tuple(row[name] for name in PROPERTIES)
+    return figures
 
 
 def close(ours, theirs):
@@ -100,8 +100,8 @@ def check_compiled(path, text, module, counts):
         return
     theirs = json.loads(beside.read_text())
     cost = module.cost(xla=True, backend="tpu", float32=True)
-    ours = [float(getattr(cost, one)) for one in PROPERTIES]
-    expected = [theirs.get(one, 0.0) for one in ("flops", "transcendentals", "bytes accessed")]
+    ours = [float(getattr(cost, name)) for name in PROPERTIES]
+    expected = [theirs.get(name, 0.0) for name in ("flops", "transcendentals", "bytes accessed")]
     allowed = RELATIVE * expected[2] + TABLES_OF_ONE_START * len(START.findall(text))
     equal = ours[:2] == expected[:2] and abs(ours[2] - expected[2]) <= allowed
     counts[f"compiled programs {'equal' if equal else 'different'}"] += 1

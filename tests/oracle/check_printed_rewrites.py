@@ -27,10 +27,10 @@ def faults(module, peak, recorded):
     again = hlofast.loads(make_printed_rewrites.printed(module))
     if not module.same_program(again, metadata=False):
         yield "XLA prints another program"
-    found = make_printed_rewrites.fingerprint(again)
-    if found != make_printed_rewrites.fingerprint(module):
+    fingerprint = make_printed_rewrites.fingerprint(again)
+    if fingerprint != make_printed_rewrites.fingerprint(module):
         yield "the fingerprints differ"
-    if recorded and recorded["fingerprint"] != found:
+    if recorded and recorded["fingerprint"] != fingerprint:
         yield "it is not the one on record"
     own = hlofast.loads(module.to_text()).remat(rule=make_printed_rewrites.RULE).peak
     if own != peak:

@@ -38,11 +38,11 @@ def xla_view(text: str) -> dict[str, object]:
     computations = {}
     for computation in module.computations():
         rows = {}
-        for one in computation.instructions():
-            rows[one.name] = (
-                one.opcode.name,
-                [operand.name for operand in one.operands()],
-                instruction_text(one),
+        for instruction in computation.instructions():
+            rows[instruction.name] = (
+                instruction.opcode.name,
+                [operand.name for operand in instruction.operands()],
+                instruction_text(instruction),
             )
         computations[computation.name] = rows
     return {"name": module.name, "computations": computations}

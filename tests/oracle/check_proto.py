@@ -50,14 +50,14 @@ def rows(module):
 
 def literals(module):
     """The literal of each constant."""
-    found = ((i.name, i.literal) for i in module.instructions if i.opcode == "constant")
-    return {name: literal and (literal.is_elided, literal.text) for name, literal in found}
+    constants = ((i.name, i.literal) for i in module.instructions if i.opcode == "constant")
+    return {name: literal and (literal.is_elided, literal.text) for name, literal in constants}
 
 
 def analyses(module):
     """The figures that must agree."""
     cost = module.cost()
-    found = {
+    results = {
         "cost": (cost.flops, cost.transcendentals, cost.bytes_accessed),
         "cost_analysis": module.cost(xla=True).cost_analysis(),
         "matmuls": module.matmuls().to_pylist(),
@@ -66,8 +66,8 @@ def analyses(module):
     }
     if module.is_scheduled:
         memory = module.memory()
-        found["memory"] = (memory.live_peak, memory.xla_peak, memory.live.to_pylist())
-    return found
+        results["memory"] = (memory.live_peak, memory.xla_peak, memory.live.to_pylist())
+    return results
 
 
 def differences(proto, text):
@@ -80,7 +80,7 @@ def differences(proto, text):
     if list(rows(own)) != list(rows(other)):
         yield "rows"
     mine, theirs = literals(own), literals(other)
-    if any(mine[name] != found for name, found in theirs.items() if found and not found[0]):
+    if any(mine[name] != literal for name, literal in theirs.items() if literal and not literal[0]):
         yield "literals"
     mine, theirs = analyses(own), analyses(other)
     yield from (name for name in theirs if mine[name] != theirs[name])
@@ -97,10 +97,10 @@ def main():
         if counts["pairs"] == arguments.most:
             break
         counts["pairs"] += 1
-        found = list(differences(proto, text))
-        counts["equal"] += not found
-        if found:
-            print(f"{proto}: {', '.join(found)}")
+        differing = list(differences(proto, text))
+        counts["equal"] += not differing
+        if differing:
+            print(f"{proto}: {', '.join(differing)}")
     print(f"{counts['equal']} of {counts['pairs']} pairs are equal")
     return 0 if counts["equal"] == counts["pairs"] else 1
 

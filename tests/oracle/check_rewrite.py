@@ -30,14 +30,14 @@ def faults(row, folder):
         (make_rewrites.OUT / row["name"] / "module.txt.gz").read_bytes()
     ).decode()
     new = make_rewrites.rewritten(text, row["recipe"], folder)
-    found, *_ = make_rewrites.compare(text, new, folder)
-    if found["difference"] > 1e-6:
-        yield f"results differ by {found['difference']:.1e}"
-    if found["peak_after"] >= found["peak_before"]:
-        yield f"the peak does not fall: {found['peak_before']} to {found['peak_after']} bytes"
+    compared, *_ = make_rewrites.compare(text, new, folder)
+    if compared["difference"] > 1e-6:
+        yield f"results differ by {compared['difference']:.1e}"
+    if compared["peak_after"] >= compared["peak_before"]:
+        yield f"the peak does not fall: {compared['peak_before']} to {compared['peak_after']} bytes"
     for key in ("peak_before", "peak_after", "collectives_before", "collectives_after"):
-        if found[key] != row[key]:
-            yield f"{key} is {found[key]}, recorded is {row[key]}"
+        if compared[key] != row[key]:
+            yield f"{key} is {compared[key]}, recorded is {row[key]}"
 
 
 def main(arguments=None):

@@ -64,9 +64,9 @@ def modules(path):
         import lzma
 
         content = lzma.decompress(content)
-    for found in hlofast.find_modules(content):
-        if found.module is not None:
-            yield f"{path.name}:{found.line}", found.module
+    for part in hlofast.find_modules(content):
+        if part.module is not None:
+            yield f"{path.name}:{part.line}", part.module
 
 
 def loaded(protos):
@@ -128,11 +128,11 @@ def main():
         )
         if fault:
             faults.append(f"{name}: {fault}")
-    found = {"modules": len(written), "refused": refused, "faults": faults}
+    counts = {"modules": len(written), "refused": refused, "faults": faults}
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(counts))
     else:
-        print("\n".join([*(f"not written: {one}" for one in refused), *faults]))
+        print("\n".join([*(f"not written: {refusal}" for refusal in refused), *faults]))
         print(f"{len(written) - len(faults)} of {len(written)} modules are what was written")
     return 1 if faults else 0
 

@@ -78,7 +78,7 @@ def newest(probes: list[Probe], verdicts: dict[str, dict]) -> str:
         lines += ["", "[[construct]]", f"name = {json.dumps(construct)}", f"row = {json.dumps(members[0].row)}"]
         for key, accepted in (("accepted", True), ("rejected", False)):
             ids = [probe.id for probe in members if (probe.expected == ACCEPT) is accepted]
-            lines += [f"{key} = [", *(f"    {json.dumps(one)}," for one in ids), "]"] if ids else [f"{key} = []"]
+            lines += [f"{key} = [", *(f"    {json.dumps(identifier)}," for identifier in ids), "]"] if ids else [f"{key} = []"]
         judged = Counter(verdicts[probe.id]["verdict"] for probe in members)
         lines.append("judged = { " + ", ".join(f"{key} = {judged[key]}" for key in sorted(judged)) + " }")
     return "\n".join(lines) + "\n"

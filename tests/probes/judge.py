@@ -65,8 +65,8 @@ def verdict_of(text: str) -> Iterator[dict[str, object]]:
         [
             computation.name,
             [
-                [one.name, opcode_name(one.opcode.name), [other.name for other in one.operands()]]
-                for one in computation.instructions()
+                [instruction.name, opcode_name(instruction.opcode.name), [other.name for other in instruction.operands()]]
+                for instruction in computation.instructions()
             ],
         ]
         for computation in parsed.computations()
@@ -91,9 +91,9 @@ def child() -> None:
 def check_failure(stderr: str) -> str:
     """The first fatal log line without its time, thread and place in the source, if there is one."""
     for line in stderr.splitlines():
-        found = re.match(r"F\d+ [\d:.]+ +\d+ [^\]]*\] (.*)", line)
-        if found:
-            return found[1]
+        match = re.match(r"F\d+ [\d:.]+ +\d+ [^\]]*\] (.*)", line)
+        if match:
+            return match[1]
     return ""
 
 
@@ -123,10 +123,10 @@ def judge(texts: list[str]) -> Iterator[dict[str, object]]:
 
 def stable(texts: list[str]) -> Iterator[dict[str, object]]:
     """Two judgements, without what differs between them: XLA reads unset memory here and there."""
-    for one, other in zip(judge(texts), judge(texts), strict=True):
-        if one["verdict"] != other["verdict"]:
-            one = {"verdict": "reject", "message": "accepted or not by chance"}
-        yield {key: value for key, value in one.items() if other.get(key) == value}
+    for first, other in zip(judge(texts), judge(texts), strict=True):
+        if first["verdict"] != other["verdict"]:
+            first = {"verdict": "reject", "message": "accepted or not by chance"}
+        yield {key: value for key, value in first.items() if other.get(key) == value}
 
 
 def main() -> None:

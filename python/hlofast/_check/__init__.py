@@ -104,10 +104,10 @@ class Check(Result):
         self.expectations = expected
         """Further expectations; None if there are none."""
         program = Program(declaration, module)
-        found = [one for compare in _COMPARISONS for one in compare(program)]
+        comparisons = [comparison for compare in _COMPARISONS for comparison in compare(program)]
         if expected is not None:
-            found += expectations(program, expected)
-        self._comparisons: tuple[Comparison, ...] = tuple(found)
+            comparisons += expectations(program, expected)
+        self._comparisons: tuple[Comparison, ...] = tuple(comparisons)
 
     def __iter__(self) -> Iterator[Comparison]:
         return iter(self._comparisons)
@@ -130,24 +130,26 @@ class Check(Result):
         unknown = [code for code in codes if code not in CODES]
         if unknown:
             raise ValueError(f"no comparison {unknown[0]!r}; one of {', '.join(CODES)}")
-        found = [
-            one
-            for one in self._comparisons
-            if one.severity != AGREES and (not codes or one.code in codes)
+        findings = [
+            comparison
+            for comparison in self._comparisons
+            if comparison.severity != AGREES and (not codes or comparison.code in codes)
         ]
-        found.sort(key=lambda one: (SEVERITIES.index(one.severity), -(one.bytes or 0)))
-        return tuple(found)
+        findings.sort(
+            key=lambda comparison: (SEVERITIES.index(comparison.severity), -(comparison.bytes or 0))
+        )
+        return tuple(findings)
 
     @property
     def ok(self) -> bool:
         """Whether there are no errors."""
-        return all(one.severity != ERROR for one in self._comparisons)
+        return all(comparison.severity != ERROR for comparison in self._comparisons)
 
     def counts(self) -> dict[str, int]:
         """Number of comparisons of each severity."""
         counts = dict.fromkeys(SEVERITIES, 0)
-        for one in self._comparisons:
-            counts[one.severity] += 1
+        for comparison in self._comparisons:
+            counts[comparison.severity] += 1
         return counts
 
     @property
@@ -178,17 +180,19 @@ class Check(Result):
         return Section("findings", "Findings", findings, paragraphs=paragraphs)
 
     def _agreeing(self) -> Section:
-        found = [one for one in self._comparisons if one.severity == AGREES]
+        agreeing = [comparison for comparison in self._comparisons if comparison.severity == AGREES]
         shown = ("code", "subject", "compiled", "message")
-        return Section("agreeing", "As declared", table(found, self.module), shown, is_whole=True)
+        return Section(
+            "agreeing", "As declared", table(agreeing, self.module), shown, is_whole=True
+        )
 
     def _collective_axes(self) -> Section:
-        found = [
-            one
-            for one in self._comparisons
-            if one.severity == AGREES and one.code == "collective-axes"
+        comparisons = [
+            comparison
+            for comparison in self._comparisons
+            if comparison.severity == AGREES and comparison.code == "collective-axes"
         ]
-        rows, shown = table(found, self.module), ("subject", "bytes", "message")
+        rows, shown = table(comparisons, self.module), ("subject", "bytes", "message")
         return Section("collective_axes", "Collectives by axes", rows, shown, is_whole=True)
 
     def __reduce__(self) -> tuple[object, ...]:

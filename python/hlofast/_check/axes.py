@@ -65,20 +65,20 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
             )
             continue
         key = (row["kind"], row["axes"] or "no other device")
-        found = sums.setdefault(
+        total = sums.setdefault(
             key, {"rows": set(), "bytes": 0, "first": row["instruction"], "is_in_layers": False}
         )
-        found["rows"].add(row["instruction"])
-        found["is_in_layers"] |= is_in_layers(program, row)
-        found["bytes"] += row["total_payload"] or 0
-    for (kind, axes), found in sums.items():
-        count = counted(len(found["rows"]), "collective")
+        total["rows"].add(row["instruction"])
+        total["is_in_layers"] |= is_in_layers(program, row)
+        total["bytes"] += row["total_payload"] or 0
+    for (kind, axes), total in sums.items():
+        count = counted(len(total["rows"]), "collective")
         is_part = ":(" in axes
         part = ", along a part of an axis"
         severity = AGREES
         if is_part:
             # Inside layers, the compiler follows the program; elsewhere it may reshard freely.
-            is_grave = found["is_in_layers"] or program.declaration.layers is None
+            is_grave = total["is_in_layers"] or program.declaration.layers is None
             severity = WARNING if is_grave else NOTE
             part += ": is the mesh the one that was compiled for?" if is_grave else ""
         yield Comparison(
@@ -87,9 +87,9 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
             f"{kind} over {axes}",
             "whole axes" if is_part else axes,
             axes,
-            f"{count}, {found['bytes']:,} B of payload in a step{part if is_part else ''}",
-            found["bytes"],
-            found["first"],
+            f"{count}, {total['bytes']:,} B of payload in a step{part if is_part else ''}",
+            total["bytes"],
+            total["first"],
         )
 
 
@@ -127,19 +127,19 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         where = "in every layer" if is_in_layers(program, row) else "outside the layers"
         scope = row["op_name"] or row["tensor"] or row["name"]
         key = (row["kind"], row["axes"], row["moved"], row["phase"], where, scope)
-        found = sums.setdefault(key, {"bytes": 0, "row": row, "rows": set()})
-        found["bytes"] += row["total_wire_bytes"] or 0
-        found["rows"].add(row["instruction"])
-    for (kind, axes_text, moved, phase, where, scope), found in sums.items():
+        total = sums.setdefault(key, {"bytes": 0, "row": row, "rows": set()})
+        total["bytes"] += row["total_wire_bytes"] or 0
+        total["rows"].add(row["instruction"])
+    for (kind, axes_text, moved, phase, where, scope), total in sums.items():
         yield Comparison(
             "unexplained-collective",
             WARNING if where == "in every layer" else NOTE,
             f"{kind} over {axes_text}",
             "no such collective",
-            f"{found['bytes']:,} wire B of {moved} in {phase}",
-            f"{scope}: no declared sharding needs {counted(len(found['rows']), 'collective')} "
+            f"{total['bytes']:,} wire B of {moved} in {phase}",
+            f"{scope}: no declared sharding needs {counted(len(total['rows']), 'collective')} "
             f"{where}",
-            found["bytes"],
-            found["row"]["instruction"],
+            total["bytes"],
+            total["row"]["instruction"],
             "modelled",
         )

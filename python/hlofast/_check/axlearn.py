@@ -73,14 +73,14 @@ def _kept(implied: Implied) -> Iterator[DeclaredValue]:
 
 def _predictions(effective: EffectiveConfig, source: str) -> dict[str, Prediction]:
     memory, traffic, flops = effective.memory(), effective.traffic(), effective.flops()
-    found: dict[str, Prediction] = {}
+    predictions: dict[str, Prediction] = {}
 
     def add(name: str, value: int | None) -> None:
         if value is not None:
-            found[name] = Prediction(value, source)
+            predictions[name] = Prediction(value, source)
 
     if effective.mesh is None:
-        return found
+        return predictions
     add("state_bytes", memory.state_bytes)
     add("offloaded_bytes", memory.offloaded_bytes)
     if not traffic.gaps:
@@ -92,4 +92,4 @@ def _predictions(effective: EffectiveConfig, source: str) -> dict[str, Predictio
         add("flops", total // effective.devices)
     add("peak_bytes", memory.hbm_lower_bound)
     add("expected_peak_bytes", memory.expected_peak_bytes)
-    return found
+    return predictions

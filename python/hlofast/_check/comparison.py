@@ -84,17 +84,17 @@ def table(comparisons: Sequence[Comparison], module: Module) -> Table:
         _FIELDS,
         [
             (
-                one.code,
-                one.severity,
-                one.subject,
-                one.declared,
-                one.compiled,
-                one.bytes,
-                one.instruction,
-                None if one.instruction is None else module[one.instruction].name,
-                one.provenance,
-                one.message,
+                comparison.code,
+                comparison.severity,
+                comparison.subject,
+                comparison.declared,
+                comparison.compiled,
+                comparison.bytes,
+                comparison.instruction,
+                None if comparison.instruction is None else module[comparison.instruction].name,
+                comparison.provenance,
+                comparison.message,
             )
-            for one in comparisons
+            for comparison in comparisons
         ],
     )

@@ -100,7 +100,7 @@ class Declaration:
 
     def parameter(self, path: str) -> DeclaredParameter | None:
         """The declaration of the parameter at `path`, or None."""
-        return next((one for one in self.parameters if one.matches(path)), None)
+        return next((parameter for parameter in self.parameters if parameter.matches(path)), None)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Declaration:
@@ -193,7 +193,9 @@ class _Reader:
         except (OverflowError, ValueError) as error:
             raise ValueError(f"mesh: {error}") from None
         batch_axes = table.get("batch_axes", [])
-        if not isinstance(batch_axes, list) or not all(isinstance(one, str) for one in batch_axes):
+        if not isinstance(batch_axes, list) or not all(
+            isinstance(axis, str) for axis in batch_axes
+        ):
             raise ValueError("mesh.batch_axes has to be a list of axis names")
         for name in batch_axes:
             if name not in axes:
@@ -224,9 +226,7 @@ class _Reader:
                 raise ValueError(f"{place} needs either shape or bytes, per layer and device")
             where = row.get("place", "device")
             if where not in PLACES:
-                raise ValueError(
-                    f"{place}.place has to be one of {', '.join(PLACES)}, not {where!r}"
-                )
+                raise ValueError(f"{place}.place must be one of {', '.join(PLACES)}, not {where!r}")
             if "bytes" in row:
                 size = read_size(row["bytes"], f"{place}.bytes")
             else:
@@ -239,12 +239,12 @@ class _Reader:
 
     def predictions(self, source: str) -> dict[str, Prediction]:
         table = self.table("predicted", PREDICTIONS)
-        found = {}
+        predictions = {}
         for name, value in table.items():
             read = read_count if name == "flops" else read_size
             number = read(value, f"predicted.{name}")
-            found[name] = Prediction(number, source)
-        return found
+            predictions[name] = Prediction(number, source)
+        return predictions
 
 
 def shape_bytes(text: str, place: str) -> int:

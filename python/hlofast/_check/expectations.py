@@ -151,7 +151,7 @@ def _items(table: object, place: str) -> list[tuple[str, Any]]:
 def _forbidden(table: object) -> tuple[str, ...]:
     from hlofast._lint import CODES
 
-    found: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
     for key, value in _items(table, "lint"):
         if key != "forbid" or not isinstance(value, list):
             raise ValueError("lint takes only forbid, a list of codes of hlofast lint")
@@ -162,8 +162,8 @@ def _forbidden(table: object) -> tuple[str, ...]:
             raise ValueError(
                 f"lint.forbid: unknown code {unknown[0]!r}; known codes: {', '.join(CODES)}"
             )
-        found = tuple(value)
-    return found
+        forbidden = tuple(value)
+    return forbidden
 
 
 def _of_collectives(table: object) -> Iterator[Limit]:
@@ -236,8 +236,8 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
         )
     if expected.forbidden:
         findings = program.module.lint(program.mesh)
-        found = [one for one in findings if one.code in expected.forbidden]
-        for finding in found:
+        forbidden = [finding for finding in findings if finding.code in expected.forbidden]
+        for finding in forbidden:
             yield Comparison(
                 "expectation",
                 ERROR,
@@ -249,7 +249,7 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
                 finding.instructions[0],
                 finding.provenance,
             )
-        if not found:
+        if not forbidden:
             yield Comparison(
                 "expectation",
                 AGREES,

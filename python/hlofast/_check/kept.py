@@ -55,7 +55,7 @@ def crossing(program: Program) -> list[KeptValue] | None:
         return _unrolled(program, layers)
     forward = loops[0]["instruction"]
     weights = {parameter.dimensions for parameter in program.parameters}
-    found = []
+    values = []
     for place, space in (("device", "hbm"), ("host", "host")):
         memory = program.memory(space)
         step = memory._data.step_of(forward)
@@ -76,8 +76,8 @@ def crossing(program: Program) -> list[KeptValue] | None:
             text = row["shape"].partition("{")[0]
             size = shape_bytes(text, row["name"]) // layers
             op_name = row["op_name"] or ""
-            found.append(KeptValue(row["instruction"], place, size, text, op_name, count=1))
-    return found
+            values.append(KeptValue(row["instruction"], place, size, text, op_name, count=1))
+    return values
 
 
 def _sizes(shape: str) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ def _unrolled(program: Program, layers: int) -> list[KeptValue]:
     for row in program.remat.residuals:
         if row["kind"] != "weight_copy" and not row["is_stacked"]:
             groups.setdefault(row["shape"], []).append(row)
-    found = []
+    values = []
     for shape, rows in groups.items():
         # A shape that occurs twice per layer stands for two values.
         for number in range(len(rows) // layers):
@@ -103,8 +103,8 @@ def _unrolled(program: Program, layers: int) -> list[KeptValue]:
             size = shape_bytes(text, str(row["name"]))
             instruction, op_name = row["instruction"], str(row["op_name"] or "")
             assert isinstance(instruction, int)
-            found.append(KeptValue(instruction, "device", size, text, op_name, count=layers))
-    return found
+            values.append(KeptValue(instruction, "device", size, text, op_name, count=layers))
+    return values
 
 
 def kept_values(program: Program) -> Iterator[Comparison]:
@@ -113,35 +113,35 @@ def kept_values(program: Program) -> Iterator[Comparison]:
     layers = declaration.layers
     if declaration.kept is None or layers is None:
         return
-    found = crossing(program)
-    if found is None:
+    crossing_values = crossing(program)
+    if crossing_values is None:
         return
-    left = list(found)
-    carry = next((one for one in left if _is_carry(program, one)), None)
+    left = list(crossing_values)
+    carry = next((kept for kept in left if _is_carry(program, kept)), None)
     if carry is not None:
         left.remove(carry)
         yield _agrees("input of the layer", carry, layers)
     missing: list[DeclaredValue] = []
     for value in declaration.kept:
-        match = next((one for one in left if _is(one, value)), None)
+        match = next((kept for kept in left if _is(kept, value)), None)
         if match is None:
             missing.append(value)
             continue
         left.remove(match)
         yield _agrees(value.name, match, layers)
-    for one in list(left):
-        together = _adding_up(missing, one.place, one.layer_bytes)
+    for kept in list(left):
+        together = _adding_up(missing, kept.place, kept.layer_bytes)
         if together:
-            left.remove(one)
+            left.remove(kept)
             for value in together:
                 missing.remove(value)
-            yield _agrees(", ".join(value.name for value in together), one, layers)
+            yield _agrees(", ".join(value.name for value in together), kept, layers)
     for value in list(missing):
         parts = _adding_up(left, value.place, value.layer_bytes)
         if parts:
             missing.remove(value)
-            for one in parts:
-                left.remove(one)
+            for kept in parts:
+                left.remove(kept)
             yield _agrees(value.name, parts[0], layers, *parts[1:])
     elsewhere = {"device": "host", "host": "device"}
     # Without a loop, only sizes can be matched, and compilers widen and merge values.
@@ -149,9 +149,9 @@ def kept_values(program: Program) -> Iterator[Comparison]:
     for value in missing:
         other = next(
             (
-                one
-                for one in left
-                if one.place == elsewhere[value.place] and one.layer_bytes == value.layer_bytes
+                kept
+                for kept in left
+                if kept.place == elsewhere[value.place] and kept.layer_bytes == value.layer_bytes
             ),
             None,
         )
@@ -177,51 +177,51 @@ def kept_values(program: Program) -> Iterator[Comparison]:
         )
     # jax.lax.scan always keeps the layer's input; it is one of these if its size is not declared.
     severity = NOTE if declaration.carry_bytes is None else WARNING
-    for one in left:
-        if one.layer_bytes * layers >= SMALL:
+    for kept in left:
+        if kept.layer_bytes * layers >= SMALL:
             yield Comparison(
                 "kept-undeclared",
                 severity,
-                one.shape,
+                kept.shape,
                 "not kept",
-                f"{one.layer_bytes:,} B per layer in {one.place} memory",
-                f"{one.op_name or program.module[one.row].name} is kept for the backward pass "
+                f"{kept.layer_bytes:,} B per layer in {kept.place} memory",
+                f"{kept.op_name or program.module[kept.row].name} is kept for the backward pass "
                 "though the policy names nothing of that size",
-                one.layer_bytes * layers,
-                one.row,
+                kept.layer_bytes * layers,
+                kept.row,
                 "modelled",
             )
 
 
-def _is_carry(program: Program, one: KeptValue) -> bool:
-    return one.place == "device" and one.layer_bytes == program.declaration.carry_bytes
+def _is_carry(program: Program, kept: KeptValue) -> bool:
+    return kept.place == "device" and kept.layer_bytes == program.declaration.carry_bytes
 
 
-def _is(one: KeptValue, value: DeclaredValue) -> bool:
-    return one.place == value.place and one.layer_bytes == value.layer_bytes
+def _is(kept: KeptValue, value: DeclaredValue) -> bool:
+    return kept.place == value.place and kept.layer_bytes == value.layer_bytes
 
 
-def _adding_up(found: Iterable[_Sized], place: str, size: int) -> tuple[_Sized, ...]:
+def _adding_up(values: Iterable[_Sized], place: str, size: int) -> tuple[_Sized, ...]:
     """Up to `MOST_TOGETHER` values in one memory that add up to `size` bytes per layer."""
-    near = [one for one in found if one.place == place][:MOST_NEAR]
+    near = [value for value in values if value.place == place][:MOST_NEAR]
     for count in range(2, MOST_TOGETHER + 1):
         for some in itertools.combinations(near, count):
-            if sum(one.layer_bytes for one in some) == size:
+            if sum(value.layer_bytes for value in some) == size:
                 return some
     return ()
 
 
-def _agrees(name: str, one: KeptValue, layers: int, *others: KeptValue) -> Comparison:
-    size = sum(each.layer_bytes for each in (one, *others))
-    shapes = " and ".join(each.shape for each in (one, *others))
+def _agrees(name: str, kept: KeptValue, layers: int, *others: KeptValue) -> Comparison:
+    size = sum(each.layer_bytes for each in (kept, *others))
+    shapes = " and ".join(each.shape for each in (kept, *others))
     return Comparison(
         "kept-values",
         AGREES,
         name,
-        f"{size:,} B per layer in {one.place} memory",
-        shapes if one.count == 1 else f"{one.count:,} times {shapes}",
+        f"{size:,} B per layer in {kept.place} memory",
+        shapes if kept.count == 1 else f"{kept.count:,} times {shapes}",
         f"{size * layers:,} B over all layers",
         size * layers,
-        one.row,
+        kept.row,
         "modelled",
     )

@@ -26,17 +26,17 @@ def layer_loops(program: Program) -> list[dict[str, Any]]:
     if layers is None:
         return []
     for peeled in range(min(MOST_PEELED, layers - 1) + 1):
-        found = [loop for loop in program.loops if loop["trip_count"] == layers - peeled]
-        if peeled and found:
+        loops = [loop for loop in program.loops if loop["trip_count"] == layers - peeled]
+        if peeled and loops:
             # Other loops over the same layers may have more iterations peeled off.
-            found += [
+            loops += [
                 loop
                 for loop in program.loops
                 if loop["trip_count"] is not None
                 and layers - MOST_PEELED <= loop["trip_count"] < layers - peeled
             ]
-        if found:
-            return sorted(found, key=lambda loop: int(loop["instruction"]))
+        if loops:
+            return sorted(loops, key=lambda loop: int(loop["instruction"]))
     return []
 
 
@@ -109,18 +109,20 @@ def _counts(loops: list[dict[str, Any]]) -> set[int]:
 
 def _without_loops(program: Program, declared: int) -> Comparison:
     """The comparison if no loop runs once per layer."""
-    leading = [one.dimensions[0] for one in program.parameters if len(one.dimensions) > 1]
+    leading = [
+        parameter.dimensions[0] for parameter in program.parameters if len(parameter.dimensions) > 1
+    ]
     stacks = {size for size in leading if leading.count(size) > 1}
     # Loops over stacked parameters with another trip count.
     others = [loop for loop in program.loops if loop["trip_count"] in stacks - {1}]
     if others or declared in stacks:
-        found = ", ".join(f"{loop['trip_count']:,}" for loop in others) or "no loop"
+        trip_counts = ", ".join(f"{loop['trip_count']:,}" for loop in others) or "no loop"
         return Comparison(
             "layer-loops",
             ERROR,
             "loop over layers",
             f"{declared:,} times",
-            f"{found} times" if others else found,
+            f"{trip_counts} times" if others else trip_counts,
             f"parameters are stacked, but no loop over them runs {declared:,} times",
             None,
             others[0]["instruction"] if others else None,
@@ -148,14 +150,14 @@ def accumulation(program: Program) -> Iterator[Comparison]:
     if not loops and declared == 1:
         return
     if not loops:
-        found = any(loop["trip_count"] == declared for loop in program.loops)
+        has_loop = any(loop["trip_count"] == declared for loop in program.loops)
         yield Comparison(
             "accumulation-steps",
-            AGREES if found else ERROR,
+            AGREES if has_loop else ERROR,
             "loop over micro-batches",
             f"{declared:,} times",
-            f"{declared:,} times" if found else "no such loop",
-            "as declared" if found else f"no loop runs {declared:,} times",
+            f"{declared:,} times" if has_loop else "no such loop",
+            "as declared" if has_loop else f"no loop runs {declared:,} times",
         )
         return
     is_same = declared in runs or (declared > 1 and declared - 1 in runs and 1 in runs)

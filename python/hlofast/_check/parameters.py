@@ -40,7 +40,7 @@ def shardings(program: Program) -> Iterator[Comparison]:
             "no such parameter",
             f"no parameter is left for this pattern: {reason}",
         )
-    others = [one for one in program.parameters if one.declared is None]
+    others = [parameter for parameter in program.parameters if parameter.declared is None]
     if others:
         size = sum(parameter.bytes for parameter in others)
         shown = names([parameter.path for parameter in others], most=_SHOWN)

@@ -65,13 +65,13 @@ class Program:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The array parameters of the entry computation."""
-        found = []
+        parameters = []
         for instruction in self.module.entry.instructions:
             if instruction.opcode == "parameter" and instruction.shape.is_array:
                 parameter = self._parameter(instruction)
                 if parameter is not None:
-                    found.append(parameter)
-        return tuple(found)
+                    parameters.append(parameter)
+        return tuple(parameters)
 
     def _parameter(self, instruction: Instruction) -> Parameter | None:
         metadata = instruction.metadata

@@ -25,18 +25,18 @@ def state_bytes(program: Program) -> Iterator[Comparison]:
     """Compares the bytes of parameters and optimizer state on one device."""
     declaration = program.declaration
     predicted = declaration.predictions.get("state_bytes")
-    state = [one for one in program.parameters if one.declared is not None]
+    state = [parameter for parameter in program.parameters if parameter.declared is not None]
     if not state and predicted is not None:
         aliases = program.module.header.get("input_output_alias") or ()
         donated = {alias.number for alias in aliases}
-        state = [one for one in program.parameters if one.number in donated]
+        state = [parameter for parameter in program.parameters if parameter.number in donated]
     if not state:
         return
-    compiled = sum(one.bytes for one in state)
+    compiled = sum(parameter.bytes for parameter in state)
     if predicted is None:
         if declaration.mesh is None:
             return
-        value = sum(declared_bytes(program, one) for one in state)
+        value = sum(declared_bytes(program, parameter) for parameter in state)
         source = "the declared shardings of the program's parameters"
     else:
         value, source = predicted.value, predicted.source

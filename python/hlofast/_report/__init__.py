@@ -87,12 +87,12 @@ class Report(Result):
     def sections(self) -> tuple[Section, ...]:
         """The findings of lint, then further advice of remat."""
         rows, paragraphs = [], []
-        for one in self._contents.findings:
-            names = ", ".join(name for _, name in one.proof)
-            optional = (one.stake or None, one.remedy or None, one.place or None)
-            rows.append((one.code, one.text, *optional, names, one.verb or None))
-            verb = f" (hlofast {one.verb})" if one.verb else ""
-            paragraphs.append((f"{one.code}{verb}", _lines(one)))
+        for finding in self._contents.findings:
+            names = ", ".join(name for _, name in finding.proof)
+            optional = (finding.stake or None, finding.remedy or None, finding.place or None)
+            rows.append((finding.code, finding.text, *optional, names, finding.verb or None))
+            verb = f" (hlofast {finding.verb})" if finding.verb else ""
+            paragraphs.append((f"{finding.code}{verb}", _lines(finding)))
         table = of_rows(_FINDINGS, rows)
         return (Section("findings", "Findings", table, paragraphs=paragraphs),)
 
@@ -129,8 +129,8 @@ class Report(Result):
         return f"<Report of {self.title}: {len(self.html):,} characters of HTML>"
 
 
-def _lines(one: Statement) -> list[tuple[str, str]]:
-    lines = [("found", one.text), ("at stake", one.stake), ("remedy", one.remedy)]
+def _lines(statement: Statement) -> list[tuple[str, str]]:
+    lines = [("found", statement.text), ("at stake", statement.stake), ("remedy", statement.remedy)]
     return [(label, text) for label, text in lines if text]
 
 
@@ -151,8 +151,8 @@ def of_module(
         told["device"] = device
     if mesh is not None:
         told["mesh"] = mesh
-    found = Analyses(module.with_context(**told) if told else module, config)
-    report = Report(contents(found, source), plots=plots)
+    analyses = Analyses(module.with_context(**told) if told else module, config)
+    report = Report(contents(analyses, source), plots=plots)
     if path is not None:
         report.save(path)
     return report
@@ -179,8 +179,8 @@ def report(
     from hlofast._files import is_folder
 
     if not is_folder(os.fspath(path)):
-        found = hlofast.load(path, module=module)
-        return of_module(found, out, device, mesh, config, plots, os.fspath(path))
+        loaded = hlofast.load(path, module=module)
+        return of_module(loaded, out, device, mesh, config, plots, os.fspath(path))
     if module is not None or config is not None:
         raise ValueError(
             f"{os.fspath(path)}: module and config need a file, but this is a directory"

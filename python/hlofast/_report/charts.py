@@ -121,10 +121,10 @@ _STEP = field_of("step", "step", "count")
 _BAND = (field_of("below", "from", "bytes"), field_of("above", "to", "bytes"))
 
 
-def memory(found: Memory, values: Table | None = None) -> Chart:
+def memory(memory: Memory, values: Table | None = None) -> Chart:
     """Live bytes at each step, stacked by class; `values` saves listing the values again."""
-    timeline = found._data.timeline().tolist()
-    lives = found.values() if values is None else values
+    timeline = memory._data.timeline().tolist()
+    lives = memory.values() if values is None else values
     changes: dict[str, list[int]] = {}
     for kind, size, first, last in zip(
         *(lives.values(name) for name in ("class", "bytes", "first_step", "last_step")),
@@ -164,7 +164,7 @@ def memory(found: Memory, values: Table | None = None) -> Chart:
             )
         )
         below = above
-    table = Sheet("memory-steps", "Live bytes at each step", found.steps())
+    table = Sheet("memory-steps", "Live bytes at each step", memory.steps())
     some = len(steps) < len(timeline)
     note = f"{len(steps):,} of {len(timeline):,} steps are drawn" if some else ""
     if some:
@@ -218,14 +218,18 @@ def units(cost: Cost) -> list[tuple[int, int, int, int]]:
 def roofline(cost: Cost, time: Time | None) -> Chart:
     """FLOP per byte and FLOP per second of instructions outside fusions."""
     each = None if time is None else time._data.column("seconds").tolist()
-    found = []
+    points = []
     for row, flops, moved, times in units(cost):
         taken = float("nan") if each is None else each[row]
         if flops > 0 and (each is None or taken > 0):
-            found.append((row, flops, moved, times, taken))
-    weigh = (lambda one: -one[1] * one[3]) if each is None else (lambda one: -one[4] * one[3])
-    found.sort(key=weigh)
-    shown = found[:_DOTS]
+            points.append((row, flops, moved, times, taken))
+    weigh = (
+        (lambda point: -point[1] * point[3])
+        if each is None
+        else (lambda point: -point[4] * point[3])
+    )
+    points.sort(key=weigh)
+    shown = points[:_DOTS]
     module = cost.module
     names = [module[row].name for row, *_ in shown]
     phases = cost._data.column("phase")
@@ -234,11 +238,14 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
         (field_of("instruction", "instruction", "instruction"), [row for row, *_ in shown]),
         (field_of("name", "name", "text"), names),
         (field_of("phase", "phase", "word"), phase),
-        (field_of("intensity", "FLOP per byte", "number"), [one[1] / one[2] for one in shown]),
-        (field_of("flops", "FLOPs per call", "flops"), [one[1] for one in shown]),
-        (field_of("bytes", "HBM bytes per call", "bytes"), [one[2] for one in shown]),
-        (field_of("times", "calls", "count"), [one[3] for one in shown]),
-        (field_of("total", "FLOPs per step", "flops"), [one[1] * one[3] for one in shown]),
+        (
+            field_of("intensity", "FLOP per byte", "number"),
+            [point[1] / point[2] for point in shown],
+        ),
+        (field_of("flops", "FLOPs per call", "flops"), [point[1] for point in shown]),
+        (field_of("bytes", "HBM bytes per call", "bytes"), [point[2] for point in shown]),
+        (field_of("times", "calls", "count"), [point[3] for point in shown]),
+        (field_of("total", "FLOPs per step", "flops"), [point[1] * point[3] for point in shown]),
     ]
     if each is None:
         y, label = "total", "FLOPs per step"
@@ -248,14 +255,17 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
         columns += [
             (
                 field_of("seconds", "time per call", "seconds"),
-                [one[4] for one in shown],
+                [point[4] for point in shown],
             ),
-            (field_of("speed", "FLOP per second", "number"), [one[1] / one[4] for one in shown]),
+            (
+                field_of("speed", "FLOP per second", "number"),
+                [point[1] / point[4] for point in shown],
+            ),
         ]
         note = f"Times are modelled for {time.device.label}." if time else ""
-    if len(found) > len(shown):
+    if len(points) > len(shown):
         which = "most FLOPs" if each is None else "longest"
-        note += f" {len(shown):,} of {len(found):,} instructions are shown, {which} first."
+        note += f" {len(shown):,} of {len(points):,} instructions are shown, {which} first."
     hover = ["name", "intensity", "flops", "bytes", "times", *([] if each is None else ["seconds"])]
     every = Table.of(columns)
     marks = list(_roofs(time, columns[3][1])) if time is not None else []
@@ -316,9 +326,9 @@ def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
     return [Mark("line", fields, sheet, color=color, legend=legend, line_width=2)]
 
 
-def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
+def sent_by_axis(collectives: Collectives, time: Time | None) -> Chart:
     """Wire bytes by mesh axes; with a device also exposed seconds."""
-    groups = sorted(found.by("axes"), key=lambda row: -(row["total_wire_bytes"] or 0))
+    groups = sorted(collectives.by("axes"), key=lambda row: -(row["total_wire_bytes"] or 0))
     exposed = {} if time is None else time.exposed
     for row in groups:
         row["axes"] = row["axes"] or "no known axes"
@@ -360,18 +370,18 @@ def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
     )
 
 
-def sent_when(found: Collectives, when: Time | Memory) -> Chart:
+def sent_when(collectives: Collectives, when: Time | Memory) -> Chart:
     """Every collective from start to end, by mesh axes.
 
     The horizontal axis is the seconds of a `Time`, or the schedule steps of a `Memory`.
     """
     time = when if isinstance(when, Time) else None
-    rows = found.to_pylist()
+    rows = collectives.to_pylist()
     rows.sort(key=lambda row: -(row["total_wire_bytes"] or 0))
     cut = len(rows) - _DOTS
     rows = rows[:_DOTS]
     factors = list(dict.fromkeys(row["axes"] or "no known axes" for row in rows))
-    begins = _moments(found.module, when)
+    begins = _moments(collectives.module, when)
     drawn = []
     for row in rows:
         start = row["instruction"] if row["scheduled_as"] is None else row["scheduled_as"]
@@ -471,10 +481,10 @@ def _moments(module: Module, when: Time | Memory) -> Any:
             chain.append(now)
             now = places[called_by[now]]
         moment = begun.get(now, 0.0)
-        for one in reversed(chain):
-            start = starts[called_by[one]]
+        for link in reversed(chain):
+            start = starts[called_by[link]]
             moment += start if start == start else 0.0
-            begun[one] = moment
+            begun[link] = moment
         return moment
 
     def seconds(start: int, end: int) -> tuple[float, float]:

@@ -101,17 +101,19 @@ class Analyses(Verdict):
                 self.no_check = str(error)
 
 
-def contents(found: Analyses, path: str | None) -> Contents:
+def contents(analyses: Analyses, path: str | None) -> Contents:
     """Returns the contents of the page about a module."""
-    module = found.module
+    module = analyses.module
     facts = [("file", path or module.path or "not from a file")]
-    for fact in head(found):
+    for fact in head(analyses):
         unknown = _UNKNOWN.get(fact.name) if fact.value is None else None
         facts.append((fact.field.label, unknown or output.known_as(fact)))
     from hlofast._report import sections
 
-    parts = sections.of_module(found)
-    return Contents(module.name, "module", facts, found.figures, found.statements, parts, found)
+    parts = sections.of_module(analyses)
+    return Contents(
+        module.name, "module", facts, analyses.figures, analyses.statements, parts, analyses
+    )
 
 
 _UNKNOWN = {"device": UNKNOWN_DEVICE, "mesh": UNKNOWN_MESH}
@@ -128,14 +130,14 @@ HEAD = (*(field for field in Summary.FACTS if field.name in _SUMMARY), *_DEVICE,
 """The facts that can appear at the head of a page."""
 
 
-def head(found: Analyses) -> tuple[Fact, ...]:
+def head(analyses: Analyses) -> tuple[Fact, ...]:
     """Returns the head of the page: facts about the module, its device and its mesh."""
     summary = [
         fact
-        for fact in found.summary.facts
+        for fact in analyses.summary.facts
         if fact.name in _SUMMARY and fact.value != _ABSENT.get(fact.name)
     ]
-    for result, fields in ((found.time, _DEVICE), (found.collectives, _MESH)):
+    for result, fields in ((analyses.time, _DEVICE), (analyses.collectives, _MESH)):
         known = {} if result is None else {fact.name: fact for fact in result.facts}
         # Without a mesh, its source is not shown.
         wanted = [field for field in fields if field.name in known or field.name != "mesh_source"]

@@ -36,19 +36,21 @@ class NoDumpsError(ValueError):
 
 def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Contents:
     """Returns the contents of the page about a dump directory; raises `OSError` if unreadable."""
-    found = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
-    rows = found.programs.to_pylist()
-    if not rows and not found.counts["failed"]:
+    scanned = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
+    rows = scanned.programs.to_pylist()
+    if not rows and not scanned.counts["failed"]:
         raise NoDumpsError(f"{folder}: no dumps found")
-    known = "canonical" in found.programs and "flops" in found.programs
+    known = "canonical" in scanned.programs and "flops" in scanned.programs
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []
     prints = fingerprints(folder).to_pylist()
     histories = [
-        one for one in programs(folder) if any(file.step is not None for file in one.files)
+        program
+        for program in programs(folder)
+        if any(file.step is not None for file in program.files)
     ]
     title = os.path.basename(os.path.abspath(folder)) or folder
-    counts = found.counts
+    counts = scanned.counts
     facts = [
         ("directory", folder),
         ("files", ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)),
@@ -57,19 +59,23 @@ def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Con
     sections = [_programs(rows, bool(device)), _hosts(prints)]
     sections += _histories(histories, mesh, sizes)
     if counts["failed"]:
-        sections.append(_failures(found))
+        sections.append(_failures(scanned))
     statements = [*sections[1].statements, *_largest(rows)]
-    return Contents(title, "directory", facts, _verdict(found, rows, prints), statements, sections)
+    return Contents(
+        title, "directory", facts, _verdict(scanned, rows, prints), statements, sections
+    )
 
 
-def _verdict(found: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any]]) -> list[Figure]:
-    counts = found.counts
+def _verdict(
+    scanned: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any]]
+) -> list[Figure]:
+    counts = scanned.counts
     files = sum(counts.values())
     note = f"in {output.counted(files, 'file')}, {counts['failed']:,} could not be read"
     figures = [Figure("programs", "Programs", len(rows), f"{len(rows):,}", note)]
     timed = [row for row in rows if row["step_seconds"]]
     if timed:
-        row = max(timed, key=lambda one: one["step_seconds"])
+        row = max(timed, key=lambda program: program["step_seconds"])
         text = seconds(row["step_seconds"])
         note = f"{row['module_name']}, on {row['device']}; modelled"
         figures.append(Figure("step", "Longest program", row["step_seconds"], text, note))
@@ -83,7 +89,7 @@ def _verdict(found: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any
     ):
         known = [row for row in rows if row[key] is not None]
         if known:
-            row = max(known, key=lambda one: one[key])
+            row = max(known, key=lambda program: program[key])
             figures.append(Figure(key, label, row[key], words(row[key]), row["module_name"]))
     hosts = {row["host"] for row in prints}
     different = sorted(
@@ -100,7 +106,7 @@ def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
     whole = sum(row["flops"] or 0 for row in rows)
     if len(rows) < 2 or not whole:
         return []
-    row = max(rows, key=lambda one: one["flops"] or 0)
+    row = max(rows, key=lambda program: program["flops"] or 0)
     text = (
         f"{row['program']} has {output.share(row['flops'], whole)} of the FLOPs of "
         f"{output.counted(len(rows), 'program')}"
@@ -202,27 +208,27 @@ def _hosts(prints: list[dict[str, Any]]) -> Section:
     return Section("hosts", "Hosts", facts=facts, statements=statements, sheets=[table])
 
 
-def _histories(found: list[Program], mesh: Mesh | None, sizes: dict[str, int]) -> list[Section]:
+def _histories(histories: list[Program], mesh: Mesh | None, sizes: dict[str, int]) -> list[Section]:
     """Histories of the programs with most dumps between passes."""
-    if not found:
+    if not histories:
         why = "No dumps between passes: XLA writes them with --xla_dump_hlo_pass_re=.*"
         return [Section("history", "History", unknown=why)]
-    found.sort(key=lambda one: -len(one.files))
+    histories.sort(key=lambda program: -len(program.files))
     charts, notes = [], []
-    for number, program in enumerate(found[:_HISTORIES]):
+    for number, program in enumerate(histories[:_HISTORIES]):
         size = sizes.get(program.key, 0)
         if size > _MOST_BYTES:
             notes.append(f"{program.key}: {size:,} B of dumps, not shown; see hlofast history")
             continue
         charts.append(_history(History(program, mesh), number))
-    if len(found) > _HISTORIES:
-        left = output.counted(len(found) - _HISTORIES, "more program")
+    if len(histories) > _HISTORIES:
+        left = output.counted(len(histories) - _HISTORIES, "more program")
         notes.append(f"{left} with dumps between passes, not shown; see hlofast history")
     return [Section("history", "History", charts=charts, notes=notes)]
 
 
-def _history(found: History, number: int) -> Chart:
-    rows = found.to_pylist()
+def _history(history: History, number: int) -> Chart:
+    rows = history.to_pylist()
     for place, row in enumerate(rows):
         row["number"] = place
         row["after"] = row["pass"] or row["stage"]
@@ -235,7 +241,7 @@ def _history(found: History, number: int) -> Chart:
         *((name, name, "count") for name in KINDS),
         ("error", "read error", "text"),
     ]
-    key = found.program.key
+    key = history.program.key
     table = sheet_of(f"history-{number}", f"Passes of {key}", rows, columns)
     counts = [
         _line(rows, name, draw.PALETTE[place])
@@ -251,10 +257,10 @@ def _history(found: History, number: int) -> Chart:
     )
 
 
-def _failures(found: Scan) -> Section:
+def _failures(scanned: Scan) -> Section:
     """Files that could not be read."""
     columns = [("path", "file", "name"), ("reason", "reason", "text"), ("line", "line", "count")]
-    table = sheet_of("failures", "Unreadable files", found.failures, columns)
+    table = sheet_of("failures", "Unreadable files", scanned.failures, columns)
     return Section("failures", "Unreadable files", sheets=[table])
 
 

@@ -16,12 +16,12 @@ MOST_TEXT = 24 << 20
 """Maximum bytes of the module's text in a page."""
 
 
-def packed(found: Analyses, block: Block) -> dict[str, Any]:
+def packed(analyses: Analyses, block: Block) -> dict[str, Any]:
     """Returns columns by row, and edges: operands, calls, control dependencies."""
-    module = found.module
+    module = analyses.module
     columns = module.columns
     shapes = module.table().values("shape")
-    cost = found.cost._data
+    cost = analyses.cost._data
     words = {
         "name": Words(module.names()),
         "opcode": Words.of(module.opcodes()),
@@ -37,8 +37,8 @@ def packed(found: Analyses, block: Block) -> dict[str, Any]:
     }
     for name in ("flops", "bytes_accessed", "multiplicity"):
         numbers[name] = cost.column(name)
-    if found.time is not None:
-        numbers["seconds"] = found.time._data.column("seconds")
+    if analyses.time is not None:
+        numbers["seconds"] = analyses.time._data.column("seconds")
     for name in ("operand_offsets", "operands", "call_row", "call_computation"):
         numbers[name] = columns.buffer(name)
     for name in ("control_row", "control_predecessor"):
@@ -47,7 +47,7 @@ def packed(found: Analyses, block: Block) -> dict[str, Any]:
         "rows": len(module),
         "words": {name: block.words(column) for name, column in words.items()},
         "numbers": {name: block.place(column) for name, column in numbers.items()},
-        "computations": block.texts([one.name for one in module.computations]),
+        "computations": block.texts([computation.name for computation in module.computations]),
         "text": _text(module, block),
     }
 

@@ -94,10 +94,10 @@ class Block:
 
     def words(self, words: Words) -> dict[str, Any]:
         """Adds a column of strings."""
-        found: dict[str, Any] = {"texts": self.texts(words.texts)}
+        packed: dict[str, Any] = {"texts": self.texts(words.texts)}
         if words.codes is not None:
-            found["codes"] = self.place(words.codes)
-        return found
+            packed["codes"] = self.place(words.codes)
+        return packed
 
     def base64(self) -> str:
         """Returns the block, compressed and base64-encoded."""

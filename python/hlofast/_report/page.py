@@ -86,9 +86,11 @@ def html(contents: Contents, plots: bool) -> str:
             blocks["values"] = block.base64()
     if bokeh is not None:
         block = Block()
-        block.head = {"scripts": [block.place(one.encode("utf-8"), "u8") for one in bokeh.scripts]}
+        block.head = {
+            "scripts": [block.place(script.encode("utf-8"), "u8") for script in bokeh.scripts]
+        }
         blocks["bokeh"] = block.base64()
-        hashes += [_hash(one) for one in bokeh.scripts]
+        hashes += [_hash(script) for script in bokeh.scripts]
     policy = (
         f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
         "img-src data:; font-src 'none'; connect-src 'none'; base-uri 'none'; form-action 'none'"
@@ -197,16 +199,16 @@ def _verdict(contents: Contents) -> str:
     figures = "".join(_figure(figure) for figure in contents.figures)
     facts = _facts(contents.facts)
     if contents.findings:
-        found = _statements(contents.findings, "finding")
+        findings = _statements(contents.findings, "finding")
     else:
-        found = '<p class="quiet-text">No findings.</p>'
+        findings = '<p class="quiet-text">No findings.</p>'
     heading = "Findings" if contents.kind == "module" else "Highlights"
     return f"""<section id="verdict" aria-labelledby="verdict-title">
 <h2 id="verdict-title">Verdict</h2>
 <dl class="figures">{figures}</dl>
 {facts}
 <h3>{heading}</h3>
-{found}
+{findings}
 </section>"""
 
 
@@ -234,7 +236,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _statements(statements: Iterable[Statement], kind: str) -> str:
-    items = [_statement(one, kind) for one in statements]
+    items = [_statement(statement, kind) for statement in statements]
     first = f'<ol class="{kind}s">{"".join(items[:_FIRST])}</ol>'
     if len(items) <= _FIRST:
         return first
@@ -242,18 +244,22 @@ def _statements(statements: Iterable[Statement], kind: str) -> str:
     return f"{first}<details><summary>{len(items) - _FIRST:,} more</summary>{rest}</details>"
 
 
-def _statement(one: Statement, kind: str) -> str:
-    stake = f'<span class="stake">{text(one.stake)}</span>' if one.stake else ""
-    place = f'<span class="place"><bdi>{text(one.place)}</bdi></span>' if one.place else ""
+def _statement(statement: Statement, kind: str) -> str:
+    stake = f'<span class="stake">{text(statement.stake)}</span>' if statement.stake else ""
+    place = (
+        f'<span class="place"><bdi>{text(statement.place)}</bdi></span>' if statement.place else ""
+    )
     # Findings come from lint unless another command is named.
-    is_other = kind == "finding" and one.verb not in ("", "lint")
-    verb = f" (hlofast {text(one.verb)})" if is_other else ""
-    head = f'<p class="head"><code>{text(one.code)}</code>{verb}{stake}{place}</p>'
-    remedy = f'<p class="remedy">{text(one.remedy)}</p>' if one.remedy else ""
-    links = ", ".join(f'<a href="#i-{row}"><bdi>{text(name)}</bdi></a>' for row, name in one.proof)
+    is_other = kind == "finding" and statement.verb not in ("", "lint")
+    verb = f" (hlofast {text(statement.verb)})" if is_other else ""
+    head = f'<p class="head"><code>{text(statement.code)}</code>{verb}{stake}{place}</p>'
+    remedy = f'<p class="remedy">{text(statement.remedy)}</p>' if statement.remedy else ""
+    links = ", ".join(
+        f'<a href="#i-{row}"><bdi>{text(name)}</bdi></a>' for row, name in statement.proof
+    )
     proof = f'<p class="proof">Evidence: {links}</p>' if links else ""
-    said = f"<p>{text(one.text)}</p>" if one.text else ""
-    said += "".join(f"<p>{text(label)}: {text(what)}</p>" for label, what in one.lines)
+    said = f"<p>{text(statement.text)}</p>" if statement.text else ""
+    said += "".join(f"<p>{text(label)}: {text(what)}</p>" for label, what in statement.lines)
     return f"<li>{head}{said}{remedy}{proof}</li>"
 
 

@@ -22,10 +22,10 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
     """FLOPs or bytes of nested scopes: boxes as wide as their share, below their parent."""
     if by not in ("flops", "bytes_accessed"):
         raise ValueError(f"by must be flops or bytes_accessed, not {by!r}")
-    found = cost.by("scope", depth=_DEEPEST)
+    grouped = cost.by("scope", depth=_DEEPEST)
     sums: dict[tuple[str, ...], list[int]] = {}
     names = zip(
-        *(found.values(name) for name in ("scope", "flops", "bytes_accessed")),
+        *(grouped.values(name) for name in ("scope", "flops", "bytes_accessed")),
         strict=True,
     )
     for name, flops, moved in names:
@@ -59,7 +59,7 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
                 "share": total[which] / whole if whole else None,
             }
         )
-        for child in sorted(children.get(path, ()), key=lambda one: -sums[one][which]):
+        for child in sorted(children.get(path, ()), key=lambda inner: -sums[inner][which]):
             waiting.append((child, left))
             left += sums[child][which]
     boxes.sort(key=lambda box: (box["depth"], box["left"]))

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from hlofast._report.data import Analyses
 
 
-def of_module(found: Analyses) -> list[Section]:
+def of_module(analyses: Analyses) -> list[Section]:
     """The sections in the order of the page."""
-    sections = [] if found.check is None else [_check(found.check)]
-    if found.no_check:
-        sections = [Section("check", "Declared and compiled", unknown=found.no_check)]
+    sections = [] if analyses.check is None else [_check(analyses.check)]
+    if analyses.no_check:
+        sections = [Section("check", "Declared and compiled", unknown=analyses.no_check)]
     for part in (_memory, _roofline, _scopes, _collectives, _matmuls, _remat, _parameters):
-        sections.append(part(found))
+        sections.append(part(analyses))
     return sections
 
 
@@ -34,13 +34,13 @@ def _sheet(key: str, caption: str, table: Table, columns: str, **options: Any) -
     return Sheet(key, caption, table, columns.split(), **options)
 
 
-def _memory(found: Analyses) -> Section:
-    memory = found.memory
+def _memory(analyses: Analyses) -> Section:
+    memory = analyses.memory
     title = "Memory"
     if memory is None:
-        return Section("memory", title, unknown=found.no_memory)
+        return Section("memory", title, unknown=analyses.no_memory)
     facts = facts_of(memory)
-    hbm = found.hbm
+    hbm = analyses.hbm
     facts.append(("HBM", UNKNOWN_DEVICE if hbm is None else output.size(int(hbm))))
     values = "instruction index bytes class first_step last_step phase shape scope"
     sheets = [
@@ -56,26 +56,26 @@ def _memory(found: Analyses) -> Section:
             for key in ("class", "scope")
         ),
     ]
-    chart = charts.memory(memory, found.values)
+    chart = charts.memory(memory, analyses.values)
     return Section(
         "memory", title, facts=facts, charts=[chart], sheets=sheets, notes=notes_of(memory)
     )
 
 
-def live_values(found: Analyses) -> Sheet | None:
+def live_values(analyses: Analyses) -> Sheet | None:
     """Every value with its live range, for the live set under the pointer."""
-    if found.memory is None:
+    if analyses.memory is None:
         return None
     values = "instruction bytes class first_step last_step index"
-    return _sheet("values", "Live values", found.values, values)
+    return _sheet("values", "Live values", analyses.values, values)
 
 
-def _roofline(found: Analyses) -> Section:
-    chart = charts.roofline(found.cost, found.time)
+def _roofline(analyses: Analyses) -> Section:
+    chart = charts.roofline(analyses.cost, analyses.time)
     sheets = []
     facts = []
     unknown = ""
-    time = found.time
+    time = analyses.time
     if time is None:
         unknown = f"Times are unknown: {UNKNOWN_DEVICE}."
     else:
@@ -95,8 +95,8 @@ def _roofline(found: Analyses) -> Section:
     )
 
 
-def _scopes(found: Analyses) -> Section:
-    cost = found.cost
+def _scopes(analyses: Analyses) -> Section:
+    cost = analyses.cost
     columns = "phase instructions flops exact_flops transcendentals bytes_accessed"
     by_source, by_opcode = (columns.replace("phase", key) for key in ("source", "opcode"))
     sheets = [
@@ -116,8 +116,8 @@ def _scopes(found: Analyses) -> Section:
     )
 
 
-def _collectives(found: Analyses) -> Section:
-    sent = found.collectives
+def _collectives(analyses: Analyses) -> Section:
+    sent = analyses.collectives
     title = "Collectives"
     facts, notes = facts_of(sent), notes_of(sent)
     columns = (
@@ -125,16 +125,16 @@ def _collectives(found: Analyses) -> Section:
         "total_wire_bytes moved tensor phase flops_between source_file source_line"
     )
     sheets = [_sheet("collectives", "All collectives", sent, columns, sort="total_wire_bytes")]
-    if found.time is not None:
+    if analyses.time is not None:
         waited = "instruction kind axes seconds alpha_seconds exposed_seconds multiplicity unknown"
-        table = found.time.collectives
+        table = analyses.time.collectives
         sheets.append(
             _sheet("collectives-seconds", "Time of collectives", table, waited, sort="seconds")
         )
     if not len(sent):
         return Section("collectives", title, facts=facts, sheets=sheets, notes=notes)
-    drawn = [charts.sent_by_axis(sent, found.time)]
-    when = found.time or found.memory
+    drawn = [charts.sent_by_axis(sent, analyses.time)]
+    when = analyses.time or analyses.memory
     if when is not None:
         drawn.append(charts.sent_when(sent, when))
     return Section(
@@ -148,8 +148,8 @@ def _collectives(found: Analyses) -> Section:
     )
 
 
-def _matmuls(found: Analyses) -> Section:
-    table = found.cost.matmuls()
+def _matmuls(analyses: Analyses) -> Section:
+    table = analyses.cost.matmuls()
     columns = (
         "instruction kind batch m n k lhs_dtype "
         "rhs_dtype output_dtype multiplicity flops provenance phase source_file source_line"
@@ -160,8 +160,8 @@ def _matmuls(found: Analyses) -> Section:
     return Section("matmuls", "Matmuls", facts=facts, sheets=sheets, unknown=unknown)
 
 
-def _remat(found: Analyses) -> Section:
-    remat = found.remat
+def _remat(analyses: Analyses) -> Section:
+    remat = analyses.remat
     sheets = [
         _sheet(
             "residuals",
@@ -186,7 +186,7 @@ def _remat(found: Analyses) -> Section:
             sort="payload_out",
         ),
     ]
-    statements = [one for one in remat_statements(found) if not one.remedy]
+    statements = [statement for statement in remat_statements(analyses) if not statement.remedy]
     return Section(
         "remat",
         "Recomputation",
@@ -205,17 +205,19 @@ _PORTS = (
 """Facts of the summary about parameters and results."""
 
 
-def _parameters(found: Analyses) -> Section:
+def _parameters(analyses: Analyses) -> Section:
     """Parameters: sizes, shardings, donation."""
-    mesh = found.collectives.mesh
-    table = found.summary.parameters
-    inputs = {one.parameter_number: one for one in found.module.entry.parameters}
+    mesh = analyses.collectives.mesh
+    table = analyses.summary.parameters
+    inputs = {
+        parameter.parameter_number: parameter for parameter in analyses.module.entry.parameters
+    }
     columns: dict[str, list[Any]] = {"parameter": [], "spec": [], "sharding": []}
     for number in table.values("number"):
-        one = inputs.get(number)
-        sharding = None if one is None else sharding_of(one)
+        parameter = inputs.get(number)
+        sharding = None if parameter is None else sharding_of(parameter)
         is_known = sharding is not None and mesh is not None
-        columns["parameter"].append(None if one is None else one.row)
+        columns["parameter"].append(None if parameter is None else parameter.row)
         columns["spec"].append(_spec(sharding, mesh) if is_known else "")
         columns["sharding"].append("unknown" if sharding is None else str(sharding))
     own = (
@@ -231,7 +233,9 @@ def _parameters(found: Analyses) -> Section:
     )
     order = "number parameter op_name shape bytes spec sharding donated"
     sheet = _sheet("parameters", "Parameters", shown, order, sort="bytes")
-    facts = [(f.field.label, output.known_as(f)) for f in found.summary.facts if f.name in _PORTS]
+    facts = [
+        (f.field.label, output.known_as(f)) for f in analyses.summary.facts if f.name in _PORTS
+    ]
     unknown = ""
     if len(table) and mesh is None:
         unknown = f"Partition specs are unknown: {UNKNOWN_MESH}."

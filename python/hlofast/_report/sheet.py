@@ -109,7 +109,7 @@ def sheet_of(
     **options: Any,
 ) -> Sheet:
     """Returns a sheet of rows; new columns are given as name, label and kind."""
-    fields = [one if isinstance(one, Field) else field_of(*one) for one in columns]
+    fields = [column if isinstance(column, Field) else field_of(*column) for column in columns]
     table = Table.of((field, [row[field.name] for row in rows]) for field in fields)
     return Sheet(key, caption, table, **options)
 

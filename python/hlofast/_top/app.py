@@ -49,13 +49,13 @@ class Main(Screen[None]):
     DataTable { height: 1fr; }
     """
 
-    def __init__(self, found: Analyses, contents: Contents) -> None:
+    def __init__(self, analyses: Analyses, contents: Contents) -> None:
         super().__init__()
-        self.found = found
+        self.analyses = analyses
         self.contents = contents
-        self.sections = sheets(found, contents)
+        self.sections = sheets(analyses, contents)
         self.views = {
-            sheet.key: View(sheet, found.module)
+            sheet.key: View(sheet, analyses.module)
             for _, section in self.sections
             for sheet in section
         }
@@ -70,7 +70,7 @@ class Main(Screen[None]):
     def compose(self) -> ComposeResult:
         """The widgets."""
         yield Static(_verdict(self.contents), id="verdict")
-        memory = self.found.memory
+        memory = self.analyses.memory
         if memory is not None and len(memory.steps()):
             values: list[int] = memory.steps().values("bytes")
             with Vertical(id="memory"):
@@ -154,7 +154,7 @@ class Main(Screen[None]):
         row = self.rows[event.cursor_row]
         group, number = self.view.group(row), self.view.instruction(row)
         if number is not None:
-            self.app.push_screen(Details(self.found.module, number))
+            self.app.push_screen(Details(self.analyses.module, number))
         elif group is not None:
             self.views["instructions"].within = group
             self.show("instructions")
@@ -244,14 +244,14 @@ class Top(App[None]):
 
     TITLE = "hlofast"
 
-    def __init__(self, found: Analyses, contents: Contents) -> None:
+    def __init__(self, analyses: Analyses, contents: Contents) -> None:
         super().__init__()
-        self._found = found
+        self._analyses = analyses
         self._contents = contents
 
     def on_mount(self) -> None:
         """Show the module."""
-        self.push_screen(Main(self._found, self._contents))
+        self.push_screen(Main(self._analyses, self._contents))
 
 
 def thinned(values: list[int], points: int) -> list[float]:

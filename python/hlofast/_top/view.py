@@ -134,36 +134,36 @@ def _shown(kind: str, value: Any) -> str:
 _TIME = field_of("total_seconds", "time", "seconds")
 
 
-def instructions(found: Analyses) -> Sheet:
+def instructions(analyses: Analyses) -> Sheet:
     """Every instruction with its cost, longest time or most FLOPs first."""
-    costs = found.cost.table()
+    costs = analyses.cost.table()
     opcodes = costs.values("opcode")
     shown: list[tuple[Field, list[Any]]] = [
         (costs.field(name), costs.values(name)) for name in ("instruction", "opcode")
     ]
     total: list[Any] = [None] * len(opcodes)
-    if found.time is not None:
-        total = found.time.table().values("total_seconds")
+    if analyses.time is not None:
+        total = analyses.time.table().values("total_seconds")
     shown.append((_TIME, total))
     times = costs.values("multiplicity")
     for key, label in (("flops", "own FLOPs"), ("bytes_accessed", "own bytes")):
         totals = [_times(*each) for each in zip(costs.values(key), times, strict=True)]
         doc = f"O{label[1:]} of all calls, without instructions inside fusions."
         shown.append((costs.field(key).replace(label=label, doc=doc, nullable=True), totals))
-    fused = _fused(found, opcodes, costs.values("flops"), times)
+    fused = _fused(analyses, opcodes, costs.values("flops"), times)
     doc = "FLOPs of the instructions inside the fusion, all calls."
     shown.append((field_of("fused_flops", "FLOPs fused", "flops").replace(doc=doc), fused))
     shown.append((costs.field("multiplicity"), times))
     shown += [(costs.field(key), costs.values(key)) for key in ("shape", "phase", "scope")]
     placed = with_source(costs)
     shown.append((placed.field("source"), placed.values("source")))
-    sort = "flops" if found.time is None else "total_seconds"
+    sort = "flops" if analyses.time is None else "total_seconds"
     note = (
         "FLOPs and bytes of all calls. The FLOPs of a fusion count at the instructions inside it, "
         "with their total in FLOPs fused; its bytes count at the fusion"
     )
     table = Table.of(shown)
-    columns = [name for name in table.columns if name != _TIME.name or found.time is not None]
+    columns = [name for name in table.columns if name != _TIME.name or analyses.time is not None]
     return Sheet("instructions", "Instructions", table, columns, sort=sort, note=note)
 
 
@@ -172,13 +172,16 @@ def _times(each: int | None, times: int | None) -> int | None:
 
 
 def _fused(
-    found: Analyses, opcodes: list[str], flops: list[int | None], times: list[int | None]
+    analyses: Analyses, opcodes: list[str], flops: list[int | None], times: list[int | None]
 ) -> list[int | None]:
     """FLOPs of the instructions inside each fusion, over all calls; None if unknown."""
-    module = found.module
-    sums: list[int | None] = found.cost.computations.values("flops")
+    module = analyses.module
+    sums: list[int | None] = analyses.cost.computations.values("flops")
     fusions = [row for row, opcode in enumerate(opcodes) if opcode == "fusion"]
-    called = {row: [one.index for one in module[row].called_computations] for row in fusions}
+    called = {
+        row: [computation.index for computation in module[row].called_computations]
+        for row in fusions
+    }
     callers: dict[int, list[int]] = {}
     for row in fusions:
         for inner in called[row]:
@@ -192,15 +195,15 @@ def _fused(
             waiting += callers.get(own, ())
     shown: list[int | None] = [0] * len(opcodes)
     for row in fusions:
-        each = [sums[one] for one in called[row]]
+        each = [sums[inner] for inner in called[row]]
         known = [value for value in each if value is not None]
         shown[row] = _times(sum(known), times[row]) if len(known) == len(each) else None
     return shown
 
 
-def sheets(found: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]:
+def sheets(analyses: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]:
     """The non-empty tables by section, instructions first."""
-    sections = [("Instructions", [instructions(found)])]
+    sections = [("Instructions", [instructions(analyses)])]
     for section in contents.sections:
         sections.append((section.title, [sheet for sheet in section.sheets if len(sheet)]))
     return [(title, sheets) for title, sheets in sections if sheets]
@@ -209,7 +212,7 @@ def sheets(found: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]
 class Overview(Result):
     """The verdict, and every table of the view in its initial order."""
 
-    __slots__ = ("contents", "found")
+    __slots__ = ("analyses", "contents")
 
     VERB = "top"
     FACTS = (
@@ -217,9 +220,9 @@ class Overview(Result):
         *(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes")),
     )
 
-    def __init__(self, found: Analyses, path: str | None = None) -> None:
-        self.found = found
-        self.contents = contents(found, path)
+    def __init__(self, analyses: Analyses, path: str | None = None) -> None:
+        self.analyses = analyses
+        self.contents = contents(analyses, path)
 
     @property
     def title(self) -> str:
@@ -228,18 +231,18 @@ class Overview(Result):
 
     @property
     def _module(self) -> Module:
-        return self.found.module
+        return self.analyses.module
 
     @property
     def facts(self) -> tuple[Fact, ...]:
         """Module, device and mesh, and the verdict."""
-        return (*head(self.found), *(figure.fact for figure in self.contents.figures))
+        return (*head(self.analyses), *(figure.fact for figure in self.contents.figures))
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """Assumptions behind the figures."""
         notes = [figure.said for figure in self.contents.figures]
-        notes.append(Note("instructions", instructions(self.found).note))
+        notes.append(Note("instructions", instructions(self.analyses).note))
         return tuple(notes)
 
     def sections(self) -> tuple[Section, ...]:
@@ -248,12 +251,12 @@ class Overview(Result):
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables."""
-        shown = [instructions(self.found)]
+        shown = [instructions(self.analyses)]
         shown += [sheet for section in self.contents.sections for sheet in section.sheets]
         return tuple(self._section(sheet) for sheet in shown)
 
     def _section(self, sheet: Sheet) -> Section:
-        rows = View(sheet, self.found.module).rows()
+        rows = View(sheet, self.analyses.module).rows()
         columns = [field.name for field in sheet.fields]
         name = sheet.key.replace("-", "_")
         return Section(name, sheet.caption, sheet.table.take(rows), columns)

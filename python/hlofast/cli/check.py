@@ -87,14 +87,14 @@ def run(arguments: argparse.Namespace) -> int:
     severities = hlofast.Check.SEVERITIES
     grave = severities[: severities.index(arguments.fail_on) + 1]
     failed = False
-    for found in reader:
+    for loaded in reader:
         try:
-            check = hlofast.check(declaration, found.module, expected)
+            check = hlofast.check(declaration, loaded.module, expected)
         except (ValueError, OverflowError) as error:
-            reader.failed(found.path, error)
+            reader.failed(loaded.path, error)
             continue
-        failed |= any(one.severity in grave for one in check.found())
-        shower.show(check, check.sections(agreeing=arguments.all or arguments.json), found)
+        failed |= any(finding.severity in grave for finding in check.found())
+        shower.show(check, check.sections(agreeing=arguments.all or arguments.json), loaded)
     shower.end(reader.errors)
     return reader.exit_code() or (FINDINGS if failed else 0)
 

@@ -48,8 +48,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Lists the collectives of every module."""
 
-    def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
-        sent = found.module.collectives()
+    def analyse(loaded: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
+        sent = loaded.module.collectives()
         return sent, sent.sections(arguments.by, pieces=arguments.pieces, alpa=arguments.alpa)
 
     return results.run_modules(Collectives, arguments, analyse)

@@ -72,10 +72,10 @@ def _show(config: Config, shower: results.Shower, arguments: argparse.Namespace)
     from hlofast.config._results import Described, Selected
 
     if arguments.instance:
-        found = [config.select(name, arguments.device_count) for name in arguments.instance]
+        configs = [config.select(name, arguments.device_count) for name in arguments.instance]
     else:
-        found = config.select_all(arguments.device_count)
-    chosen = [Selected(effective) for effective in found]
+        configs = config.select_all(arguments.device_count)
+    chosen = [Selected(effective) for effective in configs]
     if arguments.json or not arguments.instance:
         shower.show(Described(config, chosen))
     else:

@@ -77,12 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain("--step-time does not go with --xla: utilization needs counts as executed")
         return USAGE
 
-    def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
-        cost = found.module.cost(
+    def analyse(loaded: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
+        cost = loaded.module.cost(
             xla=arguments.xla, backend=arguments.backend, peak_flops=arguments.peak_flops
         )
         if arguments.step_seconds is not None and cost.peak_flops is None:
-            raise ContextError(f"{found.path}: --step-time needs --device or --peak-flops")
+            raise ContextError(f"{loaded.path}: --step-time needs --device or --peak-flops")
         by, depth = arguments.by, arguments.depth
         return cost, cost.sections(by, depth=depth, explain=arguments.explain)
 

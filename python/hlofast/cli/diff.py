@@ -87,10 +87,10 @@ def _limits(text: str) -> dict[str, float]:
     return limits
 
 
-def _growth(found: Diff, limits: dict[str, float], place: str) -> bool:
+def _growth(comparison: Diff, limits: dict[str, float], place: str) -> bool:
     """Says which totals grew beyond their limits; returns whether any did or is unknown."""
     exceeded = False
-    for row in found.totals():
+    for row in comparison.totals():
         limit, before, change = limits.get(row["measure"]), row["before"], row["change"]
         if limit is None or (change is not None and change <= limit * before):
             continue
@@ -136,7 +136,7 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
     whole = Comparison(arguments.before, arguments.after)
     has_grown = False
     for before, after in sources:
-        found = diff(
+        comparison = diff(
             before.module,
             after.module,
             layouts=not arguments.no_layouts,
@@ -144,12 +144,12 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
             schedule=arguments.schedule,
         )
         if arguments.json:
-            shower.show(found, found.every_section(), after)
+            shower.show(comparison, comparison.every_section(), after)
         elif not sources.is_summed_up:
-            shower.show(found, found.sections(consequences=arguments.all))
+            shower.show(comparison, comparison.sections(consequences=arguments.all))
         if arguments.max_growth:
-            has_grown |= _growth(found, arguments.max_growth, after.path)
-        whole.add(after.label or after.module.name, found, before.place(), after.place())
+            has_grown |= _growth(comparison, arguments.max_growth, after.path)
+        whole.add(after.label or after.module.name, comparison, before.place(), after.place())
     for side, rest, other in zip(
         ("before", "after"), sources.unmatched, sources.is_read[::-1], strict=True
     ):
@@ -177,8 +177,8 @@ class _Files:
             for path in paths
         ]
         before, after = (list(reader) for reader in readers)
-        self._pairs, *rest = paired_by_name(before, after, lambda found: found.module.name)
-        self.unmatched = [[(found.module.name, found.place()) for found in own] for own in rest]
+        self._pairs, *rest = paired_by_name(before, after, lambda loaded: loaded.module.name)
+        self.unmatched = [[(loaded.module.name, loaded.place()) for loaded in own] for own in rest]
         self.is_read = [not reader.errors for reader in readers]
         """For each side, whether all of it was read, so that missing programs are known."""
         self.failures.errors += [error for reader in readers for error in reader.errors]
@@ -199,25 +199,27 @@ class _Folders:
 
         self.failures = inputs.Failures()
         self._context = context
-        found = Folders(paths, module)
-        for faults in found.faults:
+        folders = Folders(paths, module)
+        for faults in folders.faults:
             for path, error in faults:
                 self.failures.failed(path, error)
-        self.is_read = [not faults for faults in found.faults]
+        self.is_read = [not faults for faults in folders.faults]
         """For each side, whether all of it was read, so that missing programs are known."""
-        self._misses = module is not None and found.is_empty and not self.failures.errors
+        self._misses = module is not None and folders.is_empty and not self.failures.errors
         if self._misses:
             inputs.complain(f"neither folder has a module {module!r}")
-        self._pairs = found.pairs
-        self.unmatched = [[(one.name, _place(one)) for one in own] for own in found.unmatched]
-        self.is_summed_up = len(found.pairs) > 1
+        self._pairs = folders.pairs
+        self.unmatched = [
+            [(program.name, _place(program)) for program in own] for own in folders.unmatched
+        ]
+        self.is_summed_up = len(folders.pairs) > 1
         """Whether there are several pairs, so that the text output lists which ones differ."""
 
     def __iter__(self) -> Iterator[tuple[Found, Found]]:
         for pair in self._pairs:
-            found = [self._load(program) for program in pair]
-            if found[0] is not None and found[1] is not None:
-                yield found[0], found[1]
+            sides = [self._load(program) for program in pair]
+            if sides[0] is not None and sides[1] is not None:
+                yield sides[0], sides[1]
 
     def _load(self, program: Program) -> Found | None:
         from hlofast._programs import whole
@@ -253,14 +255,14 @@ def _compare_hosts(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     for path, reason in refused:
         failures.failed(path, OSError(reason))
-    found = HostComparison(arguments.before, programs, arguments.module)
-    for path, reason in found.errors:
+    comparison = HostComparison(arguments.before, programs, arguments.module)
+    for path, reason in comparison.errors:
         failures.failed(path, ValueError(reason))
-    shower.show(found, found.every_section() if arguments.json else None)
+    shower.show(comparison, comparison.every_section() if arguments.json else None)
     shower.end(failures.errors)
     if failures.errors:
         return UNREADABLE
-    return DONE if found.is_empty else FINDINGS
+    return DONE if comparison.is_empty else FINDINGS
 
 
 def _compare_configs(arguments: argparse.Namespace) -> int | None:

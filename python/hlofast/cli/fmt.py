@@ -55,10 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Formatted, arguments) if arguments.json else None
     texts = []
-    for found in reader:
-        text = found.module.to_text(form=arguments.form, metadata=not arguments.no_metadata)
+    for loaded in reader:
+        text = loaded.module.to_text(form=arguments.form, metadata=not arguments.no_metadata)
         if shower is not None:
-            shower.show(Formatted(found.module, text), at=found)
+            shower.show(Formatted(loaded.module, text), at=loaded)
         elif arguments.output:
             texts.append(text)
         else:
@@ -85,23 +85,27 @@ def _write_proto(arguments: argparse.Namespace) -> int:
     path = arguments.output
     wrapped = path.removesuffix(".gz").endswith(".hlo_proto.pb")
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
-    found = list(reader)
-    if reader.exit_code() or not found:
+    selected = list(reader)
+    if reader.exit_code() or not selected:
         return reader.exit_code()
-    if len(found) > 1:
-        inputs.complain(f"a protobuf holds one module, not {len(found)}; choose it with --module")
+    if len(selected) > 1:
+        inputs.complain(
+            f"a protobuf holds one module, not {len(selected)}; choose it with --module"
+        )
         return USAGE
-    module = found[0].module
+    module = selected[0].module
     try:
         if arguments.no_metadata:
             bare = module.to_text(metadata=False).encode("utf-8", "surrogateescape")
-            module = hlofast.loads(bare, path=found[0].path)
+            module = hlofast.loads(bare, path=selected[0].path)
         content, left_out = _proto(module, wrapped)
     except hlofast.ParseError as error:
-        reader.failed(found[0].path, error)
+        reader.failed(selected[0].path, error)
         return reader.exit_code()
     for line, what in left_out:
-        inputs.complain(f"{found[0].path}:{line}: left out, as protobufs have no field for {what}")
+        inputs.complain(
+            f"{selected[0].path}:{line}: left out, as protobufs have no field for {what}"
+        )
     _replace(path, content)
     return 0
 

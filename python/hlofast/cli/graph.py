@@ -71,14 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain("--json prints nodes and edges to standard output: leave out -o")
         return USAGE
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
-    found = inputs.only(reader)
-    graph = None if found is None else _graph(found.module, found.path, arguments)
+    loaded = inputs.only(reader)
+    graph = None if loaded is None else _graph(loaded.module, loaded.path, arguments)
     if arguments.json:
         from hlofast._graph import Graph
 
         shower = results.Shower(Graph, arguments)
         if graph is not None:
-            shower.show(graph, at=found)
+            shower.show(graph, at=loaded)
         shower.end(reader.errors)
     if graph is None:
         return reader.exit_code() or USAGE
@@ -124,7 +124,7 @@ def _graph(module: Module, path: str, arguments: argparse.Namespace) -> Graph | 
         inputs.complain(f"{path}: no instruction {name!r}")
         return None
     if len(matches) > 1:
-        places = _text.names([one.computation.name for one in matches])
+        places = _text.names([instruction.computation.name for instruction in matches])
         inputs.complain(
             f"{path}: {len(matches)} instructions are called {name!r}; choose one with "
             f"--computation: {places}"
@@ -134,11 +134,11 @@ def _graph(module: Module, path: str, arguments: argparse.Namespace) -> Graph | 
 
 
 def _matches(module: Module, computation: str | None, name: str) -> list[Instruction]:
-    found = []
-    for one in module.computations:
-        if computation in (None, one.name) and name in one.instructions:
-            found.append(one.instructions[name])
-    return found
+    matching = []
+    for candidate in module.computations:
+        if computation in (None, candidate.name) and name in candidate.instructions:
+            matching.append(candidate.instructions[name])
+    return matching
 
 
 def _written(graph: Graph, arguments: argparse.Namespace) -> str:

@@ -187,13 +187,13 @@ def _contents() -> dict[str, bytes]:
 
     pictures = sorted(os.listdir(os.path.join(_FOLDER, "pictures")))
     names = [*(f"{page}.md" for page in PAGES), STEP, *(f"pictures/{each}" for each in pictures)]
-    found = {name: _content(name) for name in names}
+    files = {name: _content(name) for name in names}
     with tarfile.open(os.path.join(_FOLDER, ARCHIVE)) as archive:
         for member in archive:
             file = archive.extractfile(member)
             if file is not None:
-                found[member.name] = file.read()
-    return found
+                files[member.name] = file.read()
+    return files
 
 
 def _write(target: str) -> list[str]:

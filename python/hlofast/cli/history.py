@@ -43,23 +43,25 @@ def run(arguments: argparse.Namespace) -> int:
     name = arguments.module
     try:
         module = int(name) if name and name.isdigit() else name
-        found = history(arguments.folder, module, mesh=told.mesh, rules=told.rules)
+        program_history = history(arguments.folder, module, mesh=told.mesh, rules=told.rules)
     except OSError as error:
         inputs.complain(f"{arguments.folder}: {error.strerror or error}")
         return UNREADABLE
     except ValueError as error:
         inputs.complain(str(error))
         return USAGE
-    files, errors = found.values("file"), found.values("error")
+    files, errors = program_history.values("file"), program_history.values("error")
     whole = [row for row, error in enumerate(errors) if error is None]
     if whole:
         # Check the last dump: the first ones may not be partitioned yet.
-        inputs.note_misfit(found.module(whole[-1]), files[whole[-1]], told.mesh)
+        inputs.note_misfit(program_history.module(whole[-1]), files[whole[-1]], told.mesh)
     failures = inputs.Failures()
     for file, fault in zip(files, errors, strict=True):
         if fault is not None:
             failures.failed(file, ValueError(fault))
     shower = results.Shower(History, arguments)
-    shower.show(found, found.sections(everything=arguments.all or arguments.json))
+    shower.show(
+        program_history, program_history.sections(everything=arguments.all or arguments.json)
+    )
     shower.end(failures.errors)
     return UNREADABLE if failures.errors else DONE

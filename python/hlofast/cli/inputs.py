@@ -202,11 +202,11 @@ class Reader(Failures):
         for path in self.files:
             names = []
             matched = False
-            for found in self._find(path):
-                names.append(found.module.name)
-                if self.wanted is None or found.module.name == self.wanted:
+            for loaded in self._find(path):
+                names.append(loaded.module.name)
+                if self.wanted is None or loaded.module.name == self.wanted:
                     matched = True
-                    yield found
+                    yield loaded
             if names and not matched:
                 self._nothing_matched.append(path)
                 held = ", ".join(sorted(set(names)))
@@ -225,17 +225,17 @@ class Reader(Failures):
         except MemoryError as error:
             self.failed(name, error, OUT_OF_MEMORY)
             return
-        for found in modules:
-            if found.error is not None:
-                self.failed(name, found.error)
-            elif found.module is not None:
-                if (fault := found.module.missing_entry) is not None:
+        for part in modules:
+            if part.error is not None:
+                self.failed(name, part.error)
+            elif part.module is not None:
+                if (fault := part.module.missing_entry) is not None:
                     # The module is still shown, but must not be mistaken for a whole program.
                     self.failed(name, fault)
-                module = found.module
+                module = part.module
                 if self.context is not None:
                     module = told(module, self.context, name)
-                yield Found(module, name, found.line, found.label)
+                yield Found(module, name, part.line, part.label)
 
 
 def told(module: Module, context: Context, path: str) -> Module:
@@ -251,11 +251,13 @@ def only(reader: Reader) -> Found | None:
 
     Reports several modules as an error; unreadable ones are reported by the reader.
     """
-    found = list(reader)
-    if len(found) > 1:
-        names = output.names([one.module.name for one in found])
-        complain(f"{found[0].path} holds {len(found)} modules; choose one with --module: {names}")
-    return found[0] if len(found) == 1 else None
+    selected = list(reader)
+    if len(selected) > 1:
+        names = output.names([loaded.module.name for loaded in selected])
+        complain(
+            f"{selected[0].path} holds {len(selected)} modules; choose one with --module: {names}"
+        )
+    return selected[0] if len(selected) == 1 else None
 
 
 def add_instance(parser: argparse.ArgumentParser, *, several: bool = False) -> None:

@@ -103,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     failed: set[str] = set()
 
-    def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
-        findings = found.module.lint(**options)
+    def analyse(loaded: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
+        findings = loaded.module.lint(**options)
         failed.update(wanted & set(findings.counts()))
         return findings, findings.sections(only)
 

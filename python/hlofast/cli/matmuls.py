@@ -44,8 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Lists the matmuls of every module."""
 
-    def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
-        products = found.module.matmuls()
+    def analyse(loaded: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
+        products = loaded.module.matmuls()
         return products, products.sections(arguments.by, arguments.depth)
 
     return results.run_modules(Matmuls, arguments, analyse)

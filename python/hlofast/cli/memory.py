@@ -83,41 +83,41 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(str(error))
         return USAGE
 
-    def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
-        memory = _analysed(found, arguments)
+    def analyse(loaded: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
+        memory = _analysed(loaded, arguments)
         try:
             return memory, memory.sections(arguments.by, arguments.at)
         except (KeyError, ValueError) as error:
-            raise results.UnusableError(f"{found.path}: {error.args[0]}") from None
+            raise results.UnusableError(f"{loaded.path}: {error.args[0]}") from None
 
     return results.run_modules(Memory, arguments, analyse)
 
 
-def _analysed(found: inputs.Found, arguments: argparse.Namespace) -> Memory:
+def _analysed(loaded: inputs.Found, arguments: argparse.Namespace) -> Memory:
     memory = _memory.quiet(
-        found.module,
+        loaded.module,
         rule=arguments.rule,
         sizes=arguments.sizes,
         constants=arguments.constants,
         space=arguments.space,
         schedule=arguments.schedule,
-        device=found.module.context.device,
+        device=loaded.module.context.device,
     )
     memory.xla  # noqa: B018 - raises where XLA could not count.
-    content, path = _allocation(found, arguments.xla_file)
+    content, path = _allocation(loaded, arguments.xla_file)
     if content is not None:
         file = memory.file(content, path)
         memory.allocated = file if file.total_bytes is not None else None
     return memory
 
 
-def _allocation(found: inputs.Found, named: str | None) -> tuple[bytes | str | None, str]:
+def _allocation(loaded: inputs.Found, named: str | None) -> tuple[bytes | str | None, str]:
     """Returns the content and path of the file with XLA's allocations, if there is one."""
-    if named is not None or found.path.endswith(".txt"):
-        path = named or found.path.removesuffix(".txt") + "-buffer-assignment.txt"
+    if named is not None or loaded.path.endswith(".txt"):
+        path = named or loaded.path.removesuffix(".txt") + "-buffer-assignment.txt"
         try:
             return inputs.read(path), path
         except OSError as error:
             if named is not None or not isinstance(error, FileNotFoundError):
                 raise results.UnusableError(f"{path}: {error.strerror or error}") from None
-    return found.module.buffer_assignment, found.path
+    return loaded.module.buffer_assignment, loaded.path

@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         sql = sys.stdin.read() if arguments.sql == "-" else arguments.sql
         query.needed()
-        found = _found(arguments.path)
-        with query.Query(found, sql) as answer:
+        dataset = _dataset(arguments.path)
+        with query.Query(dataset, sql) as answer:
             _give(answer, arguments)
     except query.QueryError as error:
         inputs.complain(str(error))
@@ -101,7 +101,7 @@ def _contradiction(arguments: argparse.Namespace) -> str | None:
     return None
 
 
-def _found(path: str) -> _scan.Scan:
+def _dataset(path: str) -> _scan.Scan:
     """Returns the dataset at `path`, or a scan of the dumps there."""
     from hlofast._scan.folder import DatasetError
     from hlofast._scan.query import is_dataset
@@ -112,18 +112,18 @@ def _found(path: str) -> _scan.Scan:
         except DatasetError:
             return _scan.scan(path, progress=True)
     if is_dataset(path):
-        found = _scan.open_dataset(path)
-        _warn(found)
-        return found
+        dataset = _scan.open_dataset(path)
+        _warn(dataset)
+        return dataset
     os.stat(path)
     return _scan.scan(path, progress=True)
 
 
-def _warn(found: _scan.Scan) -> None:
-    damaged = found._stored().damaged
+def _warn(dataset: _scan.Scan) -> None:
+    damaged = dataset._stored().damaged
     if damaged:
         what = output.counted(damaged, "batch", "batches")
-        inputs.complain(f"{found.path}: {what} left out: parts are missing or cut; scan again")
+        inputs.complain(f"{dataset.path}: {what} left out: parts are missing or cut; scan again")
 
 
 def _give(query: Query, arguments: argparse.Namespace) -> None:

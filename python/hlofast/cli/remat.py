@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain("--apply needs -o OUT, and -o needs --apply")
         return USAGE
     given = (arguments.hbm, arguments.device, arguments.rule)
-    is_plan = arguments.plan or arguments.apply or any(one is not None for one in given)
+    is_plan = arguments.plan or arguments.apply or any(value is not None for value in given)
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Remat, arguments)
     code = 0
@@ -64,14 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
     if isinstance(modules, list) and len(modules) > 1:
         inputs.complain("--apply takes one module: choose it with --module NAME")
         return USAGE
-    for found in modules:
-        remat = found.module.remat(rule=arguments.rule)
+    for loaded in modules:
+        remat = loaded.module.remat(rule=arguments.rule)
         sections = remat.sections()
         if is_plan:
             try:
                 sections = remat.sections(plan=True)
             except ValueError as error:
-                inputs.complain(f"{found.path}: {found.module.name}: {error}")
+                inputs.complain(f"{loaded.path}: {loaded.module.name}: {error}")
                 code = USAGE
         if arguments.apply:
             try:
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             except OSError as error:
                 inputs.complain(f"{arguments.output}: {error.strerror or error}")
                 code = UNREADABLE
-        shower.show(remat, sections, found)
+        shower.show(remat, sections, loaded)
     shower.end(reader.errors)
     return reader.exit_code() or code
 

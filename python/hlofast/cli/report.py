@@ -133,18 +133,18 @@ def _of_file(
     from hlofast._report import of_module
 
     reader = inputs.Reader(arguments, context)
-    found = list(reader)
-    if len(found) > 1:
-        names = output.names([one.module.name for one in found])
+    selected = list(reader)
+    if len(selected) > 1:
+        names = output.names([loaded.module.name for loaded in selected])
         inputs.complain(f"{arguments.file}: several modules; choose one with --module: {names}")
         return None, USAGE
-    if not found:
+    if not selected:
         return None, reader.exit_code() or UNREADABLE
     report = of_module(
-        found[0].module,
+        selected[0].module,
         config=declaration,
         plots=not arguments.no_charts,
-        source=found[0].path,
+        source=selected[0].path,
     )
     return report, reader.exit_code()
 

@@ -96,17 +96,17 @@ def run_modules(
     reader.context = inputs.read_context(arguments)
     shower = Shower(kind, arguments)
     code = 0
-    for found in reader:
+    for loaded in reader:
         try:
-            result, sections = analyse(found)
+            result, sections = analyse(loaded)
         except ContextError:
             raise  # Ends the command.
         except UnusableError as error:
             inputs.complain(str(error))
             code = USAGE
         except (ValueError, OverflowError) as error:
-            reader.failed(found.path, error)
+            reader.failed(loaded.path, error)
         else:
-            shower.show(result, sections, found)
+            shower.show(result, sections, loaded)
     shower.end(reader.errors)
     return reader.exit_code() or code

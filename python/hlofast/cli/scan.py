@@ -127,9 +127,9 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     try:
         if arguments.engine == "ray":
-            found = _scan_on_ray(arguments)
+            scanned = _scan_on_ray(arguments)
         else:
-            found = _scan_with(arguments, sys.stdout, None)
+            scanned = _scan_with(arguments, sys.stdout, None)
     except ImportError as error:
         inputs.complain(str(error))
         return USAGE
@@ -148,11 +148,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise  # The reader closed the pipe.
         inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
         return UNREADABLE
-    code = UNREADABLE if found.counts["failed"] or found.failed_before else 0
+    code = UNREADABLE if scanned.counts["failed"] or scanned.failed_before else 0
     if to_stdout:
         return code
     shower = results.Shower(_scan.Scan, arguments)
-    shower.show(found)
+    shower.show(scanned)
     shower.end([])
     return code
 
@@ -237,7 +237,7 @@ def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
     while True:
         begin = time.time()
         try:
-            found = scanner.run()
+            scanned = scanner.run()
         except OSError as error:
             if not went_well or "://" not in arguments.output:
                 raise
@@ -245,9 +245,9 @@ def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
             time.sleep(arguments.watch)
             continue
         went_well = True
-        scanner.trust(found, begin)
-        if any(count for name, count in found.counts.items() if name != "unchanged"):
-            sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {_counts(found.counts)}\n")
+        scanner.trust(scanned, begin)
+        if any(count for name, count in scanned.counts.items() if name != "unchanged"):
+            sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {_counts(scanned.counts)}\n")
         time.sleep(arguments.watch)
 
 

@@ -38,19 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
     shower = results.Shower(Shown, arguments)
     shown = ambiguous = False
     hint = ""
-    for found in reader:
-        named = matches(found.module, arguments.name)
+    for loaded in reader:
+        named = matches(loaded.module, arguments.name)
         if is_ambiguous(named):
             ambiguous = True
             inputs.complain(
-                f"{found.path}: {len(named)} instructions are called {arguments.name!r}: "
+                f"{loaded.path}: {len(named)} instructions are called {arguments.name!r}: "
                 f"{places(named)}"
             )
             continue
         if not named:
-            hint = hint or near(found.module, arguments.name)
-        for one in named:
-            shower.show(one, at=found)
+            hint = hint or near(loaded.module, arguments.name)
+        for entry in named:
+            shower.show(entry, at=loaded)
             shown = True
     shower.end(reader.errors)
     if not shown and not ambiguous and reader.exit_code() == 0:

@@ -55,8 +55,8 @@ def share(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Reports on the stages of every module."""
 
-    def analyse(found: inputs.Found) -> tuple[Result, None]:
+    def analyse(loaded: inputs.Found) -> tuple[Result, None]:
         devices, most_moved = arguments.device_count, arguments.most_moved
-        return found.module.stages(devices=devices, most_moved=most_moved), None
+        return loaded.module.stages(devices=devices, most_moved=most_moved), None
 
     return results.run_modules(Stages, arguments, analyse)

@@ -74,15 +74,15 @@ def read_timing(arguments: argparse.Namespace) -> dict[str, Any] | None:
     return {"estimates": arguments.estimates, "collectives": collectives}
 
 
-def require_device(found: inputs.Found, arguments: argparse.Namespace) -> None:
+def require_device(loaded: inputs.Found, arguments: argparse.Namespace) -> None:
     """Raises `ContextError`, which ends with exit code 2, if the module's device is unknown."""
     try:
-        _context.required_device(found.module, None)
+        _context.required_device(loaded.module, None)
     except ContextError as error:
         from hlofast import devices
 
         known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
-        text = f"{found.path}: {error}; give --device NAME, one of {', '.join(known)}"
+        text = f"{loaded.path}: {error}; give --device NAME, one of {', '.join(known)}"
         raise ContextError(text) from None
 
 
@@ -92,9 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
     if timing is None:
         return USAGE
 
-    def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
-        require_device(found, arguments)
-        time = found.module.time(**timing)
+    def analyse(loaded: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
+        require_device(loaded, arguments)
+        time = loaded.module.time(**timing)
         return time, time.sections(arguments.by)
 
     return results.run_modules(Time, arguments, analyse)

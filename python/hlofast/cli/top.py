@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     from hlofast._report.data import Analyses
     from hlofast._top.view import Overview
 
-    def analyse(found: inputs.Found) -> tuple[Result, None]:
-        return Overview(Analyses(found.module), found.path), None
+    def analyse(loaded: inputs.Found) -> tuple[Result, None]:
+        return Overview(Analyses(loaded.module), loaded.path), None
 
     return results.run_modules(Overview, arguments, analyse)
 
@@ -57,9 +57,9 @@ def _view(arguments: argparse.Namespace, view: type[Top]) -> int:
     from hlofast._report.data import Analyses, contents
 
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
-    one = inputs.only(reader)
-    if one is None:
+    loaded = inputs.only(reader)
+    if loaded is None:
         return reader.exit_code() or USAGE
-    found = Analyses(one.module)
-    view(found, contents(found, one.path)).run()
+    analyses = Analyses(loaded.module)
+    view(analyses, contents(analyses, loaded.path)).run()
     return reader.exit_code()

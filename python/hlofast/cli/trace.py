@@ -74,20 +74,20 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Trace, arguments)
-    found = inputs.only(reader)
-    code = 0 if found is not None else USAGE
-    if found is not None:
-        time.require_device(found, arguments)
-        played = found.module.time(**timing)
+    loaded = inputs.only(reader)
+    code = 0 if loaded is not None else USAGE
+    if loaded is not None:
+        time.require_device(loaded, arguments)
+        played = loaded.module.time(**timing)
         try:
             trace = _trace.of_time(played, arguments.iterations, arguments.min_duration)
             trace.write(arguments.output)
         except ValueError as error:
-            reader.failed(found.path, error)
+            reader.failed(loaded.path, error)
         except OSError as error:
             inputs.complain(f"{arguments.output}: {error.strerror or error}")
             return UNREADABLE
         else:
-            shower.show(trace, at=found)
+            shower.show(trace, at=loaded)
     shower.end(reader.errors)
     return reader.exit_code() or code

@@ -60,18 +60,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argparse.Namespace) -> int:
     """Shows the largest module of a file."""
-    found = sorted(reader, key=lambda one: -len(one.module))
-    if not found:
+    selected = sorted(reader, key=lambda loaded: -len(loaded.module))
+    if not selected:
         return 0  # The reader has reported why.
     options = _options(arguments)
-    if len(found) > 1:
-        modules = [one.module for one in found]
+    if len(selected) > 1:
+        modules = [loaded.module for loaded in selected]
         shower.show(_kinds.several(path, modules, options))
-    names = [one.module.name for one in found]
-    is_named = names.count(found[0].module.name) == 1
-    if is_named and (arguments.module is not None or len(found) > 1):
-        options = ["--module", found[0].module.name, *options]
-    _show(found[0], options, reader, shower, arguments)
+    names = [loaded.module.name for loaded in selected]
+    is_named = names.count(selected[0].module.name) == 1
+    if is_named and (arguments.module is not None or len(selected) > 1):
+        options = ["--module", selected[0].module.name, *options]
+    _show(selected[0], options, reader, shower, arguments)
     return 0
 
 
@@ -88,11 +88,11 @@ def _folder(
         return UNREADABLE
     if arguments.module is not None:
         wanted = arguments.module
-        named = [one for one in programs if _answers(one, wanted)]
+        named = [program for program in programs if _answers(program, wanted)]
         if programs and not named:
             from hlofast._names import meant
 
-            hint = meant(wanted, [one.name for one in programs])
+            hint = meant(wanted, [program.name for program in programs])
             inputs.complain(f"{path}: no program {wanted!r}{hint}")
             return USAGE
         programs = named
@@ -119,21 +119,21 @@ def _answers(program: Program, name: str) -> bool:
 
 
 def _show(
-    found: inputs.Found,
+    loaded: inputs.Found,
     options: Sequence[str],
     reader: _Reader,
     shower: results.Shower,
     arguments: argparse.Namespace,
 ) -> None:
-    path = "-" if found.path == "<stdin>" else found.path
+    path = "-" if loaded.path == "<stdin>" else loaded.path
     try:
-        verdict = Verdict(found.module, path=path, options=options)
+        verdict = Verdict(loaded.module, path=path, options=options)
     except (ValueError, OverflowError) as error:
         if isinstance(error, ContextError):
             raise
-        reader.failed(found.path, error)
+        reader.failed(loaded.path, error)
         return
-    shower.show(verdict, verdict.sections(arguments.top or None), found)
+    shower.show(verdict, verdict.sections(arguments.top or None), loaded)
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:

@@ -199,9 +199,9 @@ class Implied:
 def _batch(config: Config) -> Batch:
     sequences = None
     for path in _BATCH_SIZES:
-        found = config.get(path)
-        if type(found) is int and 0 < found <= _parts.LARGEST_SIZE:
-            sequences = found
+        size = config.get(path)
+        if type(size) is int and 0 < size <= _parts.LARGEST_SIZE:
+            sequences = size
             break
     length = config.get("input.source.max_sequence_length")
     if type(length) is not int or not 0 < length <= _parts.LARGEST_SIZE:
@@ -228,8 +228,8 @@ def _token_axes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]] | Non
     names = config.get("batch_axis_names")
     if names is None:
         return None
-    found = names.to_python() if isinstance(names, Config) else names
-    batch = _axes(found)
+    axis_names = names.to_python() if isinstance(names, Config) else names
+    batch = _axes(axis_names)
     # AXLearn's name for the axis that shards sequences.
     return tuple(axis for axis in batch if axis != "seq"), tuple(a for a in batch if a == "seq")
 

@@ -87,10 +87,10 @@ class StepMemory:
 
     def __getitem__(self, name: str) -> int | None:
         """Bytes of the terms with this name, on device and host; other names raise `KeyError`."""
-        found = [term.bytes for term in self.terms if term.name == name]
-        if not found:
+        sizes = [term.bytes for term in self.terms if term.name == name]
+        if not sizes:
             raise KeyError(name)
-        return _sum(found)
+        return _sum(sizes)
 
     def _of(self, *names: str) -> int | None:
         return _sum([self[name] for name in names])
@@ -171,14 +171,15 @@ class StepMemory:
             for term in self.terms
             if term.place == "device" and term.bytes is not None
         ]
-        return max(known, key=lambda one: one[0])[1] if known else None
+        return max(known, key=lambda pair: pair[0])[1] if known else None
 
     @property
     def table(self) -> Table:
         """Columns: term, place (device, host), bytes (None: unknown), provenance, text."""
         terms = self.terms
         return of_rows(
-            _TERMS, [(one.name, one.place, one.bytes, one.provenance, one.text) for one in terms]
+            _TERMS,
+            [(term.name, term.place, term.bytes, term.provenance, term.text) for term in terms],
         )
 
     @property

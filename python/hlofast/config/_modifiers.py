@@ -86,8 +86,8 @@ def apply(config: Config, modifier: Config, report: Report) -> Config:
 
 def _entries(modifier: Config, field: str) -> list[tuple[Any, Any]]:
     """The items of a field that is a list or a dictionary."""
-    found = modifier.get(field)
-    return list(found.items()) if isinstance(found, Config) else []
+    items = modifier.get(field)
+    return list(items.items()) if isinstance(items, Config) else []
 
 
 def _chain(config: Config, modifier: Config, report: Report) -> Config:
@@ -168,19 +168,19 @@ def _replaced(
     Fields that both classes have keep the old module's value; only fields that the old class does
     not have take their value from the modification.
     """
-    found = config.get(target) if isinstance(target, str) else None
-    if not (isinstance(found, Config) and isinstance(modification, Config) and found.klass):
+    replaced = config.get(target) if isinstance(target, str) else None
+    if not (isinstance(replaced, Config) and isinstance(modification, Config) and replaced.klass):
         text = f"AXLearn fails here: the config has no module {target}"
         report.note("fails", modifier.path, text)
         return config
-    new, old = _fields_of(modification), _fields_of(found)
+    new, old = _fields_of(modification), _fields_of(replaced)
     merged: dict[str, Any] = {}
     dead, unknown = [], []
     for name, value in modification.items():
         if name == "klass":
             merged[name] = value
-        elif name in found:
-            merged[name] = found[name]
+        elif name in replaced:
+            merged[name] = replaced[name]
             dead.append(name)
         elif old is not None and name in old:
             # The module has the field, but it is None and therefore not printed.
@@ -188,8 +188,8 @@ def _replaced(
         else:
             merged[name] = value
             if old is None:
-                unknown.append(f"whether {found.class_name} has {name}")
-    for name, value in found.items():
+                unknown.append(f"whether {replaced.class_name} has {name}")
+    for name, value in replaced.items():
         if name in merged:
             continue
         if new is None:
@@ -222,17 +222,17 @@ def _count(value: Any) -> int:
 
 def _flash_attentions(config: Config, modifier: Config, report: Report) -> list[str]:
     """The paths of all configs of FlashAttention."""
-    found: list[str] = []
+    paths: list[str] = []
     for part in config.configs():
         if part.klass == FLASH_ATTENTION:
-            if not any(part.path.startswith((f"{outer}.", f"{outer}[")) for outer in found):
-                found.append(part.path)
+            if not any(part.path.startswith((f"{outer}.", f"{outer}[")) for outer in paths):
+                paths.append(part.path)
         elif part.class_name and "FlashAttention" in part.class_name:
             text = f"{part.klass} may be a FlashAttention, which is not known: it is left unchanged"
             report.note("not-known", part.path, text)
-    if not found:
+    if not paths:
         report.note("no-effect", modifier.path, "the config has no FlashAttention to change")
-    return found
+    return paths
 
 
 def _block_sizes(default: int) -> Modifier:

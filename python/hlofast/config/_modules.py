@@ -135,8 +135,8 @@ def _stacked(builder: Builder) -> None:
     if layer.is_sequence:
         if len(layer) != layers:
             raise UnmodelledError(f"{len(layer)} layers where num_layers is {layers}")
-        for index, one in layer.items():
-            builder.enter(one, f"layer{index}")
+        for index, sublayer in layer.items():
+            builder.enter(sublayer, f"layer{index}")
         return
     builder.enter(layer, "layer*", layers=layers, numbered=True)
 

@@ -257,8 +257,8 @@ class Builder:
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value of the config; `default` if it is absent or None."""
-        found = self.config.get(key)
-        return default if found is None else found
+        value = self.config.get(key)
+        return default if value is None else value
 
     def size(self, key: str, default: int | None = None) -> int:
         """A positive integer of the config."""
@@ -266,10 +266,10 @@ class Builder:
 
     def flag(self, key: str, default: bool) -> bool:
         """A boolean of the config."""
-        found = self.get(key, default)
-        if not isinstance(found, bool):
-            raise UnmodelledError(f"{key} is {found!r}, not True or False")
-        return found
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise UnmodelledError(f"{key} is {value!r}, not True or False")
+        return value
 
     def setting(self, key: str) -> Any:
         """A setting that an enclosing module passes down."""
@@ -283,10 +283,10 @@ class Builder:
 
     def part(self, key: str) -> Config:
         """A required part of the config."""
-        found = self.config.get(key)
-        if not isinstance(found, Config):
+        part = self.config.get(key)
+        if not isinstance(part, Config):
             raise UnmodelledError(f"{key} is not set")
-        return found
+        return part
 
     def parameter(self, name: str, shape: tuple[int, ...], sharding: Spec | None = None) -> str:
         """Adds weights with the `shape` and `sharding` of one layer; returns their path."""
@@ -523,9 +523,9 @@ def registered(klass: str | None) -> Module | None:
 
 def compute_size(config: Config) -> int | None:
     """Bytes per element of a trainer's compute type; None if it is not modelled."""
-    found = config.get("train_dtype")
+    dtype = config.get("train_dtype")
     try:
-        return item_size(DEFAULT_DTYPE if found is None else found, "train_dtype")
+        return item_size(DEFAULT_DTYPE if dtype is None else dtype, "train_dtype")
     except UnmodelledError:
         return None
 

@@ -28,8 +28,8 @@ def read(text: str) -> tuple[Key, ...]:
     reader = Reader(text)
     keys = read_from(reader)
     if reader.at < len(text):
-        found = text[reader.at]
-        raise Fault("invalid-path", f"expected '.' or '[', found {found!r}", reader.at)
+        unexpected = text[reader.at]
+        raise Fault("invalid-path", f"expected '.' or '[', found {unexpected!r}", reader.at)
     return keys
 
 
@@ -48,8 +48,8 @@ def read_from(reader: Reader) -> tuple[Key, ...]:
         elif not keys or reader.skip("."):
             name = _NAME.match(reader.text, reader.at)
             if name is None:
-                found = repr(reader.peek()) if reader.peek() else "the end"
-                raise Fault("invalid-path", f"expected a name, found {found}", reader.at)
+                unexpected = repr(reader.peek()) if reader.peek() else "the end"
+                raise Fault("invalid-path", f"expected a name, found {unexpected}", reader.at)
             keys.append(Attribute(name[0]))
             reader.at = name.end()
         else:

@@ -44,12 +44,12 @@ class Characters:
         self.is_negated = is_negated
 
     def __contains__(self, character: str) -> bool:
-        found = (
+        is_listed = (
             character in self.singles
             or any(low <= character <= high for low, high in self.ranges)
             or any(is_in(character) for is_in in self.classes)
         )
-        return found != self.is_negated
+        return is_listed != self.is_negated
 
     @property
     def is_literal(self) -> bool:
@@ -60,12 +60,12 @@ class Characters:
         """The characters, sorted; None for more than `limit`, a class or a complement."""
         if self.is_negated or self.classes:
             return None
-        found = set(self.singles)
+        characters = set(self.singles)
         for low, high in self.ranges:
-            if ord(high) - ord(low) + len(found) >= 2 * limit:
+            if ord(high) - ord(low) + len(characters) >= 2 * limit:
                 return None
-            found.update(map(chr, range(ord(low), ord(high) + 1)))
-        return sorted(found) if len(found) <= limit else None
+            characters.update(map(chr, range(ord(low), ord(high) + 1)))
+        return sorted(characters) if len(characters) <= limit else None
 
 
 def _is_word(character: str) -> bool:
@@ -210,9 +210,9 @@ class _Parser:
             return ("at", letter)
         if letter and letter in "dDwWsS":
             self.at += 1
-            found = Characters(f"\\{letter}")
-            found.classes.append(_class(letter))
-            return ("in", found)
+            characters = Characters(f"\\{letter}")
+            characters.classes.append(_class(letter))
+            return ("in", characters)
         if letter and letter in "123456789":
             octal = self.text[self.at : self.at + 3]
             if len(octal) < 3 or octal[0] not in "123" or octal.strip(_OCTAL):
@@ -239,24 +239,24 @@ class _Parser:
 
     def set(self) -> Characters:
         start = self.at - 1
-        found = Characters("", is_negated=self.skip("^"))
+        characters = Characters("", is_negated=self.skip("^"))
         first = True
         while first or self.peek() != "]":
-            low = self.member(found)
+            low = self.member(characters)
             first = False
             if self.peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.at += 1
-                high = self.member(found)
+                high = self.member(characters)
                 if low is None or high is None or high < low:
                     self.fail("invalid range")
-                found.ranges.append((low, high))
+                characters.ranges.append((low, high))
             elif low is not None:
-                found.singles.add(low)
+                characters.singles.add(low)
         self.at += 1
-        found.shown = self.text[start : self.at]
-        return found
+        characters.shown = self.text[start : self.at]
+        return characters
 
-    def member(self, found: Characters) -> str | None:
+    def member(self, characters: Characters) -> str | None:
         """Reads one character of a set; adds a class to the set and returns None."""
         if not self.peek():
             self.fail("unclosed set")
@@ -265,7 +265,7 @@ class _Parser:
         letter = self.peek()
         if letter and letter in "dDwWsS":
             self.at += 1
-            found.classes.append(_class(letter))
+            characters.classes.append(_class(letter))
             return None
         if self.skip("b"):
             return "\b"
@@ -307,8 +307,8 @@ class Pattern:
 
     def examples(self, limit: int) -> list[str] | None:
         """All strings that match, reading `.` as a dot; None for more than `limit`."""
-        found = _texts(self._node, limit)
-        return None if found is None else [text for text in found if self.fullmatch(text)]
+        texts = _texts(self._node, limit)
+        return None if texts is None else [text for text in texts if self.fullmatch(text)]
 
     def _state(self) -> int:
         if len(self._steps) >= MOST_STATES:
@@ -425,10 +425,10 @@ def _texts(node: Node, limit: int) -> list[str] | None:
         characters: Characters = node[1]
         return ["."] if characters.shown == "any character" else characters.listed(limit)
     if kind == "any":
-        found = [_texts(item, limit) for item in node[1]]
-        if None in found:
+        alternatives = [_texts(item, limit) for item in node[1]]
+        if None in alternatives:
             return None
-        texts = list(dict.fromkeys(text for texts in found for text in texts or ()))
+        texts = list(dict.fromkeys(text for texts in alternatives for text in texts or ()))
         return texts if len(texts) <= limit else None
     if kind == "all":
         return _products([_texts(item, limit) for item in node[1]], limit)
@@ -436,10 +436,10 @@ def _texts(node: Node, limit: int) -> list[str] | None:
     if most is None or most > 100:
         return None
     single = _texts(item, limit)
-    found = [_products([single] * count, limit) for count in range(least, most + 1)]
-    if None in found:
+    alternatives = [_products([single] * count, limit) for count in range(least, most + 1)]
+    if None in alternatives:
         return None
-    texts = list(dict.fromkeys(text for texts in found for text in texts or ()))
+    texts = list(dict.fromkeys(text for texts in alternatives for text in texts or ()))
     return texts if len(texts) <= limit else None
 
 

@@ -41,8 +41,8 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
         matrices.append(parameter.elements // parameter.layers // implied.shards(others) * size)
     for value in parts.values:
         if value.is_needed and not value.is_whole:
-            found = implied.activation_bytes(value.features, value.itemsize, padded=True)
-            widest.append(found)
+            value_bytes = implied.activation_bytes(value.features, value.itemsize, padded=True)
+            widest.append(value_bytes)
     padding = [
         each.bytes or 0
         for each in memory.terms
@@ -73,4 +73,4 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
         ("kernels", max(scratch, default=0), False),
         ("logits", logits, False),
     ]
-    return [(name, found, is_needed) for name, found, is_needed in terms if found]
+    return [(name, amount, is_needed) for name, amount, is_needed in terms if amount]

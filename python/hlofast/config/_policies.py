@@ -71,16 +71,16 @@ KEEP_EVERYTHING = Policy("no rematerialisation", everything=True)
 
 def policy_of(spec: Config) -> Policy:
     """The policy of a `remat_spec`; raises `UnknownPolicyError` if it is not modelled."""
-    found = spec.get("policy")
-    if found is None:
+    policy = spec.get("policy")
+    if policy is None:
         return Policy("nothing is kept")
-    if isinstance(found, str):
-        return _named(found)
-    function = found.get("fn") if isinstance(found, Config) else found
-    if not isinstance(found, Config) or str(function) not in _BY_NAMES:
+    if isinstance(policy, str):
+        return _named(policy)
+    function = policy.get("fn") if isinstance(policy, Config) else policy
+    if not isinstance(policy, Config) or str(function) not in _BY_NAMES:
         raise UnknownPolicyError(f"the policy {function} is not modelled")
     saved, offloaded = (
-        _pattern(found, f"names_which_can_be_{fate}") for fate in (SAVED, OFFLOADED)
+        _pattern(policy, f"names_which_can_be_{fate}") for fate in (SAVED, OFFLOADED)
     )
     words = [
         f"{pattern} {fate}" for pattern, fate in ((saved, SAVED), (offloaded, OFFLOADED)) if pattern
@@ -92,10 +92,10 @@ def policy_of(spec: Config) -> Policy:
 
 
 def _pattern(config: Config, key: str) -> str | None:
-    found = config.get(key)
-    if found is not None and not isinstance(found, str):
+    pattern = config.get(key)
+    if pattern is not None and not isinstance(pattern, str):
         raise UnknownPolicyError(f"{key} has to be a regular expression")
-    return found
+    return pattern
 
 
 def _named(name: str) -> Policy:

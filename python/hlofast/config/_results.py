@@ -292,8 +292,8 @@ class Compared(Result):
 
     def sections(self) -> tuple[Section, ...]:
         """The values that differ."""
-        found = self.before.diff(self.after)
-        return (Section("differences", "Differences", found, _DIFFERENCES),)
+        differences = self.before.diff(self.after)
+        return (Section("differences", "Differences", differences, _DIFFERENCES),)
 
 
 def _kinds(selection: Selected) -> str | None:

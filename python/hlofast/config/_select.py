@@ -144,14 +144,14 @@ class EffectiveConfig(Modelled):
         from hlofast.config._verdict import Verdict
 
         kind = self.instance.device if device is None else device
-        found = None if kind is None else devices.get(kind)
+        target = None if kind is None else devices.get(kind)
         # With such a note, neither the effective config nor its figures are certain.
         problems = tuple(
             (row["path"] or "", row["text"])
             for row in self.notes
             if row["kind"] in ("not-modelled", "fails")
         )
-        return Verdict(self._implied(), found, self.devices, problems)
+        return Verdict(self._implied(), target, self.devices, problems)
 
     def _implied(self) -> Implied:
         from hlofast.config._implied import Implied
@@ -252,8 +252,8 @@ def _declared(config: Config) -> str | None:
 
 
 def _plain(config: Config, path: str) -> Any:
-    found = config.get(path)
-    return found.to_python() if isinstance(found, Config) else found
+    value = config.get(path)
+    return value.to_python() if isinstance(value, Config) else value
 
 
 def _with_rule(config: Config, rule: Rule, report: Report) -> Config:
@@ -293,7 +293,7 @@ def select(config: Config, name: str, devices: int | None = None) -> EffectiveCo
 def select_all(config: Config, devices: int | None = None) -> list[EffectiveConfig]:
     """See `Config.select_all`."""
     _check_devices(devices)
-    found: list[EffectiveConfig] = []
+    configs: list[EffectiveConfig] = []
     taken: set[str] = set()
     for rule in rules(config):
         names = rule.examples
@@ -311,17 +311,17 @@ def select_all(config: Config, devices: int | None = None) -> list[EffectiveConf
                 why = "the selector matches names with any number of devices"
                 instance = _instances.Instance(name, why, device=instance.device)
             if instance.devices is not None:
-                found.append(_effective(config, rule, instance, None, report, []))
+                configs.append(_effective(config, rule, instance, None, report, []))
                 continue
             for count, words in instance.readings if devices is None else ():
                 read = Report()
                 read.note("devices", None, f"the name is ambiguous; this reading assumes {words}")
-                found.append(_effective(config, rule, instance, count, read, []))
+                configs.append(_effective(config, rule, instance, count, read, []))
             if devices is not None or not instance.readings:
-                found.append(_effective(config, rule, instance, devices, report, []))
+                configs.append(_effective(config, rule, instance, devices, report, []))
     default = _instances.Instance("other instances", "the number of devices depends on the name")
-    found.append(_effective(config, None, default, devices, Report(), []))
-    return found
+    configs.append(_effective(config, None, default, devices, Report(), []))
+    return configs
 
 
 def _check_devices(devices: int | None) -> None:

@@ -66,8 +66,8 @@ def is_config(text: str | bytes) -> bool:
     start = text[: SAMPLE << 10]
     if isinstance(start, bytes):
         start = start.decode("utf-8", "replace")
-    found = _ENTRY.findall(start.replace("\r\n", "\n").rstrip("\n"))
-    entries = [entry for entry in found if entry][: SAMPLE + 1]
+    matches = _ENTRY.findall(start.replace("\r\n", "\n").rstrip("\n"))
+    entries = [entry for entry in matches if entry][: SAMPLE + 1]
     if len(entries) > SAMPLE or (len(start) < len(text) and len(entries) > 1):
         # The sample may end inside the last entry.
         entries.pop()
@@ -98,13 +98,13 @@ def _read(text: str) -> Children:
     at, line = 0, 1
     end = len(text) - text.endswith("\n")
     while at < end:
-        found = _ENTRY.match(text, at, end)
-        assert found is not None  # It matches the empty text.
-        keys, leaf = _entry(found[0], at)
+        match = _ENTRY.match(text, at, end)
+        assert match is not None  # It matches the empty text.
+        keys, leaf = _entry(match[0], at)
         leaf.line = line
         _put(tree, keys, leaf, at)
-        line += 1 + found[0].count("\n")
-        at = found.end() + 1
+        line += 1 + match[0].count("\n")
+        at = match.end() + 1
     if at < len(text):
         raise Fault("missing-path", "an empty line", at)
     return tree

@@ -150,11 +150,11 @@ def _transfers(implied: Implied) -> list[Transfer]:
     for product in implied.parts.products:
         if product.parameter is not None:
             products.setdefault(product.parameter, []).append(product)
-    found: list[Transfer] = []
+    transfers: list[Transfer] = []
     for parameter in implied.parts.parameters:
-        found += _of_weights(implied, parameter, products.get(parameter.path, []))
-    found += _of_activations(implied)
-    return found
+        transfers += _of_weights(implied, parameter, products.get(parameter.path, []))
+    transfers += _of_activations(implied)
+    return transfers
 
 
 def _cut(implied: Implied, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -168,11 +168,11 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
     others = tuple(axis for axis in parameter.axes if axis not in along)
     layers, steps = parameter.layers, implied.steps
     payload = implied.itemsize * parameter.elements // layers // implied.shards(others)
-    found = []
+    transfers = []
 
     def add(moved: str, kind: str, axes: tuple[str, ...], phase: str, size: int) -> None:
         if axes:
-            found.append(
+            transfers.append(
                 Transfer(parameter.path, moved, kind, axes, phase, size, layers * steps, layers)
             )
 
@@ -184,7 +184,7 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
     add("gradients", REDUCE, along, "backward", payload)
     rest = tuple(axis for axis in tokens if axis not in along)
     add("gradients", SUM, rest, "backward", payload // implied.shards(along))
-    return found
+    return transfers
 
 
 def _of_activations(implied: Implied) -> list[Transfer]:
@@ -192,7 +192,7 @@ def _of_activations(implied: Implied) -> list[Transfer]:
     parameters = {parameter.path: parameter for parameter in implied.parts.parameters}
     if implied.batch.tokens is None:
         return []
-    found: list[Transfer] = []
+    transfers: list[Transfer] = []
     joints: set[str] = set()
 
     def add(product: Product, axes: tuple[str, ...], phase: str, width: int) -> None:
@@ -201,7 +201,7 @@ def _of_activations(implied: Implied) -> list[Transfer]:
         tensor = product.parameter or product.name
         count = product.layers * implied.steps
         layers = product.layers
-        found.append(Transfer(tensor, "activations", SUM, axes, phase, payload, count, layers))
+        transfers.append(Transfer(tensor, "activations", SUM, axes, phase, payload, count, layers))
 
     for product in implied.parts.products:
         parameter = parameters.get(product.parameter or "")
@@ -226,4 +226,4 @@ def _of_activations(implied: Implied) -> list[Transfer]:
         if outside and product.joint not in joints:
             joints.add(product.joint)
             add(product, tuple(outside), "backward", width)
-    return found
+    return transfers

@@ -159,15 +159,15 @@ class Config(Modelled, Mapping["Any", "Any"]):
         return _is_sequence(self._children)
 
     def __getitem__(self, path: object) -> Any:
-        found = self._find(path)
-        return _values.copied(found.value) if isinstance(found, Leaf) else found
+        node = self._find(path)
+        return _values.copied(node.value) if isinstance(node, Leaf) else node
 
     def get(self, path: object, default: Any = None) -> Any:
         """The value or the part at `path`; `default` if there is none."""
-        found = self._find_or_none(path)
-        if found is None:
+        node = self._find_or_none(path)
+        if node is None:
             return default
-        return _values.copied(found.value) if isinstance(found, Leaf) else found
+        return _values.copied(node.value) if isinstance(node, Leaf) else node
 
     def __contains__(self, path: object) -> bool:
         return self._find_or_none(path) is not None
@@ -215,20 +215,20 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
     def line(self, path: object) -> int | None:
         """The line of a value in the file, or the first line of a part, counted from 1."""
-        found = self._find(path)
-        if isinstance(found, Leaf):
-            return found.line
-        return next((leaf.line for _, leaf in found._entries()), None)
+        node = self._find(path)
+        if isinstance(node, Leaf):
+            return node.line
+        return next((leaf.line for _, leaf in node._entries()), None)
 
     def partition_spec(self, path: object) -> PartitionSpec | None:
         """The `PartitionSpec` at `path`, printed as one or as a tuple; None if there is none.
 
         Raises `TypeError` for any other value.
         """
-        found = self._find_or_none(path)
-        if found is None:
+        node = self._find_or_none(path)
+        if node is None:
             return None
-        value = found.to_python() if isinstance(found, Config) else found.value
+        value = node.to_python() if isinstance(node, Config) else node.value
         if value is None or isinstance(value, PartitionSpec):
             return value
         if isinstance(value, list):
@@ -341,17 +341,17 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
     def _entries(self) -> list[tuple[tuple[Key, ...], Leaf]]:
         """All leaves with their keys from here, in the order of the file."""
-        found: list[tuple[tuple[Key, ...], Leaf]] = []
-        _collect(self._children, (), found)
+        leaves: list[tuple[tuple[Key, ...], Leaf]] = []
+        _collect(self._children, (), leaves)
         places: list[int] = []
-        for _, leaf in found:
+        for _, leaf in leaves:
             # A new leaf belongs after the leaf that precedes it in the tree.
             places.append(leaf.line if leaf.line is not None else places[-1] if places else 0)
         if any(later < earlier for earlier, later in pairwise(places)):
             # The lines of a part are scattered over the file.
-            order = sorted(range(len(found)), key=places.__getitem__)
-            found = [found[index] for index in order]
-        return found
+            order = sorted(range(len(leaves)), key=places.__getitem__)
+            leaves = [leaves[index] for index in order]
+        return leaves
 
     def _part(self, keys: tuple[Key, ...], children: Children) -> Config:
         return Config(children, keys, path=self._path, newline=self._newline, ending=self._ending)
@@ -411,13 +411,13 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
 
 def _collect(
-    children: Children, keys: tuple[Key, ...], found: list[tuple[tuple[Key, ...], Leaf]]
+    children: Children, keys: tuple[Key, ...], leaves: list[tuple[tuple[Key, ...], Leaf]]
 ) -> None:
     for key, child in children.items():
         if isinstance(child, Leaf):
-            found.append(((*keys, key), child))
+            leaves.append(((*keys, key), child))
         else:
-            _collect(child, (*keys, key), found)
+            _collect(child, (*keys, key), leaves)
 
 
 def _is_sequence(children: Children) -> bool:

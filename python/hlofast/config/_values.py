@@ -205,17 +205,17 @@ class Reader:
             raise Fault("missing-value", "missing value", start)
         raise Fault("invalid-value", f"a value cannot start with {first!r}", start)
 
-    def _number(self, found: re.Match[str]) -> int | float:
-        self.at = found.end()
-        whole, fraction, exponent = found.groups()
+    def _number(self, match: re.Match[str]) -> int | float:
+        self.at = match.end()
+        whole, fraction, exponent = match.groups()
         if whole is None:
-            return float(found[0])
+            return float(match[0])
         if len(whole) > 1 and whole.startswith("0"):
-            raise Fault("invalid-number", "a number with a leading zero", found.start(), self.at)
-        if len(found[0]) > MOST_DIGITS:
-            message = f"a number of {len(found[0]):,} characters; the limit is {MOST_DIGITS:,}"
-            raise Fault("too-large", message, found.start(), self.at)
-        return int(found[0]) if fraction is None and exponent is None else float(found[0])
+            raise Fault("invalid-number", "a number with a leading zero", match.start(), self.at)
+        if len(match[0]) > MOST_DIGITS:
+            message = f"a number of {len(match[0]):,} characters; the limit is {MOST_DIGITS:,}"
+            raise Fault("too-large", message, match.start(), self.at)
+        return int(match[0]) if fraction is None and exponent is None else float(match[0])
 
     def _string(self, start: int, *, is_bytes: bool) -> str | bytes:
         quote = self.text[self.at]
@@ -231,16 +231,16 @@ class Reader:
             return body[0]
         shift = body.start()
 
-        def escape(found: re.Match[str]) -> str:
-            code = found[1]
+        def escape(match: re.Match[str]) -> str:
+            code = match[1]
             if code in _SINGLE:
                 return _SINGLE[code]
-            place = shift + found.start(), shift + found.end()
+            place = shift + match.start(), shift + match.end()
             if len(code) == 1 or (is_bytes and code[0] != "x"):
-                raise Fault("invalid-escape", f"invalid escape {found[0]}", *place)
+                raise Fault("invalid-escape", f"invalid escape {match[0]}", *place)
             number = int(code[1:], 16)
             if number > 0x10FFFF:
-                raise Fault("invalid-escape", f"{found[0]} is beyond Unicode", *place)
+                raise Fault("invalid-escape", f"{match[0]} is beyond Unicode", *place)
             return chr(number)
 
         text = _ESCAPE.sub(escape, body[0])

@@ -194,9 +194,9 @@ def _network(
 
 
 def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[str]:
-    found = []
+    statements = []
     for row in memory.replicated:
-        found.append(
+        statements.append(
             f"{row['path']} is not sharded along {row['axes']}: {row['state_bytes']:,} bytes of "
             f"state on every device; sharding it would save {row['bytes_saved']:,}"
         )
@@ -205,7 +205,7 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
         count, parts = implied.rows()
         if count % parts:
             size = sum(term.bytes or 0 for term in memory.terms if term.name == "padding")
-            found.append(
+            statements.append(
                 f"{batch.sequences:,} sequences are not divisible by {parts:,} shards: devices pad "
                 f"to {-(-count // parts)} each, which takes {size:,} more bytes"
             )
@@ -217,22 +217,24 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
         if size > 1 and axis not in implied.token_axes and axis not in idle
     ]
     if inputs and whole:
-        found.append(
+        statements.append(
             f"layer inputs are not sharded along {','.join(whole)}: sharding the sequence would "
             f"save {inputs - inputs // implied.shards(whole):,} bytes"
         )
     if idle and not implied.parts.gaps:
-        found.append(
+        statements.append(
             f"mesh axes {','.join(idle)} shard neither weights nor tokens: "
             f"groups of {implied.shards(idle):,} devices repeat the same work"
         )
     if verdict.compute_seconds is not None and verdict.communication_seconds is None:
-        found.append("the time of collectives is not known: the step time covers computation only")
+        statements.append(
+            "the time of collectives is not known: the step time covers computation only"
+        )
     if verdict.flops.executed is not None and implied.itemsize > _HALF:
-        found.append(
+        statements.append(
             f"no step time for elements of {implied.itemsize} bytes: peaks are for bfloat16"
         )
     told = dict.fromkeys([*memory.gaps, *verdict.flops.gaps, *verdict.traffic.gaps])
     for path, why in told:
-        found.append(f"not modelled: {path}: {why}")
-    return found
+        statements.append(f"not modelled: {path}: {why}")
+    return statements
