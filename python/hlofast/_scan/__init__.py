@@ -88,8 +88,8 @@ def scan(
     at the peak), remat and lint; the default is all except instructions. `device` is the chip to
     time modules for: "auto" for the one that a dump names, None for no times. `mesh` applies to all
     modules instead of the mesh in each text; without it, a text without axis names takes them from
-    the module before optimisation of its program, as with `load`. `workers` is the number of
-    threads, by default one per processor.
+    the module before optimisation of its program, as with `load`, if that is below `paths` too.
+    `workers` is the number of threads, by default one per processor.
 
     With `executor` (one of `concurrent.futures`, any object with the same `submit`, or an
     `hlofast.ray.Cluster`), tasks of `workers` threads each (default 1) read the files there, under
