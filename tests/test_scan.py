@@ -98,8 +98,7 @@ def test_rows_of_a_table_are_those_of_the_module(scanned: hlofast.Scan, table: s
             continue
         module = hlofast.load(path)
         expected = {
-            # A scan sees each text by itself, without the names of the one before optimisation.
-            "collectives": lambda m: m.collectives(m.mesh()),
+            "collectives": lambda m: m.collectives(),
             "matmuls": lambda m: m.matmuls(),
             "buffers": lambda m: m.memory().live,
             "remat": lambda m: m.remat().recomputed,

@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 GIVEN = "given"
 """The source of values that the caller passed."""
 _NAMES = ("mesh", "device", "hosts", "slices", "rules", "hbm", "step_seconds")
-_MOST_HEADER = 1 << 20
-"""Bytes read of a module's first line, which has Shardy's meshes; 500 axes take 20 kB."""
-_BODY = "ENTRY e { ROOT p = f32[] parameter(0) }"
-"""A minimal body that turns a header into a module."""
+_SMALLEST = "HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }"
 
 
 class Context:
@@ -210,7 +207,7 @@ def _read_rules(rules: Rules) -> tuple[tuple[str, str], ...]:
 
     read = read_rules(rules)
     # The core checks patterns and phases when it counts the cost of a module.
-    _core._cost(_core._loads(f"HloModule m\n{_BODY}"), rules=read)
+    _core._cost(_core._loads(_SMALLEST), rules=read)
     return tuple(read)
 
 
@@ -231,8 +228,7 @@ def resolved(module: Module) -> Context:
         refuse_misfit(module, told.mesh)
     elif (mesh := module.mesh()) is not None:
         sources["mesh"] = mesh.source or GIVEN
-        named = beside.named_mesh() if mesh.invented_names else None
-        if named is not None and misfit(module, named[0]) is None:
+        if mesh.invented_names and (named := beside.named_mesh(module)) is not None:
             mesh, sources["mesh"] = named
         try:
             values["mesh"] = _placed(mesh, told.hosts, told.slices)
@@ -272,42 +268,20 @@ class _Beside:
         chip, _ = self._neighbours()
         return None if chip is None else (chip[0], _name(chip[1]))
 
-    def named_mesh(self) -> tuple[Mesh, str] | None:
-        """Returns the mesh in the header of the module before optimisation, and its source."""
+    def named_mesh(self, module: Module) -> tuple[Mesh, str] | None:
+        """Returns the mesh of the module before optimisation if it names axes, and its source."""
         _, path = self._neighbours()
-        if path is None:
-            return None
-        try:
-            mesh = _core._loads(f"{_first_line(path)}\n{_BODY}").mesh()
-        except (OSError, ValueError):
-            return None
-        if mesh is None or mesh.invented_names:
-            return None
-        return mesh, f"{mesh.source} of {_name(path)}"
+        mesh = None if path is None else module._mesh_named_in(path)
+        return None if path is None or mesh is None else (mesh, f"{mesh.source} of {_name(path)}")
 
 
 def _name(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[2]
 
 
-def _first_line(path: str) -> str:
-    """Returns the first line of a module's text; the file may be compressed or a protobuf."""
-    with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
-        start = file.read(_MOST_HEADER)
-    if not start.startswith(b"HloModule"):
-        return _core._load(path).text.partition("\n")[0]
-    return start.partition(b"\n")[0].decode("utf-8", "surrogateescape")
-
-
 def devices_of(module: Module) -> int:
     """Returns the number of devices of a module: partitions times replicas."""
-    compiled = module.num_partitions * module.replica_count
-    if "num_partitions" not in module.header:
-        # Older programs show it only in the groups of their collectives.
-        groups = module.mesh()
-        if groups is not None:
-            return max(compiled, groups.device_count)
-    return compiled
+    return module._device_count()
 
 
 def misfit(module: Module, mesh: Mesh) -> str | None:
@@ -316,8 +290,7 @@ def misfit(module: Module, mesh: Mesh) -> str | None:
     A module that is not partitioned yet fits any mesh.
     """
     compiled, given = devices_of(module), mesh.device_count
-    # A program for several slices is the program of one slice and does not mention the others.
-    if compiled == 1 or given in (compiled, compiled * (mesh.slices or 1)):
+    if module._fits(compiled, mesh):
         return None
     text = f"mesh {mesh} has {given:,} devices, the module is for {compiled:,}"
     slices, rest = divmod(given, compiled)

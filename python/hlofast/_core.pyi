@@ -304,6 +304,19 @@ class Module:
         """Returns the backend that the module was compiled for, as `hlofast.Summary.backend`
         does.
         """
+    def _device_count(self) -> int:
+        """Returns the number of devices: partitions times replicas, or those in the groups of
+        collectives if the header names no partitions.
+
+        Raises `ParseError` if a count in the header is not a 64-bit integer.
+        """
+    @staticmethod
+    def _fits(devices: int, mesh: Mesh) -> bool:
+        """Returns whether `mesh` fits a module for `devices` devices."""
+    def _mesh_named_in(self, path: str) -> Mesh | None:
+        """Returns the mesh in the header of the module at `path` if it names the axes of this
+        one's.
+        """
     def mesh(self) -> Mesh | None:
         """Returns the mesh derived from the text; None if nothing in the text names several
         devices.

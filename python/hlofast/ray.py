@@ -156,8 +156,8 @@ class Rows:
     returns with `include_paths=True`, and returns the rows of `table`: one of the tables of
     `hlofast.scan`, or "files", which has one row per file with the reason if it could not be read.
     Programs are named by their paths below `root`. Each file is read alone, without the buffer
-    assignments and device descriptions beside it; `device` is the chip to time for. The other
-    options are as in `hlofast.scan`.
+    assignments, device descriptions and modules before optimisation beside it; `device` is the chip
+    to time for. The other options are as in `hlofast.scan`.
     """
 
     def __init__(

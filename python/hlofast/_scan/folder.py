@@ -81,14 +81,14 @@ class LocalFolder:
 
     def parts(self) -> dict[str, int]:
         """Existing parts and their sizes, including parts under temporary names."""
-        found = {}
+        sizes = {}
         for folder in os.listdir(self.path):
             if folder.startswith("table="):
                 for name in os.listdir(os.path.join(self.path, folder)):
                     if name.startswith(("part-", ".part-")):
                         name = f"{folder}/{name}"
-                        found[name] = os.path.getsize(os.path.join(self.path, name))
-        return found
+                        sizes[name] = os.path.getsize(os.path.join(self.path, name))
+        return sizes
 
     @contextmanager
     def writing(self, folder: str, name: str) -> Iterator[Part]:

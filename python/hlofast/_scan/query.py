@@ -106,7 +106,7 @@ class Query:
                     paths += _paths(stored, name)
                 else:
                     self._connection.register(name, stored.to_arrow(name))
-        allowed = ", ".join(_quoted(path) for one in paths for path in {one, _escaped(one)})
+        allowed = ", ".join(_quoted(path) for own in paths for path in {own, _escaped(own)})
         for setting in (
             "python_enable_replacements = false",
             f"allowed_paths = [{allowed}]",
@@ -345,9 +345,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if type(value).__name__ == "Decimal":

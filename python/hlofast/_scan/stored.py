@@ -40,14 +40,14 @@ class ReadFolder:
 
     def parts(self) -> dict[str, int]:
         """Existing parts and their sizes."""
-        found = {}
+        sizes = {}
         for folder in os.listdir(self.path):
             if folder.startswith("table="):
                 with os.scandir(os.path.join(self.path, folder)) as entries:
                     for entry in entries:
                         with suppress(FileNotFoundError):  # A scan may be removing it.
-                            found[f"{folder}/{entry.name}"] = entry.stat().st_size
-        return found
+                            sizes[f"{folder}/{entry.name}"] = entry.stat().st_size
+        return sizes
 
     @contextmanager
     def reading(self, name: str) -> Iterator[str]:

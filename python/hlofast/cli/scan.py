@@ -30,8 +30,7 @@ examples:
   hlofast scan dumps/ -o tables --engine ray       on a Ray cluster; needs hlofast[ray]
 
 Modules are timed on --device, by default on the device that their folder names; --device none
-leaves out times. --mesh, --hosts and --slices apply to all modules; without --mesh each module has
-the axis names of its own text.
+leaves out times. --mesh, --hosts and --slices apply to all modules.
 
 A dataset has one folder table=NAME per table, and a manifest. Running the same command again
 continues an interrupted scan and reads new and changed files; files are compared by content. A file

@@ -262,6 +262,30 @@ impl Module {
         py.detach(|| hlofast::summary::backend(self.core())).map(|backend| backend.value.as_str())
     }
 
+    /// Returns the number of devices: partitions times replicas, or those in the groups of
+    /// collectives if the header names no partitions.
+    ///
+    /// Raises `ParseError` if a count in the header is not a 64-bit integer.
+    fn _device_count(&self, py: Python<'_>) -> PyResult<u64> {
+        self.num_partitions()?;
+        self.replica_count()?;
+        Ok(py.detach(|| self.held.stage.device_count()))
+    }
+
+    /// Returns whether `mesh` fits a module for `devices` devices.
+    #[staticmethod]
+    fn _fits(devices: u64, mesh: &Mesh) -> bool {
+        hlofast::comms::fits(devices, &mesh.core)
+    }
+
+    /// Returns the mesh in the header of the module at `path` if it names the axes of this one's.
+    fn _mesh_named_in(&self, py: Python<'_>, path: std::path::PathBuf) -> Option<Mesh> {
+        py.detach(|| {
+            let before = hlofast::dump::header_mesh(&path)?;
+            self.held.stage.is_named_by(&before).then(|| Mesh::from(before))
+        })
+    }
+
     /// Returns the mesh derived from the text; None if nothing in the text names several devices.
     ///
     /// The result says how it was derived (`source`) and whether the axis names are in the text

@@ -10,8 +10,8 @@ use crate::time::{DeviceParts, device_of};
 use hlofast::dump::bulk::{Bulk, Limits, Next, Work};
 use hlofast::dump::walk::sort;
 use hlofast::dump::{
-    AnalysisOptions, Found, Kind, Outcome, ReadOptions, Repeated, Stage, Status, Survey, TableKind,
-    Tables, Trouble, file_rows, program_rows, read,
+    AnalysisOptions, AxisNames, Found, Kind, Outcome, ReadOptions, Repeated, Stage, Status, Survey,
+    TableKind, Tables, Trouble, file_rows, hexadecimal, program_rows, read,
 };
 use hlofast::table::{Columns, csv, json_lines};
 use hlofast::time::Device;
@@ -51,13 +51,13 @@ pub fn _survey_listing(
     roots: Vec<String>,
     read: Option<Py<PyAny>>,
 ) -> SurveyData {
-    let found = entries.into_iter().map(|(path, bytes, modified, reason)| {
+    let files = entries.into_iter().map(|(path, bytes, modified, reason)| {
         let trouble = reason.map(Trouble::Failed);
         Found { bytes, modified, trouble, ..Found::listed(path, &roots) }
     });
-    let mut found: Vec<Found> = found.collect();
-    sort(&mut found);
-    let survey = py.detach(|| Survey::from_listing(found, &roots, store(read)));
+    let mut files: Vec<Found> = files.collect();
+    sort(&mut files);
+    let survey = py.detach(|| Survey::from_listing(files, &roots, store(read)));
     SurveyData { survey: Arc::new(survey) }
 }
 
@@ -90,19 +90,19 @@ impl SurveyData {
     /// Total size of all files in bytes.
     #[getter]
     fn bytes(&self) -> u64 {
-        self.survey.found.iter().map(|found| found.bytes).sum()
+        self.survey.found.iter().map(|entry| entry.bytes).sum()
     }
 
     /// Returns the paths of all files.
     fn paths(&self) -> Vec<String> {
-        self.survey.found.iter().map(|found| found.text()).collect()
+        self.survey.found.iter().map(|entry| entry.text()).collect()
     }
 
     /// Returns the size in bytes and modification time (nanoseconds since 1970) of every file, by
     /// path.
     fn stamps(&self) -> Vec<(String, (u64, u64))> {
-        let found = self.survey.found.iter();
-        found.map(|found| (found.text(), (found.bytes, found.modified))).collect()
+        let files = self.survey.found.iter();
+        files.map(|entry| (entry.text(), (entry.bytes, entry.modified))).collect()
     }
 
     /// Returns files `first` to `last` (exclusive) as plain values for `_survey_part`, in any
@@ -128,8 +128,8 @@ impl SurveyData {
 
     /// Returns the files and directories that cannot be opened, each with the reason.
     fn refused(&self) -> Vec<(String, String)> {
-        let refused = |found: &Found| match &found.trouble {
-            Some(Trouble::Failed(reason)) => Some((found.text(), reason.clone())),
+        let refused = |entry: &Found| match &entry.trouble {
+            Some(Trouble::Failed(reason)) => Some((entry.text(), reason.clone())),
             _ => None,
         };
         self.survey.found.iter().filter_map(refused).collect()
@@ -221,27 +221,42 @@ impl Files {
 
     /// The state of a file: when it is unchanged, the file need not be read again.
     fn state(&self, outcome: &Outcome) -> String {
-        match outcome.digest {
-            Some(digest) => self.state_of(outcome.file, &digest),
-            None => format!("{}: {}", outcome.status.as_str(), outcome.reason),
+        let Some(digest) = outcome.digest else {
+            return format!("{}: {}", outcome.status.as_str(), outcome.reason);
+        };
+        let mut state = hexadecimal(&digest) + &self.surroundings(outcome.file);
+        if outcome.lacks_axis_names {
+            state += &format!("~{}", self.names(outcome.file).digest());
         }
-    }
-
-    fn state_of(&self, file: u32, digest: &[u8; 16]) -> String {
-        format!("{}{}", hlofast::dump::hexadecimal(digest), self.surroundings(file))
+        state
     }
 
     /// What the rows of a file depend on besides its bytes.
     fn surroundings(&self, file: u32) -> String {
         let device = self.device(file).map_or("", |device| device.name.as_str());
-        let beside: u64 = self.survey.memory_files(file).map(|found| found.bytes).sum();
+        let beside: u64 = self.survey.memory_files(file).map(|entry| entry.bytes).sum();
         format!("@{device}+{beside}")
     }
 
     /// Whether the state `known` still applies if the bytes of the file are unchanged: the file was
     /// read or is not one to read. Files that failed otherwise are tried again.
     fn holds(&self, file: u32, known: &str) -> bool {
-        known.ends_with(&self.surroundings(file)) || known.starts_with(Status::Skipped.as_str())
+        let surroundings = self.surroundings(file);
+        let is_current = |(own, names): (&str, &str)| {
+            own.ends_with(&surroundings) && names == self.names(file).digest()
+        };
+        known.ends_with(&surroundings)
+            || known.starts_with(Status::Skipped.as_str())
+            || known.rsplit_once('~').is_some_and(is_current)
+    }
+
+    fn names(&self, file: u32) -> AxisNames<'_> {
+        AxisNames { survey: &self.survey, file }
+    }
+
+    /// Whether a file may be taken as unchanged without reading it.
+    fn is_stamped(&self, entry: &Found) -> bool {
+        self.stamps.get(&entry.text()) == Some(&(entry.bytes, entry.modified))
     }
 }
 
@@ -253,13 +268,13 @@ impl Work for Files {
     }
 
     fn cost(&self, job: usize) -> u64 {
-        let Some(found) = self.survey.found.get(job) else { return 0 };
+        let Some(entry) = self.survey.found.get(job) else { return 0 };
         // Text, columns and results; compressed text is expanded first.
-        let is_packed = hlofast::dump::name::without_compression(&found.name) != found.name;
+        let is_packed = hlofast::dump::name::without_compression(&entry.name) != entry.name;
         let factor = if is_packed { 24 } else { 3 };
         match self.survey.kinds.get(job) {
             Some(Kind::Module | Kind::Fragment | Kind::Log) => {
-                found.bytes.min(self.options.max_bytes).saturating_mul(factor)
+                entry.bytes.min(self.options.max_bytes).saturating_mul(factor)
             }
             _ => 1 << 14,
         }
@@ -275,18 +290,17 @@ impl Work for Files {
 
     fn run(&self, job: usize) -> Outcome {
         let file = job as u32;
-        let found = self.survey.found.get(job);
-        let known = found.and_then(|found| self.known.get(&found.text()));
-        let is_stamped =
-            |found: &Found| self.stamps.get(&found.text()) == Some(&(found.bytes, found.modified));
-        let holds = |known: &String| !self.stamps.is_empty() && self.holds(file, known);
-        if known.is_some_and(holds) && found.is_some_and(is_stamped) {
+        let entry = self.survey.found.get(job);
+        let known = entry.and_then(|entry| self.known.get(&entry.text()));
+        let holds = |known: &String| self.holds(file, known);
+        if entry.is_some_and(|entry| self.is_stamped(entry)) && known.is_some_and(holds) {
             return Outcome { file, is_unchanged: true, ..Outcome::default() };
         }
-        let is_known =
-            |digest: &[u8; 16]| known.is_some_and(|known| *known == self.state_of(file, digest));
+        let is_known = |digest: &[u8; 16]| {
+            known.is_some_and(|known| known.starts_with(&hexadecimal(digest)) && holds(known))
+        };
         let mut outcome = read(&self.survey, file, &self.options, self.device(file), is_known);
-        outcome.is_unchanged = known.is_some_and(|known| *known == self.state(&outcome));
+        outcome.is_unchanged |= known.is_some_and(|known| *known == self.state(&outcome));
         outcome
     }
 
@@ -363,15 +377,15 @@ impl Run {
     }
 
     fn take(&mut self, files: &Files, mut outcome: Outcome) {
-        let found = &files.survey.found[outcome.file as usize];
+        let entry = &files.survey.found[outcome.file as usize];
         self.files += 1;
-        self.bytes += found.bytes;
+        self.bytes += entry.bytes;
         let part = &mut self.part;
         if outcome.is_unchanged {
-            part.unchanged.push(found.text());
+            part.unchanged.push(entry.text());
             return;
         }
-        part.states.push((found.text(), files.state(&outcome)));
+        part.states.push((entry.text(), files.state(&outcome)));
         part.text_bytes += outcome.text_bytes;
         part.heap_bytes += outcome.heap_bytes();
         for (kind, columns) in outcome.tables.drain(..) {
@@ -490,8 +504,8 @@ impl ScanPart {
 
     /// Returns the rows of the table `name`.
     fn table(&self, name: &str) -> PyResult<ScanTable> {
-        let found = self.tables.iter().find(|(kind, _)| kind.as_str() == name);
-        let columns = found.map(|(_, columns)| Arc::clone(columns));
+        let table = self.tables.iter().find(|(kind, _)| kind.as_str() == name);
+        let columns = table.map(|(_, columns)| Arc::clone(columns));
         let columns = columns.ok_or_else(|| PyRuntimeError::new_err("no such table"))?;
         Ok(ScanTable { columns })
     }

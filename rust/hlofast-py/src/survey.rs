@@ -8,7 +8,7 @@ use pyo3::pybacked::PyBackedBytes;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The source of file contents: the function `read`, or the disk.
 pub fn store(read: Option<Py<PyAny>>) -> Arc<dyn Store> {
@@ -24,9 +24,9 @@ struct Callable {
 }
 
 impl Store for Callable {
-    fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>> {
+    fn read(&self, entry: &Found, most: u64) -> io::Result<Vec<u8>> {
         let read = |py: Python<'_>| -> PyResult<Vec<u8>> {
-            let bytes = self.read.call1(py, (found.path.as_os_str(), most))?;
+            let bytes = self.read.call1(py, (entry.path.as_os_str(), most))?;
             let bytes = bytes.extract::<PyBackedBytes>(py)?;
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             Ok(bytes[..bytes.len().min(most)].to_vec())
@@ -52,8 +52,8 @@ impl Store for Callable {
 type PackedFile =
     (OsString, u32, String, String, u64, u64, bool, Option<(bool, String)>, usize, Option<u32>);
 
-/// A program: key, root, folder, host, module name, files.
-type PackedProgram = (String, u32, String, String, String, Vec<u32>);
+/// A program: key, root, folder, host, module name, files, the module before optimisation, partner.
+type PackedProgram = (String, u32, String, String, String, Vec<u32>, Option<u32>, Option<u32>);
 
 /// Files, programs, root paths, number of files to read.
 pub type PackedSurvey = (Vec<PackedFile>, Vec<PackedProgram>, Vec<String>, usize);
@@ -62,8 +62,8 @@ pub type PackedSurvey = (Vec<PackedFile>, Vec<PackedProgram>, Vec<String>, usize
 pub fn packed(survey: Survey) -> PackedSurvey {
     let Survey { found, kinds, programs, roots, own, .. } = survey;
     let files = found.into_iter().zip(kinds).zip(programs.of_file);
-    let files = files.map(|((found, kind), program)| {
-        let Found { path, root, folder, name, bytes, modified, is_folder, trouble } = found;
+    let files = files.map(|((entry, kind), program)| {
+        let Found { path, root, folder, name, bytes, modified, is_folder, trouble } = entry;
         let trouble = trouble.map(|trouble| match trouble {
             Trouble::Failed(reason) => (true, reason),
             Trouble::Skipped(reason) => (false, reason),
@@ -73,8 +73,8 @@ pub fn packed(survey: Survey) -> PackedSurvey {
         (path, root, folder, name, bytes, modified, is_folder, trouble, kind as usize, program)
     });
     let programs = programs.list.into_iter().map(|program| {
-        let Program { key, root, folder, host, module_name, files, .. } = program;
-        (key, root, folder, host, module_name, files)
+        let Program { key, root, folder, host, module_name, files, before, partner, .. } = program;
+        (key, root, folder, host, module_name, files, before, partner)
     });
     (files.collect(), programs.collect(), roots, own)
 }
@@ -82,7 +82,7 @@ pub fn packed(survey: Survey) -> PackedSurvey {
 /// Restores part of a survey from its plain values; None if they are inconsistent.
 pub fn unpacked(packed: PackedSurvey, store: Arc<dyn Store>) -> Option<Survey> {
     let (files, programs, roots, own) = packed;
-    let (mut found, mut kinds, mut of_file) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut entries, mut kinds, mut of_file) = (Vec::new(), Vec::new(), Vec::new());
     let count = files.len();
     for file in files {
         let (path, root, folder, name, bytes, modified, is_folder, trouble, kind, program) = file;
@@ -91,22 +91,20 @@ pub fn unpacked(packed: PackedSurvey, store: Arc<dyn Store>) -> Option<Survey> {
             false => Trouble::Skipped(reason),
         });
         let path = PathBuf::from(path);
-        found.push(Found { path, root, folder, name, bytes, modified, is_folder, trouble });
+        entries.push(Found { path, root, folder, name, bytes, modified, is_folder, trouble });
         kinds.push(*Kind::ALL.get(kind)?);
         of_file.push(program.unwrap_or(NONE));
     }
-    let list = programs.into_iter().map(|(key, root, folder, host, module_name, files)| Program {
-        key,
-        root,
-        folder,
-        host,
-        module_name,
-        files,
-        ..Program::default()
+    let list = programs.into_iter().map(|program| {
+        let (key, root, folder, host, module_name, files, before, partner) = program;
+        let named = Program { key, root, folder, host, module_name, ..Program::default() };
+        Program { files, before, partner, ..named }
     });
     let list: Vec<Program> = list.collect();
     let fits = own <= count
         && of_file.iter().all(|program| *program == NONE || (*program as usize) < list.len())
         && list.iter().flat_map(|program| &program.files).all(|file| (*file as usize) < count);
-    fits.then_some(Survey { found, kinds, programs: Programs { list, of_file }, roots, own, store })
+    let meshes_before = list.iter().map(|_| OnceLock::new()).collect();
+    let programs = Programs { list, of_file };
+    fits.then_some(Survey { found: entries, kinds, programs, roots, own, store, meshes_before })
 }

@@ -9,7 +9,9 @@ mod context;
 
 pub use context::Context;
 
-use crate::comms::{Collectives, DerivedMesh, Mesh, collectives, derive_mesh};
+use crate::comms::{
+    Collectives, DerivedMesh, Mesh, collectives, derive_mesh, device_count, is_named_by,
+};
 use crate::cost::{
     Cost, Facts, Group, GroupKey, cost, group, uncertain_executions, unknown_products,
 };
@@ -216,6 +218,22 @@ impl<M: Borrow<Module>> Analyses<M> {
     pub fn mesh(&self) -> Option<&Mesh> {
         let given = self.context.mesh.as_ref();
         given.or_else(|| self.derived_mesh().map(|derived| &derived.mesh))
+    }
+
+    /// The number of devices of the module, as far as the text tells.
+    pub fn device_count(&self) -> u64 {
+        device_count(self.module(), || self.derived_mesh())
+    }
+
+    /// Whether the mesh derived from the text has axes but no names for them.
+    pub fn lacks_axis_names(&self) -> bool {
+        self.derived_mesh().is_some_and(|derived| derived.invented_names)
+    }
+
+    /// Whether `before`, the mesh of the module before optimisation, names the axes of this one.
+    pub fn is_named_by(&self, before: &DerivedMesh) -> bool {
+        let derived = self.derived_mesh();
+        derived.is_some_and(|derived| is_named_by(derived, self.device_count(), before))
     }
 
     /// Where the mesh comes from: `given`, the part of the text it was derived from, or `none`.

@@ -10,6 +10,7 @@ mod collective;
 mod derive;
 mod digits;
 mod find;
+mod fit;
 mod groups;
 mod kind;
 mod loops;
@@ -28,6 +29,7 @@ pub use collective::{
 };
 pub use derive::{DerivedMesh, MeshSource, derive_mesh};
 pub use find::{host_transfers, is_cross_mesh_reduce};
+pub use fit::{device_count, fits, is_named_by};
 pub use groups::{DeviceGroups, GroupContext, GroupMode, GroupSpan};
 pub use kind::CollectiveKind;
 pub use loops::Overlap;

@@ -1,6 +1,7 @@
 //! The tables of one module.
 
 use super::kind::words;
+use super::names::AxisNames;
 use crate::Provenance;
 use crate::analyses::{Analyses, Context};
 use crate::comms::Mesh;
@@ -62,7 +63,8 @@ impl Tables {
 pub struct AnalysisOptions {
     /// The requested tables.
     pub tables: Tables,
-    /// The mesh of all modules; None for the mesh that each module implies.
+    /// The mesh of all modules; None for the mesh that each module implies, with axis names as
+    /// [`Beside::names`] says.
     pub mesh: Option<Mesh>,
 }
 
@@ -92,6 +94,8 @@ pub struct Beside<'a> {
     pub memory_files: &'a [Vec<u8>],
     /// The chip that it was compiled for.
     pub device: Option<&'a Device>,
+    /// Names for mesh axes that the text does not name.
+    pub names: Option<AxisNames<'a>>,
 }
 
 /// The tables of a module, which may occur in several places.
@@ -99,6 +103,8 @@ pub struct Beside<'a> {
 pub struct ModuleTables {
     name: Vec<u8>,
     tables: Vec<(TableKind, Columns)>,
+    /// Whether axis names were asked for, since neither the options nor the text give them.
+    pub(super) lacks_axis_names: bool,
 }
 
 impl ModuleTables {
@@ -118,10 +124,10 @@ impl ModuleTables {
             );
             lead.same(Field::name("module", "The name of the module."), &self.name, columns.len());
             if kind == TableKind::Modules {
-                let one = std::iter::once::<i64>;
+                let number = std::iter::once::<i64>;
                 lead.numbers(
                     Field::index("line", "The line of the file where the module begins."),
-                    one(place.line as i64),
+                    number(place.line as i64),
                 );
                 lead.texts(
                     Field::text("label", "The name by which a log announces the module.")
@@ -135,7 +141,7 @@ impl ModuleTables {
                 );
                 lead.numbers(
                     Field::index("step", "The number of the pass.").nullable(),
-                    one(place.step.map_or(-1, i64::from)),
+                    number(place.step.map_or(-1, i64::from)),
                 );
                 lead.texts(
                     Field::name("after_pass", "The pass that ran before the module was written.")
@@ -150,7 +156,8 @@ impl ModuleTables {
     /// A copy without the tables that have no rows.
     pub(super) fn with_rows(&self) -> Self {
         let tables = self.tables.iter().filter(|(_, columns)| !columns.is_empty());
-        Self { name: self.name.clone(), tables: tables.cloned().collect() }
+        let (name, tables) = (self.name.clone(), tables.cloned().collect());
+        Self { name, tables, lacks_axis_names: self.lacks_axis_names }
     }
 
     /// Approximate bytes held on the heap.
@@ -180,13 +187,21 @@ pub fn analyse(
     };
     let wants = |table: TableKind| options.tables.has(table);
     let (mesh, device) = (options.mesh.clone(), beside.device.cloned());
-    let analyses = Analyses::with(module, Context { mesh, device, ..Context::default() });
+    let mut analyses = Analyses::with(module, Context { mesh, device, ..Context::default() });
+    let lacks_axis_names = options.mesh.is_none() && analyses.lacks_axis_names();
+    if lacks_axis_names
+        && let Some(before) = beside.names.and_then(AxisNames::mesh)
+        && analyses.is_named_by(before)
+    {
+        let mesh = Some(before.mesh.clone());
+        analyses = analyses.with_context(Context { mesh, ..analyses.context().clone() });
+    }
     in_time("costs")?;
     let (counted, uncertain) = (analyses.cost(), analyses.uncertain());
     in_time("phases and scopes")?;
     let attribution = analyses.attribution();
     in_time("collectives")?;
-    let (found, mesh, sent) = (analyses.collectives(), analyses.mesh(), analyses.sent());
+    let (collectives, mesh, sent) = (analyses.collectives(), analyses.mesh(), analyses.sent());
     in_time("memory")?;
     let (in_memory, account) = analyses.memory_and_account();
     let summary = analyses.summary_with(&summary::Options { shapes: 0 });
@@ -196,7 +211,7 @@ pub fn analyse(
         in_time("time")?;
         let timed = analyses.time();
         let mut row = Columns::default();
-        let one = std::iter::once::<i64>;
+        let number = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());
         row.texts(Field::word("status", "The stage of compilation according to the text: unoptimised, annotated, partitioned, optimised or scheduled."), text(summary.status.value.as_str()));
         let backend = summary.backend.as_ref().map_or("", |backend| backend.value.as_str());
@@ -213,22 +228,22 @@ pub fn analyse(
             Field::count("num_partitions", "Number of partitions in the header.")
                 .label("partitions")
                 .nullable(),
-            one(module.num_partitions().unwrap_or(-1)),
+            number(module.num_partitions().unwrap_or(-1)),
         );
         row.numbers(
             Field::count("replica_count", "Number of replicas in the header.")
                 .label("replicas")
                 .nullable(),
-            one(module.replica_count().unwrap_or(-1)),
+            number(module.replica_count().unwrap_or(-1)),
         );
         row.numbers(
             Field::bytes("text_bytes", "Bytes of the module as text.").summed(),
-            one(module.text().len() as i64),
+            number(module.text().len() as i64),
         );
-        row.numbers(common::instructions(), one(summary.instructions as i64));
+        row.numbers(common::instructions(), number(summary.instructions as i64));
         row.numbers(
             Field::count("computations", "Computations.").summed(),
-            one(module.computation_count() as i64),
+            number(module.computation_count() as i64),
         );
         let digest = fingerprint(module, &FingerprintOptions::default());
         row.texts(
@@ -236,10 +251,10 @@ pub fn analyse(
             text(&hexadecimal(&digest)),
         );
         let totals = &counted.totals;
-        row.numbers(common::flops(), one(narrow(totals.flops)));
-        row.numbers(common::transcendentals(), one(narrow(totals.transcendentals)));
-        row.numbers(common::bytes_read(), one(narrow(totals.bytes_read)));
-        row.numbers(common::bytes_written(), one(narrow(totals.bytes_written)));
+        row.numbers(common::flops(), number(narrow(totals.flops)));
+        row.numbers(common::transcendentals(), number(narrow(totals.transcendentals)));
+        row.numbers(common::bytes_read(), number(narrow(totals.bytes_read)));
+        row.numbers(common::bytes_written(), number(narrow(totals.bytes_written)));
         let is_open = uncertain.iter().any(|runs| *runs > 0);
         row.flags(common::is_lower_bound(), std::iter::once(is_open));
         let is_unpriced = |row: &crate::ir::Row| {
@@ -248,23 +263,23 @@ pub fn analyse(
         };
         row.numbers(
             Field::count("unknown_calls", "Custom calls whose FLOPs are unknown.").summed(),
-            one(module.rows().filter(is_unpriced).count() as i64),
+            number(module.rows().filter(is_unpriced).count() as i64),
         );
         row.numbers(
             Field::count("collectives", "Collectives, each counted once however it is written.")
                 .summed(),
-            one(found.collectives.len() as i64),
+            number(collectives.collectives.len() as i64),
         );
         let (payload, wire, unknown) = moved(sent);
         row.numbers(
             Field::bytes("payload", "Known payload of all calls of collectives.").summed(),
-            one(payload),
+            number(payload),
         );
         row.numbers(
             Field::bytes("wire_bytes", "Known bytes that each device sends in collectives.")
                 .label("wire B")
                 .summed(),
-            one(wire),
+            number(wire),
         );
         row.numbers(
             Field::count(
@@ -272,10 +287,10 @@ pub fn analyse(
                 "Collectives whose payload or wire bytes are unknown.",
             )
             .summed(),
-            one(unknown),
+            number(unknown),
         );
         row.texts(
-            Field::text("mesh", "The mesh: the one given, or the one that the text implies.")
+            Field::text("mesh", "The mesh: the one given, or the one that the text implies, with the axis names of the module before optimisation if the text has none.")
                 .nullable(),
             text(&mesh.map(Mesh::to_text).unwrap_or_default()),
         );
@@ -284,27 +299,27 @@ pub fn analyse(
             Field::bytes("live_peak", "Peak of live bytes (memory space 0).")
                 .label("live peak B")
                 .nullable(),
-            one(peak),
+            number(peak),
         );
         let of = |get: fn(&memory::XlaAccount) -> i64| account.map_or(-1, get);
         row.numbers(
             Field::bytes("xla_peak", "XLA's peak memory, counted by XLA's rules.")
                 .label("XLA peak B")
                 .nullable(),
-            one(of(|account| account.peak)),
+            number(of(|account| account.peak)),
         );
         row.numbers(
             Field::bytes("argument_bytes", "Bytes of the arguments.").nullable(),
-            one(of(|account| account.device.argument)),
+            number(of(|account| account.device.argument)),
         );
         row.numbers(
             Field::bytes("output_bytes", "Bytes of the results.").nullable(),
-            one(of(|account| account.device.output)),
+            number(of(|account| account.device.output)),
         );
         row.numbers(
             Field::bytes("alias_bytes", "Bytes of the results that alias donated arguments.")
                 .nullable(),
-            one(of(|account| account.device.alias)),
+            number(of(|account| account.device.alias)),
         );
         let files = MemoryFiles::read(module, beside.memory_files);
         row.numbers(
@@ -313,16 +328,16 @@ pub fn analyse(
                 "Bytes that XLA allocated, from the buffer assignment beside the module.",
             )
             .nullable(),
-            one(files.allocated_bytes.unwrap_or(-1)),
+            number(files.allocated_bytes.unwrap_or(-1)),
         );
         row.numbers(
             Field::bytes("live_range_peak", "The peak in XLA's live-range file.").nullable(),
-            one(files.live_range_peak.unwrap_or(-1)),
+            number(files.live_range_peak.unwrap_or(-1)),
         );
         row.numbers(
             Field::bytes("usage_report_bytes", "The total in XLA's memory usage report.")
                 .nullable(),
-            one(files.usage_report_bytes.unwrap_or(-1)),
+            number(files.usage_report_bytes.unwrap_or(-1)),
         );
         let refused = in_memory.err().or(account.err());
         row.texts(
@@ -395,7 +410,7 @@ pub fn analyse(
         add(TableKind::Lint, table::findings(module, &analyses.lint().findings));
     }
     in_time("the end")?;
-    Ok(ModuleTables { name: module.name().to_vec(), tables })
+    Ok(ModuleTables { name: module.name().to_vec(), tables, lacks_axis_names })
 }
 
 /// The figures of XLA's memory files for a module; files of other modules are ignored.
@@ -408,15 +423,15 @@ struct MemoryFiles {
 
 impl MemoryFiles {
     fn read(module: &Module, files: &[Vec<u8>]) -> Self {
-        let mut found = Self::default();
+        let mut figures = Self::default();
         for file in files.iter().filter_map(|text| memory::read_file(module, text).ok()) {
             match file.kind {
-                FileKind::BufferAssignment => found.allocated_bytes = file.total_bytes,
-                FileKind::LiveRange => found.live_range_peak = file.peak_bytes,
-                FileKind::UsageReport => found.usage_report_bytes = file.total_bytes,
+                FileKind::BufferAssignment => figures.allocated_bytes = file.total_bytes,
+                FileKind::LiveRange => figures.live_range_peak = file.peak_bytes,
+                FileKind::UsageReport => figures.usage_report_bytes = file.total_bytes,
             }
         }
-        found
+        figures
     }
 }
 

@@ -352,8 +352,8 @@ mod tests {
         };
         for (threads, cost) in [(1, 1), (4, 1), (4, 1 << 19), (4, 1 << 30)] {
             let limits = Limits { threads, ..LIMITS };
-            let found = all(Numbers { count: 600, cost, run }, limits);
-            assert_eq!(found, (0..600).map(Ok).collect::<Vec<_>>(), "{threads} threads, {cost}");
+            let results = all(Numbers { count: 600, cost, run }, limits);
+            assert_eq!(results, (0..600).map(Ok).collect::<Vec<_>>(), "{threads} threads, {cost}");
         }
         assert_eq!(all(Numbers { count: 0, cost: 1, run }, LIMITS), []);
     }
@@ -361,9 +361,9 @@ mod tests {
     #[test]
     fn a_panic_is_a_result() {
         let run = |job: usize| if job == 3 { panic!("no {job}") } else { job };
-        let found = all(Numbers { count: 6, cost: 1, run }, LIMITS);
-        assert_eq!(found[3], Err("3 broken: no 3".to_owned()));
-        assert_eq!(found.iter().filter(|result| result.is_ok()).count(), 5);
+        let results = all(Numbers { count: 6, cost: 1, run }, LIMITS);
+        assert_eq!(results[3], Err("3 broken: no 3".to_owned()));
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 5);
     }
 
     #[test]
@@ -375,8 +375,8 @@ mod tests {
             job
         };
         let limits = Limits { threads: 2, time: Some(Duration::from_millis(100)), ..LIMITS };
-        let found = all(Numbers { count: 8, cost: 1, run }, limits);
-        for (job, result) in found.into_iter().enumerate() {
+        let results = all(Numbers { count: 8, cost: 1, run }, limits);
+        for (job, result) in results.into_iter().enumerate() {
             let expected = if job % 4 == 1 { Err(format!("{job} timed_out")) } else { Ok(job) };
             assert_eq!(result, expected);
         }

@@ -10,6 +10,7 @@ pub mod group;
 mod host;
 mod kind;
 pub mod name;
+mod names;
 mod neighbours;
 mod read;
 mod repeated;
@@ -28,6 +29,7 @@ pub use analyse::{
 pub use group::{Program, Programs, programs};
 pub use kind::{Kind, Stage, Status};
 pub use name::FileName;
+pub use names::{AxisNames, MeshesBefore, header_mesh};
 pub use neighbours::Neighbours;
 pub use read::{Outcome, ReadOptions, file_rows, read};
 pub use repeated::Repeated;

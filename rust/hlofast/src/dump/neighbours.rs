@@ -38,8 +38,10 @@ impl Neighbours {
         for entry in fs::read_dir(folder).ok()?.flatten() {
             let text = entry.file_name().to_string_lossy().into_owned();
             let parsed = name::parse(&text);
-            let is_before = parsed.kind == Kind::Module && parsed.stage == Some(Stage::Before);
-            if entry.file_name() == own || is_before || is_description(&text) {
+            // Programs are paired by the modules that they have before and after optimisation.
+            let is_end = |stage: Stage| stage == Stage::Before || stage.is_after();
+            let is_end = parsed.kind == Kind::Module && parsed.stage.is_some_and(is_end);
+            if entry.file_name() == own || is_end || is_description(&text) {
                 files.push(Found::listed(entry.path(), &roots));
             }
         }
@@ -48,13 +50,10 @@ impl Neighbours {
         let at = survey.found.iter().position(|file| file.path.file_name() == Some(own))?;
         let number = *survey.programs.of_file.get(at)?;
         let file = |file: u32| survey.found.get(file as usize).map(|listed| listed.path.clone());
-        let program = survey.programs.list.get(number as usize)?;
+        survey.programs.list.get(number as usize)?;
         let target = survey.target_files().swap_remove(number as usize);
         let target = target.and_then(|(chip, from)| Some((chip, file(from)?)));
-        let partner =
-            program.partner.and_then(|partner| survey.programs.list.get(partner as usize));
-        let before = program.before.or_else(|| partner.and_then(|partner| partner.before));
-        let before = before.filter(|before| *before as usize != at).and_then(file);
+        let before = survey.before(at as u32).and_then(file);
         Some(Self { target, before })
     }
 }

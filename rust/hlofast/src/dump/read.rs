@@ -5,6 +5,7 @@ use super::analyse::{
 };
 use super::kind::{Kind, Status};
 use super::name::{self, FileName};
+use super::names::AxisNames;
 use super::repeated::Repeated;
 use super::sniff::{Content, HEAD, sniff};
 use super::survey::{Survey, head};
@@ -57,6 +58,9 @@ pub struct Outcome {
     pub modules: u32,
     /// Bytes of text, after decompression.
     pub text_bytes: u64,
+    /// Whether its text lacks axis names, so that its rows also depend on
+    /// [`Survey::mesh_before`].
+    pub lacks_axis_names: bool,
     /// Whether the file is unchanged since its rows were made; then it has no rows here.
     pub is_unchanged: bool,
     /// The rows of its modules.
@@ -100,8 +104,8 @@ impl Outcome {
     }
 }
 
-/// Reads the file with this number. `is_known` tells whether a file with this digest has been read
-/// before; then it is only hashed.
+/// Reads the file with this number. `is_known` tells whether the rows of a file with this digest
+/// exist; then it is only hashed.
 pub fn read(
     survey: &Survey,
     file: u32,
@@ -116,17 +120,18 @@ pub fn read(
     let digest = xxh3_128(&bytes).to_be_bytes();
     let mut outcome = Outcome { digest: Some(digest), ..outcome };
     if is_known(&digest) {
-        outcome.status = Status::Read;
+        (outcome.status, outcome.is_unchanged) = (Status::Read, true);
         return outcome;
     }
     let deadline = options.max_seconds.and_then(|limit| Instant::now().checked_add(limit));
     let path = survey.found[file as usize].text();
-    let context = Context { survey, options, device, path: &path, deadline };
+    let names = AxisNames { survey, file };
+    let context = Context { survey, options, device, names, path: &path, deadline };
     // Modules in logs have places of their own, and neighbouring files add information.
     let may_repeat = outcome.kind == Kind::Module && survey.memory_files(file).next().is_none();
-    if may_repeat && let Some(found) = options.repeated.get(&digest, device) {
-        outcome.text_bytes = found.text_bytes;
-        return context.rows(outcome, found.analysed.clone(), None);
+    if may_repeat && let Some(result) = options.repeated.get(&digest, device, names) {
+        outcome.text_bytes = result.text_bytes;
+        return context.rows(outcome, result.analysed.clone(), None);
     }
     context.content(outcome, bytes)
 }
@@ -137,17 +142,17 @@ fn bytes_of(
     file: u32,
     options: &ReadOptions,
 ) -> Result<(Outcome, Vec<u8>), Outcome> {
-    let found = &survey.found[file as usize];
+    let entry = &survey.found[file as usize];
     let kind = survey.kinds[file as usize];
     let mut outcome = Outcome { file, kind, ..Outcome::default() };
-    match &found.trouble {
+    match &entry.trouble {
         Some(Trouble::Failed(reason)) => return Err(outcome.failed(reason)),
         Some(Trouble::Skipped(reason)) => return Err(outcome.skipped(reason)),
         None => {}
     }
     if let Some(why) = not_to_read(kind) {
         // The content overrides the name if the bytes are a module.
-        let content = match head(found, &*survey.store) {
+        let content = match head(entry, &*survey.store) {
             Ok(head) => sniff(&head),
             Err(error) => return Err(outcome.failed(reason(&error))),
         };
@@ -161,12 +166,12 @@ fn bytes_of(
             _ => return Err(outcome.skipped(why)),
         }
     }
-    if found.bytes > options.max_bytes {
+    if entry.bytes > options.max_bytes {
         let cap = options.max_bytes;
-        let reason = format!("{} bytes, more than {cap} (the size cap)", found.bytes);
+        let reason = format!("{} bytes, more than {cap} (the size cap)", entry.bytes);
         return Err(outcome.failed(reason));
     }
-    match read_within(survey, found, options.max_bytes) {
+    match read_within(survey, entry, options.max_bytes) {
         Ok(bytes) => Ok((outcome, bytes)),
         Err(error) => Err(outcome.failed(reason(&error))),
     }
@@ -178,8 +183,8 @@ fn not_to_read(kind: Kind) -> Option<&'static str> {
 }
 
 /// The bytes of a file; more than `limit` are an error, since the file may grow while it is read.
-fn read_within(survey: &Survey, found: &Found, limit: u64) -> io::Result<Vec<u8>> {
-    let bytes = survey.store.read(found, limit.saturating_add(1))?;
+fn read_within(survey: &Survey, entry: &Found, limit: u64) -> io::Result<Vec<u8>> {
+    let bytes = survey.store.read(entry, limit.saturating_add(1))?;
     if bytes.len() as u64 > limit {
         return Err(io::Error::other(format!("more than {limit} bytes (the size cap)")));
     }
@@ -196,6 +201,7 @@ struct Context<'a> {
     survey: &'a Survey,
     options: &'a ReadOptions,
     device: Option<&'a Device>,
+    names: AxisNames<'a>,
     path: &'a str,
     deadline: Option<Instant>,
 }
@@ -244,16 +250,16 @@ impl Context<'_> {
         {
             return self.module(outcome, &module, None);
         }
-        let found = match modules(source) {
-            Ok(found) => found,
+        let sections = match modules(source) {
+            Ok(sections) => sections,
             Err(error) => return outcome.fault(source, &error),
         };
-        let several = found.len() > 1 || found.iter().any(|module| module.label.is_some());
+        let several = sections.len() > 1 || sections.iter().any(|module| module.label.is_some());
         if several && outcome.kind != Kind::Fragment {
             outcome.kind = Kind::Log;
         }
         let mut faults = 0u32;
-        for FoundModule { source, label } in found {
+        for FoundModule { source, label } in sections {
             match parse_whole(&source, &reading) {
                 Ok(module) => {
                     let section = Section { line: source.lines_before() + 1, label };
@@ -275,8 +281,8 @@ impl Context<'_> {
 
     /// XLA's memory files about the module in a file, excluding unreadable ones.
     fn memory_files(&self, file: u32) -> Vec<Vec<u8>> {
-        let read = |found: &Found| {
-            let bytes = read_within(self.survey, found, self.options.max_bytes).ok()?;
+        let read = |entry: &Found| {
+            let bytes = read_within(self.survey, entry, self.options.max_bytes).ok()?;
             match crate::text::decompress(&bytes, Some(self.options.max_text_bytes)) {
                 Ok(text) => Some(text.unwrap_or(bytes)),
                 Err(_) => None,
@@ -288,14 +294,16 @@ impl Context<'_> {
     /// Analyses a module and adds its rows. `section` is None if the module is the whole file.
     fn module(&self, outcome: Outcome, module: &Module, section: Option<Section>) -> Outcome {
         let memory_files = self.memory_files(outcome.file);
-        let beside = Beside { memory_files: &memory_files, device: self.device };
+        let names = Some(self.names);
+        let beside = Beside { memory_files: &memory_files, device: self.device, names };
         match analyse(module, beside, &self.options.analysis, self.deadline) {
             Ok(analysed) => {
                 if let (None, true, Some(digest)) =
                     (&section, memory_files.is_empty(), outcome.digest)
                 {
                     let repeated = &self.options.repeated;
-                    repeated.put(digest, self.device, &analysed, outcome.text_bytes);
+                    let text_bytes = outcome.text_bytes;
+                    repeated.put(digest, self.device, self.names, &analysed, text_bytes);
                 }
                 self.rows(outcome, analysed, section)
             }
@@ -335,6 +343,7 @@ impl Context<'_> {
             after: name.after,
         };
         outcome.modules += 1;
+        outcome.lacks_axis_names |= analysed.lacks_axis_names;
         for (kind, columns) in analysed.at(&place).filter(|(_, columns)| !columns.is_empty()) {
             match outcome.tables.iter_mut().find(|(own, _)| *own == kind) {
                 Some((_, all)) => all.append(columns),
@@ -358,12 +367,12 @@ fn parse_whole(source: &Source, options: &Options) -> crate::error::Result<Modul
 /// The `files` table for some outcomes.
 pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     let each = || outcomes.iter();
-    let found = |outcome: &Outcome| &survey.found[outcome.file as usize];
-    let name = |outcome: &Outcome| name::parse(&found(outcome).name);
+    let entry = |outcome: &Outcome| &survey.found[outcome.file as usize];
+    let name = |outcome: &Outcome| name::parse(&entry(outcome).name);
     let program = |outcome: &Outcome| survey.program_of(outcome.file);
     let number = |value: Option<u64>| crate::table::number(value);
     let mut table = Columns::default();
-    table.texts(Field::path("path", "The file."), each().map(|outcome| found(outcome).text()));
+    table.texts(Field::path("path", "The file."), each().map(|outcome| entry(outcome).text()));
     table.texts(
         Field::name("program", "The program that the file belongs to.").nullable(),
         each().map(|o| program(o).map_or("", |p| p.key.as_str())),
@@ -435,7 +444,7 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     );
     table.numbers(
         Field::bytes("bytes", "Bytes of the file.").summed(),
-        each().map(|outcome| found(outcome).bytes as i64),
+        each().map(|outcome| entry(outcome).bytes as i64),
     );
     let text_bytes = |o: &Outcome| if o.modules > 0 { o.text_bytes as i64 } else { -1 };
     table.numbers(

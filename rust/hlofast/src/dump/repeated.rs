@@ -3,6 +3,8 @@
 //! contains exactly one module and no neighbouring file adds information.
 
 use super::analyse::ModuleTables;
+use super::names::AxisNames;
+use crate::comms::DerivedMesh;
 use crate::time::Device;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,15 +30,17 @@ struct State {
 #[derive(Debug)]
 struct Kept {
     device: Option<Device>,
-    result: Arc<Found>,
+    result: Arc<OfFile>,
     bytes: usize,
 }
 
 /// The result of a file.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct OfFile {
     /// The tables of its one module.
     pub analysed: ModuleTables,
+    /// The mesh of the module before optimisation, if the text does not name its axes.
+    before: Option<DerivedMesh>,
     /// Bytes of its text.
     pub text_bytes: u64,
 }
@@ -50,11 +54,21 @@ impl Repeated {
         Self { limit, state: Mutex::default() }
     }
 
-    /// The result of a file with this digest, if it was analysed for this device.
-    pub(super) fn get(&self, digest: &Digest, device: Option<&Device>) -> Option<Arc<Found>> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = state.kept.get(digest).filter(|kept| kept.device.as_ref() == device)?;
-        Some(Arc::clone(&kept.result))
+    /// The result of a file with this digest, if it was analysed for this device and names from
+    /// elsewhere would be the same.
+    pub(super) fn get(
+        &self,
+        digest: &Digest,
+        device: Option<&Device>,
+        names: AxisNames<'_>,
+    ) -> Option<Arc<OfFile>> {
+        let result = {
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = state.kept.get(digest).filter(|kept| kept.device.as_ref() == device)?;
+            Arc::clone(&kept.result)
+        };
+        let holds = !result.analysed.lacks_axis_names || result.before.as_ref() == names.mesh();
+        holds.then_some(result)
     }
 
     /// Keeps the result of a file, evicting the oldest ones for space.
@@ -62,6 +76,7 @@ impl Repeated {
         &self,
         digest: Digest,
         device: Option<&Device>,
+        names: AxisNames<'_>,
         analysed: &ModuleTables,
         text_bytes: u64,
     ) {
@@ -70,7 +85,8 @@ impl Repeated {
         }
         let analysed = analysed.with_rows();
         let bytes = analysed.heap_bytes() + size_of::<Kept>() + 4 * size_of::<Digest>();
-        let result = Arc::new(Found { analysed, text_bytes });
+        let before = if analysed.lacks_axis_names { names.mesh().cloned() } else { None };
+        let result = Arc::new(OfFile { analysed, before, text_bytes });
         let kept = Kept { device: device.cloned(), result, bytes };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.bytes += bytes;

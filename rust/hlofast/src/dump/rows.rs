@@ -56,7 +56,7 @@ pub fn program_rows(survey: &Survey, modules: &Columns) -> Columns {
     };
     let bytes = |program: &Program| {
         let sizes = program.files.iter().filter_map(|file| survey.found.get(*file as usize));
-        sizes.map(|found| found.bytes as i64).sum::<i64>()
+        sizes.map(|entry| entry.bytes as i64).sum::<i64>()
     };
     let mut table = Columns::default();
     table.texts(
@@ -147,7 +147,7 @@ fn lines<'a>(survey: &'a Survey, modules: &Columns) -> Vec<Line<'a>> {
     }
     let files: HashMap<String, u32> = match announced.is_empty() {
         true => HashMap::new(),
-        false => survey.found.iter().zip(0..).map(|(found, file)| (found.text(), file)).collect(),
+        false => survey.found.iter().zip(0..).map(|(entry, file)| (entry.text(), file)).collect(),
     };
     let mut lines = Vec::with_capacity(survey.programs.list.len() + announced.len());
     for program in &survey.programs.list {
@@ -182,9 +182,9 @@ fn in_logs<'a>(
         let label = String::from_utf8_lossy(label);
         let name = name::parse(&label);
         let Some(file) = files.get(&*String::from_utf8_lossy(path)).copied() else { continue };
-        let found = &survey.found[file as usize];
+        let entry = &survey.found[file as usize];
         if program.files.is_empty() {
-            (program.root, program.folder) = (found.root, found.folder.clone());
+            (program.root, program.folder) = (entry.root, entry.folder.clone());
             (program.timestamp, program.module_id) = (name.timestamp, name.module_id);
             let own = if name.module_name.is_empty() { name.stem } else { name.module_name };
             program.module_name = own.to_owned();

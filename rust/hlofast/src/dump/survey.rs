@@ -3,6 +3,7 @@
 use super::group::{NONE, Program, Programs, label_key, programs};
 use super::kind::Kind;
 use super::name::{self, FileName};
+use super::names::MeshesBefore;
 use super::sniff::{Content, HEAD, sniff};
 use super::store::{Disk, Store, all};
 use super::walk::{Found, Trouble, reason, walk, without_datasets};
@@ -11,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Files by path.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct Survey {
     pub own: usize,
     /// The source of their bytes.
     pub store: Arc<dyn Store>,
+    /// By program: the mesh of its module before optimisation, read when asked for.
+    pub meshes_before: MeshesBefore,
 }
 
 impl Survey {
@@ -46,28 +49,29 @@ impl Survey {
     /// Surveys listed files; `roots` are the paths they are below, as shown to people. Files whose
     /// name says nothing are opened, since a dump may be saved under any name. Datasets written by
     /// hlofast are not entered.
-    pub fn from_listing(found: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
-        let mut found = without_datasets(found);
+    pub fn from_listing(files: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
+        let mut files = without_datasets(files);
         let kind = |file: &Found| match file.is_folder {
             true => Kind::Folder,
             false => name::parse(&file.name).kind,
         };
-        let mut kinds: Vec<Kind> = found.iter().map(kind).collect();
-        let is_unclear = |at: &usize| kinds[*at] == Kind::Other && found[*at].trouble.is_none();
-        let unclear: Vec<usize> = (0..found.len()).filter(is_unclear).collect();
-        let by_content = |at: usize| kind_by_content(&found[unclear[at]], &*store);
+        let mut kinds: Vec<Kind> = files.iter().map(kind).collect();
+        let is_unclear = |at: &usize| kinds[*at] == Kind::Other && files[*at].trouble.is_none();
+        let unclear: Vec<usize> = (0..files.len()).filter(is_unclear).collect();
+        let by_content = |at: usize| kind_by_content(&files[unclear[at]], &*store);
         for (at, kind) in unclear.iter().zip(all(&*store, unclear.len(), by_content)) {
             match kind {
                 Ok(kind) => kinds[*at] = kind,
-                Err(error) => found[*at].trouble = Some(Trouble::Failed(reason(&error))),
+                Err(error) => files[*at].trouble = Some(Trouble::Failed(reason(&error))),
             }
         }
-        let names = found.iter().zip(&kinds);
+        let names = files.iter().zip(&kinds);
         let names: Vec<FileName<'_>> =
             names.map(|(file, kind)| FileName { kind: *kind, ..name::parse(&file.name) }).collect();
-        let programs = programs(&found, &names, roots);
-        let own = found.len();
-        Self { kinds, programs, found, roots: roots.to_vec(), own, store }
+        let programs = programs(&files, &names, roots);
+        let own = files.len();
+        let meshes_before = programs.list.iter().map(|_| OnceLock::new()).collect();
+        Self { kinds, programs, found: files, roots: roots.to_vec(), own, store, meshes_before }
     }
 
     /// Some of the files, to be read elsewhere: with their neighbours and what is known of their
@@ -114,14 +118,15 @@ impl Survey {
             roots: self.roots.clone(),
             own,
             store: Arc::clone(&self.store),
+            meshes_before: numbers.iter().map(|_| OnceLock::new()).collect(),
         };
         (survey, numbers)
     }
 
     /// The parsed name of a file, with the kind that was determined.
     pub fn name(&self, file: u32) -> FileName<'_> {
-        let found = &self.found[file as usize];
-        FileName { kind: self.kinds[file as usize], ..name::parse(&found.name) }
+        let entry = &self.found[file as usize];
+        FileName { kind: self.kinds[file as usize], ..name::parse(&entry.name) }
     }
 
     /// The program of a file.
@@ -142,7 +147,7 @@ impl Survey {
         let files = self.found.get(file..).unwrap_or_default();
         let kinds = self.kinds.get(file..).unwrap_or_default();
         let size = |at: usize| match kinds.get(at) {
-            Some(Kind::Module) => files.get(at).map(|found| found.bytes),
+            Some(Kind::Module) => files.get(at).map(|entry| entry.bytes),
             _ => None,
         };
         let has_twin = |at: usize| {
@@ -184,10 +189,10 @@ impl Survey {
         named.min_by_key(|file| self.name(**file).suffix.ends_with("pb")).copied()
     }
 
-    /// The other files needed to read this one: for a module its memory files, for a memory file
-    /// its module.
+    /// The other files needed to read this one: for a module its memory files and the module before
+    /// optimisation, for a memory file its module.
     fn beside(&self, file: u32) -> Vec<u32> {
-        self.memory_of(file).chain(self.module_of(file)).collect()
+        self.memory_of(file).chain(self.module_of(file)).chain(self.before(file)).collect()
     }
 
     /// Whether the name of a memory file extends the name of a module.
