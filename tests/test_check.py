@@ -443,7 +443,7 @@ class TestProgram:
         done = hlofast_command("check", declared, SMALL)
         assert "error: layer-loops" in done.stdout
         assert "parameters are stacked, but no loop over them runs 7 times" in done.stdout
-        assert "all-reduce over model" in done.stdout
+        assert "all-reduce along model" in done.stdout
         everything = hlofast_command("check", declared, SMALL, "--all")
         assert "parameters/layers/query" in everything.stdout
 

@@ -121,7 +121,7 @@ class History(Result, Table):
     def sections(self, *, everything: bool = False) -> tuple[Section, ...]:
         """The passes that changed something, or all passes."""
         rows = [row for row, same in enumerate(self.values("is_same")) if everything or not same]
-        return (Section("steps", "Passes", self.take(rows), _SHOWN, is_whole=True),)
+        return (Section("steps", "Passes", self.take(rows), _SHOWN, is_whole=True, named="pass"),)
 
     def every_section(self) -> tuple[Section, ...]:
         """All passes."""

@@ -26,8 +26,14 @@ _LONG = ("scope", "path", "text", "shape", "axes", "name", "instruction")
 _FIGURES = ("seconds", "bytes", "flops")
 
 
-def roles(fields: Sequence[Field], figure: str | None = None) -> list[str]:
-    """Returns the role of each column; the main figure is `figure`, else the first quantity."""
+def roles(
+    fields: Sequence[Field], figure: str | None = None, named: str | None = None
+) -> list[str]:
+    """Returns the role of each column.
+
+    The main figure is `figure`, else the first quantity. The name is `named`, else the first
+    column.
+    """
     found = [TEXT if field.kind in _LONG else OTHER for field in fields]
     if not fields:
         return found
@@ -43,7 +49,12 @@ def roles(fields: Sequence[Field], figure: str | None = None) -> list[str]:
         found[names.index(source)] = SOURCE
     if source == "source_file" and "source_line" in names:
         found[names.index("source_line")] = FIGURE
-    found[0] = SOURCE if found[0] == SOURCE else NAME
+    if named in names:
+        found[names.index(named)] = NAME
+        if fields[0].kind == "index":  # Numbers of rows are short and part of the name.
+            found[0] = FIGURE
+    elif found[0] != SOURCE:
+        found[0] = NAME
     return found
 
 

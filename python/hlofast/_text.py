@@ -364,7 +364,9 @@ class Printer:
         ]
         rows = list(zip(*columns, strict=True))
         headings = [heading_of(field) for field in fields]
-        self.table(section.title, headings, rows, len(table), roles(fields, section.figure))
+        self.table(
+            section.title, headings, rows, len(table), roles(fields, section.figure, section.named)
+        )
 
     def table(
         self,

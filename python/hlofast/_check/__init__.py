@@ -67,7 +67,7 @@ _COMPARISONS = (
 
 
 _PARAGRAPH = ("subject", "declared", "compiled", "message", "name")
-_LABELS = ("subject", "declared", "compiled", "that is", "shown by")
+_LABELS = ("subject", "declared", "compiled", "conclusion", "evidence")
 
 
 class Check(Result):
@@ -180,7 +180,16 @@ class Check(Result):
     def _agreeing(self) -> Section:
         found = [one for one in self._comparisons if one.severity == AGREES]
         shown = ("code", "subject", "compiled", "message")
-        return Section("agreeing", "As declared", table(found, self.module), shown, is_whole=True)
+        rows = table(found, self.module)
+        return Section(
+            "agreeing",
+            "As declared",
+            rows,
+            shown,
+            is_whole=True,
+            figure="compiled",
+            named="subject",
+        )
 
     def _collective_axes(self) -> Section:
         found = [

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot")
 """Endings of operation names of matmuls and convolutions."""
+ALONE = "single devices"
+"""The axes of a collective whose groups have one device each."""
 SMALL = 1 << 16
 """Collectives up to this payload give no finding: counters, norms, sums of losses."""
 
@@ -64,7 +66,7 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
                 "modelled",
             )
             continue
-        key = (row["kind"], row["axes"] or "no other device")
+        key = (row["kind"], row["axes"] or ALONE)
         found = sums.setdefault(
             key, {"rows": set(), "bytes": 0, "first": row["instruction"], "is_in_layers": False}
         )
@@ -74,20 +76,20 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
     for (kind, axes), found in sums.items():
         count = counted(len(found["rows"]), "collective")
         is_part = ":(" in axes
-        part = ", along a part of an axis"
-        severity = AGREES
+        part, severity = "", AGREES
         if is_part:
             # Inside layers, the compiler follows the program; elsewhere it may reshard freely.
             is_grave = found["is_in_layers"] or program.declaration.layers is None
             severity = WARNING if is_grave else NOTE
-            part += ": is the mesh the one that was compiled for?" if is_grave else ""
+            part = f": {found['bytes']:,} B of payload along a part of an axis"
+            part += "; is the mesh the one that was compiled for?" if is_grave else ""
         yield Comparison(
             "collective-axes",
             severity,
-            f"{kind} over {axes}",
+            f"{kind} within {axes}" if axes == ALONE else f"{kind} along {axes}",
             "whole axes" if is_part else axes,
             axes,
-            f"{count}, {found['bytes']:,} B of payload in a step{part if is_part else ''}",
+            f"{count}{part}",
             found["bytes"],
             found["first"],
         )
@@ -134,7 +136,7 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         yield Comparison(
             "unexplained-collective",
             WARNING if where == "in every layer" else NOTE,
-            f"{kind} over {axes_text}",
+            f"{kind} along {axes_text}",
             "no such collective",
             f"{found['bytes']:,} wire B of {moved} in {phase}",
             f"{scope}: no declared sharding needs {counted(len(found['rows']), 'collective')} "

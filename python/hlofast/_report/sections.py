@@ -255,7 +255,7 @@ def _check(check: Check) -> Section:
         is_shown = row["instruction"] is not None
         proof = [(row["instruction"], row["name"])] if is_shown else []
         # The name is a link on a page.
-        told = [line for line in lines if not is_shown or line != ("shown by", row["name"])]
+        told = [line for line in lines if not is_shown or line != ("evidence", row["name"])]
         statements.append(Statement(head, lines=told, proof=proof))
     columns = "severity code subject declared compiled bytes instruction provenance message"
     sheet = _sheet("check", "All comparisons", check.comparisons, columns)
