@@ -287,7 +287,7 @@ class Diff(Result):
     def by(self, key: str, *, depth: int = 3) -> Table:
         """Returns FLOPs and bytes of both modules by `key`, a key of `Cost.by`.
 
-        The largest differences in bytes come first. A row that one module lacks counts as 0 there.
+        The largest differences in bytes come first. A key that a module lacks has figures of 0.
         """
         tables = [cost.by(key, depth=depth) for cost in self._both_costs()]
         before, after = (_rows_by(table, [key], _cost_columns(table)) for table in tables)

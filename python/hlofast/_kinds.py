@@ -29,7 +29,9 @@ _CONFIG = (
 )
 _PROGRAMS = (
     Field("name", "program", "Name of the module."),
-    Field("word", "host", "The host that compiled it, if folders tell.", nullable=True),
+    Field(
+        "word", "host", "The host that compiled the program, from the folder name.", nullable=True
+    ),
     Field("word", "stage", "Compilation stage of the dump.", nullable=True),
     Field("count", "instructions", "Number of instructions, if counted.", nullable=True),
     Field("bytes", "bytes", "File size.", nullable=True),

@@ -12,7 +12,7 @@ from hlofast._result import Fact, Note, Result, Section
 from hlofast._units import read_bytes
 from hlofast.table import Table, column_of, of_rows, with_share, with_source
 
-TYPE_CHECKING = False  # The command line says it; importing typing would slow its start.
+TYPE_CHECKING = False  # The command line uses this file; importing typing would slow its start.
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any

@@ -325,7 +325,8 @@ class Stages(Result):
 
         None without a forward section. The search tries, for each instruction that depends on the
         received values, a cut after the instruction and its dependencies, and a cut between any two
-        instructions in text order. Moved values that backward code reads are assumed to move too.
+        instructions in text order. Values that only backward code reads do not count as sent: that
+        code is assumed to move with them.
         """
         found = self._data.boundary()
         return None if found is None else Boundary(self.module, found)

@@ -228,7 +228,7 @@ def cell(field: Field, value: Any, module: Module | None = None) -> str:
 
 
 def says_something(table: Table, name: str) -> bool:
-    """Whether a text table shows a column: not if all of it is unknown or an unset flag."""
+    """Whether a column has a known value or a set flag; other columns are not shown."""
     field = table.field(name)
     if not field.nullable and field.kind != "flag" and name != "unknown":
         return True

@@ -36,7 +36,11 @@ _SECONDS = tuple(
     )
 )
 _MULTIPLICITY = Field(
-    "count", "multiplicity", "Calls per step, outside fusions.", label="calls", nullable=True
+    "count",
+    "multiplicity",
+    "Calls per step of the instruction; a fusion counts as one instruction.",
+    label="calls",
+    nullable=True,
 )
 _TOTAL_SECONDS = Field(
     "seconds",
