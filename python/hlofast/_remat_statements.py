@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _text
+from hlofast._collectives_notes import NO_AXES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -436,7 +437,7 @@ def _gathers(rows: Sequence[Row]) -> str:
 
 
 def _over(row: Row) -> str:
-    if row["axes"] and row["axes"] != "no axis subset":
+    if row["axes"] and row["axes"] != NO_AXES:
         return f" along {row['axes']}"
     return f" over {row['group_size']:,} devices" if row["group_size"] else ""
 

@@ -104,7 +104,12 @@ class Check(Result):
         self.expectations = expected
         """Further expectations; None if there are none."""
         program = Program(declaration, module)
-        found = [one for compare in _COMPARISONS for one in compare(program)]
+        found: list[Comparison] = []
+        for compare in _COMPARISONS:
+            found += compare(program)
+            if compare is device_count and found and found[-1].severity == ERROR:
+                # On another number of devices every other figure differs too.
+                break
         if expected is not None:
             found += expectations(program, expected)
         self._comparisons: tuple[Comparison, ...] = tuple(found)

@@ -39,7 +39,9 @@ def device_count(program: Program) -> Iterator[Comparison]:
         severity = ERROR
         message = f"the mesh has {mesh.device_count:,} devices, but the program has {compiled:,}"
         if mesh.device_count % compiled == 0 and slices == 1:
-            message += f"; is it compiled for one slice of {mesh.device_count // compiled:,}?"
+            count = mesh.device_count // compiled
+            message += f"; is it compiled for one slice of {count:,}? Then declare slices = {count}"
+        message += "; nothing else is compared"
     declared = ",".join(f"{name}={size}" for name, size in mesh.shape.items())
     text = f"{compiled:,} of each of {slices:,} slices" if slices > 1 else f"{compiled:,}"
     yield Comparison("device-count", severity, "mesh", declared, text, message)
