@@ -76,7 +76,7 @@ _SHORT = (
     *("capacity_bytes", "host_bytes", "status", "binding_term", "step_seconds", "mfu"),
 )
 _LISTED = ("rule", "instance", "devices", "mesh", "accumulation_steps", "changes", "noted")
-_TRAFFIC = ("moved", "kind", "axes", "phase", "payload", "count", "total_payload", "tensor")
+_TRAFFIC = ("tensor_kind", "kind", "axes", "phase", "payload", "count", "total_payload", "tensor")
 _DIFFERENCES = ("path", "before", "after", "change")
 
 
