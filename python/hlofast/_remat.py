@@ -526,8 +526,8 @@ class Remat(Result):
 
 
 _GATHERS = (
-    "instruction fate moved tensor shape axes payload_out wire_bytes multiplicity source".split()
-)
+    "instruction fate tensor_kind tensor shape axes payload_out wire_bytes multiplicity source"
+).split()
 _KEPT = (
     "instruction index kind widened_from shape bytes share span is_stacked trip_count is_in_flight "
     "last_use source from"

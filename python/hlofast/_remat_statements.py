@@ -133,7 +133,7 @@ class _Tables:
         self.has_backward = self.phases["backward"] > 0
 
     def gathers_of(self, moved: str, *fates: str) -> list[Row]:
-        return [row for row in self.gathers if row["moved"] == moved and row["fate"] in fates]
+        return [row for row in self.gathers if row["tensor_kind"] == moved and row["fate"] in fates]
 
     def state(
         self, code: str, text: str, rows: Iterable[int], advice: str | None = None, **figures: int
@@ -268,7 +268,7 @@ def _recomputed_gathers(found: _Tables) -> list[Statement]:
 
 
 def _weight_gathers(found: _Tables) -> list[Statement]:
-    weights = [row for row in found.gathers if row["moved"] == "weight"]
+    weights = [row for row in found.gathers if row["tensor_kind"] == "weight"]
     if not weights:
         return []
     count, total = len(weights), len(found.gathers)

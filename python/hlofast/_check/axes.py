@@ -124,13 +124,13 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         is_taken_apart = row["kind"] == "collective-permute" and (row["op_name"] or "").endswith(
             PRODUCTS
         )
-        if row["moved"] in ("weight", "gradient") or is_taken_apart:
+        if row["tensor_kind"] in ("weight", "gradient") or is_taken_apart:
             asked = of_weights | batch
         if axes <= asked:
             continue
         where = "in every layer" if is_in_layers(program, row) else "outside the layers"
         scope = row["op_name"] or row["tensor"] or row["name"]
-        key = (row["kind"], row["axes"], row["moved"], row["phase"], where, scope)
+        key = (row["kind"], row["axes"], row["tensor_kind"], row["phase"], where, scope)
         found = sums.setdefault(key, {"bytes": 0, "row": row, "rows": set()})
         found["bytes"] += row["total_wire_bytes"] or 0
         found["rows"].add(row["instruction"])

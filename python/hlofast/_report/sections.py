@@ -122,7 +122,7 @@ def _collectives(found: Analyses) -> Section:
     facts, notes = facts_of(sent), notes_of(sent)
     columns = (
         "instruction kind axes group_size payload_in payload_out multiplicity "
-        "total_wire_bytes moved tensor phase flops_between source_file source_line"
+        "total_wire_bytes tensor_kind tensor phase flops_between source_file source_line"
     )
     sheets = [_sheet("collectives", "All collectives", sent, columns, sort="total_wire_bytes")]
     if found.time is not None:
@@ -182,7 +182,7 @@ def _remat(found: Analyses) -> Section:
             "gathers",
             "All-gathers",
             remat.gathers,
-            "instruction fate moved tensor axes payload_out wire_bytes multiplicity",
+            "instruction fate tensor_kind tensor axes payload_out wire_bytes multiplicity",
             sort="payload_out",
         ),
     ]
