@@ -37,11 +37,11 @@ def bench_growth(benchmark: Any, record: Record, quick: bool) -> None:
         fullest = max(fullest, (title, detail["memory_ratio"]), key=lambda pair: pair[1])
     record.figures += [
         Figure(
-            "growth: time per byte of that of 10^4 instructions, worst", slowest[1], at_most=1.5,
+            "growth: time per byte, relative to 10^4 instructions", slowest[1], at_most=1.5,
             note=slowest[0],
         ),
         Figure(
-            "growth: memory per byte of that of 10^4 instructions, worst", fullest[1],
+            "growth: memory per byte, relative to 10^4 instructions", fullest[1],
             at_most=1.0, note=fullest[0],
         ),
     ]  # fmt: skip

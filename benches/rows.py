@@ -220,7 +220,7 @@ SECTIONS = (
     ),
     Section(
         "analyses", "Other analyses",
-        "Of a parsed module, compared with hlofast's own time to parse its text.",
+        "Times on a parsed module; the last column compares with the time to parse its text.",
         "parse",
         (
             Row(

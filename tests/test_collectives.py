@@ -44,7 +44,7 @@ def test_at_once() -> None:
     assert (row["name"], row["channel_id"], row["done"]) == ("a", 3, None)
     assert (row["multiplicity"], row["trip_count"], row["is_lower_bound"]) == (1, 1, 0)
     assert (row["phase"], row["source_file"], row["source_line"]) == ("forward", "m.py", 7)
-    assert (row["moved"], row["tensor"], row["tensors"]) == ("weight", "p", 1)
+    assert (row["tensor_kind"], row["tensor"], row["tensors"]) == ("weight", "p", 1)
     assert row["total_payload"] == 4096
     assert row["groups"] == "[2,4]<=[8]"
 
@@ -177,7 +177,7 @@ def test_several_operands() -> None:
     pieces = [
         piece for piece in collectives.pieces if piece["instruction"] == rows["a"]["instruction"]
     ]
-    assert [(piece["tensor"], piece["payload_in"], piece["moved"]) for piece in pieces] == [
+    assert [(piece["tensor"], piece["payload_in"], piece["tensor_kind"]) for piece in pieces] == [
         ("p", 4096, "weight"),
         ("q", 1024, "weight"),
         ("i", 32, "other"),
@@ -193,7 +193,7 @@ def test_concatenated_arrays_are_told_apart() -> None:
         "  s = f32[1024] slice(a), slice={[0:1024]}\n"
         "  ROOT r = (f32[1024]) tuple(s)"
     ).collectives(MESH)
-    pieces = [(row["tensor"], row["payload_in"], row["moved"]) for row in collectives.pieces]
+    pieces = [(row["tensor"], row["payload_in"], row["tensor_kind"]) for row in collectives.pieces]
     assert pieces == [("p", 4096, "weight"), ("n", 2048, "activation")]
     assert collectives.to_pylist()[0]["tensors"] == 2
 
@@ -211,7 +211,7 @@ GATHER_AS_SUM = f"""\
 def test_gather_written_as_all_reduce() -> None:
     row = only(GATHER_AS_SUM)
     assert figures(row) == ["all-gather", "model", 4, 1024, 4096, 3072]
-    assert (row["written_as"], row["moved"], row["tensor"]) == ("all-reduce", "weight", "p")
+    assert (row["written_as"], row["tensor_kind"], row["tensor"]) == ("all-reduce", "weight", "p")
 
 
 def test_sum_into_what_is_not_zero_is_no_gather() -> None:
@@ -445,7 +445,16 @@ def test_element_type_of_most_bytes() -> None:
 
 def test_totals_by_any_column() -> None:
     collectives = module(SYNC.replace("GROUPS", MODEL)).collectives(MESH)
-    for name in ("axes", "kind", "phase", "source", "moved", "scope", "tensor", "computation"):
+    for name in (
+        "axes",
+        "kind",
+        "phase",
+        "source",
+        "tensor_kind",
+        "scope",
+        "tensor",
+        "computation",
+    ):
         grouped = collectives.by(name)
         assert grouped.columns[:2] == (name, "collectives")
         assert sum(grouped["collectives"]) == 5
@@ -535,4 +544,4 @@ def test_phase_of_nameless_collectives() -> None:
         '  ROOT used = f32[1024] negate(gathered), metadata={op_name="jit(f)/jvp(g)/neg"}'
     ).collectives()
     (row,) = collectives
-    assert (row["moved"], row["phase"], row["is_phase_inferred"]) == ("weight", "forward", 1)
+    assert (row["tensor_kind"], row["phase"], row["is_phase_inferred"]) == ("weight", "forward", 1)

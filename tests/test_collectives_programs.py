@@ -62,7 +62,7 @@ def test_alpa_like_gpu_step() -> None:
     collectives = hlofast.load(FIXTURES / "seedlike" / "gpu_train_step.txt.gz").collectives(MESH)
     by_axis = {row["axes"]: row for row in collectives.by("axes")}
     assert set(by_axis) == {"data", "model"}
-    gradients = [row for row in collectives if row["moved"] == "gradient"]
+    gradients = [row for row in collectives if row["tensor_kind"] == "gradient"]
     assert gradients
     assert all(row["axes"] == "data" for row in gradients)
     assert max(row["tensors"] for row in gradients) > 1
@@ -95,7 +95,7 @@ def test_seed_003(seeds: Seeds) -> None:
     rows = [
         [
             row[name]
-            for name in ("kind", "axes", "payload_in", "payload_out", "moved", "source_line")
+            for name in ("kind", "axes", "payload_in", "payload_out", "tensor_kind", "source_line")
         ]
         for row in collectives
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hlofast._completion import Option
 from hlofast.cli import VERBS, parser_of
 from hlofast.cli.guide import PAGES
 from test_cli import hlofast_command
@@ -60,11 +61,41 @@ def test_bash_completes(scripts: dict[str, Path], tmp_path: Path) -> None:
     assert offered("cost", "--pe") == ["--peak-flops"]
     assert offered("cost", "--by", "sc") == ["scope"]
     assert offered("cost", "st") == ["step.txt"]
+    assert offered("cost", "--device", "tpu-v5") == ["tpu-v5e", "tpu-v5p"]
+    assert offered("step.txt", "--device", "h1") == ["h100"]
+    assert offered("scan", "--device", "a") == [
+        one for one in offered("scan", "--device", "") if one[0] == "a"
+    ]
+    assert "auto" in offered("scan", "--device", "")
+    assert offered("check", "--fail-on", "w") == ["warning"]
+    assert offered("lint", "--fail-on", "one-h") == ["one-hot-matmul"]
+    assert offered("lint", "--fail-on", "any,one-h") == ["any,one-hot-matmul"]
+    assert offered("diff", "--max-growth", "live_peak=5%,fl") == ["live_peak=5%,flops="]
+    assert offered("memory", "--space", "v") == ["vmem"]
+    assert offered("scan", "--tables", "modules,mat") == ["modules,matmuls"]
+    assert offered("time", "--collectives", "s") == ["speed-of-light", "step.txt"]
     assert offered("step.txt", "--hb") == ["--hbm"]
     assert offered("guide", "mf") == ["mfu"]
     assert "mfu" in PAGES
     assert offered("completion", "z") == ["zsh"]
     assert offered("schema", "lin") == ["lint"]
+
+
+OPEN = {"--mesh", "--module", "--instance", "--around", "--computation", "--at", "--address"}
+"""Options whose values are names of the caller's own files, modules and machines."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_closed_sets_of_values_are_offered(verb: str) -> None:
+    for action in parser_of(verb)._actions:
+        names = set(action.option_strings)
+        metavar = str(action.metavar)
+        is_path = "FILE" in metavar or metavar in ("PATH", "OUT", "PAGE", "CONFIG", "DIR")
+        is_open = is_path or names & OPEN or action.type is not None
+        if not names or action.nargs == 0 or (is_open and metavar != "MEASURE=X%,..."):
+            continue
+        is_figure = any(sign.isdigit() for sign in metavar) or metavar in ("N", "X", "T")
+        assert is_figure or Option(verb, action).choices, (verb, names, metavar)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

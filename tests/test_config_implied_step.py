@@ -100,7 +100,7 @@ class TestTraffic:
     def test_tensor_parallel(self) -> None:
         nothing = decoder(policy="jax._src.ad_checkpoint.nothing_saveable")
         traffic = on(nothing, data=2, model=4).traffic()
-        rows = [each for each in traffic.transfers if each.moved == "activations"]
+        rows = [each for each in traffic.transfers if each.tensor_kind == "activations"]
         assert {each.axes for each in rows} == {("model",)}
         logits = [each for each in rows if "head" in each.tensor]
         assert [(each.phase, each.payload) for each in logits] == [("forward", 16 // 2 * 32 * 200)]

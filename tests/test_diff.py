@@ -398,7 +398,10 @@ def test_totals_are_those_of_the_modules() -> None:
     assert totals["live_peak"]["before"] == before.memory().live_peak
     assert totals["collectives"]["change"] == 1
     assert totals["wire_bytes"]["change"] == 64 * 32 * 4
-    assert totals["payload"]["provenance"] == "modelled"
+    assert totals["payload"]["provenance"] == "exact"
+    known = {fact.name: fact.provenance for fact in before.cost().facts}
+    assert totals["flops"]["provenance"] == known["flops"]
+    assert totals["wire_bytes"]["provenance"] == "modelled"
     assert totals["instructions"]["provenance"] == "exact"
     assert all(row["change"] == row["after"] - row["before"] for row in totals.values())
 

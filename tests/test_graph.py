@@ -214,8 +214,8 @@ class TestNodesAndEdges:
     def test_the_neighbourhood_grows_by_operands_and_users(self) -> None:
         module = hlofast.loads(FUSED)
 
-        def around(name: str, depth: int, inside: str = "fusions") -> set[str]:
-            return names(module.graph(around=name, depth=depth, inside=inside))
+        def around(name: str, distance: int, inside: str = "fusions") -> set[str]:
+            return names(module.graph(around=name, distance=distance, inside=inside))
 
         assert around("n", 0) == {"n"}
         assert around("n", 1, "none") == {"n", "p", "f", "t"}
@@ -230,17 +230,17 @@ class TestNodesAndEdges:
     def test_instructions_are_named_in_every_way(self) -> None:
         module = hlofast.loads(FUSED)
         graphs = {
-            tuple(module.graph(around=way, depth=1).nodes["instruction"].tolist())
+            tuple(module.graph(around=way, distance=1).nodes["instruction"].tolist())
             for way in ("f", module["f"], module["f"].row)
         }
         assert len(graphs) == 1
-        inside = module.graph("inside", around="sum", depth=1)
+        inside = module.graph("inside", around="sum", distance=1)
         assert "sum" in names(inside)
         assert module.graph(module.computations["inside"]).name == "inside"
 
     def test_arguments_that_make_no_sense(self) -> None:
         module = hlofast.loads(FUSED)
-        for wrong in ({"inside": "some"}, {"around": "f", "depth": -1}):
+        for wrong in ({"inside": "some"}, {"around": "f", "distance": -1}):
             with pytest.raises(ValueError):
                 module.graph(**wrong)
         for missing in ({"computation": "none"}, {"around": "none"}):
@@ -365,7 +365,7 @@ class TestFormats:
             graph.to_dot()
         assert graph.to_dot(force=True).count("label=") == count + 3
         assert len(graph.to_model_explorer()["graphs"][0]["nodes"]) == count + 2
-        assert len(module.graph(around="v7", depth=1)) == 2
+        assert len(module.graph(around="v7", distance=1)) == 2
 
     def test_deep_calls_neither_recurse_nor_explode(self) -> None:
         calls = "".join(
@@ -433,7 +433,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 class TestCommand:
     def test_dot_goes_to_standard_output(self, train_step: Path) -> None:
-        done = hlofast_command("graph", "--around", "all-gather.63", "--depth", "1", train_step)
+        done = hlofast_command("graph", "--around", "all-gather.63", "--distance", "1", train_step)
         assert done.returncode == 0, done.stderr
         labels, edges, _ = read_dot(done.stdout)
         assert any("all-gather.63" in label for label in labels.values())
@@ -462,7 +462,7 @@ class TestCommand:
         graph = hlofast.load(train_step).graph(around="all-gather.63")
         assert {name: fact["value"] for name, fact in result["facts"].items()} == {
             "around": "all-gather.63",
-            "depth": 2,
+            "distance": 2,
             "inside": "fusions",
             "nodes": len(graph),
             "edges": len(graph.edges),
@@ -473,7 +473,7 @@ class TestCommand:
         assert numbers == graph.nodes.values("instruction")
         ends = [(row["source"], row["target"]) for row in tables["edges"]]
         assert ends == [(row["source"], row["target"]) for row in graph.edges]
-        assert str(graph).startswith("jit_train_step\naround  all-gather.63\n")
+        assert str(graph).startswith("jit_train_step\naround    all-gather.63\n")
         assert ">distance</th>" in graph._repr_html_()
 
     @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ class TestCommand:
             (("--around", "nothing"), "no instruction 'nothing'"),
             (("--computation", "nothing"), "no computation 'nothing'"),
             (("--json", "-o", "x.dot"), "leave out -o"),
-            (("--depth", "-1"), "--depth"),
+            (("--distance", "-1"), "--distance"),
         ],
     )
     def test_what_makes_no_sense_is_exit_code_2(
@@ -517,8 +517,8 @@ class TestCommand:
             "hlofast: 5,001 nodes are too many for dot tools (limit 5,000): "
             "give --around NAME, --inside none, or --force\n"
         )
-        done = hlofast_command("graph", path, "--around", "x9", "--depth", "6000")
-        assert "give a smaller --depth, --inside none, or --force" in done.stderr
+        done = hlofast_command("graph", path, "--around", "x9", "--distance", "6000")
+        assert "give a smaller --distance, --inside none, or --force" in done.stderr
         assert hlofast_command("graph", path, "--force").returncode == 0
         with pytest.raises(ValueError, match=r"around=NAME.*force=True"):
             hlofast.load(path).graph().to_dot()

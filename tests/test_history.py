@@ -45,6 +45,14 @@ def test_every_dump_is_a_row_in_order(dump: Path, history: hlofast.History) -> N
     assert (inlined["pipeline"], inlined["pass"]) == ("spmd-partitioner", "call-inliner")
 
 
+def test_files_are_named(dump: Path) -> None:
+    done = hlofast_command("history", "--files", dump)
+    files = [line.partition("file: ")[2] for line in done.stdout.splitlines() if "file: " in line]
+    assert len(files) == 39
+    assert all(Path(file).is_file() for file in files)
+    assert "\n6 pipeline-start\n  file: " in done.stdout
+
+
 def test_figures_are_those_of_the_modules(history: hlofast.History) -> None:
     for index in (0, 10, 65):
         module = history.module(index)

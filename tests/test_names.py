@@ -1,5 +1,6 @@
 """Suggestions for unknown names."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from test_cli import hlofast_command
         (lambda m: m.remat().by("kind", "residual"), "did you mean residuals"),
         (lambda m: m.stages().by("kind", "stahs"), "did you mean stash"),
         (lambda m: hlofast.devices.get("tpu-v5"), "did you mean tpu-v5"),
+        (lambda m: m.graph("mian.9_spmd"), "did you mean main.9_spmd"),
+        (lambda m: m.graph(around="all-gather.6"), "did you mean all-gather.6"),
     ],
 )
 def test_python_says_what_is_near(ask: Any, said: str, train_step: Path) -> None:
@@ -45,12 +48,47 @@ def test_python_says_what_is_near(ask: Any, said: str, train_step: Path) -> None
         (("memory", "--at", "convolution.3", "FILE"), "did you mean convolution.31"),
         (("time", "--device", "tpu-v5x", "FILE"), "did you mean tpu-v"),
         (("scan", "FILE", "--tables", "matmul"), "did you mean matmuls"),
+        (("graph", "--around", "all-gathr.63", "FILE"), "did you mean all-gather.63"),
+        (("graph", "--computation", "mian.9_spmd", "FILE"), "did you mean main.9_spmd"),
+        (
+            ("graph", "--around", "all-gather.63", "--computation", "main.9_spmd", "FILE"),
+            "is in wide.region_4.5_spmd.sunk, not in 'main.9_spmd'",
+        ),
     ],
 )
 def test_commands_say_what_is_near(arguments: tuple[str, ...], said: str, train_step: Path) -> None:
     done = hlofast_command(*(train_step if word == "FILE" else word for word in arguments))
     assert done.returncode == 2
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[mesh]\naxes = {data=2, model=4}\nbatch_axes = ['dta']\n", "did you mean data?"),
+        (
+            "[mesh]\naxes = {data=2, model=4}\n[[parameters]]\nname='.*'\nspec=['modle']\n",
+            "the mesh has no axis 'modle'; did you mean model?",
+        ),
+    ],
+)
+def test_declared_axes(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        hlofast.Declaration.loads(text)
+
+
+def test_axes_of_limits(train_step: Path) -> None:
+    declared = hlofast.Declaration.loads("[mesh]\naxes = {data=2, model=4}\n")
+    limits = hlofast.Expectations({"collectives.modle.all-reduce.max_count": 0})
+    check = hlofast.check(declared, hlofast.load(train_step), limits)
+    (found,) = (one for one in check.found("expectation"))
+    assert found.message == "the axes of the mesh are: data, model; did you mean model?"
+    with pytest.raises(ValueError, match="did you mean all-reduce"):
+        hlofast.Expectations({"collectives.any.all-reduc.max_count": 0})
+    with pytest.raises(ValueError, match="did you mean one-hot-matmul"):
+        hlofast.Expectations({"lint.forbid": ["one-hot-matmuls"]})
+    with pytest.raises(ValueError, match="did you mean vmem"):
+        hlofast.load(train_step).memory(space="vmen")
 
 
 def test_many_and_long_names_take_no_time() -> None:

@@ -11,7 +11,7 @@ from hlofast.cli.inputs import WITHOUT_CONTEXT
 from shown import figures
 from test_cli import document, hlofast_command
 
-SHARED = ("--module", "--json", "--top", "--instance", "--device-count")
+SHARED = ("--depth", "--module", "--json", "--top", "--instance", "--device-count")
 EXCUSED = ("completion", "config", "guide", "query", "scan", "schema")
 """Verbs that read no module themselves, and scans, whose tables know neither budget nor step."""
 
@@ -62,6 +62,25 @@ def test_shared_options_mean_the_same(name: str) -> None:
     having = {verb: own[name] for verb in VERBS if name in (own := options(verb))}
     assert len(having) > 1
     assert len({meaning(action)[:4] for action in having.values()}) == 1, having
+
+
+OWN = {"--all", "--by", "--fail-on", "--format", "--instance", "--module", "--output", "--rule"}
+"""Shared options whose help names what the verb shows or reads."""
+
+
+def test_an_option_of_several_verbs_is_one_option() -> None:
+    having: dict[str, dict[str, argparse.Action]] = {}
+    for verb in VERBS:
+        for name, action in options(verb).items():
+            having.setdefault(name, {})[verb] = action
+    shared = {name: list(found.values()) for name, found in having.items() if len(found) > 1}
+    assert len(shared) > 20
+    for name, actions in shared.items():
+        kinds = {(one.dest, one.type, one.nargs in (None, "?")) for one in actions}
+        assert len(kinds) == 1, (name, having[name].keys())
+        what = {str(one.help).partition(" (")[0].partition(", ")[0] for one in actions}
+        if not OWN & set(actions[0].option_strings) and name not in ("--top", "--device-count"):
+            assert len(what) == 1, (name, what)
 
 
 STEP = """\

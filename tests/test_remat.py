@@ -55,7 +55,7 @@ def linear_chain(module: hlofast.Module) -> hlofast.Remat:
     assert remat.instructions["forward"] == 0
     assert len(remat.residuals) == 0
     assert sorted(remat.gathers["tensor"].tolist()) == ["down", "up"]
-    assert set(remat.gathers["moved"].tolist()) == {"weight"}
+    assert set(remat.gathers["tensor_kind"].tolist()) == {"weight"}
     assert set(remat.gathers["fate"].tolist()) == {"backward"}
     assert set(remat.recomputed["by"].tolist()) == {"program"}
     assert codes(remat) == {
@@ -98,7 +98,7 @@ def linear_chain(module: hlofast.Module) -> hlofast.Remat:
 
 def test_gather_of_three_gradients_is_recomputed() -> None:
     remat = fixture("norm_v1_three_gradients").remat(mesh=hlofast.Mesh({"data": 2, "model": 4}))
-    (gather,) = [row for row in remat.gathers if row["moved"] == "activation"]
+    (gather,) = [row for row in remat.gathers if row["tensor_kind"] == "activation"]
     assert (gather["fate"], gather["shape"], gather["axes"]) == (
         "recomputed",
         "bf16[1,2048,1024]",
@@ -118,7 +118,7 @@ def test_gather_of_three_gradients_is_recomputed() -> None:
 def test_gather_named_after_its_constraint_is_kept(name: str) -> None:
     remat = fixture(name).remat(mesh=hlofast.Mesh({"data": 2, "model": 4}))
     (gather,) = [row for row in remat.gathers if row["fate"] == "kept"]
-    assert (gather["moved"], gather["shape"], gather["axes"]) == (
+    assert (gather["tensor_kind"], gather["shape"], gather["axes"]) == (
         "activation",
         "f32[1,2048,1024]",
         "model",
@@ -139,7 +139,7 @@ def test_gather_named_after_its_constraint_is_kept(name: str) -> None:
 
 def test_value_and_three_gradients_gather_twice() -> None:
     remat = fixture("norm_v1_with_value").remat()
-    fates = [row["fate"] for row in remat.gathers if row["moved"] == "activation"]
+    fates = [row["fate"] for row in remat.gathers if row["tensor_kind"] == "activation"]
     assert sorted(fates) == ["backward", "forward", "recomputed"] or fates.count("kept") == 0
     assert "no-forward" not in codes(remat)
 
@@ -235,7 +235,7 @@ def test_a_gather_of_its_own_part_is_not_kept() -> None:
 def test_a_stack_of_gathered_activations_is_kept() -> None:
     remat = fixture("mlp_scan_saved").remat()
     (gather,) = [row for row in remat.gathers if row["fate"] == "kept"]
-    assert (gather["moved"], gather["shape"]) == ("activation", "bf16[8,2048,2048]")
+    assert (gather["tensor_kind"], gather["shape"]) == ("activation", "bf16[8,2048,2048]")
     kept = remat.residuals.row(gather["residual"])
     assert (kept["kind"], kept["shape"]) == ("gathered_activation", "bf16[4,8,2048,2048]")
     assert (kept["is_stacked"], kept["trip_count"], kept["bytes"]) == (1, 4, 256 * MEBIBYTE)

@@ -1,8 +1,12 @@
 """`hlofast FILE`: the kind of a file, its verdict, and the commands that show more."""
 
 import gzip
+import hashlib
 import json
+import lzma
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +86,84 @@ def test_unknown_figures_say_what_gives_them(train_step: Path, run: Any) -> None
     assert "unknown: step time, MFU, exposed communication; no device given, use --device" in out
     (result,) = document(run, train_step)["results"]
     assert result["facts"]["mfu"] == {"value": None, "unit": None, "provenance": "unknown"}
+
+
+def test_a_measured_step_needs_a_device_for_its_mfu(train_step: Path, run: Any) -> None:
+    _, out, _ = run(train_step, "--step-time", "1ms")
+    assert "measured step          1 ms" in out
+    assert "exposed communication, measured MFU; no device given, use --device" in out
+    _, out, _ = run("time", train_step, *DEVICE, "--step-time", "1ms", "--json")
+    (timed,) = json.loads(out)["results"]
+    shown = figures(timed)
+    assert shown["measured_step"] == 0.001
+    assert shown["measured_mfu"] == pytest.approx(shown["mfu"] * shown["step_seconds"] / 0.001)
+
+
+@pytest.mark.parametrize("verb", ["verdict", "collectives"])
+def test_a_mesh_in_another_order_is_said(train_step: Path, run: Any, verb: str) -> None:
+    _, out, _ = run(verb, train_step, "--mesh", "model=4,data=2")
+    assert (
+        "no collective follows whole axes of the mesh model=4,data=2; the text has "
+        "axis_0=2,axis_1=4: is the order or the size of an axis wrong?"
+    ) in out
+    for fits in ("data=2,model=4", "data=2,fsdp=2,model=2", "a=1,data=2,model=4"):
+        assert "whole axes" not in run(verb, train_step, "--mesh", fits)[1]
+
+
+def test_a_folder_of_configs(tmp_path: Path, run: Any) -> None:
+    names = ("decoder_small.txt", "decoder_70b.txt")
+    for name in names:
+        (tmp_path / name).write_bytes((FIXTURES / "configs" / name).read_bytes())
+    code, out, error = run(tmp_path)
+    assert (code, error) == (0, "")
+    assert "folder of trainer configs" in out
+    commands = [line for line in out.splitlines() if "hlofast config" in line]
+    assert len(commands) == 2
+    assert run(*shlex.split(commands[0].partition("hlofast ")[2]))[0] == 0
+
+
+def test_a_folder_of_profiles(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "host.xplane.pb").write_bytes(b"\0")
+    code, _, error = run(tmp_path)
+    assert code == 3
+    assert "no XLA dumps here: host.xplane.pb is a profile" in error
+
+
+def test_the_largest_program_is_found_in_compressed_files(tmp_path: Path, run: Any) -> None:
+    def text(name: str, lines: str) -> bytes:
+        rest = f"ENTRY e {{\n{lines}  ROOT r = f32[8] parameter(0)\n}}\n"
+        return f"HloModule {name}\n\n{rest}".encode()
+
+    same = "".join(f"  c{at} = f32[8] constant({{1,2,3,4,5,6,7,8}})\n" for at in range(4000))
+    random = "".join(
+        f"  v{hashlib.sha256(str(at).encode()).hexdigest()} = f32[8] constant({{...}})\n"
+        for at in range(400)
+    )
+
+    def zstd(content: bytes) -> bytes:
+        # The frame of a file states its size, the frame of a pipe does not.
+        (tmp_path / "plain").write_bytes(content)
+        command = ["zstd", "-c", tmp_path / "plain"]
+        return subprocess.run(command, capture_output=True, check=True).stdout
+
+    packers = {"gz": gzip.compress, "xz": lzma.compress}
+    if shutil.which("zstd"):
+        packers["zst"] = zstd
+    for ending, pack in packers.items():
+        folder = tmp_path / ending
+        folder.mkdir()
+        for name, lines in (("jit_large", same), ("jit_small", random)):
+            path = (
+                folder / f"module_000{name == 'jit_large'}.{name}.after_optimizations.txt.{ending}"
+            )
+            path.write_bytes(pack(text(name, lines)))
+        small, large = sorted(folder.iterdir(), key=lambda one: "large" in one.name)
+        assert small.stat().st_size > large.stat().st_size
+        listed, chosen = document(run, folder)["results"]
+        assert chosen["name"] == "jit_large"
+        (first, second) = listed["tables"]["programs"]
+        assert first["bytes"] == len(text("jit_large", same))
+        assert second["bytes"] == len(text("jit_small", random))
 
 
 def test_what_is_known_of_the_run_is_in_the_commands(train_step: Path, run: Any) -> None:

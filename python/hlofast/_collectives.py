@@ -34,7 +34,7 @@ KEYS = {
     "kind": "kind",
     "phase": "phase",
     "source": "source",
-    "moved": "moved",
+    "tensor_kind": "tensor_kind",
     "scope": "scope",
     "source_file": "source_file",
     "tensor": "tensor",
@@ -54,7 +54,7 @@ MESH_SOURCES = {
 _SHARE = Field("ratio", "share", "Share of the total wire bytes.", nullable=True)
 _KEY = Field("text", "key", "The value of the key.", nullable=True)
 _SHOWN = (
-    "name", "kind", "axes", "shift", "network", "moved", "tensor", "payload", "multiplicity",
+    "name", "kind", "axes", "shift", "network", "tensor_kind", "tensor", "payload", "multiplicity",
     "is_lower_bound", "peeled_from", "total_wire_bytes", "phase", "source",
 )  # fmt: skip
 _ALPA = (
@@ -166,7 +166,7 @@ class Collectives(Result, Table):
             rows = (_INSTRUCTION, list(self.host_transfers))
             sections.append(Section("host_transfers", "Host transfers", Table.of([rows])))
         if pieces:
-            shown = ("instruction", "array", "payload_in", "moved", "tensor", "source")
+            shown = ("instruction", "array", "payload_in", "tensor_kind", "tensor", "source")
             title = "Arrays moved per call"
             sections.append(Section("pieces", title, self.pieces, shown))
         if len(self.mismatches):
@@ -241,7 +241,7 @@ class Collectives(Result, Table):
         """The arrays that collectives move: operands, and parts of concatenations.
 
         Columns: `instruction` (the collective's row), `array` (the row moved), `payload_in` (its
-        bytes), `moved` (tensor kind: weight, gradient, activation, other), `source` (for a weight
+        bytes), `tensor_kind` (weight, gradient, activation, other), `source` (for a weight
         the parameter, otherwise the row that computes the array; -1 if unknown) and `tensor` (the
         array's name).
         """

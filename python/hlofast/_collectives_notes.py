@@ -5,6 +5,9 @@ from __future__ import annotations
 from hlofast import _text
 from hlofast._result import Note
 
+NO_AXES = "no axis subset"
+"""The `axes` of collectives whose groups match no mesh axes."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +59,8 @@ def _about_mesh(collectives: Collectives) -> Iterator[Note]:
             "invented-names",
             "the text does not name the mesh axes: give a mesh such as data=2,model=4",
         )
+    if (against := contradiction(collectives)) is not None:
+        yield against
     mismatches = collectives.mismatches
     if len(mismatches):
         reasons = ", ".join(sorted(set(mismatches.values("reason"))))
@@ -64,6 +69,30 @@ def _about_mesh(collectives: Collectives) -> Iterator[Note]:
             f"{_counted(mismatches.values('name'))} with groups that match no mesh axes: {reasons}",
             collectives=len(mismatches),
         )
+
+
+def contradiction(collectives: Collectives) -> Note | None:
+    """Returns a note if no collective follows whole axes of a mesh that the caller gave.
+
+    Groups of all devices follow the axes of every mesh and prove nothing.
+    """
+    mesh, module = collectives.mesh, collectives.module
+    if mesh is None or collectives.mesh_source != "given":
+        return None
+    own = module.mesh()
+    columns = (collectives.values(name) for name in ("axes", "group_size"))
+    axes = [
+        text or ""
+        for text, size in zip(*columns, strict=True)
+        if 1 < (size or 0) < mesh.device_count
+    ]
+    if own is None or not axes or not all(":(" in text or text == NO_AXES for text in axes):
+        return None
+    text = (
+        f"no collective follows whole axes of the mesh {mesh}; the text has {own}: is the order or "
+        "the size of an axis wrong?"
+    )
+    return Note("contradicts-mesh", text, collectives=len(axes))
 
 
 def _about_rows(collectives: Collectives) -> Iterator[Note]:

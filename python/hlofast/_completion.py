@@ -11,15 +11,41 @@ SHELLS = ("bash", "zsh", "fish")
 """What there are scripts for."""
 
 
+def offered(verb: str, option: str) -> tuple[str, ...]:
+    """Returns the values of an option that the parser accepts as text but that form a closed set.
+
+    Options with commas take several of these values.
+    """
+    from hlofast import _diff, _lint, _memory, _scan, _time, devices
+
+    if option == "--device":
+        return (*devices.built_in(), *(("auto", "none") if verb == "scan" else ()))
+    if verb == "lint" and option in ("--fail-on", "--only"):
+        return (*_lint.RULES, "any")
+    return {
+        ("diff", "--max-growth"): tuple(f"{measure}=" for measure in _diff.MEASURES),
+        ("memory", "--space"): (*_memory.SPACES, "all"),
+        ("scan", "--tables"): _scan.TABLES,
+        ("time", "--collectives"): _time.MODELS,
+        ("trace", "--collectives"): _time.MODELS,
+    }.get((verb, option), ())
+
+
 class Option:
     """An option of a verb: its spellings, whether a value follows, which, what it is."""
 
-    __slots__ = ("choices", "doc", "names", "takes_value")
+    __slots__ = ("choices", "doc", "is_list", "names", "takes_file", "takes_value")
 
-    def __init__(self, action: argparse.Action) -> None:
+    def __init__(self, verb: str, action: argparse.Action) -> None:
         self.names = tuple(action.option_strings)
         self.takes_value = action.nargs != 0
-        self.choices = tuple(map(str, action.choices or ()))
+        known = offered(verb, self.names[-1])
+        self.choices = tuple(map(str, action.choices or known))
+        """The values, if they form a closed set."""
+        self.is_list = ",..." in str(action.metavar)
+        """Whether the option takes several values, separated by commas."""
+        self.takes_file = not action.choices and self.names[-1] == "--collectives"
+        """Whether a file name may stand instead of one of `choices`."""
         text = (action.help or "") % {**vars(action), "prog": "hlofast"}
         self.doc = " ".join(text.split())
 
@@ -36,7 +62,7 @@ class Verb:
         self.doc = doc
         self.words = tuple(words)
         actions = parser._actions
-        self.options = tuple(Option(own) for own in actions if own.option_strings)
+        self.options = tuple(Option(name, own) for own in actions if own.option_strings)
         if not self.words:
             given = [own.choices for own in actions if not own.option_strings and own.choices]
             self.words = tuple(map(str, given[0] or ())) if given else ()
@@ -55,18 +81,27 @@ def _names(verb: Verb) -> str:
     return " ".join(name for option in verb.options for name in option.names)
 
 
-def _cases(verbs: Iterable[Verb], line: str) -> list[str]:
-    """Branches for options with choices, and for first arguments that are words."""
+def _cases(verbs: Iterable[Verb], short: Verb, line: str, listed: str, files: str) -> list[str]:
+    """Branches for options with known values, and for first arguments that are words.
+
+    `line` completes one of WORDS, `listed` the last of several behind commas, `files` file names.
+    """
     branches: dict[str, str] = {}
     for verb in verbs:
+        # `hlofast FILE --device` has the options of the verb that may be left out.
+        starts = (f'"{verb.name} ', '*" ') if verb is short else (f'"{verb.name} ',)
         for option in verb.options:
-            for name in option.names if option.choices else ():
-                branches[f"{verb.name} {name}"] = " ".join(option.choices)
+            words = " ".join(option.choices)
+            code = (listed if option.is_list else line).replace("WORDS", words)
+            code += f"; {files}" if option.takes_file else ""
+            for start in starts if words else ():
+                for name in option.names:
+                    branches[f'{start}{name}"'] = code
         if verb.words:
-            branches[f"{verb.name} {verb.name}"] = " ".join(verb.words)
-    return [
-        f'    "{key}") {line.replace("WORDS", words)}; return ;;' for key, words in branches.items()
-    ]
+            words = " ".join(verb.words)
+            branches[f'"{verb.name} {verb.name}"'] = line.replace("WORDS", words)
+    last = sorted(branches, key=lambda key: key.startswith("*"))
+    return [f"    {key}) {branches[key]}; return ;;" for key in last]
 
 
 def _by_verb(verbs: Iterable[Verb], short: Verb, values: Mapping[str, str]) -> list[str]:
@@ -78,12 +113,15 @@ def _bash(verbs: Sequence[Verb], short: Verb) -> str:
     names = " ".join(verb.name for verb in verbs)
     options = {verb.name: f'"{_names(verb)}"' for verb in verbs}
     reply = 'COMPREPLY=($(compgen -W "WORDS" -- "$current"))'
+    listed = 'COMPREPLY=($(compgen -P "$earlier" -W "WORDS" -- "${current##*,}"))'
+    files = 'COMPREPLY+=($(compgen -f -- "$current"))'
     return "\n".join(
         [
             "# bash completion of hlofast: source it, or put it where bash-completion looks.",
             "_hlofast() {",
             '  local current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"',
-            '  local verb="${COMP_WORDS[1]}" options',
+            '  local verb="${COMP_WORDS[1]}" options earlier=',
+            '  if [[ "$current" == *,* ]]; then earlier="${current%,*},"; fi',
             "  COMPREPLY=()",
             '  if [[ "$COMP_CWORD" -eq 1 && "$current" != -* ]]; then',
             f'    COMPREPLY=($(compgen -W "{names}" -- "$current"))',
@@ -91,7 +129,7 @@ def _bash(verbs: Sequence[Verb], short: Verb) -> str:
             "    return",
             "  fi",
             '  case "$verb $before" in',
-            *_cases(verbs, reply),
+            *_cases(verbs, short, reply, listed, files),
             "  esac",
             '  case "$verb" in',
             *_by_verb(verbs, short, options),
@@ -124,7 +162,9 @@ def _zsh(verbs: Sequence[Verb], short: Verb) -> str:
             "    return",
             "  fi",
             '  case "${words[2]} ${words[CURRENT-1]}" in',
-            *_cases(verbs, "compadd -- WORDS"),
+            *_cases(
+                verbs, short, "compadd -- WORDS", "compset -P '*,'; compadd -- WORDS", "_files"
+            ),
             "  esac",
             '  case "${words[2]}" in',
             *_by_verb(verbs, short, options),
@@ -161,7 +201,8 @@ def _fish(verbs: Sequence[Verb], short: Verb) -> str:
             )
             value = " -r" if option.takes_value else ""
             if option.choices:
-                value = f" -x -a {_quoted(' '.join(option.choices))}"
+                kind = "-r" if option.takes_file else "-x"
+                value = f" {kind} -a {_quoted(' '.join(option.choices))}"
             lines += [
                 f"complete -c hlofast -n {when} {spelled}{value} -d {_quoted(option.doc)}"
                 for when in conditions

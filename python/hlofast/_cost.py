@@ -327,8 +327,8 @@ class Cost(Result):
     def flops_by_provenance(self) -> dict[str, int]:
         """FLOPs by provenance; the values add up to `flops`.
 
-        - exact, from_backend_config, modelled: FLOPs whose provenance per execution is this, with
-          a known call count.
+        - exact, from_backend_config, modelled: the source of the FLOPs of one execution; the call
+          count is known.
         - unknown: the counted part of instructions whose FLOPs are not fully known; a lower bound,
           often 0.
         - unknown_trip_count: FLOPs inside loops of unknown trip count, counted for one iteration,

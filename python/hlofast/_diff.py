@@ -6,7 +6,7 @@ from hlofast import _core
 from hlofast._context import device_for, mesh_for, rules_for, told_in
 from hlofast._core import Field
 from hlofast._cost import read_rules
-from hlofast._result import Fact, Note, Result, Section
+from hlofast._result import PROVENANCES, Fact, Note, Result, Section
 from hlofast.table import Table, of_rows, with_source
 
 TYPE_CHECKING = False  # The command line compares modules; importing typing would slow its start.
@@ -162,8 +162,9 @@ class Diff(Result):
         """Returns the totals of both modules for one run.
 
         Measures: instructions, computations, flops, transcendentals, bytes_accessed, live_peak
-        (bytes), collectives, payload and wire_bytes (of all calls). Counts are exact, the other
-        measures modelled. Instructions and computations are those written in the texts, as in
+        (bytes), collectives, payload and wire_bytes (of all calls). Counts and the payload are
+        exact; FLOPs and transcendentals are as exact as in `Module.cost`; the other measures are
+        modelled. Instructions and computations are those written in the texts, as in
         `Module.summary`; `notes` gives the implied ones where the modules differ.
         """
         known: dict[str, tuple[int | None, int | None]] = {
@@ -180,12 +181,17 @@ class Diff(Result):
         for name, column in (("payload", "total_payload"), ("wire_bytes", "total_wire_bytes")):
             known[name] = (_sum(sent[0], column), _sum(sent[1], column))
         bound = any(cost.misses_flops for cost in costs)
-        exact = ("instructions", "computations", "collectives")
+        counts = ("instructions", "computations", "collectives")
+        known_as = [{fact.name: fact.provenance for fact in cost.facts} for cost in costs]
         rows = []
         for name, (before, after) in known.items():
             change = after - before if before is not None and after is not None else None
-            provenance = "exact" if name in exact else "unknown" if change is None else "modelled"
-            is_bound = bound and name not in (*exact, "live_peak")
+            provenance = "unknown" if change is None else "modelled"
+            if name in counts or (name == "payload" and change is not None):
+                provenance = "exact"
+            elif name in ("flops", "transcendentals"):
+                provenance = max((own[name] for own in known_as), key=PROVENANCES.index)
+            is_bound = bound and name not in (*counts, "live_peak")
             share = change / before if before and change else None
             rows.append((name, before, after, change, share, is_bound, provenance))
         return of_rows(_TOTALS, rows)
@@ -287,7 +293,7 @@ class Diff(Result):
     def by(self, key: str, *, depth: int = 3) -> Table:
         """Returns FLOPs and bytes of both modules by `key`, a key of `Cost.by`.
 
-        The largest differences in bytes come first. A row that one module lacks counts as 0 there.
+        The largest differences in bytes come first. A key that a module lacks has figures of 0.
         """
         tables = [cost.by(key, depth=depth) for cost in self._both_costs()]
         before, after = (_rows_by(table, [key], _cost_columns(table)) for table in tables)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hlofast import _core
 from hlofast._core import Field
 from hlofast._graph_formats import plain
+from hlofast._names import unknown
 from hlofast._result import Fact, Result, Section
+from hlofast._show import unknown_instruction
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line draws graphs; importing typing would slow its start.
@@ -54,14 +56,14 @@ class Graph(Result):
     """
 
     __slots__ = (
-        "_edges", "_namespaces", "_nodes", "around", "computation", "depth", "inside", "module",
+        "_edges", "_namespaces", "_nodes", "around", "computation", "distance", "inside", "module",
     )  # fmt: skip
 
     VERB = "graph"
     FACTS = (
         Field("name", "computation", "The computation shown."),
         Field("name", "around", "The instruction whose neighbourhood is shown."),
-        Field("count", "depth", "Maximum number of edges from that instruction."),
+        Field("count", "distance", "Maximum number of edges from that instruction."),
         Field("word", "inside", "Callees shown inside their callers: fusions, all or none."),
         Field("count", "nodes", "Instructions shown."),
         Field("count", "edges", "Edges between them."),
@@ -74,7 +76,7 @@ class Graph(Result):
         inside: str,
         computation: Computation | None,
         around: Instruction | None,
-        depth: int | None,
+        distance: int | None,
     ) -> None:
         self.module = module
         """The module."""
@@ -84,7 +86,7 @@ class Graph(Result):
         """The computation shown; None for a neighbourhood."""
         self.around = around
         """The instruction whose neighbourhood is shown; None for a computation."""
-        self.depth = depth
+        self.distance = distance
         """Maximum number of edges from `around`; None for a computation."""
         self._nodes = nodes
         self._namespaces: dict[int, tuple[str, ...]] = {}
@@ -129,7 +131,7 @@ class Graph(Result):
         values = (
             None if self.computation is None else plain(self.computation.name),
             None if self.around is None else plain(self.around.name),
-            self.depth,
+            self.distance,
             self.inside,
             len(self._nodes),
             len(self._edges),
@@ -199,7 +201,7 @@ class Graph(Result):
         if len(self._nodes) > most and not force:
             raise ValueError(
                 f"{len(self._nodes):,} nodes are too many for {form} tools (limit {most:,}): show "
-                "the neighbourhood of one instruction (around=NAME), reduce depth, set "
+                "the neighbourhood of one instruction (around=NAME), reduce distance, set "
                 'inside="none", or override the limit (force=True)'
             )
 
@@ -356,12 +358,12 @@ def _contents(computation: Computation, inside: str) -> dict[int, int]:
     return dict.fromkeys(sorted(rows), 0)
 
 
-def _neighbourhood(start: Instruction, depth: int, inside: str) -> dict[int, int]:
-    """Rows at most `depth` edges away, with their distance."""
+def _neighbourhood(start: Instruction, farthest: int, inside: str) -> dict[int, int]:
+    """Rows at most `farthest` edges away, with their distance."""
     module = start.module
     distances = {start.row: 0}
     ring = [start.row]
-    for distance in range(1, depth + 1):
+    for distance in range(1, farthest + 1):
         further: list[int] = []
         for row in ring:
             for neighbour in _neighbours(module[row], inside):
@@ -395,23 +397,26 @@ def graph(
     module: Module,
     computation: str | Computation | None,
     around: Instruction | str | int | None,
-    depth: int,
+    distance: int,
     inside: str,
 ) -> Graph:
     """`Module.graph`."""
     if inside not in INSIDE:
         raise ValueError(f"inside must be one of {', '.join(INSIDE)}, not {inside!r}")
-    if depth < 0:
-        raise ValueError(f"depth must not be negative: {depth}")
+    if distance < 0:
+        raise ValueError(f"distance must not be negative: {distance}")
+    if isinstance(computation, str):
+        if computation not in module.computations:
+            raise unknown("computation", computation, (own.name for own in module.computations))
+        computation = module.computations[computation]
+    if isinstance(around, str) and around not in (module if computation is None else computation):
+        raise unknown_instruction(module, around)
     if around is not None and computation is not None:
         # The name is looked up in this computation.
-        place = module.computations[computation] if isinstance(computation, str) else computation
-        around = place[around] if isinstance(around, (str, int)) else around
+        around = computation[around] if isinstance(around, (str, int)) else around
     if around is not None:
         start = around if isinstance(around, _core.Instruction) else module[around]
-        return Graph(module, _neighbourhood(start, depth, inside), inside, None, start, depth)
+        return Graph(module, _neighbourhood(start, distance, inside), inside, None, start, distance)
     if computation is None:
         computation = module.entry
-    elif isinstance(computation, str):
-        computation = module.computations[computation]
     return Graph(module, _contents(computation, inside), inside, computation, None, None)

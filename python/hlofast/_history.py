@@ -10,7 +10,7 @@ from hlofast._memory import quiet
 from hlofast._module import Module, load
 from hlofast._programs import Program, programs, reason, whole
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._text import counted, names
+from hlofast._text import Whole, counted, names
 from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line shows histories; importing typing would slow its start.
@@ -118,10 +118,20 @@ class History(Result, Table):
         text = f"{counted(failed, 'dump')} could not be read"
         return (Note("unreadable", text, dumps=failed),)
 
-    def sections(self, *, everything: bool = False) -> tuple[Section, ...]:
-        """The passes that changed something, or all passes."""
+    def sections(self, *, everything: bool = False, files: bool = False) -> tuple[Section, ...]:
+        """The passes that changed something, or all passes; `files` shows the file of each."""
         rows = [row for row, same in enumerate(self.values("is_same")) if everything or not same]
-        return (Section("steps", "Passes", self.take(rows), _SHOWN, is_whole=True),)
+        table = self.take(rows)
+        if not files:
+            return (Section("steps", "Passes", table, _SHOWN, is_whole=True, named="pass"),)
+        # File names have to stay whole, so that they can be given to other verbs.
+        lines = [
+            (f"{step if step is not None else '-'} {name or stage}", [("file", Whole(path))])
+            for step, name, stage, path in zip(
+                *(table.values(own) for own in ("step", "pass", "stage", "file")), strict=True
+            )
+        ]
+        return (Section("steps", "Passes", table, paragraphs=lines, is_whole=True),)
 
     def every_section(self) -> tuple[Section, ...]:
         """All passes."""

@@ -12,7 +12,8 @@ from hlofast.table import of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import BinaryIO
 
     from hlofast._module import Module
     from hlofast._programs import Program
@@ -29,15 +30,21 @@ _CONFIG = (
 )
 _PROGRAMS = (
     Field("name", "program", "Name of the module."),
-    Field("word", "host", "The host that compiled it, if folders tell.", nullable=True),
+    Field(
+        "word", "host", "The host that compiled the program, from the folder name.", nullable=True
+    ),
     Field("word", "stage", "Compilation stage of the dump.", nullable=True),
     Field("count", "instructions", "Number of instructions, if counted.", nullable=True),
-    Field("bytes", "bytes", "File size.", nullable=True),
+    Field("bytes", "bytes", "Size of the file, decompressed.", nullable=True),
     Field("text", "command", "The command that prints its verdict."),
 )
 HOW_TO_DUMP = "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_text'"
 SAMPLE = 1 << 20
 """Bytes read from the start of a file to identify it."""
+SHOWN = 10
+"""Configs of a folder for which commands are listed."""
+MOST_FILES = 200
+"""Most files of a folder without programs that are looked at."""
 _LINE = 240
 """Characters of an error message that are quoted."""
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory in memory space", "Out of memory")
@@ -121,7 +128,7 @@ def folder(path: str, programs: Sequence[Program], options: Sequence[str] = ()) 
 
 
 def by_size(programs: Sequence[Program]) -> list[Program]:
-    """Returns programs by the size of their main file, largest first.
+    """Returns programs by the decompressed size of their main file, largest first.
 
     Remote files keep their order: each size would take a request.
     """
@@ -129,10 +136,61 @@ def by_size(programs: Sequence[Program]) -> list[Program]:
 
 
 def _size(path: str) -> int | None:
+    """Returns the decompressed size of a file, from its header or trailer; None if unreadable.
+
+    A compressed file that does not state this size counts with its own.
+    """
     try:
-        return os.stat(path).st_size  # noqa: PTH116 - pathlib is not loaded.
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded.
+            start = file.read(18)
+            own = file.seek(0, os.SEEK_END)
+            stated = None
+            if start.startswith(b"\x1f\x8b"):
+                file.seek(-4, os.SEEK_END)
+                stated = int.from_bytes(file.read(4), "little")
+            elif start.startswith(b"\x28\xb5\x2f\xfd"):
+                stated = _zstd_size(start)
+            elif start.startswith(b"\xfd7zXZ\x00"):
+                stated = _xz_size(file, own)
     except OSError:
         return None
+    return stated or own
+
+
+def _zstd_size(start: bytes) -> int | None:
+    """Returns the content size in the header of a Zstandard frame."""
+    flags = start[4]
+    is_single, width = flags & 0x20, (0, 2, 4, 8)[flags >> 6]
+    if not width and is_single:
+        width = 1
+    at = 5 + (0 if is_single else 1) + (0, 1, 2, 4)[flags & 3]
+    value = int.from_bytes(start[at : at + width], "little") + (256 if width == 2 else 0)
+    return value if width and len(start) >= at + width else None
+
+
+def _xz_size(file: BinaryIO, end: int) -> int | None:
+    """Returns the sum of the block sizes in the index of an xz stream."""
+    file.seek(max(end - 12, 0))
+    footer = file.read(12)
+    length = 4 * (int.from_bytes(footer[4:8], "little") + 1)
+    if footer[10:] != b"YZ" or length > min(end - 12, SAMPLE):
+        return None
+    file.seek(end - 12 - length)
+    numbers = _numbers(file.read(length)[1:])
+    count = next(numbers, 0)
+    sizes = [number for _, number in zip(range(2 * count), numbers, strict=False)]
+    return sum(sizes[1::2]) if len(sizes) == 2 * count else None
+
+
+def _numbers(index: bytes) -> Iterator[int]:
+    """The numbers of variable length in an index."""
+    value, shift = 0, 0
+    for byte in index:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield value
+            value, shift = 0, 0
 
 
 def several(path: str, modules: Sequence[Module], options: Sequence[str] = ()) -> Contents:
@@ -167,6 +225,45 @@ def trainer(path: str, config: Config) -> Contents:
             ),
         ],
     )
+
+
+def trainers(path: str, files: Sequence[str]) -> Contents:
+    """Returns the contents of a folder of trainer configs."""
+    shown = files[:SHOWN]
+    note = Note("more", f"{len(files) - len(shown):,} more configs", configs=len(files))
+    return Contents(
+        path,
+        "folder of trainer configs",
+        commands=[
+            (f"mesh rules of {_name(file)}", shell("hlofast", "config", file)) for file in shown
+        ],
+        notes=[note] if len(files) > len(shown) else (),
+    )
+
+
+def _name(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2]
+
+
+def without_programs(path: str) -> tuple[list[str], str | None]:
+    """Returns the trainer configs in a folder, and what another file is that hlofast recognises."""
+    from hlofast import config
+
+    configs: list[str] = []
+    known: str | None = None
+    with os.scandir(path) as entries:
+        names = sorted(entry.path for entry in entries if entry.is_file())[:MOST_FILES]
+    for file in names:
+        try:
+            with open(file, "rb") as content:  # noqa: PTH123 - pathlib is not loaded.
+                start = content.read(SAMPLE)
+        except OSError:
+            continue
+        if config.is_config(start):
+            configs.append(file)
+        elif known is None and (what := foreign(file, beginning(start))) is not None:
+            known = f"{_name(file)} is {what}"
+    return configs, known
 
 
 def foreign(path: str, start: bytes) -> str | None:

@@ -26,8 +26,14 @@ _LONG = ("scope", "path", "text", "shape", "axes", "name", "instruction")
 _FIGURES = ("seconds", "bytes", "flops")
 
 
-def roles(fields: Sequence[Field], figure: str | None = None) -> list[str]:
-    """Returns the role of each column; the main figure is `figure`, else the first quantity."""
+def roles(
+    fields: Sequence[Field], figure: str | None = None, named: str | None = None
+) -> list[str]:
+    """Returns the role of each column.
+
+    The main figure is `figure`, else the first quantity. The name is `named`, else the first
+    column.
+    """
     chosen = [TEXT if field.kind in _LONG else OTHER for field in fields]
     if not fields:
         return chosen
@@ -43,7 +49,12 @@ def roles(fields: Sequence[Field], figure: str | None = None) -> list[str]:
         chosen[names.index(source)] = SOURCE
     if source == "source_file" and "source_line" in names:
         chosen[names.index("source_line")] = FIGURE
-    chosen[0] = SOURCE if chosen[0] == SOURCE else NAME
+    if named in names:
+        chosen[names.index(named)] = NAME
+        if fields[0].kind == "index":  # Numbers of rows are short and part of the name.
+            chosen[0] = FIGURE
+    elif chosen[0] != SOURCE:
+        chosen[0] = NAME
     return chosen
 
 

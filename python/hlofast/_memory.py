@@ -70,8 +70,8 @@ def space_number(space: int | str | None) -> int | None:
     digits = space[2:-1] if space.startswith("S(") and space.endswith(")") else space
     if digits.isdecimal() and len(digits) < 18:
         return int(digits)
-    known = ", ".join(SPACES)
-    raise ValueError(f"memory space must be a number, all or one of {known}, not {space!r}")
+    known, hint = ", ".join(SPACES), meant(space, [*SPACES, "all"])
+    raise ValueError(f"memory space must be a number, all or one of {known}, not {space!r}{hint}")
 
 
 def table_bytes(device: str | Device | None) -> int | None:

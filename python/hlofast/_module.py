@@ -276,19 +276,19 @@ class Module(_core.Module):
         computation: str | Computation | None = None,
         *,
         around: Instruction | str | int | None = None,
-        depth: int = 2,
+        distance: int = 2,
         inside: str = "fusions",
     ) -> Graph:
         """Returns a graph of instructions for layout tools.
 
         It has the instructions of `computation` (a name; by default the entry), or those at most
-        `depth` operands or users away from `around` (an instruction, its row or its name). `inside`
-        selects the called computations that are shown inside their callers: those of `fusions`,
-        `all` or `none`. Raises `KeyError` for unknown names.
+        `distance` operands or users away from `around` (an instruction, its row or its name).
+        `inside` selects the called computations that are shown inside their callers: those of
+        `fusions`, `all` or `none`. Raises `KeyError` for unknown names.
         """
         from hlofast._graph import graph
 
-        return graph(self, computation, around, depth, inside)
+        return graph(self, computation, around, distance, inside)
 
     def memory(
         self,

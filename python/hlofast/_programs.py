@@ -227,7 +227,7 @@ def differing_hosts(programs: Table) -> Table:
 def _hosts(
     compiled: Iterable[tuple[_Name, str, str]],
 ) -> tuple[dict[_Name, set[str]], dict[tuple[_Name, str], set[str]]]:
-    """The hosts that compiled each name, and each name and fingerprint."""
+    """The hosts of each name, and the hosts of each pair of name and fingerprint."""
     of_name: dict[_Name, set[str]] = {}
     hosts: dict[tuple[_Name, str], set[str]] = {}
     for name, fingerprint, host in compiled:

@@ -12,7 +12,7 @@ from hlofast._result import Fact, Note, Result, Section
 from hlofast._units import read_bytes
 from hlofast.table import Table, column_of, of_rows, with_share, with_source
 
-TYPE_CHECKING = False  # The command line says it; importing typing would slow its start.
+TYPE_CHECKING = False  # The command line uses this file; importing typing would slow its start.
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
@@ -529,8 +529,8 @@ class Remat(Result):
 
 
 _GATHERS = (
-    "instruction fate moved tensor shape axes payload_out wire_bytes multiplicity source".split()
-)
+    "instruction fate tensor_kind tensor shape axes payload_out wire_bytes multiplicity source"
+).split()
 _KEPT = (
     "instruction index kind widened_from shape bytes share span is_stacked trip_count is_in_flight "
     "last_use source from"

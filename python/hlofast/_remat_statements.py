@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _text
+from hlofast._collectives_notes import NO_AXES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class _Tables:
         self.has_backward = self.phases["backward"] > 0
 
     def gathers_of(self, moved: str, *fates: str) -> list[Row]:
-        return [row for row in self.gathers if row["moved"] == moved and row["fate"] in fates]
+        return [row for row in self.gathers if row["tensor_kind"] == moved and row["fate"] in fates]
 
     def state(
         self, code: str, text: str, rows: Iterable[int], advice: str | None = None, **figures: int
@@ -269,7 +270,7 @@ def _recomputed_gathers(program: _Tables) -> list[Statement]:
 
 
 def _weight_gathers(program: _Tables) -> list[Statement]:
-    weights = [row for row in program.gathers if row["moved"] == "weight"]
+    weights = [row for row in program.gathers if row["tensor_kind"] == "weight"]
     if not weights:
         return []
     count, total = len(weights), len(program.gathers)
@@ -440,7 +441,7 @@ def _gathers(rows: Sequence[Row]) -> str:
 
 
 def _over(row: Row) -> str:
-    if row["axes"] and row["axes"] != "no axis subset":
+    if row["axes"] and row["axes"] != NO_AXES:
         return f" along {row['axes']}"
     return f" over {row['group_size']:,} devices" if row["group_size"] else ""
 

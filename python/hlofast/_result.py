@@ -87,7 +87,7 @@ class Note:
 class Section:
     """A table of a result, and how text output shows it."""
 
-    __slots__ = ("columns", "figure", "is_whole", "name", "paragraphs", "table", "title")
+    __slots__ = ("columns", "figure", "is_whole", "name", "named", "paragraphs", "table", "title")
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Section:
         paragraphs: Sequence[tuple[str, Sequence[tuple[str, str]]]] | None = None,
         is_whole: bool = False,
         figure: str | None = None,
+        named: str | None = None,
     ) -> None:
         self.name = name
         """The name of the table in JSON and `Result.tables`."""
@@ -114,8 +115,10 @@ class Section:
         self.is_whole = is_whole
         """Whether text output shows all rows whatever `--top` says, as for the parts of a sum."""
         self.figure = figure
-        """The column that narrow terminals keep beside the first one and the source; by default the
+        """The column that narrow terminals keep beside the name and the source; by default the
         first time, size or number of FLOPs."""
+        self.named = named
+        """The column that names a row; by default the first."""
 
 
 class Result:

@@ -35,6 +35,8 @@ _TEXT = (
 )
 _ELSEWHERE = {"metadata", "calls", "to_apply", "body", "condition"}
 """Attributes that facts and other tables already show."""
+_CALLS = {"while", "conditional", "call", "async-start"}
+"""Opcodes whose callees count separately."""
 
 
 class Shown(Result):
@@ -64,6 +66,19 @@ class Shown(Result):
             "called_computations",
             "The computations that the instruction calls.",
             label="calls",
+        ),
+        Field("count", "multiplicity", "Calls of the instruction per step.", label="calls"),
+        Field(
+            "flops",
+            "flops",
+            "FLOPs of one call; those of a fusion are the FLOPs inside it.",
+            label="FLOP per call",
+        ),
+        Field(
+            "seconds",
+            "seconds",
+            "Modelled time of one call on the device, without overlap.",
+            label="time per call",
         ),
         Field("scope", "op_name", "The framework's name for the operation."),
         Field("path", "source_file", "The source file."),
@@ -98,12 +113,13 @@ class Shown(Result):
 
         shown = self._what
         if isinstance(shown, Instruction):
-            values = _of_instruction(shown)
+            values = _of_instruction(shown) | _figures(self.module, shown)
         else:
             values = _of_computation(self.module, shown)
         values["module"] = self.module.name
+        known_as = values.get("provenance")
         return tuple(
-            Fact(field, values[field.name])
+            Fact(field, values[field.name], (known_as or {}).get(field.name, "exact"))
             for field in self.FACTS
             if values.get(field.name) is not None or (field.name == "bytes" and "bytes" in values)
         )
@@ -171,6 +187,33 @@ def _of_instruction(instruction: Instruction) -> dict[str, Any]:
         "source_line": source.line if source else None,
         "text_line": instruction.text_line,
     }
+
+
+def _figures(module: Module, instruction: Instruction) -> dict[str, Any]:
+    """Calls, FLOPs and seconds of an instruction, and their provenance where it is not exact."""
+    cost = module.cost()._data
+    calls = cost.column("multiplicity")[instruction.row]
+    values: dict[str, Any] = {"multiplicity": None if calls < 0 else calls, "provenance": {}}
+    rows = _inside(instruction)
+    if rows:
+        flops, sources = cost.column("flops"), cost.column("provenance")
+        values["flops"] = sum(flops[row] for row in rows)
+        # From exact to unknown; an unknown part makes the sum a lower bound.
+        worst = max(sources[row] for row in rows)
+        values["provenance"]["flops"] = ("exact", "configuration", "modelled", "bound")[worst]
+    if module.context.device is not None:
+        seconds = module.time()._data.column("seconds")[instruction.row]
+        values["seconds"] = seconds if seconds == seconds else None
+        values["provenance"]["seconds"] = "modelled"
+    return values
+
+
+def _inside(instruction: Instruction) -> list[int]:
+    """Rows whose FLOPs are the instruction's own; none for loops, branches and calls."""
+    if instruction.opcode == "fusion":
+        called = (row for own in instruction.called_computations for row in own.instructions)
+        return [inner for row in called for inner in _inside(row)]
+    return [] if instruction.opcode in _CALLS else [instruction.row]
 
 
 def _of_computation(module: Module, computation: Computation) -> dict[str, Any]:

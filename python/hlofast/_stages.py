@@ -260,14 +260,15 @@ class Stages(Result):
         inputs = nothing if boundary is None else boundary.inputs
         values = nothing if cut is None else cut.values
         stash = with_share(with_source(self.stash.sort_by("bytes", descending=True)), "bytes")
-        kept = "forward_index kind weight_name widened_from shape bytes share name source"
+        kept = "forward_index name kind shape bytes share source weight_name widened_from"
         cross = ("operation", "meshes", "shape", "bytes", "section", "place")
         return (
             Section("sections", "Sections", self.parts),
             Section("received", "Received per micro-batch", with_source(received), _SENT),
             Section("inputs", "Other inputs", with_source(inputs), _SENT),
             Section("cut", "Sent with the cheapest cut", with_source(values), _SENT),
-            Section("stash", "Kept from forward to backward, per micro-batch", stash, kept.split()),
+            Section("stash", "Kept from forward to backward, per micro-batch", stash, kept.split(),
+                    named="name"),
             Section("markers", "Markers", markers,
                     ("marker", "place", "calls", "arrays", "bytes", "sizes", "agrees")),
             Section("cross_mesh", "Reductions over meshes", self.cross_mesh, cross),
@@ -324,7 +325,8 @@ class Stages(Result):
 
         None without a forward section. The search tries, for each instruction that depends on the
         received values, a cut after the instruction and its dependencies, and a cut between any two
-        instructions in text order. Moved values that backward code reads are assumed to move too.
+        instructions in text order. Values that only backward code reads do not count as sent: that
+        code is assumed to move with them.
         """
         record = self._data.boundary()
         return None if record is None else Boundary(self.module, record)

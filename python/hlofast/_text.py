@@ -108,6 +108,16 @@ def share(part: float, whole: float) -> Figure:
     return Figure(f"{percent:.1f} %")
 
 
+def signed_share(value: float) -> Figure:
+    """Returns a change in per cent with its sign; small changes are not rounded to 0."""
+    percent = 100 * value
+    if not isfinite(percent):
+        return Figure("-")
+    if 0 < abs(percent) < 0.05:
+        return Figure("<+0.1 %" if percent > 0 else ">-0.1 %")
+    return Figure(f"{percent:+.1f} %")
+
+
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Returns a count with its noun: `1 alias`, `2 aliases`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
@@ -212,7 +222,7 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
     if field.kind == "seconds":
         return Figure(seconds(value))
     if field.kind == "ratio":
-        return Figure(f"{100 * value:+.1f} %") if field.signed else share(value, 1)
+        return signed_share(value) if field.signed else share(value, 1)
     if field.kind in ("scope", "path", "name", "shape"):
         return label(value)
     if field.kind == "text":  # Long enough for sentences; cuts long attribute values.
@@ -228,7 +238,7 @@ def cell(field: Field, value: Any, module: Module | None = None) -> str:
 
 
 def says_something(table: Table, name: str) -> bool:
-    """Whether a text table shows a column: not if all of it is unknown or an unset flag."""
+    """Whether a column has a known value or a set flag; other columns are not shown."""
     field = table.field(name)
     if not field.nullable and field.kind != "flag" and name != "unknown":
         return True
@@ -364,7 +374,9 @@ class Printer:
         ]
         rows = list(zip(*columns, strict=True))
         headings = [heading_of(field) for field in fields]
-        self.table(section.title, headings, rows, len(table), roles(fields, section.figure))
+        self.table(
+            section.title, headings, rows, len(table), roles(fields, section.figure, section.named)
+        )
 
     def table(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core, devices
+from hlofast._collectives_notes import NO_AXES
 from hlofast._core import Field
 from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
@@ -36,7 +37,11 @@ _SECONDS = tuple(
     )
 )
 _MULTIPLICITY = Field(
-    "count", "multiplicity", "Calls per step, outside fusions.", label="calls", nullable=True
+    "count",
+    "multiplicity",
+    "Calls per step of the instruction; a fusion counts as one instruction.",
+    label="calls",
+    nullable=True,
 )
 _TOTAL_SECONDS = Field(
     "seconds",
@@ -59,8 +64,6 @@ _KEYS = {
     "scope": Field("scope", "scope", "Framework scope (name stack).", nullable=True),
     "source": Field("path", "source", "Source file and line.", nullable=True),
 }
-NO_AXES = "no axis subset"
-"""The `axes` of collectives whose groups match no mesh axes."""
 MODELS = ("topology", "speed-of-light", "alpa")
 """Models of collective time."""
 MEASURED = "measurements"
@@ -105,6 +108,8 @@ class Time(Result):
         Field("seconds", "step_seconds", "Time of one run of the module, as scheduled.",
               label="step"),
         Field("text", "bound", "The largest part of the step.", label="bound by"),
+        Field("seconds", "measured_step", "The measured step time.", label="measured step"),
+        Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
         Field("ratio", "mfu", "Model FLOPs utilization of this step.", label="MFU"),
         Field("ratio", "hfu", "Hardware FLOPs utilization: MFU with recomputation.", label="HFU"),
         Field("ratio", "matmul_mfu", "MFU of matmuls alone.", label="matmul MFU"),
@@ -159,6 +164,12 @@ class Time(Result):
             ("bound", self.bound, "modelled"),
         ]
         used = self._used()
+        measured = self.module.cost().step_seconds
+        if measured is not None:
+            values.append(("measured_step", measured, "configuration"))
+        if measured is not None and used is not None:
+            again = self.module.cost().mfu(measured, used.peak_flops)
+            values.append(("measured_mfu", again.mfu, "modelled"))
         if used is not None:
             is_bound = used.is_lower_bound and not self.is_lower_bound
             how = "bound" if is_bound else "modelled"

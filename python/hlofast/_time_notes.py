@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hlofast import _text
 from hlofast._collectives import MESH_SOURCES
+from hlofast._collectives_notes import NO_AXES
 from hlofast._context import GIVEN
 from hlofast._result import Note
-from hlofast._time import NO_AXES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

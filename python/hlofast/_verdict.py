@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hlofast import _text as output
 from hlofast._collectives import MESH_SOURCES
+from hlofast._collectives_notes import contradiction
 from hlofast._context import device_for, hbm_for, told_in
 from hlofast._core import Field
 from hlofast._memory import quiet
@@ -304,11 +305,15 @@ class Verdict(Result):
             reasons.setdefault(UNKNOWN_MESH, []).append("mesh axes")
         if self.hbm is None and self.time is not None:
             reasons.setdefault("the device does not list it: give --hbm 16GiB", []).append("HBM")
+        if self.cost.step_seconds is not None and self.cost.peak_flops is None:
+            reasons.setdefault(UNKNOWN_DEVICE, []).append("measured MFU")
         measured = next((fact.value for fact in self.facts if fact.name == "measured_mfu"), None)
         wrong: tuple[Note, ...] = ()
         if measured is not None and measured > 1:
             text = "the measured MFU is above 100 %: the step time or the device is wrong"
             wrong = (Note("above-peak", text),)
+        if (against := contradiction(self.collectives)) is not None:
+            wrong = (*wrong, against)
         return wrong + tuple(
             Note("unknown", f"unknown: {', '.join(labels)}; {reason}")
             for reason, labels in reasons.items()

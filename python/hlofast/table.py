@@ -148,8 +148,8 @@ class Table:
 
         The columns are `name`, `rows` (the number of rows with the value), and the sums of the
         columns `totals`, by default of those that add up (`field.adds_up`). A sum covers the known
-        values and is unknown if there are none; if a total may be unknown, the column `unknown`
-        counts the rows that lack one. Integer sums are exact and saturate at 64 bits. Raises
+        values and is unknown if every value is. If values may be unknown, the column `unknown`
+        counts the rows with such a value. Integer sums are exact and saturate at 64 bits. Raises
         `KeyError` for an unknown column, and `TypeError` for a total of a column that cannot be
         added, such as texts or line numbers.
         """

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot")
 """Endings of operation names of matmuls and convolutions."""
+ALONE = "single devices"
+"""The axes of a collective whose groups have one device each."""
 SMALL = 1 << 16
 """Collectives up to this payload give no finding: counters, norms, sums of losses."""
 
@@ -37,7 +39,9 @@ def device_count(program: Program) -> Iterator[Comparison]:
         severity = ERROR
         message = f"the mesh has {mesh.device_count:,} devices, but the program has {compiled:,}"
         if mesh.device_count % compiled == 0 and slices == 1:
-            message += f"; is it compiled for one slice of {mesh.device_count // compiled:,}?"
+            count = mesh.device_count // compiled
+            message += f"; is it compiled for one slice of {count:,}? Then declare slices = {count}"
+        message += "; nothing else is compared"
     declared = ",".join(f"{name}={size}" for name, size in mesh.shape.items())
     text = f"{compiled:,} of each of {slices:,} slices" if slices > 1 else f"{compiled:,}"
     yield Comparison("device-count", severity, "mesh", declared, text, message)
@@ -64,7 +68,7 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
                 "modelled",
             )
             continue
-        key = (row["kind"], row["axes"] or "no other device")
+        key = (row["kind"], row["axes"] or ALONE)
         total = sums.setdefault(
             key, {"rows": set(), "bytes": 0, "first": row["instruction"], "is_in_layers": False}
         )
@@ -74,20 +78,20 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
     for (kind, axes), total in sums.items():
         count = counted(len(total["rows"]), "collective")
         is_part = ":(" in axes
-        part = ", along a part of an axis"
-        severity = AGREES
+        part, severity = "", AGREES
         if is_part:
             # Inside layers, the compiler follows the program; elsewhere it may reshard freely.
             is_grave = total["is_in_layers"] or program.declaration.layers is None
             severity = WARNING if is_grave else NOTE
-            part += ": is the mesh the one that was compiled for?" if is_grave else ""
+            part = f": {total['bytes']:,} B of payload along a part of an axis"
+            part += "; is the mesh the one that was compiled for?" if is_grave else ""
         yield Comparison(
             "collective-axes",
             severity,
-            f"{kind} over {axes}",
+            f"{kind} within {axes}" if axes == ALONE else f"{kind} along {axes}",
             "whole axes" if is_part else axes,
             axes,
-            f"{count}, {total['bytes']:,} B of payload in a step{part if is_part else ''}",
+            f"{count}{part}",
             total["bytes"],
             total["first"],
         )
@@ -120,13 +124,13 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         is_taken_apart = row["kind"] == "collective-permute" and (row["op_name"] or "").endswith(
             PRODUCTS
         )
-        if row["moved"] in ("weight", "gradient") or is_taken_apart:
+        if row["tensor_kind"] in ("weight", "gradient") or is_taken_apart:
             asked = of_weights | batch
         if axes <= asked:
             continue
         where = "in every layer" if is_in_layers(program, row) else "outside the layers"
         scope = row["op_name"] or row["tensor"] or row["name"]
-        key = (row["kind"], row["axes"], row["moved"], row["phase"], where, scope)
+        key = (row["kind"], row["axes"], row["tensor_kind"], row["phase"], where, scope)
         total = sums.setdefault(key, {"bytes": 0, "row": row, "rows": set()})
         total["bytes"] += row["total_wire_bytes"] or 0
         total["rows"].add(row["instruction"])
@@ -134,7 +138,7 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         yield Comparison(
             "unexplained-collective",
             WARNING if where == "in every layer" else NOTE,
-            f"{kind} over {axes_text}",
+            f"{kind} along {axes_text}",
             "no such collective",
             f"{total['bytes']:,} wire B of {moved} in {phase}",
             f"{scope}: no declared sharding needs {counted(len(total['rows']), 'collective')} "

@@ -85,7 +85,7 @@ def _predictions(effective: EffectiveConfig, source: str) -> dict[str, Predictio
     add("offloaded_bytes", memory.offloaded_bytes)
     if not traffic.gaps:
         of_layers = [each for each in traffic.transfers if each.layers > 1]
-        weights = [each for each in of_layers if each.moved == "weights"]
+        weights = [each for each in of_layers if each.tensor_kind == "weights"]
         add("gathered_bytes", sum(each.payload * each.count for each in weights))
     if None not in (flops.matmul, flops.recomputed_matmul) and effective.devices:
         total = (flops.matmul or 0) + (flops.recomputed_matmul or 0)

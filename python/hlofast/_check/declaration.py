@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from hlofast._core import Mesh
+from hlofast._names import meant
 from hlofast._toml import read_count, read_file, read_size, read_tables
 
 TYPE_CHECKING = False
@@ -199,7 +200,7 @@ class _Reader:
             raise ValueError("mesh.batch_axes has to be a list of axis names")
         for name in batch_axes:
             if name not in axes:
-                raise ValueError(f"mesh.batch_axes: no axis {name!r}")
+                raise ValueError(f"mesh.batch_axes: no axis {name!r}{meant(name, axes)}")
         return mesh, tuple(batch_axes)
 
     def parameters(self, axes: set[str]) -> Iterable[DeclaredParameter]:
@@ -313,5 +314,6 @@ def _dimension(entry: object, axes: set[str], place: str) -> tuple[str, ...]:
     split = tuple(name for name in names if name)
     unknown = [name for name in split if name not in axes]
     if unknown:
-        raise ValueError(f"{place}.spec: the mesh has no axis {unknown[0]!r}")
+        hint = meant(unknown[0], sorted(axes))
+        raise ValueError(f"{place}.spec: the mesh has no axis {unknown[0]!r}{hint}")
     return split

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hlofast._check.comparison import AGREES, ERROR, WARNING, Comparison
 from hlofast._check.program import Program
 from hlofast._measurements import KINDS
+from hlofast._names import meant
 from hlofast._text import counted
 from hlofast._toml import read_count, read_file, read_size, read_tables
 
@@ -159,8 +160,9 @@ def _forbidden(table: object) -> tuple[str, ...]:
             return CODES
         unknown = [code for code in value if code not in CODES]
         if unknown:
+            hint = meant(unknown[0], CODES) or ";"
             raise ValueError(
-                f"lint.forbid: unknown code {unknown[0]!r}; known codes: {', '.join(CODES)}"
+                f"lint.forbid: unknown code {unknown[0]!r}{hint} known codes: {', '.join(CODES)}"
             )
         forbidden = tuple(value)
     return forbidden
@@ -187,8 +189,9 @@ def _of_collectives(table: object) -> Iterator[Limit]:
 def _check_kind(kind: str) -> None:
     known = (*KINDS, "cross-mesh-all-reduce")
     if kind != ANY and kind not in known:
+        hint = meant(kind, known) or ";"
         raise ValueError(
-            f"unknown kind of collective {kind!r}; known kinds: {', '.join(known)}, {ANY}"
+            f"unknown kind of collective {kind!r}{hint} known kinds: {', '.join(known)}, {ANY}"
         )
 
 
@@ -204,7 +207,7 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
                 limit.subject,
                 f"an axis {unknown[0]!r}",
                 "no such axis",
-                f"the axes of the mesh are: {known}",
+                f"the axes of the mesh are: {known}{meant(unknown[0], program.axis_sizes)}",
             )
             continue
         compiled, row, doubts = _figure(program, limit.path)

@@ -81,7 +81,7 @@ def gathered_bytes(program: Program) -> Iterator[Comparison]:
     has_loops = bool(layer_loops(program))
     compiled = 0
     for row in program.collectives:
-        is_weight = row["kind"] == "all-gather" and row["moved"] == "weight"
+        is_weight = row["kind"] == "all-gather" and row["tensor_kind"] == "weight"
         if is_weight and (not has_loops or is_in_layers(program, row)):
             compiled += row["total_payload"] or 0
     times = (program.declaration.layers or 1) * (program.declaration.accumulation_steps or 1)

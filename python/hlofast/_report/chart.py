@@ -52,7 +52,7 @@ class Axis:
         """Divisor of the drawn numbers: one unit of `label`."""
         self.factors = [plain(text) for text in factors]
         self.limits = limits
-        """Initial start and end; None for the range of the data."""
+        """Initial start and end; None means the smallest and largest value of the data."""
 
     def packed(self) -> dict[str, Any]:
         """Returns the axis as a page reads it."""

@@ -122,7 +122,7 @@ def _collectives(analyses: Analyses) -> Section:
     facts, notes = facts_of(sent), notes_of(sent)
     columns = (
         "instruction kind axes group_size payload_in payload_out multiplicity "
-        "total_wire_bytes moved tensor phase flops_between source_file source_line"
+        "total_wire_bytes tensor_kind tensor phase flops_between source_file source_line"
     )
     sheets = [_sheet("collectives", "All collectives", sent, columns, sort="total_wire_bytes")]
     if analyses.time is not None:
@@ -182,7 +182,7 @@ def _remat(analyses: Analyses) -> Section:
             "gathers",
             "All-gathers",
             remat.gathers,
-            "instruction fate moved tensor axes payload_out wire_bytes multiplicity",
+            "instruction fate tensor_kind tensor axes payload_out wire_bytes multiplicity",
             sort="payload_out",
         ),
     ]
@@ -259,7 +259,7 @@ def _check(check: Check) -> Section:
         is_shown = row["instruction"] is not None
         proof = [(row["instruction"], row["name"])] if is_shown else []
         # The name is a link on a page.
-        told = [line for line in lines if not is_shown or line != ("shown by", row["name"])]
+        told = [line for line in lines if not is_shown or line != ("evidence", row["name"])]
         statements.append(Statement(head, lines=told, proof=proof))
     columns = "severity code subject declared compiled bytes instruction provenance message"
     sheet = _sheet("check", "All comparisons", check.comparisons, columns)

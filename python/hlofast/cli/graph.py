@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from hlofast import _text
+from hlofast._names import meant
 from hlofast.cli import UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  hlofast graph --around fusion.12 --depth 3 step.txt | dot -Tsvg -o fusion.svg
+  hlofast graph --around fusion.12 --distance 3 step.txt | dot -Tsvg -o fusion.svg
   hlofast graph --computation region_1.2 step.txt -o region.dot
   hlofast graph --inside all step.txt -o step.json        for Model Explorer
   hlofast graph --around all-reduce.5 --json step.txt | jq '.results[].tables.edges'
@@ -40,11 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--around", metavar="NAME", help="show what surrounds this instruction")
     parser.add_argument(
-        "--depth",
+        "--distance",
         type=_text.natural,
         default=2,
         metavar="N",
-        help="steps along operands and users, with --around (default 2)",
+        help="edges to follow from the instruction of --around (default 2)",
     )
     parser.add_argument(
         "--inside",
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         # The library advises in terms of Python arguments; translate them to options.
         what = str(error).partition(": ")[0]
-        first = "--around NAME" if arguments.around is None else "a smaller --depth"
+        first = "--around NAME" if arguments.around is None else "a smaller --distance"
         inside = "" if arguments.inside == "none" else " --inside none,"
         inputs.complain(f"{what}: give {first},{inside} or --force")
         return USAGE
@@ -114,14 +115,15 @@ def _graph(module: Module, path: str, arguments: argparse.Namespace) -> Graph | 
     """Returns the requested graph; prints an error and returns None for an unknown name."""
     computation = arguments.computation and arguments.computation.removeprefix("%")
     if computation and computation not in module.computations:
-        inputs.complain(f"{path}: no computation {computation!r}")
+        names = [own.name for own in module.computations]
+        inputs.complain(f"{path}: no computation {computation!r}{meant(computation, names)}")
         return None
     if arguments.around is None:
         return module.graph(computation, inside=arguments.inside)
     name = arguments.around.removeprefix("%")
     matches = _matches(module, computation, name)
     if not matches:
-        inputs.complain(f"{path}: no instruction {name!r}")
+        inputs.complain(f"{path}: {_unknown(module, computation, name)}")
         return None
     if len(matches) > 1:
         places = _text.names([instruction.computation.name for instruction in matches])
@@ -130,7 +132,18 @@ def _graph(module: Module, path: str, arguments: argparse.Namespace) -> Graph | 
             f"--computation: {places}"
         )
         return None
-    return module.graph(around=matches[0], depth=arguments.depth, inside=arguments.inside)
+    return module.graph(around=matches[0], distance=arguments.distance, inside=arguments.inside)
+
+
+def _unknown(module: Module, computation: str | None, name: str) -> str:
+    """Returns the error for an unknown instruction: where else it is, or the nearest names."""
+    if computation is None:
+        return f"no instruction {name!r}{meant(name, (one.name for one in module))}"
+    elsewhere = [one.computation.name for one in _matches(module, None, name)]
+    if elsewhere:
+        return f"{name!r} is in {_text.names(elsewhere)}, not in {computation!r}"
+    known = (one.name for one in module.computations[computation].instructions)
+    return f"no instruction {name!r} in {computation!r}{meant(name, known)}"
 
 
 def _matches(module: Module, computation: str | None, name: str) -> list[Instruction]:

@@ -13,15 +13,16 @@ examples:
   hlofast history dump/                           the only module with dumps between passes
   hlofast history dump/ jit_train_step
   hlofast history --all dump/ module_0042         also passes that changed nothing
+  hlofast history --files dump/                   the file of each pass, for hlofast diff A B
   hlofast history --json dump/ 42 | jq '.results[].tables.steps[] | [.pass, .live_peak]'
 
 DIR is a dump directory written with --xla_dump_to=DIR --xla_dump_hlo_as_text
 --xla_dump_hlo_pass_re=.*; MODULE is the name or number of a module in it. Each row is the module
 after a pass, with the number of differences from the row before: instructions removed, added,
 moved into or out of fusions, and changed, without changes that follow from others. `hlofast diff`
-on two of the files lists them. Loops count as often as they run where the trip count is known, so
-figures may rise when a pass makes a trip count known. Exit codes: 0 done, 2 wrong usage, 3 a file
-could not be read.
+on two of the files (--files) lists them. Loops count as often as they run where the trip count is
+known, so figures may rise when a pass makes a trip count known. Exit codes: 0 done, 2 wrong usage,
+3 a file could not be read.
 """
 
 
@@ -32,6 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("module", metavar="MODULE", nargs="?", help="name or number of a module")
     results.add_json(parser)
     parser.add_argument("--all", action="store_true", help="also show passes without changes")
+    parser.add_argument(
+        "--files", action="store_true", help="show the file of each pass instead of its figures"
+    )
     inputs.add_context(parser)
 
 
@@ -60,8 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
         if fault is not None:
             failures.failed(file, ValueError(fault))
     shower = results.Shower(History, arguments)
+    everything = arguments.all or arguments.json
     shower.show(
-        program_history, program_history.sections(everything=arguments.all or arguments.json)
+        program_history, program_history.sections(everything=everything, files=arguments.files)
     )
     shower.end(failures.errors)
     return UNREADABLE if failures.errors else DONE

@@ -50,7 +50,7 @@ class Shower:
     def show(
         self, result: Result, sections: Iterable[Section] | None = None, at: Found | None = None
     ) -> None:
-        """Shows a result of the module found `at` a place in a file."""
+        """Shows a result; `at` is the place of its module in a file."""
         chosen = result.sections() if sections is None else tuple(sections)
         if self._printer is None:
             place = {} if at is None else at.place()

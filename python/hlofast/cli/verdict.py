@@ -97,7 +97,12 @@ def _folder(
             return USAGE
         programs = named
     if not programs:
-        reader.failed(path, ValueError(f"no XLA dumps here; write them with {_kinds.HOW_TO_DUMP}"))
+        configs, known = ([], None) if "://" in path else _kinds.without_programs(path)
+        if configs:
+            shower.show(_kinds.trainers(path, configs))
+            return 0
+        hint = f": {known}" if known else f"; write them with {_kinds.HOW_TO_DUMP}"
+        reader.failed(path, ValueError(f"no XLA dumps here{hint}"))
         return UNREADABLE
     programs = _kinds.by_size(programs)
     options = _options(arguments)

@@ -25,7 +25,7 @@ MOST_ITEMS = 16
 
 _DIFFERENCES = (
     Field("path", "path", "The value in the config."),
-    Field("word", "change", "How it differs: changed, added or removed."),
+    Field("word", "change", "The kind of difference: changed, added or removed."),
     Field("text", "before", "The value before, as printed; absent if it was added.", nullable=True),
     Field("text", "after", "The value after, as printed; absent if it was removed.", nullable=True),
 )

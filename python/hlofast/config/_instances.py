@@ -51,7 +51,7 @@ class Instance(Frozen):
     why: str
     """How the number of devices was found, or why it is not known."""
     device: str | None
-    """The device's name in `hlofast.devices`; None if unknown or without an entry there."""
+    """The device's name in `hlofast.devices`; None if that table lacks the device."""
     devices: int | None
     """Number of devices; None if the name does not say."""
     slices: int

@@ -358,7 +358,7 @@ class Pattern:
         return after
 
     def _follow(self, text: str) -> tuple[int, bool, set[int]]:
-        """How far `text` fits, whether it matches, and the states where it stops fitting."""
+        """The length of the prefix that fits, whether all of it matches, and the last states."""
         states = self._reached({self._start}, text, 0)
         for at, character in enumerate(text):
             steps = (self._steps[state] for state in states)

@@ -59,7 +59,8 @@ _IMPLIED = (
           label="computation", nullable=True),
     Field("seconds", "communication_seconds", "The time of all collectives in sequence.",
           label="communication", nullable=True),
-    Field("seconds", "step_seconds", "The ideal step time: the longer of the two.",
+    Field("seconds", "step_seconds",
+          "The ideal step time: computation or communication, whichever takes longer.",
           label="ideal step", nullable=True),
     Field("ratio", "mfu", "Model FLOPs utilisation of the ideal step.", label="MFU", nullable=True),
 )  # fmt: skip
@@ -75,7 +76,7 @@ _SHORT = (
     *("capacity_bytes", "host_bytes", "status", "binding_term", "step_seconds", "mfu"),
 )
 _LISTED = ("rule", "instance", "devices", "mesh", "accumulation_steps", "changes", "noted")
-_TRAFFIC = ("moved", "kind", "axes", "phase", "payload", "count", "total_payload", "tensor")
+_TRAFFIC = ("tensor_kind", "kind", "axes", "phase", "payload", "count", "total_payload", "tensor")
 _DIFFERENCES = ("path", "before", "after", "change")
 
 
@@ -226,7 +227,7 @@ class Described(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The notes of all instances, each sentence once, with its instances."""
+        """The notes of all instances; equal notes are one, which lists its instances."""
         told: dict[tuple[bool, str, str], dict[str, None]] = {}
         for selection in self.selections:
             for note in selection.notes:
@@ -263,7 +264,7 @@ class Compared(Result):
 
     VERB = "config"
     FACTS = (
-        Field("count", "changed", "Values that differ between the two."),
+        Field("count", "changed", "Values that differ between the two configs."),
         Field("count", "added", "Values that only the second has."),
         Field("count", "removed", "Values that only the first has."),
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _TRAFFIC = (
     Field("name", "tensor", "The parameter, or the matmul whose partial results are summed."),
-    Field("word", "moved", "The tensor kind: weights, gradients or activations."),
+    Field("word", "tensor_kind", "The tensor kind: weights, gradients or activations."),
     Field("word", "kind", "The collective."),
     Field("axes", "axes", "The mesh axes of its groups."),
     Field("word", "phase", "When it runs: forward, backward or recomputed."),
@@ -27,12 +27,12 @@ GATHER, REDUCE, SUM = "all-gather", "reduce-scatter", "all-reduce"
 class Transfer:
     """A collective with a payload of `payload` bytes that runs `count` times per step."""
 
-    __slots__ = ("axes", "count", "kind", "layers", "moved", "payload", "phase", "tensor")
+    __slots__ = ("axes", "count", "kind", "layers", "payload", "phase", "tensor", "tensor_kind")
 
     def __init__(
         self,
         tensor: str,
-        moved: str,
+        tensor_kind: str,
         kind: str,
         axes: tuple[str, ...],
         phase: str,
@@ -41,7 +41,7 @@ class Transfer:
         layers: int,
     ) -> None:
         self.tensor = tensor
-        self.moved = moved
+        self.tensor_kind = tensor_kind
         self.kind = kind
         self.axes = axes
         self.phase = phase
@@ -71,20 +71,20 @@ class StepTraffic:
         self.transfers = tuple(_transfers(implied)) if implied.mesh else ()
 
     def total(
-        self, kind: str | None = None, moved: str | None = None, axis: str | None = None
+        self, kind: str | None = None, tensor_kind: str | None = None, axis: str | None = None
     ) -> int | None:
         """Payload bytes of a step; None if not known.
 
         Filters by collective `kind`, by tensor kind (`weights`, `gradients`, `activations`) and by
         mesh `axis`.
         """
-        if not self._is_known or (moved in (None, "activations") and self.gaps):
+        if not self._is_known or (tensor_kind in (None, "activations") and self.gaps):
             return None
         return sum(
             each.payload * each.count
             for each in self.transfers
             if kind in (None, each.kind)
-            and moved in (None, each.moved)
+            and tensor_kind in (None, each.tensor_kind)
             and (axis is None or axis in each.axes)
         )
 
@@ -108,7 +108,7 @@ class StepTraffic:
     def table(self) -> Table:
         """One row per collective.
 
-        Columns: tensor, moved (weights, gradients, activations), kind, axes, phase, payload
+        Columns: tensor, tensor_kind (weights, gradients, activations), kind, axes, phase, payload
         (bytes per call), count (calls per step), total_payload, provenance.
         """
         return of_rows(
@@ -116,7 +116,7 @@ class StepTraffic:
             [
                 (
                     row.tensor,
-                    row.moved,
+                    row.tensor_kind,
                     row.kind,
                     ",".join(row.axes),
                     row.phase,
@@ -170,10 +170,12 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
     payload = implied.itemsize * parameter.elements // layers // implied.shards(others)
     transfers = []
 
-    def add(moved: str, kind: str, axes: tuple[str, ...], phase: str, size: int) -> None:
+    def add(tensor_kind: str, kind: str, axes: tuple[str, ...], phase: str, size: int) -> None:
         if axes:
             transfers.append(
-                Transfer(parameter.path, moved, kind, axes, phase, size, layers * steps, layers)
+                Transfer(
+                    parameter.path, tensor_kind, kind, axes, phase, size, layers * steps, layers
+                )
             )
 
     if along:

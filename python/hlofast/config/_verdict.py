@@ -64,7 +64,7 @@ class Verdict:
 
     None if traffic is not modelled or a bandwidth is not known."""
     step_seconds: float | None
-    """The longer of the two: a step in which computation and communication overlap entirely.
+    """The larger of `compute_seconds` and `communication_seconds`: the two overlap entirely.
 
     If `communication_seconds` is None, it is `compute_seconds`, and `statements` say so."""
     mfu: float | None

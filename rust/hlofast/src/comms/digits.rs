@@ -15,7 +15,7 @@ pub(super) struct Digit {
 }
 
 impl Digit {
-    /// The stride of the next digit above.
+    /// The stride of the next more significant digit.
     pub fn end(self) -> u64 {
         self.stride.saturating_mul(self.size)
     }
@@ -70,7 +70,8 @@ pub(super) fn complement(digits: &[Digit], total: u64) -> Option<Vec<Digit>> {
     Some(rest)
 }
 
-/// The intersection of two digits: None if it is empty, `Some(None)` if it does not divide both.
+/// The intersection of two digits; None if they do not overlap, `Some(None)` if one of them is not a
+/// multiple of the overlap.
 fn cut(digit: Digit, other: Digit) -> Option<Option<Digit>> {
     let (start, end) = (digit.stride.max(other.stride), digit.end().min(other.end()));
     if start >= end {

@@ -456,7 +456,7 @@ impl<'m, 'a> Comparison<'m, 'a> {
 /// The fate of a computation without a partner.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
-    /// It has a partner, or its caller has one and now calls another computation.
+    /// The computation has a partner, or its caller has a partner that calls another computation.
     No,
     /// It appeared or vanished with its callers.
     WithCallers,

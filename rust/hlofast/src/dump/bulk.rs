@@ -54,8 +54,8 @@ pub trait Work: Send + Sync + 'static {
 pub struct Limits {
     /// Number of threads; at least one.
     pub threads: usize,
-    /// Bytes of memory for running jobs and results not yet taken. A job that takes more runs
-    /// alone.
+    /// Bytes of memory for running jobs and results not yet taken. A job that needs more
+    /// memory runs alone.
     pub memory: u64,
     /// Jobs are abandoned after this time; their thread is detached and replaced.
     pub time: Option<Duration>,

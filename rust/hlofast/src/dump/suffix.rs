@@ -89,7 +89,7 @@ const ENDINGS: [(&str, Kind); 24] = [
 /// File name endings of archives.
 const ARCHIVES: [&str; 6] = [".tar", ".tgz", ".txz", ".zip", ".7z", ".whl"];
 
-/// A name that is only a suffix, or an archive.
+/// The kind of an archive, or of a file whose whole name is a suffix.
 pub(super) fn whole(name: &str) -> Option<Suffix<'_>> {
     if ARCHIVES.iter().any(|ending| name.ends_with(ending)) {
         return Some(of_kind(Kind::Archive));

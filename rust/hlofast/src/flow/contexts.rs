@@ -4,12 +4,12 @@
 //! prefixes, so it has one node per prefix, with the same rows but different phases and scopes. If
 //! no name is relative, as in most optimised text, every computation has one node.
 //!
-//! How a call site extends the prefix was read off unoptimised dumps of JAX 0.10. Only `call`
-//! starts a function, whose names continue the call's name. Bodies and conditions of loops,
-//! branches, fusions and asynchronously wrapped computations are parts of the surrounding function
-//! (the body of a `while` named `while` contains `while/body/add`). Computations that are applied
-//! to elements (`to_apply` of reduce, scatter, sort, ...) have one node for all callers, because
-//! their cost is counted at the callers.
+//! The rules for prefixes follow unoptimised dumps of JAX 0.10. Only `call` starts a function, whose
+//! names continue the call's name. Bodies and conditions of loops, branches, fusions and
+//! asynchronously wrapped computations are parts of the surrounding function (the body of a `while`
+//! named `while` contains `while/body/add`). Computations that are applied to elements (`to_apply`
+//! of reduce, scatter, sort, ...) have one node for all callers, because their cost is counted at
+//! the callers.
 
 use super::names::Names;
 use super::scope::ScopeTree;

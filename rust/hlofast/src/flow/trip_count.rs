@@ -103,7 +103,8 @@ fn unknown(reason: Reason) -> End {
 
 const MOST_NESTED_CONDITIONS: u32 = 16;
 
-/// When `place`, the condition of loop `row` or a part of it, first differs from `wanted`.
+/// The first iteration of loop `row` in which `place`, its condition or a part of the condition,
+/// differs from `wanted`.
 fn end(tracer: &mut Tracer<'_>, row: Row, place: Place, wanted: bool, depth: u32) -> End {
     if depth > MOST_NESTED_CONDITIONS {
         return unknown(TOO_COMPLEX);

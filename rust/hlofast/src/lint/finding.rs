@@ -41,16 +41,15 @@ pub struct Figure {
 /// A finding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// The code of its rule. Codes are stable: continuous integration fails on them.
+    /// The code of the rule. Codes are stable: continuous integration fails on them.
     pub code: &'static str,
-    /// The instructions it is about, those with most at stake first, then the other evidence.
+    /// Instructions: the most costly first, then further evidence.
     pub rows: Vec<Row>,
-    /// How many places it combines: those of one source line or, for some rules, of the same
-    /// devices.
+    /// Number of combined places: one source line or, for some rules, the same devices.
     pub places: u64,
     /// Bytes at stake per step and device; None if unknown or if the finding is not about bytes.
     pub bytes: Option<u64>,
-    /// What these bytes measure.
+    /// The kind of `bytes`: wire, payload or memory.
     pub measure: Measure,
     /// FLOPs at stake per step; None if unknown or if the finding is not about FLOPs.
     pub flops: Option<u64>,

@@ -1,10 +1,9 @@
 //! `gathered-twice`: an all-gather of an array that every device already holds.
 //!
 //! Either each device's part was sliced from an array that all devices of the group hold, or the
-//! same part is gathered twice along the same devices in one phase. Gathering again in a later
-//! phase is a choice (it saves memory), and so is an optimization barrier between the two. Where
-//! the program has phases but those of the two gathers are unknown, they may be such a choice and
-//! are not reported.
+//! same part is gathered twice along the same devices in one phase. A second gather in a
+//! later phase saves memory and is not reported, nor is one behind an optimization barrier, nor one
+//! of unknown phase in a program with phases.
 
 use super::finding::Measure;
 use super::offsets::{Offsets, devices};

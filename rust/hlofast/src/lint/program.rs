@@ -364,8 +364,8 @@ fn open_computations(module: &Module, cost: &Cost) -> Vec<bool> {
     open
 }
 
-/// By computation: its position in a depth-first walk over calls from the entry; `u32::MAX` if none
-/// reaches it.
+/// For each computation its position in a depth-first walk over calls from the entry; `u32::MAX` if
+/// the entry does not reach the computation.
 fn reached(module: &Module) -> Vec<u32> {
     let mut order = vec![u32::MAX; module.computations().len()];
     let mut next = 0;

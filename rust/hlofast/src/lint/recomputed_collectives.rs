@@ -74,16 +74,23 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         _ => "",
     };
     let kind = site.kind.map_or("collective", |kind| kind.as_str());
+    let place = collective.map(|collective| program.along(collective)).unwrap_or_default();
+    let places = counted(site.places, kind, &format!("{kind}s"));
+    if site.figure("executions") == 0 {
+        // Call counts beyond 64 bits are unknown, and so are the totals.
+        let are = form(site.places, "is", "are");
+        return format!(
+            "{places}{what} {place} {are} recomputed an unknown number of times per step"
+        );
+    }
     let times = match (site.places, site.figure("executions")) {
         (1, 1) => " once per step".to_owned(),
         (1, count) => format!(" {} times per step", grouped(count)),
         (_, count) => format!(", {} executions per step in total,", grouped(count)),
     };
     format!(
-        "{}{what} {} {} recomputed{times} and {} {} of payload again, {} of the {} along these \
-         devices",
-        counted(site.places, kind, &format!("{kind}s")),
-        collective.map(|collective| program.along(collective)).unwrap_or_default(),
+        "{places}{what} {place} {} recomputed{times} and {} {} of payload again, {} of the {} along \
+         these devices",
         form(site.places, "is", "are"),
         form(site.places, "sends", "send"),
         bytes(site.figure("payload_bytes")),

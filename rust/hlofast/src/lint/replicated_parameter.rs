@@ -148,7 +148,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     )
 }
 
-/// The axis of `size` devices, if only one has that size, or all axes if `size` is all devices.
+/// All axes if `size` is the number of all devices, otherwise the only axis of that size.
 fn axes(mesh: &Mesh, size: u64) -> String {
     if mesh.device_count() == size {
         let names: Vec<&str> = mesh

@@ -288,8 +288,8 @@ impl Memory {
         Peak { step, bytes: self.timeline.get(step as usize).copied().unwrap_or(0) }
     }
 
-    /// The row whose metadata describe the result of `row`: the caller for a parameter of a loop, a
-    /// branch or a call, which has no metadata of its own.
+    /// The row whose metadata describe the result of `row`. Parameters of loops, branches and calls
+    /// have no metadata; their callers do.
     pub fn described_by(&self, module: &Module, row: Row) -> Row {
         if module.opcode(row) != Opcode::Parameter {
             return row;

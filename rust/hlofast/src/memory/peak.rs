@@ -45,8 +45,8 @@ pub struct LiveValue {
 pub(super) struct Sized {
     /// By node: bytes of the value it defines.
     pub bytes: Vec<i64>,
-    /// By node: the weight that XLA gives the value when it looks for the peak of its live-range
-    /// file: the size of the whole result, which for tuples is that of their pointer table.
+    /// By node: the bytes that XLA counts for the value to find the peak of its live-range file. A
+    /// tuple counts as its pointer table.
     pub weights: Vec<i64>,
     /// Rows of unknown size, ascending.
     pub unknown: Vec<u32>,
@@ -119,7 +119,7 @@ pub(super) fn lacks_layouts(reader: &Reader<'_>) -> bool {
     reader.steps.rows.iter().any(lacks)
 }
 
-/// The memory space of a shape: that of an array's layout, 0 for tuples and without layout.
+/// The memory space in the layout of an array; 0 for tuples and arrays without a layout.
 pub(super) fn memory_space(module: &Module, shape: ShapeId) -> i64 {
     match module.shapes().get(shape) {
         ShapeView::Array(array) => array.layout.map_or(0, |layout| layout.memory_space),

@@ -326,8 +326,8 @@ impl Values {
             self.mismatched += length as u32;
             return;
         }
-        // A value that moves between elements may prove constant only after another one does; a few
-        // rounds suffice, and unresolved elements are values of their own.
+        // Whether a moved value is constant may depend on another moved value. A few rounds
+        // suffice; elements that remain unresolved are separate values.
         for _ in 0..4 {
             let mut is_changed = false;
             for index in 0..length as u32 {

@@ -29,7 +29,7 @@ pub use write::{NOT_IN_PROTO, Written, from_module, wrapped};
 /// Tables keyed by numbers from the proto; collisions cannot be crafted.
 type Map<K, V> = hashbrown::HashMap<K, V, crate::ir::intern::BuildMix>;
 
-/// Fields that text does not have, and which are therefore lost in reading.
+/// Fields that HLO text lacks; reading a protobuf drops them.
 pub const NOT_IN_TEXT: &[(&str, &str)] = &[
     ("HloModuleProto.id", "a process-local number"),
     ("HloModuleProto.cross_program_prefetches", "compiler state"),

@@ -239,8 +239,8 @@ impl Finder<'_> {
             && (self.is_late(tuple) || self.users(tuple).any(|user| self.is_late(user)))
     }
 
-    /// What to copy for `value`, back to at least `maker`, and what is kept instead: of all chains
-    /// back through cheap instructions the one that keeps the fewest bytes.
+    /// The instructions to copy for `value`, back to at least `maker`, and the values to keep
+    /// instead. Several chains of cheap instructions may lead back; the result keeps the fewest bytes.
     fn chain(
         &mut self,
         value: Row,

@@ -212,13 +212,13 @@ pub fn measure(
     Ok((counted.peak, rewritten))
 }
 
-/// Why a module that recomputes `entry` needs no less memory than the original.
+/// The reason why recomputing `entry` saves no memory.
 fn no_saving(original: &AtPeak<'_>, entry: &Entry) -> &'static str {
     if let Some(where_) = original.kept_elsewhere(&entry.candidate.held) {
         return where_;
     }
     match entry.is_alive {
-        true => "another step needs as much memory, or the recomputation does",
+        true => "another step, or the recomputation itself, needs as much memory",
         false => "not live at the peak",
     }
 }

@@ -31,9 +31,9 @@ pub struct Boundary {
 pub struct Cut {
     /// The last instruction that moves.
     pub after: Row,
-    /// What is sent then.
+    /// The values sent at this cut.
     pub values: Vec<Row>,
-    /// Its bytes.
+    /// Bytes of the sent values.
     pub bytes: u64,
     /// FLOPs of the moved instructions.
     pub moved_flops: i128,

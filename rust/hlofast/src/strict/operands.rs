@@ -195,8 +195,8 @@ impl<'a> Checker<'a> {
         Ok(Some(row))
     }
 
-    /// The row before the current instruction that is called `name`, for operands that tolerant
-    /// reading did not see because they are inside a dropped slot.
+    /// The earlier row with the name `name`. Tolerant reading drops some operand slots, so strict
+    /// reading looks their names up here.
     #[cold]
     fn find_row(&mut self, name: Span) -> u32 {
         let module: &'a Module = self.module;

@@ -192,7 +192,7 @@ impl Sent {
             .nullable(),
             each().map(|c| row_or_none(peeled(c))),
         );
-        built.texts(common::moved(), each().map(|c| c.moved.as_str()));
+        built.texts(common::tensor_kind(), each().map(|c| c.moved.as_str()));
         let pieces = |c: &Collective| &all.pieces[c.pieces.start as usize..c.pieces.end as usize];
         built.texts(
             Field::word("dtype", "The element type of most of the payload.").nullable(),
@@ -247,7 +247,7 @@ impl Sent {
         built.rows(field, each().map(|(_, piece)| piece.row));
         let field = Field::bytes("payload_in", "Bytes of the array.").nullable().summed();
         built.numbers(field, each().map(|(_, piece)| number(Some(piece.bytes))));
-        built.texts(common::moved(), each().map(|(_, piece)| piece.moved.as_str()));
+        built.texts(common::tensor_kind(), each().map(|(_, piece)| piece.moved.as_str()));
         let doc = "The parameter for a weight, otherwise the row that computes the array.";
         let field = Field::instruction("source", doc).nullable();
         built.numbers(field, each().map(|(_, piece)| row_or_none(piece.source)));

@@ -33,7 +33,7 @@ fields! {
     group_size = count nullable, "Devices in one exchange.";
     payload_in = bytes nullable, "Bytes of the operands on one device.";
     payload_out = bytes nullable, "Bytes of the result on one device.";
-    moved = word, "The tensor kind of most of the bytes: weight, gradient, activation or other.";
+    tensor_kind = word, "The tensor kind of most of the bytes: weight, gradient, activation or other.";
     tensor = name nullable, "The array, or the first of several, by its name in the program.";
     bytes = bytes nullable, "Bytes of the value.";
     transcendentals = count summed, "Transcendental functions of all calls.";

@@ -51,7 +51,7 @@ pub struct Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
-    /// For the rows of `module`.
+    /// Reads operation names and sources of rows of `module`.
     pub fn new(module: &'a Module) -> Self {
         Self { module, columns: module.metadata_columns() }
     }

@@ -72,8 +72,9 @@ pub fn residuals(module: &Module, report: &Report) -> Columns {
     table.numbers(
         Field::count(
             "span",
-            "Instructions between the one that computes the value and its last use.",
-        ),
+            "Length of the live range: instructions from the producer to the last use.",
+        )
+        .label("live range"),
         each().map(|entry| i64::from(entry.span)),
     );
     table.rows(
@@ -184,7 +185,7 @@ pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
         ),
         each().map(|gather| gather.fate.as_str()),
     );
-    table.texts(common::moved(), each().map(|gather| of(gather).moved.as_str()));
+    table.texts(common::tensor_kind(), each().map(|gather| of(gather).moved.as_str()));
     table.texts(common::tensor(), each().map(|gather| sent.tensor(&origin, of(gather))));
     let result = |gather: &Gather| result_shape(module, of(gather).row);
     table

@@ -72,7 +72,7 @@ fn is_assignment(text: &[u8]) -> bool {
 
 /// The extent of the module whose `HloModule` is at `start`.
 pub(super) fn module(text: &[u8], start: usize, budget: &mut usize) -> Blocks {
-    // Without budget left the header is its first line.
+    // When the budget is used up, only the first line is searched for the header.
     let limit = if *budget > 0 { text.len() } else { start + line(text, start).len() };
     let text_or_line = text.get(..limit).unwrap_or(text);
     let long = header(text_or_line, start, true);

@@ -4,7 +4,7 @@ use super::request::{Array, Context};
 use crate::error::Result;
 use crate::ir::{Dimension, ElementKind, ElementType};
 
-/// Whether both can be the size of the same dimension: they have the same bound, or one has none.
+/// Whether both can be the size of one dimension: equal bounds, or at least one unbounded.
 pub(super) fn agree(a: Dimension, b: Dimension) -> bool {
     a == Dimension::Unbounded || b == Dimension::Unbounded || a.bound() == b.bound()
 }

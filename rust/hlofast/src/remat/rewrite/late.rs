@@ -18,7 +18,7 @@ pub(super) struct Lateness<'a> {
     is_scheduled: bool,
     first_row: u32,
     end_row: u32,
-    /// By row, from the first: its position or depth; for forwarding rows, that of their operand.
+    /// Position or depth of each row from `first_row`; a forwarding row has its operand's.
     ranks: Vec<u32>,
 }
 

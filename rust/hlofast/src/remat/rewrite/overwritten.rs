@@ -60,8 +60,8 @@ impl Buffers {
         self.held(operand).any(|(buffer, _)| buffers.contains(&buffer))
     }
 
-    /// Refuses copies before `user` whose operands are overwritten by then, or that would overwrite
-    /// them.
+    /// Checks copies placed before `user`: their operands must still hold their values there, and no
+    /// copy may write into its operand.
     pub fn check(&self, module: &Module, copied: &[Row], user: Row) -> Result<(), RewriteError> {
         for row in copied {
             for operand in reads(module, *row, |row| copied.contains(&row)) {

@@ -13,9 +13,9 @@ pub(super) struct Fill {
     pub tuple: Row,
     /// The index of the stack in it.
     pub element: usize,
-    /// The row of that element.
+    /// The row that computes the stack's initial value.
     pub row: Row,
-    /// Whether it is zero everywhere; otherwise its content is undefined.
+    /// Whether the initial value is zero everywhere; otherwise its content is undefined.
     pub is_zero: bool,
 }
 

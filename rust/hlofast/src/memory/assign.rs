@@ -1,0 +1,407 @@
+//! XLA's buffer assignment: which values lie in the memory of results and donated parameters, and
+//! which share the heap.
+//!
+//! Follows `BufferAssigner` of XLA's `buffer_assignment.cc`. Buffers, that is values that must
+//! share memory, are assigned largest first, of equal ones those that leave the program first.
+//! A result or a donated parameter opens an allocation. A later buffer goes into the first
+//! allocation that is large enough and free whenever one of its values is alive; where a value
+//! begins in the step in which another ends, only if the instruction may run in place. Temporaries
+//! that find no allocation lie in the heap of their memory space.
+
+use super::MemoryError;
+use super::alias::Donations;
+use super::order::post_order_of_all;
+use super::ranges::{Buffers, Ranges};
+use super::schedule::NONE;
+use super::share::{FusedUses, element_of, may_share, overwrites};
+use super::values::Reader;
+use super::xla::Sizes;
+use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// The purpose of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Temporary,
+    Parameter,
+    Result,
+    Constant,
+}
+
+/// The purpose of every buffer.
+pub(super) fn kinds(reader: &Reader<'_>, values: &[u32], buffers: &Buffers) -> Vec<Kind> {
+    let module = reader.module;
+    let entry = module.computation(module.entry());
+    let mut kinds = vec![Kind::Temporary; buffers.len()];
+    let mut mark = |row: u32, kind: Kind| {
+        for node in reader.steps.of(row).map_or(0..0, |step| reader.nodes.of(step)) {
+            let buffer = buffers.of[values[node as usize] as usize];
+            if let Some(slot) = kinds.get_mut(buffer as usize) {
+                *slot = kind;
+            }
+        }
+    };
+    mark(entry.root, Kind::Result);
+    for row in &reader.steps.rows {
+        if module.opcode(Row(*row)) == Opcode::Constant {
+            mark(*row, Kind::Constant);
+        }
+    }
+    for row in entry.rows() {
+        if module.opcode(Row(row)) == Opcode::Parameter {
+            mark(row, Kind::Parameter);
+        }
+    }
+    kinds
+}
+
+/// The buffers of a program, to be assigned.
+pub(super) struct Assignment<'a> {
+    reader: &'a Reader<'a>,
+    values: &'a [u32],
+    buffers: &'a Buffers,
+    ranges: &'a Ranges,
+    sizes: &'a Sizes,
+    kinds: Vec<Kind>,
+    fused: RefCell<FusedUses>,
+}
+
+/// When a value is alive: its first and last step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Use {
+    start: u32,
+    end: u32,
+    value: u32,
+}
+
+/// Memory that stays allocated, and when it is in use.
+struct Allocation {
+    bytes: i64,
+    /// Ascending; consecutive uses meet in one step at most.
+    uses: Vec<Use>,
+}
+
+impl Allocation {
+    fn extend(&mut self, uses: &[Use]) {
+        self.uses.extend(uses);
+        self.uses.sort_unstable();
+    }
+
+    /// Whether nothing is alive during `new`; `shares(operand, user)` tells whether two values may
+    /// meet in the step that ends one and begins the other.
+    fn is_free(&self, new: Use, shares: impl Fn(u32, u32) -> bool) -> bool {
+        let before = self.uses.partition_point(|known| known.start <= new.end);
+        for known in self.uses[..before].iter().rev() {
+            if known.end < new.start {
+                break;
+            }
+            let is_in_place = if new.end == known.start {
+                shares(new.value, known.value)
+            } else {
+                known.end == new.start && shares(known.value, new.value)
+            };
+            if !is_in_place {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl<'a> Assignment<'a> {
+    pub fn new(
+        reader: &'a Reader<'a>,
+        values: &'a [u32],
+        buffers: &'a Buffers,
+        ranges: &'a Ranges,
+        sizes: &'a Sizes,
+    ) -> Self {
+        let kinds = kinds(reader, values, buffers);
+        let fused = RefCell::default();
+        Assignment { reader, values, buffers, ranges, sizes, kinds, fused }
+    }
+
+    fn bytes(&self, buffer: usize) -> i64 {
+        let values = self.buffers.values(buffer);
+        values.iter().map(|value| self.sizes.bytes[*value as usize]).max().unwrap_or(0)
+    }
+
+    fn space(&self, buffer: usize) -> i64 {
+        let first = self.buffers.values(buffer).first();
+        first.map_or(0, |value| self.sizes.spaces[*value as usize])
+    }
+
+    fn uses(&self, buffer: usize) -> impl Iterator<Item = Use> + '_ {
+        let use_of = |value: &u32| Use {
+            start: self.ranges.starts[*value as usize],
+            end: self.ranges.ends[*value as usize],
+            value: *value,
+        };
+        self.buffers.values(buffer).iter().map(use_of).filter(|alive| alive.start <= alive.end)
+    }
+
+    /// By buffer: whether it lies in a heap.
+    pub fn temporaries(&self, donations: &Donations) -> Vec<bool> {
+        let order = self.order(donations);
+        let mut is_in_heap: Vec<bool> =
+            self.kinds.iter().map(|kind| *kind == Kind::Temporary).collect();
+        let mut allocations: Vec<Allocation> = Vec::new();
+        // By buffer: its allocation.
+        let mut allocated = vec![usize::MAX; self.kinds.len()];
+        // Each try examines one allocation; few programs need this many.
+        let mut tries = MOST_TRIES.max(64 * order.len());
+        let mut uses = Vec::new();
+        for (bytes, buffer) in order {
+            uses.clear();
+            uses.extend(self.uses(buffer));
+            let kind = self.kinds[buffer];
+            let mut fits = |index: &usize| {
+                if tries == 0 {
+                    return false;
+                }
+                tries -= 1;
+                let allocation = &allocations[*index];
+                // A result only fits memory of exactly its size.
+                let is_large_enough = match kind {
+                    Kind::Temporary => allocation.bytes >= bytes,
+                    _ => allocation.bytes == bytes,
+                };
+                let shares = |operand, user| self.shares(operand, user);
+                is_large_enough && uses.iter().all(|alive| allocation.is_free(*alive, shares))
+            };
+            let mut place = None;
+            if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
+                let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
+                    let index = *allocated.get(operand as usize)?;
+                    (index != usize::MAX).then_some(index)
+                });
+                place = of_operands.collect::<Vec<_>>().into_iter().find(&mut fits);
+                place = place.or_else(|| (0..allocations.len()).rev().find(&mut fits));
+            }
+            let index = match place {
+                Some(index) => index,
+                None if kind == Kind::Temporary => continue,
+                None => {
+                    allocations.push(Allocation { bytes, uses: Vec::new() });
+                    allocations.len() - 1
+                }
+            };
+            if std::env::var("HF_LOG").is_ok() {
+                for u in &uses {
+                    let module = self.reader.module;
+                    let row = self.reader.steps.rows[self.reader.nodes.steps[u.value as usize] as usize];
+                    let node = u.value - self.reader.nodes.of(self.reader.nodes.steps[u.value as usize]).start;
+                    let touch = allocations[index].uses.iter().find(|k| k.end == u.start || k.start == u.end);
+                    eprintln!("alloc {index} bytes {} buffer {buffer} {kind:?} {bytes} {:?} {} part {node} [{}, {}] touch {touch:?}", allocations[index].bytes, module.opcode(Row(row)), String::from_utf8_lossy(module.bytes(module.name_span(Row(row)))), u.start, u.end);
+                }
+            }
+            allocations[index].extend(&uses);
+            allocated[buffer] = index;
+            is_in_heap[buffer] = false;
+        }
+        is_in_heap
+    }
+
+    /// Bytes and buffer in the order of assignment: largest first, then those that leave the
+    /// program, then callers before callees, then earliest.
+    fn order(&self, donations: &Donations) -> Vec<(i64, usize)> {
+        let mut is_donated = vec![false; self.kinds.len()];
+        for (_, parameter) in &donations.pairs {
+            if let Some(slot) = is_donated.get_mut(self.buffers.of[*parameter as usize] as usize) {
+                *slot = true;
+            }
+        }
+        let module = self.reader.module;
+        let mut ranks = vec![0u32; module.computations().len()];
+        for (id, rank) in module.computation_post_order().into_iter().rev().zip(0..) {
+            if let Some(slot) = ranks.get_mut(id.0 as usize) {
+                *slot = rank;
+            }
+        }
+        let mut positions = vec![NONE; module.row_count()];
+        for (position, row) in post_order_of_all(module).into_iter().enumerate() {
+            positions[row as usize] = position as u32;
+        }
+        let mut order = Vec::new();
+        for (buffer, kind) in self.kinds.iter().enumerate() {
+            let bytes = self.bytes(buffer);
+            let is_assigned = match kind {
+                Kind::Constant => false,
+                Kind::Parameter => is_donated[buffer],
+                Kind::Result | Kind::Temporary => true,
+            };
+            if bytes > 0 && is_assigned && self.space(buffer) == 0 {
+                let place = |value: &u32| {
+                    let step = self.reader.nodes.steps[*value as usize];
+                    let row = Row(self.reader.steps.rows[step as usize]);
+                    (ranks[module.computation_of(row).0 as usize], positions[row.0 as usize])
+                };
+                let first = self.buffers.values(buffer).iter().map(place).min();
+                let is_temporary = *kind == Kind::Temporary;
+                order.push((-bytes, is_temporary, first.unwrap_or((NONE, NONE)), buffer));
+            }
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(bytes, _, _, buffer)| (-bytes, buffer)).collect()
+    }
+
+    /// The buffers of the operands of the arrays in `buffer`, whose allocations come first.
+    fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = u32> + '_ {
+        let module = self.reader.module;
+        self.buffers.values(buffer).iter().flat_map(move |value| {
+            let step = self.reader.nodes.steps[*value as usize];
+            let row = Row(self.reader.steps.rows[step as usize]);
+            let is_array = self.reader.nodes.of(step).len() == 1;
+            let count = if is_array { module.operands(row).len() } else { 0 };
+            (0..count).filter_map(move |index| {
+                let operand = self.reader.operand(step, index)?.start;
+                self.buffers.of.get(self.values[operand as usize] as usize).copied()
+            })
+        })
+    }
+
+    /// Whether the instruction that defines `user` may write it over `operand`, which ends there.
+    fn shares(&self, operand: u32, user: u32) -> bool {
+        let Reader { module, steps, nodes, .. } = *self.reader;
+        let step = nodes.steps[user as usize];
+        let row = steps.rows[step as usize];
+        let opcode = module.opcode(Row(row));
+        if !may_share(opcode) {
+            return false;
+        }
+        if let Ok(no) = std::env::var("HF_NO") {
+            let name = module.opcode_text(Row(row));
+            if no.split(',').any(|n| n == "all" || n.as_bytes() == name) { return false; }
+        }
+        let shape = module.shape(Row(row));
+        let part = self.shape_of(user);
+        let operands = module.operands(Row(row));
+        let element = element_of(self.reader, shape, step, user);
+        operands.iter().enumerate().any(|(index, from)| {
+            let Some(place) = self.reader.operand(step, index) else { return false };
+            self.values[place.start as usize] == operand
+                && module.opcode(Row(*from)) != Opcode::Constant
+                && Some(module.shape(Row(*from))) == part
+                && overwrites(
+                    module,
+                    row,
+                    opcode,
+                    index,
+                    element,
+                    operands,
+                    &mut self.fused.borrow_mut(),
+                )
+        })
+    }
+
+    /// Whether an all-gather writes the value, also one that a fusion starts. libtpu never puts such
+    /// values where results lie (`must_not_live_out`; seen in its buffer assignments).
+    fn is_gathered(&self, value: u32) -> bool {
+        let Reader { module, steps, nodes, .. } = *self.reader;
+        let step = nodes.steps[value as usize];
+        let row = Row(steps.rows[step as usize]);
+        match module.opcode(row) {
+            Opcode::AllGather | Opcode::AllGatherStart => true,
+            Opcode::Fusion => {
+                let element = element_of(self.reader, module.shape(row), step, value);
+                element > 0 && starts_all_gather(module, row)
+            }
+            _ => false,
+        }
+    }
+
+    /// The shape of a value; None for values inside nested tuples.
+    fn shape_of(&self, value: u32) -> Option<ShapeId> {
+        let Reader { module, steps, nodes, .. } = *self.reader;
+        let step = nodes.steps[value as usize];
+        let shape = module.shape(Row(steps.rows[step as usize]));
+        let part = value - nodes.of(step).start;
+        Some(super::peak::shape_at(module, self.reader.shapes, shape, part))
+    }
+
+    /// The ends of values in heaps. A value that an instruction writes over ends before it.
+    fn ends_in_heap(&self, is_in_heap: &[bool]) -> Vec<u32> {
+        let mut ends = self.ranges.ends.clone();
+        let Reader { module, steps, nodes, .. } = *self.reader;
+        let is_alone = |value: u32| {
+            let buffer = self.buffers.of[value as usize] as usize;
+            is_in_heap.get(buffer) == Some(&true)
+                && self.buffers.values(buffer).len() == 1
+                && self.sizes.spaces[value as usize] == 0
+        };
+        for (step, row) in (0u32..).zip(&steps.rows) {
+            let opcode = module.opcode(Row(*row));
+            if !may_share(opcode) {
+                continue;
+            }
+            for user in nodes.of(step).filter(|node| self.values[*node as usize] == *node) {
+                if !is_alone(user) {
+                    continue;
+                }
+                let mut operands = (0..module.operands(Row(*row)).len())
+                    .filter_map(|index| Some(self.reader.operand(step, index)?.start));
+                let over = operands.find(|operand| {
+                    self.values[*operand as usize] == *operand
+                        && is_alone(*operand)
+                        && ends[*operand as usize] == step
+                        && self.shares(*operand, user)
+                });
+                if let Some(operand) = over {
+                    ends[operand as usize] = step.saturating_sub(1);
+                }
+            }
+        }
+        ends
+    }
+
+    /// The largest heap: its bytes, memory space and step.
+    pub fn largest(&self, is_in_heap: &[bool]) -> Result<(i64, i64, u32), MemoryError> {
+        let mut heaps: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
+        let mut total = 0i128;
+        let ends = self.ends_in_heap(is_in_heap);
+        for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
+            for value in self.buffers.values(buffer) {
+                let value = *value as usize;
+                let (start, end) = (self.ranges.starts[value], ends[value]);
+                let bytes = self.sizes.bytes[value];
+                if bytes > 0 && start <= end {
+                    total += i128::from(bytes);
+                    let heap = heaps.entry(self.sizes.spaces[value]).or_default();
+                    heap.extend([(start, bytes), (end.saturating_add(1), -bytes)]);
+                }
+            }
+        }
+        if total > i128::from(i64::MAX) {
+            return Err(MemoryError::TooLarge);
+        }
+        let mut largest = (0, 0, 0);
+        for (space, mut events) in heaps {
+            // Sorting puts ends before beginnings.
+            events.sort_unstable();
+            let mut alive = 0;
+            for (step, bytes) in events {
+                alive += bytes;
+                if alive > largest.0 {
+                    largest = (alive, space, step);
+                }
+            }
+        }
+        Ok(largest)
+    }
+}
+
+/// Whether a fusion is the start of an asynchronous all-gather; its element 0 is the operand.
+fn starts_all_gather(module: &Module, row: Row) -> bool {
+    const TARGET: &[u8] = b", custom_call_target=\"AsyncCollectiveStart\"";
+    let Some(callee) = module.called(row, CallRole::Calls) else { return false };
+    let root = Row(module.computation(callee).root);
+    module.opcode(root) == Opcode::CustomCall
+        && module.bytes(module.tail(root)).starts_with(TARGET)
+        && module
+            .operands(root)
+            .iter()
+            .any(|operand| module.opcode(Row(*operand)) == Opcode::AllGather)
+}
+
+const MOST_TRIES: usize = 1 << 20;
