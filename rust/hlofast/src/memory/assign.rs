@@ -13,7 +13,8 @@ use super::alias::Donations;
 use super::order::post_order_of_all;
 use super::ranges::{Buffers, Ranges};
 use super::schedule::NONE;
-use super::share::{FusedUses, element_of, may_share, overwrites};
+use super::peak::shape_at;
+use super::share::{FusedUses, element_of, is_listed, may_share, overwrites};
 use super::values::Reader;
 use super::xla::Sizes;
 use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
@@ -267,31 +268,23 @@ impl<'a> Assignment<'a> {
         let step = nodes.steps[user as usize];
         let row = steps.rows[step as usize];
         let opcode = module.opcode(Row(row));
-        if !may_share(opcode) {
-            return false;
-        }
-        if let Ok(no) = std::env::var("HF_NO") {
-            let name = module.opcode_text(Row(row));
-            if no.split(',').any(|n| n == "all" || n.as_bytes() == name) { return false; }
-        }
         let shape = module.shape(Row(row));
         let part = self.shape_of(user);
         let operands = module.operands(Row(row));
         let element = element_of(self.reader, shape, step, user);
         operands.iter().enumerate().any(|(index, from)| {
             let Some(place) = self.reader.operand(step, index) else { return false };
-            self.values[place.start as usize] == operand
-                && module.opcode(Row(*from)) != Opcode::Constant
-                && Some(module.shape(Row(*from))) == part
-                && overwrites(
-                    module,
-                    row,
-                    opcode,
-                    index,
-                    element,
-                    operands,
-                    &mut self.fused.borrow_mut(),
-                )
+            if self.values[place.start as usize] != operand
+                || module.opcode(Row(*from)) == Opcode::Constant
+            {
+                return false;
+            }
+            let fused = &mut self.fused.borrow_mut();
+            is_listed(module, Row(row), index, element).unwrap_or_else(|| {
+                may_share(opcode)
+                    && module.shape(Row(*from)) == part
+                    && overwrites(module, row, opcode, index, element, operands, fused)
+            })
         })
     }
 
@@ -311,13 +304,12 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// The shape of a value; None for values inside nested tuples.
-    fn shape_of(&self, value: u32) -> Option<ShapeId> {
+    fn shape_of(&self, value: u32) -> ShapeId {
         let Reader { module, steps, nodes, .. } = *self.reader;
         let step = nodes.steps[value as usize];
         let shape = module.shape(Row(steps.rows[step as usize]));
         let part = value - nodes.of(step).start;
-        Some(super::peak::shape_at(module, self.reader.shapes, shape, part))
+        shape_at(module, self.reader.shapes, shape, part)
     }
 
     /// The ends of values in heaps. A value that an instruction writes over ends before it.
@@ -331,8 +323,7 @@ impl<'a> Assignment<'a> {
                 && self.sizes.spaces[value as usize] == 0
         };
         for (step, row) in (0u32..).zip(&steps.rows) {
-            let opcode = module.opcode(Row(*row));
-            if !may_share(opcode) {
+            if module.opcode(Row(*row)) == Opcode::Copy {
                 continue;
             }
             for user in nodes.of(step).filter(|node| self.values[*node as usize] == *node) {
@@ -374,6 +365,17 @@ impl<'a> Assignment<'a> {
         }
         if total > i128::from(i64::MAX) {
             return Err(MemoryError::TooLarge);
+        }
+        if std::env::var("HF_RANGES").is_ok() {
+            let Reader { module, steps, nodes, shapes, .. } = *self.reader;
+            for buffer in 0..is_in_heap.len() {
+                for v in self.buffers.values(buffer) {
+                    let st = nodes.steps[*v as usize];
+                    let row = Row(steps.rows[st as usize]);
+                    let path = shapes.path(module, module.shape(row), *v - nodes.of(st).start);
+                    eprintln!("R {}{{{}}} {} {} {} {} heap {} buf {}", String::from_utf8_lossy(module.bytes(module.name_span(row))), path.iter().map(|p| p.to_string()).collect::<Vec<_>>().join(","), self.ranges.starts[*v as usize], self.ranges.ends[*v as usize], ends[*v as usize], self.sizes.bytes[*v as usize], is_in_heap[buffer], buffer);
+                }
+            }
         }
         let mut largest = (0, 0, 0);
         for (space, mut events) in heaps {

@@ -6,10 +6,12 @@
 //! it to its last use (`ranges.rs`). `share.rs` decides which values may also share memory.
 
 mod alias;
+mod assign;
 mod class;
 mod files;
 mod nodes;
 mod options;
+mod pack;
 mod order;
 mod peak;
 mod ranges;

@@ -14,10 +14,7 @@ pub(super) fn permutation(module: &Module, order: Order) -> Option<Vec<u32>> {
     match order {
         Order::Text => return None,
         Order::PostOrder => {
-            let mut is_seen = vec![false; module.row_count()];
-            for computation in module.computations() {
-                post_order(module, computation.rows(), &mut is_seen, &mut rows);
-            }
+            rows = post_order_of_all(module);
         }
         Order::List => {
             let costs = shape_costs(module.shapes(), Backend::of_module(module), false);
@@ -39,6 +36,16 @@ pub(super) fn permutation(module: &Module, order: Order) -> Option<Vec<u32>> {
         }
     }
     Some(rows)
+}
+
+/// The rows of every computation, operands before users.
+pub(super) fn post_order_of_all(module: &Module) -> Vec<u32> {
+    let mut rows = Vec::with_capacity(module.row_count());
+    let mut is_seen = vec![false; module.row_count()];
+    for computation in module.computations() {
+        post_order(module, computation.rows(), &mut is_seen, &mut rows);
+    }
+    rows
 }
 
 /// Operands before users, starting from unused rows, first to last.

@@ -96,20 +96,20 @@ fn alone(values: &[u32], sets: &mut Sets) -> Vec<bool> {
 }
 
 /// The element of the result's tuple that contains `node`; 0 if the result is an array.
-fn element_of(reader: &Reader<'_>, shape: ShapeId, step: u32, node: u32) -> u32 {
+pub(super) fn element_of(reader: &Reader<'_>, shape: ShapeId, step: u32, node: u32) -> u32 {
     let part = node - reader.nodes.of(step).start;
     reader.shapes.path(reader.module, shape, part).first().copied().unwrap_or(0)
 }
 
 /// Opcodes that `overwrites` may allow.
 #[inline]
-fn may_share(opcode: Opcode) -> bool {
+pub(super) fn may_share(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::AllReduce | Opcode::Fusion | Opcode::Sort | Opcode::TriangularSolve)
         || is_elementwise(opcode)
 }
 
 /// Whether element `element` of `row` may be written over operand `index`.
-fn overwrites(
+pub(super) fn overwrites(
     module: &Module,
     row: u32,
     opcode: Opcode,
@@ -134,6 +134,39 @@ fn overwrites(
         }
         _ => true,
     }
+}
+
+/// Whether libtpu's own list says that operand `operand` and element `element` of the result lie in
+/// one buffer; the list counts results on after operands. None without a list: other compilers, and programs
+/// before buffer assignment.
+pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32) -> Option<bool> {
+    const KEY: &[u8] = b"\"aliasing_operands\":{\"lists\":[";
+    let tail = module.bytes(module.tail(row));
+    let output = module.operands(row).len() as u64 + u64::from(element);
+    let start = memchr::memmem::find(tail, KEY)? + KEY.len();
+    let mut group: Vec<u64> = Vec::new();
+    let mut number: Option<u64> = None;
+    for byte in &tail[start..] {
+        match byte {
+            b'0'..=b'9' => {
+                let digit = u64::from(byte - b'0');
+                number = Some(number.unwrap_or(0).saturating_mul(10).saturating_add(digit));
+            }
+            b'}' => {
+                if group.contains(&(operand as u64)) && group.contains(&output) {
+                    return Some(true);
+                }
+                group.clear();
+            }
+            // The end of a group's indices, then of all groups.
+            b']' if group.is_empty() && number.is_none() => break,
+            _ => {}
+        }
+        if !byte.is_ascii_digit() {
+            group.extend(number.take());
+        }
+    }
+    Some(false)
 }
 
 /// The value of `kind=`, empty without one.
@@ -169,7 +202,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 /// Whether everything computed from a parameter of a fused computation is elementwise.
 #[derive(Default)]
-struct FusedUses {
+pub(super) struct FusedUses {
     /// By row: whether it is elementwise, for the fused computations visited so far.
     is_elementwise: Vec<bool>,
     /// By computation: start and number of its parameters in `parameters`.

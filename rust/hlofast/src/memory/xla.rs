@@ -7,16 +7,15 @@
 //! v5p and v6e; see `tests/memory_tpu.rs`.
 
 use super::alias::{Donations, Sets};
+use super::assign::{Assignment, Kind, kinds};
 use super::nodes::node_shapes;
 use super::peak::memory_space;
 use super::ranges::{Buffers, Ranges};
-use super::schedule::NONE;
 use super::values::Reader;
 use super::{Frame, MemoryError, Rule};
 use crate::cost::Backend;
 use crate::cost::size::shape_costs;
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
-use std::collections::BTreeMap;
 
 /// The memory space of host memory in TPU programs.
 const HOST: i64 = 5;
@@ -93,15 +92,6 @@ pub struct XlaAccount {
     pub peak: i64,
 }
 
-/// The purpose of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Temporary,
-    Parameter,
-    Result,
-    Constant,
-}
-
 /// XLA's account of `module`, whose text order is the schedule.
 pub fn xla_account(module: &Module, tables: Option<Tables>) -> Result<XlaAccount, MemoryError> {
     let mut frame = Frame::new(module, None, Rule::Xla)?;
@@ -134,10 +124,9 @@ pub(super) fn account_of(
     let mut account = XlaAccount::default();
     signature(&reader, &frame.donations, &sizes, tables, &mut account)?;
     account.constants = constants(&reader, &sizes)?;
-    let kinds = kinds(&reader, &frame.values, &buffers);
-    let mut heap = Heap { reader: &reader, buffers: &buffers, ranges: &ranges, sizes: &sizes };
-    let reused = heap.reused(&kinds, &frame.donations);
-    (account.heap, account.heap_space, account.heap_step) = heap.largest(&kinds, &reused)?;
+    let assignment = Assignment::new(&reader, &frame.values, &buffers, &ranges, &sizes);
+    let is_in_heap = assignment.temporaries(&frame.donations);
+    (account.heap, account.heap_space, account.heap_step) = assignment.largest(&is_in_heap)?;
     let parts = [account.device.total(), account.host.total(), account.constants, account.heap];
     let sum = parts.iter().try_fold(0i64, |sum, part| sum.checked_add(*part));
     account.peak = sum.ok_or(MemoryError::TooLarge)?;
@@ -145,10 +134,10 @@ pub(super) fn account_of(
 }
 
 /// Bytes and memory space of every node; pointer tables of tuples take none.
-struct Sizes {
+pub(super) struct Sizes {
     by_shape: Vec<i64>,
-    bytes: Vec<i64>,
-    spaces: Vec<i64>,
+    pub bytes: Vec<i64>,
+    pub spaces: Vec<i64>,
 }
 
 impl Sizes {
@@ -265,32 +254,6 @@ fn constants(reader: &Reader<'_>, sizes: &Sizes) -> Result<i64, MemoryError> {
     i64::try_from(sum).map_err(|_| MemoryError::TooLarge)
 }
 
-fn kinds(reader: &Reader<'_>, values: &[u32], buffers: &Buffers) -> Vec<Kind> {
-    let module = reader.module;
-    let entry = module.computation(module.entry());
-    let mut kinds = vec![Kind::Temporary; buffers.len()];
-    let mut mark = |row: u32, kind: Kind| {
-        for node in reader.steps.of(row).map_or(0..0, |step| reader.nodes.of(step)) {
-            let buffer = buffers.of[values[node as usize] as usize];
-            if let Some(buffer_kind) = kinds.get_mut(buffer as usize) {
-                *buffer_kind = kind;
-            }
-        }
-    };
-    mark(entry.root, Kind::Result);
-    for row in &reader.steps.rows {
-        if module.opcode(Row(*row)) == Opcode::Constant {
-            mark(*row, Kind::Constant);
-        }
-    }
-    for row in entry.rows() {
-        if module.opcode(Row(row)) == Opcode::Parameter {
-            mark(row, Kind::Parameter);
-        }
-    }
-    kinds
-}
-
 /// Under the rule `xla`, parameters and results stay from beginning to end; of the values that
 /// share their memory, the first represents all.
 pub(super) fn keep_results(
@@ -312,171 +275,3 @@ pub(super) fn keep_results(
         }
     }
 }
-
-struct Heap<'a> {
-    reader: &'a Reader<'a>,
-    buffers: &'a Buffers,
-    ranges: &'a Ranges,
-    sizes: &'a Sizes,
-}
-
-/// Memory that stays allocated, and when it is in use.
-struct Allocation {
-    bytes: i64,
-    /// First and last step of each use, ascending.
-    uses: Vec<(u32, u32)>,
-}
-
-impl Allocation {
-    fn is_free(&self, (start, end): (u32, u32)) -> bool {
-        let before = self.uses.partition_point(|used| used.0 <= end);
-        before.checked_sub(1).is_none_or(|at| self.uses[at].1 < start)
-    }
-
-    /// Of uses that begin together, the last one counts.
-    fn extend(&mut self, uses: &[(u32, u32)]) {
-        for used in uses {
-            match self.uses.binary_search_by_key(&used.0, |known| known.0) {
-                Ok(at) => self.uses[at] = *used,
-                Err(at) => self.uses.insert(at, *used),
-            }
-        }
-    }
-}
-
-impl Heap<'_> {
-    fn bytes(&self, buffer: usize) -> i64 {
-        let values = self.buffers.values(buffer);
-        values.iter().map(|value| self.sizes.bytes[*value as usize]).max().unwrap_or(0)
-    }
-
-    fn space(&self, buffer: usize) -> i64 {
-        let first = self.buffers.values(buffer).first();
-        first.map_or(0, |value| self.sizes.spaces[*value as usize])
-    }
-
-    fn uses(&self, buffer: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let range = |value: &u32| {
-            let value = *value as usize;
-            (self.ranges.starts[value], self.ranges.ends[value])
-        };
-        self.buffers.values(buffer).iter().map(range).filter(|(start, end)| start <= end)
-    }
-
-    /// By buffer: whether it is a temporary that uses permanent memory.
-    fn reused(&mut self, kinds: &[Kind], donations: &Donations) -> Vec<bool> {
-        let mut is_donated = vec![false; kinds.len()];
-        for (_, parameter) in &donations.pairs {
-            if let Some(is_buffer_donated) =
-                is_donated.get_mut(self.buffers.of[*parameter as usize] as usize)
-            {
-                *is_buffer_donated = true;
-            }
-        }
-        // XLA's order of assignment: largest first, then callers before callees, then earliest.
-        let module = self.reader.module;
-        let mut ranks = vec![0u32; module.computations().len()];
-        for (id, rank) in module.computation_post_order().into_iter().rev().zip(0..) {
-            if let Some(slot) = ranks.get_mut(id.0 as usize) {
-                *slot = rank;
-            }
-        }
-        let mut order: Vec<(i64, (u32, u32), usize)> = Vec::new();
-        for (buffer, kind) in kinds.iter().enumerate() {
-            let bytes = self.bytes(buffer);
-            let is_free = match kind {
-                Kind::Constant => false,
-                Kind::Parameter => is_donated[buffer],
-                Kind::Result | Kind::Temporary => true,
-            };
-            if bytes > 0 && is_free && self.space(buffer) == 0 {
-                let place = |value: &u32| {
-                    let step = self.reader.nodes.steps[*value as usize];
-                    let row = Row(self.reader.steps.rows[step as usize]);
-                    (ranks[module.computation_of(row).0 as usize], row.0)
-                };
-                let first = self.buffers.values(buffer).iter().map(place).min();
-                order.push((-bytes, first.unwrap_or((NONE, NONE)), buffer));
-            }
-        }
-        order.sort_unstable();
-        let mut allocations: Vec<Allocation> = Vec::new();
-        let mut reused = vec![false; kinds.len()];
-        // Each try examines one allocation; few programs need this many.
-        let mut tries = MOST_TRIES.max(64 * order.len());
-        let mut uses = Vec::new();
-        for (bytes, _, buffer) in order {
-            uses.clear();
-            uses.extend(self.uses(buffer));
-            let is_temporary = kinds[buffer] == Kind::Temporary;
-            let bytes = -bytes;
-            let mut free = None;
-            if kinds[buffer] != Kind::Parameter {
-                for (index, allocation) in allocations.iter().enumerate().rev() {
-                    if tries == 0 {
-                        break;
-                    }
-                    tries -= 1;
-                    // A result only fits memory of exactly its size.
-                    let fits = is_temporary || allocation.bytes == bytes;
-                    if fits && uses.iter().all(|used| allocation.is_free(*used)) {
-                        free = Some(index);
-                        break;
-                    }
-                }
-            }
-            match free {
-                Some(index) => {
-                    allocations[index].extend(&uses);
-                    reused[buffer] = is_temporary;
-                }
-                None if !is_temporary => {
-                    let mut allocation = Allocation { bytes, uses: Vec::new() };
-                    allocation.extend(&uses);
-                    allocations.push(allocation);
-                }
-                None => {}
-            }
-        }
-        reused
-    }
-
-    /// The largest heap: its bytes, memory space and step.
-    fn largest(&self, kinds: &[Kind], reused: &[bool]) -> Result<(i64, i64, u32), MemoryError> {
-        let mut heaps: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
-        let mut total = 0i128;
-        for (buffer, kind) in kinds.iter().enumerate() {
-            if *kind != Kind::Temporary || reused[buffer] {
-                continue;
-            }
-            for value in self.buffers.values(buffer) {
-                let value = *value as usize;
-                let (start, end) = (self.ranges.starts[value], self.ranges.ends[value]);
-                let bytes = self.sizes.bytes[value];
-                if bytes > 0 && start <= end {
-                    total += i128::from(bytes);
-                    let heap = heaps.entry(self.sizes.spaces[value]).or_default();
-                    heap.extend([(start, bytes), (end.saturating_add(1), -bytes)]);
-                }
-            }
-        }
-        if total > i128::from(i64::MAX) {
-            return Err(MemoryError::TooLarge);
-        }
-        let mut largest = (0, 0, 0);
-        for (space, mut events) in heaps {
-            // Sorting puts ends before beginnings.
-            events.sort_unstable();
-            let mut alive = 0;
-            for (step, bytes) in events {
-                alive += bytes;
-                if alive > largest.0 {
-                    largest = (alive, space, step);
-                }
-            }
-        }
-        Ok(largest)
-    }
-}
-
-const MOST_TRIES: usize = 1 << 20;
