@@ -11,6 +11,7 @@
 use super::MemoryError;
 use super::alias::Donations;
 use super::order::post_order_of_all;
+use super::pack::{Block, packed};
 use super::ranges::{Buffers, Ranges};
 use super::schedule::NONE;
 use super::peak::shape_at;
@@ -63,7 +64,7 @@ pub(super) struct Assignment<'a> {
     values: &'a [u32],
     buffers: &'a Buffers,
     ranges: &'a Ranges,
-    sizes: &'a Sizes,
+    pub sizes: &'a Sizes,
     kinds: Vec<Kind>,
     fused: RefCell<FusedUses>,
 }
@@ -188,15 +189,6 @@ impl<'a> Assignment<'a> {
                     allocations.len() - 1
                 }
             };
-            if std::env::var("HF_LOG").is_ok() {
-                for u in &uses {
-                    let module = self.reader.module;
-                    let row = self.reader.steps.rows[self.reader.nodes.steps[u.value as usize] as usize];
-                    let node = u.value - self.reader.nodes.of(self.reader.nodes.steps[u.value as usize]).start;
-                    let touch = allocations[index].uses.iter().find(|k| k.end == u.start || k.start == u.end);
-                    eprintln!("alloc {index} bytes {} buffer {buffer} {kind:?} {bytes} {:?} {} part {node} [{}, {}] touch {touch:?}", allocations[index].bytes, module.opcode(Row(row)), String::from_utf8_lossy(module.bytes(module.name_span(Row(row)))), u.start, u.end);
-                }
-            }
             allocations[index].extend(&uses);
             allocated[buffer] = index;
             is_in_heap[buffer] = false;
@@ -312,86 +304,132 @@ impl<'a> Assignment<'a> {
         shape_at(module, self.reader.shapes, shape, part)
     }
 
-    /// The ends of values in heaps. A value that an instruction writes over ends before it.
-    fn ends_in_heap(&self, is_in_heap: &[bool]) -> Vec<u32> {
-        let mut ends = self.ranges.ends.clone();
-        let Reader { module, steps, nodes, .. } = *self.reader;
-        let is_alone = |value: u32| {
-            let buffer = self.buffers.of[value as usize] as usize;
-            is_in_heap.get(buffer) == Some(&true)
-                && self.buffers.values(buffer).len() == 1
-                && self.sizes.spaces[value as usize] == 0
-        };
-        for (step, row) in (0u32..).zip(&steps.rows) {
-            if module.opcode(Row(*row)) == Opcode::Copy {
-                continue;
-            }
-            for user in nodes.of(step).filter(|node| self.values[*node as usize] == *node) {
-                if !is_alone(user) {
-                    continue;
-                }
-                let mut operands = (0..module.operands(Row(*row)).len())
-                    .filter_map(|index| Some(self.reader.operand(step, index)?.start));
-                let over = operands.find(|operand| {
-                    self.values[*operand as usize] == *operand
-                        && is_alone(*operand)
-                        && ends[*operand as usize] == step
-                        && self.shares(*operand, user)
-                });
-                if let Some(operand) = over {
-                    ends[operand as usize] = step.saturating_sub(1);
-                }
-            }
-        }
-        ends
-    }
-
-    /// The largest heap: its bytes, memory space and step.
-    pub fn largest(&self, is_in_heap: &[bool]) -> Result<(i64, i64, u32), MemoryError> {
-        let mut heaps: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
+    /// Of each memory space, the heap of the values that `is_in_heap` marks by buffer.
+    pub fn heaps(&self, is_in_heap: &[bool]) -> Result<BTreeMap<i64, Heap>, MemoryError> {
+        let over = self.written_over(is_in_heap);
+        let mut events: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
         let mut total = 0i128;
-        let ends = self.ends_in_heap(is_in_heap);
         for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
-            for value in self.buffers.values(buffer) {
-                let value = *value as usize;
-                let (start, end) = (self.ranges.starts[value], ends[value]);
-                let bytes = self.sizes.bytes[value];
-                if bytes > 0 && start <= end {
+            for mut alive in self.uses(buffer) {
+                if over[alive.value as usize] {
+                    // The value written over it begins in its last step.
+                    alive.end = alive.end.saturating_sub(1);
+                }
+                let bytes = self.sizes.bytes[alive.value as usize];
+                if bytes > 0 && alive.start <= alive.end {
                     total += i128::from(bytes);
-                    let heap = heaps.entry(self.sizes.spaces[value]).or_default();
-                    heap.extend([(start, bytes), (end.saturating_add(1), -bytes)]);
+                    let heap = events.entry(self.sizes.spaces[alive.value as usize]).or_default();
+                    heap.extend([(alive.start, bytes), (alive.end.saturating_add(1), -bytes)]);
                 }
             }
         }
         if total > i128::from(i64::MAX) {
             return Err(MemoryError::TooLarge);
         }
-        if std::env::var("HF_RANGES").is_ok() {
-            let Reader { module, steps, nodes, shapes, .. } = *self.reader;
-            for buffer in 0..is_in_heap.len() {
-                for v in self.buffers.values(buffer) {
-                    let st = nodes.steps[*v as usize];
-                    let row = Row(steps.rows[st as usize]);
-                    let path = shapes.path(module, module.shape(row), *v - nodes.of(st).start);
-                    eprintln!("R {}{{{}}} {} {} {} {} heap {} buf {}", String::from_utf8_lossy(module.bytes(module.name_span(row))), path.iter().map(|p| p.to_string()).collect::<Vec<_>>().join(","), self.ranges.starts[*v as usize], self.ranges.ends[*v as usize], ends[*v as usize], self.sizes.bytes[*v as usize], is_in_heap[buffer], buffer);
-                }
-            }
-        }
-        let mut largest = (0, 0, 0);
-        for (space, mut events) in heaps {
+        let largest = |mut events: Vec<(u32, i64)>| {
             // Sorting puts ends before beginnings.
             events.sort_unstable();
-            let mut alive = 0;
+            let (mut alive, mut largest) = (0, Heap::default());
             for (step, bytes) in events {
                 alive += bytes;
-                if alive > largest.0 {
-                    largest = (alive, space, step);
+                if alive > largest.bytes {
+                    largest = Heap { bytes: alive, step };
+                }
+            }
+            largest
+        };
+        Ok(events.into_iter().map(|(space, events)| (space, largest(events))).collect())
+    }
+
+    /// By node: whether its value lies in the heap and another is written over it when it ends. As
+    /// in XLA's heap simulation both must be alone in their buffers.
+    fn written_over(&self, is_in_heap: &[bool]) -> Vec<bool> {
+        let mut over = vec![false; self.values.len()];
+        self.each_overwrite(is_in_heap, |operand, _| over[operand as usize] = true);
+        over
+    }
+
+    fn each_overwrite(&self, is_in_heap: &[bool], mut each: impl FnMut(u32, u32)) {
+        let Reader { module, steps, nodes, .. } = *self.reader;
+        let is_alone = |value: u32| {
+            let buffer = self.buffers.of[value as usize] as usize;
+            is_in_heap.get(buffer) == Some(&true)
+                && self.buffers.values(buffer).len() == 1
+                // Fast memory is assigned by another pass, which shares nothing.
+                && self.sizes.spaces[value as usize] == 0
+        };
+        let mut taken: Vec<u32> = Vec::new();
+        for (step, row) in (0u32..).zip(&steps.rows) {
+            if module.opcode(Row(*row)) == Opcode::Copy {
+                continue;
+            }
+            taken.clear();
+            for user in nodes.of(step).filter(|node| self.values[*node as usize] == *node) {
+                if !is_alone(user) {
+                    continue;
+                }
+                let mut operands = (0..module.operands(Row(*row)).len())
+                    .filter_map(|index| Some(self.reader.operand(step, index)?.start));
+                let operand = operands.find(|operand| {
+                    self.values[*operand as usize] == *operand
+                        && !taken.contains(operand)
+                        && is_alone(*operand)
+                        && self.ranges.ends[*operand as usize] == step
+                        && self.shares(*operand, user)
+                });
+                if let Some(operand) = operand {
+                    taken.push(operand);
+                    each(operand, user);
                 }
             }
         }
-        Ok(largest)
+    }
+
+    /// Bytes of the pointer tables of tuples inside the program, each on its own.
+    pub fn table_bytes(&self, is_in_heap: &[bool]) -> i64 {
+        let is_table = |value: &u32| {
+            let module = self.reader.module;
+            module.shapes().tuple(self.shape_of(*value)).is_some()
+        };
+        let tables = (0..is_in_heap.len())
+            .filter(|buffer| is_in_heap[*buffer] && self.buffers.values(*buffer).iter().any(is_table));
+        (tables.count() as i64).saturating_mul(HEAP_ALIGNMENT)
+    }
+
+    /// Bytes of the heap in HBM when its values are packed; None if that takes too long.
+    pub fn packed(&self, is_in_heap: &[bool]) -> Option<i64> {
+        let mut block_of: Vec<u32> = (0..is_in_heap.len() as u32).collect();
+        // Operands come before their users, so a chain ends in one block.
+        self.each_overwrite(is_in_heap, |operand, user| {
+            let operand = self.buffers.of[operand as usize] as usize;
+            block_of[self.buffers.of[user as usize] as usize] = block_of[operand];
+        });
+        let mut blocks = vec![Block::default(); is_in_heap.len()];
+        for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
+            if self.space(buffer) == 0 {
+                let block = &mut blocks[block_of[buffer] as usize];
+                block.bytes = block.bytes.max(self.bytes(buffer));
+                block.lives.extend(self.uses(buffer).map(|alive| (alive.start, alive.end)));
+            }
+        }
+        for block in &mut blocks {
+            block.join_lives();
+        }
+        packed(&blocks, HEAP_ALIGNMENT)
     }
 }
+
+/// The largest sum of live bytes in a heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heap {
+    /// The bytes.
+    pub bytes: i64,
+    /// The step at which they are alive.
+    pub step: u32,
+}
+
+/// Of what libtpu places in HBM; seen in its buffer assignments for v4, v5e, v5p and v6e.
+const HEAP_ALIGNMENT: i64 = 16384;
 
 /// Whether a fusion is the start of an asynchronous all-gather; its element 0 is the operand.
 fn starts_all_gather(module: &Module, row: Row) -> bool {

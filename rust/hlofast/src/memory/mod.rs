@@ -20,13 +20,14 @@ mod share;
 mod values;
 mod xla;
 
+pub use assign::Heap;
 pub use class::{Class, Classes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
 pub use schedule::Order;
 use xla::account_of;
-pub use xla::{Signature, Tables, XlaAccount, xla_account};
+pub use xla::{Packing, Signature, Tables, XlaAccount, xla_account, xla_packing};
 
 use crate::cost::Backend;
 use crate::ir::{Module, Opcode, Row};

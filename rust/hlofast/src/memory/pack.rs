@@ -6,7 +6,7 @@
 //! tried, largest first and longest-lived first, and the smaller heap wins.
 
 /// A buffer to be placed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     pub bytes: i64,
     /// First and last time of each life, ascending, without overlap.
@@ -14,6 +14,18 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// Sorts the lives and joins those without a gap.
+    pub fn join_lives(&mut self) {
+        self.lives.sort_unstable();
+        self.lives.dedup_by(|next, life| {
+            let is_joined = next.0 <= life.1.saturating_add(1);
+            if is_joined {
+                life.1 = life.1.max(next.1);
+            }
+            is_joined
+        });
+    }
+
     fn first_life(&self) -> i64 {
         self.lives.first().map_or(0, |life| i64::from(life.1) - i64::from(life.0))
     }
@@ -65,20 +77,15 @@ fn smallest_gap(taken: &[(i64, i64)], bytes: i64, alignment: i64) -> Option<i64>
         if gap >= bytes && best.is_none_or(|best| gap < best.0) {
             best = Some((gap, at));
         }
-        at = at.max(end.checked_next_multiple_of(alignment)?);
+        at = at.max(aligned(*end, alignment)?);
     }
     Some(best.map_or(at, |best| best.1))
 }
 
-trait NextMultiple: Sized {
-    fn checked_next_multiple_of(self, of: Self) -> Option<Self>;
-}
-
-impl NextMultiple for i64 {
-    fn checked_next_multiple_of(self, of: i64) -> Option<i64> {
-        let of = of.max(1);
-        Some(self.checked_add(of - 1)? / of * of)
-    }
+/// The next multiple of `alignment`.
+fn aligned(end: i64, alignment: i64) -> Option<i64> {
+    let alignment = alignment.max(1);
+    Some(end.checked_add(alignment - 1)? / alignment * alignment)
 }
 
 /// Lives of placed blocks, found by time: a tree over all lives in the order of their beginnings,

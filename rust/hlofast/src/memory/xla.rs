@@ -7,16 +7,18 @@
 //! v5p and v6e; see `tests/memory_tpu.rs`.
 
 use super::alias::{Donations, Sets};
-use super::assign::{Assignment, Kind, kinds};
+use super::assign::{Assignment, Heap, Kind, kinds};
 use super::nodes::node_shapes;
 use super::peak::memory_space;
 use super::ranges::{Buffers, Ranges};
 use super::values::Reader;
 use super::{Frame, MemoryError, Rule};
 use crate::cost::Backend;
-use crate::cost::size::shape_costs;
+use crate::cost::size::{ShapeCost, shape_costs};
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
 
+/// The memory space of HBM.
+const HBM: i64 = 0;
 /// The memory space of host memory in TPU programs.
 const HOST: i64 = 5;
 /// The memory space of fast on-chip memory.
@@ -82,14 +84,33 @@ pub struct XlaAccount {
     pub host: Signature,
     /// Bytes of constants.
     pub constants: i64,
-    /// The peak of live bytes in one heap.
+    /// The peak of live bytes in the largest heap.
     pub heap: i64,
     /// The memory space of that heap.
     pub heap_space: i64,
     /// The step of that peak.
     pub heap_step: u32,
-    /// What XLA calls the peak.
+    /// What XLA calls the peak, `peak_memory_in_bytes`: the largest heap, of whichever memory
+    /// space, and everything that stays allocated.
     pub peak: i64,
+    /// The peak of live bytes in the heap of HBM.
+    pub hbm: Heap,
+    /// The peak of live bytes in the heap of fast on-chip memory.
+    pub fast: Heap,
+    /// The peak of live bytes in the heap of host memory.
+    pub on_host: Heap,
+}
+
+impl XlaAccount {
+    /// The peak in HBM: parameters, results, constants, and the heap of HBM.
+    pub fn hbm_peak(&self) -> i64 {
+        self.device.total() + self.constants + self.hbm.bytes
+    }
+
+    /// The peak in host memory: parameters and results there, and the heap.
+    pub fn host_peak(&self) -> i64 {
+        self.host.total() + self.on_host.bytes
+    }
 }
 
 /// XLA's account of `module`, whose text order is the schedule.
@@ -104,14 +125,74 @@ pub fn xla_account(module: &Module, tables: Option<Tables>) -> Result<XlaAccount
 pub(super) fn account_of(
     module: &Module,
     frame: &Frame,
-    mut sets: Sets,
-    mut ranges: Ranges,
+    sets: Sets,
+    ranges: Ranges,
     tables: Option<Tables>,
 ) -> Result<XlaAccount, MemoryError> {
+    assigned(module, frame, sets, ranges, |reader, assignment, is_in_heap| {
+        let backend = Backend::of_module(module);
+        let tables = tables.unwrap_or_else(|| Tables::of_module(module, backend));
+        let mut account = XlaAccount::default();
+        signature(reader, &frame.donations, assignment.sizes, tables, &mut account)?;
+        account.constants = constants(reader, assignment.sizes)?;
+        for (space, heap) in assignment.heaps(is_in_heap)? {
+            match space {
+                HBM => account.hbm = heap,
+                FAST => account.fast = heap,
+                HOST => account.on_host = heap,
+                _ => {}
+            }
+            if heap.bytes > account.heap {
+                account.heap = heap.bytes;
+                (account.heap_space, account.heap_step) = (space, heap.step);
+            }
+        }
+        let parts =
+            [account.device.total(), account.host.total(), account.constants, account.heap];
+        let sum = parts.iter().try_fold(0i64, |sum, part| sum.checked_add(*part));
+        account.peak = sum.ok_or(MemoryError::TooLarge)?;
+        Ok(account)
+    })
+}
+
+/// What XLA allocates for the heap of HBM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packing {
+    /// Bytes of the heap when its values are placed.
+    pub heap: i64,
+    /// What placing them adds to the peak of live bytes: gaps that no value fits.
+    pub fragmentation: i64,
+    /// Bytes of the pointer tables of tuples, which are placed one by one behind the heap.
+    pub tables: i64,
+}
+
+/// Places the values of the heap of HBM as XLA does; None for a module that has too many of them.
+pub fn xla_packing(module: &Module) -> Result<Option<Packing>, MemoryError> {
+    let mut frame = Frame::new(module, None, Rule::Xla)?;
+    let ranges = std::mem::take(&mut frame.ranges);
+    let sets = std::mem::replace(&mut frame.sets, Sets::new(0));
+    assigned(module, &frame, sets, ranges, |_, assignment, is_in_heap| {
+        let live = assignment.heaps(is_in_heap)?.get(&HBM).map_or(0, |heap| heap.bytes);
+        let tables = assignment.table_bytes(is_in_heap);
+        Ok(assignment.packed(is_in_heap).map(|heap| Packing {
+            heap,
+            fragmentation: (heap - live).max(0),
+            tables,
+        }))
+    })
+}
+
+/// Calls `then` with the assignment of buffers, and by buffer whether it lies in a heap.
+fn assigned<T>(
+    module: &Module,
+    frame: &Frame,
+    mut sets: Sets,
+    mut ranges: Ranges,
+    then: impl FnOnce(&Reader<'_>, &Assignment<'_>, &[bool]) -> Result<T, MemoryError>,
+) -> Result<T, MemoryError> {
     let buffers = Buffers::new(&frame.values, &mut sets);
     let reader = frame.reader(module);
-    let backend = Backend::of_module(module);
-    let sizes = Sizes::new(&reader, backend);
+    let sizes = Sizes::new(&reader, Backend::of_module(module));
     ranges.take_turns(&buffers, |ranges, first, second| {
         // In fast memory XLA allocates the replacement of a value before it frees the value; values
         // carried by loops and branches count as one.
@@ -120,17 +201,9 @@ pub(super) fn account_of(
             || ranges.starts[first] == ranges.starts[second]
             || matches!(module.opcode(row), Opcode::Parameter | Opcode::While | Opcode::Conditional)
     });
-    let tables = tables.unwrap_or_else(|| Tables::of_module(module, backend));
-    let mut account = XlaAccount::default();
-    signature(&reader, &frame.donations, &sizes, tables, &mut account)?;
-    account.constants = constants(&reader, &sizes)?;
     let assignment = Assignment::new(&reader, &frame.values, &buffers, &ranges, &sizes);
     let is_in_heap = assignment.temporaries(&frame.donations);
-    (account.heap, account.heap_space, account.heap_step) = assignment.largest(&is_in_heap)?;
-    let parts = [account.device.total(), account.host.total(), account.constants, account.heap];
-    let sum = parts.iter().try_fold(0i64, |sum, part| sum.checked_add(*part));
-    account.peak = sum.ok_or(MemoryError::TooLarge)?;
-    Ok(account)
+    then(&reader, &assignment, &is_in_heap)
 }
 
 /// Bytes and memory space of every node; pointer tables of tuples take none.
@@ -144,14 +217,10 @@ impl Sizes {
     fn new(reader: &Reader<'_>, backend: Backend) -> Self {
         let module = reader.module;
         let costs = shape_costs(module.shapes(), backend, false);
-        let by_shape: Vec<i64> = module
-            .shapes()
-            .ids()
-            .zip(&costs)
-            .map(
-                |(id, cost)| if module.shapes().tuple(id).is_some() { 0 } else { cost.size.max(0) },
-            )
-            .collect();
+        let size = |(id, cost): (ShapeId, &ShapeCost)| {
+            if module.shapes().tuple(id).is_some() { 0 } else { on_one_core(module, id, cost.size) }
+        };
+        let by_shape: Vec<i64> = module.shapes().ids().zip(&costs).map(size).collect();
         let mut sizes = Sizes { by_shape, bytes: Vec::new(), spaces: Vec::new() };
         let mut shapes: Vec<ShapeId> = Vec::new();
         for row in &reader.steps.rows {
@@ -173,6 +242,24 @@ impl Sizes {
     fn of(&self, shape: ShapeId) -> i64 {
         self.by_shape.get(shape.0 as usize).copied().unwrap_or(0)
     }
+}
+
+/// Bytes of an array on the core that holds most of it. Chips with two cores split arrays in fast
+/// memory, at the indices in the layout's `SC(dimension:index,..)`.
+fn on_one_core(module: &Module, shape: ShapeId, bytes: i64) -> i64 {
+    let splits = module.shapes().array(shape).and_then(|array| {
+        let (dimension, indices) = array.layout?.splits.first()?;
+        let length = array.dimension(usize::try_from(*dimension).ok()?)?.bound()?;
+        Some((length, indices))
+    });
+    let Some((length, indices)) = splits else { return bytes.max(0) };
+    let (mut start, mut most) = (0, 0);
+    for end in indices.iter().chain([&length]) {
+        most = most.max(end.saturating_sub(start));
+        start = *end;
+    }
+    let part = i128::from(bytes.max(0)) * i128::from(most.clamp(0, length)) / i128::from(length.max(1));
+    i64::try_from(part).unwrap_or(bytes)
 }
 
 fn signature(
