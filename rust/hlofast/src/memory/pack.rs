@@ -62,6 +62,7 @@ fn place_all(blocks: &[Block], order: &[usize], alignment: i64) -> Option<i64> {
         taken.sort_unstable();
         let offset = smallest_gap(&taken, bytes, alignment)?;
         let end = offset.checked_add(bytes)?;
+        if std::env::var("HF_PACK").is_ok() && bytes > 50000000 { eprintln!("{bytes} @ {offset} {:?}", blocks[*block].lives); }
         placed.place(*block, offset, end);
         heap = heap.max(end);
     }
