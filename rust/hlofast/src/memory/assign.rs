@@ -12,9 +12,9 @@ use super::MemoryError;
 use super::alias::Donations;
 use super::order::post_order_of_all;
 use super::pack::{Block, packed};
+use super::peak::shape_at;
 use super::ranges::{Buffers, Ranges};
 use super::schedule::NONE;
-use super::peak::shape_at;
 use super::share::{FusedUses, element_of, is_listed, may_share, overwrites};
 use super::values::Reader;
 use super::xla::Sizes;
@@ -365,7 +365,7 @@ impl<'a> Assignment<'a> {
             }
             taken.clear();
             for user in nodes.of(step).filter(|node| self.values[*node as usize] == *node) {
-                if !is_alone(user) {
+                if !is_alone(user) || self.sizes.bytes[user as usize] == 0 {
                     continue;
                 }
                 let mut operands = (0..module.operands(Row(*row)).len())
@@ -391,8 +391,9 @@ impl<'a> Assignment<'a> {
             let module = self.reader.module;
             module.shapes().tuple(self.shape_of(*value)).is_some()
         };
-        let tables = (0..is_in_heap.len())
-            .filter(|buffer| is_in_heap[*buffer] && self.buffers.values(*buffer).iter().any(is_table));
+        let tables = (0..is_in_heap.len()).filter(|buffer| {
+            is_in_heap[*buffer] && self.buffers.values(*buffer).iter().any(is_table)
+        });
         (tables.count() as i64).saturating_mul(HEAP_ALIGNMENT)
     }
 
@@ -404,19 +405,48 @@ impl<'a> Assignment<'a> {
             let operand = self.buffers.of[operand as usize] as usize;
             block_of[self.buffers.of[user as usize] as usize] = block_of[operand];
         });
-        let mut blocks = vec![Block::default(); is_in_heap.len()];
+        let mut alive: Vec<Use> = Vec::new();
         for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
-            if self.space(buffer) == 0 {
-                let block = &mut blocks[block_of[buffer] as usize];
-                block.bytes = block.bytes.max(self.bytes(buffer));
-                block.lives.extend(self.uses(buffer).map(|alive| (alive.start, alive.end)));
+            if self.space(buffer) != 0 || self.bytes(buffer) == 0 {
+                continue;
+            }
+            let first = alive.len();
+            alive.extend(self.uses(buffer));
+            alive[first..].sort_unstable();
+            for at in first + 1..alive.len() {
+                // The earlier value is freed once the later one is there.
+                if alive[at - 1].end.saturating_add(1) == alive[at].start {
+                    alive[at - 1].end = alive[at].start;
+                }
             }
         }
-        for block in &mut blocks {
-            block.join_lives();
+        alive.sort_unstable();
+        let mut blocks = vec![Block::default(); is_in_heap.len()];
+        for (life, known) in event_times(&alive).into_iter().zip(&alive) {
+            let buffer = self.buffers.of[known.value as usize] as usize;
+            let block = &mut blocks[block_of[buffer] as usize];
+            block.bytes = block.bytes.max(self.bytes(buffer));
+            block.lives.push(life);
         }
+        blocks.iter_mut().for_each(Block::join_lives);
         packed(&blocks, HEAP_ALIGNMENT)
     }
+}
+
+/// XLA's heap counts time in allocations and releases: in each step values are allocated, then
+/// those that end there are released.
+fn event_times(alive: &[Use]) -> Vec<(u32, u32)> {
+    let mut events: Vec<(u32, bool, u32)> = Vec::with_capacity(2 * alive.len());
+    for (known, number) in alive.iter().zip(0..) {
+        events.extend([(known.start, false, number), (known.end, true, number)]);
+    }
+    events.sort_unstable();
+    let mut times = vec![(0, 0); alive.len()];
+    for ((_, is_release, number), time) in events.into_iter().zip(0..) {
+        let life: &mut (u32, u32) = &mut times[number as usize];
+        *(if is_release { &mut life.1 } else { &mut life.0 }) = time;
+    }
+    times
 }
 
 /// The largest sum of live bytes in a heap.

@@ -5,18 +5,23 @@
 //! after another, each into the smallest gap that is free throughout its life. Two orders are
 //! tried, largest first and longest-lived first, and the smaller heap wins.
 
+use std::cmp::Reverse;
+
 /// A buffer to be placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     pub bytes: i64,
     /// First and last time of each life, ascending, without overlap.
     pub lives: Vec<(u32, u32)>,
+    /// How long the first of the values in the block lives.
+    first_life: u32,
 }
 
 impl Block {
     /// Sorts the lives and joins those without a gap.
     pub fn join_lives(&mut self) {
         self.lives.sort_unstable();
+        self.first_life = self.lives.first().map_or(0, |life| life.1 - life.0);
         self.lives.dedup_by(|next, life| {
             let is_joined = next.0 <= life.1.saturating_add(1);
             if is_joined {
@@ -24,10 +29,6 @@ impl Block {
             }
             is_joined
         });
-    }
-
-    fn first_life(&self) -> i64 {
-        self.lives.first().map_or(0, |life| i64::from(life.1) - i64::from(life.0))
     }
 
     fn span(&self) -> i64 {
@@ -42,7 +43,7 @@ impl Block {
 pub(super) fn packed(blocks: &[Block], alignment: i64) -> Option<i64> {
     let mut order: Vec<usize> =
         (0..blocks.len()).filter(|block| blocks[*block].bytes > 0).collect();
-    order.sort_by_key(|block| (-blocks[*block].bytes, -blocks[*block].first_life(), *block));
+    order.sort_by_key(|block| (-blocks[*block].bytes, Reverse(blocks[*block].first_life), *block));
     let by_size = place_all(blocks, &order, alignment)?;
     order.sort_by_key(|block| (-blocks[*block].span(), -blocks[*block].bytes, *block));
     let by_time = place_all(blocks, &order, alignment)?;
@@ -62,7 +63,6 @@ fn place_all(blocks: &[Block], order: &[usize], alignment: i64) -> Option<i64> {
         taken.sort_unstable();
         let offset = smallest_gap(&taken, bytes, alignment)?;
         let end = offset.checked_add(bytes)?;
-        if std::env::var("HF_PACK").is_ok() && bytes > 50000000 { eprintln!("{bytes} @ {offset} {:?}", blocks[*block].lives); }
         placed.place(*block, offset, end);
         heap = heap.max(end);
     }

@@ -147,8 +147,7 @@ pub(super) fn account_of(
                 (account.heap_space, account.heap_step) = (space, heap.step);
             }
         }
-        let parts =
-            [account.device.total(), account.host.total(), account.constants, account.heap];
+        let parts = [account.device.total(), account.host.total(), account.constants, account.heap];
         let sum = parts.iter().try_fold(0i64, |sum, part| sum.checked_add(*part));
         account.peak = sum.ok_or(MemoryError::TooLarge)?;
         Ok(account)
@@ -258,7 +257,8 @@ fn on_one_core(module: &Module, shape: ShapeId, bytes: i64) -> i64 {
         most = most.max(end.saturating_sub(start));
         start = *end;
     }
-    let part = i128::from(bytes.max(0)) * i128::from(most.clamp(0, length)) / i128::from(length.max(1));
+    let part =
+        i128::from(bytes.max(0)) * i128::from(most.clamp(0, length)) / i128::from(length.max(1));
     i64::try_from(part).unwrap_or(bytes)
 }
 
