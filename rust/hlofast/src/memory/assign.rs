@@ -19,7 +19,7 @@ use super::share::{FusedUses, element_of, is_listed, may_share, overwrites};
 use super::values::Reader;
 use super::xla::Sizes;
 use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 /// The purpose of a buffer.
@@ -67,6 +67,8 @@ pub(super) struct Assignment<'a> {
     pub sizes: &'a Sizes,
     kinds: Vec<Kind>,
     fused: RefCell<FusedUses>,
+    /// Operands and bytes that may still be looked at to find out what runs in place.
+    looks: Cell<usize>,
 }
 
 /// When a value is alive: its first and last step.
@@ -86,8 +88,10 @@ struct Allocation {
 
 impl Allocation {
     fn extend(&mut self, uses: &[Use]) {
-        self.uses.extend(uses);
-        self.uses.sort_unstable();
+        for new in uses {
+            let at = self.uses.partition_point(|known| known < new);
+            self.uses.insert(at, *new);
+        }
     }
 
     /// Whether nothing is alive during `new`; `shares(operand, user)` tells whether two values may
@@ -121,7 +125,9 @@ impl<'a> Assignment<'a> {
     ) -> Self {
         let kinds = kinds(reader, values, buffers);
         let fused = RefCell::default();
-        Assignment { reader, values, buffers, ranges, sizes, kinds, fused }
+        // Every operand and every byte of the text some times over; few programs need this many.
+        let looks = Cell::new(MOST_LOOKS.max(16 * reader.module.text().len()));
+        Assignment { reader, values, buffers, ranges, sizes, kinds, fused, looks }
     }
 
     fn bytes(&self, buffer: usize) -> i64 {
@@ -256,28 +262,47 @@ impl<'a> Assignment<'a> {
 
     /// Whether the instruction that defines `user` may write it over `operand`, which ends there.
     fn shares(&self, operand: u32, user: u32) -> bool {
+        let step = self.reader.nodes.steps[user as usize];
+        let row = Row(self.reader.steps.rows[step as usize]);
+        (0..self.reader.module.operands(row).len()).any(|index| {
+            self.is_looked_at(1)
+                && self.value_of_operand(step, index) == Some(operand)
+                && self.is_written_over(index, user)
+        })
+    }
+
+    /// The value of an operand that is an array.
+    fn value_of_operand(&self, step: u32, index: usize) -> Option<u32> {
+        let place = self.reader.operand(step, index)?;
+        self.values.get(place.start as usize).copied()
+    }
+
+    /// Whether the instruction that defines `user` may write it over its operand `index`.
+    fn is_written_over(&self, index: usize, user: u32) -> bool {
         let Reader { module, steps, nodes, .. } = *self.reader;
         let step = nodes.steps[user as usize];
-        let row = steps.rows[step as usize];
-        let opcode = module.opcode(Row(row));
-        let shape = module.shape(Row(row));
-        let part = self.shape_of(user);
-        let operands = module.operands(Row(row));
-        let element = element_of(self.reader, shape, step, user);
-        operands.iter().enumerate().any(|(index, from)| {
-            let Some(place) = self.reader.operand(step, index) else { return false };
-            if self.values[place.start as usize] != operand
-                || module.opcode(Row(*from)) == Opcode::Constant
-            {
-                return false;
-            }
-            let fused = &mut self.fused.borrow_mut();
-            is_listed(module, Row(row), index, element).unwrap_or_else(|| {
-                may_share(opcode)
-                    && module.shape(Row(*from)) == part
-                    && overwrites(module, row, opcode, index, element, operands, fused)
-            })
+        let row = Row(steps.rows[step as usize]);
+        let operands = module.operands(row);
+        let operand = Row(operands[index]);
+        if module.opcode(operand) == Opcode::Constant
+            || !self.is_looked_at(module.bytes(module.tail(row)).len())
+        {
+            return false;
+        }
+        let element = element_of(self.reader, module.shape(row), step, user);
+        let fused = &mut self.fused.borrow_mut();
+        is_listed(module, row, index, element).unwrap_or_else(|| {
+            let opcode = module.opcode(row);
+            may_share(opcode)
+                && module.shape(operand) == self.shape_of(user)
+                && overwrites(module, row.0, opcode, index, element, operands, fused)
         })
+    }
+
+    fn is_looked_at(&self, size: usize) -> bool {
+        let left = self.looks.get().checked_sub(size);
+        self.looks.set(left.unwrap_or(0));
+        left.is_some()
     }
 
     /// Whether an all-gather writes the value, also one that a fusion starts. libtpu never puts such
@@ -368,14 +393,16 @@ impl<'a> Assignment<'a> {
                 if !is_alone(user) || self.sizes.bytes[user as usize] == 0 {
                     continue;
                 }
-                let mut operands = (0..module.operands(Row(*row)).len())
-                    .filter_map(|index| Some(self.reader.operand(step, index)?.start));
-                let operand = operands.find(|operand| {
-                    self.values[*operand as usize] == *operand
-                        && !taken.contains(operand)
-                        && is_alone(*operand)
-                        && self.ranges.ends[*operand as usize] == step
-                        && self.shares(*operand, user)
+                let mut operands = 0..module.operands(Row(*row)).len();
+                let operand = operands.find_map(|index| {
+                    let operand = self.reader.operand(step, index)?.start;
+                    let is_free = self.is_looked_at(1)
+                        && self.values[operand as usize] == operand
+                        && self.ranges.ends[operand as usize] == step
+                        && is_alone(operand)
+                        && !taken.contains(&operand)
+                        && self.is_written_over(index, user);
+                    is_free.then_some(operand)
                 });
                 if let Some(operand) = operand {
                     taken.push(operand);
@@ -475,3 +502,5 @@ fn starts_all_gather(module: &Module, row: Row) -> bool {
 }
 
 const MOST_TRIES: usize = 1 << 20;
+
+const MOST_LOOKS: usize = 1 << 24;

@@ -1,10 +1,11 @@
 //! libtpu's account of a compiled program, `CompiledMemoryStats`.
 //!
 //! Parameters, constants and results that alias no parameter stay allocated throughout. All other
-//! values lie in heaps, one per memory space; a value in main memory may use the memory of a
-//! donated parameter or a result while that is unused. libtpu's peak adds the largest heap, even if
-//! that heap is in fast memory. Found by comparison with programs compiled ahead of time for v5e,
-//! v5p and v6e; see `tests/memory_tpu.rs`.
+//! values lie in heaps, one per memory space; a value in HBM may use the memory of a donated
+//! parameter or a result while that is unused (`assign.rs`). libtpu's peak adds the largest heap,
+//! even if that heap is in fast memory. What it compares with the memory of the chip is what it
+//! allocates in HBM, fragmentation included (`pack.rs`). Found by comparison with programs compiled
+//! ahead of time for v4, v5e, v5p and v6e; see `tests/memory_tpu.rs`.
 
 use super::alias::{Donations, Sets};
 use super::assign::{Assignment, Heap, Kind, kinds};
