@@ -7,6 +7,7 @@
 
 mod alias;
 mod class;
+mod donation;
 mod files;
 mod nodes;
 mod options;
@@ -19,6 +20,7 @@ mod values;
 mod xla;
 
 pub use class::{Class, Classes};
+pub use donation::{Donatable, donatable};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
