@@ -74,6 +74,37 @@ sum {
 }
 """
 
+UNDONATED = """
+  w = f32[512,512] parameter(0)
+  m = f32[512,512] parameter(1)
+  x = f32[64,512] parameter(2)
+  count = s32[] parameter(3)
+  y = f32[64,512] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0},
+    metadata={op_name="jit(step)/jvp(M)/dot_general"}
+  g = f32[512,512] dot(x, y), lhs_contracting_dims={0}, rhs_contracting_dims={0},
+    metadata={op_name="jit(step)/transpose(jvp(M))/dot_general"}
+  nm = f32[512,512] add(m, g), metadata={op_name="jit(step)/add"}
+  nw = f32[512,512] subtract(w, nm), metadata={op_name="jit(step)/sub"}
+  one = s32[] constant(1)
+  nc = s32[] add(count, one)
+  ROOT r = (f32[512,512], f32[512,512], s32[]) tuple(nw, nm, nc)
+"""
+CACHE = """
+  cache = f32[1024,1024] parameter(0)
+  row = f32[1,1024] parameter(1)
+  at = s32[] parameter(2)
+  zero = s32[] constant(0)
+  new = f32[1024,1024] dynamic-update-slice(cache, row, at, zero)
+  sums = f32[1,1024] add(row, row)
+  ROOT r = (f32[1024,1024], f32[1,1024]) tuple(new, sums)
+"""
+RESIDUAL_STREAM = """
+  x = f32[1024,1024] parameter(0)
+  w = f32[1024,1024] parameter(1)
+  y = f32[1024,1024] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT s = f32[1024,1024] add(x, y)
+"""
+
 SAME_GATHER = f"""
   x = f32[16,32] parameter(0)
   c = bf16[16,32] convert(x)

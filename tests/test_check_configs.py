@@ -1,13 +1,16 @@
 """`hlofast.check` of AXLearn configs against stand-in programs on their meshes."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import check_programs
 import hlofast
 from conftest import FIXTURES, Seeds
+from decoders import decoder_configs
 from test_cli import document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -158,6 +161,64 @@ class TestPlantedMistakes:
         codes = {code for code, _ in errors(check)}
         # Weights stay where they are, activations are summed; more is kept on every device.
         assert codes == {"kept-values", "offloaded-bytes", "gathered-bytes"}
+
+
+class TestSizes:
+    """One size of the config differs from the program's: one error says which."""
+
+    def check(self, *replaced: tuple[str, str], **changes: Any) -> hlofast.Check:
+        text = decoder_configs.text(**{**decoder_configs.SMALL, **changes})
+        for old, new in replaced:
+            assert old in text
+            text = text.replace(old, new)
+        effective = hlofast.config.loads(text).select(RECORDS["small"]["instance"])
+        return hlofast.check(effective, hlofast.load(dump_of("small")))
+
+    @pytest.mark.parametrize(
+        ("changes", "subject", "message"),
+        [
+            ({"batch": 16}, "batch", "batch 32 against 16: every activation takes 2 times"),
+            ({"batch": 64}, "batch", "batch 32 against 64: every activation takes 0.5 times"),
+            ({"sequence": 512}, "sequence", "sequence 1,024 against 512"),
+            ({"dim": 2048}, "width", "30 of 30 parameters have dimensions of 1,024 instead of"),
+            ({"vocabulary": 4096}, "width", "6 of 30 parameters have dimensions of 8,192 instead"),
+            ({"layers": 16}, "layers", "21 of 30 parameters have dimensions of 8 instead of 16"),
+        ],
+    )
+    def test_one_error_explains_all(
+        self, changes: dict[str, int], subject: str, message: str
+    ) -> None:
+        check = self.check(**changes)
+        assert errors(check) == [("sizes", subject)]
+        assert check.counts()["warning"] == 0
+        assert message in check.found("sizes")[0].message
+        # Values, loops and shardings of these sizes are as declared.
+        assert rows(check, "layer-loops") and rows(check, "parameter-sharding")
+
+    def test_the_element_type(self) -> None:
+        check = self.check(("jax.numpy.bfloat16", "jax.numpy.float32"))
+        assert errors(check) == [("sizes", "element type")]
+        (finding,) = check.found("sizes")
+        assert (finding.declared, finding.compiled) == ("f32", "bf16")
+        assert "take 0.5 times the declared bytes" in finding.message
+        assert {row["severity"] for row in rows(check, "kept-values")} == {"agrees"}
+        (gathered,) = rows(check, "gathered-bytes")
+        assert gathered["severity"] == "agrees"
+
+    def test_two_sizes(self) -> None:
+        check = self.check(batch=16, sequence=512)
+        assert errors(check) == [("sizes", "batch"), ("sizes", "sequence")]
+
+    def test_a_factor_of_unknown_cause(self) -> None:
+        """A file that gives bytes alone: all of them are half."""
+        text = check_programs.toml("offload_v6e_256")
+        for size in set(re.findall(r"bf16\[1,", text)):
+            text = text.replace(size, size.replace("1,", "2,"))
+        text = re.sub(r"(?<=carry_bytes = )\d+", lambda found: str(2 * int(found[0])), text)
+        module = hlofast.load(FIXTURES / "sharded" / "offload_v6e_256.txt.gz")
+        check = hlofast.check(hlofast.Declaration.loads(text), module)
+        assert errors(check) == [("sizes", "kept values")]
+        assert "takes 0.5 times the declared bytes" in check.found("sizes")[0].message
 
 
 class TestProgram:

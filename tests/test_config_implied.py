@@ -405,10 +405,15 @@ def check_memory(config: Config, row: Any) -> None:
         memory.saved_bytes,
         memory.offloaded_bytes,
     )
+    # Gradients are bfloat16, their sums over micro-batches float32, as the parameters.
+    narrow = 2 if effective.accumulation_steps == 1 else 1
+    figures[0] /= narrow
     for size, expected in zip(computed, figures):
         assert size is not None and size / GB == pytest.approx(expected, abs=6e-4)
-    assert memory.gradient_bytes is not None and memory.gradient_bytes * 3 == state
+    assert memory.gradient_bytes is not None and memory.gradient_bytes * 3 * narrow == state
     padding = sum(
         term.bytes for term in memory.terms if term.name == "padding" and term.place == "device"
     )
     assert memory.hbm_lower_bound == state + sum(computed[:3]) + padding
+    assert memory.expected_peak_bytes is not None
+    assert memory.hbm_lower_bound <= memory.expected_peak_bytes

@@ -24,7 +24,8 @@ class TestTypes:
         narrow = decoder().with_value("model.decoder.emb.token_emb.dtype", "jax.numpy.bfloat16")
         memory = on(narrow, fsdp=2).memory()
         assert memory["parameters"] == table[0] - 2 * table[1]
-        assert memory["gradients"] == memory["parameters"]
+        # Gradients have the type of the computation, bfloat16.
+        assert memory["gradients"] == plain["gradients"] == plain["parameters"] // 2
         assert narrow.parameter_count() == decoder().parameter_count()
 
     def test_layers_inside_have_it_too(self) -> None:
@@ -193,6 +194,24 @@ class TestRules:
         verdict = effective.verdict()
         assert verdict.status == "unknown" and "my.Modifier" in verdict.gaps[0][1]
         assert verdict.hbm_lower_bound is not None
+        assert verdict.excess_bytes is None
+
+    def test_what_is_known_exceeds_the_memory(self) -> None:
+        """Whatever the modifier does, and whatever the policy keeps, the state does not fit."""
+        large = {"layers": 80, "dim": 8192, "heads": 64, "kv_heads": 8, "hidden": 28672}
+        modifier = {"klass": "my.Modifier"}
+        rules = ((".*-16", modifier),)
+        verdict = decoder(rules=rules, **large).select("tpu-v5litepod-16").verdict()
+        assert verdict.status == "does not fit" and verdict.capacity_bytes is not None
+        assert verdict.expected_peak_bytes is not None
+        assert verdict.excess_bytes == verdict.expected_peak_bytes - verdict.capacity_bytes
+        unknown = decoder(policy="my.policy", rules=rules, **large).select("tpu-v5litepod-16")
+        verdict = unknown.verdict()
+        assert verdict.expected_peak_bytes is None and verdict.hbm_lower_bound is None
+        assert verdict.status == "does not fit"
+        known = verdict.memory.known_bytes
+        assert verdict.excess_bytes == known - 16_911_433_728 > 0
+        assert any("the terms whose size is known exceed" in text for text in verdict.statements)
 
     def test_modifiers_at_which_axlearn_stops(self) -> None:
         klass = "axlearn.common.trainer_config_modifier.RematSpecModifier"

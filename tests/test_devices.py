@@ -73,6 +73,15 @@ def test_chips_and_jax_devices_are_told_apart() -> None:
     assert v7.per_jax_device("hbm_bandwidth") == v7.value("hbm_bandwidth") / 2
 
 
+def test_tpu_v4_is_one_device_a_chip_or_one_a_core() -> None:
+    """Trainers compile for megacore, which joins the two cores of a chip."""
+    v4, cores = devices.get("v4"), devices.get("tpu-v4-cores")
+    assert v4.per_jax_device("hbm_usable_bytes") == 30.5 * 2**30
+    assert cores.per_jax_device("hbm_usable_bytes") == 15.25 * 2**30
+    assert v4.value("flops.bf16") == cores.value("flops.bf16")
+    assert cores.value("cores") == cores.value("jax_devices") == 2
+
+
 def test_unknown_figures_are_said() -> None:
     trainium = devices.get("trainium2")
     assert trainium.value("link_bandwidth") is None

@@ -316,6 +316,51 @@ def test_no_replicated_parameter() -> None:
     ]
 
 
+def test_undonated_state() -> None:
+    finding = only(lint(programs.UNDONATED, header=SCHEDULED))
+    assert finding.code == "undonated-state"
+    # The weight and its moment of 1 MiB each; the batch and the step counter are no state.
+    assert finding.names == ("w", "m")
+    assert finding.figures == {"undonated_bytes": 2 << 20}
+    assert (finding.bytes, finding.bytes_are) == (2 << 20, "memory")
+    assert "2 parameters of 2,097,152 B" in finding.message
+    assert "donate_argnums" in finding.remedy
+    found = lint(programs.UNDONATED, header=SCHEDULED, min_undonated_bytes=(2 << 20) + 1)
+    assert found.counts() == {}
+
+
+ALIASED = "input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }"
+
+
+@pytest.mark.parametrize(
+    ("header", "old", "new"),
+    [
+        (f"{SCHEDULED}, {ALIASED}", "", ""),
+        (f"{SCHEDULED}, buffer_donor={{ (0, {{}}), (1, {{}}) }}", "", ""),
+        # Results of other types.
+        (SCHEDULED, "ROOT r = (f32[512,512], f32[512,512], s32[]) tuple(nw, nm, nc)",
+         "hw = bf16[512,512] convert(nw)\n  hm = bf16[512,512] convert(nm)\n"
+         "  ROOT r = (bf16[512,512], bf16[512,512], s32[]) tuple(hw, hm, nc)"),
+        # Gradients instead of new state: a matmul lies between.
+        (SCHEDULED, "tuple(nw, nm, nc)", "tuple(g, g, nc)"),
+        # Before partitioning.
+        ("num_partitions=4", "", ""),
+    ],
+)  # fmt: skip
+def test_no_undonated_state(header: str, old: str, new: str) -> None:
+    text = programs.UNDONATED.replace(old, new)
+    assert "undonated-state" not in codes(text, header=header)
+
+
+def test_a_cache_is_state_and_an_activation_is_none() -> None:
+    finding = only(lint(programs.CACHE, header=SCHEDULED))
+    assert finding.code == "undonated-state"
+    assert finding.names == ("cache",)
+    assert finding.bytes == 4 << 20
+    # x + x.w has the shape of x, but no backward pass follows.
+    assert codes(programs.RESIDUAL_STREAM, header=SCHEDULED) == []
+
+
 def test_not_overlapped() -> None:
     finding = only(lint(programs.ASYNCHRONOUS, header=SCHEDULED))
     assert finding.code == "not-overlapped"
@@ -405,6 +450,7 @@ def test_thresholds() -> None:
     assert lint(programs.SLICED_REDUCTION).options == {
         "min_share": 0.001,
         "min_replicated_share": 0.02,
+        "min_undonated_bytes": 1 << 20,
         "overlap_flops_per_byte": 1.0,
         "order_flops_per_byte": 1000,
     }

@@ -96,6 +96,8 @@ class TestCompiled:
         assert peak <= 1.001 * analysis["peak_memory_in_bytes"]
         assert verdict.expected_peak_bytes is not None and verdict.relaxed_peak_bytes is not None
         assert 0.95 * verdict.expected_peak_bytes < peak < 1.05 * verdict.relaxed_peak_bytes
+        assert verdict.hbm_lower_bound is not None
+        assert verdict.hbm_lower_bound <= min(peak, verdict.expected_peak_bytes)
 
     def test_gathers(self, name: str) -> None:
         expected = {
@@ -131,6 +133,8 @@ def test_refusals(name: str) -> None:
     assert verdict.expected_peak_bytes is not None and verdict.excess_bytes is not None
     assert verdict.expected_peak_bytes == pytest.approx(needed * GIB, rel=0.01)
     assert verdict.excess_bytes == verdict.expected_peak_bytes - verdict.capacity_bytes
+    assert verdict.hbm_lower_bound is not None
+    assert verdict.hbm_lower_bound <= min(needed * GIB, verdict.expected_peak_bytes)
     assert verdict.excess_bytes == pytest.approx((needed - available) * GIB, rel=0.1)
 
 

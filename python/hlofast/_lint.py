@@ -124,6 +124,7 @@ class Findings(Result):
       FLOPs of all matmuls.
     - `min_replicated_share`: least share of all parameter bytes that sharding replicated parameters
       saves.
+    - `min_undonated_bytes`: least bytes of state that is not donated.
     - `overlap_flops_per_byte`: least FLOPs between start and done of an asynchronous collective,
       per byte sent, for it to count as overlapped.
     """
@@ -136,6 +137,8 @@ class Findings(Result):
               "bytes of all collectives, or of the FLOPs of all matmuls."),
         Field("number", "min_replicated_share",
               "Threshold: least share of all parameter bytes that sharding replicated ones saves."),
+        Field("bytes", "min_undonated_bytes",
+              "Threshold: least bytes of state that is not donated."),
         Field("number", "overlap_flops_per_byte",
               "Threshold: FLOPs between start and done, per byte sent, that count as overlap."),
         Field("number", "order_flops_per_byte",

@@ -54,7 +54,7 @@ _SHOWN = ("value", "bytes", "share", "class", "first_step", "last_step", "phase"
 _ON_DEVICE = ("argument", "output", "alias", "constant", "heap")
 _ON_HOST = ("host_argument", "host_output", "host_alias")
 """Keys of `Memory.xla`, without `_size_in_bytes`."""
-_SMALL_TABLES = ("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7")
+_SMALL_TABLES = ("tpu-v5p", "tpu-v6e", "tpu-v7")
 
 
 def space_number(space: int | str | None) -> int | None:
@@ -146,6 +146,9 @@ class Memory(Result):
         Field("bytes", "xla_peak",
               "The peak that `compiled.memory_analysis()` reports for a TPU program.",
               label="XLA peak"),
+        Field("bytes", "undonated",
+              "Bytes of parameters that could be donated and are not: results of the same shape "
+              "replace them."),
         Field("bytes", "allocated", "Bytes that XLA's allocator took, from its file."),
         Field("bytes", "fragmentation", "Allocated bytes minus the XLA peak.", signed=True),
         Field("path", "allocation_file", "The file that gives the allocated bytes.",
@@ -187,6 +190,7 @@ class Memory(Result):
         self._live: Table | None = None
         self._xla: dict[str, int] | None = None
         self._allocated: MemoryFile | None = None
+        self._undonated: dict[int, int] | None = None
 
     @property
     def allocated(self) -> MemoryFile | None:
@@ -218,6 +222,8 @@ class Memory(Result):
             ("steps", len(self._data.sequence()), "exact"),
             ("xla_peak", peak, "modelled"),
         ]
+        if undonated := self.undonated:
+            values.append(("undonated", sum(undonated.values()), "modelled"))
         if allocated is not None and allocated.total_bytes is not None:
             more = None if peak is None else allocated.total_bytes - peak
             values += [("allocated", allocated.total_bytes, "exact")]
@@ -334,6 +340,19 @@ class Memory(Result):
         if self._xla is None:
             self._xla = _core._xla_memory(self.module, table_bytes=table_bytes(self.device))
         return dict(self._xla)
+
+    @property
+    def undonated(self) -> dict[int, int]:
+        """Bytes of the parameters that could be donated and are not, by row.
+
+        A result of the same shape and layout is computed from each, as new state is from the old.
+        Donation (`donate_argnums` of `jax.jit`) lets the result take the parameter's memory.
+        """
+        if self._undonated is None:
+            self._undonated = {}
+            for row, size in self._data.donatable():
+                self._undonated[row] = self._undonated.get(row, 0) + size
+        return dict(self._undonated)
 
     @property
     def backend(self) -> str:

@@ -50,6 +50,8 @@ class MemoryData:
         """The step at which `row` runs; None if it takes no step."""
     def doubts(self) -> dict[str, Any]:
         """Problems of the module and omissions from the figures: counts and rows by name."""
+    def donatable(self) -> list[tuple[int, int]]:
+        """Row and bytes of each array of a parameter that could be donated and is not."""
     def peak_without(self, buffer: int) -> tuple[int, int | None]:
         """The peak and its row if the values of `buffer` took no memory."""
     def live(self, step: int | None = None) -> _Columns:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from hlofast._memory import Memory
 
 
+LEAST_UNDONATED = 1 << 20
+"""Less undonated state gives no note."""
+
+
 def contradictions(memory: Memory) -> Iterator[Note]:
     """Contradictions in the module that make figures doubtful."""
     doubts = memory._data.doubts()
@@ -79,6 +83,15 @@ def notes(memory: Memory) -> Iterator[Note]:
             "XLA's live-range file puts the peak here, by its own weights; the maximum of live "
             f"bytes is {highest:,} B, at {memory.module[row].name}",
             bytes=highest,
+        )
+    undonated = memory.undonated
+    if (size := sum(undonated.values())) >= LEAST_UNDONATED:
+        parameters = _text.counted(len(undonated), "parameter")
+        shown = _text.names([memory.module[row].name for row in undonated])
+        yield Note(
+            "undonated",
+            f"donating {parameters} that results replace would save up to {size:,} B: {shown}",
+            bytes=size,
         )
     less = _less_on_v6e(memory)
     if less:

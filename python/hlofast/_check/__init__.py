@@ -18,11 +18,13 @@ from hlofast._check.declaration import (
     Prediction,
     path_of,
 )
+from hlofast._check.donation import donation
 from hlofast._check.expectations import Expectations, expectations
 from hlofast._check.kept import kept_values
 from hlofast._check.loops import accumulation, layers
 from hlofast._check.parameters import shardings
 from hlofast._check.program import Program
+from hlofast._check.sizes import differing_sizes
 from hlofast._check.totals import flops, gathered_bytes, offloaded_bytes, peak, state_bytes
 from hlofast._core import Field
 from hlofast._result import Fact, Result, Section
@@ -57,6 +59,7 @@ _COMPARISONS = (
     kept_values,
     layers,
     accumulation,
+    donation,
     state_bytes,
     offloaded_bytes,
     gathered_bytes,
@@ -110,6 +113,12 @@ class Check(Result):
             if compare is device_count and comparisons and comparisons[-1].severity == ERROR:
                 # On another number of devices every other figure differs too.
                 break
+            if compare is device_count:
+                # What follows from a size that differs is compared with the program's own size.
+                sizes, changed = differing_sizes(program)
+                comparisons += sizes
+                if changed is not None:
+                    program = Program(changed, module)
         if expected is not None:
             comparisons += expectations(program, expected)
         self._comparisons: tuple[Comparison, ...] = tuple(comparisons)

@@ -135,9 +135,11 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         total["bytes"] += row["total_wire_bytes"] or 0
         total["rows"].add(row["instruction"])
     for (kind, axes_text, moved, phase, where, scope), total in sums.items():
+        # Without name and phase, it may as well be the second half of a gradient's reduction.
+        is_known = phase != "unattributed" or total["row"]["op_name"] is not None
         yield Comparison(
             "unexplained-collective",
-            WARNING if where == "in every layer" else NOTE,
+            WARNING if where == "in every layer" and is_known else NOTE,
             f"{kind} along {axes_text}",
             "no such collective",
             f"{total['bytes']:,} wire B of {moved} in {phase}",

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hlofast.config import EffectiveConfig
     from hlofast.config._implied import Implied
 
+_DTYPES = {2: "bf16", 4: "f32"}
+"""Element types that AXLearn trains in, by bytes."""
 _PLACES = {"saved": "device", "offloaded": "host"}
 
 
@@ -40,6 +42,11 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
         carry_bytes=carry,
         layers=layers.pop() if len(layers) == 1 else None,
         accumulation_steps=effective.accumulation_steps,
+        batch=implied.batch.sequences,
+        sequence=implied.batch.length,
+        dtype=_DTYPES.get(implied.itemsize) if implied.has_activations else None,
+        # AXLearn's trainer always donates its state.
+        donates=True,
         available=effective.verdict().capacity_bytes,
         predictions=_predictions(effective, source),
         gaps=_gaps(effective),

@@ -20,6 +20,7 @@ SEVERITIES = (ERROR, WARNING, NOTE, AGREES)
 CODES = {
     "not-declared": "parts that the declaration leaves open and that are not compared",
     "device-count": "devices of the mesh and of the program",
+    "sizes": "batch, sequence length, element type or widths that explain other differences",
     "collective-axes": "collectives whose groups follow no mesh axes",
     "parameter-sharding": "the sharding of a parameter",
     "parameter-missing": "a declared parameter that the program does not have",
@@ -28,6 +29,7 @@ CODES = {
     "kept-undeclared": "residuals that are not declared",
     "layer-loops": "the trip count of the loop over layers",
     "accumulation-steps": "micro-batches per step",
+    "donation": "state that the step replaces and does not donate",
     "state-bytes": "bytes of parameters and optimizer state",
     "offloaded-bytes": "bytes kept in host memory",
     "gathered-bytes": "bytes of weights gathered in a step",

@@ -92,6 +92,14 @@ class Declaration:
     """Trip count of the loop over layers."""
     accumulation_steps: int | None = None
     """Micro-batches per step."""
+    batch: int | None = None
+    """Sequences of a step on all devices."""
+    sequence: int | None = None
+    """Tokens of a sequence."""
+    dtype: str | None = None
+    """The element type of activations, as XLA writes it: `bf16`."""
+    donates: bool = False
+    """Whether the step donates its state; not compared if not."""
     available: int | None = None
     """Memory of one device, in bytes."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
@@ -143,7 +151,24 @@ class _Reader:
 
     def declaration(self, source: str) -> Declaration:
         mesh, batch_axes = self.mesh()
-        model = self.table("model", ("layers", "accumulation_steps", "carry_bytes"))
+        model = self.table(
+            "model",
+            (
+                "layers",
+                "accumulation_steps",
+                "carry_bytes",
+                "batch",
+                "sequence",
+                "dtype",
+                "donates",
+            ),
+        )
+        dtype = _text(model, "dtype", "model")
+        if dtype is not None and element_bits(dtype) is None:
+            raise ValueError(f"model.dtype: unknown element type {dtype!r}")
+        donates = model.get("donates", False)
+        if not isinstance(donates, bool):
+            raise ValueError("model.donates has to be true or false")
         names = set() if mesh is None else set(mesh.axis_names)
         parameters = tuple(self.parameters(names))
         kept = tuple(self.kept()) if "kept" in self.tables else None
@@ -157,6 +182,10 @@ class _Reader:
             carry_bytes=None if carry is None else read_size(carry, "model.carry_bytes"),
             layers=_positive(model, "layers", "model"),
             accumulation_steps=_positive(model, "accumulation_steps", "model"),
+            batch=_positive(model, "batch", "model"),
+            sequence=_positive(model, "sequence", "model"),
+            dtype=dtype,
+            donates=donates,
             available=self.available(),
             predictions=self.predictions(source),
         )

@@ -160,7 +160,7 @@ def _forbidden(table: object) -> tuple[str, ...]:
             return CODES
         unknown = [code for code in value if code not in CODES]
         if unknown:
-            hint = meant(unknown[0], CODES) or ";"
+            hint = meant(str(unknown[0]), CODES) or ";"
             raise ValueError(
                 f"lint.forbid: unknown code {unknown[0]!r}{hint} known codes: {', '.join(CODES)}"
             )

@@ -19,25 +19,37 @@ either end of loops that offload to the host, two where several slices are conne
 def layer_loops(program: Program) -> list[dict[str, Any]]:
     """The loops that may run over the declared layers, in text order.
 
-    These are the loops whose trip count is the number of layers; if there are none, loops with up
-    to `MOST_PEELED` iterations less, which a compiler may have peeled off.
+    These are the loops whose trip count is the number of layers, and loops over the same stacks
+    with up to `MOST_PEELED` iterations less, which a compiler may have peeled off: it need not peel
+    forward and backward loops alike.
     """
     layers = program.declaration.layers
     if layers is None:
         return []
-    for peeled in range(min(MOST_PEELED, layers - 1) + 1):
-        loops = [loop for loop in program.loops if loop["trip_count"] == layers - peeled]
-        if peeled and loops:
-            # Other loops over the same layers may have more iterations peeled off.
-            loops += [
-                loop
-                for loop in program.loops
-                if loop["trip_count"] is not None
-                and layers - MOST_PEELED <= loop["trip_count"] < layers - peeled
-            ]
-        if loops:
-            return sorted(loops, key=lambda loop: int(loop["instruction"]))
-    return []
+    least = max(1, layers - MOST_PEELED)
+    loops = [
+        loop
+        for loop in program.loops
+        if loop["trip_count"] is not None and least <= loop["trip_count"] <= layers
+    ]
+    whole = [loop for loop in loops if loop["trip_count"] == layers]
+    if whole:
+        starts = {loop["multiplicity"] for loop in whole}
+        loops = whole + [
+            loop
+            for loop in loops
+            if loop["trip_count"] != layers
+            and loop["multiplicity"] in starts
+            and _carries_stack(program, loop, layers)
+        ]
+    return sorted(loops, key=lambda loop: int(loop["instruction"]))
+
+
+def _carries_stack(program: Program, loop: dict[str, Any], layers: int) -> bool:
+    """Whether the state of a loop has an array with a first dimension of `layers`."""
+    shape = program.module[loop["instruction"]].shape
+    arrays = (element.dimensions for element in shape.elements if element.is_array)
+    return any(len(sizes) > 1 and sizes[0] == layers for sizes in arrays)
 
 
 def is_in_layers(program: Program, row: dict[str, Any]) -> bool:

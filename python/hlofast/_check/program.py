@@ -33,6 +33,7 @@ class Parameter:
     """Dimensions on one device."""
     bits: int
     """Bits per element."""
+    element_type: str
     sharding: Sharding | None
     declared: DeclaredParameter | None
 
@@ -90,7 +91,15 @@ class Program:
         declared = self.declaration.parameter(path)
         number = -1 if instruction.parameter_number is None else instruction.parameter_number
         return Parameter(
-            instruction.row, number, path, name, tuple(sizes), bits, sharding, declared
+            instruction.row,
+            number,
+            path,
+            name,
+            tuple(sizes),
+            bits,
+            shape.element_type or "",
+            sharding,
+            declared,
         )
 
     @cached_property
@@ -108,6 +117,11 @@ class Program:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self.module.memory(space=space)
+
+    @cached_property
+    def undonated(self) -> dict[int, int]:
+        """Bytes of the parameters that could be donated and are not, by row."""
+        return self.memory().undonated
 
     @cached_property
     def peak(self) -> tuple[int, int | None, str]:
@@ -145,6 +159,15 @@ class Program:
         """The sizes of a parameter over all devices; includes padding if a sharding is uneven."""
         if parameter.declared is not None and parameter.declared.shape is not None:
             return parameter.declared.shape
+        return self._over_all_devices(parameter)
+
+    def compiled_sizes(self, parameter: Parameter) -> tuple[int, ...] | None:
+        """`sizes` by the compiled sharding alone; None if the text does not give it."""
+        if parameter.sharding is None and self.module.num_partitions > 1:
+            return None
+        return self._over_all_devices(parameter)
+
+    def _over_all_devices(self, parameter: Parameter) -> tuple[int, ...]:
         tiles: tuple[int, ...] = ()
         if parameter.sharding is not None and not parameter.sharding.is_replicated:
             tiles = parameter.sharding.tile_dimensions or ()

@@ -28,6 +28,10 @@ of the intended program. Anything the description leaves out is not compared:
   [model]
   layers = 80
   accumulation_steps = 4
+  batch = 1024                                   # sequences of a step on all devices
+  sequence = 4096                                # tokens of a sequence
+  dtype = "bf16"                                 # of activations
+  donates = true                                 # the new state takes the memory of the old
   [[parameters]]
   name = ".*/layers/query"                       # regular expression for the whole path
   spec = ["", "fsdp", "model"]                   # per dimension: an axis, a list, or ""

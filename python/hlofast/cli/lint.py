@@ -59,6 +59,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="smallest share of the parameter bytes that sharding saves (default %(default)s)",
     )
     parser.add_argument(
+        "--min-undonated-bytes",
+        type=inputs.size,
+        default=OPTIONS["min_undonated_bytes"],
+        metavar="SIZE",
+        help="smallest state that is reported as not donated (default %(default)s)",
+    )
+    parser.add_argument(
         "--overlap-flops-per-byte",
         type=share,
         default=OPTIONS["overlap_flops_per_byte"],
@@ -99,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = {
         "min_share": arguments.min_share,
         "min_replicated_share": arguments.min_replicated_share,
+        "min_undonated_bytes": arguments.min_undonated_bytes,
         "overlap_flops_per_byte": arguments.overlap_flops_per_byte,
     }
     failed: set[str] = set()

@@ -10,6 +10,7 @@ from hlofast.table import Table, of_rows
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast.config._implied import Implied
+    from hlofast.config._parts import Parameter
 
 _NOTABLE = 0.01
 _NOTABLE_BYTES = 1 << 26
@@ -69,8 +70,9 @@ class StepMemory:
 
     All sizes are per device, without tile padding and alignment. State sizes are exact: they follow
     from shapes and specs. The others are modelled: gradients are held in the type of the
-    parameters; each layer's input and the values its policy keeps stay until backward reaches the
-    layer. A size is None if something it depends on is not modelled (`gaps`).
+    computation, their sums over micro-batches in that of the parameters; each layer's input and the
+    values its policy keeps stay until backward reaches the layer. A size is None if
+    something it depends on is not modelled (`gaps`).
     """
 
     __slots__ = ("_implied", "gaps", "terms")
@@ -102,7 +104,11 @@ class StepMemory:
 
     @property
     def gradient_bytes(self) -> int | None:
-        """Gradients of all parameters, in the parameters' type."""
+        """Gradients of all parameters, or their sums over micro-batches.
+
+        XLA keeps gradients in the type of the computation until the optimizer reads them. Sums have
+        the type of the parameters.
+        """
         return self["gradients"]
 
     @property
@@ -124,10 +130,14 @@ class StepMemory:
     def hbm_lower_bound(self) -> int | None:
         """The sum of all terms in device memory: state, gradients, layer inputs, saved, padding.
 
-        Gradients count in the parameters' type. Gathered weights, logits and other short-lived
-        values are left out.
+        Gathered weights, logits and other short-lived values are left out.
         """
         return _sum([term.bytes for term in self.terms if term.place == "device"])
+
+    @property
+    def known_bytes(self) -> int:
+        """The sum of the terms in device memory whose size is known."""
+        return sum(term.bytes or 0 for term in self.terms if term.place == "device")
 
     @property
     def expected_terms(self) -> Table:
@@ -142,9 +152,7 @@ class StepMemory:
     def expected_peak_bytes(self) -> int | None:
         """The modelled XLA peak when memory is short.
 
-        Unlike `hbm_lower_bound`, it includes short-lived values, and counts gradients in the type
-        of the computation, in which XLA keeps them until the optimizer reads them: see
-        `expected_terms`.
+        Unlike `hbm_lower_bound`, it includes short-lived values: see `expected_terms`.
         """
         if self.hbm_lower_bound is None:
             return None
@@ -251,13 +259,17 @@ def _terms(implied: Implied) -> list[Term]:
         return Term(name, place, size if known else None, provenance if known else "unknown", text)
 
     has_gradients = is_placed and not learner.is_partial
+    gradients = sum(
+        implied.held_of(parameter) * gradient_size(implied, parameter)
+        for parameter in parts.parameters
+    )
     has_state = is_placed and not learner.gaps
     text = f"the optimizer keeps {kept} of each parameter"
     terms = [
         term("parameters", "device", parameters, is_placed, "exact", "weights"),
         term("optimizer state", "device", parameters * moments, has_state, "exact", text),
         term("averages", "device", parameters * averages, has_state, "exact", "moving averages"),
-        term("gradients", "device", parameters, has_gradients, "modelled", "one per weight"),
+        term("gradients", "device", gradients, has_gradients, "modelled", "one per weight"),
         term("layer inputs", "device", inputs, has_batch, "modelled", "one per layer"),
         term("saved", "device", saved, has_policy, "modelled", "saved by policies"),
         term("offloaded", "host", offloaded, has_policy, "modelled", "offloaded by policies"),
@@ -265,6 +277,12 @@ def _terms(implied: Implied) -> list[Term]:
         term("padding", "host", host, has_policy, "modelled", "for an uneven batch"),
     ]
     return [each for each in terms if each.name != "padding" or each.bytes]
+
+
+def gradient_size(implied: Implied, parameter: Parameter) -> int:
+    """Bytes per element of a gradient, or of its sum over micro-batches."""
+    own = parameter_size(parameter)
+    return own if implied.steps > 1 else min(own, implied.itemsize)
 
 
 def _activations(implied: Implied, *, padded: bool) -> tuple[int, int, int]:

@@ -73,4 +73,7 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
         ("kernels", max(scratch, default=0), False),
         ("logits", logits, False),
     ]
+    # Gradients of embeddings come last; where little else is held by then, they are the peak.
+    needed = sum(amount or 0 for _, amount, is_needed in terms if is_needed)
+    terms.append(("other gradients", max(0, (memory.hbm_lower_bound or 0) - needed), True))
     return [(name, amount, is_needed) for name, amount, is_needed in terms if amount]

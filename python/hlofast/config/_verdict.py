@@ -23,8 +23,9 @@ class Verdict:
     """Expected memory and time of a training step on devices of one kind.
 
     `status` is `does not fit` if the expected peak exceeds the memory, `tight` if the relaxed peak
-    exceeds 90% of it, else `fits`; `unknown` if the peak or the memory is not known. Returned by
-    `EffectiveConfig.verdict`.
+    exceeds 90% of it, else `fits`; `unknown` if the peak or the memory is not known. If the known
+    part of the lower bound alone exceeds the memory, it is `does not fit`, whatever else is not
+    known. Returned by `EffectiveConfig.verdict`.
     """
 
     __slots__ = (
@@ -96,19 +97,30 @@ class Verdict:
         if implied.has_activations:
             count, parts = implied.rows()
             self.sequences_per_device = count / parts
-        self.status = UNKNOWN if problems else self._status()
+        self.status = self._status(is_certain=not problems)
         self._time(implied, flops, traffic, device)
         self.statements = tuple(_statements(self, implied, memory))
 
     @property
     def excess_bytes(self) -> int | None:
-        """Bytes by which the expected peak exceeds the memory; 0 if it does not."""
-        if self.expected_peak_bytes is None or self.capacity_bytes is None:
-            return None
-        return max(0, self.expected_peak_bytes - self.capacity_bytes)
+        """Bytes by which the expected peak exceeds the memory; 0 if it does not.
 
-    def _status(self) -> str:
-        if self.expected_peak_bytes is None or self.capacity_bytes is None:
+        If the peak is not known, those by which the known part of the bound exceeds the memory;
+        None for the status `unknown`.
+        """
+        if self.status == UNKNOWN or self.capacity_bytes is None:
+            return None
+        peak = self.memory.known_bytes
+        if self.expected_peak_bytes is not None:
+            peak = self.expected_peak_bytes
+        return max(0, peak - self.capacity_bytes)
+
+    def _status(self, *, is_certain: bool) -> str:
+        if self.capacity_bytes is None:
+            return UNKNOWN
+        if self.memory.known_bytes > self.capacity_bytes:
+            return TOO_LARGE
+        if self.expected_peak_bytes is None or not is_certain:
             return UNKNOWN
         if self.expected_peak_bytes > self.capacity_bytes:
             return TOO_LARGE
@@ -220,6 +232,12 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
         statements.append(
             f"layer inputs are not sharded along {','.join(whole)}: sharding the sequence would "
             f"save {inputs - inputs // implied.shards(whole):,} bytes"
+        )
+    capacity, expected = verdict.capacity_bytes, verdict.expected_peak_bytes
+    if expected is None and capacity is not None and memory.known_bytes > capacity:
+        statements.append(
+            f"the terms whose size is known exceed the memory: {memory.known_bytes:,} of "
+            f"{capacity:,} bytes"
         )
     if idle and not implied.parts.gaps:
         statements.append(

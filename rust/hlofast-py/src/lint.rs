@@ -20,6 +20,7 @@ pub fn _lint_options(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("min_share", options.min_share)?;
     dict.set_item("min_replicated_share", options.min_replicated_share)?;
+    dict.set_item("min_undonated_bytes", options.min_undonated_bytes)?;
     dict.set_item("overlap_flops_per_byte", options.overlap_flops_per_byte)?;
     dict.set_item("order_flops_per_byte", options.order_flops_per_byte)?;
     Ok(dict)
@@ -40,6 +41,7 @@ fn read_options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
         match name.as_str() {
             "min_share" => options.min_share = share()?,
             "min_replicated_share" => options.min_replicated_share = share()?,
+            "min_undonated_bytes" => options.min_undonated_bytes = value.extract()?,
             "overlap_flops_per_byte" => options.overlap_flops_per_byte = share()?,
             "order_flops_per_byte" => options.order_flops_per_byte = value.extract()?,
             _ => return Err(PyValueError::new_err(format!("unknown option {name:?}"))),

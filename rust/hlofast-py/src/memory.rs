@@ -7,8 +7,8 @@ use crate::module::Module;
 use crate::table_builder::to_list;
 use hlofast::ir::Row;
 use hlofast::memory::{
-    Constants, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, read_file,
-    xla_account,
+    Constants, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, donatable,
+    read_file, xla_account,
 };
 use hlofast::table;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
@@ -192,6 +192,12 @@ impl MemoryData {
         dictionary.set_item("repeated_calls", &doubts.repeated_calls)?;
         dictionary.set_item("lacks_layouts", doubts.lacks_layouts)?;
         Ok(dictionary)
+    }
+
+    /// Row and bytes of each array of a parameter that could be donated and is not.
+    fn donatable(&self, py: Python<'_>) -> Vec<(u32, i64)> {
+        let found = py.detach(|| donatable(self.stage.module(), self.stage.attribution()));
+        found.iter().map(|entry| (entry.row.0, entry.bytes)).collect()
     }
 
     /// The peak and its row if the values of `buffer` took no memory.

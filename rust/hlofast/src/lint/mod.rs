@@ -20,6 +20,7 @@ mod recomputed_collectives;
 mod reduced_twice;
 mod replicated_parameter;
 mod site;
+mod undonated_state;
 mod walk;
 mod widened_payload;
 mod widened_weights_kept;
@@ -44,6 +45,8 @@ pub struct Options {
     /// Replicated parameters are a finding if sharding them saves at least this share of the bytes
     /// of all parameters.
     pub min_replicated_share: f64,
+    /// State that is not donated is a finding from this many bytes.
+    pub min_undonated_bytes: u64,
     /// An asynchronous collective counts as overlapped if at least this many FLOPs are scheduled
     /// between start and done for each byte it sends around a ring.
     pub overlap_flops_per_byte: f64,
@@ -56,6 +59,7 @@ impl Default for Options {
         Self {
             min_share: 0.001,
             min_replicated_share: 0.02,
+            min_undonated_bytes: 1 << 20,
             overlap_flops_per_byte: 1.0,
             order_flops_per_byte: 1000,
         }
@@ -76,6 +80,7 @@ const RULES: &[Rule] = &[
     loop_invariant_collective::RULE,
     widened_weights_kept::RULE,
     widened_payload::RULE,
+    undonated_state::RULE,
 ];
 
 /// The mesh of a program, computed only when a rule asks for it.

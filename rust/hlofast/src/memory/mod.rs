@@ -9,6 +9,7 @@
 mod alias;
 mod assign;
 mod class;
+mod donation;
 mod files;
 mod nodes;
 mod options;
@@ -23,6 +24,7 @@ mod xla;
 
 pub use assign::Heap;
 pub use class::{Class, Classes};
+pub use donation::{Donatable, donatable};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};

@@ -254,7 +254,7 @@ impl FusedUses {
 
 /// XLA's elementwise opcodes, without copies.
 #[inline]
-fn is_elementwise(opcode: Opcode) -> bool {
+pub(super) fn is_elementwise(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
         opcode,

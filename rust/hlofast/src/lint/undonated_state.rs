@@ -1,0 +1,45 @@
+//! `undonated-state`: parameters that results of the same shape replace, without taking their
+//! buffers.
+
+use super::finding::Measure;
+use super::program::{Program, bytes, counted, form, percent};
+use super::site::{Rule, Site};
+use crate::Provenance;
+use crate::memory::donatable;
+
+pub(super) const RULE: Rule = Rule {
+    code: "undonated-state",
+    what: "state that a step replaces and does not donate",
+    measure: Measure::Memory,
+    find,
+    message,
+    remedy: "donate the old state, so that the new state takes its buffers: \
+             jax.jit(step, donate_argnums=...) or donate_argnames",
+};
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let found = donatable(program.module, program.attribution);
+    let sizes = found.iter().map(|entry| u64::try_from(entry.bytes).unwrap_or(0));
+    if sizes.clone().fold(0, u64::saturating_add) < program.options.min_undonated_bytes {
+        return;
+    }
+    for (entry, size) in found.iter().zip(sizes) {
+        let mut site = Site::new(entry.row).sum("undonated_bytes", size);
+        site.bytes = Some(size);
+        site.is_anywhere = true;
+        site.provenance = Provenance::Modelled;
+        sites.push(site);
+    }
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let size = site.figure("undonated_bytes");
+    format!(
+        "{} of {}, {} of all parameter bytes, {} replaced by results of the same shape and not \
+         donated: the step holds the old and the new state",
+        counted(site.places, "parameter", "parameters"),
+        bytes(size),
+        percent(size, program.parameter_bytes()),
+        form(site.places, "is", "are"),
+    )
+}

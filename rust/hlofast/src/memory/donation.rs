@@ -1,0 +1,254 @@
+//! Parameters that could be donated and are not: results of the same shape and layout are computed
+//! from them, and no parameter gives its buffer to these results.
+//!
+//! The new state of a step follows from the old one element by element (`w - rate * update`), or by
+//! updates of slices (caches). Every such result is followed back to the parameters, and each
+//! parameter is matched with one result. Results of the backward pass are gradients, which replace no
+//! parameter. Without a backward pass, element-by-element results are
+//! activations rather than state, unless they replace most of the parameters.
+
+use super::share::is_elementwise;
+use crate::cost::Backend;
+use crate::cost::size::{ShapeCost, shape_costs};
+use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Place, Through, fan_out, step};
+use crate::flow::{Attribution, Phase};
+use crate::ir::decode::{HeaderValue, decode_header};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row, ShapeId};
+use hashbrown::{HashMap, HashSet};
+
+/// An array of a parameter that could be donated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Donatable {
+    /// The parameter.
+    pub row: Row,
+    /// Bytes on a device.
+    pub bytes: i64,
+}
+
+/// Limit on the steps of all walks together.
+const MOST_STEPS_TOGETHER: usize = 1 << 21;
+/// More arrays among parameters and results are not matched.
+const MOST_ARRAYS: usize = 1 << 16;
+
+/// An array of a parameter or of the result.
+struct Array {
+    /// Its place; tuple indices innermost first.
+    place: Place,
+    shape: ShapeId,
+    /// The numbers by which the header names it: the parameter's, then the path from outside.
+    index: Vec<i64>,
+}
+
+/// The parameters of `module` that could be donated, in the order of their rows.
+///
+/// Empty before partitioning, when shapes are not those of one device.
+pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
+    if !is_of_one_device(module) {
+        return Vec::new();
+    }
+    let (taken_results, given) = donations(module);
+    let mut parameters: Vec<Array> = Vec::new();
+    for row in module.parameters(module.entry()) {
+        let number = module.parameter_number(row).and_then(|n| i64::try_from(n).ok());
+        let Some(number) = number else { continue };
+        arrays(module, row, vec![number], &mut parameters);
+    }
+    let root = module.computation(module.entry());
+    if root.rows().is_empty() || parameters.len() > MOST_ARRAYS {
+        return Vec::new();
+    }
+    let mut results: Vec<Array> = Vec::new();
+    arrays(module, Row(root.root), Vec::new(), &mut results);
+    if results.len() > MOST_ARRAYS {
+        return Vec::new();
+    }
+    parameters.retain(|array| !given.contains(&array.index));
+    results.retain(|array| !taken_results.contains(&array.index));
+    let costs = shape_costs(module.shapes(), Backend::of_module(module), false);
+    let sizes = parameters.iter().map(|array| bytes(&costs, array.shape));
+    let whole = sizes.fold(0, i64::saturating_add);
+    let gradients = |row: Row| attribution.phase.get(row.0 as usize) == Some(&Phase::Backward);
+    let found = matched(module, &parameters, &results, &costs, &|row| !gradients(row));
+    let is_step =
+        attribution.phase.iter().any(|phase| matches!(phase, Phase::Backward | Phase::Optimizer));
+    if is_step {
+        return found;
+    }
+    // Without phases, a step is known by what it replaces besides caches.
+    let caches = matched(module, &parameters, &results, &costs, &|_| false);
+    let sum = |entries: &[Donatable]| {
+        entries.iter().map(|entry| entry.bytes).fold(0, i64::saturating_add)
+    };
+    let replaced = sum(&found).saturating_sub(sum(&caches));
+    if found.len() > caches.len() + 1 && replaced > whole / 2 { found } else { caches }
+}
+
+/// Whether the array that a row computes may be new state.
+type IsNew<'a> = &'a dyn Fn(Row) -> bool;
+
+/// Whether shapes are those of one device.
+fn is_of_one_device(module: &Module) -> bool {
+    let tells = |opcode: &Opcode| matches!(opcode, Opcode::Fusion | Opcode::PartitionId);
+    module.is_scheduled() || module.columns().opcodes.iter().any(tells)
+}
+
+fn bytes(costs: &[ShapeCost], shape: ShapeId) -> i64 {
+    costs.get(shape.0 as usize).map_or(0, |cost| cost.size.max(0))
+}
+
+type Indices = HashSet<Vec<i64>, BuildMix>;
+
+/// The paths of results that take a parameter's buffer, and the donated arrays: parameter numbers
+/// with paths.
+fn donations(module: &Module) -> (Indices, Indices) {
+    let (mut results, mut parameters) = (Indices::default(), Indices::default());
+    let with = |number: i64, path: &[i64]| -> Vec<i64> {
+        std::iter::once(number).chain(path.iter().copied()).collect()
+    };
+    for key in ["input_output_alias", "buffer_donor"] {
+        let Some(span) = module.header_attribute(key) else { continue };
+        match decode_header(key.as_bytes(), module.bytes(span)) {
+            Ok(HeaderValue::Aliases(aliases)) => {
+                for alias in aliases {
+                    parameters.insert(with(alias.number, &alias.index));
+                    results.insert(alias.output_index);
+                }
+            }
+            Ok(HeaderValue::BufferDonors(donors)) => {
+                parameters.extend(donors.iter().map(|donor| with(donor.parameter, &donor.index)));
+            }
+            _ => {}
+        }
+    }
+    (results, parameters)
+}
+
+/// Appends the arrays of the result of `row` that have dimensions, with their indices after
+/// `index`.
+fn arrays(module: &Module, row: Row, index: Vec<i64>, found: &mut Vec<Array>) {
+    let shapes = module.shapes();
+    let mut stack = vec![(module.shape(row), index.clone(), Vec::new())];
+    while let Some((shape, index, path)) = stack.pop() {
+        if found.len() > MOST_ARRAYS || path.len() > DEEPEST_PATH {
+            return;
+        }
+        if let Some(elements) = shapes.tuple(shape) {
+            for (at, element) in elements.iter().enumerate().rev() {
+                let mut index = index.clone();
+                index.push(at as i64);
+                let mut path: Vec<u32> = path.clone();
+                path.insert(0, at as u32);
+                stack.push((*element, index, path));
+            }
+        } else if shapes.array(shape).is_some_and(|array| array.rank() > 0) {
+            found.push(Array { place: Place { row, path }, shape, index });
+        }
+    }
+}
+
+/// Matches each parameter with a result of its shape that is computed from it.
+fn matched(
+    module: &Module,
+    parameters: &[Array],
+    results: &[Array],
+    costs: &[ShapeCost],
+    is_new: IsNew<'_>,
+) -> Vec<Donatable> {
+    let mut by_place: HashMap<&Place, usize, BuildMix> = HashMap::default();
+    let mut shapes: HashSet<ShapeId, BuildMix> = HashSet::default();
+    for (number, array) in parameters.iter().enumerate() {
+        by_place.insert(&array.place, number);
+        shapes.insert(array.shape);
+    }
+    let mut order: Vec<&Array> =
+        results.iter().filter(|array| shapes.contains(&array.shape)).collect();
+    order.sort_by_key(|array| std::cmp::Reverse(bytes(costs, array.shape)));
+    let mut steps = MOST_STEPS_TOGETHER;
+    let mut sources: Vec<Vec<usize>> = Vec::with_capacity(order.len());
+    let mut demand = vec![0u32; parameters.len()];
+    for result in order {
+        let reached = reached(module, &result.place, is_new, &mut steps);
+        let mut of_shape: Vec<usize> = reached
+            .iter()
+            .filter_map(|place| by_place.get(place).copied())
+            .filter(|number| parameters[*number].shape == result.shape)
+            .collect();
+        of_shape.sort_unstable();
+        of_shape.dedup();
+        of_shape.iter().for_each(|number| demand[*number] += 1);
+        sources.push(of_shape);
+    }
+    // Results with the fewest sources choose first, and take what the fewest others could take: a
+    // moment follows from itself, the weight from itself and all moments.
+    sources.sort_by_key(Vec::len);
+    let mut is_taken = vec![false; parameters.len()];
+    for of_shape in sources {
+        let free = of_shape.into_iter().filter(|number| !is_taken[*number]);
+        if let Some(number) = free.min_by_key(|number| demand[*number]) {
+            is_taken[number] = true;
+        }
+    }
+    let taken = parameters.iter().zip(&is_taken).filter(|(_, is_taken)| **is_taken);
+    let entry =
+        |array: &Array| Donatable { row: array.place.row, bytes: bytes(costs, array.shape) };
+    let mut found: Vec<Donatable> = taken.map(|(array, _)| entry(array)).collect();
+    found.sort_by_key(|entry| entry.row);
+    found
+}
+
+/// The places in parameters of the entry that the array at `place` follows from: through what
+/// passes values on, through updates of slices and element by element, unless the row that computes
+/// the array is not accepted by `is_new`.
+fn reached(module: &Module, place: &Place, is_new: IsNew<'_>, steps: &mut usize) -> Vec<Place> {
+    let mut ends = Vec::new();
+    // A parameter that is returned unchanged is no new state.
+    let mut is_changed = false;
+    // Whether the row that computes the array may be new state; None before it is reached.
+    let mut elementwise = None;
+    let mut own = MOST_STEPS.min(*steps);
+    let before = own;
+    let mut seen: HashSet<Place, BuildMix> = HashSet::default();
+    let mut stack = vec![place.clone()];
+    while let Some(place) = stack.pop() {
+        let cost = fan_out(module, place.row);
+        if own < cost || place.path.len() > DEEPEST_PATH {
+            break;
+        }
+        if !seen.insert(place.clone()) {
+            continue;
+        }
+        own -= cost;
+        is_changed |= module.opcode(place.row) == Opcode::DynamicUpdateSlice;
+        match step(module, &place, Through::EVERYTHING, &mut stack) {
+            Some(End::Parameter(_)) => ends.push(place),
+            Some(End::Computed(row)) => {
+                let elementwise = *elementwise.get_or_insert_with(|| is_new(row));
+                let before = stack.len();
+                stack.extend(sources_of(module, row, elementwise).map(Place::from));
+                is_changed |= stack.len() > before;
+            }
+            Some(End::Constant(_)) | None => {}
+        }
+    }
+    *steps -= before - own;
+    if !is_changed {
+        ends.clear();
+    }
+    ends
+}
+
+/// The operands that the array in `row` replaces element by element.
+fn sources_of(module: &Module, row: Row, elementwise: bool) -> impl Iterator<Item = Row> + '_ {
+    let opcode = module.opcode(row);
+    let operands = module.operands(row);
+    let all = match opcode {
+        Opcode::Scatter => &operands[..operands.len().min(1)],
+        _ if elementwise && is_elementwise(opcode) => operands,
+        _ => &[],
+    };
+    let shapes = module.shapes();
+    let elements = |row: Row| shapes.array(module.shape(row)).and_then(|array| array.elements());
+    let wanted = elements(row);
+    all.iter().map(|row| Row(*row)).filter(move |row| elements(*row) == wanted)
+}
