@@ -2,6 +2,7 @@
 
 use crate::module::Module;
 use crate::table_builder::to_list;
+use hlofast::shares::Shares;
 use hlofast::table::{shared_arrays, shared_products};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,12 +15,13 @@ pub fn _devices_together(module: &Bound<'_, Module>) -> u64 {
     module.py().detach(|| held.stage.devices_together())
 }
 
-/// The share of one device; None if shapes are those of one device.
+/// The share of one device; tables without rows if shapes are those of one device.
 #[pyfunction]
-pub fn _shares<'py>(module: &Bound<'py, Module>) -> PyResult<Option<Bound<'py, PyDict>>> {
+pub fn _shares<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<'py, PyDict>> {
     let py = module.py();
     let stage = &module.get().held.stage;
-    let Some(shares) = py.detach(|| stage.shares()) else { return Ok(None) };
+    let own = Shares { devices: 1, ..Shares::default() };
+    let shares = py.detach(|| stage.shares()).unwrap_or(&own);
     let module = stage.module();
     let dict = PyDict::new(py);
     dict.set_item("devices", shares.devices)?;
@@ -32,5 +34,5 @@ pub fn _shares<'py>(module: &Bound<'py, Module>) -> PyResult<Option<Bound<'py, P
         dict.set_item(name, to_list(py, shared_arrays(module, arrays))?)?;
     }
     dict.set_item("products", to_list(py, shared_products(module, &shares.products))?)?;
-    Ok(Some(dict))
+    Ok(dict)
 }

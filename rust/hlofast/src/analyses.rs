@@ -319,7 +319,9 @@ impl<M: Borrow<Module>> Analyses<M> {
         seconds: Option<&[f64]>,
         options: &PlanOptions,
     ) -> Result<Plan, MemoryError> {
-        let options = PlanOptions { budget: options.budget.or(self.context.hbm), ..*options };
+        // The memory of one device is no budget for what all devices hold together.
+        let own = self.context.hbm.filter(|_| self.devices_together() == 1);
+        let options = PlanOptions { budget: options.budget.or(own), ..*options };
         remat::plan(
             self.module(),
             self.cost(),

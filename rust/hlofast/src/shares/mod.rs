@@ -124,7 +124,7 @@ pub struct Shares {
     pub results: Vec<Array>,
     /// Other arrays whose shardings are written.
     pub annotated: Vec<Array>,
-    /// Matrix products, by row. Without any, no sharding is written or readable.
+    /// Matrix products, by row.
     pub products: Vec<Product>,
     /// Whether any sharding is written that splits or replicates a value.
     pub is_written: bool,
@@ -133,6 +133,7 @@ pub struct Shares {
 /// The share of one device of `devices` in `module`, whose arrays lie on `mesh`.
 pub fn shares(module: &Module, cost: &Cost, mesh: Option<&Mesh>, devices: u64) -> Shares {
     let contexts = Contexts::by_call(module);
+    let devices = devices.max(1);
     let fitting = mesh.filter(|mesh| mesh.device_count() == devices);
     let spread = fitting.and_then(|mesh| Spread::new(module, &contexts, mesh));
     let mut shares = Shares { devices, ..Shares::default() };
@@ -216,7 +217,9 @@ fn arrays<'s>(
 }
 
 fn bytes(spread: &Spread<'_>, shape: ShapeId, value: usize, devices: u64) -> Bytes {
-    let whole = whole_bytes(spread.module, shape);
+    let local = i64::try_from(spread.parts.size(spread.local[value])).unwrap_or(1);
+    let written = whole_bytes(spread.module, shape);
+    let whole = written.saturating_mul(local);
     let ShapeView::Array(array) = spread.module.shapes().get(shape) else {
         return replicated(whole);
     };
@@ -242,7 +245,8 @@ fn bytes(spread: &Spread<'_>, shape: ShapeId, value: usize, devices: u64) -> Byt
         .try_fold(1u64, |product, size| product.checked_mul(size?));
     let elements = array.elements().filter(|elements| *elements > 0);
     let device = per_tile.zip(elements).map(|(tile, elements)| {
-        i64::try_from(i128::from(whole) * i128::from(tile) / i128::from(elements)).unwrap_or(whole)
+        i64::try_from(i128::from(written) * i128::from(tile) / i128::from(elements))
+            .unwrap_or(whole)
     });
     match (device, source) {
         (Some(device), Source::Written) => {
@@ -273,12 +277,12 @@ fn results(spread: &Spread<'_>, root: Row, devices: u64) -> Vec<Array> {
     own.iter().zip(theirs).map(better).collect()
 }
 
-/// All matrix products. `share` gives the least and the most FLOPs of a device.
+/// All matrix products. `share` gives the FLOPs of one call.
 fn products(
     module: &Module,
     cost: &Cost,
     contexts: &Contexts,
-    share: impl Fn(NodeId, Row, i128) -> Option<(i128, i128)>,
+    share: impl Fn(NodeId, Row, i128) -> Option<Product>,
     devices: u64,
 ) -> Vec<Product> {
     let times = |call: usize| cost.call_times.get(call).map(|link| link.times);
@@ -286,55 +290,56 @@ fn products(
     let mut products = Vec::new();
     for row in module.rows() {
         let Some(contraction) = contraction(module, row) else { continue };
+        let flops = i128::from(contraction.flops);
         let mut all = Product { row, whole: 0, least: 0, most: 0 };
         for node in contexts.nodes_of(module.computation_of(row)) {
-            let count = counts[node as usize].unwrap_or(0);
-            let flops = i128::from(contraction.flops) * i128::from(count);
-            let share = share(node, row, flops);
-            let (least, most) = share.unwrap_or((flops / i128::from(devices.max(1)), flops));
-            all.whole += flops;
-            all.least += least;
-            all.most += most;
+            let count = i128::from(counts.get(node as usize).copied().flatten().unwrap_or(0));
+            let unsure =
+                Product { row, whole: flops, least: flops / i128::from(devices), most: flops };
+            let one = share(node, row, flops).unwrap_or(unsure);
+            all.whole += one.whole * count;
+            all.least += one.least * count;
+            all.most += one.most * count;
         }
         products.push(all);
     }
     products
 }
 
-/// The least and the most of `flops`, those of product `row`, that one device computes.
+/// The share of one device in `flops`, those of one call of product `row` as it is written.
 fn product(
     spread: &Spread<'_>,
     node: NodeId,
     row: Row,
     flops: i128,
     devices: u64,
-) -> Option<(i128, i128)> {
+) -> Option<Product> {
     let module = spread.module;
-    let value = |row: u32| Some(spread.values.of(node, row)).filter(|v| v.len() == 1);
-    let [lhs, rhs] = module.operands(row) else { return None };
-    let (lhs, rhs, out) = (value(*lhs)?.start, value(*rhs)?.start, value(row.0)?.start);
-    let all = [lhs, rhs, out];
-    let is_irregular = all.iter().any(|value| spread.known[*value] == Known::Irregular);
-    let local = all.iter().fold(0, |mask, value| mask | spread.local[*value]);
-    let along = |value: usize, dimensions: &[usize]| -> Mask {
-        let range = spread.dimensions(value);
-        let masks = dimensions.iter().map(|at| spread.masks[range.clone()].get(*at));
-        masks.flatten().fold(0, |all, mask| all | mask)
+    let value = |row: u32| {
+        let values = spread.values.of(node, row);
+        (values.len() == 1).then_some(values.start)
     };
-    let (left, right) = contracted(module, row)?;
-    let (left, right) = (along(lhs, &left), along(rhs, &right));
-    let result = spread.used(out);
-    let certain = result | left & right;
-    let possible = result | spread.used(lhs) | spread.used(rhs);
-    let ways = |mask: Mask| i128::from(spread.parts.size(mask & !local)).max(1);
-    if is_irregular {
+    let [lhs, rhs] = module.operands(row) else { return None };
+    let (lhs, rhs, out) = (value(*lhs)?, value(*rhs)?, value(row.0)?);
+    let all = [lhs, rhs, out];
+    if all.iter().any(|value| spread.known[*value] == Known::Irregular) {
         return None;
     }
-    if certain == possible {
-        return Some((flops / ways(certain), flops / ways(certain)));
-    }
-    let whole = i128::from(devices).min(ways(spread.parts.all())).max(1);
-    Some((flops / whole, flops / ways(certain)))
+    let along = |value: usize, dimensions: &[usize]| -> Mask {
+        let masks = &spread.masks[spread.dimensions(value)];
+        dimensions.iter().filter_map(|at| masks.get(*at)).fold(0, |all, mask| all | mask)
+    };
+    let (left, right) = contracted(module, row)?;
+    // What both sides are contracted along is summed over devices. An axis that only one side has
+    // may be gathered first.
+    let certain = spread.used(out) | along(lhs, &left) & along(rhs, &right);
+    let possible = spread.used(out) | spread.used(lhs) | spread.used(rhs);
+    let local = all.iter().fold(0, |mask, value| mask | spread.local[*value]);
+    let ways = |mask: Mask| i128::from(spread.parts.size(mask)).max(1);
+    let whole = flops * ways(local);
+    let most = flops / ways(certain & !local);
+    let least = if certain == possible { most } else { whole / i128::from(devices) };
+    Some(Product { row, whole, least: least.min(most), most })
 }
 
 /// The contracted dimensions of the operands.

@@ -63,9 +63,4 @@ impl Parts {
         let within = self.parts.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
         within.map(|(_, part)| part.size).product()
     }
-
-    /// All parts.
-    pub fn all(&self) -> Mask {
-        (0..self.parts.len()).fold(0, |mask, bit| mask | 1 << bit)
-    }
 }

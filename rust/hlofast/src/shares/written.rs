@@ -19,6 +19,18 @@ pub(super) struct Written {
     pub manual: Vec<AxisPart>,
 }
 
+impl Written {
+    /// Takes the `manual` axes off: the shape is divided along them already.
+    fn divide(&mut self, manual: &[AxisPart]) {
+        let is_manual = |part: &AxisPart| manual.iter().any(|own| own.axis == part.axis);
+        for (axes, tiles) in self.axes.iter_mut().flatten().zip(&mut self.tiles) {
+            axes.retain(|part| !is_manual(part));
+            *tiles = axes.iter().map(|part| part.size).product();
+        }
+        self.manual = manual.to_vec();
+    }
+}
+
 /// The shardings of the leaves of a row; None for leaves whose sharding is unknown.
 pub(super) type Leaves = Rc<Vec<Option<Written>>>;
 
@@ -26,13 +38,13 @@ pub(super) type Leaves = Rc<Vec<Option<Written>>>;
 pub(super) fn written(module: &Module, mesh: &Mesh, row: Row, leaves: usize) -> Option<Leaves> {
     let own = module.attribute_bytes(row, "sharding");
     let decoded = own.and_then(|text| decode(b"sharding", Opcode::Add, text).ok());
-    let shardy = module
+    let attributes = module
         .attribute_bytes(row, "frontend_attributes")
-        .and_then(|text| decode(b"frontend_attributes", Opcode::Add, text).ok())
-        .and_then(|value| match value {
-            AttributeValue::FrontendAttributes(attributes) => shardy(mesh, &attributes),
-            _ => None,
-        });
+        .and_then(|text| decode(b"frontend_attributes", Opcode::Add, text).ok());
+    let shardy = match &attributes {
+        Some(AttributeValue::FrontendAttributes(list)) => shardy(mesh, list),
+        _ => None,
+    };
     let Some(AttributeValue::Sharding(sharding)) = decoded else {
         return shardy.map(Rc::new);
     };
@@ -93,17 +105,32 @@ fn unspecified(module: &Module, row: Row) -> Option<Vec<i64>> {
 
 /// `#sdy.sharding<@mesh, [{"data"}, {?}]>`, or several of them in `#sdy.sharding_per_value`.
 fn shardy(mesh: &Mesh, attributes: &[FrontendAttribute<'_>]) -> Option<Vec<Option<Written>>> {
-    let text = &attributes.iter().find(|own| own.key == b"xla.sdy.sharding")?.value;
     // Inside the dictionary, the quotes of axis names are escaped.
-    let plain: String =
-        String::from_utf8_lossy(text).chars().filter(|letter| *letter != '\\').collect();
+    let plain = |key: &[u8]| -> Option<String> {
+        let text = &attributes.iter().find(|own| own.key == key)?.value;
+        Some(String::from_utf8_lossy(text).chars().filter(|letter| *letter != '\\').collect())
+    };
+    // Into and out of a manual computation. Inside, shapes are divided along the manual axes.
+    let inwards = plain(b"xla.sdy.in_shardings");
+    let manual = inwards.is_some().then(|| plain(b"xla.sdy.manual_axes")).flatten();
+    let text =
+        plain(b"xla.sdy.sharding").or(inwards).or_else(|| plain(b"xla.sdy.out_shardings"))?;
     let mut leaves = Vec::new();
-    let mut rest = plain.as_str();
+    let mut rest = text.as_str();
     while let Some((_, after)) = rest.split_once("<@") {
         let list = after.split_once('[').map_or("", |(_, list)| list);
         let (written, left) = dimensions(mesh, list);
         leaves.push(written);
         rest = left;
+    }
+    if let Some(manual) = manual {
+        let names = manual.split_once('{').map_or("", |(_, names)| names);
+        let names = names.split('"').skip(1).step_by(2);
+        let manual: Vec<AxisPart> =
+            names.map(|name| whole_axis(mesh, name)).collect::<Option<_>>()?;
+        for leaf in leaves.iter_mut().flatten() {
+            leaf.divide(&manual);
+        }
     }
     (!leaves.is_empty()).then_some(leaves)
 }
@@ -144,13 +171,17 @@ fn dimensions<'t>(mesh: &Mesh, mut text: &'t str) -> (Option<Written>, &'t str) 
 /// `"x"` or `"x":(2)4`: the part of size 4 after a part of size 2.
 fn axis(mesh: &Mesh, word: &str) -> Option<AxisPart> {
     let (name, rest) = word.strip_prefix('"')?.split_once('"')?;
-    let axis = mesh.axis(name)?;
-    let full = mesh.axes().get(axis)?.size;
+    let whole = whole_axis(mesh, name)?;
     if rest.is_empty() {
-        return Some(AxisPart { axis, before: 1, size: full });
+        return Some(whole);
     }
     let (before, size) = rest.strip_prefix(":(")?.split_once(')')?;
     let (before, size): (u64, u64) = (before.parse().ok()?, size.parse().ok()?);
-    let fits = before > 0 && size > 0 && full.is_multiple_of(before.checked_mul(size)?);
-    fits.then_some(AxisPart { axis, before, size })
+    let end = before.checked_mul(size).filter(|end| *end > 0)?;
+    whole.size.is_multiple_of(end).then_some(AxisPart { before, size, ..whole })
+}
+
+fn whole_axis(mesh: &Mesh, name: &str) -> Option<AxisPart> {
+    let axis = mesh.axis(name)?;
+    Some(AxisPart { axis, before: 1, size: mesh.axes().get(axis)?.size })
 }
