@@ -503,17 +503,9 @@ class Cost(Result):
     def facts(self) -> tuple[Fact, ...]:
         """Totals, and MFU and HFU if the step time and a device are known."""
         from hlofast._cost_facts import values
-        from hlofast._shares import devices_together, labelled
+        from hlofast._shares import labelled
 
-        facts = self._facts(values(self))
-        if devices_together(self.module) == 1:
-            return facts
-        return tuple(
-            Fact(labelled(fact.field), fact.value, fact.provenance)
-            if fact.field.kind in ("flops", "bytes") and not fact.name.startswith("device_")
-            else fact
-            for fact in facts
-        )
+        return labelled(self.module, self._facts(values(self)), ("flops", "bytes"))
 
     @property
     def notes(self) -> tuple[Note, ...]:

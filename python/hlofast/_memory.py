@@ -251,18 +251,9 @@ class Memory(Result):
             values.append(("device_argument_bytes", *own.bytes_of(own.parameters)))
             values.append(("device_output_bytes", *own.bytes_of(own.results)))
         values += [(name, text, "configuration") for name, text in rules.items()]
-        facts = self._facts(values)
-        if own is None:
-            return facts
         from hlofast._shares import labelled
 
-        # Everything else is that of all devices together.
-        return tuple(
-            Fact(labelled(fact.field), fact.value, fact.provenance)
-            if fact.field.kind == "bytes" and not fact.name.startswith("device_")
-            else fact
-            for fact in facts
-        )
+        return labelled(self.module, self._facts(values), ("bytes",))
 
     def _shares(self) -> Shares | None:
         """The share of one device; None if shapes are those of one device."""

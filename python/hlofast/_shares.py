@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core, _text
-from hlofast._core import Field
-from hlofast._result import Note, Section
+from hlofast._result import Fact, Note, Section
 from hlofast.table import Table
 
 TYPE_CHECKING = False
@@ -73,9 +72,22 @@ def every(module: Module) -> Shares:
     return Shares(_core._shares(module))
 
 
-def labelled(field: Field) -> Field:
-    """The field of a figure of all devices together."""
-    return field.replace(label=field.label + TOGETHER)
+def labelled(
+    module: Module, facts: tuple[Fact, ...], kinds: tuple[str, ...], others: tuple[str, ...] = ()
+) -> tuple[Fact, ...]:
+    """The facts, where shapes are those of all devices with labels that say so.
+
+    That holds for figures of these `kinds`, apart from `others` and those of one device.
+    """
+    if devices_together(module) == 1:
+        return facts
+    said = []
+    for fact in facts:
+        field = fact.field
+        if field.kind in kinds and field.name not in others and "device_" not in field.name:
+            fact = Fact(field.replace(label=field.label + TOGETHER), fact.value, fact.provenance)
+        said.append(fact)
+    return tuple(said)
 
 
 def refusal(module: Module) -> str:

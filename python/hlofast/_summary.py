@@ -198,16 +198,9 @@ class Summary(Result):
             for field in self.FACTS
             if values[field.name] is not None or field.name not in _OPTIONAL
         )
-        if values["devices_together"] is None:
-            return facts
         from hlofast._shares import labelled
 
-        return tuple(
-            Fact(labelled(fact.field), fact.value, fact.provenance)
-            if fact.name in ("parameter_bytes", "output_bytes")
-            else fact
-            for fact in facts
-        )
+        return labelled(self.module, facts, ("bytes",), ("text_bytes",))
 
     def sections(self) -> tuple[Section, ...]:
         """Parameters, results, opcodes, shapes, fusions, custom calls, computations."""

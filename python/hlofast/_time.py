@@ -166,17 +166,9 @@ class Time(Result):
             values += [(name, figures[name], how) for name in _RATIOS]
             values += [(name, figures[name], "exact") for name in ("peak_flops", "num_devices")]
         values += self._compared()
-        facts = self._facts(values)
-        from hlofast._shares import devices_together, labelled
+        from hlofast._shares import labelled
 
-        if devices_together(self.module) == 1:
-            return facts
-        return tuple(
-            Fact(labelled(fact.field), fact.value, fact.provenance)
-            if fact.field.kind == "seconds"
-            else fact
-            for fact in facts
-        )
+        return labelled(self.module, self._facts(values), ("seconds",))
 
     def _used(self) -> Utilization | None:
         """`utilization`; None if a device figure is missing or the step time is 0."""
