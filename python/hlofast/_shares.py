@@ -41,13 +41,13 @@ class Shares:
 
     @property
     def flops(self) -> tuple[int, int, int]:
-        """FLOPs of matrix products: of all devices, the least and the most of one device."""
+        """FLOPs of matmuls: of all devices, the least and the most of one device."""
         whole, least, most = (sum(self.products.values(n)) for n in ("flops", "least", "most"))
         return whole, least, most
 
     @property
     def determined(self) -> float | None:
-        """Share of the matrix FLOPs for which the shardings determine those of one device."""
+        """Share of the matmul FLOPs for which the shardings determine those of one device."""
         pairs = zip(
             self.products.values("flops"), self.products.values("is_determined"), strict=True
         )

@@ -319,7 +319,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         seconds: Option<&[f64]>,
         options: &PlanOptions,
     ) -> Result<Plan, MemoryError> {
-        // The memory of one device is no budget for what all devices hold together.
+        // What all devices hold together may exceed the memory of one device.
         let own = self.context.hbm.filter(|_| self.devices_together() == 1);
         let options = PlanOptions { budget: options.budget.or(own), ..*options };
         remat::plan(

@@ -103,6 +103,21 @@ fn without_shardings_only_scalars_are_known() {
     assert_eq!((shares.products[0].least, shares.products[0].most), (128, 1024));
 }
 
+/// XLA chooses how to split a parameter without a sharding.
+#[test]
+fn parameters_without_shardings_leave_bounds() {
+    let shares = shares(&module(
+        "  x = f32[64,32] parameter(0), sharding={replicated}
+  w = f32[32,16] parameter(1)
+  ROOT y = f32[64,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+",
+    ))
+    .unwrap();
+    assert!(shares.is_written);
+    let whole = 2 * 64 * 32 * 16;
+    assert_eq!((shares.products[0].least, shares.products[0].most), (whole / 8, whole));
+}
+
 /// Inside a manual computation, shapes are those of one device.
 #[test]
 fn manual_computations_are_written_for_one_device() {

@@ -1,10 +1,10 @@
 //! The share of one device in a module whose shapes are those of all devices together: what the
 //! written shardings determine, and bounds for the rest.
 //!
-//! Parameters, results and annotated values follow from their own shardings. Matrix products follow
-//! from the shardings of their operands and results, which [`shares`] spreads over the module as
-//! XLA's propagation does. A product whose result is split n ways and whose contraction is split m
-//! ways costs each device 1/(n m) of the whole.
+//! Parameters, results and annotated values follow from their own shardings. Matmuls follow from
+//! the shardings of their operands and results, which [`shares`] spreads over the module as XLA's
+//! propagation does. A product whose result is split n ways and whose contraction is split m ways
+//! costs each device 1/(n m) of the whole.
 
 mod parts;
 mod spread;
@@ -93,7 +93,7 @@ pub struct Array {
     pub bytes: Bytes,
 }
 
-/// A matrix product and its executions in one step.
+/// A matmul or convolution and its executions in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
     /// Its row.
@@ -124,7 +124,7 @@ pub struct Shares {
     pub results: Vec<Array>,
     /// Other arrays whose shardings are written.
     pub annotated: Vec<Array>,
-    /// Matrix products, by row.
+    /// Matmuls and convolutions, by row.
     pub products: Vec<Product>,
     /// Whether any sharding is written that splits or replicates a value.
     pub is_written: bool,
@@ -134,8 +134,14 @@ pub struct Shares {
 pub fn shares(module: &Module, cost: &Cost, mesh: Option<&Mesh>, devices: u64) -> Shares {
     let contexts = Contexts::by_call(module);
     let devices = devices.max(1);
-    let fitting = mesh.filter(|mesh| mesh.device_count() == devices);
+    // `{replicated}` names no devices.
+    let line = i64::try_from(devices).ok();
+    let line = line.and_then(|count| Mesh::new(vec![("devices".to_owned(), count)]).ok());
+    let fitting = mesh.filter(|mesh| mesh.device_count() == devices).or(line.as_ref());
     let spread = fitting.and_then(|mesh| Spread::new(module, &contexts, mesh));
+    let is_written =
+        |spread: &Spread<'_>| spread.known.iter().any(|known| *known != Known::Implied);
+    let spread = spread.filter(is_written);
     let mut shares = Shares { devices, ..Shares::default() };
     let Some(spread) = spread else {
         shares.products = products(module, cost, &contexts, |_, _, _| None, devices);
@@ -145,18 +151,20 @@ pub fn shares(module: &Module, cost: &Cost, mesh: Option<&Mesh>, devices: u64) -
         shares.results = unknown(module, Row(entry.root), devices);
         return shares;
     };
-    shares.is_written = spread.known.iter().any(|known| *known != Known::Implied);
-    shares.products = products(
-        module,
-        cost,
-        &contexts,
-        |node, row, flops| product(&spread, node, row, flops, devices),
-        devices,
-    );
+    shares.is_written = true;
     let entry = module.entry();
     for row in module.parameters(entry) {
         shares.parameters.extend(arrays(&spread, row, spread.values.of(0, row.0), devices));
     }
+    // XLA chooses the shardings of other parameters.
+    let is_complete = shares.parameters.iter().all(|own| own.bytes.source == Source::Written);
+    shares.products = products(
+        module,
+        cost,
+        &contexts,
+        |node, row, flops| product(&spread, node, row, flops, (devices, is_complete)),
+        devices,
+    );
     let root = Row(module.computation(entry).root);
     shares.results = results(&spread, root, devices);
     for row in module.rows() {
@@ -277,7 +285,7 @@ fn results(spread: &Spread<'_>, root: Row, devices: u64) -> Vec<Array> {
     own.iter().zip(theirs).map(better).collect()
 }
 
-/// All matrix products. `share` gives the FLOPs of one call.
+/// All matmuls and convolutions. `share` gives the FLOPs of one call.
 fn products(
     module: &Module,
     cost: &Cost,
@@ -307,12 +315,13 @@ fn products(
 }
 
 /// The share of one device in `flops`, those of one call of product `row` as it is written.
+/// `is_complete` if the shardings of all parameters are written.
 fn product(
     spread: &Spread<'_>,
     node: NodeId,
     row: Row,
     flops: i128,
-    devices: u64,
+    (devices, is_complete): (u64, bool),
 ) -> Option<Product> {
     let module = spread.module;
     let value = |row: u32| {
@@ -338,7 +347,8 @@ fn product(
     let ways = |mask: Mask| i128::from(spread.parts.size(mask)).max(1);
     let whole = flops * ways(local);
     let most = flops / ways(certain & !local);
-    let least = if certain == possible { most } else { whole / i128::from(devices) };
+    let is_known = certain == possible && is_complete || ways(certain | local) == devices.into();
+    let least = if is_known { most } else { whole / i128::from(devices) };
     Some(Product { row, whole, least: least.min(most), most })
 }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 pub(super) struct Written {
     /// Tiles along each dimension; empty if it is whole on every device.
     pub tiles: Vec<u64>,
-    /// Mesh axes along each dimension; empty like `tiles`. None if they are no axes of the mesh.
+    /// Mesh axes along each dimension; empty like `tiles`. None if the mesh lacks them.
     pub axes: Option<Vec<Vec<AxisPart>>>,
     /// The dimensions to which propagation may add axes.
     pub open: Vec<bool>,

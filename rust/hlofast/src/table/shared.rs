@@ -39,7 +39,7 @@ pub fn shared_arrays(module: &Module, arrays: &[Array]) -> Columns {
     table
 }
 
-/// One row per matrix product.
+/// One row per matmul.
 pub fn shared_products(module: &Module, products: &[Product]) -> Columns {
     let each = || products.iter();
     let rows = || each().map(|product| product.row);
