@@ -11,7 +11,7 @@ from hlofast._context import device_for, hbm_for, told_in
 from hlofast._core import Field
 from hlofast._memory import quiet
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._shares import TOGETHER, flops_of_one, held_by_one, refusal, shares
+from hlofast._shares import TOGETHER, flops_of_one, held_by_one, labelled, refusal, shares
 from hlofast._units import read_bytes
 from hlofast.table import of_rows
 
@@ -261,7 +261,9 @@ class Verdict(Result):
             "device": None if device is None else device.name,
             "mesh": None if mesh is None else f"{mesh} ({MESH_SOURCES[source]})",
         }
-        figures = {figure.key: figure.fact_of(FIGURES[figure.key]) for figure in self.figures}
+        known = {figure.key: figure.fact_of(FIGURES[figure.key]) for figure in self.figures}
+        facts = labelled(self.module, tuple(known.values()), ("flops", "bytes"), ("peak",))
+        figures = dict(zip(known, facts, strict=True))
         details = {fact.name: fact for fact in self._details(figures)}
         order = (
             *("step", "bound", "mfu", "hfu", "measured_step", "measured_mfu"),
@@ -345,7 +347,7 @@ class Verdict(Result):
                 ("  more", output.Whole(command)),
             ]
         more = "" if len(shown) == len(rows) else f" ({len(shown)} of {len(rows):,})"
-        missing = () if self.time is not None else ("--device", "NAME")
+        missing = () if self.module.context.device is not None else ("--device", "NAME")
         further = [
             (what, self.command(verb, *(missing if verb == "time" else ()), *rest))
             for what, verb, rest in _FURTHER
