@@ -97,7 +97,7 @@ def test_the_usual_way_to_count_is_counted_once() -> None:
     module = hlofast.loads(CHAIN)
     first, again = module.memory(), module.memory(rule="in_place", schedule="text")
     assert numpy.shares_memory(first.timeline, again.timeline)
-    assert not numpy.shares_memory(first.timeline, module.memory(schedule="list").timeline)
+    assert not numpy.shares_memory(first.timeline, module.memory(schedule="post_order").timeline)
 
 
 @pytest.mark.parametrize("key", ["class", "phase", "scope", "source", "op_name", "shape"])
@@ -159,8 +159,8 @@ def test_what_is_doubtful_is_said() -> None:
     unscheduled = hlofast.loads(CHAIN.replace(", is_scheduled=true", ""))
     told = texts(unscheduled.memory())
     assert any("not marked as scheduled" in note for note in told)
-    listed = unscheduled.memory(schedule="list")
-    assert any("frees most memory" in note for note in texts(listed))
+    ordered = unscheduled.memory(schedule="post_order")
+    assert any("operands before users" in note for note in texts(ordered))
     aliased = CHAIN.replace("true", "true, input_output_alias={ {}: (0, {}, may-alias) }", 1)
     with pytest.warns(UserWarning, match="input_output_alias"):
         memory = hlofast.loads(aliased).memory()

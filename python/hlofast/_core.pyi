@@ -125,6 +125,14 @@ def _register_module_class(class_: type[Module]) -> None:
 def _register_error_class(class_: type[ParseError]) -> None:
     """Makes all faults from now on instances of `class_`."""
 
+def _devices_together(module: Module) -> int:
+    """Number of devices whose arrays the shapes of `module` cover together; 1 if shapes are those
+    of one device.
+    """
+
+def _shares(module: Module) -> dict[str, Any]:
+    """The share of one device; tables without rows if shapes are those of one device."""
+
 def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]:
     """Returns the bytes of a protobuf, and line and description of everything it cannot
     represent.

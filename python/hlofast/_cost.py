@@ -402,10 +402,11 @@ class Cost(Result):
         MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
         but from the operations in the program instead of a formula. HFU includes recomputation.
 
-        The FLOPs of a module that is not partitioned yet (`num_partitions` above 1, status
-        unoptimised or annotated) cover all devices and are divided by `num_partitions`. Unknown
-        FLOPs are missing: see `Utilization.is_lower_bound`. Raises `ValueError` if `step_seconds`
-        or `peak_flops` is not positive, and with `xla=True`, where loops count once.
+        The FLOPs of a module that is not partitioned yet cover all devices and are divided by
+        their number. Unknown FLOPs are missing: see `Utilization.is_lower_bound`. Raises
+        `ValueError` if `step_seconds` or `peak_flops` is not positive, with `xla=True`, where loops
+        count once, and for a module that is not partitioned yet and writes no shardings: how much
+        work its devices repeat is unknown.
         """
         step_seconds = self.step_seconds if step_seconds is None else read_seconds(step_seconds)
         peak_flops = self.peak_flops if peak_flops is None else read_rate(peak_flops)
@@ -413,6 +414,10 @@ class Cost(Result):
             raise ContextError("mfu needs step_seconds, and peak_flops or a device in the context")
         if self.xla:
             raise ValueError("mfu needs a count as executed: call cost() without xla=True")
+        if self.refuses_mfu:
+            from hlofast._shares import refusal
+
+            raise ValueError(f"{refusal(self.module)}, and no shardings are written")
         products = self.matmuls().to_pylist()
         matmul = sum(row["flops"] or 0 for row in products)
         recomputed = sum(row["flops"] or 0 for row in products if row["phase"] == "recompute")
@@ -438,9 +443,19 @@ class Cost(Result):
             is_lower_bound=self.misses_flops,
         )
 
+    @property
+    def refuses_mfu(self) -> bool:
+        """Whether the share of one device is unknown: all devices together, no shardings."""
+        from hlofast._shares import shares
+
+        own = shares(self.module)
+        return own is not None and not own.is_written
+
     def _devices(self) -> int:
         """Number of devices that share the FLOPs of this module."""
-        return max(self.module.num_partitions, 1) if self.module.summary().is_whole else 1
+        from hlofast._shares import devices_together
+
+        return devices_together(self.module)
 
     @property
     def misses_flops(self) -> bool:
@@ -488,8 +503,9 @@ class Cost(Result):
     def facts(self) -> tuple[Fact, ...]:
         """Totals, and MFU and HFU if the step time and a device are known."""
         from hlofast._cost_facts import values
+        from hlofast._shares import labelled
 
-        return self._facts(values(self))
+        return labelled(self.module, self._facts(values(self)), ("flops", "bytes"))
 
     @property
     def notes(self) -> tuple[Note, ...]:

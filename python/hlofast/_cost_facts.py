@@ -6,6 +6,7 @@ from hlofast import _text
 from hlofast._core import Field
 from hlofast._matmuls import unknown_products
 from hlofast._result import Note
+from hlofast._shares import note, shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,24 @@ FACTS = (
     Field("text", "bytes_model", "Which bytes are counted as moved.", label="bytes are"),
     Field("count", "matmuls", "Matmuls and convolutions, each instruction once."),
     Field("flops", "matmul_flops", "FLOPs of matmuls and convolutions.", label="matmul FLOP"),
+    Field(
+        "flops",
+        "device_matmul_flops",
+        "The fewest FLOPs of matmuls on one device.",
+        label="matmul FLOP on one device",
+    ),
+    Field(
+        "flops",
+        "device_matmul_flops_most",
+        "The most FLOPs of matmuls on one device.",
+        label="at most",
+    ),
+    Field(
+        "ratio",
+        "determined_share",
+        "Share of the matmul FLOPs for which the shardings determine those of one device.",
+        label="determined",
+    ),
     Field("ratio", "matmul_share", "Share of matmuls and convolutions in the total FLOPs."),
     Field("seconds", "step_seconds", "Measured step time.", label="step"),
     Field("number", "peak_flops", "Peak FLOP/s of a device.", label="peak FLOP/s"),
@@ -75,13 +94,20 @@ def _products(cost: Cost) -> Iterator[tuple[str, Any, str]]:
         return  # XLA counts each matmul once, however often it runs.
     flops = products["flops"]
     yield "matmul_flops", flops.value, flops.provenance
+    own = shares(cost.module)
+    if own is not None and own.is_written:
+        _, least, most = own.flops
+        yield "device_matmul_flops", least, "modelled" if least == most else "bound"
+        if least != most:
+            yield "device_matmul_flops_most", most, "bound"
+        yield "determined_share", own.determined, "exact"
     share = flops.value / cost.flops if cost.flops else None
     yield "matmul_share", share, flops_provenance(cost).replace("bound", "modelled")
 
 
 def _utilization(cost: Cost) -> Iterator[tuple[str, Any, str]]:
     seconds = cost.step_seconds
-    if cost.xla or seconds is None or cost.peak_flops is None:
+    if cost.xla or seconds is None or cost.peak_flops is None or cost.refuses_mfu:
         return
     used = cost.mfu(seconds)
     yield "step_seconds", seconds, "assumed"
@@ -142,13 +168,9 @@ def _about_module(cost: Cost) -> Iterator[Note]:
             f"bytes, and at least {_text.size(least)} to read parameters and write results once",
             lower_bound_bytes=least,
         )
-    if partitions > 1 and summary.is_whole:
-        yield Note(
-            "global",
-            f"not partitioned yet: figures cover all {partitions:,} devices together, and there "
-            "are no collectives",
-            num_partitions=partitions,
-        )
+    together = note(cost.module)
+    if together is not None:
+        yield together
     elif partitions > 1:
         text = f"partitioned: figures are per device, of {partitions:,} devices"
         yield Note("per-device", text, num_partitions=partitions)

@@ -6,6 +6,8 @@ from hlofast import _text
 from hlofast._core import Field
 from hlofast._matmuls import instructions_of, key_field
 from hlofast._result import Section
+from hlofast._shares import every, shares
+from hlofast._shares import sections as device_sections
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -84,6 +86,8 @@ def sections(
         ):
             if len(rows) or all_of_them:
                 yield Section(name, title, instructions_of(cost.module, rows.tolist()))
+        own = every(cost.module) if all_of_them else shares(cost.module)
+        yield from device_sections(own, ("products",))
     if explain:
         yield _compared(cost)
         yield _explained(cost)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hlofast._core import Instruction
     from hlofast._memory_data import MemoryData
     from hlofast._module import Module
+    from hlofast._shares import Shares
     from hlofast.devices import Device
 
 SPACES = {"hbm": 0, "vmem": 1, "host": 5}
@@ -29,7 +30,6 @@ RULES = ("in_place", "values", "xla")
 ORDERS = {
     "text": "text order",
     "post_order": "post-order: operands before users, starting at the unused instructions",
-    "list": "list scheduling: of the ready instructions, the one that frees most memory, net",
 }
 _STEP = Field("index", "step", "The step of the schedule.")
 _INSTRUCTION = Field("instruction", "instruction", "Row number of the instruction of this step.")
@@ -51,6 +51,8 @@ _ACCOUNT = (
 )
 _GROUPED = ("values", "bytes", "share")
 _SHOWN = ("value", "bytes", "share", "class", "first_step", "last_step", "phase", "shape", "origin")
+_ARRAYS = ("parameters", "results", "annotated")
+"""Tables of the share of one device before partitioning."""
 _ON_DEVICE = ("argument", "output", "alias", "constant", "heap")
 _ON_HOST = ("host_argument", "host_output", "host_alias")
 """Keys of `Memory.xla`, without `_size_in_bytes`."""
@@ -159,12 +161,16 @@ class Memory(Result):
               label="peak without it"),
         Field("name", "next_peak_at", "The instruction that runs at that peak.",
               label="at, without it"),
+        Field("bytes", "device_argument_bytes", "Bytes of the parameters on one device.",
+              label="parameters on one device"),
+        Field("bytes", "device_output_bytes", "Bytes of the results on one device.",
+              label="results on one device"),
         Field("word", "rule", "The rule by which values share memory."),
         Field("word", "sizes", "Sizes of arrays: device (tiles, padding) or logical."),
         Field("word", "backend", "The backend whose shape sizes are used."),
         Field("text", "memory_space", "The number of the memory space."),
         Field("word", "constants", "Live range of constants: last_use or program."),
-        Field("word", "schedule", "The schedule: text, post_order or list."),
+        Field("word", "schedule", "The schedule: text or post_order."),
     )  # fmt: skip
 
     def __init__(
@@ -246,8 +252,20 @@ class Memory(Result):
             "constants": "program" if self.rule == "xla" else self.constants,
             "schedule": self.schedule,
         }
+        own = self._shares()
+        if own is not None:
+            values.append(("device_argument_bytes", *own.bytes_of(own.parameters)))
+            values.append(("device_output_bytes", *own.bytes_of(own.results)))
         values += [(name, text, "configuration") for name, text in rules.items()]
-        return self._facts(values)
+        from hlofast._shares import labelled
+
+        return labelled(self.module, self._facts(values), ("bytes",))
+
+    def _shares(self) -> Shares | None:
+        """The share of one device; None if shapes are those of one device."""
+        from hlofast._shares import shares
+
+        return shares(self.module)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -263,7 +281,17 @@ class Memory(Result):
 
         Raises `KeyError` for an unknown instruction and `ValueError` for one without a step.
         """
-        return (self._groups(by), self._alive(at), self._accounted())
+        from hlofast import _shares
+
+        arrays = _shares.sections(self._shares(), _ARRAYS)
+        return (self._groups(by), self._alive(at), self._accounted(), *arrays)
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All tables, including those that only modules before partitioning have."""
+        from hlofast import _shares
+
+        shown = (self._groups("class"), self._alive(None), self._accounted())
+        return (*shown, *_shares.sections(_shares.every(self.module), _ARRAYS))
 
     def _groups(self, by: str) -> Section:
         grouped = self.by(by)

@@ -52,7 +52,12 @@ def contradictions(memory: Memory) -> Iterator[Note]:
 
 def notes(memory: Memory) -> Iterator[Note]:
     """The notes, in order."""
+    from hlofast import _shares
+
     doubts = memory._data.doubts()
+    together = _shares.note(memory.module)
+    if together is not None:
+        yield together
     yield from contradictions(memory)
     order = ORDERS[memory.schedule]
     if doubts["is_unscheduled"]:

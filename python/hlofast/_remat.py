@@ -373,7 +373,7 @@ class Remat(Result):
             text = "no instruction is known to belong to a backward pass, so there are no residuals"
             notes.append(Note("no-backward", text))
         summary = self.module.summary()
-        if summary.is_whole:
+        if summary.devices_together > 1:
             text = (
                 f"the module is {summary.status}: shapes cover all devices together, and the "
                 "partitioner, which inserts most all-gathers, has not run yet"

@@ -214,7 +214,7 @@ class Stages(Result):
             return (Note("no-markers", text),)
         notes = []
         summary = self.module.summary()
-        if summary.is_whole:
+        if summary.devices_together > 1:
             text = (
                 f"the module is {summary.status}: bytes and FLOPs cover all devices of the stage "
                 "together"

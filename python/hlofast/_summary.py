@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hlofast._module import Module
 
 WHOLE = ("unoptimised", "annotated")
-"""Stages at which shapes cover all devices together."""
+"""Stages before partitioning."""
 UNFUSED = (*WHOLE, "partitioned")
 """Stages before fusion."""
 _ALL = 1 << 31
@@ -75,7 +75,7 @@ _TITLES = {
     "computations": ("Computations by size", "instructions"),
 }
 """Heading and sort column of each table."""
-_OPTIONAL = ("status_reason", "backend_reason", "replicated_bytes")
+_OPTIONAL = ("status_reason", "backend_reason", "devices_together", "replicated_bytes")
 """Facts that are left out if unknown."""
 
 
@@ -107,6 +107,9 @@ class Summary(Result):
         Field("flag", "is_scheduled", "Whether text order is execution order.",
               label="scheduled"),
         Field("count", "num_partitions", "Devices that share the program.", label="partitions"),
+        Field("count", "devices_together",
+              "Devices whose arrays the shapes cover together, before partitioning.",
+              label="shapes cover devices"),
         Field("count", "replica_count", "Replicas that run the program.", label="replicas"),
         Field("bytes", "text_bytes", "Bytes of the text.", label="text"),
         Field("count", "computations", "Computations, including implied ones."),
@@ -140,8 +143,15 @@ class Summary(Result):
 
     @property
     def is_whole(self) -> bool:
-        """Whether shapes cover all devices together: the partitioner has not run."""
+        """Whether the partitioner has not run."""
         return self.status in WHOLE
+
+    @property
+    def devices_together(self) -> int:
+        """Devices whose arrays the shapes cover together; 1 if shapes are those of one device."""
+        from hlofast._shares import devices_together
+
+        return devices_together(self.module)
 
     @property
     def is_unfused(self) -> bool:
@@ -164,6 +174,8 @@ class Summary(Result):
         # `computations` is also the name of a table in `record`.
         values["computations"] = record["counts"]["computations"]
         values["replicated_bytes"] = self._replicated_bytes()
+        together = self.devices_together
+        values["devices_together"] = together if together > 1 else None
         return {field.name: values[field.name] for field in self.FACTS}
 
     def _replicated_bytes(self) -> int | None:
@@ -181,11 +193,14 @@ class Summary(Result):
     def facts(self) -> tuple[Fact, ...]:
         """Status, backend, counts, bytes of parameters and results, donation."""
         values = self.values
-        return tuple(
+        facts = tuple(
             Fact(field, values[field.name])
             for field in self.FACTS
             if values[field.name] is not None or field.name not in _OPTIONAL
         )
+        from hlofast._shares import labelled
+
+        return labelled(self.module, facts, ("bytes",), ("text_bytes",))
 
     def sections(self) -> tuple[Section, ...]:
         """Parameters, results, opcodes, shapes, fusions, custom calls, computations."""

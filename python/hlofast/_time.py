@@ -177,10 +177,16 @@ class Time(Result):
             values += [(name, figures[name], how) for name in _RATIOS]
             values += [(name, figures[name], "exact") for name in ("peak_flops", "num_devices")]
         values += self._compared()
-        return self._facts(values)
+        from hlofast._shares import labelled
+
+        return labelled(self.module, self._facts(values), ("seconds",))
 
     def _used(self) -> Utilization | None:
         """`utilization`; None if a device figure is missing or the step time is 0."""
+        from hlofast._shares import devices_together
+
+        if devices_together(self.module) > 1:
+            return None  # The step is that of one device with the work of all.
         needed = ("flops.bf16", "jax_devices")
         is_known = all(self.device.value(name) is not None for name in needed)
         return self.utilization if is_known and self.step_seconds > 0 else None
@@ -377,9 +383,13 @@ class Time(Result):
         """MFU and HFU at this step time; see `Cost.mfu`.
 
         The peak is the bfloat16 peak of one JAX device. Raises `UnknownFigureError` if the peak is
-        unknown and `ValueError` if the step time is 0.
+        unknown, and `ValueError` if the step time is 0 or covers all devices together.
         """
         if self._utilization is None:
+            from hlofast._shares import devices_together, refusal
+
+            if devices_together(self.module) > 1:
+                raise ValueError(refusal(self.module))
             peak = self.device.per_jax_device("flops.bf16")
             self._utilization = self.module.cost().mfu(self.step_seconds, peak)
         return self._utilization

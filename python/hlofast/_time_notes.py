@@ -7,6 +7,7 @@ from hlofast._collectives import MESH_SOURCES
 from hlofast._collectives_notes import NO_AXES
 from hlofast._context import GIVEN
 from hlofast._result import Note
+from hlofast._shares import note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ def notes(time: Time) -> Iterator[Note]:
     source = context.sources.get("device", GIVEN)
     if source != GIVEN and context.device == time.device:
         yield Note("found-device", f"device taken from {source} beside the dump")
+    together = note(time.module)
+    if together is not None:
+        yield together
+        yield Note("one-device", "times are those of one device that does the work of all alone")
     yield from _unknown(time)
     summary = time.module.summary()
     if not time.module.is_scheduled:

@@ -28,8 +28,8 @@ class Utilization:
     peak_flops: float
     """The peak used, in FLOP/s."""
     num_devices: int
-    """Devices that share the FLOPs: `num_partitions` of a module that is not partitioned yet, 1
-    for the program of one device."""
+    """Devices that share the FLOPs: all devices of a module that is not partitioned yet, 1 for the
+    program of one device."""
     is_lower_bound: bool
     """Whether FLOPs are missing: executed instructions are inside a loop of unknown trip count
     (which counts once) or have an unknown cost (which counts as 0)."""

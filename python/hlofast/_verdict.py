@@ -12,6 +12,7 @@ from hlofast._context import device_for, hbm_for, told_in
 from hlofast._core import Field
 from hlofast._memory import quiet
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import TOGETHER, flops_of_one, held_by_one, labelled, refusal, shares
 from hlofast._units import read_bytes
 from hlofast.table import of_rows
 
@@ -193,9 +194,14 @@ class Verdict(Result):
         self.summary = module.summary()
         self.cost = module.cost()
         self.collectives = module.collectives()
+        self.shares = shares(module)
+        """The share of one device; None if shapes are those of one device."""
         self.time: Time | None = None
-        """None if the device is unknown."""
-        if module.context.device is not None:
+        """None if the device is unknown, or if shapes are those of all devices together."""
+        self.no_time = UNKNOWN_DEVICE
+        if self.shares is not None:
+            self.no_time = refusal(module)
+        elif module.context.device is not None:
             self.time = module.time()
         self.findings = module.lint()
         self.remat = module.remat()
@@ -217,12 +223,13 @@ class Verdict(Result):
         told = hbm_for(self.module, None)
         if told is not None:
             return read_bytes(told)
-        if self.time is None:
+        device = self.module.context.device
+        if device is None:
             return None
         for figure in ("hbm_usable_bytes", "hbm_bytes"):
-            if self.time.device.value(figure) is not None:
+            if device.value(figure) is not None:
                 try:
-                    return self.time.device.per_jax_device(figure)
+                    return device.per_jax_device(figure)
                 except ValueError:
                     return None
         return None
@@ -246,16 +253,18 @@ class Verdict(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """Facts about the module, then the figures with their details."""
-        time, mesh = self.time, self.mesh
+        device, mesh = self.module.context.device, self.mesh
         source = self.collectives.mesh_source or "given"
         values = {
             "status": self.summary.status,
             "backend": self.summary.backend,
             "instructions": self.summary.values["instructions"],
-            "device": None if time is None else time.device.name,
+            "device": None if device is None else device.name,
             "mesh": None if mesh is None else f"{mesh} ({MESH_SOURCES[source]})",
         }
-        figures = {figure.key: figure.fact_of(FIGURES[figure.key]) for figure in self.figures}
+        known = {figure.key: figure.fact_of(FIGURES[figure.key]) for figure in self.figures}
+        facts = labelled(self.module, tuple(known.values()), ("flops", "bytes"), ("peak",))
+        figures = dict(zip(known, facts, strict=True))
         details = {fact.name: fact for fact in self._details(figures)}
         order = (
             *("step", "bound", "mfu", "hfu", "measured_step", "measured_mfu"),
@@ -303,7 +312,7 @@ class Verdict(Result):
                 reasons.setdefault(figure.note, []).append(FIGURES[figure.key].label)
         if self.mesh is None and len(self.collectives):
             reasons.setdefault(UNKNOWN_MESH, []).append("mesh axes")
-        if self.hbm is None and self.time is not None:
+        if self.hbm is None and self.module.context.device is not None:
             reasons.setdefault("the device does not list it: give --hbm 16GiB", []).append("HBM")
         if self.cost.step_seconds is not None and self.cost.peak_flops is None:
             reasons.setdefault(UNKNOWN_DEVICE, []).append("measured MFU")
@@ -343,7 +352,7 @@ class Verdict(Result):
                 ("  more", output.Whole(command)),
             ]
         more = "" if len(shown) == len(rows) else f" ({len(shown)} of {len(rows):,})"
-        missing = () if self.time is not None else ("--device", "NAME")
+        missing = () if self.module.context.device is not None else ("--device", "NAME")
         further = [
             (what, self.command(verb, *(missing if verb == "time" else ()), *rest))
             for what, verb, rest in _FURTHER
@@ -432,7 +441,7 @@ def _figures(verdict: Verdict) -> list[Figure]:
     time = verdict.time
     if time is None:
         for key, label in (("step", "Step time"), ("mfu", "MFU")):
-            figures.append(Figure(key, label, None, "unknown", UNKNOWN_DEVICE))
+            figures.append(Figure(key, label, None, "unknown", verdict.no_time))
     else:
         known_how = {fact.name: fact.provenance for fact in time.facts}
         step = time.step_seconds
@@ -455,14 +464,18 @@ def _figures(verdict: Verdict) -> list[Figure]:
     flops = int(verdict.cost.flops)
     known = verdict.cost.flops_by_provenance
     note = f"{output.share(known.get('exact', 0), flops)} exact; one device, one step"
-    if verdict.summary.is_whole:
-        note = f"{output.share(known.get('exact', 0), flops)} exact; all devices together"
+    end = ""
+    if verdict.shares is not None:
+        end = TOGETHER
+        note = f"{output.share(known.get('exact', 0), flops)} exact; {flops_of_one(verdict.shares)}"
     counted = {fact.name: fact.provenance for fact in verdict.cost.facts}
-    figures.append(Figure("flops", "FLOPs", flops, short(flops, "FLOP"), note, counted["flops"]))
+    text = short(flops, "FLOP")
+    figures.append(Figure("flops", f"FLOPs{end}", flops, text, note, counted["flops"]))
     moved = (verdict.cost.bytes_read or 0) + (verdict.cost.bytes_written or 0)
     note = "read and written; modelled: traffic inside fusions is not counted"
     text = short_bytes(moved)
-    figures.append(Figure("bytes", "HBM traffic", moved, text, note, counted["bytes_read"]))
+    label = f"HBM traffic{end}"
+    figures.append(Figure("bytes", label, moved, text, note, counted["bytes_read"]))
     return figures
 
 
@@ -470,6 +483,9 @@ def _peak(verdict: Verdict) -> Figure:
     if verdict.memory is None:
         return Figure("peak", "Peak memory", None, "unknown", verdict.no_memory)
     memory = verdict.memory
+    if verdict.shares is not None:
+        note = f"{held_by_one(verdict.shares)}; live peak{TOGETHER} {short_bytes(memory.live_peak)}"
+        return Figure("peak", "Peak memory", None, "unknown", note)
     is_xla = memory.backend == "tpu" and verdict.module.is_scheduled
     peak = memory.xla_peak if is_xla else memory.live_peak
     rule = "XLA peak" if is_xla else "live peak"
@@ -492,10 +508,12 @@ def _peak(verdict: Verdict) -> Figure:
 
 def _exposed(verdict: Verdict) -> Figure:
     label = "Exposed communication"
+    if verdict.shares is not None:
+        return Figure("exposed", label, None, "unknown", verdict.no_time)
     if not len(verdict.collectives):
         return Figure("exposed", label, 0.0 if verdict.time else None, "none", "no collectives")
     if verdict.time is None:
-        return Figure("exposed", label, None, "unknown", UNKNOWN_DEVICE)
+        return Figure("exposed", label, None, "unknown", verdict.no_time)
     exposed = verdict.time.exposed
     total = sum(exposed.values())
     parts = [f"{axes} {seconds(value)}" for axes, value in exposed.items() if value]

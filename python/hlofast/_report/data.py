@@ -140,6 +140,8 @@ def head(analyses: Analyses) -> tuple[Fact, ...]:
     for result, fields in ((analyses.time, _DEVICE), (analyses.collectives, _MESH)):
         known = {} if result is None else {fact.name: fact for fact in result.facts}
         # Without a mesh, its source is not shown.
+        if analyses.shares is not None and fields is _DEVICE and analyses.module.context.device:
+            known = {"device": Fact(_DEVICE[0], analyses.module.context.device.name)}
         wanted = [field for field in fields if field.name in known or field.name != "mesh_source"]
         summary += [known.get(field.name) or Fact(field, None) for field in wanted]
     return tuple(summary)

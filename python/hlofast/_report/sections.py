@@ -77,7 +77,7 @@ def _roofline(analyses: Analyses) -> Section:
     unknown = ""
     time = analyses.time
     if time is None:
-        unknown = f"Times are unknown: {UNKNOWN_DEVICE}."
+        unknown = f"Times are unknown: {analyses.no_time}."
     else:
         facts = facts_of(time)
         for key in ("bound", "opcode", "phase"):

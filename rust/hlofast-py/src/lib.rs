@@ -34,6 +34,7 @@ mod select;
 mod sequence;
 mod shape;
 mod sharding;
+mod shares;
 mod stages;
 mod summary;
 mod survey;
@@ -115,6 +116,8 @@ mod _core {
     use crate::shape::{_restore_layout, Layout, Shape};
     #[pymodule_export]
     use crate::sharding::{ReplicaGroups, Sharding};
+    #[pymodule_export]
+    use crate::shares::{_devices_together, _shares};
     #[pymodule_export]
     use crate::stages::StagesData;
     #[pymodule_export]

@@ -20,6 +20,7 @@ use crate::ir::{Module, Row};
 use crate::lint::{self, Findings};
 use crate::memory::{self, Memory, MemoryError, XlaAccount, memory, memory_and_account};
 use crate::remat::{self, Plan, PlanOptions, Report};
+use crate::shares::{self, Shares, shares};
 use crate::stages::{self, Stages};
 use crate::summary::{self, Summary, summarise};
 use crate::table::Sent;
@@ -51,6 +52,7 @@ pub struct Analyses<M> {
     uncertain: Slot<Vec<i128>>,
     multiplicity: Slot<Vec<i64>>,
     bytes_accessed: Slot<Vec<i64>>,
+    shares: Slot<Option<Shares>>,
     // On both.
     collectives: Slot<Arc<Collectives>>,
     remat: Slot<Report>,
@@ -83,6 +85,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             uncertain: Slot::default(),
             multiplicity: Slot::default(),
             bytes_accessed: Slot::default(),
+            shares: Slot::default(),
             collectives: Slot::default(),
             remat: Slot::default(),
             stages: Slot::default(),
@@ -118,6 +121,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             uncertain: keep(&self.uncertain, costs),
             multiplicity: keep(&self.multiplicity, costs),
             bytes_accessed: keep(&self.bytes_accessed, costs),
+            shares: keep(&self.shares, costs),
             collectives: keep(&self.collectives, both),
             remat: keep(&self.remat, both),
             stages: keep(&self.stages, both),
@@ -225,6 +229,23 @@ impl<M: Borrow<Module>> Analyses<M> {
         device_count(self.module(), || self.derived_mesh())
     }
 
+    /// Number of devices whose arrays the shapes cover together, before partitioning; 1 if shapes
+    /// are those of one device. Only then may figures be set against what one device has.
+    pub fn devices_together(&self) -> u64 {
+        let status = self.summary().status.value;
+        shares::devices_together(self.module(), status, || self.derived_mesh())
+    }
+
+    /// The share of one device; None if shapes are those of one device.
+    pub fn shares(&self) -> Option<&Shares> {
+        let find = || {
+            let devices = self.devices_together();
+            let mesh = self.derived_mesh().map(|derived| &derived.mesh);
+            (devices > 1).then(|| shares(self.module(), self.cost(), mesh, devices))
+        };
+        self.shares.get_or_init(find).as_ref()
+    }
+
     /// Whether the mesh derived from the text has axes but no names for them.
     pub fn lacks_axis_names(&self) -> bool {
         self.derived_mesh().is_some_and(|derived| derived.invented_names)
@@ -298,7 +319,9 @@ impl<M: Borrow<Module>> Analyses<M> {
         seconds: Option<&[f64]>,
         options: &PlanOptions,
     ) -> Result<Plan, MemoryError> {
-        let options = PlanOptions { budget: options.budget.or(self.context.hbm), ..*options };
+        // What all devices hold together may exceed the memory of one device.
+        let own = self.context.hbm.filter(|_| self.devices_together() == 1);
+        let options = PlanOptions { budget: options.budget.or(own), ..*options };
         remat::plan(
             self.module(),
             self.cost(),

@@ -128,6 +128,7 @@ pub mod proto;
 pub mod provenance;
 pub mod remat;
 pub mod select;
+pub mod shares;
 pub mod stages;
 mod strict;
 pub mod summary;

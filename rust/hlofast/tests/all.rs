@@ -49,6 +49,7 @@ mod rewrite_barriers;
 mod rewrite_fixtures;
 mod rewrite_properties;
 mod rewrite_stacks;
+mod shares;
 mod source_find;
 mod source_open;
 mod strict_hostile;

@@ -48,11 +48,9 @@ fn figure(figures: &Value, name: &str) -> i64 {
     figures[format!("{name}_in_bytes")].as_i64().unwrap_or(0)
 }
 
-/// Programs of known chips whose peak is not exact. In two the largest heap is the one in fast
-/// memory, whose allocation by time the text does not tell (`range`, `slices`: some value ends
-/// earlier there); in the others one buffer, or scalars of 512 bytes (`pipeline`), take memory
-/// that XLA's assignment reuses.
-const INEXACT: [&str; 5] =
+/// Programs of known chips whose peak is not exact: the largest heap is the one in fast memory,
+/// whose allocation by time the text does not tell (some value ends earlier there).
+const INEXACT: [&str; 1] = ["slices_v5e_64"]; 5] =
     ["decoder_v5e_256", "offload_v5e_16", "pipeline_v5p_8", "range_v5p_1", "slices_v5e_64"];
 
 #[test]
@@ -63,7 +61,7 @@ fn peaks() {
     for (name, account, figures) in &programs {
         let peak = figure(figures, "peak_memory");
         let error = (account.peak - peak).abs() as f64 / peak as f64;
-        assert!(error <= 0.007, "{name}: {account:?}, XLA {peak}");
+        assert!(error <= 0.001, "{name}: {account:?}, XLA {peak}");
         if figures["chips"].is_string() {
             assert_eq!(error > 0.0, INEXACT.contains(&name.as_str()), "{name}: {error}");
         }
@@ -127,7 +125,8 @@ fn static_results_and_reuse() {
         (xla_account(&module, None).unwrap(), timeline)
     };
     let (kept, timeline) = account("");
-    assert_eq!((kept.device.total(), kept.heap, kept.peak), (800, 500, 1300));
+    // Results are assigned first: `b` lies in the memory of `r` before `r` is written.
+    assert_eq!((kept.device.total(), kept.heap, kept.peak), (800, 100, 900));
     assert_eq!(timeline, [800, 900, 1300, 1300, 900]);
     let (donated, timeline) = account(", input_output_alias={ {}: (0, {}, may-alias) }");
     assert_eq!((donated.device.total(), donated.heap, donated.peak), (400, 100, 500));

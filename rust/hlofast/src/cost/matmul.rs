@@ -174,7 +174,7 @@ pub(crate) fn dot_of(
 }
 
 /// The dimension numbers of attribute `key`: empty if absent, None if unreadable.
-fn dimensions(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
+pub(crate) fn dimensions(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
     let Some(text) = module.attribute_bytes(row, key) else { return Some(Vec::new()) };
     match decode(key.as_bytes(), module.opcode(row), text).ok()? {
         AttributeValue::Integers(dimensions) => Some(dimensions),
@@ -182,7 +182,7 @@ fn dimensions(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
     }
 }
 
-fn dot_dimensions(module: &Module, row: Row) -> Option<DotDimensions> {
+pub(crate) fn dot_dimensions(module: &Module, row: Row) -> Option<DotDimensions> {
     Some(DotDimensions {
         lhs_contracting: dimensions(module, row, "lhs_contracting_dims")?,
         rhs_contracting: dimensions(module, row, "rhs_contracting_dims")?,

@@ -80,6 +80,28 @@ impl Contexts {
         build(module, &order, None, &mut |_| true, &mut |_, _| ScopeTree::ROOT).unwrap_or_default()
     }
 
+    /// One node per computation and chain of `call`s to it, as if calls were inlined.
+    pub fn by_call(module: &Module) -> Contexts {
+        let order = CallOrder::of(module);
+        let weights: Vec<usize> = module
+            .computations()
+            .iter()
+            .zip(&order.calls)
+            .map(|(computation, calls)| computation.rows().len() + calls.len() + 1)
+            .collect();
+        let mut chains: HashMap<(u32, u32), u32, BuildMix> = HashMap::default();
+        let mut prefix = |from: u32, call: &Call| {
+            if module.opcode(call.row) != Opcode::Call {
+                return from;
+            }
+            let next = ScopeTree::ROOT + 1 + chains.len() as u32;
+            *chains.entry((from, call.row.0)).or_insert(next)
+        };
+        let mut is_one = |call: &Call| applies(module, call);
+        build(module, &order, Some(&weights), &mut is_one, &mut prefix)
+            .unwrap_or_else(|| Contexts { is_merged: true, ..Contexts::plain(module) })
+    }
+
     /// One node per computation and prefix. `scopes` receives the prefixes.
     pub(super) fn named(
         module: &Module,

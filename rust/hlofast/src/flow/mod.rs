@@ -23,3 +23,4 @@ pub use origin::{End, Origins, Place, Through, origins};
 pub use phase::{Phase, RuleError, Rules};
 pub use scope::ScopeTree;
 pub use source::source_of;
+pub(crate) use values::Values;

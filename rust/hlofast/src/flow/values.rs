@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Numbers the values. If shapes have far more leaves than the text has bytes, each whole result
 /// counts as one value.
-pub(super) struct Values<'a> {
+pub(crate) struct Values<'a> {
     pub module: &'a Module,
     pub contexts: &'a Contexts,
     /// By node: wrapping offset from a row's first leaf to its first value; empty if results are
@@ -42,6 +42,11 @@ impl<'a> Values<'a> {
             leaves,
             count: if is_split { count as usize } else { contexts.positions },
         }
+    }
+
+    /// Whether every leaf of a result is a value of its own.
+    pub fn is_split(&self) -> bool {
+        !self.bases.is_empty()
     }
 
     /// The values of `row` in `node`.
@@ -89,7 +94,7 @@ impl<'a> Values<'a> {
 
 /// The operands that become parameters of a callee.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     pub node: NodeId,
     pub row: u32,
     /// Index of the operand that is parameter 0.

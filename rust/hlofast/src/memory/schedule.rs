@@ -16,20 +16,17 @@ pub enum Order {
     Text,
     /// Operands before users, otherwise as in the text.
     PostOrder,
-    /// Among ready instructions, the one that frees most memory comes first.
-    List,
 }
 
 impl Order {
     /// All orders.
-    pub const ALL: [Order; 3] = [Order::Text, Order::PostOrder, Order::List];
+    pub const ALL: [Order; 2] = [Order::Text, Order::PostOrder];
 
     /// The name used in options, tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Order::Text => "text",
             Order::PostOrder => "post_order",
-            Order::List => "list",
         }
     }
 }

@@ -1,0 +1,92 @@
+"""Figures of one device from modules before partitioning, against the same programs compiled."""
+
+import lzma
+import pathlib
+
+import pytest
+
+import hlofast
+from hlofast._shares import shares
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures" / "shares"
+NAMES = sorted(path.name.removesuffix(".before.txt.xz") for path in FIXTURES.glob("*.before.*"))
+OPEN = {"k_one_side": 0.0, "same_call": 0.5}
+"""Programs in which XLA chooses what to gather, and the share that is determined."""
+WHOLE = """HloModule m, num_partitions=8
+
+ENTRY e {
+  x = f32[4096,4096] parameter(0)
+  ROOT y = f32[4096,4096] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def load(name):
+    return hlofast.loads(lzma.decompress((FIXTURES / f"{name}.txt.xz").read_bytes()))
+
+
+def facts(result):
+    return {fact.name: fact for fact in result.facts}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_device_is_as_compiled(name):
+    before, after = load(f"{name}.before"), load(name)
+    own, compiled = shares(before), after.summary().values
+    assert own.devices == 8
+    held = facts(before.memory())
+    assert held["device_argument_bytes"].value == compiled["parameter_bytes"]
+    assert held["device_argument_bytes"].provenance == "exact"
+    assert held["device_output_bytes"].value == compiled["output_bytes"]
+    _, least, most = own.flops
+    flops = facts(after.matmuls())["flops"].value
+    assert own.determined == pytest.approx(OPEN.get(name, 1.0))
+    assert (least < most) == (name in OPEN)
+    assert least <= flops <= most
+    assert shares(after) is None
+
+
+def test_what_xla_decides_is_not_called_exact():
+    assert facts(load("tp.before").memory())["device_output_bytes"].provenance == "exact"
+    assert facts(load("tp_noout.before").memory())["device_output_bytes"].provenance == "modelled"
+    cost = facts(load("same_call.before").cost())
+    assert cost["device_matmul_flops"].provenance == "bound"
+    assert cost["device_matmul_flops_most"].value > cost["device_matmul_flops"].value
+    assert cost["determined_share"].value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("text", [WHOLE, None], ids=["no shardings", "sharded"])
+def test_all_devices_are_not_set_against_one(text):
+    module = load("fsdp_tp.before") if text is None else hlofast.loads(text)
+    module = module.with_context(device="tpu-v5e", hbm="1MiB")
+    verdict = module.verdict()
+    figures = {figure.key: figure for figure in verdict.figures}
+    for key in ("step", "mfu", "peak", "exposed"):
+        assert figures[key].value is None, key
+        assert "shapes are those of 8 devices together" in figures[key].note
+    assert "does-not-fit" not in {statement.code for statement in verdict.statements}
+    assert figures["flops"].label == "FLOPs of all devices"
+    assert facts(verdict)["device"].value == "tpu-v5e"
+    for result in (module.memory(), module.cost(), module.time()):
+        assert "global" in {note.code for note in result.notes}
+        for fact in result.facts:
+            if fact.field.kind in ("bytes", "flops", "seconds") and "device_" not in fact.name:
+                assert fact.field.label.endswith(" of all devices"), fact.name
+    assert "mfu" not in facts(module.time())
+    with pytest.raises(ValueError, match="8 devices together"):
+        module.time().utilization
+
+
+def test_mfu_needs_shardings():
+    used = load("fsdp_tp.before").cost().mfu(1.0, 1e12)
+    assert used.num_devices == 8
+    with pytest.raises(ValueError, match="no shardings are written"):
+        hlofast.loads(WHOLE).cost().mfu(1.0, 1e12)
+
+
+def test_the_program_of_one_device_keeps_its_figures():
+    module = hlofast.loads(WHOLE.replace("m, num_partitions=8", "m"))
+    assert module.summary().devices_together == 1
+    verdict = module.with_context(device="tpu-v5e").verdict()
+    assert {figure.key for figure in verdict.figures if figure.value is None} == set()
+    assert "global" not in {note.code for note in module.memory().notes}
