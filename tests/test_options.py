@@ -35,7 +35,8 @@ def meaning(action: argparse.Action) -> tuple[object, ...]:
 
 def test_the_context_is_what_is_known_of_a_run() -> None:
     assert {action.dest for action in context().values()} == {
-        *("mesh", "hosts", "slices", "device", "devices", "rules", "hbm", "step_seconds")
+        *("mesh", "hosts", "slices", "device", "devices", "rules", "hbm", "step_seconds"),
+        *("libraries", "frame", "merge_layers"),
     }
 
 

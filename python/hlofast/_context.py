@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._core import Mesh
+from hlofast._names import meant
 from hlofast._units import read_bytes, read_seconds
 from hlofast.errors import ContextError
 
 TYPE_CHECKING = False  # The command line needs it; importing typing would slow its start.
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any, Protocol, TypedDict
 
     from hlofast._cost import Rules
@@ -36,11 +37,19 @@ if TYPE_CHECKING:
         rules: Rules | None
         hbm: int | str | None
         step_seconds: float | str | None
+        libraries: str | Iterable[str] | None
+        frame: str | None
+        merge_layers: bool | None
 
 
 GIVEN = "given"
 """The source of values that the caller passed."""
-_NAMES = ("mesh", "device", "hosts", "slices", "rules", "hbm", "step_seconds")
+FRAMES = ("user", "innermost", "stack")
+"""The frames of a call stack that can stand for an instruction."""
+_NAMES = (
+    *("mesh", "device", "hosts", "slices", "rules", "hbm", "step_seconds"),
+    *("libraries", "frame", "merge_layers"),
+)
 _SMALLEST = "HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }"
 
 
@@ -53,6 +62,14 @@ class Context:
     `hlofast.devices.Device`. `rules` are pairs of pattern and phase, or a TOML file of them. `hbm`
     is the memory budget of a device (bytes, or `"16GiB"`), `step_seconds` the measured step time
     (seconds, or `"300ms"`). Raises `ValueError` for invalid values.
+
+    The other three select names in the text. `frame` is the frame of a call stack whose file and
+    line tables show and sums by source use: `user` (default), the first frame outside libraries,
+    from the innermost outwards; `innermost`; or the whole `stack`. A stack inside libraries alone
+    is shown by its innermost frame. Libraries are installed packages, Python itself, flax, haiku,
+    praxis, optax, equinox and jax; `libraries` adds packages or folders (`mylib`, `mylib/layers`,
+    `/srv/mylib`). With `merge_layers` scopes have `*` for the numbers of layers (`layer_*`,
+    `layers/*`, `block*`), so that sums by scope count unrolled layers as one.
 
     `Module.context` also has values found in the dump: the mesh of the text, with axis names from
     the module before optimisation if the text has none, and the device that the dump folder names.
@@ -75,6 +92,12 @@ class Context:
     """Memory budget of a device in bytes."""
     step_seconds: float | None
     """Measured step time in seconds."""
+    libraries: tuple[str, ...] | None
+    """Packages and folders that are libraries besides the usual ones."""
+    frame: str | None
+    """The frame that stands for an instruction; None is `user`."""
+    merge_layers: bool | None
+    """Whether scopes leave out the numbers of layers; None is no."""
     _sources: dict[str, str]
     _unknown_chip: str | None
 
@@ -88,6 +111,9 @@ class Context:
         rules: Rules | None = None,
         hbm: int | str | None = None,
         step_seconds: float | str | None = None,
+        libraries: str | Iterable[str] | None = None,
+        frame: str | None = None,
+        merge_layers: bool | None = None,
     ) -> None:
         read = None if mesh is None else _placed(read_mesh(mesh), hosts, slices)
         if device is not None:
@@ -102,6 +128,9 @@ class Context:
             "rules": None if rules is None else _read_rules(rules),
             "hbm": None if hbm is None else read_bytes(hbm),
             "step_seconds": None if step_seconds is None else read_seconds(step_seconds),
+            "libraries": None if libraries is None else _read_libraries(libraries),
+            "frame": None if frame is None else _read_frame(frame),
+            "merge_layers": bool(merge_layers) or None,
         }
         sources = {name: GIVEN for name, value in values.items() if value is not None}
         self._fill(values, sources, None)
@@ -209,6 +238,23 @@ def _read_rules(rules: Rules) -> tuple[tuple[str, str], ...]:
     # The core checks patterns and phases when it counts the cost of a module.
     _core._cost(_core._loads(_SMALLEST), rules=read)
     return tuple(read)
+
+
+def _read_libraries(libraries: str | Iterable[str]) -> tuple[str, ...] | None:
+    names = (libraries,) if isinstance(libraries, str) else tuple(libraries)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a library is a str, not {type(name).__name__}")
+        if not name.strip("/\\. "):
+            raise ValueError(f"{name!r} names no package or folder, such as mylib or mylib/layers")
+    return names or None
+
+
+def _read_frame(frame: str) -> str:
+    if frame not in FRAMES:
+        hint = meant(frame, FRAMES)
+        raise ValueError(f"frame must be one of {', '.join(FRAMES)}, not {frame!r}{hint}")
+    return frame
 
 
 def told_in(module: Module) -> Context | None:

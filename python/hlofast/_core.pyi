@@ -312,6 +312,8 @@ class Module:
         """Returns the backend that the module was compiled for, as `hlofast.Summary.backend`
         does.
         """
+    def _is_library(self, file: str) -> bool:
+        """Whether a source file belongs to a library, in the context of the module."""
     def _device_count(self) -> int:
         """Returns the number of devices: partitions times replicas, or those in the groups of
         collectives if the header names no partitions.

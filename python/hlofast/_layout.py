@@ -139,9 +139,14 @@ def _broken(heading: str, width: int) -> list[str]:
     return lines
 
 
+CALLS = " > "
+"""Between two frames of a stack."""
+
+
 def file_of(place: str) -> str:
-    """Returns the file name and line of a source location, without its folder."""
-    return place.replace("\\", "/").rpartition("/")[2]
+    """Returns file names and lines of a source location or a stack of them, without folders."""
+    places = place.replace("\\", "/").split(CALLS)
+    return CALLS.join(own.rpartition("/")[2] for own in places)
 
 
 def fitted(text: str, role: str, width: int) -> str:

@@ -231,7 +231,9 @@ class Remat(Result):
             for name in ("name", "index", "kind", "shape", "bytes", "source_file", "source_line"):
                 field = self.residuals.field(name)
                 columns.append((field, column_of(field, [row[name] for row in rows])))
-            columns.append((_CHANGE, column_of(_CHANGE, [change(row) for row in rows])))
+            columns.append(
+                (_CHANGE, column_of(_CHANGE, [change(self.module, row) for row in rows]))
+            )
             self._tables["candidates"] = Table(columns)
         return self._tables["candidates"]
 

@@ -47,8 +47,11 @@ CHANGES = {
 }
 
 
-def change(row: Row) -> str:
+def change(module: Module, row: Row) -> str:
     """Returns the change to the program that makes it recompute a residual."""
+    file = row["source_file"]
+    if file and module._is_library(file):  # Nobody edits a library.
+        row = row | {"source_file": None}
     if row["kind"] == "gathered_activation":
         return NAMING.format(where=_at(row))
     return CHANGES[row["kind"]].format(at=_from(row))
@@ -247,7 +250,9 @@ def _kept_gathers(program: _Tables) -> list[Statement]:
             for gather, residual in zip(rows, kept, strict=True)
             for row in (gather["instruction"], residual["made_by"], residual["last_use"])
         ]
-        advice = f"{NAMING.format(where=_at(first))}. Then {CHECK}"
+        file = first["source_file"]
+        where = "" if file and program.module._is_library(file) else _at(first)
+        advice = f"{NAMING.format(where=where)}. Then {CHECK}"
         made.append(
             program.state("gather-kept", text, proof, advice, gathers=len(rows), bytes=total)
         )

@@ -33,6 +33,12 @@ _TEXT = (
     Field("index", "line", "The line of the module's text.", nullable=True),
     Field("text", "text", "The text of the line."),
 )
+_FRAMES = (
+    Field("path", "file", "The source file."),
+    Field("index", "line", "The line in the source file.", nullable=True),
+    Field("name", "function", "The function.", nullable=True),
+    Field("flag", "is_library", "Whether the file belongs to a library.", label="library"),
+)
 _ELSEWHERE = {"metadata", "calls", "to_apply", "body", "condition"}
 """Attributes that facts and other tables already show."""
 _CALLS = {"while", "conditional", "call", "async-start"}
@@ -133,8 +139,8 @@ class Shown(Result):
         return (Note("implied", "the text implies this instruction without writing it"),)
 
     def sections(self) -> tuple[Section, ...]:
-        """Operands, users and attributes of an instruction, or parameters and callers; the text."""
-        chosen = ["operands", "users", "attributes", "text"]
+        """Operands, users, attributes and call stack, or parameters and callers; the text."""
+        chosen = ["operands", "users", "attributes", "stack", "text"]
         if self.instruction is None:
             chosen = ["parameters", "callers", "text"]
         return tuple(own for own in self.every_section() if own.name in chosen)
@@ -161,6 +167,9 @@ class Shown(Result):
             Section("attributes", "Attributes", of_rows(_ATTRIBUTES, [
                 (key, value) for key, value in attributes.items() if key not in _ELSEWHERE
             ])),
+            Section("stack", "Call stack, innermost first", of_rows(
+                _FRAMES, [] if instruction is None else _frames(self.module, instruction)
+            )),
             Section("parameters", "Parameters", parameters, _SHOWN),
             Section("callers", "Callers", callers, in_what),
             Section("text", "Text", of_rows(_TEXT, lines)),
@@ -214,6 +223,15 @@ def _inside(instruction: Instruction) -> list[int]:
         called = (row for own in instruction.called_computations for row in own.instructions)
         return [inner for row in called for inner in _inside(row)]
     return [] if instruction.opcode in _CALLS else [instruction.row]
+
+
+def _frames(module: Module, instruction: Instruction) -> list[tuple[object, ...]]:
+    """Returns file, line, function and whether it is a library for each frame."""
+    metadata = instruction.metadata
+    return [
+        (frame.file, frame.line or None, frame.function or None, module._is_library(frame.file))
+        for frame in (() if metadata is None else metadata.stack_frames)
+    ]
 
 
 def _of_computation(module: Module, computation: Computation) -> dict[str, Any]:

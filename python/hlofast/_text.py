@@ -6,7 +6,7 @@ import os
 import sys
 from math import isfinite
 
-from hlofast._layout import FIGURE, GAP, NAME, TEXT, Layout, fitted, roles
+from hlofast._layout import CALLS, FIGURE, GAP, NAME, TEXT, Layout, file_of, fitted, roles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,6 +223,8 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
         return Figure(seconds(value))
     if field.kind == "ratio":
         return signed_share(value) if field.signed else share(value, 1)
+    if field.kind == "path" and CALLS in value:  # A whole stack: its folders take too much room.
+        return label(file_of(value))
     if field.kind in ("scope", "path", "name", "shape"):
         return label(value)
     if field.kind == "text":  # Long enough for sentences; cuts long attribute values.

@@ -411,9 +411,13 @@ def _options(module: Module) -> list[str]:
             "--device": None if told.device is None else told.device.name,
             "--hbm": told.hbm,
             "--step-time": told.step_seconds,
+            "--frame": told.frame,
         }
     pairs = [(name, str(value)) for name, value in values.items() if value is not None]
-    return [word for pair in pairs for word in pair]
+    if told is not None:
+        pairs += [("--library", name) for name in told.libraries or ()]
+    merged = ["--merge-layers"] if told is not None and told.merge_layers else []
+    return [word for pair in pairs for word in pair] + merged
 
 
 def verdict(module: Module, device: str | Device | None, mesh: MeshLike | None) -> Verdict:

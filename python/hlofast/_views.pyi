@@ -109,7 +109,9 @@ class Instruction:
     metadata: Final[Metadata | None]
     """Operation name, source location and more; None if the text gives no metadata."""
     source: Final[SourceLocation | None]
-    """Source file and line, from the metadata or its innermost stack frame; None if unknown."""
+    """Source file and line, from the metadata or the frame of its stack that the context selects;
+    None if unknown.
+    """
     sharding: Final[Sharding | None]
     """The sharding of the result; None if the text gives none."""
     frontend_attributes: Final[dict[str, str | bytes]]

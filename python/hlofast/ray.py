@@ -23,7 +23,7 @@ from hlofast.errors import WorkerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
     from hlofast._core import Mesh, SurveyData
@@ -170,6 +170,9 @@ class Rows:
         max_bytes: int | str = _scan.MAX_BYTES,
         max_text_bytes: int | str = _scan.MAX_BYTES,
         max_seconds: float | str | None = _scan.MAX_SECONDS,
+        libraries: str | Iterable[str] | None = None,
+        frame: str | None = None,
+        merge_layers: bool = False,
     ) -> None:
         self.table = table
         self.root = root
@@ -182,6 +185,9 @@ class Rows:
             max_bytes=max_bytes,
             max_text_bytes=max_text_bytes,
             max_seconds=max_seconds,
+            libraries=libraries,
+            frame=frame,
+            merge_layers=merge_layers,
         )
 
     def __call__(self, batch: Any) -> Any:

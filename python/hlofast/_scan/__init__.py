@@ -76,6 +76,9 @@ def scan(
     batch_bytes: int | str = BATCH_BYTES,
     progress: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    libraries: str | Iterable[str] | None = None,
+    frame: str | None = None,
+    merge_layers: bool = False,
 ) -> Scan:
     """Reads all files below `paths` on several threads into tables.
 
@@ -89,7 +92,8 @@ def scan(
     time modules for: "auto" for the one that a dump names, None for no times. `mesh` applies to all
     modules instead of the mesh in each text; without it, a text without axis names takes them from
     the module before optimisation of its program, as with `load`, if that is below `paths` too.
-    `workers` is the number of threads, by default one per processor.
+    `workers` is the number of threads, by default one per processor. `libraries`, `frame` and
+    `merge_layers` select source lines and scopes, as in `hlofast.Context`.
 
     With `executor` (one of `concurrent.futures`, any object with the same `submit`, or an
     `hlofast.ray.Cluster`), tasks of `workers` threads each (default 1) read the files there, under
@@ -122,4 +126,7 @@ def scan(
         batch_bytes=batch_bytes,
         progress=progress,
         storage_options=storage_options,
+        libraries=libraries,
+        frame=frame,
+        merge_layers=merge_layers,
     ).run()

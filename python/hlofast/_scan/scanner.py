@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hlofast import _core
-from hlofast._context import read_mesh
+from hlofast._context import Context, read_mesh
 from hlofast._names import meant
 from hlofast._scan import formats
 from hlofast._scan.progress import Progress
@@ -65,6 +65,9 @@ class Scanner:
         batch_bytes: int | str = BATCH_BYTES,
         progress: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        libraries: str | Iterable[str] | None = None,
+        frame: str | None = None,
+        merge_layers: bool = False,
     ) -> None:
         several = [paths] if isinstance(paths, str | os.PathLike) else paths
         self.paths = [os.fspath(path) for path in several]
@@ -83,6 +86,13 @@ class Scanner:
 
             devices.get(device)
         self.mesh = None if mesh is None else read_mesh(mesh)
+        names = Context(libraries=libraries, frame=frame, merge_layers=merge_layers)
+        self.names = {
+            "frame": names.frame,
+            "libraries": list(names.libraries or ()),
+            "merge_layers": bool(names.merge_layers),
+        }
+        """What source columns and scopes show, as in `Context`."""
         self.storage_options = storage_options
         self.engine: Engine | None = None
         if executor is not None:
@@ -133,6 +143,7 @@ class Scanner:
             "tables": self.tables,
             "device": chip,
             "mesh": place,
+            **{name: value for name, value in self.names.items() if value},
             "max_bytes": self.max_bytes,
             "max_text_bytes": self.max_text_bytes,
             "max_seconds": self.max_seconds,
@@ -170,6 +181,7 @@ class Scanner:
             "chips": chips,
             "devices": places,
             "mesh": self.mesh,
+            **self.names,
             "known": known,
             "stamps": stamps,
             "workers": self.workers,

@@ -8,6 +8,7 @@ import sys
 import hlofast
 from hlofast import _text as output
 from hlofast import _units
+from hlofast._context import FRAMES
 from hlofast.cli import UNREADABLE, USAGE
 
 TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
@@ -51,8 +52,9 @@ def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
 
 WITHOUT_CONTEXT = {
     "config": "reads no module; mesh, device and memory come from its mesh rules",
-    "scan": "takes the options of `add_place` only: no table depends on a memory budget or a "
-    "measured step, and datasets stay comparable when phases follow the frameworks' conventions",
+    "scan": "takes the options of `add_place` and `add_names` only: no table depends on a memory "
+    "budget or a measured step, and datasets stay comparable when phases follow the frameworks' "
+    "conventions",
     "query": "reads tables that a scan made in its own context",
     "schema": "reads no module",
     "guide": "reads no module",
@@ -88,6 +90,31 @@ def add_context(parser: argparse.ArgumentParser) -> None:
         metavar="300ms",
         help="measured step time",
     )
+    add_names(parser)
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments that select source lines and scopes."""
+    parser.add_argument(
+        "--frame",
+        choices=FRAMES,
+        help="stack frame that source columns and sums show: the first outside libraries (user, "
+        "default), the innermost, or the whole stack",
+    )
+    parser.add_argument(
+        "--library",
+        dest="libraries",
+        action="append",
+        metavar="PREFIX",
+        help="package or folder that is a library besides installed packages, flax, haiku, praxis, "
+        "optax, equinox and jax; may be repeated",
+    )
+    parser.add_argument(
+        "--merge-layers",
+        action="store_true",
+        default=None,
+        help="write layer_* for layer_0 to layer_47 in scopes, so that sums count layers as one",
+    )
 
 
 def read_context(arguments: argparse.Namespace) -> Context:
@@ -96,12 +123,15 @@ def read_context(arguments: argparse.Namespace) -> Context:
     Raises `ContextError`, which ends the command with exit code 2, for an invalid value.
     """
     told = hlofast.Context()
-    for name in ("mesh", "device", "rules", "hbm", "step_seconds", "hosts", "slices"):
+    named = ("libraries", "frame", "merge_layers")
+    for name in ("mesh", "device", "rules", "hbm", "step_seconds", "hosts", "slices", *named):
         text = getattr(arguments, name, None)
         if text is None or (name in ("hosts", "slices") and arguments.mesh is not None):
             continue
-        called = "step-time" if name == "step_seconds" else name
+        called = {"step_seconds": "step-time", "libraries": "library"}.get(name, name)
         option = text if name == "rules" else f"--{called} {text}"
+        if name == "libraries":
+            option = f"--library {' '.join(text)}"
         try:
             changes: dict[str, Any] = {name: text}
             if name == "mesh":

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any, BinaryIO, NoReturn, TextIO
 
-    from hlofast import Mesh
+    from hlofast import Context
     from hlofast._scan import Scan, Scanner
-    from hlofast.devices import Device
     from hlofast.ray import Cluster
 
 EXAMPLES = """\
@@ -61,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"tables to write: {', '.join(_scan.TABLES)} (default: all but instructions)",
     )
     inputs.add_place(parser)
+    inputs.add_names(parser)
     parser.add_argument(
         "--workers",
         type=int,
@@ -186,14 +186,18 @@ def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | 
     tables = None if arguments.tables is None else arguments.tables.split(",")
     if tables is None and arguments.output is None:
         tables = ["modules"]
-    device, mesh = _place(arguments)
+    told = _told(arguments)
+    is_none = arguments.device == "none"
     return _scan.Scanner(
         arguments.paths,
         out,
         format=arguments.format,
         tables=tables,
-        device=device,
-        mesh=mesh,
+        device=told.device or (None if is_none else "auto"),
+        mesh=told.mesh,
+        libraries=told.libraries,
+        frame=told.frame,
+        merge_layers=bool(told.merge_layers),
         workers=arguments.workers,
         executor=cluster,
         max_bytes=arguments.max_bytes,
@@ -204,18 +208,17 @@ def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | 
     )
 
 
-def _place(arguments: argparse.Namespace) -> tuple[str | Device | None, Mesh | None]:
-    """Returns the device and mesh of all modules, as `Scanner` takes them."""
+def _told(arguments: argparse.Namespace) -> Context:
+    """Returns what is known of all modules."""
     named = dict(vars(arguments))
-    word = named["device"]
-    if word in ("auto", "none"):
+    if named["device"] in ("auto", "none"):
         named["device"] = None
     told = inputs.read_context(type(arguments)(**named))
     if told.mesh is None and (told.hosts, told.slices) != (None, None):
         raise ValueError(
             "--hosts and --slices need --mesh: without it each module has its own mesh"
         )
-    return told.device or (None if word == "none" else "auto"), told.mesh
+    return told
 
 
 def _write(part: Any, stream: BinaryIO) -> None:

@@ -45,12 +45,12 @@ impl CollectivesData {
 
     /// Fields and columns of the table: one row per collective and phase.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, py.detach(|| self.sent().columns(self.core())))
+        to_list(py, py.detach(|| self.sent().columns(&self.stage.origin())))
     }
 
     /// Fields and columns of the table of the arrays that collectives exchange.
     fn pieces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, py.detach(|| self.sent().pieces(self.core())))
+        to_list(py, py.detach(|| self.sent().pieces(&self.stage.origin())))
     }
 
     /// Fields and columns of the table of all instructions that implement collectives.

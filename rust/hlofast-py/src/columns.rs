@@ -1,7 +1,8 @@
 //! `Columns`: a module's data as NumPy arrays over the memory of the module.
 
 use crate::column::Column;
-use hlofast::ir::Module;
+use crate::held::Stage;
+use hlofast::ir::{Module, Row};
 use pyo3::exceptions::{PyAttributeError, PyKeyError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 #[pyclass(frozen, dict, mapping, module = "hlofast._core")]
 pub struct Columns {
     core: Arc<Module>,
+    stage: Arc<Stage>,
     rows: Option<Range<usize>>,
     arrays: PyOnceLock<Py<PyDict>>,
 }
@@ -55,10 +57,11 @@ const COLUMNS: [(&str, &str); 26] = [
 ];
 
 impl Columns {
-    /// The columns of `core`, or of the given rows.
-    pub fn new(core: &Arc<Module>, rows: Option<Range<u32>>) -> Self {
+    /// The columns of the module `core` of `stage`, or of the given rows.
+    pub fn new(core: &Arc<Module>, stage: &Arc<Stage>, rows: Option<Range<u32>>) -> Self {
         let rows = rows.map(|rows| rows.start as usize..rows.end as usize);
-        Self { core: Arc::clone(core), rows, arrays: PyOnceLock::new() }
+        let (core, stage) = (Arc::clone(core), Arc::clone(stage));
+        Self { core, stage, rows, arrays: PyOnceLock::new() }
     }
 
     fn column(&self, name: &str) -> Option<Column> {
@@ -90,6 +93,14 @@ impl Columns {
             "parameter_number" => part!(range, parameter_number_column),
             "op_name" => {
                 part!(range, metadata_columns, op_name)
+            }
+            "source_file" | "source_line" if !self.stage.sources().is_as_written() => {
+                let (sources, columns) = (self.stage.sources(), core.metadata_columns());
+                let places = range.map(|row| sources.place(columns, Row(row as u32)));
+                Column::of(match name {
+                    "source_file" => places.map(|(file, _)| file).collect::<Vec<i32>>(),
+                    _ => places.map(|(_, line)| line).collect(),
+                })
             }
             "source_file" => {
                 part!(range, metadata_columns, source_file)

@@ -115,7 +115,8 @@ impl Computation {
     /// Its rows of the module's columns.
     #[getter]
     fn columns(&self) -> Columns {
-        Columns::new(&self.held.core, Some(self.record().rows()))
+        let held = &self.held;
+        Columns::new(&held.core, &held.stage, Some(self.record().rows()))
     }
 
     /// Returns its instructions, operands before users, otherwise in text order.

@@ -14,7 +14,7 @@ use hlofast::cost::explain::explain;
 use hlofast::cost::{self, Backend, Cost, GroupKey, Options};
 use hlofast::flow::{Phase, Rules};
 use hlofast::ir::{Module as CoreModule, Opcode, Row};
-use hlofast::table::{self, Field, ScopeTexts, common};
+use hlofast::table::{self, Field, common};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -198,11 +198,12 @@ impl CostData {
 
     /// Returns the scopes by the codes of column `scope`; empty for scopes without instructions.
     fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let core = self.core();
         let (shown, texts) = py.detach(|| {
+            let core = self.core();
             let attribution = self.held.stage.attribution();
             let count = attribution.scopes.len();
-            let scopes = ScopeTexts::new(core, &attribution.scopes);
+            let origin = self.held.stage.origin();
+            let scopes = origin.scopes(attribution);
             let mut shown: Vec<Option<u32>> = vec![None; count];
             let mut texts: Vec<Option<Vec<u8>>> = vec![None; count];
             for scope in attribution.scope.iter().take(core.row_count()) {
@@ -224,9 +225,10 @@ impl CostData {
 
     /// Returns a table of totals by `key`; `depth` limits the depth of scopes.
     fn group<'py>(&self, py: Python<'py>, key: &str, depth: u32) -> PyResult<Bound<'py, PyList>> {
+        let merges_layers = self.held.stage.context().merges_layers;
         let (key, field) = match key {
             "phase" => (GroupKey::Phase, common::phase()),
-            "scope" => (GroupKey::Scope { depth }, common::scope()),
+            "scope" => (GroupKey::Scope { depth, merges_layers }, common::scope()),
             "source" => (GroupKey::Source, Field::path("source", "Source file and line.")),
             "source_file" => (GroupKey::SourceFile, common::source_file()),
             "opcode" => (GroupKey::Opcode, common::opcode()),
@@ -322,7 +324,7 @@ impl CostData {
         let columns = py.detach(|| {
             let (attribution, uncertain) =
                 (self.held.stage.attribution(), self.held.stage.uncertain());
-            table::matmuls(self.core(), self.cost(), attribution, uncertain)
+            table::matmuls(&self.held.stage.origin(), self.cost(), attribution, uncertain)
         });
         to_list(py, columns)
     }

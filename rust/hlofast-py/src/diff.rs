@@ -50,8 +50,9 @@ impl DiffData {
 
     /// Fields and columns of the table of changes: all, or only those not caused by another change.
     fn changes<'py>(&self, py: Python<'py>, only_causes: bool) -> PyResult<Bound<'py, PyList>> {
-        let (before, after) = (&self.before.core, &self.after.core);
-        to_list(py, py.detach(|| changes(before, after, &self.differences, only_causes)))
+        let (before, after) = (&self.before.stage, &self.after.stage);
+        let made = || changes(&before.origin(), &after.origin(), &self.differences, only_causes);
+        to_list(py, py.detach(made))
     }
 
     /// Fields and columns of the table of pairs.

@@ -2,10 +2,12 @@
 
 use crate::names::Names;
 use hlofast::comms::Mesh;
+use hlofast::flow::{FrameChoice, SourceOptions};
 use hlofast::ir::{Module, Opcode};
 use hlofast::parse::Strictness;
 use hlofast::text::LineIndex;
 use hlofast::{Analyses, Context, Options};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString};
@@ -23,6 +25,23 @@ pub struct Held {
     pub stage: Arc<Stage>,
     /// The Python side of the context.
     pub run: Arc<Run>,
+    /// Python objects that depend on the frames that are shown. They hold the stage, which holds no
+    /// Python object.
+    pub placed: Arc<Placed>,
+}
+
+/// Python objects with source files, cached for the modules that show the same frames.
+pub struct Placed {
+    /// The `Columns` object of the whole module.
+    pub columns: PyOnceLock<Py<PyAny>>,
+    /// The distinct source file names as a tuple of str.
+    pub source_files: PyOnceLock<Py<PyAny>>,
+}
+
+impl Default for Placed {
+    fn default() -> Self {
+        Self { columns: PyOnceLock::new(), source_files: PyOnceLock::new() }
+    }
 }
 
 /// The `hlofast.Context` of a module. It does not hold the module, so reference cycles cannot form.
@@ -47,12 +66,8 @@ impl Run {
 /// hold only `core`, so reference cycles cannot form.
 pub struct Shown {
     pub core: Arc<Module>,
-    /// The `Columns` object of the whole module.
-    pub columns: PyOnceLock<Py<PyAny>>,
     /// The distinct `op_name` texts as a list of str.
     pub op_names: PyOnceLock<Py<PyAny>>,
-    /// The distinct source file names as a list of str.
-    pub source_files: PyOnceLock<Py<PyAny>>,
     /// The instruction names created so far.
     pub names: Names,
     /// The line starts of the text, for `text_line`.
@@ -81,9 +96,7 @@ impl Held {
         let stage = Arc::new(Analyses::new(Arc::clone(&core)));
         let shown = Arc::new(Shown {
             core,
-            columns: PyOnceLock::new(),
             op_names: PyOnceLock::new(),
-            source_files: PyOnceLock::new(),
             names: Names::default(),
             lines: OnceLock::new(),
             strictness: options.strictness,
@@ -91,7 +104,7 @@ impl Held {
             digest: OnceLock::new(),
             twin: Mutex::new(Weak::new()),
         });
-        Arc::new(Self { shown, stage, run: Arc::new(Run::new(None)) })
+        Arc::new(Self { shown, stage, run: Arc::new(Run::new(None)), placed: Arc::default() })
     }
 
     /// The same module with its context changed by `change`. It shares the Python objects, and all
@@ -102,18 +115,31 @@ impl Held {
         if context == *self.stage.context() {
             return Arc::clone(self);
         }
+        let placed = match context.sources == self.stage.context().sources {
+            true => Arc::clone(&self.placed),
+            false => Arc::default(),
+        };
         let stage = Arc::new(self.stage.with_context(context));
-        Arc::new(Self { shown: Arc::clone(&self.shown), stage, run: Arc::clone(&self.run) })
+        let (shown, run) = (Arc::clone(&self.shown), Arc::clone(&self.run));
+        Arc::new(Self { shown, stage, run, placed })
     }
 
     /// The same module in the context `told`, a `hlofast.Context`.
     pub fn told(self: &Arc<Self>, told: Option<Bound<'_, PyAny>>) -> PyResult<Arc<Self>> {
         let Some(told) = told else { return Ok(Arc::clone(self)) };
         let mesh: Option<PyRef<'_, crate::mesh::Mesh>> = told.getattr("mesh")?.extract()?;
-        let placed = self.on_mesh(mesh.as_deref().map(|mesh| &mesh.core));
+        let frame: Option<String> = told.getattr("frame")?.extract()?;
+        let sources = source_options(frame.as_deref(), told.getattr("libraries")?.extract()?)?;
+        let merges_layers = told.getattr("merge_layers")?.extract::<Option<_>>()?.unwrap_or(false);
+        let changed = self.with_context(|context| {
+            if let Some(mesh) = &mesh {
+                context.mesh = Some(mesh.core.clone());
+            }
+            (context.sources, context.merges_layers) = (sources, merges_layers);
+        });
         let run = Arc::new(Run::new(Some(told.unbind())));
-        let (shown, stage) = (Arc::clone(&self.shown), Arc::clone(&placed.stage));
-        Ok(Arc::new(Self { shown, stage, run }))
+        let (shown, stage) = (Arc::clone(&self.shown), Arc::clone(&changed.stage));
+        Ok(Arc::new(Self { shown, stage, run, placed: Arc::clone(&changed.placed) }))
     }
 
     /// The same module on `mesh`, if given.
@@ -158,6 +184,21 @@ impl Shown {
         let index = py.detach(|| self.lines.get_or_init(|| LineIndex::new(text)));
         self.core.source().lines_before() + index.place(text, offset).0
     }
+}
+
+/// Reads the options of a context about sources.
+pub fn source_options(
+    frame: Option<&str>,
+    libraries: Option<Vec<String>>,
+) -> PyResult<SourceOptions> {
+    let frame = frame.map(|word| {
+        FrameChoice::from_word(word).ok_or_else(|| {
+            let words = FrameChoice::ALL.map(FrameChoice::as_str).join(", ");
+            PyValueError::new_err(format!("frame must be one of {words}, not {word:?}"))
+        })
+    });
+    let frame = frame.transpose()?.unwrap_or_default();
+    Ok(SourceOptions { frame, libraries: libraries.unwrap_or_default() })
 }
 
 /// Whether two views show equal modules: the same object, or equal texts. The context is ignored.

@@ -190,10 +190,21 @@ impl Instruction {
         Metadata::of_row(&self.held, self.id())
     }
 
-    /// Source file and line, from the metadata or its innermost stack frame; None if unknown.
+    /// Source file and line, from the metadata or the frame of its stack that the context selects;
+    /// None if unknown.
     #[getter]
-    fn source(&self) -> PyResult<Option<SourceLocation>> {
-        Ok(Metadata::of_row(&self.held, self.id())?.and_then(|metadata| metadata.location()))
+    fn source(&self, py: Python<'_>) -> PyResult<Option<SourceLocation>> {
+        let Some(metadata) = Metadata::of_row(&self.held, self.id())? else { return Ok(None) };
+        let held = &self.held;
+        let sources = py.detach(|| held.stage.sources());
+        if sources.is_as_written() {
+            return Ok(metadata.location());
+        }
+        let columns = held.core.metadata_columns();
+        let (file, line) = sources.place(columns, self.id());
+        let file = sources.file(columns, file);
+        let file = file.map(|file| String::from_utf8_lossy(file).into_owned());
+        Ok(file.map(|file| SourceLocation { file, line: line.into() }))
     }
 
     /// The sharding of the result; None if the text gives none.

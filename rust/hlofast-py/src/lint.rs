@@ -57,7 +57,6 @@ pub fn findings<'py>(
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
     let options = options.map(read_options).transpose()?;
-    let core = stage.module();
     let made;
     let report = match options.filter(|options| *options != Options::default()) {
         None => py.detach(|| stage.lint()),
@@ -66,19 +65,19 @@ pub fn findings<'py>(
             &made
         }
     };
-    let metadata = py.detach(|| core.metadata_columns());
+    let origin = stage.origin();
     let list = PyList::empty(py);
     for finding in &report.findings {
         let dict = describe(py, finding)?;
-        let at = finding.rows.first().map_or(usize::MAX, |row| row.0 as usize);
-        let file = metadata.source_file.get(at).and_then(|file| usize::try_from(*file).ok());
-        let file = file.and_then(|file| metadata.source_files.get(file));
-        let line = metadata.source_line.get(at).filter(|line| file.is_some() && **line > 0);
-        dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(file)))?;
+        let row = finding.rows.first();
+        let file = row.and_then(|row| origin.source_file(*row));
+        let line = row.map(|row| origin.source_line(*row)).filter(|line| *line > 0);
+        let line = line.filter(|_| file.is_some());
+        dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(&file).into_owned()))?;
         dict.set_item("source_line", line)?;
         list.append(dict)?;
     }
-    Ok((list, to_list(py, hlofast::table::findings(core, &report.findings))?))
+    Ok((list, to_list(py, hlofast::table::findings(&origin, &report.findings))?))
 }
 
 fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDict>> {

@@ -217,7 +217,7 @@ impl MemoryData {
                 Some(step) => memory.live_at(core, step),
                 None => memory.all_values(core),
             };
-            table::buffers(core, memory, self.stage.attribution(), &values)
+            table::buffers(&self.stage.origin(), memory, self.stage.attribution(), &values)
         });
         to_list(py, columns)
     }

@@ -11,6 +11,7 @@ use crate::names::{instruction_names, instruction_opcodes, operand_names};
 use crate::select::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
+use hlofast::flow::is_library;
 use hlofast::ir::decode::unescape;
 use hlofast::print::{self, EqualityOptions, FingerprintOptions, Form, PrintOptions};
 use hlofast::text::Span;
@@ -193,8 +194,9 @@ impl Module {
     /// Read-only NumPy arrays over the module's memory.
     #[getter]
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let columns = self.held.columns.get_or_try_init(py, || {
-            Ok::<_, PyErr>(Py::new(py, Columns::new(&self.held.core, None))?.into_any())
+        let columns = self.held.placed.columns.get_or_try_init(py, || {
+            let columns = Columns::new(&self.held.core, &self.held.stage, None);
+            Ok::<_, PyErr>(Py::new(py, columns)?.into_any())
         })?;
         Ok(columns.bind(py).clone())
     }
@@ -216,13 +218,18 @@ impl Module {
         Ok(names.bind(py).clone())
     }
 
+    /// Whether a source file belongs to a library, in the context of the module.
+    fn _is_library(&self, file: &str) -> bool {
+        is_library(file.as_bytes(), &self.held.stage.context().sources.libraries)
+    }
+
     /// The distinct source files, by the codes in `columns.source_file`.
     #[getter]
     fn source_files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.core();
-        let files = self.held.source_files.get_or_try_init(py, || {
-            let files = py.detach(|| &core.metadata_columns().source_files);
-            let files = files.iter().map(|name| text(py, name));
+        let files = self.held.placed.source_files.get_or_try_init(py, || {
+            let sources = py.detach(|| self.held.stage.sources());
+            let files = sources.files(core.metadata_columns()).map(|name| text(py, name));
             Ok::<_, PyErr>(
                 PyTuple::new(py, files.collect::<PyResult<Vec<_>>>()?)?.unbind().into_any(),
             )

@@ -10,7 +10,7 @@ use hlofast::flow::Phase;
 use hlofast::ir::{Module, Row};
 use hlofast::memory::{Options, Tables};
 use hlofast::remat::{Counting, PlanOptions, Report, parameters_read};
-use hlofast::table::{self, Origin};
+use hlofast::table;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -42,18 +42,20 @@ impl RematData {
 impl RematData {
     /// Fields and columns of the table of recomputed instructions.
     fn recomputed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let columns = || table::recomputed(self.module(), self.held.stage.cost(), self.report());
+        let columns =
+            || table::recomputed(&self.held.stage.origin(), self.held.stage.cost(), self.report());
         to_list(py, py.detach(columns))
     }
 
     /// Fields and columns of the table of residuals.
     fn residuals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, py.detach(|| table::residuals(self.module(), self.report())))
+        to_list(py, py.detach(|| table::residuals(&self.held.stage.origin(), self.report())))
     }
 
     /// Fields and columns of the table of all-gathers.
     fn gathers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let columns = || table::gathers(self.module(), self.report(), self.held.stage.sent());
+        let stage = &self.held.stage;
+        let columns = || table::gathers(&stage.origin(), self.report(), stage.sent());
         to_list(py, py.detach(columns))
     }
 
@@ -73,7 +75,7 @@ impl RematData {
     /// Operation name, source file and source line of each of `rows`; empty if unknown.
     fn places(&self, rows: Vec<u32>) -> Vec<(String, String, i64)> {
         let module = self.module();
-        let origin = Origin::new(module);
+        let origin = self.held.stage.origin();
         let text = |bytes: Option<Vec<u8>>| {
             String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
         };

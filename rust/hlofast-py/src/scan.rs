@@ -2,6 +2,7 @@
 
 use crate::arrow::stream_of;
 use crate::classes::restorer;
+use crate::held::source_options;
 use crate::mesh::Mesh;
 use crate::programs::program_files;
 use crate::survey::{PackedSurvey, packed, store, unpacked};
@@ -146,7 +147,7 @@ impl SurveyData {
     /// `devices` holds, for each program, an index into `chips`. `known` holds the states of files
     /// read by an earlier scan, by path. `stamps` holds the sizes and modification times of those
     /// files that may be taken as unchanged when both are equal.
-    #[pyo3(signature = (*, tables, chips, devices, mesh, known, stamps, workers, memory, max_bytes, max_text_bytes, max_seconds, batch_bytes))]
+    #[pyo3(signature = (*, tables, chips, devices, mesh, frame, libraries, merge_layers, known, stamps, workers, memory, max_bytes, max_text_bytes, max_seconds, batch_bytes))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn scan(
         &self,
@@ -154,6 +155,9 @@ impl SurveyData {
         chips: Vec<DeviceParts>,
         devices: Vec<Option<usize>>,
         mesh: Option<&Bound<'_, Mesh>>,
+        frame: Option<&str>,
+        libraries: Option<Vec<String>>,
+        merge_layers: bool,
         known: HashMap<String, String>,
         stamps: HashMap<String, (u64, u64)>,
         workers: usize,
@@ -177,7 +181,12 @@ impl SurveyData {
         let mesh = mesh.map(|mesh| mesh.get().core.clone());
         let force_scalar = std::env::var_os("HLOFAST_FORCE_SCALAR").is_some_and(|v| v == "1");
         let options = ReadOptions {
-            analysis: AnalysisOptions { tables: wanted, mesh },
+            analysis: AnalysisOptions {
+                mesh,
+                sources: source_options(frame, libraries)?,
+                merges_layers: merge_layers,
+                ..AnalysisOptions::new(wanted)
+            },
             max_bytes,
             max_text_bytes,
             max_seconds: time,

@@ -5,7 +5,7 @@ use crate::computation::Computation;
 use crate::held::{Held, same_module};
 use crate::sequence::no_such;
 use crate::shape::{Shape, shape_text};
-use hlofast::ir::{ComputationId, ElementType, Opcode, ShapeInterner, ShapeView};
+use hlofast::ir::{ComputationId, ElementType, Opcode, Row, ShapeInterner, ShapeView};
 use hlofast::parse::shape::parse_shape;
 use hlofast::select::Selection;
 use hlofast::text::Cursor;
@@ -228,5 +228,6 @@ pub fn rows_where(
         is_root: conditions.is_root,
         is_implicit: conditions.is_implicit,
     };
-    Ok(Column::of(py.detach(|| held.core.rows_where(&selection))))
+    let place = |row: Row| held.stage.sources().place(held.core.metadata_columns(), row);
+    Ok(Column::of(py.detach(|| held.core.rows_where(&selection, &place))))
 }

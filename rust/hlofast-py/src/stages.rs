@@ -36,7 +36,7 @@ impl StagesData {
     }
 
     fn values<'py>(&self, py: Python<'py>, rows: &[Row]) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, table::stage_values(self.module(), rows))
+        to_list(py, table::stage_values(&self.stage.origin(), rows))
     }
 }
 
@@ -59,7 +59,7 @@ impl StagesData {
 
     /// Fields and columns of the table of values kept from forward to backward.
     fn stash<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, table::stash(self.module(), &self.stages))
+        to_list(py, table::stash(&self.stage.origin(), &self.stages))
     }
 
     /// Fields and columns of the table of reductions over meshes.
@@ -69,7 +69,7 @@ impl StagesData {
 
     /// Fields and columns of the table of divisions by the number of micro-batches.
     fn divisions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, table::divisions(self.module(), &self.stages))
+        to_list(py, table::divisions(&self.stage.origin(), &self.stages))
     }
 
     /// Number of micro-batches per step; None if unknown.

@@ -38,7 +38,7 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
         text.into_bytes().into_boxed_slice()
     };
     let shapes: Texts = core.shapes().ids().map(shape).collect();
-    py.detach(|| core.metadata_columns());
+    let sources = py.detach(|| held.stage.sources());
     let metadata = core.metadata_columns();
     let op_names: Texts = metadata
         .op_names
@@ -48,7 +48,8 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
             unescape(raw).map_or_else(|_| raw.into(), |name| name.into_owned().into_boxed_slice())
         })
         .collect();
-    let files: Texts = metadata.source_files.clone();
+    let files: Texts = sources.files(metadata).map(Into::into).collect();
+    let places = || core.rows().map(|row| sources.place(metadata, row));
     let list = PyList::empty(py);
     let described = |core| Bound::new(py, Field { core });
     let text = |values: Texts, codes: Option<Column>| -> PyResult<Bound<'py, PyAny>> {
@@ -77,10 +78,10 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
     ))?;
     list.append((
         described(common::source_file())?,
-        text(files, Some(ids(|m| &m.metadata_columns().source_file)))?,
+        text(files, Some(Column::of(places().map(|(file, _)| file).collect::<Vec<i32>>())))?,
     ))?;
-    let lines = metadata.source_line.iter();
-    let lines: Vec<i64> = lines.map(|line| if *line > 0 { i64::from(*line) } else { -1 }).collect();
+    let line = |line: i32| if line > 0 { i64::from(line) } else { -1 };
+    let lines: Vec<i64> = places().map(|(_, own)| line(own)).collect();
     list.append((described(common::source_line())?, number(Column::of(lines))?))?;
     Ok(list)
 }

@@ -75,9 +75,9 @@ impl TraceData {
         write: Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let Timed { stage, time, .. } = &*self.timed;
-        let (core, cost, collectives) = (stage.module(), stage.cost(), stage.collectives());
+        let (origin, cost, collectives) = (stage.origin(), stage.cost(), stage.collectives());
         let described =
-            Described::new(core, cost, collectives, &time.communications, &self.trace, &facts);
+            Described::new(origin, cost, collectives, &time.communications, &self.trace, &facts);
         let mut receiver = Receiver { write, raised: None };
         let mut parts = BufWriter::with_capacity(PART, &mut receiver);
         let written = match form {

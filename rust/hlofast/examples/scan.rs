@@ -85,7 +85,7 @@ fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>
         wanted = wanted.with(*table);
     }
     let options = ReadOptions {
-        analysis: AnalysisOptions { tables: wanted, mesh: None },
+        analysis: AnalysisOptions::new(wanted),
         max_bytes: u64::MAX,
         max_text_bytes: MOST,
         max_seconds: None,
@@ -177,8 +177,9 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
             let attributed = clock.time("attribution", || analyses.attribution());
             clock.time("collectives", || analyses.collectives());
             clock.time("mesh", || analyses.mesh());
+            let origin = clock.time("sources", || analyses.origin());
             let sent = clock.time("sent", || analyses.sent());
-            clock.time("table of collectives", || sent.columns(module));
+            clock.time("table of collectives", || sent.columns(&origin));
             let in_memory = clock.time("memory", || analyses.memory());
             clock.time("XLA's account", || analyses.account().is_ok());
             let again = Analyses::new(module);
@@ -187,21 +188,22 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
             let summary = clock.time("summary", || analyses.summary_with(&options));
             clock.time("fingerprint", || fingerprint(module, &FingerprintOptions::default()));
             clock.time("table of matmuls", || {
-                table::matmuls(module, counted, attributed, uncertain)
+                table::matmuls(&origin, counted, attributed, uncertain)
             });
             if let Ok(memory) = in_memory {
                 clock.time("table of buffers", || {
                     let values = memory.live_at(module, memory.peak.step);
-                    table::buffers(module, memory, attributed, &values)
+                    table::buffers(&origin, memory, attributed, &values)
                 });
             }
             let report = clock.time("remat", || analyses.remat());
-            clock.time("table of remat", || table::remat(module, counted, report));
+            clock.time("table of remat", || table::remat(&origin, counted, report));
             let findings = clock.time("lint", || &analyses.lint().findings);
-            clock.time("table of lint", || table::findings(module, findings));
+            clock.time("table of lint", || table::findings(&origin, findings));
             clock.time("table of computations", || table::computations(module, counted, &summary));
-            clock
-                .time("table of instructions", || table::instructions(module, counted, attributed));
+            clock.time("table of instructions", || {
+                table::instructions(&origin, counted, attributed)
+            });
             let wanted = [
                 TableKind::Modules,
                 TableKind::Collectives,
@@ -211,7 +213,7 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
             let tables = wanted.into_iter().fold(Tables::FILES, Tables::with);
             let fresh = parse(found_again(module), &Options::default())?;
             clock.time("ALL OF A SCAN", || {
-                let options = AnalysisOptions { tables, mesh: None };
+                let options = AnalysisOptions::new(tables);
                 analyse(&fresh, Beside::default(), &options, None).is_ok()
             });
         }

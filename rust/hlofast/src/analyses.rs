@@ -15,7 +15,7 @@ use crate::comms::{
 use crate::cost::{
     Cost, Facts, Group, GroupKey, cost, group, uncertain_executions, unknown_products,
 };
-use crate::flow::{Attribution, attribution};
+use crate::flow::{Attribution, Sources, attribution};
 use crate::ir::{Module, Row};
 use crate::lint::{self, Findings};
 use crate::memory::{self, Memory, MemoryError, XlaAccount, memory, memory_and_account};
@@ -23,7 +23,7 @@ use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Shares, shares};
 use crate::stages::{self, Stages};
 use crate::summary::{self, Summary, summarise};
-use crate::table::Sent;
+use crate::table::{Origin, Sent};
 use crate::time::{self, Device, Time, record};
 use crate::trace::{self, Trace, TraceError};
 use std::borrow::Borrow;
@@ -45,6 +45,8 @@ pub struct Analyses<M> {
     derived_mesh: Slot<Option<DerivedMesh>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
     account: Slot<Result<XlaAccount, MemoryError>>,
+    // Also on libraries and on the frame that is shown.
+    sources: Slot<Sources>,
     // Also on phase rules.
     attribution: Slot<Attribution>,
     // Also on cost options.
@@ -57,10 +59,11 @@ pub struct Analyses<M> {
     collectives: Slot<Arc<Collectives>>,
     remat: Slot<Report>,
     stages: Slot<Stages>,
-    // On both and on the mesh.
+    // On both, on the mesh and on how layers are named.
     sent: Slot<Sent>,
+    // On both, on the mesh and on sources.
     lint: Slot<Findings>,
-    // On all of these and on the device.
+    // On both, on the mesh and on the device.
     time: Slot<Option<Time>>,
 }
 
@@ -80,6 +83,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             derived_mesh: Slot::default(),
             memory: Slot::default(),
             account: Slot::default(),
+            sources: Slot::default(),
             attribution: Slot::default(),
             cost: Slot::default(),
             uncertain: Slot::default(),
@@ -107,6 +111,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         let phases = context.attribution == self.context.attribution;
         let costs = context.cost == self.context.cost;
         let both = phases && costs;
+        let named = context.sources == self.context.sources;
+        let merged = context.merges_layers == self.context.merges_layers;
         let placed = both && context.mesh == self.context.mesh;
         let timed = placed && context.device == self.context.device;
         Self {
@@ -116,6 +122,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             derived_mesh: keep(&self.derived_mesh, true),
             memory: keep(&self.memory, true),
             account: keep(&self.account, true),
+            sources: keep(&self.sources, named),
             attribution: keep(&self.attribution, phases),
             cost: keep(&self.cost, costs),
             uncertain: keep(&self.uncertain, costs),
@@ -125,8 +132,8 @@ impl<M: Borrow<Module>> Analyses<M> {
             collectives: keep(&self.collectives, both),
             remat: keep(&self.remat, both),
             stages: keep(&self.stages, both),
-            sent: keep(&self.sent, placed),
-            lint: keep(&self.lint, placed),
+            sent: keep(&self.sent, placed && merged),
+            lint: keep(&self.lint, placed && named),
             time: keep(&self.time, timed),
             context,
         }
@@ -145,6 +152,17 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The attributes that cost rules need, decoded.
     pub fn facts(&self) -> &Facts {
         self.facts.get_or_init(|| Facts::of_module(self.module()))
+    }
+
+    /// The source file and line of each row.
+    pub fn sources(&self) -> &Sources {
+        let options = &self.context.sources;
+        self.sources.get_or_init(|| Sources::new(self.module(), options))
+    }
+
+    /// The names that tables give for rows.
+    pub fn origin(&self) -> Origin<'_> {
+        Origin::new(self.module(), self.sources(), self.context.merges_layers)
     }
 
     /// The phase and scope of each row.
@@ -197,7 +215,7 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// Cost totals grouped by `key`.
     pub fn cost_by(&self, key: GroupKey) -> Vec<Group> {
-        group(self.module(), self.cost(), self.attribution(), key)
+        group(self.module(), self.cost(), self.attribution(), self.sources(), key)
     }
 
     /// Matmuls and convolutions of unknown size for which the context gives no FLOPs.
@@ -270,7 +288,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.sent.get_or_init(|| {
             let collectives = Arc::clone(self.collectives());
             let (attribution, uncertain) = (self.attribution(), self.uncertain());
-            Sent::new(self.module(), collectives, attribution, uncertain, self.mesh())
+            Sent::new(&self.origin(), collectives, attribution, uncertain, self.mesh())
         })
     }
 
@@ -342,7 +360,8 @@ impl<M: Borrow<Module>> Analyses<M> {
     pub fn lint_with(&self, options: &lint::Options) -> Findings {
         let (cost, attribution) = (self.cost(), self.attribution());
         let (mesh, along) = (|| self.mesh(), || &self.sent().along[..]);
-        lint::lint(self.module(), cost, attribution, self.collectives(), &mesh, &along, options)
+        let known = lint::Known { mesh: &mesh, along: &along, sources: self.sources() };
+        lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
     }
 
     /// The pipeline stages.
@@ -403,6 +422,7 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// Heap bytes of the columns, phases, collectives and recomputation report computed so far.
     pub fn heap_bytes(&self) -> usize {
         self.facts.get().map_or(0, Facts::heap_bytes)
+            + self.sources.get().map_or(0, Sources::heap_bytes)
             + self.attribution.get().map_or(0, Attribution::heap_bytes)
             + self.cost.get().map_or(0, Cost::heap_bytes)
             + self.collectives.get().map_or(0, |collectives| collectives.heap_bytes())

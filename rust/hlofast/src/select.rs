@@ -12,7 +12,7 @@ pub struct Selection {
     pub computations: Option<Vec<ComputationId>>,
     /// Which entries of `MetadataColumns::op_names` are wanted.
     pub op_names: Option<Vec<bool>>,
-    /// Which entries of `MetadataColumns::source_files` are wanted.
+    /// Which source files are wanted, by the numbers that `place` gives.
     pub source_files: Option<Vec<bool>>,
     /// Source lines.
     pub source_lines: Option<Range<i32>>,
@@ -31,8 +31,8 @@ pub struct Selection {
 }
 
 impl Module {
-    /// The rows that meet `selection`, ascending.
-    pub fn rows_where(&self, selection: &Selection) -> Vec<u32> {
+    /// The rows that meet `selection`, ascending. `place` gives source file and line of a row.
+    pub fn rows_where(&self, selection: &Selection, place: &dyn Fn(Row) -> (i32, i32)) -> Vec<u32> {
         let mut rows: Vec<u32> = match &selection.computations {
             None => (0..self.row_count() as u32).collect(),
             Some(ids) => {
@@ -65,11 +65,11 @@ impl Module {
             keep_ids(&mut rows, &self.metadata_columns().op_name, wanted);
         }
         if let Some(wanted) = &selection.source_files {
-            keep_ids(&mut rows, &self.metadata_columns().source_file, wanted);
+            let is_known = |file: i32| usize::try_from(file).is_ok_and(|id| is_wanted(wanted, id));
+            rows.retain(|row| is_known(place(Row(*row)).0));
         }
         if let Some(lines) = &selection.source_lines {
-            let column = &self.metadata_columns().source_line;
-            rows.retain(|row| column.get(*row as usize).is_some_and(|line| lines.contains(line)));
+            rows.retain(|row| lines.contains(&place(Row(*row)).1));
         }
         if let Some(part) = &selection.name {
             let finder = memchr::memmem::Finder::new(part);

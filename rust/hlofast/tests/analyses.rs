@@ -164,7 +164,7 @@ fn results_are_those_of_the_functions() {
     let (cost, attribution) = (analyses.cost(), analyses.attribution());
     assert_eq!(
         analyses.cost_by(GroupKey::Opcode).len(),
-        cost::group(&module, cost, attribution, GroupKey::Opcode).len()
+        cost::group(&module, cost, attribution, analyses.sources(), GroupKey::Opcode).len()
     );
     assert_eq!(analyses.multiplicity().len(), module.row_count());
     let y = row(&module, "y") as usize;
@@ -173,7 +173,8 @@ fn results_are_those_of_the_functions() {
     let collectives = analyses.collectives();
     let options = lint::Options { min_share: 0.0, ..Default::default() };
     let (mesh, along) = (|| analyses.mesh(), || &analyses.sent().along[..]);
-    let direct = lint::lint(&module, cost, attribution, collectives, &mesh, &along, &options);
+    let known = lint::Known { mesh: &mesh, along: &along, sources: analyses.sources() };
+    let direct = lint::lint(&module, cost, attribution, collectives, &known, &options);
     assert_eq!(analyses.lint_with(&options).findings, direct.findings);
     let options = time::Options { device: device(), mesh: context.mesh, ..Default::default() };
     let direct = time::time(&module, cost, collectives, &options);

@@ -71,7 +71,7 @@ fn rows(survey: &Survey) -> Vec<Vec<u8>> {
 fn options(kept: usize) -> ReadOptions {
     let tables = Tables::FILES.with(TableKind::Modules);
     ReadOptions {
-        analysis: AnalysisOptions { tables, mesh: None },
+        analysis: AnalysisOptions::new(tables),
         max_bytes: 1 << 20,
         max_text_bytes: 1 << 20,
         max_seconds: None,

@@ -2,10 +2,11 @@
 
 use crate::comms::Mesh;
 use crate::cost;
-use crate::flow::AttributionOptions;
+use crate::flow::{AttributionOptions, SourceOptions};
 use crate::time::Device;
 
-/// Facts about a run that the text does not contain. All are optional.
+/// Facts about a run that the text does not contain, and which of the names in it are shown. All are
+/// optional.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context {
     /// How costs are counted: XLA's way or as executed, the rule for shape sizes, and costs of
@@ -19,4 +20,8 @@ pub struct Context {
     pub device: Option<Device>,
     /// Memory of one device, in bytes.
     pub hbm: Option<i64>,
+    /// The frame of a stack that tables show, and which files belong to libraries.
+    pub sources: SourceOptions,
+    /// Whether scopes leave out the numbers of layers, so that layers are summed as one.
+    pub merges_layers: bool,
 }

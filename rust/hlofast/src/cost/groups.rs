@@ -4,7 +4,7 @@
 use super::executed::Totals;
 use super::{Cost, SpaceBytes};
 use crate::Provenance;
-use crate::flow::{Attribution, Phase, ScopeTree, multiplicities};
+use crate::flow::{Attribution, Phase, ScopeTree, Sources, multiplicities, without_layer_numbers};
 use crate::ir::decode::unescape;
 use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row, ShapeView};
 use std::borrow::Cow;
@@ -19,6 +19,8 @@ pub enum GroupKey {
     Scope {
         /// The number of components.
         depth: u32,
+        /// Whether scopes that differ only in numbers of layers are one.
+        merges_layers: bool,
     },
     /// Source file and line.
     Source,
@@ -47,10 +49,24 @@ pub struct Group {
 }
 
 /// Totals of all calls by `key`, in order of first occurrence.
-pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: GroupKey) -> Vec<Group> {
-    let mut groups = Groups { module, attribution, key, codes: HashMap::new(), list: Vec::new() };
+pub fn group(
+    module: &Module,
+    cost: &Cost,
+    attribution: &Attribution,
+    sources: &Sources,
+    key: GroupKey,
+) -> Vec<Group> {
+    let (codes, list) = (HashMap::new(), Vec::new());
+    let mut groups = Groups { module, attribution, sources, key, codes, list };
     let scopes = match key {
-        GroupKey::Scope { depth } => attribution.scopes.all_at_depth(depth),
+        GroupKey::Scope { depth, merges_layers } => {
+            let mut scopes = attribution.scopes.all_at_depth(depth);
+            if merges_layers {
+                let merged = attribution.scopes.merged_layers(module);
+                scopes.iter_mut().for_each(|scope| *scope = merged[*scope as usize]);
+            }
+            scopes
+        }
         _ => Vec::new(),
     };
     let contexts = &attribution.contexts;
@@ -187,6 +203,7 @@ fn node_executions(cost: &Cost, attribution: &Attribution, unfused: bool) -> Vec
 struct Groups<'a> {
     module: &'a Module,
     attribution: &'a Attribution,
+    sources: &'a Sources,
     key: GroupKey,
     /// Index of each group by the key's code.
     codes: HashMap<u64, usize>,
@@ -204,14 +221,10 @@ impl Groups<'_> {
                 u64::from(scopes.get(scope).copied().unwrap_or(ScopeTree::ROOT))
             }
             GroupKey::Source => {
-                let metadata = module.metadata_columns();
-                let file = metadata.source_file[row.0 as usize];
-                if file < 0 {
-                    return u64::MAX;
-                }
-                (file as u64) << 32 | metadata.source_line[row.0 as usize] as u64
+                let (file, line) = self.sources.place(module.metadata_columns(), row);
+                if file < 0 { u64::MAX } else { (file as u64) << 32 | line as u64 }
             }
-            GroupKey::SourceFile => module.metadata_columns().source_file[row.0 as usize] as u64,
+            GroupKey::SourceFile => self.sources.place(module.metadata_columns(), row).0 as u64,
             GroupKey::Opcode => module.opcode(row) as u64,
             GroupKey::ElementType => {
                 let mut leaves = module.shapes().leaves(module.shape(row));
@@ -234,24 +247,38 @@ impl Groups<'_> {
         &mut self.list[at]
     }
 
+    /// The path of `scope`, as written in the text.
+    fn path(&self, scope: u32, merges_layers: bool) -> Vec<u8> {
+        let (scopes, module) = (&self.attribution.scopes, self.module);
+        if !merges_layers {
+            return scopes.path(module, scope);
+        }
+        let above = |at: &u32| Some(scopes.parent(*at)).filter(|above| *above != ScopeTree::ROOT);
+        let first = Some(scope).filter(|scope| *scope != ScopeTree::ROOT);
+        let mut parts: Vec<Cow<'_, [u8]>> = std::iter::successors(first, above)
+            .map(|at| without_layer_numbers(scopes.component(module, at)))
+            .collect();
+        parts.reverse();
+        parts.join(&b'/')
+    }
+
     fn label(&self, code: u64, row: Row) -> Vec<u8> {
         let module = self.module;
         match self.key {
             GroupKey::Phase => {
                 Phase::ALL.get(code as usize).map_or("", |phase| phase.as_str()).into()
             }
-            GroupKey::Scope { .. } => {
-                let path = self.attribution.scopes.path(module, code as u32);
+            GroupKey::Scope { merges_layers, .. } => {
+                let path = self.path(code as u32, merges_layers);
                 unescape(&path).map(Cow::into_owned).unwrap_or(path)
             }
             GroupKey::Source | GroupKey::SourceFile => {
                 let metadata = module.metadata_columns();
-                let file = metadata.source_file[row.0 as usize];
-                let name = usize::try_from(file).ok().and_then(|at| metadata.source_files.get(at));
-                let Some(name) = name else { return Vec::new() };
+                let (file, line) = self.sources.place(metadata, row);
+                let Some(name) = self.sources.file(metadata, file) else { return Vec::new() };
                 let mut label = name.to_vec();
                 if self.key == GroupKey::Source {
-                    label.extend(format!(":{}", metadata.source_line[row.0 as usize]).bytes());
+                    label.extend(format!(":{line}").bytes());
                 }
                 label
             }

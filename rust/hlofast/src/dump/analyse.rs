@@ -5,6 +5,7 @@ use super::names::AxisNames;
 use crate::Provenance;
 use crate::analyses::{Analyses, Context};
 use crate::comms::Mesh;
+use crate::flow::SourceOptions;
 use crate::ir::{Module, Opcode};
 use crate::memory::{self, FileKind};
 use crate::print::{FingerprintOptions, fingerprint};
@@ -66,6 +67,17 @@ pub struct AnalysisOptions {
     /// The mesh of all modules; None for the mesh that each module implies, with axis names as
     /// [`Beside::names`] says.
     pub mesh: Option<Mesh>,
+    /// The frame of a stack that tables show, and which files belong to libraries.
+    pub sources: SourceOptions,
+    /// Whether scopes leave out the numbers of layers.
+    pub merges_layers: bool,
+}
+
+impl AnalysisOptions {
+    /// For `tables`, with nothing known about the modules.
+    pub fn new(tables: Tables) -> Self {
+        Self { tables, mesh: None, sources: SourceOptions::default(), merges_layers: false }
+    }
 }
 
 /// The file and the program that a module belongs to.
@@ -187,7 +199,9 @@ pub fn analyse(
     };
     let wants = |table: TableKind| options.tables.has(table);
     let (mesh, device) = (options.mesh.clone(), beside.device.cloned());
-    let mut analyses = Analyses::with(module, Context { mesh, device, ..Context::default() });
+    let (sources, merges_layers) = (options.sources.clone(), options.merges_layers);
+    let context = Context { mesh, device, sources, merges_layers, ..Context::default() };
+    let mut analyses = Analyses::with(module, context);
     let lacks_axis_names = options.mesh.is_none() && analyses.lacks_axis_names();
     if lacks_axis_names
         && let Some(before) = beside.names.and_then(AxisNames::mesh)
@@ -205,6 +219,7 @@ pub fn analyse(
     in_time("memory")?;
     let (in_memory, account) = analyses.memory_and_account();
     let summary = analyses.summary_with(&summary::Options { shapes: 0 });
+    let origin = analyses.origin();
     let mut tables: Vec<(TableKind, Columns)> = Vec::new();
     let mut add = |kind: TableKind, columns: Columns| tables.push((kind, columns));
     if wants(TableKind::Modules) {
@@ -387,27 +402,27 @@ pub fn analyse(
         add(TableKind::Computations, table::computations(module, counted, &summary));
     }
     if wants(TableKind::Instructions) {
-        add(TableKind::Instructions, table::instructions(module, counted, attribution));
+        add(TableKind::Instructions, table::instructions(&origin, counted, attribution));
     }
     if wants(TableKind::Collectives) {
-        add(TableKind::Collectives, sent.columns(module));
+        add(TableKind::Collectives, sent.columns(&origin));
     }
     if wants(TableKind::Matmuls) {
-        add(TableKind::Matmuls, table::matmuls(module, counted, attribution, uncertain));
+        add(TableKind::Matmuls, table::matmuls(&origin, counted, attribution, uncertain));
     }
     if wants(TableKind::Buffers)
         && let Ok(memory) = in_memory
     {
         let values = memory.live_at(module, memory.peak.step);
-        add(TableKind::Buffers, table::buffers(module, memory, attribution, &values));
+        add(TableKind::Buffers, table::buffers(&origin, memory, attribution, &values));
     }
     if wants(TableKind::Remat) {
         in_time("rematerialisation")?;
-        add(TableKind::Remat, table::remat(module, counted, analyses.remat()));
+        add(TableKind::Remat, table::remat(&origin, counted, analyses.remat()));
     }
     if wants(TableKind::Lint) {
         in_time("findings")?;
-        add(TableKind::Lint, table::findings(module, &analyses.lint().findings));
+        add(TableKind::Lint, table::findings(&origin, &analyses.lint().findings));
     }
     in_time("the end")?;
     Ok(ModuleTables { name: module.name().to_vec(), tables, lacks_axis_names })

@@ -232,7 +232,7 @@ pub fn columns_of(table: TableKind) -> Columns {
     if table == TableKind::Files {
         return file_rows(&Survey::empty(), &[]);
     }
-    let options = AnalysisOptions { tables: Tables::FILES.with(table), mesh: None };
+    let options = AnalysisOptions::new(Tables::FILES.with(table));
     let smallest = b"HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n";
     let module = parse(Source::from_slice(smallest), &Options::default());
     let analysed = module.map(|module| analyse(&module, Beside::default(), &options, None));

@@ -16,6 +16,8 @@ pub struct MetadataColumns {
     pub source_file: Vec<i32>,
     /// 1-based; 0 = none.
     pub source_line: Vec<i32>,
+    /// The stack frame; 0 = none. Empty if the module has no table of frames.
+    pub frame: Vec<i32>,
     /// The distinct operation names, without quotes and still escaped.
     pub op_names: Vec<Span>,
     /// The distinct file names.
@@ -25,7 +27,8 @@ pub struct MetadataColumns {
 impl MetadataColumns {
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        4 * (self.op_name.capacity() + self.source_file.capacity() + self.source_line.capacity())
+        let columns = [&self.op_name, &self.source_file, &self.source_line, &self.frame];
+        4 * columns.iter().map(|column| column.capacity()).sum::<usize>()
             + 8 * self.op_names.capacity()
             + self.source_files.iter().map(|name| name.len() + 16).sum::<usize>()
     }
@@ -84,6 +87,9 @@ fn build(module: &Module) -> MetadataColumns {
         ..MetadataColumns::default()
     };
     let frames = module.frame_tables();
+    if !frames.is_empty() {
+        columns.frame.reserve_exact(rows);
+    }
     let mut op_names = Texts::new(module);
     let mut written_files = Texts::new(module);
     let mut files = Files::default();
@@ -124,6 +130,9 @@ fn build(module: &Module) -> MetadataColumns {
         };
         columns.source_file.push(file);
         columns.source_line.push(line);
+        if !frames.is_empty() {
+            columns.frame.push(line_number(facts.frame));
+        }
     }
     columns.op_names = op_names.spans;
     columns.op_names.shrink_to_fit();
@@ -131,7 +140,7 @@ fn build(module: &Module) -> MetadataColumns {
     columns
 }
 
-/// A line number as the column holds it; 0 if it is out of range.
+/// A number of a line or a frame as the column holds it; 0 if it is out of range.
 fn line_number(value: i64) -> i32 {
     i32::try_from(value).unwrap_or(0).max(0)
 }

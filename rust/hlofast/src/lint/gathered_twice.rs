@@ -211,7 +211,9 @@ mod tests {
         let all = comms::collectives(&module, &cost, &attribution);
         let (steps, findings) = steps_of(|| {
             let options = lint::Options::default();
-            lint::lint(&module, &cost, &attribution, &all, &|| None, &|| &[], &options)
+            let known =
+                lint::Known { mesh: &|| None, along: &|| &[], sources: &flow::Sources::default() };
+            lint::lint(&module, &cost, &attribution, &all, &known, &options)
         });
         (findings.findings.iter().map(|finding| finding.places as usize).max().unwrap_or(0), steps)
     }

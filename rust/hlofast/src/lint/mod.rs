@@ -29,7 +29,7 @@ pub use finding::{Figure, Finding, Findings, Measure};
 
 use crate::comms::{Along, Collectives, Mesh};
 use crate::cost::Cost;
-use crate::flow::Attribution;
+use crate::flow::{Attribution, Sources};
 use crate::ir::Module;
 use program::Program;
 use site::{Rule, Site};
@@ -90,22 +90,31 @@ pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
 /// mesh.
 pub type AlongOf<'a> = dyn Fn() -> &'a [Along] + 'a;
 
+/// What is known besides the module.
+pub struct Known<'a> {
+    /// The mesh, whose axes messages name.
+    pub mesh: &'a MeshOf<'a>,
+    /// Places on the mesh.
+    pub along: &'a AlongOf<'a>,
+    /// The source of each row.
+    pub sources: &'a Sources,
+}
+
 /// All codes and what each finds, in the order of the rules.
 pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
     RULES.iter().map(|rule| (rule.code, rule.what))
 }
 
-/// The findings in `module`, those with most at stake first. Messages name the axes of `mesh`.
+/// The findings in `module`, those with most at stake first.
 pub fn lint<'a>(
     module: &'a Module,
     cost: &'a Cost,
     attribution: &'a Attribution,
     collectives: &'a Collectives,
-    mesh: &'a MeshOf<'a>,
-    along: &'a AlongOf<'a>,
+    known: &'a Known<'a>,
     options: &'a Options,
 ) -> Findings {
-    let program = Program::new(module, cost, attribution, collectives, mesh, along, options);
+    let program = Program::new(module, cost, attribution, collectives, known, options);
     let mut findings = Vec::new();
     let mut sites: Vec<Site> = Vec::new();
     for rule in RULES {

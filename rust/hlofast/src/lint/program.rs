@@ -3,13 +3,13 @@
 use super::finding::Measure;
 use super::site::Site;
 use super::walk::Walk;
-use super::{AlongOf, MeshOf, Options};
+use super::{Known, Options};
 use crate::comms::{
     AxisMatch, AxisPart, Collective, Collectives, DeviceGroups, GroupMode, Mesh, PermuteMatch,
 };
 use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
 use crate::cost::{Cost, Executions};
-use crate::flow::{Attribution, Phase};
+use crate::flow::{Attribution, Phase, Sources};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;
@@ -29,8 +29,7 @@ pub(super) struct Program<'a> {
     executions: Executions<'a>,
     /// By computation: whether it runs inside a loop of unknown trip count. Empty if none does.
     open: Vec<bool>,
-    mesh: &'a MeshOf<'a>,
-    along: &'a AlongOf<'a>,
+    known: &'a Known<'a>,
     /// By computation: its position in a depth-first walk over calls from the entry.
     reached: OnceCell<Vec<u32>>,
     /// By groups: the devices of the first group.
@@ -68,8 +67,7 @@ impl<'a> Program<'a> {
         cost: &'a Cost,
         attribution: &'a Attribution,
         collectives: &'a Collectives,
-        mesh: &'a MeshOf<'a>,
-        along: &'a AlongOf<'a>,
+        known: &'a Known<'a>,
         options: &'a Options,
     ) -> Self {
         let mut program = Self {
@@ -81,8 +79,7 @@ impl<'a> Program<'a> {
             walk: Walk::new(module),
             executions: Executions::new(module, cost, attribution),
             open: open_computations(module, cost),
-            mesh,
-            along,
+            known,
             reached: OnceCell::new(),
             members: collectives.groups.iter().map(|_| OnceCell::new()).collect(),
             payload: 0,
@@ -101,6 +98,11 @@ impl<'a> Program<'a> {
             program.wire = add(program.wire, collective.ring_wire_bytes());
         }
         program
+    }
+
+    /// The source file and line of each row.
+    pub fn sources(&self) -> &Sources {
+        self.known.sources
     }
 
     /// How often `row` runs.
@@ -216,7 +218,7 @@ impl<'a> Program<'a> {
 
     /// The mesh whose axes messages name.
     pub fn mesh(&self) -> Option<&Mesh> {
-        (self.mesh)()
+        (self.known.mesh)()
     }
 
     /// By collective: a number shared by all collectives along the same mesh axes, permutes
@@ -227,7 +229,7 @@ impl<'a> Program<'a> {
             Axes(&'a [AxisPart]),
             Groups(u32),
         }
-        let places = (self.along)();
+        let places = (self.known.along)();
         let mut numbers: HashMap<Link<'_>, u32, BuildMix> = HashMap::default();
         let link = |(number, collective): (usize, &Collective)| {
             let axes = places.get(number).map_or(&[][..], |place| &place.parts);

@@ -155,9 +155,8 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
         let Some(row) = site.subjects.first().filter(|_| !site.is_anywhere) else {
             return (site.key, -1, -1, 0);
         };
-        let at = row.0 as usize;
-        match metadata.source_file[at] {
-            file if file >= 0 => (site.key, file, metadata.source_line[at], 0),
+        match program.sources().place(metadata, *row) {
+            (file, line) if file >= 0 => (site.key, file, line, 0),
             _ => (site.key, -1, -1, program.module.shape(*row).0),
         }
     };

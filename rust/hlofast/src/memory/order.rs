@@ -6,14 +6,10 @@ use std::ops::Range;
 
 /// The rows in `order`, computation by computation; None for the text's order.
 pub(super) fn permutation(module: &Module, order: Order) -> Option<Vec<u32>> {
-    let mut rows = Vec::with_capacity(module.row_count());
     match order {
-        Order::Text => return None,
-        Order::PostOrder => {
-            rows = post_order_of_all(module);
-        }
+        Order::Text => None,
+        Order::PostOrder => Some(post_order_of_all(module)),
     }
-    Some(rows)
 }
 
 /// The rows of every computation, operands before users.

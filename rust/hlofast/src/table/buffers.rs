@@ -1,17 +1,18 @@
 //! The table of values in memory.
 
-use super::{Columns, Field, Origin, ScopeTexts, common, index_text, shape_text};
+use super::{Columns, Field, Origin, common, index_text, shape_text};
 use crate::flow::Attribution;
-use crate::ir::{Module, Row};
+use crate::ir::Row;
 use crate::memory::{Classes, LiveValue, Memory};
 
 /// One row per value of `values`.
 pub fn buffers(
-    module: &Module,
+    origin: &Origin<'_>,
     memory: &Memory,
     attribution: &Attribution,
     values: &[LiveValue],
 ) -> Columns {
+    let module = origin.module;
     let phases = attribution.phase.get(..module.row_count()).unwrap_or_default();
     let classes = Classes::new(module, memory, phases);
     // Values that a loop carries have no name of their own: they take the loop's.
@@ -81,9 +82,9 @@ pub fn buffers(
         common::phase(),
         rows().map(|row| phases.get(row).map_or("", |phase| phase.as_str())),
     );
-    let scopes = ScopeTexts::new(module, &attribution.scopes);
+    let scopes = origin.scopes(attribution);
     let scope = |row: usize| scopes.text(attribution.scope.get(row).copied().unwrap_or(0));
     table.texts(common::scope(), rows().map(scope));
-    Origin::new(module).columns(described.iter().copied(), &mut table);
+    origin.columns(described.iter().copied(), &mut table);
     table
 }

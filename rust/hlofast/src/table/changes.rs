@@ -2,13 +2,13 @@
 
 use super::{Columns, Field, Origin, common, row_or_none};
 use crate::diff::{Change, Diff};
-use crate::ir::{Module, Row};
+use crate::ir::Row;
 
 /// The row of a change in one of the modules.
 type RowOf = fn(&Change) -> Option<Row>;
 
 /// One row per change from `before` to `after`: all, or only those that no other change explains.
-pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) -> Columns {
+pub fn changes(before: &Origin<'_>, after: &Origin<'_>, diff: &Diff, only_causes: bool) -> Columns {
     let changes = diff.changes.iter();
     let each = || changes.clone().filter(|change| !(only_causes && change.is_consequence));
     let mut table = Columns::default();
@@ -21,14 +21,14 @@ pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) 
         each().map(|change| &change.aspect),
     );
     // Origins come from the second module if it has the instruction.
-    let origins = (Origin::new(before), Origin::new(after));
     let place = |change: &Change| match (change.before, change.after) {
-        (_, Some(row)) => Some((after, &origins.1, row)),
-        (Some(row), None) => Some((before, &origins.0, row)),
+        (_, Some(row)) => Some((after, row)),
+        (Some(row), None) => Some((before, row)),
         (None, None) => None,
     };
-    let opcode =
-        |change| place(change).map(|(module, _, row)| module.opcode_text(row)).unwrap_or_default();
+    let opcode = |change| {
+        place(change).map(|(origin, row)| origin.module.opcode_text(row)).unwrap_or_default()
+    };
     table.texts(common::opcode().nullable(), each().map(opcode));
     table.texts(
         Field::text("before", "The value in the first module.").nullable(),
@@ -52,7 +52,7 @@ pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) 
                 common::instruction()
                     .renamed("instruction_before", "The row number in the first module."),
             ],
-            before,
+            before.module,
             |c| c.before,
         ),
         (
@@ -63,7 +63,7 @@ pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) 
                 common::instruction()
                     .renamed("instruction_after", "The row number in the second module."),
             ],
-            after,
+            after.module,
             |c| c.after,
         ),
     ];
@@ -78,11 +78,11 @@ pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) 
         );
         table.numbers(instruction.nullable(), each().map(|change| row_or_none(row(change))));
     }
-    let op_name = |change| place(change).and_then(|(_, origin, row)| origin.op_name(row));
+    let op_name = |change| place(change).and_then(|(origin, row)| origin.op_name(row));
     table.texts(common::op_name(), each().map(|change| op_name(change).unwrap_or_default()));
-    let file = |change| place(change).and_then(|(_, origin, row)| origin.source_file(row));
+    let file = |change| place(change).and_then(|(origin, row)| origin.source_file(row));
     table.texts(common::source_file(), each().map(|change| file(change).unwrap_or_default()));
-    let line = |change| place(change).map_or(-1, |(_, origin, row)| origin.source_line(row));
+    let line = |change| place(change).map_or(-1, |(origin, row)| origin.source_line(row));
     table.numbers(common::source_line(), each().map(line));
     table
 }

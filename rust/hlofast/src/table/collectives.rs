@@ -1,6 +1,6 @@
 //! The table of collectives: one row per collective and phase.
 
-use super::{Columns, Field, Origin, ScopeTexts, common, number, row_or_none};
+use super::{Columns, Field, Origin, common, number, row_or_none};
 use crate::comms::{Along, Collective, Collectives, Mesh, along};
 use crate::cost::PhaseExecutions;
 use crate::flow::Attribution;
@@ -23,13 +23,14 @@ pub struct Sent {
 impl Sent {
     /// `uncertain` gives, by computation, the executions inside loops of unknown trip count.
     pub fn new(
-        module: &Module,
+        origin: &Origin<'_>,
         collectives: Arc<Collectives>,
         attribution: &Attribution,
         uncertain: &[i128],
         mesh: Option<&Mesh>,
     ) -> Self {
-        let texts = ScopeTexts::new(module, &attribution.scopes);
+        let module = origin.module;
+        let texts = origin.scopes(attribution);
         let executions =
             collectives.collectives.iter().flat_map(|collective| &collective.executions);
         let scopes = executions.map(|entry| texts.text(entry.scope)).collect();
@@ -96,8 +97,8 @@ impl Sent {
     }
 
     /// The columns of the table.
-    pub fn columns(&self, module: &Module) -> Columns {
-        let origin = Origin::new(module);
+    pub fn columns(&self, origin: &Origin<'_>) -> Columns {
+        let module = origin.module;
         let all = &self.collectives;
         let mut built = Columns::default();
         let entries = || self.entries();
@@ -202,11 +203,11 @@ impl Sent {
             Field::count("tensors", "Arrays in one exchange.").label("arrays"),
             each().map(|c| pieces(c).len() as i64),
         );
-        built.texts(common::tensor(), each().map(|c| self.tensor(&origin, c)));
+        built.texts(common::tensor(), each().map(|c| self.tensor(origin, c)));
         built.texts(common::phase(), entries().map(|(_, _, e)| e.phase.as_str()));
         built.flags(Field::flag("is_phase_inferred", "Whether the phase is inferred from the users or producers of the array, since the collective has no operation name."), each().map(|c| c.is_phase_inferred));
         built.texts(common::scope(), self.scopes.iter().cloned());
-        let named = |c: &Collective| named(&origin, c);
+        let named = |c: &Collective| named(origin, c);
         let file = |c: &Collective| origin.source_file(named(c)).unwrap_or_default();
         built
             .texts(common::op_name(), each().map(|c| origin.op_name(named(c)).unwrap_or_default()));
@@ -231,8 +232,7 @@ impl Sent {
     }
 
     /// The columns of the table of arrays that collectives move.
-    pub fn pieces(&self, module: &Module) -> Columns {
-        let origin = Origin::new(module);
+    pub fn pieces(&self, origin: &Origin<'_>) -> Columns {
         let all = &self.collectives;
         let each = || {
             all.collectives.iter().flat_map(|collective| {

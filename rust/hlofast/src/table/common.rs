@@ -21,8 +21,8 @@ fields! {
     shape = shape, "The shape of the result.";
     shape_bytes = bytes nullable summed, "Bytes of the result without padding.";
     op_name = scope nullable, "The framework's name for the operation.";
-    source_file = path nullable, "The source file of the operation.";
-    source_line = index nullable, "The line in the source file.";
+    source_file = path nullable, "The source file of the operation: by default that of the first stack frame outside libraries.";
+    source_line = index nullable, "The line in the source file; for a whole stack the innermost line.";
     phase = word, "Whether the operation belongs to the forward pass, the backward pass, recomputation or the optimizer.";
     scope = scope nullable, "The scopes of the framework around the operation, outermost first.";
     provenance = word, "Provenance of the FLOPs.";

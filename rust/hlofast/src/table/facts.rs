@@ -1,7 +1,8 @@
 //! Values that the tables of several analyses give for a row.
 
-use super::{Columns, common};
+use super::{Columns, ScopeTexts, common};
 use crate::comms::Piece;
+use crate::flow::{Attribution, Sources};
 use crate::ir::decode::unescape;
 use crate::ir::{MetadataColumns, Module, Row, ShapeId};
 use crate::print::shape_to_text_within;
@@ -44,16 +45,26 @@ pub fn shape_text(module: &Module, id: ShapeId, limit: usize) -> String {
     text
 }
 
-/// The source of rows: operation name, file and line.
+/// The source of rows: operation name, file and line, and how scopes are written.
+#[derive(Clone, Copy)]
 pub struct Origin<'a> {
-    module: &'a Module,
+    /// The module.
+    pub module: &'a Module,
     columns: &'a MetadataColumns,
+    sources: &'a Sources,
+    merges_layers: bool,
 }
 
 impl<'a> Origin<'a> {
-    /// Reads operation names and sources of rows of `module`.
-    pub fn new(module: &'a Module) -> Self {
-        Self { module, columns: module.metadata_columns() }
+    /// For the rows of `module`. `sources` says which frame of a stack is shown, `merges_layers`
+    /// whether scopes leave out the numbers of layers.
+    pub fn new(module: &'a Module, sources: &'a Sources, merges_layers: bool) -> Self {
+        Self { module, columns: module.metadata_columns(), sources, merges_layers }
+    }
+
+    /// The texts of the scopes of `attribution`.
+    pub fn scopes(&self, attribution: &'a Attribution) -> ScopeTexts<'a> {
+        ScopeTexts::new(self.module, &attribution.scopes, self.merges_layers)
     }
 
     /// The operation name of `row`.
@@ -65,13 +76,13 @@ impl<'a> Origin<'a> {
 
     /// The source file of `row`.
     pub fn source_file(&self, row: Row) -> Option<Vec<u8>> {
-        let id = usize::try_from(self.columns.source_file[row.0 as usize]).ok()?;
-        self.columns.source_files.get(id).map(|file| file.to_vec())
+        let (file, _) = self.sources.place(self.columns, row);
+        self.sources.file(self.columns, file).map(<[u8]>::to_vec)
     }
 
     /// The source line of `row`; -1 without one.
     pub fn source_line(&self, row: Row) -> i64 {
-        let line = self.columns.source_line[row.0 as usize];
+        let (_, line) = self.sources.place(self.columns, row);
         if line > 0 { i64::from(line) } else { -1 }
     }
 

@@ -1,19 +1,20 @@
 //! The table of matmuls: dots and convolutions.
 
-use super::{Columns, Field, Origin, ScopeTexts, common};
+use super::{Columns, Field, Origin, common};
 use crate::cost::matmul::{Contraction, contraction};
 use crate::cost::{Cost, Executions, PhaseExecutions};
 use crate::flow::Attribution;
-use crate::ir::{ElementType, Module, Row};
+use crate::ir::{ElementType, Row};
 
 /// One row per contraction and phase that executes it, in row order. `uncertain` gives, by
 /// computation, the executions inside loops of unknown trip count.
 pub fn matmuls(
-    module: &Module,
+    origin: &Origin<'_>,
     cost: &Cost,
     attribution: &Attribution,
     uncertain: &[i128],
 ) -> Columns {
+    let module = origin.module;
     let executions = Executions::new(module, cost, attribution);
     let mut products: Vec<(Row, Contraction, PhaseExecutions)> = Vec::new();
     for row in module.rows() {
@@ -21,8 +22,7 @@ pub fn matmuls(
         let runs = executions.of(row).into_iter();
         products.extend(runs.map(|entry| (row, contraction, entry)));
     }
-    let scopes = ScopeTexts::new(module, &attribution.scopes);
-    let origin = Origin::new(module);
+    let scopes = origin.scopes(attribution);
     let each = || products.iter();
     let mut table = Columns::default();
     table.rows(common::instruction(), each().map(|(row, _, _)| *row));

@@ -1,6 +1,6 @@
 //! The tables that describe modules as a whole: the module, its computations, its instructions.
 
-use super::{Columns, Field, Origin, ScopeTexts, common, narrow, number, shape_text};
+use super::{Columns, Field, Origin, common, narrow, number, shape_text};
 use crate::cost::Cost;
 use crate::flow::Attribution;
 use crate::ir::{ComputationId, Module, Opcode, Row};
@@ -48,7 +48,8 @@ pub fn computations(module: &Module, cost: &Cost, summary: &Summary) -> Columns 
 
 /// One row per instruction: its description and origin, the cost of one execution, and how often
 /// the totals count it.
-pub fn instructions(module: &Module, cost: &Cost, attribution: &Attribution) -> Columns {
+pub fn instructions(origin: &Origin<'_>, cost: &Cost, attribution: &Attribution) -> Columns {
+    let module = origin.module;
     let each = || (0..module.row_count() as u32).map(Row);
     let at = |row: Row| row.0 as usize;
     let mut table = Columns::default();
@@ -94,16 +95,16 @@ pub fn instructions(module: &Module, cost: &Cost, attribution: &Attribution) -> 
     table.texts(common::provenance(), each().map(known));
     let phase = |row: Row| attribution.phase.get(at(row)).map_or("", |phase| phase.as_str());
     table.texts(common::phase(), each().map(phase));
-    let scopes = ScopeTexts::new(module, &attribution.scopes);
+    let scopes = origin.scopes(attribution);
     let scope = |row: Row| attribution.scope.get(at(row)).copied().unwrap_or(0);
     table.texts(common::scope(), each().map(|row| scopes.text(scope(row))));
-    Origin::new(module).columns(each(), &mut table);
+    origin.columns(each(), &mut table);
     table
 }
 
 /// One row per finding, those with most at stake first.
-pub fn findings(module: &Module, findings: &[crate::lint::Finding]) -> Columns {
-    let origin = Origin::new(module);
+pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Columns {
+    let module = origin.module;
     let each = || findings.iter();
     let first = |finding: &crate::lint::Finding| finding.rows.first().copied();
     let mut table = Columns::default();

@@ -10,8 +10,8 @@ use crate::remat::{Gather, Recomputed, Report, Residual};
 const SHAPE_LIMIT: usize = 120;
 
 /// The table of instructions that run again.
-pub fn recomputed(module: &Module, cost: &Cost, report: &Report) -> Columns {
-    let origin = Origin::new(module);
+pub fn recomputed(origin: &Origin<'_>, cost: &Cost, report: &Report) -> Columns {
+    let module = origin.module;
     let each = || report.recomputed.iter();
     let mut table = Columns::default();
     table.rows(common::instruction(), each().map(|entry| entry.row));
@@ -48,8 +48,8 @@ pub fn recomputed(module: &Module, cost: &Cost, report: &Report) -> Columns {
 }
 
 /// The table of values kept from forward to backward.
-pub fn residuals(module: &Module, report: &Report) -> Columns {
-    let origin = Origin::new(module);
+pub fn residuals(origin: &Origin<'_>, report: &Report) -> Columns {
+    let module = origin.module;
     let each = || report.residuals.iter();
     let mut table = Columns::default();
     table.rows(common::instruction(), each().map(|entry| entry.place.row));
@@ -127,7 +127,8 @@ pub fn residuals(module: &Module, report: &Report) -> Columns {
 
 /// Recomputed instructions and residuals in one table: `what` is `recomputed` or `kept`; `bytes`
 /// are those written by all executions, or those kept.
-pub fn remat(module: &Module, cost: &Cost, report: &Report) -> Columns {
+pub fn remat(origin: &Origin<'_>, cost: &Cost, report: &Report) -> Columns {
+    let module = origin.module;
     let again = || report.recomputed.iter();
     let kept = || report.residuals.iter();
     let written = |entry: &Recomputed| {
@@ -161,13 +162,13 @@ pub fn remat(module: &Module, cost: &Cost, report: &Report) -> Columns {
     table.numbers(common::flops().nullable(), again().map(flops).chain(kept().map(|_| 0)));
     // Names are on the row that computes a kept value, not on the tuple that carries it.
     let named = || again().map(|entry| entry.row).chain(kept().map(|entry| entry.source));
-    Origin::new(module).columns(named().collect::<Vec<_>>().into_iter(), &mut table);
+    origin.columns(named().collect::<Vec<_>>().into_iter(), &mut table);
     table
 }
 
 /// The table of all-gathers.
-pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
-    let origin = Origin::new(module);
+pub fn gathers(origin: &Origin<'_>, report: &Report, sent: &Sent) -> Columns {
+    let module = origin.module;
     let each = || report.gathers.iter();
     let index = |gather: &Gather| gather.collective as usize;
     let of = |gather: &Gather| &sent.collectives.collectives[index(gather)];
@@ -186,7 +187,7 @@ pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
         each().map(|gather| gather.fate.as_str()),
     );
     table.texts(common::tensor_kind(), each().map(|gather| of(gather).moved.as_str()));
-    table.texts(common::tensor(), each().map(|gather| sent.tensor(&origin, of(gather))));
+    table.texts(common::tensor(), each().map(|gather| sent.tensor(origin, of(gather))));
     let result = |gather: &Gather| result_shape(module, of(gather).row);
     table
         .texts(common::shape().nullable(), each().map(|gather| shape_text(module, result(gather))));

@@ -2,9 +2,10 @@
 //! take space quadratic in its length: only scopes of rows become text, and texts have a maximum
 //! length.
 
-use crate::flow::ScopeTree;
+use crate::flow::{ScopeTree, without_layer_numbers};
 use crate::ir::Module;
 use crate::ir::decode::unescape;
+use std::borrow::Cow;
 
 /// The maximum length of a scope's text in bytes, excluding the ellipsis.
 pub const SCOPE_BYTES: usize = 4096;
@@ -13,14 +14,16 @@ pub const SCOPE_BYTES: usize = 4096;
 pub struct ScopeTexts<'a> {
     module: &'a Module,
     scopes: &'a ScopeTree,
+    /// Whether texts leave out the numbers of layers.
+    merges_layers: bool,
     /// By number, for scopes that are too long: the first prefix that is too long. Other scopes map
-    /// to themselves.
+    /// to themselves or, if layers are merged, to the first scope of the same text.
     shown: Vec<u32>,
 }
 
 impl<'a> ScopeTexts<'a> {
-    /// For the `scopes` of `module`.
-    pub fn new(module: &'a Module, scopes: &'a ScopeTree) -> Self {
+    /// For the `scopes` of `module`; `merges_layers` leaves out the numbers of layers.
+    pub fn new(module: &'a Module, scopes: &'a ScopeTree, merges_layers: bool) -> Self {
         let mut shown: Vec<u32> = Vec::with_capacity(scopes.len());
         let mut lengths: Vec<usize> = Vec::with_capacity(scopes.len());
         // Lengths of the paths, each with the `/` that would follow. Parents precede their
@@ -34,7 +37,11 @@ impl<'a> ScopeTexts<'a> {
             lengths.push(if is_cut || is_root { above } else { above.saturating_add(own + 1) });
             shown.push(if is_cut { shown[parent] } else { id });
         }
-        Self { module, scopes, shown }
+        if merges_layers {
+            let merged = scopes.merged_layers(module);
+            shown.iter_mut().for_each(|scope| *scope = merged[*scope as usize]);
+        }
+        Self { module, scopes, merges_layers, shown }
     }
 
     /// The scope whose text stands for `scope`; scopes that differ only beyond the cut share one.
@@ -46,9 +53,13 @@ impl<'a> ScopeTexts<'a> {
     pub fn text(&self, scope: u32) -> Vec<u8> {
         let mut components = Vec::new();
         let mut at = self.shown(scope);
-        let is_prefix = at != scope;
+        let is_prefix = self.scopes.depth(at) < self.scopes.depth(scope);
         while at != ScopeTree::ROOT {
-            components.push(self.scopes.component(self.module, at));
+            let own = self.scopes.component(self.module, at);
+            components.push(match self.merges_layers {
+                true => without_layer_numbers(own),
+                false => Cow::Borrowed(own),
+            });
             at = self.scopes.parent(at);
         }
         let mut text = Vec::new();
@@ -56,7 +67,7 @@ impl<'a> ScopeTexts<'a> {
             if !text.is_empty() {
                 text.push(b'/');
             }
-            let name = unescape(component).unwrap_or((*component).into());
+            let name = unescape(component).unwrap_or(Cow::Borrowed(component));
             let room = (SCOPE_BYTES + 1).saturating_sub(text.len());
             text.extend_from_slice(name.get(..room).unwrap_or(&name));
         }

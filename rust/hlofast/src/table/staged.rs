@@ -32,7 +32,8 @@ fn place() -> [Field; 2] {
 }
 
 /// One row per value of `rows`.
-pub fn stage_values(module: &Module, rows: &[Row]) -> Columns {
+pub fn stage_values(origin: &Origin<'_>, rows: &[Row]) -> Columns {
+    let module = origin.module;
     let each = || rows.iter().copied();
     let bytes = module.shape_bytes_column();
     let mut table = Columns::default();
@@ -41,7 +42,7 @@ pub fn stage_values(module: &Module, rows: &[Row]) -> Columns {
     table.texts(common::shape(), each().map(|row| shape(module, module.shape(row))));
     let bytes = each().map(|row| bytes.get(row.0 as usize).copied().unwrap_or(-1));
     table.numbers(common::bytes().summed(), bytes);
-    Origin::new(module).columns(each(), &mut table);
+    origin.columns(each(), &mut table);
     table
 }
 
@@ -107,7 +108,8 @@ pub fn sections(stages: &Stages) -> Columns {
 }
 
 /// One row per value kept from the forward to the backward section.
-pub fn stash(module: &Module, stages: &Stages) -> Columns {
+pub fn stash(origin: &Origin<'_>, stages: &Stages) -> Columns {
+    let module = origin.module;
     let each = || stages.stash.iter();
     let name = |row: Row| module.instruction_name(row);
     let mut table = Columns::default();
@@ -134,7 +136,7 @@ pub fn stash(module: &Module, stages: &Stages) -> Columns {
     let doc = "The narrower element type that the value was converted from.";
     let field = Field::word("widened_from", doc).nullable();
     table.texts(field, each().map(|item| item.widened_from.map_or("", |from| from.as_str())));
-    Origin::new(module).columns(each().map(|item| item.source), &mut table);
+    origin.columns(each().map(|item| item.source), &mut table);
     table
 }
 
@@ -162,7 +164,8 @@ pub fn cross_mesh(module: &Module, stages: &Stages) -> Columns {
 }
 
 /// One row per division by the number of micro-batches.
-pub fn divisions(module: &Module, stages: &Stages) -> Columns {
+pub fn divisions(origin: &Origin<'_>, stages: &Stages) -> Columns {
+    let module = origin.module;
     let each = || stages.micro_batches.divisions.iter();
     let name = |row: Row| module.instruction_name(row);
     let mut table = Columns::default();
@@ -174,6 +177,6 @@ pub fn divisions(module: &Module, stages: &Stages) -> Columns {
     table.texts(field, each().map(|division| name(division.constant)));
     let field = Field::number("divisor", "The constant.");
     table.reals(field, each().map(|division| division.divisor));
-    Origin::new(module).columns(each().map(|division| division.row), &mut table);
+    origin.columns(each().map(|division| division.row), &mut table);
     table
 }

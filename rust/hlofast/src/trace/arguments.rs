@@ -55,15 +55,16 @@ fn real(value: f64) -> Value<'static> {
 }
 
 impl<'a> Described<'a> {
-    /// Describes `trace` of `module`, given its cost, collectives and their times.
+    /// Describes `trace` of the module of `origin`, given its cost, collectives and their times.
     pub fn new(
-        module: &'a Module,
+        origin: Origin<'a>,
         cost: &'a Cost,
         collectives: &'a Collectives,
         communications: &'a [Communication],
         trace: &'a Trace,
         facts: &'a [(String, String)],
     ) -> Self {
+        let module = origin.module;
         let mut is_unknown = vec![false; module.computations().len()];
         for id in module.computation_post_order() {
             let holds = module.computation(id).rows().any(|row| {
@@ -73,7 +74,6 @@ impl<'a> Described<'a> {
             });
             is_unknown[id.0 as usize] = holds;
         }
-        let origin = Origin::new(module);
         Self { module, cost, collectives, communications, trace, facts, origin, is_unknown }
     }
 

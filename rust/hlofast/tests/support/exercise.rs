@@ -65,7 +65,8 @@ fn exercise_cost(module: &Module) -> usize {
         let analyses = plain.with_context(Context { cost, ..Context::default() });
         let (cost, attribution) = (analyses.cost(), analyses.attribution());
         let is_known = cost.executions.iter().all(Option::is_some);
-        for key in [GroupKey::Phase, GroupKey::Scope { depth: 2 }, GroupKey::Source] {
+        let scope = |merges_layers| GroupKey::Scope { depth: 2, merges_layers };
+        for key in [GroupKey::Phase, scope(false), scope(true), GroupKey::Source] {
             let grouped = analyses.cost_by(key);
             let mut sum = Totals::default();
             for group in &grouped {
