@@ -125,7 +125,7 @@ def test_notes(tmp_path: Path) -> None:
     path = tmp_path / "m.txt"
     path.write_text("HloModule m\nENTRY e { ROOT p = f32[8] parameter(0) }\n")
     module = only(path)
-    assert {note["code"] for note in module["notes"]} == {"no-backward", "global", "unscheduled"}
+    assert {note["code"] for note in module["notes"]} == {"no-backward", "unscheduled"}
     assert module["tables"]["statements"] == []
     assert "note: no instruction is known to belong to a backward pass" in shown(path)
 

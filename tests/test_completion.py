@@ -81,7 +81,16 @@ def test_bash_completes(scripts: dict[str, Path], tmp_path: Path) -> None:
     assert offered("schema", "lin") == ["lint"]
 
 
-OPEN = {"--mesh", "--module", "--instance", "--around", "--computation", "--at", "--address"}
+OPEN = {
+    "--library",
+    "--mesh",
+    "--module",
+    "--instance",
+    "--around",
+    "--computation",
+    "--at",
+    "--address",
+}
 """Options whose values are names of the caller's own files, modules and machines."""
 
 

@@ -18,7 +18,7 @@ NEAR = 0.01
 
 
 NEAR_STATE = 1e-6
-"""Largest relative difference of the state that is no error: step counters and keys."""
+"""Largest relative difference of the state that is reported as a note: step counters and keys."""
 NEAR_PEAK = 0.1
 """Largest relative difference at which the expected peak agrees; the compiler shapes most of it."""
 

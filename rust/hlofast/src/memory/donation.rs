@@ -202,7 +202,7 @@ fn matched(
 /// the array is not accepted by `is_new`.
 fn reached(module: &Module, place: &Place, is_new: IsNew<'_>, steps: &mut usize) -> Vec<Place> {
     let mut ends = Vec::new();
-    // A parameter that is returned unchanged is no new state.
+    // A parameter that is returned unchanged does not count as new state.
     let mut is_changed = false;
     // Whether the row that computes the array may be new state; None before it is reached.
     let mut elementwise = None;
