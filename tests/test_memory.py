@@ -70,15 +70,15 @@ def test_figures_and_tables() -> None:
     assert [(row["name"], row["bytes"], row["class"]) for row in live] == [
         ("p", 400, "parameter"),
         ("b", 400, "temporary"),
-        ("d", 200, "unknown"),
+        ("d", 200, "temporary"),
         ("c", 4, "constant"),
     ]
     assert sum(row["bytes"] for row in live) == memory.live_peak
     assert memory.by("class").to_pylist()[0] == {
-        "class": "parameter",
-        "rows": 1,
-        "bytes": 400,
-        "byte_steps": 2800,
+        "class": "temporary",
+        "rows": 2,
+        "bytes": 600,
+        "byte_steps": 1000,
     }
     assert memory.without_largest() == {
         "instruction": 0,

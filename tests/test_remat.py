@@ -251,7 +251,9 @@ def test_gathers_of_unrolled_layers_are_kept_until_checkpointed() -> None:
     stated = statement(remat, "gather-kept")
     assert stated.figures == {"gathers": 3, "bytes": 3 * 64 * MEBIBYTE}
     kept = [row for row in remat.gathers if row["fate"] == "kept"]
-    assert {row["shape"] for row in kept} == {"bf16[8,2048,2048]"}
+    # The schedule also gathers one weight before the turn and reads it after it.
+    shapes = sorted(row["shape"] for row in kept)
+    assert shapes == ["bf16[2048,2048]"] + 3 * ["bf16[8,2048,2048]"]
     nothing = fixture("mlp_scan_nothing").remat()
     assert "kept" not in nothing.gathers["fate"].tolist()
 

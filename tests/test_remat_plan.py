@@ -75,7 +75,8 @@ def test_variants_of_the_issue_name_the_gathered_tensor(name: str) -> None:
 @pytest.mark.parametrize("name", ["norm_v1_three_gradients", "norm_v3_named_before", "norm_v0"])
 def test_where_the_gather_is_recomputed_there_is_nothing_to_plan(name: str) -> None:
     remat = fixture(name).remat()
-    assert len(remat.candidates) == 0
+    # The device's own part may be kept, which the gather of the backward pass reads.
+    assert {row["kind"] for row in remat.candidates} <= {"activation"}
     assert remat.peak == remat.peak_after > 0
 
 

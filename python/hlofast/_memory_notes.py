@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 
 LEAST_UNDONATED = 1 << 20
 """Less undonated state gives no note."""
+_WITHOUT_NAMES = {
+    "training": (
+        "no instruction has an operation name; phases follow the data flow: what the loss depends "
+        "on is forward, what writes a new weight from the old one optimizer, the rest backward"
+    ),
+    "inference": (
+        "no instruction has an operation name; no result may be a gradient or a new weight, so all "
+        "work is forward"
+    ),
+    "unknown": (
+        "phases are unknown: no instruction has an operation name that gives one, and the data "
+        "flow does not tell forward from backward work"
+    ),
+}
 
 
 def contradictions(memory: Memory) -> Iterator[Note]:
@@ -65,6 +79,8 @@ def notes(memory: Memory) -> Iterator[Note]:
         yield Note("unscheduled", text)
     elif memory.schedule != "text":
         yield Note("other-order", f"steps do not follow the module's own schedule but {order}")
+    if doubts["phases"] in _WITHOUT_NAMES:
+        yield Note("phases-by-structure", _WITHOUT_NAMES[doubts["phases"]], basis=doubts["phases"])
     unknown = [memory.module[row].name for row in doubts["unknown_sizes"]]
     if unknown:
         results = _text.counted(len(unknown), "result")

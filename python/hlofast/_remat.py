@@ -185,7 +185,8 @@ class Remat(Result):
         `kind` is `weight_copy`, `gathered_weight`, `gathered_activation` or `activation`. For a
         value stacked by a loop, `instruction` is the loop and `bytes` cover the whole stack.
         `source` is the instruction that computes the value, looking through conversions and slices,
-        or the parameter it is a copy of.
+        or the parameter it is a copy of. `memory_space` is the farthest one between the instruction
+        that makes the value and those that read it: 5 (host) before 0 (HBM) before fast memory.
         """
         return self._table("residuals")
 
@@ -393,6 +394,15 @@ class Remat(Result):
                 "twins have the phase of the instruction they repeat"
             )
             notes.append(Note("other-phases", text, instructions=len(elsewhere), flops=flops))
+        residuals = self.residuals
+        pairs = zip(residuals.values("memory_space"), residuals.values("bytes"), strict=True)
+        on_host = [size or 0 for space, size in pairs if space == SPACES["host"]]
+        if on_host:
+            text = (
+                f"{_text.counted(len(on_host), 'residual')} of {sum(on_host):,} B "
+                f"{'is' if len(on_host) == 1 else 'are'} kept in host memory"
+            )
+            notes.append(Note("on-host", text, residuals=len(on_host), bytes=sum(on_host)))
         by_place = self.residuals.values("is_named").count(False)
         if by_place:
             text = (
@@ -534,8 +544,8 @@ _GATHERS = (
     "instruction fate tensor_kind tensor shape axes payload_out wire_bytes multiplicity source"
 ).split()
 _KEPT = (
-    "instruction index kind widened_from shape bytes share span is_stacked trip_count is_in_flight "
-    "last_use source from"
+    "instruction index kind widened_from shape bytes share memory_space span is_stacked trip_count "
+    "is_in_flight last_use source from"
 ).split()
 _RECOMPUTED = (
     "instruction opcode by twin multiplicity flops bytes_read bytes_written source".split()

@@ -191,6 +191,9 @@ impl MemoryData {
         dictionary.set_item("unknown_sizes", &doubts.unknown_sizes)?;
         dictionary.set_item("repeated_calls", &doubts.repeated_calls)?;
         dictionary.set_item("lacks_layouts", doubts.lacks_layouts)?;
+        let attribution = self.stage.attribution();
+        let basis = attribution.whose(self.stage.module()).basis;
+        dictionary.set_item("phases", basis.as_str())?;
         Ok(dictionary)
     }
 

@@ -249,8 +249,7 @@ fn classes(text: &str) -> Vec<(String, &'static str)> {
     let module = read(text);
     let memory = analysed(&module, Options::default());
     let analyses = hlofast::Analyses::new(&module);
-    let phases = &analyses.attribution().phase[..module.row_count()];
-    let classes = Classes::new(&module, &memory, phases);
+    let classes = Classes::new(&module, &memory, analyses.attribution());
     let name = |row| String::from_utf8_lossy(module.instruction_name(row)).into_owned();
     let values = memory.all_values(&module);
     values.iter().map(|value| (name(value.row), classes.of(value).as_str())).collect()

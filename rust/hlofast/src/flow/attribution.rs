@@ -8,7 +8,9 @@ use super::names::Names;
 use super::phase::{NameClass, Phase, Rules};
 use super::scope::ScopeTree;
 use super::values::Values;
+use super::whose::Whose;
 use crate::ir::{CallRole, Module, Opcode, Row};
+use std::sync::OnceLock;
 
 /// Options of the attribution.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +36,7 @@ pub struct Attribution {
     pub sections: Sections,
     /// The scope of each position; a name's last component is the operation itself.
     pub scope: Vec<u32>,
+    whose: OnceLock<Whose>,
 }
 
 impl Attribution {
@@ -43,6 +46,13 @@ impl Attribution {
             + self.scopes.heap_bytes()
             + self.phase.capacity()
             + 4 * self.scope.capacity()
+            + self.whose.get().map_or(0, Whose::heap_bytes)
+    }
+
+    /// The phases of `module`'s rows, including those without a name. `module` is the one that this
+    /// attribution was made of.
+    pub fn whose(&self, module: &Module) -> &Whose {
+        self.whose.get_or_init(|| Whose::new(module, self))
     }
 }
 
@@ -107,7 +117,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
             *phase = ruled[*scope as usize].get_or_insert_with(rule).unwrap_or(*phase);
         }
     }
-    Attribution { contexts, scopes, phase, scope, inferred, sections }
+    Attribution { contexts, scopes, phase, scope, inferred, sections, whose: OnceLock::new() }
 }
 
 /// Decides by data flow the phases that names leave open.

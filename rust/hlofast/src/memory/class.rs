@@ -6,16 +6,22 @@
 //! | `optimizer_state` | a parameter of the entry whose name in the metadata says so (`opt_state`, `.mu`, `.nu`, ...) |
 //! | `parameter` | another parameter of the entry |
 //! | `output` | a result of the program, unless it aliases a parameter |
-//! | `gathered_weight` | the result of an all-gather of a parameter |
+//! | `gathered_weight` | the result of an all-gather of a parameter, also converted or rearranged |
 //! | `residual` | computed by the forward pass and used by the backward pass |
 //! | `gradient` | computed by the backward pass with the dimensions of a parameter |
 //! | `temporary` | anything else whose phase is known |
 //! | `unknown` | none of these, and the phase is unknown |
+//!
+//! A value that was only moved, between memory spaces or in parts, keeps the class of the value that
+//! it was moved from.
 
 use super::{LiveValue, Memory};
-use crate::flow::{Phase, source_of};
+use crate::flow::moved::{moves, step_back};
+use crate::flow::origin::{End, Place, Through, origins_within};
+use crate::flow::{Attribution, Phase, ScopeTree, Whose, source_of};
 use crate::ir::decode::unescape;
-use crate::ir::{ArrayShape, CallRole, Module, Opcode, Row};
+use crate::ir::{ArrayShape, CallRole, ElementKind, Module, Opcode, Row};
+use std::cell::Cell;
 
 /// The purpose of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,8 +80,12 @@ impl Class {
 pub struct Classes<'a> {
     module: &'a Module,
     memory: &'a Memory,
-    /// By row: its phase.
-    phases: &'a [Phase],
+    attribution: &'a Attribution,
+    whose: &'a Whose,
+    /// Remaining steps for following gathered values.
+    steps: Cell<usize>,
+    /// Whether the module gathers anything.
+    has_gathers: bool,
     /// Dimensions of the entry's parameters, sorted.
     weights: Vec<Vec<i64>>,
 }
@@ -84,8 +94,8 @@ pub struct Classes<'a> {
 const MOST_STEPS: usize = 64;
 
 impl<'a> Classes<'a> {
-    /// For the values of `memory`; `phases` are by row.
-    pub fn new(module: &'a Module, memory: &'a Memory, phases: &'a [Phase]) -> Self {
+    /// For the values of `memory`.
+    pub fn new(module: &'a Module, memory: &'a Memory, attribution: &'a Attribution) -> Self {
         let entry = module.computation(module.entry());
         let mut weights = Vec::new();
         for row in entry.rows().map(Row).filter(|row| module.opcode(*row) == Opcode::Parameter) {
@@ -96,7 +106,38 @@ impl<'a> Classes<'a> {
         }
         weights.sort_unstable();
         weights.dedup();
-        Self { module, memory, phases, weights }
+        let gathers =
+            |row: Row| matches!(module.opcode(row), Opcode::AllGather | Opcode::AllGatherStart);
+        Self {
+            module,
+            memory,
+            attribution,
+            whose: attribution.whose(module),
+            steps: Cell::new(module.row_count().saturating_mul(32).max(FEWEST_STEPS)),
+            has_gathers: module.rows().any(gathers),
+            weights,
+        }
+    }
+
+    /// The row whose metadata describe `value`, and the value's phase. For a value that was only
+    /// moved these are the row and the phase of what computed it; for an element of a loop's state,
+    /// those of the loop or, if it has no name, of what writes the element.
+    pub fn described(&self, value: &LiveValue) -> (Row, Phase) {
+        let (module, whose) = (self.module, self.whose);
+        let row = self.memory.described_by(module, value.row);
+        let told_by = whose.told_by.get(row.0 as usize).copied().unwrap_or(row);
+        let mut phase = self.phase(row);
+        let scope = self.attribution.scope.get(told_by.0 as usize).copied();
+        if scope.is_none_or(|scope| scope == ScopeTree::ROOT)
+            && module.opcode(row) == Opcode::While
+            && let Some(writer) = whose.writer(module, row, &value.path)
+        {
+            if phase == Phase::Unattributed {
+                phase = self.phase(writer);
+            }
+            return (writer, phase);
+        }
+        (told_by, phase)
     }
 
     /// The class of `value`.
@@ -125,13 +166,19 @@ impl<'a> Classes<'a> {
         if value.last_step as usize >= self.memory.sequence().len() {
             return Class::Output;
         }
-        if self.is_gathered_weight(row) {
+        if let Some(parameter) = self.moved_parameter(value) {
+            return if self.is_optimizer_state(parameter) {
+                Class::OptimizerState
+            } else {
+                Class::Parameter
+            };
+        }
+        if self.is_gathered_weight(row) || self.has_gathers && self.is_from_gather(value) {
             return Class::GatheredWeight;
         }
-        let phase = self.phase(self.memory.described_by(module, row));
+        let phase = self.described(value).1;
         let used = self.memory.sequence().get(value.last_step as usize);
-        let used = used.map_or(Phase::Unattributed, |row| self.phase(Row(*row)));
-        if phase == Phase::Forward && matches!(used, Phase::Backward | Phase::Recompute) {
+        if phase == Phase::Forward && used.is_some_and(|row| self.is_late(Row(*row))) {
             return Class::Residual;
         }
         let is_gradient = || {
@@ -146,7 +193,73 @@ impl<'a> Classes<'a> {
     }
 
     fn phase(&self, row: Row) -> Phase {
-        self.phases.get(row.0 as usize).copied().unwrap_or_default()
+        self.whose.phase.get(row.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Whether `row` is late work, or moves a value to late work.
+    fn is_late(&self, row: Row) -> bool {
+        if moves(self.module, row) {
+            return self.whose.is_read_late.get(row.0 as usize).copied().unwrap_or(false);
+        }
+        matches!(self.phase(row), Phase::Backward | Phase::Recompute)
+    }
+
+    /// The parameter of the entry that `value` was moved from.
+    fn moved_parameter(&self, value: &LiveValue) -> Option<Row> {
+        let module = self.module;
+        if !moves(module, value.row) {
+            return None;
+        }
+        let mut at = place_of(value);
+        for _ in 0..MOST_STEPS {
+            if !step_back(module, &mut at) {
+                break;
+            }
+        }
+        let entry = module.computation(module.entry()).rows();
+        let is_parameter = module.opcode(at.row) == Opcode::Parameter && entry.contains(&at.row.0);
+        is_parameter.then_some(at.row)
+    }
+
+    /// Whether `value` is made of gathered parameters by conversions and slices.
+    fn is_from_gather(&self, value: &LiveValue) -> bool {
+        let ends = |through: Through| {
+            let most = self.steps.get().min(MOST_GATHER_STEPS);
+            let mut left = most;
+            let found = origins_within(self.module, place_of(value), through, &mut left);
+            self.steps.set(self.steps.get() - (most - left));
+            (!found.is_partial).then_some(found.ends)
+        };
+        let gathers = |row: &Row| {
+            let calls_done = self.module.opcode(*row) == Opcode::CustomCall
+                && self
+                    .module
+                    .operands(*row)
+                    .iter()
+                    .any(|operand| self.module.opcode(Row(*operand)) == Opcode::AllGather);
+            let opcode = self.module.opcode(*row);
+            let is_gather = matches!(
+                opcode,
+                Opcode::AllGather | Opcode::AllGatherStart | Opcode::AllGatherDone
+            );
+            is_gather || calls_done
+        };
+        let without = Through { conversions: true, slices: true, gathers: false };
+        let Some(near) = ends(without) else { return false };
+        let computed = |end: &End| match end {
+            End::Computed(row) => Some(*row),
+            _ => None,
+        };
+        if !near.iter().filter_map(computed).any(|row| gathers(&row)) {
+            return false;
+        }
+        let Some(far) = ends(Through::EVERYTHING) else { return false };
+        let is_weight = |end: &End| match end {
+            End::Parameter(row) => is_floating(self.module, *row),
+            End::Constant(_) => true,
+            End::Computed(_) => false,
+        };
+        far.iter().all(is_weight) && far.iter().any(|end| matches!(end, End::Parameter(_)))
     }
 
     /// The entry parameter that `buffer` belongs to.
@@ -280,6 +393,21 @@ const OPTIMIZER_WORDS: [&[u8]; 14] = [
     b"first_moment",
     b"second_moment",
 ];
+
+/// Limits on the steps that gathered values are followed: for one, and for all at least.
+const MOST_GATHER_STEPS: usize = 256;
+const FEWEST_STEPS: usize = 1 << 20;
+
+fn place_of(value: &LiveValue) -> Place {
+    Place { row: value.row, path: value.path.iter().rev().copied().collect() }
+}
+
+/// Whether a parameter, or the first array in it, is of a floating-point type.
+fn is_floating(module: &Module, row: Row) -> bool {
+    let leaf = module.shapes().leaves(module.shape(row)).next();
+    let array = leaf.and_then(|leaf| module.shapes().array(leaf));
+    array.is_some_and(|array| array.element_type.kind() == ElementKind::Float)
+}
 
 fn sizes(array: &ArrayShape<'_>) -> Vec<i64> {
     array.dimensions().map(|size| size.bound().unwrap_or(-1)).collect()

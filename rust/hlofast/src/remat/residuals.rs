@@ -1,8 +1,9 @@
 //! Residuals: values that forward code computes and backward code reads.
 
 use crate::cost::{Backend, Cost, device_sizes};
+use crate::flow::moved::{moves, step_back, wrapped};
 use crate::flow::origin::{End, Place, Through, origins};
-use crate::flow::{Attribution, Phase};
+use crate::flow::{Attribution, Phase, Whose};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, ElementType, Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
@@ -50,6 +51,9 @@ pub struct Residual {
     pub shape: ShapeId,
     /// Bytes in the device's layout; -1 if unknown.
     pub bytes: i64,
+    /// The farthest memory space between the row that makes it and those that read it: 5 (the host)
+    /// before 0 (HBM) before any other.
+    pub memory_space: i64,
     /// The first and the last row that read it after the forward pass.
     pub uses: (Row, Row),
     /// Rows of its computation between the one that makes it and the last that reads it.
@@ -75,9 +79,11 @@ pub struct Residual {
 /// The residuals of `module`, by computation and row. Parameters, and rows that only pass them on,
 /// do not count: they are kept in any case.
 pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Residual> {
+    let whose = attribution.whose(module);
     let mut finder = Finder {
         module,
         attribution,
+        whose,
         sizes: device_sizes(module, Backend::of_module(module)),
         invariant: HashMap::default(),
     };
@@ -113,6 +119,7 @@ const MOST_STEPS: usize = 4096;
 struct Finder<'a> {
     module: &'a Module,
     attribution: &'a Attribution,
+    whose: &'a Whose,
     /// By shape: bytes.
     sizes: Vec<i64>,
     /// Whether a loop leaves an element of its state unchanged.
@@ -121,21 +128,34 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     fn phase(&self, row: Row) -> Phase {
-        self.attribution.phase[row.0 as usize]
+        self.whose.phase[row.0 as usize]
     }
 
     fn is_late(&self, row: Row) -> bool {
         matches!(self.phase(row), Phase::Backward | Phase::Recompute)
     }
 
+    /// The first row of the backward part of computation `id`, and whether that is the turn of the
+    /// schedule.
+    fn first_late(&self, id: ComputationId) -> Option<(u32, bool)> {
+        let turn = self.whose.turn.get(id.0 as usize).copied().flatten();
+        let mut rows = self.module.computation(id).rows();
+        turn.map(|row| (row.0, true)).or_else(|| {
+            let is_first = |row: &u32| self.is_late(Row(*row)) && !moves(self.module, Row(*row));
+            rows.find(is_first).map(|row| (row, false))
+        })
+    }
+
     fn of_computation(&mut self, id: ComputationId, residuals: &mut Vec<Residual>) {
         let module = self.module;
         let rows = module.computation(id).rows();
-        let Some(first_late) = rows.clone().find(|row| self.is_late(Row(*row))) else { return };
+        let Some((first_late, is_turn)) = self.first_late(id) else { return };
         let mut here: HashMap<Place, usize, BuildMix> = HashMap::default();
         let mut opened = 0;
+        // By row after the turn: the last late row whose operands include what it computes.
+        let mut replaced_for = vec![None; (rows.end - first_late) as usize];
         for late in (first_late..rows.end).map(Row) {
-            if !self.is_late(late) || hands_on(module.opcode(late)) {
+            if !self.is_late(late) || moves(module, late) {
                 continue;
             }
             let mut stack: Vec<Place> =
@@ -149,17 +169,32 @@ impl Finder<'_> {
                     stack.extend(module.operands(place.row).iter().map(|row| Row(*row).into()));
                     continue;
                 }
-                let Some(made) = self.maker(place) else { continue };
-                let phase = self.phase(made.row);
-                let is_named = phase == Phase::Forward;
-                let is_before = phase == Phase::Unattributed && made.row.0 < first_late;
-                if !is_named && !is_before || is_free(module, made.row) {
+                let mut spaces = Spaces::default();
+                let Some(made) = self.maker(place, &mut spaces) else { continue };
+                if self.is_late(made.row) || is_free(module, made.row) {
+                    continue;
+                }
+                if is_turn && made.row.0 >= first_late {
+                    // Forward work that runs here: what it reads was kept.
+                    let before = &mut replaced_for[(made.row.0 - first_late) as usize];
+                    if before.replace(late) != Some(late) {
+                        let operands = module.operands(made.row).iter();
+                        stack.extend(operands.map(|row| Place::from(Row(*row))));
+                    }
+                    continue;
+                }
+                let is_forward = self.phase(made.row) == Phase::Forward;
+                let is_before =
+                    self.phase(made.row) == Phase::Unattributed && made.row.0 < first_late;
+                if !is_forward && !is_before {
                     continue;
                 }
                 if let Some(index) = here.get(&made) {
                     let residual: &mut Residual = &mut residuals[*index];
                     residual.uses.1 = late;
                     residual.span = late.0.saturating_sub(residual.place.row.0);
+                    spaces.add(residual.memory_space);
+                    residual.memory_space = spaces.farthest();
                     continue;
                 }
                 let Some(shape) = shape_at(module, &made) else { continue };
@@ -170,6 +205,7 @@ impl Finder<'_> {
                 residuals.push(Residual {
                     shape,
                     bytes: self.sizes[shape.0 as usize],
+                    memory_space: spaces.farthest(),
                     uses: (late, late),
                     span: late.0.saturating_sub(made.row.0),
                     kind: ResidualKind::Activation,
@@ -177,7 +213,7 @@ impl Finder<'_> {
                     source: made.row,
                     widened_from: None,
                     stacked: None,
-                    is_named,
+                    is_named: self.attribution.phase[made.row.0 as usize] == Phase::Forward,
                     is_in_flight: false,
                     place: made,
                 });
@@ -185,38 +221,23 @@ impl Finder<'_> {
         }
     }
 
-    /// The producer of `place`, looking through rows of its computation that pass it on.
-    fn maker(&mut self, place: Place) -> Option<Place> {
+    /// The producer of `place`, looking through rows of its computation that only move it, and the
+    /// memory spaces on the way.
+    fn maker(&mut self, place: Place, spaces: &mut Spaces) -> Option<Place> {
         let module = self.module;
         let mut at = place;
         for _ in 0..MOST_STEPS {
-            let first = module.operands(at.row).first().map(|row| Row(*row));
-            match module.opcode(at.row) {
-                Opcode::GetTupleElement => {
-                    at.path.push(u32::try_from(module.tuple_index(at.row)?).ok()?);
-                    at.row = first?;
-                }
-                Opcode::Tuple => {
-                    let index = at.path.pop()?;
-                    at.row = Row(*module.operands(at.row).get(index as usize)?);
-                }
-                Opcode::CopyDone => {
-                    at.path.push(0);
-                    at.row = first?;
-                }
-                Opcode::CopyStart => {
-                    at.path.pop()?;
-                    at.row = first?;
-                }
-                Opcode::OptBarrier | Opcode::Bitcast | Opcode::Copy | Opcode::Domain => {
-                    at.row = first?;
-                }
-                Opcode::CustomCall if crate::flow::markers::is_marker(module, at.row) => {
-                    at.row = first?;
-                }
-                Opcode::While if self.is_invariant(&at) => at.row = first?,
-                _ => return Some(at),
+            spaces.add_place(module, &at);
+            if step_back(module, &mut at) {
+                continue;
             }
+            if matches!(module.opcode(at.row), Opcode::GetTupleElement | Opcode::Tuple) {
+                return None;
+            }
+            if module.opcode(at.row) != Opcode::While || !self.is_invariant(&at) {
+                return Some(at);
+            }
+            at.row = Row(*module.operands(at.row).first()?);
         }
         None
     }
@@ -232,7 +253,7 @@ impl Finder<'_> {
             let root = Place { row: Row(module.computation(body).root), path: place.path.clone() };
             // Provisional: stops the recursion if broken text makes a loop contain itself.
             self.invariant.insert(place.clone(), false);
-            let made = self.maker(root);
+            let made = self.maker(root, &mut Spaces::default());
             made.is_some_and(|made| {
                 module.opcode(made.row) == Opcode::Parameter && made.path == place.path
             })
@@ -242,19 +263,38 @@ impl Finder<'_> {
     }
 }
 
-fn hands_on(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::GetTupleElement
-            | Opcode::Tuple
-            | Opcode::CopyDone
-            | Opcode::CopyStart
-            | Opcode::OptBarrier
-            | Opcode::Bitcast
-            | Opcode::Copy
-            | Opcode::Domain
-    )
+/// The memory spaces that a value passes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spaces {
+    farthest: Option<i64>,
 }
+
+impl Spaces {
+    fn add_place(&mut self, module: &Module, place: &Place) {
+        let array = shape_at(module, place).and_then(|shape| module.shapes().array(shape));
+        if let Some(array) = array {
+            self.add(array.layout.map_or(0, |layout| layout.memory_space));
+        }
+    }
+
+    fn add(&mut self, space: i64) {
+        let distance = |space: i64| match space {
+            HOST => 2,
+            0 => 1,
+            _ => 0,
+        };
+        if self.farthest.is_none_or(|known| distance(space) > distance(known)) {
+            self.farthest = Some(space);
+        }
+    }
+
+    fn farthest(self) -> i64 {
+        self.farthest.unwrap_or(0)
+    }
+}
+
+/// The memory space of the host.
+const HOST: i64 = 5;
 
 /// Whether `row` is kept in any case, or is computed from nothing.
 fn is_free(module: &Module, row: Row) -> bool {
@@ -286,11 +326,13 @@ fn describe(
     attribution: &Attribution,
     residual: &mut Residual,
 ) -> bool {
-    if module.opcode(residual.place.row) == Opcode::While && is_stacked(module, &residual.place) {
-        let row = residual.place.row;
+    let stack = stack_of(module, &residual.place);
+    if module.opcode(stack.row) == Opcode::While && is_stacked(module, &stack) {
+        let row = stack.row;
         let position = cost.loops.binary_search_by_key(&row, |entry| entry.row).ok();
         residual.stacked = Some(position.and_then(|at| cost.loops.get(at)?.trip_count.count));
     }
+    let phase = |row: Row| attribution.whose(module).phase[row.0 as usize];
     let kept = Through { conversions: true, slices: true, gathers: false };
     let kept_origins = origins(module, residual.place.clone(), kept);
     let made = kept_origins.ends.iter().find_map(|end| match end {
@@ -313,7 +355,7 @@ fn describe(
         (Some(row), _) if is_under_way(module, row) => {
             // Only the gathered array counts, not the rest of the collective's state.
             let Some(gather) = started_gather(module, row, residual.shape) else { return false };
-            if attribution.phase[gather.0 as usize] != Phase::Forward {
+            if phase(gather) != Phase::Forward {
                 return false;
             }
             residual.source = gather;
@@ -323,7 +365,7 @@ fn describe(
         }
         (Some(row), _) => {
             residual.source = row;
-            let is_forward = attribution.phase[row.0 as usize] == Phase::Forward;
+            let is_forward = phase(row) == Phase::Forward;
             if !residual.is_named && !is_forward {
                 return false;
             }
@@ -403,6 +445,29 @@ fn widened_from(module: &Module, residual: &Residual) -> Option<ElementType> {
     let weight = element_type(module.shape(residual.source))?;
     let copy = element_type(shape_at(module, &residual.place)?)?;
     (weight.bits() < copy.bits()).then_some(weight)
+}
+
+/// The stack that `place` completes: XLA may take the last write of a loop out of it. Otherwise
+/// `place` itself.
+fn stack_of(module: &Module, place: &Place) -> Place {
+    if wrapped(module, place.row) != Some(Opcode::DynamicUpdateSlice) {
+        return place.clone();
+    }
+    let mut at = place.clone();
+    for _ in 0..MOST_STEPS {
+        let first = match module.opcode(at.row) {
+            Opcode::AsyncDone | Opcode::AsyncUpdate | Opcode::AsyncStart => {
+                module.operands(at.row).first()
+            }
+            _ => None,
+        };
+        match first {
+            Some(row) => at = Place::from(Row(*row)),
+            None if step_back(module, &mut at) => {}
+            None => break,
+        }
+    }
+    at
 }
 
 /// Whether a loop writes a slice of an element of its state in each iteration.

@@ -1,7 +1,7 @@
 //! The table of values in memory.
 
 use super::{Columns, Field, Origin, common, index_text, shape_text};
-use crate::flow::Attribution;
+use crate::flow::{Attribution, Phase};
 use crate::ir::Row;
 use crate::memory::{Classes, LiveValue, Memory};
 
@@ -13,13 +13,12 @@ pub fn buffers(
     values: &[LiveValue],
 ) -> Columns {
     let module = origin.module;
-    let phases = attribution.phase.get(..module.row_count()).unwrap_or_default();
-    let classes = Classes::new(module, memory, phases);
-    // Values that a loop carries have no name of their own: they take the loop's.
-    let described: Vec<Row> =
-        values.iter().map(|value| memory.described_by(module, value.row)).collect();
+    let classes = Classes::new(module, memory, attribution);
+    // Values that a loop carries, and values that were only moved, have no name of their own.
+    let described: Vec<(Row, Phase)> =
+        values.iter().map(|value| classes.described(value)).collect();
     let each = || values.iter();
-    let rows = || described.iter().map(|row| row.0 as usize);
+    let rows = || described.iter().map(|(row, _)| row.0 as usize);
     let mut table = Columns::default();
     table.rows(
         common::instruction()
@@ -78,13 +77,10 @@ pub fn buffers(
         ),
         each().map(|value| classes.of(value).as_str()),
     );
-    table.texts(
-        common::phase(),
-        rows().map(|row| phases.get(row).map_or("", |phase| phase.as_str())),
-    );
+    table.texts(common::phase(), described.iter().map(|(_, phase)| phase.as_str()));
     let scopes = origin.scopes(attribution);
     let scope = |row: usize| scopes.text(attribution.scope.get(row).copied().unwrap_or(0));
     table.texts(common::scope(), rows().map(scope));
-    origin.columns(described.iter().copied(), &mut table);
+    origin.columns(described.iter().map(|(row, _)| *row), &mut table);
     table
 }

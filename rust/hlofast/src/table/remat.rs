@@ -70,6 +70,13 @@ pub fn residuals(origin: &Origin<'_>, report: &Report) -> Columns {
     table.texts(common::shape(), each().map(|entry| shape_text(module, Some(entry.shape))));
     table.numbers(common::bytes().summed(), each().map(|entry| entry.bytes));
     table.numbers(
+        Field::index(
+            "memory_space",
+            "The farthest memory space that the value is moved to: 0 is HBM, 5 is host memory.",
+        ),
+        each().map(|entry| entry.memory_space),
+    );
+    table.numbers(
         Field::count(
             "span",
             "Length of the live range: instructions from the producer to the last use.",

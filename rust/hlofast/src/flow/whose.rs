@@ -1,0 +1,546 @@
+//! Whose the values without a name are.
+//!
+//! Compilers leave names off most of what they add: copies between memory spaces, slices in flight,
+//! clones of loops, converted weights. Such a row gets its phase, in this order, from
+//!
+//! 1. the rows inside it: a fusion takes the phase of its matmuls, or else runs as late as
+//!    its latest row; a loop takes the phase of its body if that is only one;
+//! 2. what it moves, if it only moves a value: a value that is evicted and fetched again stays the
+//!    value of the row that computed it;
+//! 3. its operands and its users: it is not earlier than the rows whose results it reads, nor later
+//!    than the rows that read its result. If these differ, a row before the turn belongs with its
+//!    operands and one after it with its users. The turn is where the schedule begins with backward
+//!    or recomputed work on the data;
+//! 4. the loop, branch or call around it.
+//!
+//! If no row has a name, `structure` gives the rows of the entry their phases before.
+//!
+//! A parameter of the entry has the phase that reads it first. What is left is unattributed.
+
+use super::attribution::Attribution;
+use super::moved::{MOST_MOVES, moves, step_back, wrapped};
+use super::origin::Place;
+use super::phase::Phase;
+use super::structure::{self, Basis};
+use crate::ir::decode::{HeaderValue, decode_header};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use std::ops::Range;
+
+/// Phases of all rows, in the first context of their computation.
+#[derive(Clone, Debug, Default)]
+pub struct Whose {
+    /// By row: its phase, by its name or else by the rules above.
+    pub phase: Vec<Phase>,
+    /// By row: the row whose name and source describe its value; often itself.
+    pub told_by: Vec<Row>,
+    /// By row: whether backward or recomputed work reads its value, through rows that move it.
+    pub is_read_late: Vec<bool>,
+    /// By computation: the row at which backward or recomputed work on the data begins.
+    pub turn: Vec<Option<Row>>,
+    /// How the phases are known.
+    pub basis: Basis,
+}
+
+/// Phases in the order of a training step; `NONE` if there is none.
+const FORWARD: u8 = 0;
+const RECOMPUTE: u8 = 1;
+const BACKWARD: u8 = 2;
+const OPTIMIZER: u8 = 3;
+const NONE: u8 = 4;
+
+fn rank(phase: Phase) -> u8 {
+    match phase {
+        Phase::Forward => FORWARD,
+        Phase::Recompute => RECOMPUTE,
+        Phase::Backward => BACKWARD,
+        Phase::Optimizer => OPTIMIZER,
+        Phase::Unattributed => NONE,
+    }
+}
+
+fn phase_of(rank: u8) -> Phase {
+    match rank {
+        FORWARD => Phase::Forward,
+        RECOMPUTE => Phase::Recompute,
+        BACKWARD => Phase::Backward,
+        OPTIMIZER => Phase::Optimizer,
+        _ => Phase::Unattributed,
+    }
+}
+
+/// The phases of rows inside a computation, one bit for each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Inside {
+    all: u8,
+    /// Those of matmuls and convolutions.
+    products: u8,
+}
+
+/// A rank and the row that gives it.
+type Bound = (u8, u32);
+const NO_BOUND: Bound = (NONE, u32::MAX);
+
+struct Finder<'a> {
+    module: &'a Module,
+    attribution: &'a Attribution,
+    whose: Whose,
+    inside: Vec<Inside>,
+    /// By computation: the phase of what calls it.
+    around: Vec<Bound>,
+    /// Remaining steps for following moved values.
+    steps: usize,
+}
+
+impl Whose {
+    /// For `module`, whose names say `attribution`.
+    pub(super) fn new(module: &Module, attribution: &Attribution) -> Whose {
+        let rows = module.row_count();
+        let computations = module.computations().len();
+        let whose = Whose {
+            phase: attribution.phase.get(..rows).unwrap_or_default().to_vec(),
+            told_by: (0..rows as u32).map(Row).collect(),
+            is_read_late: vec![false; rows],
+            turn: vec![None; computations],
+            basis: Basis::Names,
+        };
+        if whose.phase.len() < rows {
+            return Whose { phase: vec![Phase::Unattributed; rows], ..whose };
+        }
+        let mut finder = Finder {
+            module,
+            attribution,
+            whose,
+            inside: vec![Inside::default(); computations],
+            around: vec![NO_BOUND; computations],
+            steps: rows.saturating_mul(32).saturating_add(1 << 20),
+        };
+        let contexts = &attribution.contexts;
+        let first = |node: &super::Node| {
+            contexts.nodes.get(contexts.first_node(node.computation) as usize) == Some(node)
+        };
+        let ids: Vec<ComputationId> =
+            contexts.nodes.iter().filter(|node| first(node)).map(|node| node.computation).collect();
+        let is_data = data_parameters(module);
+        if finder.whose.phase.iter().all(|phase| *phase == Phase::Unattributed) {
+            let (phases, basis) = structure::phases(module, &ids, &is_data);
+            let rows = module.computation(module.entry()).rows();
+            for (row, phase) in rows.zip(phases) {
+                finder.whose.phase[row as usize] = phase;
+            }
+            finder.whose.basis = basis;
+        } else {
+            for id in ids.iter().rev() {
+                finder.look_inside(*id);
+            }
+        }
+        for id in &ids {
+            finder.complete(*id, &is_data);
+        }
+        finder.whose
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.phase.capacity()
+            + 4 * self.told_by.capacity()
+            + self.is_read_late.capacity()
+            + self.turn.capacity() * size_of::<Option<Row>>()
+    }
+
+    /// The row that describes element `path` (outermost first) of the state of `caller`, a loop
+    /// without a name: the one that computes the element in the loop's body.
+    pub fn writer(&self, module: &Module, caller: Row, path: &[u32]) -> Option<Row> {
+        let body = module.called(caller, CallRole::Body)?;
+        let root = Row(module.computation(body).root);
+        let mut at = Place { row: root, path: path.iter().rev().copied().collect() };
+        for _ in 0..MOST_MOVES {
+            if at.row != root && self.phase[at.row.0 as usize] != Phase::Unattributed {
+                return Some(self.told_by[at.row.0 as usize]);
+            }
+            if !step_back(module, &mut at) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether `row` runs at or after the turn of its computation.
+    pub fn is_after_turn(&self, module: &Module, row: Row) -> bool {
+        let turn = self.turn.get(module.computation_of(row).0 as usize).copied().flatten();
+        turn.is_some_and(|turn| row >= turn)
+    }
+}
+
+impl Finder<'_> {
+    fn rank(&self, row: u32) -> u8 {
+        rank(self.whose.phase[row as usize])
+    }
+
+    /// Collects the phases inside a computation, whose callees are known, and gives its calls the
+    /// phases of the rows inside them.
+    fn look_inside(&mut self, id: ComputationId) {
+        let module = self.module;
+        let mut inside = Inside::default();
+        for row in module.computation(id).rows() {
+            let opcode = module.opcode(Row(row));
+            if is_from_nothing(opcode) {
+                continue;
+            }
+            let mut called = Inside::default();
+            for call in module.calls(Row(row)) {
+                if call.role == CallRole::Condition || applies(opcode) {
+                    continue;
+                }
+                let callee = self.inside[call.computation.0 as usize];
+                called.all |= callee.all;
+                called.products |= callee.products;
+            }
+            if self.rank(row) == NONE {
+                let given = match opcode {
+                    Opcode::While | Opcode::Conditional | Opcode::Call => of_loop(called),
+                    _ => of_fusion(called),
+                };
+                self.whose.phase[row as usize] = phase_of(given);
+            }
+            let own = self.rank(row);
+            if own != NONE {
+                inside.all |= 1 << own;
+                if matches!(opcode, Opcode::Dot | Opcode::Convolution) {
+                    inside.products |= 1 << own;
+                }
+            }
+            inside.all |= called.all;
+            inside.products |= called.products;
+        }
+        self.inside[id.0 as usize] = inside;
+    }
+
+    /// Gives phases to the rows of a computation, whose callers are known.
+    fn complete(&mut self, id: ComputationId, is_data: &[bool]) {
+        let rows = self.module.computation(id).rows();
+        self.find_turn(id, is_data);
+        self.follow_moves(rows.clone());
+        let low = self.low(rows.clone());
+        let high = self.high(rows.clone());
+        let around = self.around[id.0 as usize];
+        let turn = self.whose.turn[id.0 as usize];
+        let is_entry = id == self.module.entry();
+        for row in rows.clone() {
+            if self.rank(row) != NONE || moves(self.module, Row(row)) {
+                continue;
+            }
+            let opcode = self.module.opcode(Row(row));
+            let at = (row - rows.start) as usize;
+            let given = match opcode {
+                // Parameters of called computations have no phase of their own.
+                Opcode::Parameter if !is_entry => continue,
+                _ => between(low[at], high[at], turn.is_some_and(|turn| row >= turn.0)),
+            };
+            let given = if given.0 == NONE { around } else { given };
+            self.give(row, given, opcode != Opcode::Parameter && module_lacks_name(self, row));
+        }
+        self.follow_moves(rows.clone());
+        for row in rows.clone() {
+            if self.rank(row) == NONE && moves(self.module, Row(row)) {
+                let at = (row - rows.start) as usize;
+                let given = between(low[at], high[at], false);
+                let given = if given.0 == NONE { around } else { given };
+                self.give(row, given, true);
+            }
+        }
+        self.mark_late_reads(rows.clone());
+        for row in rows {
+            for call in self.module.calls(Row(row)) {
+                if call.computation != id && self.around[call.computation.0 as usize].0 == NONE {
+                    self.around[call.computation.0 as usize] = (self.rank(row), row);
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, row: u32, (rank, giver): Bound, is_described: bool) {
+        if rank == NONE {
+            return;
+        }
+        self.whose.phase[row as usize] = phase_of(rank);
+        if is_described && let Some(described) = self.whose.told_by.get(giver as usize) {
+            self.whose.told_by[row as usize] = *described;
+        }
+    }
+
+    /// The first row of late work that depends on data, after all forward products. Data are the
+    /// parameters that the program does not replace. Late rows before that, such as indices made of
+    /// the batch or gathered weights, wait for nothing.
+    fn find_turn(&mut self, id: ComputationId, is_data: &[bool]) {
+        let module = self.module;
+        if !module.is_scheduled() {
+            return;
+        }
+        let is_entry = id == module.entry();
+        let rows = module.computation(id).rows();
+        let is_forward =
+            |row: &u32| self.rank(*row) == FORWARD && self.holds_forward_products(*row);
+        let last = match self.whose.basis {
+            Basis::Names => match rows.clone().rev().find(is_forward) {
+                Some(last) => last,
+                None => return,
+            },
+            _ => rows.start,
+        };
+        let mut depends = vec![false; rows.len()];
+        for row in rows.clone() {
+            let at = (row - rows.start) as usize;
+            depends[at] = if module.opcode(Row(row)) == Opcode::Parameter {
+                let number = module.parameter_number(Row(row));
+                let number = number.and_then(|number| usize::try_from(number).ok());
+                !is_entry || number.and_then(|number| is_data.get(number)) != Some(&false)
+            } else {
+                let operands = module.operands(Row(row)).iter();
+                let before = operands.filter_map(|row| row.checked_sub(rows.start));
+                let mut known = before.filter_map(|at| depends.get(at as usize));
+                known.any(|depends| *depends)
+            };
+            let is_late = matches!(self.rank(row), RECOMPUTE | BACKWARD);
+            if row >= last && is_late && depends[at] && !moves(module, Row(row)) {
+                self.whose.turn[id.0 as usize] = Some(Row(row));
+                return;
+            }
+        }
+    }
+
+    /// Whether the products in `row` are forward work.
+    fn holds_forward_products(&self, row: u32) -> bool {
+        let module = self.module;
+        if matches!(module.opcode(Row(row)), Opcode::Dot | Opcode::Convolution) {
+            return self.rank(row) == FORWARD;
+        }
+        let called = module.calls(Row(row)).iter();
+        let all = called.map(|call| self.inside[call.computation.0 as usize].products);
+        all.fold(0, |all, products| all | products) == 1 << FORWARD
+    }
+
+    /// Gives rows that move a value the phase of the row that computed it.
+    fn follow_moves(&mut self, rows: Range<u32>) {
+        let module = self.module;
+        for row in rows {
+            if self.rank(row) != NONE {
+                continue;
+            }
+            let giver = match module.opcode(Row(row)) {
+                Opcode::AsyncStart | Opcode::AsyncDone
+                    if wrapped(module, Row(row)) == Some(Opcode::DynamicUpdateSlice) =>
+                {
+                    self.updated(row)
+                }
+                opcode if ends(opcode) => {
+                    let start = module.operands(Row(row)).first().copied();
+                    start.filter(|start| self.rank(*start) != NONE)
+                }
+                _ if moves(module, Row(row)) => self.moved(row),
+                _ => None,
+            };
+            if let Some(giver) = giver {
+                self.give(row, (self.rank(giver), giver), true);
+            }
+        }
+    }
+
+    /// The row with a phase whose value `row` moves.
+    fn moved(&mut self, row: u32) -> Option<u32> {
+        let mut at = Place::from(Row(row));
+        for _ in 0..MOST_MOVES {
+            self.steps = self.steps.checked_sub(1)?;
+            if !step_back(self.module, &mut at) {
+                return None;
+            }
+            if self.rank(at.row.0) != NONE {
+                return Some(at.row.0);
+            }
+        }
+        None
+    }
+
+    /// The row whose phase an asynchronous update of a slice has: that of what it writes, or else of
+    /// what it writes to.
+    fn updated(&mut self, row: u32) -> Option<u32> {
+        let module = self.module;
+        let operands = module.operands(Row(row));
+        let operands = match module.opcode(Row(row)) {
+            Opcode::AsyncStart => operands,
+            _ => return operands.first().copied().filter(|start| self.rank(*start) != NONE),
+        };
+        let order = operands.get(1).into_iter().chain(operands.first());
+        for operand in order.copied() {
+            if self.rank(operand) != NONE {
+                return Some(operand);
+            }
+            let given = self.moved(operand);
+            if given.is_some() {
+                return given;
+            }
+        }
+        None
+    }
+
+    /// By row: the latest phase among what it is computed from.
+    fn low(&self, rows: Range<u32>) -> Vec<Bound> {
+        let module = self.module;
+        let mut low = vec![NO_BOUND; rows.len()];
+        for row in rows.clone() {
+            let at = (row - rows.start) as usize;
+            let opcode = module.opcode(Row(row));
+            if is_from_nothing(opcode) {
+                continue;
+            }
+            let own = self.rank(row);
+            low[at] = if own != NONE {
+                (own, row)
+            } else {
+                let operands = module.operands(Row(row)).iter();
+                let known =
+                    operands.filter_map(|row| low.get(row.checked_sub(rows.start)? as usize));
+                let known = known.copied().filter(|bound| bound.0 != NONE);
+                known.max_by_key(|bound| bound.0).unwrap_or(NO_BOUND)
+            };
+        }
+        low
+    }
+
+    /// By row: the earliest phase among its users.
+    fn high(&self, rows: Range<u32>) -> Vec<Bound> {
+        let module = self.module;
+        let mut high = vec![NO_BOUND; rows.len()];
+        for row in rows.clone().rev() {
+            let mut bound = NO_BOUND;
+            for user in module.users().get(row).iter().copied() {
+                let own = self.rank(user);
+                let given = match own {
+                    NONE => match user.checked_sub(rows.start) {
+                        Some(at) => high.get(at as usize).copied().unwrap_or(NO_BOUND),
+                        None => NO_BOUND,
+                    },
+                    own => (own, user),
+                };
+                if given.0 < bound.0 {
+                    bound = given;
+                }
+            }
+            high[(row - rows.start) as usize] = bound;
+        }
+        high
+    }
+
+    fn mark_late_reads(&mut self, rows: Range<u32>) {
+        let module = self.module;
+        for row in rows.rev() {
+            let is_late = module.users().get(row).iter().any(|user| {
+                if moves(module, Row(*user)) {
+                    self.whose.is_read_late[*user as usize]
+                } else {
+                    matches!(self.rank(*user), RECOMPUTE | BACKWARD)
+                }
+            });
+            self.whose.is_read_late[row as usize] = is_late;
+        }
+    }
+}
+
+/// Whether `row` has no name of its own.
+fn module_lacks_name(finder: &Finder<'_>, row: u32) -> bool {
+    let scope = finder.attribution.scope.get(row as usize).copied();
+    scope.is_none_or(|scope| scope == super::ScopeTree::ROOT)
+}
+
+/// The phase between those of operands and users.
+fn between(low: Bound, high: Bound, is_after_turn: bool) -> Bound {
+    match (low.0, high.0) {
+        (NONE, _) => high,
+        (_, NONE) => low,
+        (low_rank, high_rank) if low_rank >= high_rank => low,
+        _ if is_after_turn => high,
+        _ => low,
+    }
+}
+
+/// Whether `opcode` computes nothing from data.
+fn is_from_nothing(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Parameter | Opcode::Constant | Opcode::Iota)
+}
+
+/// Whether `opcode` ends what its operand has started.
+fn ends(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::AsyncDone
+            | Opcode::AsyncUpdate
+            | Opcode::AllGatherDone
+            | Opcode::AllReduceDone
+            | Opcode::CollectivePermuteDone
+            | Opcode::RecvDone
+            | Opcode::SendDone
+    )
+}
+
+/// Whether the computations that `opcode` calls are applied to elements.
+fn applies(opcode: Opcode) -> bool {
+    !matches!(
+        opcode,
+        Opcode::While | Opcode::Conditional | Opcode::Call | Opcode::Fusion | Opcode::AsyncStart
+    )
+}
+
+/// The phase of a fusion with `inside` in it. A collective of another phase may run beside the
+/// products of a fusion.
+fn of_fusion(inside: Inside) -> u8 {
+    match inside.products.count_ones() {
+        1 => latest(inside.products),
+        _ => latest(inside.all),
+    }
+}
+
+fn latest(phases: u8) -> u8 {
+    (FORWARD..NONE).rev().find(|rank| phases & (1 << rank) != 0).unwrap_or(NONE)
+}
+
+/// The phase of a loop, a branch or a call with `inside` in it: one phase, or backward if it is
+/// backward work and recomputed work. Forward rows that compute no products may have been
+/// moved in.
+fn of_loop(inside: Inside) -> u8 {
+    const F: u8 = 1 << FORWARD;
+    const R: u8 = 1 << RECOMPUTE;
+    const B: u8 = 1 << BACKWARD;
+    if inside.all & (1 << OPTIMIZER) != 0 {
+        return if inside.all & !(1 << OPTIMIZER) == 0 { OPTIMIZER } else { NONE };
+    }
+    match inside.all {
+        0 => NONE,
+        F => FORWARD,
+        R => RECOMPUTE,
+        all if all & B != 0 && inside.products & F == 0 => BACKWARD,
+        all if all & (B | F) == F && inside.products & F == 0 => RECOMPUTE,
+        _ => NONE,
+    }
+}
+
+/// By number: whether a parameter of the entry holds data, because the program does not replace it.
+/// All do if none is replaced.
+fn data_parameters(module: &Module) -> Vec<bool> {
+    const KEY: &str = "input_output_alias";
+    let value = module.header_attribute(KEY).map(|span| module.bytes(span));
+    let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
+    let Some(HeaderValue::Aliases(aliases)) = value else { return Vec::new() };
+    let mut is_data = Vec::new();
+    for alias in &aliases {
+        let Ok(number) = usize::try_from(alias.number) else { continue };
+        // A number that no parameter has must not cost memory.
+        if number >= module.row_count() {
+            continue;
+        }
+        if is_data.len() <= number {
+            is_data.resize(number + 1, true);
+        }
+        // A part of a tuple does not tell about the rest.
+        is_data[number] &= !alias.index.is_empty();
+    }
+    is_data
+}
