@@ -4,7 +4,7 @@
 //! Follows `BufferAssigner` of XLA's `buffer_assignment.cc`. Buffers, that is values that must
 //! share memory, are assigned largest first, of equal ones those that leave the program first.
 //! A result or a donated parameter opens an allocation. A later buffer goes into the first
-//! allocation that is large enough and free whenever one of its values is alive; where a value
+//! allocation that is large enough and free whenever one of its values is live; where a value
 //! begins in the step in which another ends, only if the instruction may run in place. Temporaries
 //! that find no allocation lie in the heap of their memory space.
 
@@ -69,7 +69,7 @@ pub(super) struct Assignment<'a> {
     fused: RefCell<FusedUses>,
 }
 
-/// When a value is alive: its first and last step.
+/// When a value is live: its first and last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Use {
     start: u32,
@@ -90,7 +90,7 @@ impl Allocation {
         self.uses.sort_unstable();
     }
 
-    /// Whether nothing is alive during `new`; `shares(operand, user)` tells whether two values may
+    /// Whether nothing is live during `new`; `shares(operand, user)` tells whether two values may
     /// meet in the step that ends one and begins the other.
     fn is_free(&self, new: Use, shares: impl Fn(u32, u32) -> bool) -> bool {
         let before = self.uses.partition_point(|known| known.start <= new.end);
@@ -454,7 +454,7 @@ fn event_times(alive: &[Use]) -> Vec<(u32, u32)> {
 pub struct Heap {
     /// The bytes.
     pub bytes: i64,
-    /// The step at which they are alive.
+    /// The step at which they are live.
     pub step: u32,
 }
 
