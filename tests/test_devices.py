@@ -76,7 +76,7 @@ def test_chips_and_jax_devices_are_told_apart() -> None:
 def test_tpu_v4_is_one_device_a_chip_or_one_a_core() -> None:
     """Trainers compile for megacore, which joins the two cores of a chip."""
     v4, cores = devices.get("v4"), devices.get("tpu-v4-cores")
-    assert v4.per_jax_device("hbm_usable_bytes") == 30.5 * 2**30
+    assert v4.per_jax_device("hbm_usable_bytes") == 30.75 * 2**30
     assert cores.per_jax_device("hbm_usable_bytes") == 15.25 * 2**30
     assert v4.value("flops.bf16") == cores.value("flops.bf16")
     assert cores.value("cores") == cores.value("jax_devices") == 2

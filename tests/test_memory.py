@@ -228,11 +228,11 @@ class TestCommand:
         assert values["live_peak"] == memory.live_peak
         assert (values["at"], values["steps"]) == ("d", 6)
         assert values["xla_peak"] == memory.xla_peak
-        assert {row["part"]: row["bytes"] for row in tables["xla"]} == {
-            name.removesuffix("_size_in_bytes"): size
-            for name, size in memory.xla.items()
-            if name.endswith("_size_in_bytes") and (size or not name.startswith("host"))
-        }
+        parts = {row["part"]: row["bytes"] for row in tables["xla"]}
+        assert parts["peak"] == memory.xla_peak
+        assert parts["generated_code"] is None
+        for part in ("argument", "output", "alias", "constant", "heap"):
+            assert parts[part] == memory.xla[f"{part}_size_in_bytes"]
         spaces = {row["part"]: row["memory_space"] for row in tables["xla"]}
         assert spaces["heap"] == memory.xla["heap_memory_space"]
         assert [row["name"] for row in tables["live"]] == memory.live["name"].tolist()

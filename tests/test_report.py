@@ -58,7 +58,7 @@ def test_the_verdict_is_that_of_the_analyses(report: Any, train_step: Path) -> N
     assert report.verdict["step"] == time.step_seconds
     assert report.verdict["mfu"] == time.mfu
     assert report.verdict["exposed"] == sum(time.exposed.values())
-    assert report.verdict["peak"] == module.memory(device="tpu-v5e").xla_peak
+    assert report.verdict["peak"] == module.memory(device="tpu-v5e").allocated_in_hbm
     codes = report.tables["findings"].values("code")
     assert codes[: len(module.lint())] == [finding.code for finding in module.lint()]
 

@@ -49,7 +49,7 @@ def test_the_verdict_is_the_api_s(browser: Browser, report: Path, train_step: Pa
     expected = {
         "step": time.step_seconds,
         "mfu": time.mfu,
-        "peak": module.memory(device="tpu-v5e").xla_peak,
+        "peak": module.memory(device="tpu-v5e").allocated_in_hbm,
         "exposed": sum(time.exposed.values()),
         "flops": cost.flops,
         "bytes": cost.bytes_read + cost.bytes_written,

@@ -24,6 +24,7 @@ from hlofast._diff_data import _diff as _diff
 from hlofast._memory_data import MemoryData as MemoryData
 from hlofast._memory_data import _memory as _memory
 from hlofast._memory_data import _memory_file as _memory_file
+from hlofast._memory_data import _packing as _packing
 from hlofast._memory_data import _xla_memory as _xla_memory
 from hlofast._mesh import AxisMatch as AxisMatch
 from hlofast._mesh import Mesh as Mesh

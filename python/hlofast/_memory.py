@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._core import Field
+from hlofast._memory_account import account, beside, hbm_of, packing
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.table import Table, column_of, of_rows, shares, with_source
+from hlofast.table import Table, column_of, shares, with_source
 
 TYPE_CHECKING = False  # The command line analyses memory; importing typing would slow its start.
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     import numpy
@@ -44,19 +46,10 @@ _FROM = Field(
     label="source",
     nullable=True,
 )
-_ACCOUNT = (
-    Field("word", "part", "The kind of memory, as `CompiledMemoryStats` names it."),
-    Field("index", "memory_space", "The memory space: 0 is HBM, 5 is host memory."),
-    Field("bytes", "bytes", "Bytes of this part."),
-)
 _GROUPED = ("values", "bytes", "share")
 _SHOWN = ("value", "bytes", "share", "class", "first_step", "last_step", "phase", "shape", "origin")
 _ARRAYS = ("parameters", "results", "annotated")
 """Tables of the share of one device before partitioning."""
-_ON_DEVICE = ("argument", "output", "alias", "constant", "heap")
-_ON_HOST = ("host_argument", "host_output", "host_alias")
-"""Keys of `Memory.xla`, without `_size_in_bytes`."""
-_SMALL_TABLES = ("tpu-v5p", "tpu-v6e", "tpu-v7")
 
 
 def space_number(space: int | str | None) -> int | None:
@@ -88,7 +81,8 @@ def table_bytes(device: str | Device | None) -> int | None:
     known = devices.get(device)
     if known.backend != "tpu":
         return None
-    return 32 if known.name in _SMALL_TABLES else 512
+    size = known.value("tuple_table_bytes")
+    return None if size is None else int(size)
 
 
 def quiet(
@@ -137,11 +131,27 @@ class Memory(Result):
 
     Steps are the instructions in schedule order: those of the entry computation, with the
     instructions of loops, branches and calls once, before their caller (as in XLA's
-    `HloLiveRange`). Fragmentation is not modelled: an allocator may need more.
+    `HloLiveRange`). `allocated_in_hbm` adds fragmentation, `live_peak` does not.
     """
 
     VERB = "memory"
     FACTS = (
+        Field("bytes", "allocated_in_hbm",
+              "Bytes that XLA allocates in HBM: from its file, or else modelled.",
+              label="allocated in HBM"),
+        Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
+        Field("flag", "fits", "Whether what is allocated in HBM fits the device.",
+              label="fits"),
+        Field("bytes", "hbm_left", "HBM minus the bytes allocated in it.", label="left in HBM",
+              signed=True),
+        Field("bytes", "hbm_peak",
+              "Parameters, results and constants in HBM, and the most temporaries live at once.",
+              label="HBM peak"),
+        Field("bytes", "fragmentation",
+              "Bytes allocated in HBM minus the HBM peak: gaps and tables of tuples.",
+              signed=True),
+        Field("bytes", "fast_peak", "The peak in fast on-chip memory.", label="fast memory peak"),
+        Field("bytes", "host_peak", "The peak in the host's memory.", label="host memory peak"),
         Field("bytes", "live_peak", "Maximum of live bytes over the schedule."),
         Field("name", "at", "The instruction that runs at the peak."),
         Field("count", "steps", "Steps of the schedule."),
@@ -151,8 +161,8 @@ class Memory(Result):
         Field("bytes", "undonated",
               "Bytes of parameters that could be donated and are not: results of the same shape "
               "replace them."),
-        Field("bytes", "allocated", "Bytes that XLA's allocator took, from its file."),
-        Field("bytes", "fragmentation", "Allocated bytes minus the XLA peak.", signed=True),
+        Field("bytes", "allocated", "Bytes in XLA's file, in all memory spaces.",
+              label="allocated in all memories"),
         Field("path", "allocation_file", "The file that gives the allocated bytes.",
               label="allocation file"),
         Field("text", "largest", "The largest value live at the peak.", label="largest value"),
@@ -197,32 +207,40 @@ class Memory(Result):
         self._xla: dict[str, int] | None = None
         self._allocated: MemoryFile | None = None
         self._undonated: dict[int, int] | None = None
+        self._has_looked = False
+        self.unusable_file: str | None = None
+        """Why a file with allocations beside the module is not used; None without such a file."""
 
     @property
     def allocated(self) -> MemoryFile | None:
-        """XLA's buffer assignment; None if unknown.
+        """XLA's buffer assignment or memory usage report; None if unknown.
 
-        It comes from a protobuf dump, or from a file read with `file` and assigned here.
+        It comes from a protobuf dump, from a file beside the module's own, or from a file read with
+        `file` and assigned here.
         """
-        content = self.module.buffer_assignment if self._allocated is None else None
-        if content is not None:
+        if not self._has_looked:
+            self._has_looked = True
             try:
-                self._allocated = self.file(content)
-            except ValueError:
-                return None
+                content, path = self.module.buffer_assignment, self.module.path
+                if content is None:
+                    content, path = beside(self.module.path)
+                self._allocated = None if content is None else self.file(content, path)
+            except (OSError, ValueError) as error:
+                self.unusable_file = str(error)
         return self._allocated
 
     @allocated.setter
     def allocated(self, file: MemoryFile | None) -> None:
-        self._allocated = file
+        self._allocated, self._has_looked, self.unusable_file = file, True, None
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The peaks, the largest value, and the rules of the count."""
+        """What is allocated, the peaks, the largest value, and the rules of the count."""
         is_bound = bool(self._data.doubts()["unknown_sizes"])
         at, largest, allocated = self.at, self.without_largest(), self.allocated
         peak = self._account().get("peak_memory_in_bytes")
         values: list[tuple[str, Any, str]] = [
+            *self._in_hbm(),
             ("live_peak", self.live_peak, "bound" if is_bound else "modelled"),
             ("at", None if at is None else at.name, "modelled"),
             ("steps", len(self._data.sequence()), "exact"),
@@ -231,9 +249,7 @@ class Memory(Result):
         if undonated := self.undonated:
             values.append(("undonated", sum(undonated.values()), "modelled"))
         if allocated is not None and allocated.total_bytes is not None:
-            more = None if peak is None else allocated.total_bytes - peak
             values += [("allocated", allocated.total_bytes, "exact")]
-            values += [("fragmentation", more, "modelled")]
             if allocated.path is not None:
                 values.append(("allocation_file", allocated.path, "exact"))
         if largest:
@@ -267,6 +283,25 @@ class Memory(Result):
 
         return shares(self.module)
 
+    def _in_hbm(self) -> Iterator[tuple[str, Any, str]]:
+        """What is allocated in HBM, whether it fits, and the peaks of the three memories."""
+        known_parts, needed = self._account(), self.needed
+        allocated, how = self.allocated_in_hbm, "modelled" if needed is None else needed[1]
+        if allocated is not None:
+            yield "allocated_in_hbm", allocated, how
+        known = self.hbm
+        if known is not None and needed is not None:
+            yield "hbm", known[0], known[1]
+            yield "fits", needed[0] <= known[0], "modelled" if needed[1] == "exact" else needed[1]
+            yield "hbm_left", known[0] - needed[0], needed[1]
+        if known_parts and self.backend == "tpu":
+            yield "hbm_peak", known_parts["hbm_peak_in_bytes"], "modelled"
+        if known_parts and allocated is not None:
+            yield "fragmentation", allocated - known_parts["hbm_peak_in_bytes"], "modelled"
+        if known_parts and self.backend == "tpu":
+            yield "fast_peak", known_parts["fast_peak_in_bytes"], "modelled"
+            yield "host_peak", known_parts["host_peak_in_bytes"], "modelled"
+
     @property
     def notes(self) -> tuple[Note, ...]:
         """Assumptions and gaps behind the figures."""
@@ -284,13 +319,13 @@ class Memory(Result):
         from hlofast import _shares
 
         arrays = _shares.sections(self._shares(), _ARRAYS)
-        return (self._groups(by), self._alive(at), self._accounted(), *arrays)
+        return (self._groups(by), self._alive(at), account(self), *arrays)
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables, including those that only modules before partitioning have."""
         from hlofast import _shares
 
-        shown = (self._groups("class"), self._alive(None), self._accounted())
+        shown = (self._groups("class"), self._alive(None), account(self))
         return (*shown, *_shares.sections(_shares.every(self.module), _ARRAYS))
 
     def _groups(self, by: str) -> Section:
@@ -320,20 +355,6 @@ class Memory(Result):
         title = "Live at the peak" if where is None else f"Live at {where.name}"
         return Section("live", title, table, _SHOWN)
 
-    def _accounted(self) -> Section:
-        account = self._account()
-        spaces = {"heap": account.get("heap_memory_space", 0)}
-        rows = [
-            (part, spaces.get(part, 0), account[f"{part}_size_in_bytes"])
-            for part in (_ON_DEVICE if account else ())
-        ]
-        rows += [
-            (part, SPACES["host"], size)
-            for part in _ON_HOST
-            if (size := account.get(f"{part}_size_in_bytes"))
-        ]
-        return Section("xla", "XLA's account", of_rows(_ACCOUNT, rows), is_whole=True)
-
     def _account(self) -> dict[str, int]:
         """`xla`, or an empty dictionary where XLA's account cannot be computed."""
         try:
@@ -355,15 +376,78 @@ class Memory(Result):
         """The `compiled.memory_analysis().peak_memory_in_bytes` of a TPU program.
 
         It adds parameters, results and constants to the largest heap of any memory space, even if
-        that heap is in fast memory. Other backends leave the heap out of their figure.
+        that heap is in fast memory. Other backends leave the heap out of their figure. Compare
+        `allocated_in_hbm` with the memory of a device, not this figure.
         """
         return self.xla["peak_memory_in_bytes"]
+
+    @property
+    def hbm_peak(self) -> int:
+        """The peak in HBM: parameters, results, constants, and the temporaries live at once."""
+        return self.xla["hbm_peak_in_bytes"]
+
+    @property
+    def fast_peak(self) -> int:
+        """The peak in fast on-chip memory."""
+        return self.xla["fast_peak_in_bytes"]
+
+    @property
+    def host_peak(self) -> int:
+        """The peak in the host's memory: parameters and results there, and temporaries."""
+        return self.xla["host_peak_in_bytes"]
+
+    @property
+    def allocated_in_hbm(self) -> int | None:
+        """Bytes that XLA allocates in HBM; None if unknown.
+
+        They come from XLA's buffer assignment or memory usage report, if `allocated` has one. For
+        other scheduled TPU programs they are modelled: `hbm_peak`, the fragmentation of the heap as
+        XLA packs it, and the pointer tables of tuples.
+        """
+        if self.allocated is not None and self.allocated.default_bytes is not None:
+            return self.allocated.default_bytes
+        parts = packing(self.module)
+        peak = self._account().get("hbm_peak_in_bytes")
+        return None if parts is None or peak is None else peak + parts[1] + parts[2]
+
+    @property
+    def fragmentation(self) -> int | None:
+        """`allocated_in_hbm` minus `hbm_peak`; None if unknown."""
+        allocated, peak = self.allocated_in_hbm, self._account().get("hbm_peak_in_bytes")
+        return None if allocated is None or peak is None else allocated - peak
+
+    @property
+    def needed(self) -> tuple[int, str] | None:
+        """Bytes to compare with the memory of a device, and their provenance.
+
+        `allocated_in_hbm` where it is known; for TPU programs whose heap cannot be packed
+        `hbm_peak`, a bound; for other modules `live_peak`. None for live bytes of another memory.
+        """
+        allocated = self.allocated_in_hbm
+        if allocated is not None:
+            is_told = self.allocated is not None and self.allocated.default_bytes is not None
+            return allocated, "exact" if is_told else "modelled"
+        parts = self._account()
+        if parts and self.backend == "tpu" and self.module.is_scheduled:
+            return parts["hbm_peak_in_bytes"], "bound"
+        if self.space not in (0, None):
+            return None
+        return self.live_peak, "bound" if self._data.doubts()["unknown_sizes"] else "modelled"
+
+    @property
+    def hbm(self) -> tuple[int, str] | None:
+        """Bytes that a program may use on the device, and their provenance; None if unknown."""
+        from hlofast import devices
+
+        return hbm_of(self.module, None if self.device is None else devices.get(self.device))
 
     @property
     def xla(self) -> dict[str, int]:
         """XLA's account in bytes, under the names of `CompiledMemoryStats`.
 
-        It adds `constant_size_in_bytes`, `heap_size_in_bytes` and `heap_memory_space`.
+        It adds `constant_size_in_bytes`, the heap that the peak counts (`heap_size_in_bytes`,
+        `heap_memory_space`), and the heaps and peaks of each memory (`hbm_peak_in_bytes`,
+        `fast_peak_in_bytes`, `host_peak_in_bytes`).
         """
         if self._xla is None:
             self._xla = _core._xla_memory(self.module, table_bytes=table_bytes(self.device))
@@ -525,6 +609,8 @@ class MemoryFile:
     """
     total_bytes: int | None
     """Bytes of all allocations."""
+    default_bytes: int | None
+    """Bytes of the allocations in the default memory space, which on TPU is HBM."""
     peak_step: int | None
     """The step that a live-range file calls the peak."""
     peak_bytes: int | None
@@ -537,6 +623,7 @@ class MemoryFile:
         kind: str,
         columns: list[tuple[Field, _core.Column | _core.TextColumn]],
         total_bytes: int | None,
+        default_bytes: int | None,
         peak_step: int | None,
         peak_bytes: int | None,
         path: str | None = None,
@@ -544,6 +631,7 @@ class MemoryFile:
         self.kind = kind
         self.table = Table(columns)
         self.total_bytes = total_bytes
+        self.default_bytes = default_bytes
         self.peak_step = peak_step
         self.peak_bytes = peak_bytes
         self.path = path

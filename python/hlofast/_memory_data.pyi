@@ -21,11 +21,16 @@ def _xla_memory(module: Module, *, table_bytes: int | None = None) -> dict[str, 
     `table_bytes` is the size to which a device rounds the pointer tables of tuples, if known.
     """
 
+def _packing(module: Module) -> tuple[int, int, int] | None:
+    """Returns how XLA packs the heap of HBM: bytes of the packed heap, of its fragmentation and of
+    the pointer tables of tuples; None for modules whose heap cannot be packed.
+    """
+
 def _memory_file(
     module: Module, content: bytes
-) -> tuple[str, _Columns, int | None, int | None, int | None]:
-    """Reads one of XLA's memory files: kind, columns, total bytes, step of the peak, bytes at the
-    peak.
+) -> tuple[str, _Columns, int | None, int | None, int | None, int | None]:
+    """Reads one of XLA's memory files: kind, columns, total bytes, bytes in the default memory
+    space, step of the peak, bytes at the peak.
     """
 
 @final

@@ -242,11 +242,9 @@ class Remat(Result):
     def rule(self) -> str:
         """The rule by which peaks are counted, as in `Module.memory`.
 
-        `xla` counts the peak of XLA's own account (`Memory.xla_peak`), the other rules
+        `xla` counts the peak of HBM in XLA's own account (`Memory.hbm_peak`), the other rules
         `Memory.live_peak`. The default is `xla` for scheduled TPU modules, because that peak is
-        compared with a device's memory, and `in_place` for other modules. It is also `in_place`
-        where XLA's account uses the heap of fast memory instead of HBM's (see `Memory.xla_peak`),
-        which recomputation cannot lower.
+        compared with a device's memory, and `in_place` for other modules.
         """
         return self._planned().rule()
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from hlofast import _text as output
 from hlofast._collectives import MESH_SOURCES
 from hlofast._collectives_notes import contradiction
-from hlofast._context import device_for, hbm_for, told_in
+from hlofast._context import device_for, told_in
 from hlofast._core import Field
 from hlofast._memory import quiet
+from hlofast._memory_account import hbm_of
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._shares import TOGETHER, flops_of_one, held_by_one, labelled, refusal, shares
-from hlofast._units import read_bytes
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ FIGURES = {
               "Modelled time of a step on the device; for a directory, of its longest program.",
               label="step time"),
         Field("ratio", "mfu", "Model FLOPs utilisation: share of the device's peak.", label="MFU"),
-        Field("bytes", "peak", "The most bytes live at once.", label="peak memory"),
+        Field("bytes", "peak", "Bytes of HBM that the program takes.", label="peak memory"),
         Field("seconds", "exposed", "Time that a step waits for collectives.",
               label="exposed communication"),
         Field("flops", "flops", "Floating-point operations of a step, or of the largest program.",
@@ -67,6 +67,8 @@ _DETAILS = (
     Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
     Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
     Field("ratio", "hbm_share", "The peak divided by that memory.", label="peak / HBM"),
+    Field("bytes", "fast_peak", "The peak in fast on-chip memory.", label="fast memory peak"),
+    Field("bytes", "host_peak", "The peak in the host's memory.", label="host memory peak"),
     Field(
         "ratio",
         "exposed_share",
@@ -220,19 +222,11 @@ class Verdict(Result):
     @property
     def hbm(self) -> float | None:
         """Bytes of memory that a program may use on the device; None if unknown."""
-        told = hbm_for(self.module, None)
-        if told is not None:
-            return read_bytes(told)
-        device = self.module.context.device
-        if device is None:
-            return None
-        for figure in ("hbm_usable_bytes", "hbm_bytes"):
-            if device.value(figure) is not None:
-                try:
-                    return device.per_jax_device(figure)
-                except ValueError:
-                    return None
-        return None
+        known = self._hbm()
+        return None if known is None else known[0]
+
+    def _hbm(self) -> tuple[int, str] | None:
+        return hbm_of(self.module, device_for(self.module, None))
 
     @property
     def mesh(self) -> Mesh | None:
@@ -268,7 +262,8 @@ class Verdict(Result):
         details = {fact.name: fact for fact in self._details(figures)}
         order = (
             *("step", "bound", "mfu", "hfu", "measured_step", "measured_mfu"),
-            *("peak", "hbm", "hbm_share", "exposed", "exposed_share", "exposed_axes"),
+            *("peak", "hbm", "hbm_share", "fast_peak", "host_peak"),
+            *("exposed", "exposed_share", "exposed_axes"),
             *("flops", "bytes"),
         )
         every = {**figures, **details}
@@ -296,12 +291,16 @@ class Verdict(Result):
             yield Fact(fields["measured_step"], measured, "configuration")
             if self.cost.peak_flops is not None:
                 yield Fact(fields["measured_mfu"], self.cost.mfu().mfu, "modelled")
-        hbm, peak = self.hbm, figures["peak"].value
-        if hbm is not None:
-            told = hbm_for(self.module, None) is not None
-            yield Fact(fields["hbm"], int(hbm), "configuration" if told else "exact")
+        known, peak = self._hbm(), figures["peak"].value
+        if known is not None:
+            hbm, how = known
+            yield Fact(fields["hbm"], hbm, how)
             if peak is not None and hbm:
                 yield Fact(fields["hbm_share"], peak / hbm, "modelled")
+        memories = () if self.memory is None else self.memory.facts
+        for fact in memories:
+            if fact.name in ("fast_peak", "host_peak"):
+                yield Fact(fields[fact.name], fact.value, fact.provenance)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -490,11 +489,15 @@ def _peak(verdict: Verdict) -> Figure:
     if verdict.shares is not None:
         note = f"{held_by_one(verdict.shares)}; live peak{TOGETHER} {short_bytes(memory.live_peak)}"
         return Figure("peak", "Peak memory", None, "unknown", note)
+    needed = memory.needed
+    if needed is None:
+        return Figure("peak", "Peak memory", None, "unknown", "HBM is not analysed")
+    peak, how = needed
     is_xla = memory.backend == "tpu" and verdict.module.is_scheduled
-    peak = memory.xla_peak if is_xla else memory.live_peak
-    rule = "XLA peak" if is_xla else "live peak"
-    known = {fact.name: fact.provenance for fact in memory.facts}
-    how = known["xla_peak" if is_xla else "live_peak"]
+    rule = "HBM peak, without fragmentation" if is_xla else "live peak"
+    if memory.allocated_in_hbm is not None:
+        gaps = short_bytes(memory.fragmentation or 0)
+        rule = f"allocated in HBM, {gaps} of it fragmentation"
     hbm = verdict.hbm
     text = short_bytes(peak)
     if hbm is None:
@@ -552,7 +555,8 @@ def _too_large(verdict: Verdict) -> list[Statement]:
     return [
         Statement(
             "does-not-fit",
-            f"the peak exceeds the device memory of {short_bytes(int(verdict.hbm))} by {over}",
+            "what is allocated in HBM exceeds the device memory of "
+            f"{short_bytes(int(verdict.hbm))} by {over}",
             stake=f"{over} over",
             remedy="rematerialise residuals (remat plans which), shard or offload more, or use a "
             "smaller batch",

@@ -26,6 +26,7 @@ __all__ = [
 FIGURES: dict[str, str] = {
     "hbm_bytes": "HBM of the chip, in bytes",
     "hbm_usable_bytes": "HBM that programs may use, in bytes",
+    "tuple_table_bytes": "bytes to which the pointer table of a tuple is rounded up",
     "hbm_bandwidth": "HBM bandwidth, in bytes per second",
     "hbm_achieved_bandwidth": "HBM bandwidth in the compiler's cost model, in bytes per second",
     "hbm_latency": "HBM latency in the compiler's cost model, in seconds",
@@ -59,6 +60,7 @@ FIGURES: dict[str, str] = {
 _TEXTS = {"topology"}
 _COUNTS = {"cores", "jax_devices", "matrix_units", "matrix_unit_size", "wraparound_multiple"}
 _COUNTS |= {"link_count", "chips_per_host", "matrix_unit_minimum_rows", "vector_operations"}
+_COUNTS |= {"tuple_table_bytes"}
 _TOPOLOGIES = ("torus-2d", "torus-3d", "switch", "fully-connected")
 _BACKENDS = ("tpu", "gpu", "neuron", "cpu", "other")
 _LARGEST = 1.7976931348623157e308

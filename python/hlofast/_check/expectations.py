@@ -285,7 +285,8 @@ def _figure(program: Program, path: tuple[str, ...]) -> tuple[int, int | None, i
         unknown = program.module.cost()._data.unknown_products().tolist()
         return sum(number or 0 for number in flops), None, len(unknown)
     if path[0] == "host":
-        return program.memory("host").live_peak, None, 0
+        memory = program.memory("host")
+        return memory.host_peak if memory.backend == "tpu" else memory.live_peak, None, 0
     if path[0] == "arguments":
         return program.memory().xla["argument_size_in_bytes"], None, 0
     return *program.peak[:2], 0

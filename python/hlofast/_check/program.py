@@ -127,15 +127,23 @@ class Program:
     def peak(self) -> tuple[int, int | None, str]:
         """The peak of a device's main memory in bytes, the row at the peak, and how it is counted.
 
-        Scheduled TPU programs use XLA's own count. That count takes the largest heap of any memory
-        space; if it is the host's heap, the live peak of main memory is used instead.
+        Scheduled TPU programs use the peak of HBM in XLA's own count, without fragmentation.
         """
         memory = self.memory()
         at = None if memory.at is None else memory.at.row
-        is_xla = memory.backend == "tpu" and self.module.is_scheduled
-        if is_xla and memory.xla["heap_memory_space"] == 0:
-            return memory.xla_peak, at, "as XLA counts it"
+        if memory.backend == "tpu" and self.module.is_scheduled:
+            return memory.hbm_peak, at, "as XLA counts it"
         return memory.live_peak, at, "live ranges, modelled"
+
+    @cached_property
+    def needed(self) -> tuple[int, str]:
+        """Bytes to compare with the memory of a device, and how they are counted."""
+        memory = self.memory()
+        if memory.allocated_in_hbm is not None:
+            is_told = memory.allocated is not None and memory.allocated.default_bytes is not None
+            how = "from XLA's file" if is_told else "with fragmentation, modelled"
+            return memory.allocated_in_hbm, f"allocated in HBM {how}"
+        return self.peak[0], self.peak[2]
 
     @cached_property
     def loops(self) -> list[dict[str, Any]]:

@@ -165,14 +165,15 @@ def peak(program: Program) -> Iterator[Comparison]:
         return
     compiled, row, how = program.peak
     if available is not None:
-        more = compiled - available
+        needed, counted = program.needed
+        more = needed - available
         yield Comparison(
             "peak-bytes",
             ERROR if more > 0 else AGREES,
             "memory of a device",
             f"at most {available:,} B",
-            f"{compiled:,} B",
-            f"{more:,} B too much, {how}" if more > 0 else f"{-more:,} B left, {how}",
+            f"{needed:,} B",
+            f"{more:,} B too much, {counted}" if more > 0 else f"{-more:,} B left, {counted}",
             max(more, 0),
             row,
             "modelled",

@@ -40,8 +40,8 @@ def _memory(analyses: Analyses) -> Section:
     if memory is None:
         return Section("memory", title, unknown=analyses.no_memory)
     facts = facts_of(memory)
-    hbm = analyses.hbm
-    facts.append(("HBM", UNKNOWN_DEVICE if hbm is None else output.size(int(hbm))))
+    if analyses.hbm is None:
+        facts.append(("HBM", UNKNOWN_DEVICE))
     values = "instruction index bytes class first_step last_step phase shape scope"
     sheets = [
         _sheet("memory-peak", "Live at the peak", memory.live, values, sort="bytes"),

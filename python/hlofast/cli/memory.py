@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _memory
 from hlofast._memory import Memory
+from hlofast._memory_account import FILES
 from hlofast.cli import USAGE, inputs, results
 
 TYPE_CHECKING = False
@@ -17,13 +18,15 @@ examples:
   hlofast memory module_0042.jit_train_step.after_optimizations.txt
   hlofast memory --by scope --top 20 step.txt    layers with the most live bytes at the peak
   hlofast memory --at fusion.12 step.txt         live values while fusion.12 runs
+  hlofast memory --device tpu-v5e step.txt       whether the program fits the device
   hlofast memory --space vmem step.txt           fast on-chip memory of a TPU program
   hlofast memory --json step.txt | jq '.results[].tables.live[] | select(.class == "residual")'
 
 --rule in_place lets a result reuse the buffer of an operand that it is the last to use; values
 counts both, as XLA's live-range file does; xla is libtpu's account, in which parameters, constants
-and results stay live from beginning to end. The XLA peak is that of `compiled.memory_analysis()`.
-Fragmentation is not modelled.
+and results stay live from beginning to end. The XLA peak is that of `compiled.memory_analysis()`,
+which counts the largest heap of any memory. With --device or --hbm, what is allocated in HBM is
+compared with HBM: XLA's own figure if its file is beside FILE, else modelled with fragmentation.
 """
 
 
@@ -71,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--xla-file",
         metavar="FILE",
-        help="XLA's buffer assignment or memory usage report (default: found beside FILE)",
+        help="XLA's buffer assignment or memory usage report (default: beside FILE)",
     )
 
 
@@ -113,8 +116,9 @@ def _analysed(loaded: inputs.Found, arguments: argparse.Namespace) -> Memory:
 
 def _allocation(loaded: inputs.Found, named: str | None) -> tuple[bytes | str | None, str]:
     """Returns the content and path of the file with XLA's allocations, if there is one."""
-    if named is not None or loaded.path.endswith(".txt"):
-        path = named or loaded.path.removesuffix(".txt") + "-buffer-assignment.txt"
+    near = [loaded.path.removesuffix(".txt") + end for end in FILES]
+    paths = near if loaded.path.endswith(".txt") else []
+    for path in paths if named is None else [named]:
         try:
             return inputs.read(path), path
         except OSError as error:

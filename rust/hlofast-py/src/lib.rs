@@ -79,7 +79,7 @@ mod _core {
     #[pymodule_export]
     use crate::loading::{_find_modules, _load, _loads, _neighbours, _restore_module, FoundModule};
     #[pymodule_export]
-    use crate::memory::{_memory, _memory_file, _xla_memory, MemoryData};
+    use crate::memory::{_memory, _memory_file, _packing, _xla_memory, MemoryData};
     #[pymodule_export]
     use crate::mesh::{_restore_mesh, AxisMatch, Mesh, PartitionSpec};
     #[pymodule_export]

@@ -7,7 +7,7 @@ use crate::module::Module;
 use crate::table_builder::to_list;
 use hlofast::ir::Row;
 use hlofast::memory::{
-    Constants, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, donatable,
+    Constants, Memory, MemoryError, Options, Order, Packing, Rule, Sizes, Space, Tables, donatable,
     read_file, xla_account,
 };
 use hlofast::table;
@@ -16,8 +16,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 
-/// Kind, columns, total bytes, step of the peak, bytes at the peak.
-type FileParts<'py> = (&'static str, Bound<'py, PyList>, Option<i64>, Option<u32>, Option<i64>);
+/// Kind, columns, total bytes, bytes in the default memory space, step of the peak, bytes at the
+/// peak.
+type FileParts<'py> =
+    (&'static str, Bound<'py, PyList>, Option<i64>, Option<i64>, Option<u32>, Option<i64>);
 
 /// The live ranges of a module, computed by `Module.memory`.
 #[pyclass(frozen, module = "hlofast._core")]
@@ -115,11 +117,27 @@ pub fn _xla_memory<'py>(
     dictionary.set_item("heap_size_in_bytes", account.heap)?;
     dictionary.set_item("heap_memory_space", account.heap_space)?;
     dictionary.set_item("peak_memory_in_bytes", account.peak)?;
+    dictionary.set_item("host_temp_size_in_bytes", account.on_host.bytes)?;
+    dictionary.set_item("hbm_heap_size_in_bytes", account.hbm.bytes)?;
+    dictionary.set_item("fast_heap_size_in_bytes", account.fast.bytes)?;
+    dictionary.set_item("hbm_peak_in_bytes", account.hbm_peak())?;
+    dictionary.set_item("fast_peak_in_bytes", account.fast_peak())?;
+    dictionary.set_item("host_peak_in_bytes", account.host_peak())?;
     Ok(dictionary)
 }
 
-/// Reads one of XLA's memory files: kind, columns, total bytes, step of the peak, bytes at the
-/// peak.
+/// Returns how XLA packs the heap of HBM: bytes of the packed heap, of its fragmentation and of
+/// the pointer tables of tuples; None for modules whose heap cannot be packed.
+#[pyfunction]
+pub fn _packing(module: &Bound<'_, Module>) -> PyResult<Option<(i64, i64, i64)>> {
+    let stage = &module.get().held.stage;
+    let packing = module.py().detach(|| stage.packing().map(Option::<&Packing>::copied));
+    let packing = packing.map_err(failed)?;
+    Ok(packing.map(|packing| (packing.heap, packing.fragmentation, packing.tables)))
+}
+
+/// Reads one of XLA's memory files: kind, columns, total bytes, bytes in the default memory space,
+/// step of the peak, bytes at the peak.
 #[pyfunction]
 pub fn _memory_file<'py>(module: &Bound<'py, Module>, content: &[u8]) -> PyResult<FileParts<'py>> {
     let py = module.py();
@@ -127,7 +145,8 @@ pub fn _memory_file<'py>(module: &Bound<'py, Module>, content: &[u8]) -> PyResul
     let file =
         read_file(core, content).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let list = to_list(py, table::memory_file(core, &file.rows))?;
-    Ok((file.kind.as_str(), list, file.total_bytes, file.peak_step, file.peak_bytes))
+    let totals = (file.total_bytes, file.default_bytes);
+    Ok((file.kind.as_str(), list, totals.0, totals.1, file.peak_step, file.peak_bytes))
 }
 
 #[pymethods]

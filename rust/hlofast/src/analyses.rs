@@ -18,7 +18,9 @@ use crate::cost::{
 use crate::flow::{Attribution, Sources, attribution};
 use crate::ir::{Module, Row};
 use crate::lint::{self, Findings};
-use crate::memory::{self, Memory, MemoryError, XlaAccount, memory, memory_and_account};
+use crate::memory::{
+    self, Memory, MemoryError, Packing, Tables, XlaAccount, memory, memory_and_account,
+};
 use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Shares, shares};
 use crate::stages::{self, Stages};
@@ -44,6 +46,8 @@ pub struct Analyses<M> {
     summary: Slot<Summary>,
     derived_mesh: Slot<Option<DerivedMesh>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
+    packing: Slot<Result<Option<Packing>, MemoryError>>,
+    // Also on the device.
     account: Slot<Result<XlaAccount, MemoryError>>,
     // Also on libraries and on the frame that is shown.
     sources: Slot<Sources>,
@@ -82,6 +86,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             summary: Slot::default(),
             derived_mesh: Slot::default(),
             memory: Slot::default(),
+            packing: Slot::default(),
             account: Slot::default(),
             sources: Slot::default(),
             attribution: Slot::default(),
@@ -114,14 +119,16 @@ impl<M: Borrow<Module>> Analyses<M> {
         let named = context.sources == self.context.sources;
         let merged = context.merges_layers == self.context.merges_layers;
         let placed = both && context.mesh == self.context.mesh;
-        let timed = placed && context.device == self.context.device;
+        let same_device = context.device == self.context.device;
+        let timed = placed && same_device;
         Self {
             module: self.module.clone(),
             facts: keep(&self.facts, true),
             summary: keep(&self.summary, true),
             derived_mesh: keep(&self.derived_mesh, true),
             memory: keep(&self.memory, true),
-            account: keep(&self.account, true),
+            packing: keep(&self.packing, true),
+            account: keep(&self.account, same_device),
             sources: keep(&self.sources, named),
             attribution: keep(&self.attribution, phases),
             cost: keep(&self.cost, costs),
@@ -305,8 +312,20 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// XLA's own account of the compiled program's memory.
     pub fn account(&self) -> Result<&XlaAccount, MemoryError> {
-        let find = || memory::xla_account(self.module(), None);
+        let find = || memory::xla_account(self.module(), self.tables());
         self.account.get_or_init(find).as_ref().map_err(|error| *error)
+    }
+
+    /// How the context's device rounds pointer tables, if it is known.
+    fn tables(&self) -> Option<Tables> {
+        let bytes = self.context.device.as_ref()?.tuple_table_bytes?;
+        (bytes >= 1.0).then_some(Tables::Rounded(bytes as u32))
+    }
+
+    /// The packing of the heap of HBM, as [`memory::xla_packing`].
+    pub fn packing(&self) -> Result<Option<&Packing>, MemoryError> {
+        let packing = self.packing.get_or_init(|| memory::xla_packing(self.module()));
+        packing.as_ref().map(Option::as_ref).map_err(|error| *error)
     }
 
     /// [`Analyses::memory`] and [`Analyses::account`]; computing them together is faster.
@@ -314,7 +333,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         &self,
     ) -> (Result<&Arc<Memory>, MemoryError>, Result<&XlaAccount, MemoryError>) {
         if self.memory.get().is_none() && self.account.get().is_none() {
-            let (memory, account) = memory_and_account(self.module(), &memory::Options::default());
+            let options = memory::Options::default();
+            let (memory, account) = memory_and_account(self.module(), &options, self.tables());
             // If threads race, the first result stays; the results are equal.
             self.memory.set(memory.map(Arc::new)).ok();
             self.account.set(account).ok();

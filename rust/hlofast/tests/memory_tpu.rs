@@ -2,7 +2,9 @@
 //! fixtures.
 
 use crate::support::reading;
-use hlofast::memory::{Options, Rule, Space, Tables, XlaAccount, memory, xla_account};
+use hlofast::memory::{
+    Options, Packing, Rule, Space, Tables, XlaAccount, memory, xla_account, xla_packing,
+};
 use serde_json::Value;
 
 /// Name, account and XLA's figures of every TPU program: training steps for 1 to 256 chips of
@@ -18,7 +20,7 @@ fn programs() -> Vec<(String, XlaAccount, Value)> {
         let chips = figures["chips"].as_str().unwrap_or_default();
         let tables = match chips.get(..3) {
             Some("v5p" | "v6e") => Some(Tables::Rounded(32)),
-            Some("v5e") => Some(Tables::Rounded(512)),
+            Some("v4:" | "v5e") => Some(Tables::Rounded(512)),
             _ => None,
         };
         let account = xla_account(&module, tables).unwrap();
@@ -49,7 +51,7 @@ fn figure(figures: &Value, name: &str) -> i64 {
 }
 
 /// Programs of known chips whose peak is not exact: the largest heap is the one in fast memory,
-/// whose allocation by time the text does not tell (some value ends earlier there).
+/// whose allocation by time the text does not tell.
 const INEXACT: [&str; 1] = ["slices_v5e_64"];
 
 #[test]
@@ -67,7 +69,7 @@ fn peaks() {
         errors.push(error);
     }
     errors.sort_by(f64::total_cmp);
-    assert!(errors[errors.len() / 2] <= 1e-4, "{errors:?}");
+    assert_eq!(errors[errors.len() / 2], 0.0, "{errors:?}");
 }
 
 #[test]
@@ -79,6 +81,9 @@ fn parameters_and_results() {
         assert_eq!(device, [xla("argument"), xla("alias")], "{name}");
         let expected = ["host_argument", "host_output", "host_alias"].map(xla);
         assert_eq!(host, expected, "{name}");
+        if figures["chips"].is_string() {
+            assert_eq!(account.on_host.bytes, figure(&figures, "host_temp_size"), "{name}");
+        }
         // Text does not tell v6e, whose tables are rounded to 32 bytes, from v5e.
         let rest = account.device.output - xla("output");
         if figures["chips"].is_string() {
@@ -105,7 +110,8 @@ ENTRY e {
     assert_eq!(output(Some(Tables::Pointers)), 8192 + 16);
 }
 
-/// Results are there from the start, a donated parameter's memory serves in between.
+/// Results are there from the start; their memory and that of a donated parameter serve values in
+/// between, which live ranges alone count on top.
 #[test]
 fn static_results_and_reuse() {
     let text = |aliases: &str| {
@@ -130,4 +136,116 @@ fn static_results_and_reuse() {
     let (donated, timeline) = account(", input_output_alias={ {}: (0, {}, may-alias) }");
     assert_eq!((donated.device.total(), donated.heap, donated.peak), (400, 100, 500));
     assert_eq!(timeline, [400, 500, 900, 900, 500]);
+}
+
+/// What the text implies about pointer tables: both v4 and v5p have a megacore.
+#[test]
+fn tables_by_text() {
+    let text = |more: &str| {
+        format!(
+            "HloModule m, is_scheduled=true\n\nENTRY e {{\n  \
+             p = f32[8,128]{{1,0:T(8,128)}} parameter(0)\n  \
+             a = f32[8,128]{{1,0:T(8,128){more}}} negate(p), \
+             backend_config={{\"megacore_config\":{{}}}}\n  \
+             ROOT t = (f32[8,128]{{1,0:T(8,128)}}) tuple(p)\n}}\n"
+        )
+    };
+    let output = |more| {
+        let module = reading::parse(text(more).as_bytes()).unwrap();
+        xla_account(&module, None).unwrap().device.output
+    };
+    assert_eq!(output(""), 4096 + 32);
+    assert_eq!(output("S(3)"), 4096 + 512);
+}
+
+/// A TPU program of one computation; `T` stands for a layout with tiles.
+fn tpu_program(lines: &str) -> hlofast::ir::Module {
+    let lines = lines.replace("{T}", "{1,0:T(8,128)}").replace("{F}", "{1,0:T(8,128)S(1)}");
+    let lines = lines.replace("{H}", "{1,0:T(8,128)S(5)}");
+    let text = format!("HloModule m, is_scheduled=true\n\nENTRY e {{\n{lines}}}\n");
+    reading::parse(text.as_bytes()).unwrap()
+}
+
+#[test]
+fn three_memories() {
+    let module = tpu_program(
+        "  p = f32[8,128]{T} parameter(0)
+  h = f32[64,128]{H} custom-call(p), custom_call_target=\"k\"
+  f = f32[32,128]{F} custom-call(h), custom_call_target=\"k\"
+  b = f32[16,128]{T} custom-call(f, h), custom_call_target=\"k\"
+  ROOT r = f32[8,128]{T} custom-call(b), custom_call_target=\"k\"
+",
+    );
+    let account = xla_account(&module, None).unwrap();
+    assert_eq!((account.heap_space, account.heap), (5, 32768));
+    assert_eq!(account.host_peak(), 32768);
+    assert_eq!(account.fast_peak(), 16384);
+    assert_eq!(account.hbm_peak(), 4096 + 4096 + 8192);
+    assert_eq!(account.peak, 4096 + 4096 + 32768);
+    let packing = xla_packing(&module).unwrap().unwrap();
+    assert_eq!(packing, Packing { heap: 8192, fragmentation: 0, tables: 0 });
+    assert_eq!(packing.allocated(&account), Some(account.hbm_peak()));
+}
+
+/// Steps in place into the memory of a result that is not donated take no heap.
+#[test]
+fn chains_into_a_result() {
+    let heap = |lines: &str| xla_account(&tpu_program(lines), None).unwrap().hbm.bytes;
+    let start = "  p = f32[8,128]{T} parameter(0)\n  a = f32[64,128]{T} custom-call(p), \
+                 custom_call_target=\"k\"\n  b = f32[64,128]{T} negate(a)\n";
+    assert_eq!(heap(&format!("{start}  ROOT r = f32[64,128]{{T}} exponential(b)\n")), 0);
+    // Two operands of the result's size are alive at once; one has the result's memory.
+    assert_eq!(heap(&format!("{start}  ROOT r = f32[64,128]{{T}} add(b, a)\n")), 32768);
+    // The result is smaller than what leads to it; `b` is written over `a`.
+    let slice = "  ROOT r = f32[8,128]{T} slice(b), slice={[0:8], [0:128]}\n";
+    assert_eq!(heap(&format!("{start}{slice}")), 32768);
+}
+
+#[test]
+fn packed_values_are_aligned() {
+    let lines = "  p = f32[8,128]{T} parameter(0)
+  a = f32[16,128]{T} custom-call(p), custom_call_target=\"k\"
+  b = f32[16,128]{T} custom-call(p), custom_call_target=\"k\"
+  ROOT r = f32[8,128]{T} custom-call(a, b), custom_call_target=\"k\"
+";
+    let module = tpu_program(lines);
+    assert_eq!(xla_account(&module, None).unwrap().hbm.bytes, 16384);
+    let packing = xla_packing(&module).unwrap().unwrap();
+    assert_eq!(packing, Packing { heap: 16384 + 8192, fragmentation: 8192, tables: 0 });
+    // Other backends and unscheduled modules pack in other ways.
+    let text = String::from_utf8(module.text().to_vec()).unwrap();
+    let other = text.replace(", is_scheduled=true", "");
+    assert_eq!(xla_packing(&reading::parse(other.as_bytes()).unwrap()), Ok(None));
+    let other = text.replace(":T(8,128)", "");
+    assert_eq!(xla_packing(&reading::parse(other.as_bytes()).unwrap()), Ok(None));
+}
+
+/// Values of random sizes and lives: the heap holds what is alive at once, and wastes no more than
+/// if nothing were shared.
+#[test]
+fn packed_heaps_of_random_programs() {
+    let mut random = crate::support::mutate::Random(17);
+    let mut wasted = 0;
+    for _ in 0..200 {
+        let count = 2 + random.below(12);
+        let mut lines = String::from("  p = f32[8,128]{T} parameter(0)\n");
+        let mut sum = 0;
+        for value in 0..count {
+            let rows = 32 * (1 + random.below(9));
+            sum += rows as i64 * 512;
+            let operand =
+                if value == 0 { "p".to_owned() } else { format!("v{}", random.below(value)) };
+            lines += &format!(
+                "  v{value} = f32[{rows},128]{{T}} custom-call({operand}), custom_call_target=\"k\"\n"
+            );
+        }
+        lines += "  ROOT r = f32[8,128]{T} custom-call(p), custom_call_target=\"k\"\n";
+        let module = tpu_program(&lines);
+        let live = xla_account(&module, None).unwrap().hbm.bytes;
+        let packing = xla_packing(&module).unwrap().unwrap();
+        assert_eq!(packing.heap, live + packing.fragmentation, "{lines}");
+        assert!((live..=sum).contains(&packing.heap), "{lines}");
+        wasted += i64::from(packing.fragmentation > 0);
+    }
+    assert!(wasted > 0);
 }

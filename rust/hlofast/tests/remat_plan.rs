@@ -26,7 +26,7 @@ fn read_strictly(module: &Module) -> Module {
 fn peak(module: &Module, rule: Rule) -> i64 {
     let options = Options { rule, ..Options::default() };
     match rule {
-        Rule::Xla => xla_account(module, None).unwrap().peak,
+        Rule::Xla => xla_account(module, None).unwrap().hbm_peak(),
         _ => memory(module, &options).unwrap().peak.bytes,
     }
 }
@@ -225,13 +225,14 @@ fn the_usual_rule_is_what_one_compares_with_the_memory_of_a_device() {
     assert_eq!(rule(behind_barrier("{1,0}", FORWARD).module()), Rule::InPlace);
     let text = String::from_utf8_lossy(tpu.module().text()).replace(", is_scheduled=true", "");
     assert_eq!(rule(&parse(text.as_bytes())), Rule::InPlace);
-    // More in fast memory than in main memory: XLA's figure would not fall.
+    // More in fast memory than in main memory: the peak of HBM counts all the same.
     let text = String::from_utf8_lossy(tpu.module().text()).replace("T(8,128)}", "T(8,128)S(1)}");
     let fast = parse(text.as_bytes());
     assert_eq!(xla_account(&fast, None).unwrap().heap_space, 1);
-    assert_eq!(rule(&fast), Rule::InPlace);
+    assert_eq!(rule(&fast), Rule::Xla);
+    let hbm_peak = xla_account(&fast, None).unwrap().hbm_peak();
     let plan = Reported::new(fast).planned(&by(Rule::Xla));
-    assert_eq!(plan.space, 1);
+    assert_eq!((plan.space, plan.before), (0, hbm_peak));
 }
 
 /// A training step of `layers` layers: gathered, converted or computed values, some of them behind

@@ -7,7 +7,7 @@ use crate::analyses::{Analyses, Context};
 use crate::comms::Mesh;
 use crate::flow::SourceOptions;
 use crate::ir::{Module, Opcode};
-use crate::memory::{self, FileKind};
+use crate::memory::{self, FileKind, XlaAccount};
 use crate::print::{FingerprintOptions, fingerprint};
 use crate::summary;
 use crate::table::{self, Columns, Field, Sent, common, narrow};
@@ -316,12 +316,30 @@ pub fn analyse(
                 .nullable(),
             number(peak),
         );
-        let of = |get: fn(&memory::XlaAccount) -> i64| account.map_or(-1, get);
+        let of = |get: fn(&XlaAccount) -> i64| account.map_or(-1, get);
         row.numbers(
             Field::bytes("xla_peak", "XLA's peak memory, counted by XLA's rules.")
                 .label("XLA peak B")
                 .nullable(),
             number(of(|account| account.peak)),
+        );
+        row.numbers(
+            Field::bytes("hbm_peak", "The peak in HBM, counted by XLA's rules.")
+                .label("HBM peak B")
+                .nullable(),
+            number(of(XlaAccount::hbm_peak)),
+        );
+        row.numbers(
+            Field::bytes("fast_peak", "The peak in fast on-chip memory.")
+                .label("fast memory peak B")
+                .nullable(),
+            number(of(XlaAccount::fast_peak)),
+        );
+        row.numbers(
+            Field::bytes("host_peak", "The peak in the host's memory.")
+                .label("host memory peak B")
+                .nullable(),
+            number(of(XlaAccount::host_peak)),
         );
         row.numbers(
             Field::bytes("argument_bytes", "Bytes of the arguments.").nullable(),
@@ -344,6 +362,14 @@ pub fn analyse(
             )
             .nullable(),
             number(files.allocated_bytes.unwrap_or(-1)),
+        );
+        row.numbers(
+            Field::bytes(
+                "allocated_hbm_bytes",
+                "Bytes that XLA allocated in HBM, from the file beside the module.",
+            )
+            .nullable(),
+            number(files.allocated_hbm_bytes.unwrap_or(-1)),
         );
         row.numbers(
             Field::bytes("live_range_peak", "The peak in XLA's live-range file.").nullable(),
@@ -432,6 +458,7 @@ pub fn analyse(
 #[derive(Default)]
 struct MemoryFiles {
     allocated_bytes: Option<i64>,
+    allocated_hbm_bytes: Option<i64>,
     live_range_peak: Option<i64>,
     usage_report_bytes: Option<i64>,
 }
@@ -441,9 +468,16 @@ impl MemoryFiles {
         let mut figures = Self::default();
         for file in files.iter().filter_map(|text| memory::read_file(module, text).ok()) {
             match file.kind {
-                FileKind::BufferAssignment => figures.allocated_bytes = file.total_bytes,
+                FileKind::BufferAssignment => {
+                    figures.allocated_bytes = file.total_bytes;
+                    figures.allocated_hbm_bytes = file.default_bytes;
+                }
                 FileKind::LiveRange => figures.live_range_peak = file.peak_bytes,
-                FileKind::UsageReport => figures.usage_report_bytes = file.total_bytes,
+                FileKind::UsageReport => {
+                    figures.usage_report_bytes = file.total_bytes;
+                    let known = figures.allocated_hbm_bytes;
+                    figures.allocated_hbm_bytes = known.or(file.default_bytes);
+                }
             }
         }
         figures

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Columns of the modules table that the programs table repeats for the canonical module.
-const FIGURES: [&str; 15] = [
+const FIGURES: [&str; 18] = [
     "label",
     "line",
     "stage",
@@ -27,6 +27,9 @@ const FIGURES: [&str; 15] = [
     "wire_bytes",
     "live_peak",
     "xla_peak",
+    "hbm_peak",
+    "fast_peak",
+    "host_peak",
     "device",
     "step_seconds",
     "fingerprint",

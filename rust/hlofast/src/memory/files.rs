@@ -6,8 +6,9 @@
 
 use super::nodes::ShapeNodes;
 use super::schedule::Steps;
-use crate::ir::{Module, Row, ShapeId};
+use crate::ir::{Module, Opcode, Row, ShapeId};
 use memchr::memmem;
+use std::collections::BTreeSet;
 
 /// The kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub struct XlaFile {
     pub rows: Vec<FileRow>,
     /// Bytes of all allocations; None if the file does not say.
     pub total_bytes: Option<i64>,
+    /// Bytes of the allocations in the default memory space, which on TPU is HBM.
+    pub default_bytes: Option<i64>,
     /// The step that a live-range file calls the peak.
     pub peak_step: Option<u32>,
     /// Live bytes at that step, according to the file.
@@ -94,6 +97,8 @@ pub struct XlaFile {
 struct Reader<'a> {
     module: &'a Module,
     shapes: ShapeNodes,
+    /// Opcodes and shapes of instructions that the text writes as part of asynchronous ones.
+    wrapped: Vec<(Opcode, ShapeId)>,
     line: u32,
 }
 
@@ -101,7 +106,11 @@ type FileResult<T> = Result<T, FileError>;
 
 /// Reads `text`, XLA's account of the memory of `module`.
 pub fn read_file(module: &Module, text: &[u8]) -> FileResult<XlaFile> {
-    let mut reader = Reader { module, shapes: ShapeNodes::new(module), line: 0 };
+    let implicit = module.rows().filter(|row| module.is_implicit(*row));
+    let wrapped: BTreeSet<_> =
+        implicit.map(|row| (module.opcode(row), module.shape(row))).collect();
+    let wrapped = wrapped.into_iter().collect();
+    let mut reader = Reader { module, shapes: ShapeNodes::new(module), wrapped, line: 0 };
     let start = &text[..text.len().min(4096)];
     if memmem::find(start, b"HloLiveRange").is_some() {
         reader.live_range(text)
@@ -176,6 +185,20 @@ impl Reader<'_> {
             return Err(self.foreign(format!("the module has no value {}", shown(text))));
         };
         Ok((row, path.iter().map(|step| *step as u32).collect(), shape))
+    }
+
+    /// Whether `name` is an instruction that the text writes as part of an asynchronous one, as
+    /// `slice` in `slice-start`: the text does not name it, the file does.
+    fn is_wrapped(&self, name: &[u8], shape_text: &[u8]) -> bool {
+        if !self.module.find_instructions(name).is_empty() {
+            return false;
+        }
+        let stem = name.split(|byte| *byte == b'.').next().unwrap_or_default();
+        self.wrapped.iter().any(|(opcode, shape)| {
+            opcode.as_str().as_bytes() == stem
+                && self.module.shapes().array(*shape).is_some()
+                && self.check_shape(*shape, shape_text, name).is_ok()
+        })
     }
 
     /// Checks that `text` begins with `shape`, ignoring layouts.
@@ -323,7 +346,7 @@ impl Reader<'_> {
     fn buffer_assignment(&mut self, text: &[u8]) -> FileResult<XlaFile> {
         let mut file = XlaFile::new(FileKind::BufferAssignment);
         let mut allocation = None;
-        let mut sum = 0i64;
+        let (mut sum, mut default) = (0i64, 0i64);
         for (line, text) in lines(text) {
             self.line = line;
             if let Some(rest) = text.strip_prefix(b"allocation ") {
@@ -349,6 +372,10 @@ impl Reader<'_> {
                 sum = sum
                     .checked_add(size)
                     .ok_or_else(|| self.error("the sizes add up to more than 64 bits hold"))?;
+                let color = rest.strip_prefix(b", color ").and_then(number);
+                if color.is_none_or(|(space, _)| space == 0) {
+                    default += size;
+                }
                 allocation = Some((index, size, kind));
             } else if let Some(rest) = text.strip_prefix(b" value: <") {
                 let Some((allocation, size, kind)) = allocation else {
@@ -371,7 +398,7 @@ impl Reader<'_> {
                 let what = format!("allocations add up to {sum} bytes, not {total}");
                 Err(self.error(what))
             }
-            _ => Ok(XlaFile { total_bytes: Some(sum), ..file }),
+            _ => Ok(XlaFile { total_bytes: Some(sum), default_bytes: Some(default), ..file }),
         }
     }
 
@@ -389,8 +416,11 @@ impl Reader<'_> {
         if end.is_none() {
             return Err(self.error(format!("{} lies outside of its allocation", shown(name))));
         }
-        let (row, path, shape) = self.value(name)?;
         let shape_text = rest.strip_prefix(b"): ").unwrap_or_default();
+        if self.is_wrapped(name, shape_text) {
+            return Ok(FileRow { bytes, is_exact: true, offset, ..FileRow::none() });
+        }
+        let (row, path, shape) = self.value(name)?;
         self.check_shape(shape, shape_text, name)?;
         Ok(FileRow { row: Some(row), path, bytes, is_exact: true, offset, ..FileRow::none() })
     }
@@ -399,6 +429,7 @@ impl Reader<'_> {
         let mut file = XlaFile::new(FileKind::UsageReport);
         let mut allocation = -1i64;
         let own: Vec<Vec<u8>> = self.array_texts();
+        let mut is_default = true;
         for (line, text) in lines(text) {
             self.line = line;
             if let Some(rest) = text.strip_prefix(b"Total bytes: ") {
@@ -407,6 +438,11 @@ impl Reader<'_> {
                     (Some(sum), Some(total)) => sum.checked_add(total),
                     (sum, total) => total.or(sum),
                 };
+                if is_default {
+                    file.default_bytes = total;
+                }
+            } else if text.starts_with(b"Memory Space: ") {
+                is_default = memmem::find(text, b"(color=0)").is_some();
             } else if memmem::find(text, b"cumulative_size;").is_some() {
                 allocation += 1;
             } else if text.iter().filter(|byte| **byte == b';').count() >= 4 {
@@ -491,7 +527,14 @@ fn rounded(text: &[u8]) -> Option<(i64, bool)> {
 
 impl XlaFile {
     fn new(kind: FileKind) -> Self {
-        XlaFile { kind, rows: Vec::new(), total_bytes: None, peak_step: None, peak_bytes: None }
+        XlaFile {
+            kind,
+            rows: Vec::new(),
+            total_bytes: None,
+            default_bytes: None,
+            peak_step: None,
+            peak_bytes: None,
+        }
     }
 }
 

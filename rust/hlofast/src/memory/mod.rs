@@ -165,18 +165,19 @@ pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError>
 pub fn memory_and_account(
     module: &Module,
     options: &Options,
+    tables: Option<Tables>,
 ) -> (Result<Memory, MemoryError>, Result<XlaAccount, MemoryError>) {
     if options.order != Order::Text {
-        return (memory(module, options), xla_account(module, None));
+        return (memory(module, options), xla_account(module, tables));
     }
     let frame = match Frame::new(module, None, options.rule) {
         Ok(frame) => frame,
         Err(error) => return (Err(error), Err(error)),
     };
     let account = if frame.has_followed_markers {
-        xla_account(module, None)
+        xla_account(module, tables)
     } else {
-        account_of(module, &frame, frame.sets.clone(), frame.ranges.clone(), None)
+        account_of(module, &frame, frame.sets.clone(), frame.ranges.clone(), tables)
     };
     (memory_of(module, frame, options), account)
 }

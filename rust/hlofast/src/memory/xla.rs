@@ -24,6 +24,8 @@ const HBM: i64 = 0;
 const HOST: i64 = 5;
 /// The memory space of fast on-chip memory.
 const FAST: i64 = 1;
+/// The memory space of the common memory of v4, which its compiler uses as fast memory.
+const COMMON: i64 = 3;
 
 /// How a device rounds the pointer table of a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +37,15 @@ pub enum Tables {
 }
 
 impl Tables {
-    /// What the text implies: 512 bytes on TPU, but 32 on chips with two cores (v5p). v6e has 32 as
-    /// well, without its text saying so.
+    /// What the text implies: 512 bytes on TPU, but 32 on v5p, whose two cores make a megacore. v4
+    /// has a megacore as well, and the common memory of space 3; v6e has tables of 32 bytes without
+    /// its text saying so.
     pub fn of_module(module: &Module, backend: Backend) -> Self {
         if backend != Backend::Tpu {
             return Tables::Pointers;
         }
-        match memchr::memmem::find(module.text(), b"megacore") {
-            Some(_) => Tables::Rounded(32),
-            None => Tables::Rounded(512),
-        }
+        let has = |word: &[u8]| memchr::memmem::find(module.text(), word).is_some();
+        Tables::Rounded(if has(b"megacore") && !has(b"S(3)") { 32 } else { 512 })
     }
 
     fn bytes(self, elements: usize) -> i64 {
@@ -96,7 +97,7 @@ pub struct XlaAccount {
     pub peak: i64,
     /// The peak of live bytes in the heap of HBM.
     pub hbm: Heap,
-    /// The peak of live bytes in the heap of fast on-chip memory.
+    /// The peak of live bytes in the heap of fast on-chip memory: VMEM, or the common memory of v4.
     pub fast: Heap,
     /// The peak of live bytes in the heap of host memory.
     pub on_host: Heap,
@@ -106,6 +107,11 @@ impl XlaAccount {
     /// The peak in HBM: parameters, results, constants, and the heap of HBM.
     pub fn hbm_peak(&self) -> i64 {
         self.device.total() + self.constants + self.hbm.bytes
+    }
+
+    /// The peak in fast memory, which holds neither parameters nor results.
+    pub fn fast_peak(&self) -> i64 {
+        self.fast.bytes
     }
 
     /// The peak in host memory: parameters and results there, and the heap.
@@ -139,7 +145,7 @@ pub(super) fn account_of(
         for (space, heap) in assignment.heaps(is_in_heap)? {
             match space {
                 HBM => account.hbm = heap,
-                FAST => account.fast = heap,
+                FAST | COMMON if heap.bytes > account.fast.bytes => account.fast = heap,
                 HOST => account.on_host = heap,
                 _ => {}
             }
@@ -166,8 +172,19 @@ pub struct Packing {
     pub tables: i64,
 }
 
-/// Places the values of the heap of HBM as XLA does; None for a module that has too many of them.
+impl Packing {
+    /// What XLA allocates in HBM: the peak there of `account`, fragmentation and tables.
+    pub fn allocated(&self, account: &XlaAccount) -> Option<i64> {
+        account.hbm_peak().checked_add(self.fragmentation)?.checked_add(self.tables)
+    }
+}
+
+/// Places the values of the heap of HBM as XLA does for a scheduled TPU module. None for other
+/// modules, whose heaps are packed in other ways, and for a module that has too many values.
 pub fn xla_packing(module: &Module) -> Result<Option<Packing>, MemoryError> {
+    if Backend::of_module(module) != Backend::Tpu || !module.is_scheduled() {
+        return Ok(None);
+    }
     let mut frame = Frame::new(module, None, Rule::Xla)?;
     let ranges = std::mem::take(&mut frame.ranges);
     let sets = std::mem::replace(&mut frame.sets, Sets::new(0));

@@ -6,7 +6,7 @@ use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
 use crate::memory::{
-    Memory, MemoryError, Options, Order, Rule, Space, Tables, XlaAccount, memory, xla_account,
+    Memory, MemoryError, Options, Order, Rule, Space, Tables, memory, xla_account,
 };
 use hashbrown::HashSet;
 
@@ -17,8 +17,8 @@ const HOST: i64 = 5;
 /// How the peak is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counting {
-    /// How live ranges are counted. Under [`Rule::Xla`] the peak is that of XLA's own account
-    /// (`xla_account`), in the module's order and sizes.
+    /// How live ranges are counted. Under [`Rule::Xla`] the peak is that of HBM in XLA's own account
+    /// (`XlaAccount::hbm_peak`), in the module's order and sizes.
     pub memory: Options,
     /// For [`Rule::Xla`]: how the device rounds pointer tables, if known.
     pub tables: Option<Tables>,
@@ -26,15 +26,11 @@ pub struct Counting {
 
 impl Counting {
     /// The counting to compare with the memory of a device: XLA's account for scheduled TPU
-    /// modules; live bytes for other modules, and for TPU modules where XLA's account takes the heap
-    /// in fast memory for the peak.
+    /// modules, live bytes for other modules.
     pub fn usual(module: &Module, tables: Option<Tables>) -> Self {
         let is_compiled = Backend::of_module(module) == Backend::Tpu && module.is_scheduled();
-        let account = is_compiled.then(|| xla_account(module, tables).ok()).flatten();
-        let rule = match account {
-            Some(account) if account.heap_space == 0 => Rule::Xla,
-            _ => Rule::InPlace,
-        };
+        let is_counted = is_compiled && xla_account(module, tables).is_ok();
+        let rule = if is_counted { Rule::Xla } else { Rule::InPlace };
         Self { memory: Options { rule, ..Options::default() }, tables }
     }
 }
@@ -66,10 +62,10 @@ pub(super) fn count<'a>(
         let (peak, step) = (memory.peak.bytes, memory.peak.step);
         return Ok(AtPeak { peak, space, step, memory, module });
     }
-    let XlaAccount { peak, heap_space, heap_step, .. } = xla_account(module, counting.tables)?;
-    let space = Space::One(heap_space);
+    let account = xla_account(module, counting.tables)?;
+    let space = Space::One(0);
     let memory = memory(module, &Options { space, order: Order::Text, ..*options })?;
-    Ok(AtPeak { peak, space: heap_space, step: heap_step, memory, module })
+    Ok(AtPeak { peak: account.hbm_peak(), space: 0, step: account.hbm.step, memory, module })
 }
 
 impl AtPeak<'_> {

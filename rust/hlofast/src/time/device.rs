@@ -13,6 +13,8 @@ pub struct Device {
     pub peaks: Vec<(String, f64)>,
     /// Usable bytes of HBM.
     pub hbm_usable_bytes: Option<f64>,
+    /// Bytes to which the pointer table of a tuple is rounded up.
+    pub tuple_table_bytes: Option<f64>,
     /// HBM bytes per second.
     pub hbm_bandwidth: Option<f64>,
     /// HBM bytes per second that the compiler assumes.
@@ -105,6 +107,7 @@ macro_rules! figures {
 impl Device {
     figures!(
         hbm_usable_bytes,
+        tuple_table_bytes,
         hbm_bandwidth,
         hbm_achieved_bandwidth,
         hbm_latency,

@@ -1,0 +1,121 @@
+"""XLA's account of a program's memory, and the memory of the device that it is compared with.
+
+HBM, fast on-chip memory and host memory are three figures; only HBM is compared with HBM.
+"""
+
+from __future__ import annotations
+
+from hlofast import _core
+from hlofast._core import Field
+from hlofast._result import Section
+from hlofast._units import read_bytes
+from hlofast.table import of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast._memory import Memory
+    from hlofast._module import Module
+    from hlofast.devices import Device
+
+_FIELDS = (
+    Field("word", "part", "The kind of memory, as `CompiledMemoryStats` names it."),
+    Field("index", "memory_space", "The memory space: 0 is HBM, 5 is host memory."),
+    Field(
+        "bytes", "bytes", "Bytes of this part; unknown if the text does not tell.", nullable=True
+    ),
+    Field("text", "made_of", "What the part is made of.", label="made of"),
+)
+_NOT_TOLD = "not told by the text"
+_HOST = 5
+_PARTS = (
+    ("argument", 0, "parameters"),
+    ("output", 0, "results and the table of their tuple"),
+    ("alias", 0, "results in the memory of donated parameters"),
+    ("temp", 0, "temporaries and constants; the text lacks what code needs"),
+    ("generated_code", 0, _NOT_TOLD),
+    ("constant", 0, "constants, part of temp"),
+    ("heap", 0, "temporaries at the peak, largest memory space"),
+    ("peak", 0, "argument + output - alias, host and device; constant; heap"),
+    ("host_argument", _HOST, "parameters"),
+    ("host_output", _HOST, "results"),
+    ("host_alias", _HOST, "results in the memory of donated parameters"),
+    ("host_temp", _HOST, "temporaries at the peak"),
+    ("host_generated_code", _HOST, _NOT_TOLD),
+)  # fmt: skip
+
+
+def account(memory: Memory) -> Section:
+    """Every figure of `compiled.memory_analysis()`, and what it is made of."""
+    known = memory._account()
+    rows = []
+    for part, space, made_of in _PARTS if known else ():
+        size = known.get(f"{part}_size_in_bytes")
+        if part == "peak":
+            size = known["peak_memory_in_bytes"]
+        elif part == "temp":
+            size = _temp(memory, known)
+        elif part == "heap":
+            space = known["heap_memory_space"]
+        if space != _HOST or size or memory.backend == "tpu":
+            rows.append((part, space, size, made_of))
+    return Section("xla", "XLA's account", of_rows(_FIELDS, rows), is_whole=True)
+
+
+def _temp(memory: Memory, known: dict[str, int]) -> int:
+    """Bytes in HBM that are neither parameters nor results."""
+    allocated = memory.allocated_in_hbm
+    stays = known["argument_size_in_bytes"] + known["output_size_in_bytes"]
+    stays -= known["alias_size_in_bytes"]
+    if allocated is None or memory.backend != "tpu":
+        return known["constant_size_in_bytes"] + known["hbm_heap_size_in_bytes"]
+    return allocated - stays
+
+
+FILES = ("-buffer-assignment.txt", "-memory-usage-report.txt")
+"""Ends of the names of files with allocations, in the place of `.txt`."""
+
+
+def beside(path: str | None) -> tuple[bytes | None, str | None]:
+    """Returns content and path of the file with allocations beside a local dump, if there is one.
+
+    Raises `OSError` for a file that cannot be read.
+    """
+    if path is None or "://" in path or not path.endswith(".txt"):
+        return None, None
+    for end in FILES:
+        near = path.removesuffix(".txt") + end
+        try:
+            with open(near, "rb") as file:  # noqa: PTH123 - pathlib is not loaded.
+                return file.read(), near
+        except FileNotFoundError:
+            continue
+    return None, None
+
+
+def packing(module: Module) -> tuple[int, int, int] | None:
+    """Bytes of the packed heap of HBM, of its fragmentation and of the tables of tuples."""
+    try:
+        return _core._packing(module)
+    except (ValueError, OverflowError):
+        return None
+
+
+def hbm_of(module: Module, device: Device | None) -> tuple[int, str] | None:
+    """Returns the bytes that a program may use on the device, with provenance; None if unknown.
+
+    A budget of the context comes first.
+    """
+    from hlofast._context import hbm_for
+
+    told = hbm_for(module, None)
+    if told is not None:
+        return int(read_bytes(told)), "configuration"
+    if device is None:
+        return None
+    for figure in ("hbm_usable_bytes", "hbm_bytes"):
+        if device.value(figure) is not None:
+            try:
+                return int(device.per_jax_device(figure)), "exact"
+            except ValueError:
+                return None
+    return None
