@@ -229,6 +229,9 @@ impl<'a> Spread<'a> {
     }
 }
 
+/// Sharding, frontend attributes and number of arrays of an instruction.
+type Written<'a> = (&'a [u8], &'a [u8], u32);
+
 /// The distinct shardings that the module writes, by row.
 struct Texts {
     by_row: HashMap<u32, Leaves>,
@@ -237,7 +240,7 @@ struct Texts {
 impl Texts {
     fn of(module: &Module, mesh: &Mesh) -> Self {
         let finder = memchr::memmem::Finder::new(b"sharding");
-        let mut known: HashMap<(&[u8], &[u8], u32), Option<Leaves>> = HashMap::new();
+        let mut known: HashMap<Written<'_>, Option<Leaves>> = HashMap::new();
         let mut by_row = HashMap::new();
         for row in module.rows() {
             if finder.find(module.bytes(module.tail(row))).is_none() {
@@ -247,18 +250,18 @@ impl Texts {
             let leaves = module.shapes().leaf_count(module.shape(row));
             let key = (own("sharding"), own("frontend_attributes"), leaves);
             let has_config = module.attribute(row, "backend_config").is_some();
-            let found = match known.get(&key).filter(|_| !has_config) {
-                Some(found) => found.clone(),
+            let sharding = match known.get(&key).filter(|_| !has_config) {
+                Some(sharding) => sharding.clone(),
                 None => {
-                    let found = written(module, mesh, row, leaves as usize);
+                    let sharding = written(module, mesh, row, leaves as usize);
                     if !has_config {
-                        known.insert(key, found.clone());
+                        known.insert(key, sharding.clone());
                     }
-                    found
+                    sharding
                 }
             };
-            if let Some(found) = found {
-                by_row.insert(row.0, found);
+            if let Some(sharding) = sharding {
+                by_row.insert(row.0, sharding);
             }
         }
         Self { by_row }
