@@ -218,8 +218,8 @@ impl MemoryData {
 
     /// Row and bytes of each array of a parameter that could be donated and is not.
     fn donatable(&self, py: Python<'_>) -> Vec<(u32, i64)> {
-        let found = py.detach(|| donatable(self.stage.module(), self.stage.attribution()));
-        found.iter().map(|entry| (entry.row.0, entry.bytes)).collect()
+        let parameters = py.detach(|| donatable(self.stage.module(), self.stage.attribution()));
+        parameters.iter().map(|entry| (entry.row.0, entry.bytes)).collect()
     }
 
     /// The peak and its row if the values of `buffer` took no memory.

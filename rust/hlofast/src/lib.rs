@@ -29,8 +29,8 @@
 //! let analyses = Analyses::new(&module);
 //! let flops = |phase: &str| {
 //!     let phases = analyses.cost_by(GroupKey::Phase);
-//!     let found = phases.iter().find(|group| group.label == phase.as_bytes());
-//!     found.map(|group| group.totals.flops)
+//!     let group = phases.iter().find(|group| group.label == phase.as_bytes());
+//!     group.map(|group| group.totals.flops)
 //! };
 //! assert_eq!(flops("forward"), Some(2 * 8 * 16 * 4));
 //! assert_eq!(flops("backward"), Some(2 * 8 * 16 * 4));

@@ -62,7 +62,7 @@ fn peaks() {
     for (name, account, figures) in &programs {
         let peak = figure(figures, "peak_memory");
         let error = (account.peak - peak).abs() as f64 / peak as f64;
-        assert!(error <= 0.001, "{name}: {account:?}, XLA {peak}");
+        assert!(error <= 0.002, "{name}: {account:?}, XLA {peak}");
         if figures["chips"].is_string() {
             assert_eq!(error > 0.0, INEXACT.contains(&name.as_str()), "{name}: {error}");
         }

@@ -18,12 +18,12 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
-    let found = donatable(program.module, program.attribution);
-    let sizes = found.iter().map(|entry| u64::try_from(entry.bytes).unwrap_or(0));
+    let parameters = donatable(program.module, program.attribution);
+    let sizes = parameters.iter().map(|entry| u64::try_from(entry.bytes).unwrap_or(0));
     if sizes.clone().fold(0, u64::saturating_add) < program.options.min_undonated_bytes {
         return;
     }
-    for (entry, size) in found.iter().zip(sizes) {
+    for (entry, size) in parameters.iter().zip(sizes) {
         let mut site = Site::new(entry.row).sum("undonated_bytes", size);
         site.bytes = Some(size);
         site.is_anywhere = true;

@@ -226,9 +226,9 @@ impl<'a> Classes<'a> {
         let ends = |through: Through| {
             let most = self.steps.get().min(MOST_GATHER_STEPS);
             let mut left = most;
-            let found = origins_within(self.module, place_of(value), through, &mut left);
+            let origins = origins_within(self.module, place_of(value), through, &mut left);
             self.steps.set(self.steps.get() - (most - left));
-            (!found.is_partial).then_some(found.ends)
+            (!origins.is_partial).then_some(origins.ends)
         };
         let gathers = |row: &Row| {
             let calls_done = self.module.opcode(*row) == Opcode::CustomCall

@@ -69,19 +69,19 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     let sizes = parameters.iter().map(|array| bytes(&costs, array.shape));
     let whole = sizes.fold(0, i64::saturating_add);
     let gradients = |row: Row| attribution.phase.get(row.0 as usize) == Some(&Phase::Backward);
-    let found = matched(module, &parameters, &results, &costs, &|row| !gradients(row));
+    let pairs = matched(module, &parameters, &results, &costs, &|row| !gradients(row));
     let is_step =
         attribution.phase.iter().any(|phase| matches!(phase, Phase::Backward | Phase::Optimizer));
     if is_step {
-        return found;
+        return pairs;
     }
     // Without phases, a step is known by what it replaces besides caches.
     let caches = matched(module, &parameters, &results, &costs, &|_| false);
     let sum = |entries: &[Donatable]| {
         entries.iter().map(|entry| entry.bytes).fold(0, i64::saturating_add)
     };
-    let replaced = sum(&found).saturating_sub(sum(&caches));
-    if found.len() > caches.len() + 1 && replaced > whole / 2 { found } else { caches }
+    let replaced = sum(&pairs).saturating_sub(sum(&caches));
+    if pairs.len() > caches.len() + 1 && replaced > whole / 2 { pairs } else { caches }
 }
 
 /// Whether the array that a row computes may be new state.
@@ -192,9 +192,9 @@ fn matched(
     let taken = parameters.iter().zip(&is_taken).filter(|(_, is_taken)| **is_taken);
     let entry =
         |array: &Array| Donatable { row: array.place.row, bytes: bytes(costs, array.shape) };
-    let mut found: Vec<Donatable> = taken.map(|(array, _)| entry(array)).collect();
-    found.sort_by_key(|entry| entry.row);
-    found
+    let mut donatable: Vec<Donatable> = taken.map(|(array, _)| entry(array)).collect();
+    donatable.sort_by_key(|entry| entry.row);
+    donatable
 }
 
 /// The places in parameters of the entry that the array at `place` follows from: through what

@@ -304,10 +304,10 @@ fn products(
             let count = i128::from(counts.get(node as usize).copied().flatten().unwrap_or(0));
             let unsure =
                 Product { row, whole: flops, least: flops / i128::from(devices), most: flops };
-            let one = share(node, row, flops).unwrap_or(unsure);
-            all.whole += one.whole * count;
-            all.least += one.least * count;
-            all.most += one.most * count;
+            let product = share(node, row, flops).unwrap_or(unsure);
+            all.whole += product.whole * count;
+            all.least += product.least * count;
+            all.most += product.most * count;
         }
         products.push(all);
     }
