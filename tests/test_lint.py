@@ -319,7 +319,7 @@ def test_no_replicated_parameter() -> None:
 def test_undonated_state() -> None:
     finding = only(lint(programs.UNDONATED, header=SCHEDULED))
     assert finding.code == "undonated-state"
-    # The weight and its moment of 1 MiB each; the batch and the step counter are no state.
+    # The weight and its moment of 1 MiB each; the batch and the step counter do not count as state.
     assert finding.names == ("w", "m")
     assert finding.figures == {"undonated_bytes": 2 << 20}
     assert (finding.bytes, finding.bytes_are) == (2 << 20, "memory")

@@ -271,6 +271,73 @@ const KEYS: [(u64, u64, usize); Opcode::Unknown as usize] = {
 };
 
 impl Opcode {
+    /// Whether each element of the result depends on the same element of the operands alone: XLA's
+    /// elementwise opcodes without copies.
+    #[inline]
+    pub fn is_elementwise(self) -> bool {
+        use Opcode::*;
+        matches!(
+            self,
+            Abs | Acos
+                | Acosh
+                | Add
+                | And
+                | Asin
+                | Asinh
+                | Atan2
+                | Atanh
+                | BitcastConvert
+                | Cbrt
+                | Ceil
+                | Clamp
+                | Compare
+                | Complex
+                | Convert
+                | Cosh
+                | Cosine
+                | CountLeadingZeros
+                | Divide
+                | Erf
+                | Exponential
+                | ExponentialMinusOne
+                | Floor
+                | Imag
+                | IsFinite
+                | Log
+                | LogPlusOne
+                | Logistic
+                | Map
+                | Maximum
+                | Minimum
+                | Mulhi
+                | Multiply
+                | Negate
+                | Not
+                | Or
+                | Popcnt
+                | Power
+                | Real
+                | ReducePrecision
+                | Remainder
+                | RoundNearestAfz
+                | RoundNearestEven
+                | Rsqrt
+                | Select
+                | ShiftLeft
+                | ShiftRightArithmetic
+                | ShiftRightLogical
+                | Sign
+                | Sine
+                | Sinh
+                | Sqrt
+                | StochasticConvert
+                | Subtract
+                | Tan
+                | Tanh
+                | Xor
+        )
+    }
+
     /// The opcode HLO text calls `word`.
     pub fn from_bytes(word: &[u8]) -> Option<Opcode> {
         Self::find(word, load(word, 0), tail_of(word))

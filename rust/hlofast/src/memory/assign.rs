@@ -299,6 +299,7 @@ impl<'a> Assignment<'a> {
         })
     }
 
+    /// Takes `size` from what may still be looked at; false if less is left.
     fn is_looked_at(&self, size: usize) -> bool {
         let left = self.looks.get().checked_sub(size);
         self.looks.set(left.unwrap_or(0));
@@ -321,6 +322,7 @@ impl<'a> Assignment<'a> {
         }
     }
 
+    /// The shape of a value.
     fn shape_of(&self, value: u32) -> ShapeId {
         let Reader { module, steps, nodes, .. } = *self.reader;
         let step = nodes.steps[value as usize];
@@ -374,6 +376,7 @@ impl<'a> Assignment<'a> {
         over
     }
 
+    /// Calls `each` with every value in the heap of HBM and the value that is written over it.
     fn each_overwrite(&self, is_in_heap: &[bool], mut each: impl FnMut(u32, u32)) {
         let Reader { module, steps, nodes, .. } = *self.reader;
         let is_alone = |value: u32| {
@@ -385,6 +388,7 @@ impl<'a> Assignment<'a> {
         };
         let mut taken: Vec<u32> = Vec::new();
         for (step, row) in (0u32..).zip(&steps.rows) {
+            // XLA never writes a copy over its operand.
             if module.opcode(Row(*row)) == Opcode::Copy {
                 continue;
             }

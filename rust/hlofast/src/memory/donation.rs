@@ -7,7 +7,6 @@
 //! parameter. Without a backward pass, element-by-element results are
 //! activations rather than state, unless they replace most of the parameters.
 
-use super::share::is_elementwise;
 use crate::cost::Backend;
 use crate::cost::size::{ShapeCost, shape_costs};
 use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Place, Through, fan_out, step};
@@ -244,7 +243,7 @@ fn sources_of(module: &Module, row: Row, elementwise: bool) -> impl Iterator<Ite
     let operands = module.operands(row);
     let all = match opcode {
         Opcode::Scatter => &operands[..operands.len().min(1)],
-        _ if elementwise && is_elementwise(opcode) => operands,
+        _ if elementwise && opcode.is_elementwise() => operands,
         _ => &[],
     };
     let shapes = module.shapes();

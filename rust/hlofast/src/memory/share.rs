@@ -105,7 +105,7 @@ pub(super) fn element_of(reader: &Reader<'_>, shape: ShapeId, step: u32, node: u
 #[inline]
 pub(super) fn may_share(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::AllReduce | Opcode::Fusion | Opcode::Sort | Opcode::TriangularSolve)
-        || is_elementwise(opcode)
+        || opcode.is_elementwise()
 }
 
 /// Whether element `element` of `row` may be written over operand `index`.
@@ -242,7 +242,7 @@ impl FusedUses {
                 let passes = match opcode {
                     Opcode::Tuple => true,
                     Opcode::DynamicUpdateSlice => index == 0,
-                    _ => is_elementwise(opcode) || opcode == Opcode::Copy,
+                    _ => opcode.is_elementwise() || opcode == Opcode::Copy,
                 };
                 if !(passes && is_kept) {
                     self.is_elementwise[*operand as usize] = false;
@@ -250,70 +250,4 @@ impl FusedUses {
             }
         }
     }
-}
-
-/// XLA's elementwise opcodes, without copies.
-#[inline]
-pub(super) fn is_elementwise(opcode: Opcode) -> bool {
-    use Opcode::*;
-    matches!(
-        opcode,
-        Abs | Acos
-            | Acosh
-            | Add
-            | And
-            | Asin
-            | Asinh
-            | Atan2
-            | Atanh
-            | BitcastConvert
-            | Cbrt
-            | Ceil
-            | Clamp
-            | Compare
-            | Complex
-            | Convert
-            | Cosh
-            | Cosine
-            | CountLeadingZeros
-            | Divide
-            | Erf
-            | Exponential
-            | ExponentialMinusOne
-            | Floor
-            | Imag
-            | IsFinite
-            | Log
-            | LogPlusOne
-            | Logistic
-            | Map
-            | Maximum
-            | Minimum
-            | Mulhi
-            | Multiply
-            | Negate
-            | Not
-            | Or
-            | Popcnt
-            | Power
-            | Real
-            | ReducePrecision
-            | Remainder
-            | RoundNearestAfz
-            | RoundNearestEven
-            | Rsqrt
-            | Select
-            | ShiftLeft
-            | ShiftRightArithmetic
-            | ShiftRightLogical
-            | Sign
-            | Sine
-            | Sinh
-            | Sqrt
-            | StochasticConvert
-            | Subtract
-            | Tan
-            | Tanh
-            | Xor
-    )
 }

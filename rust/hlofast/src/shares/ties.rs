@@ -249,7 +249,7 @@ impl<'s> Collector<'s, '_> {
                 }
                 self.ties.end(false);
             }
-            _ if is_elementwise(opcode) => {
+            _ if opcode.is_elementwise() => {
                 let mut all = vec![values.of(node, row).start];
                 for operand in operands {
                     let theirs = values.of(node, *operand);
@@ -498,67 +498,4 @@ fn aligned(a: &[i64], b: &[i64]) -> Vec<(usize, usize)> {
         j += 1;
     }
     pairs
-}
-
-fn is_elementwise(opcode: Opcode) -> bool {
-    use Opcode::*;
-    matches!(
-        opcode,
-        Acosh
-            | Add
-            | And
-            | Asin
-            | Asinh
-            | Atan2
-            | Atanh
-            | BitcastConvert
-            | Cbrt
-            | Ceil
-            | Clamp
-            | Compare
-            | Complex
-            | Convert
-            | Cosh
-            | Cosine
-            | CountLeadingZeros
-            | Divide
-            | Erf
-            | Exponential
-            | ExponentialMinusOne
-            | Floor
-            | Imag
-            | IsFinite
-            | Log
-            | LogPlusOne
-            | Logistic
-            | Map
-            | Maximum
-            | Minimum
-            | Mulhi
-            | Multiply
-            | Negate
-            | Not
-            | Or
-            | Popcnt
-            | Power
-            | Real
-            | ReducePrecision
-            | Remainder
-            | RoundNearestAfz
-            | RoundNearestEven
-            | Rsqrt
-            | Select
-            | ShiftLeft
-            | ShiftRightArithmetic
-            | ShiftRightLogical
-            | Sign
-            | Sine
-            | Sinh
-            | Sqrt
-            | StochasticConvert
-            | Subtract
-            | Tan
-            | Tanh
-            | Xor
-    )
 }
