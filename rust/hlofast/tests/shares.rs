@@ -43,6 +43,19 @@ fn a_product_is_shared_along_the_axes_of_its_arrays() {
     assert_eq!(bytes(&shares.results), [(2048, 256, Source::Written)]);
 }
 
+#[test]
+fn elementwise_work_keeps_the_sharding() {
+    for opcode in ["abs", "acos", "tanh"] {
+        let body = format!(
+            "  x = f32[64,32] parameter(0), sharding={{devices=[8,1]<=[8]}}\n  \
+             ROOT y = f32[64,32] {opcode}(x)\n"
+        );
+        let shares = shares(&module(&body)).unwrap();
+        let (whole, device, _) = bytes(&shares.results)[0];
+        assert_eq!((whole, device), (8192, 1024), "{opcode}");
+    }
+}
+
 /// An axis that only one side of the contraction has may be gathered first.
 #[test]
 fn what_is_not_determined_has_bounds() {
