@@ -124,6 +124,7 @@ pub mod lint;
 pub mod memory;
 pub mod parse;
 pub mod print;
+pub mod profile;
 pub mod proto;
 pub mod provenance;
 pub mod remat;
