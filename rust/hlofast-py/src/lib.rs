@@ -17,6 +17,7 @@ mod instruction;
 mod lint;
 mod literal;
 mod loading;
+mod measure;
 mod memory;
 mod mesh;
 mod metadata;
@@ -78,6 +79,8 @@ mod _core {
     use crate::literal::Literal;
     #[pymodule_export]
     use crate::loading::{_find_modules, _load, _loads, _neighbours, _restore_module, FoundModule};
+    #[pymodule_export]
+    use crate::measure::{_measure, _profile_of_columns, MeasuredData, ProfileData};
     #[pymodule_export]
     use crate::memory::{_memory, _memory_file, _packing, _xla_memory, MemoryData};
     #[pymodule_export]

@@ -121,6 +121,7 @@ pub mod error;
 pub mod flow;
 pub mod ir;
 pub mod lint;
+pub mod measure;
 pub mod memory;
 pub mod parse;
 pub mod print;

@@ -9,6 +9,7 @@ mod costs;
 mod facts;
 mod field;
 mod matmuls;
+mod measured;
 mod memory_files;
 mod modules;
 mod packed;
@@ -30,6 +31,7 @@ pub use costs::{
 pub use facts::{Origin, index_text, narrow, number, row_or_none, shape_text};
 pub use field::{Field, Kind};
 pub use matmuls::matmuls;
+pub use measured::{runs, unjoined};
 pub use memory_files::memory_file;
 pub use modules::{computations, findings, instructions};
 pub use planned::candidates;

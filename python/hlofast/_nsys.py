@@ -1,0 +1,217 @@
+"""Archives and folders of nsys-jax: the device time of every thunk, as a profile."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from hlofast import _core
+from hlofast._extras import library
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO, Any
+
+_TRACE = re.compile(r"nvtx_gpu_proj_trace|(^|/)trace\.parquet$")
+"""Files of `nsys stats` and nsys-jax with the device time of each NVTX range."""
+_MODULE = re.compile(r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]*)(?:,program_id=(\d+))?.*#", re.S)
+_THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]*).*#", re.S)
+_NEEDED = ("Name", "Projected Start", "Projected Duration", "RangeId", "ParentId")
+_DEEPEST = 64
+"""Ranges are followed outwards to this depth."""
+
+
+def is_archive(path: str) -> bool:
+    """Whether `path` is a zip file, or a folder or file with a trace of nsys-jax."""
+    if os.path.isdir(path):
+        return bool(_members_of_folder(path))
+    if _TRACE.search(path.replace(os.sep, "/")):
+        return path.endswith(_FORMATS)
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+_FORMATS = (".parquet", ".csv", ".csv.xz", ".csv.gz")
+
+
+def _members_of_folder(path: str) -> list[str]:
+    """Returns the traces below `path`, at most two folders down."""
+    found = []
+    for folder, folders, files in os.walk(path):
+        if folder.count(os.sep) - path.rstrip(os.sep).count(os.sep) >= 2:
+            folders.clear()
+        for name in files:
+            full = os.path.join(folder, name)
+            if name.endswith(_FORMATS) and _TRACE.search(full.replace(os.sep, "/")):
+                found.append(full)
+    return sorted(found)
+
+
+def read(path: str) -> _core.ProfileData:
+    """Reads the profile in an archive, a folder or a file of nsys-jax.
+
+    Ranks are hosts with one GPU each. Thunks that launch NCCL kernels are on a track of their own,
+    so that they overlap computation. Raises `ValueError` if there is no trace, and
+    `ModuleNotFoundError` without pyarrow if the trace is a Parquet file.
+    """
+    builder = _Builder()
+    for rank, (name, columns) in enumerate(_tables(path)):
+        missing = [column for column in _NEEDED if column not in columns]
+        if missing:
+            raise ValueError(f"{name}: not a trace of nsys-jax: no column {missing[0]!r}")
+        builder.add(rank, columns)
+    if not builder.programs:
+        raise ValueError(f"{path}: no thunk of XLA in the trace")
+    return builder.build()
+
+
+def _tables(path: str) -> Iterator[tuple[str, dict[str, list[Any]]]]:
+    """Yields the name and the columns of every trace."""
+    if os.path.isdir(path):
+        members = _members_of_folder(path)
+        if not members:
+            raise ValueError(f"{path}: no nvtx_gpu_proj_trace of nsys-jax in the folder")
+        for member in members:
+            with open(member, "rb") as file:
+                yield member, _columns(member, file)
+        return
+    if _TRACE.search(path.replace(os.sep, "/")) and path.endswith(_FORMATS):
+        with open(path, "rb") as file:
+            yield path, _columns(path, file)
+        return
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in sorted(archive.namelist()):
+                if member.endswith(_FORMATS) and _TRACE.search(member):
+                    with archive.open(member) as file:
+                        yield f"{path}: {member}", _columns(member, file)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        raise ValueError(f"{path}: broken archive: {error}") from None
+
+
+def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
+    """Reads the columns of one trace as lists."""
+    if name.endswith(".parquet"):
+        import io
+
+        parquet = library("pyarrow.parquet", "datasets")
+        try:
+            # The members of archives are not seekable at random.
+            table = parquet.read_table(io.BytesIO(file.read()))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{name}: broken Parquet file: {error}") from None
+        known = set(table.column_names)
+        return {
+            column: table.column(column).to_pylist()
+            for column in (*_NEEDED, "Rank")
+            if column in known
+        }
+    import csv
+    import gzip
+    import io
+    import lzma
+
+    opened: Any = file
+    if name.endswith(".xz"):
+        opened = lzma.open(file)
+    elif name.endswith(".gz"):
+        opened = gzip.open(file)
+    try:
+        reader = csv.reader(io.TextIOWrapper(opened, "utf-8", "replace", newline=""))
+        heads = [head.removesuffix(" (ns)") for head in next(reader, [])]
+        rows = [row for row in reader if len(row) == len(heads)]
+    except (csv.Error, OSError, EOFError, lzma.LZMAError) as error:
+        raise ValueError(f"{name}: broken CSV file: {error}") from None
+    return {head: [row[at] for row in rows] for at, head in enumerate(heads)}
+
+
+def _number(value: Any) -> int | None:
+    """Returns a whole number; None for an empty cell or NaN."""
+    try:
+        return int(float(value)) if value not in (None, "") else None
+    except (ValueError, OverflowError):
+        return None
+
+
+class _Builder:
+    """Collects hosts, programs and events of all ranks."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, int] = {}
+        self.programs: dict[tuple[str, int | None], int] = {}
+        self.names: dict[str, int] = {}
+        self.launches: list[tuple[int, int, int, int]] = []
+        self.events: tuple[list[int], ...] = ([], [], [], [], [], [])
+
+    def add(self, rank: int, columns: dict[str, list[Any]]) -> None:
+        """Adds the ranges of one trace, which may hold several ranks."""
+        names = columns["Name"]
+        ranks = columns.get("Rank", [rank] * len(names))
+        starts, lengths, ids, parents = (
+            [_number(value) for value in columns[name]] for name in _NEEDED[1:]
+        )
+        # By rank and range: the parent, and the program if the range is one.
+        around: dict[tuple[int, int], tuple[int | None, int | None]] = {}
+        with_nccl: set[tuple[int, int]] = set()
+        thunks: list[tuple[int, int, str]] = []
+        for at, name in enumerate(names):
+            device = self.ranks.setdefault(_number(ranks[at]) or 0, len(self.ranks))
+            start, length, own, parent = starts[at], lengths[at], ids[at], parents[at]
+            if own is None or start is None or length is None or not isinstance(name, str):
+                continue
+            program = None
+            if found := _MODULE.fullmatch(name):
+                key = found[1], _number(found[2])
+                program = self.programs.setdefault(key, len(self.programs))
+                self.launches.append((device, program, start * 1000, length * 1000))
+            elif found := _THUNK.fullmatch(name):
+                thunks.append((at, device, found[1]))
+            elif name.startswith("NCCL:") and parent is not None:
+                with_nccl.add((device, parent))
+            around[device, own] = parent, program
+        for at, device, op in thunks:
+            start, length, own = starts[at], lengths[at], ids[at]
+            assert start is not None and length is not None and own is not None
+            number = self.names.setdefault(op, len(self.names))
+            track = 2 * device + ((device, own) in with_nccl)
+            program = _program_of(around, device, parents[at])
+            row = (track, -1 if program is None else program, number, number)
+            for column, value in zip(
+                self.events, (*row, start * 1000, length * 1000), strict=True
+            ):
+                column.append(value)
+
+    def build(self) -> _core.ProfileData:
+        """Returns the profile."""
+        from array import array
+
+        hosts = [f"rank {rank}" for rank in self.ranks]
+        devices = [(at, f"GPU of rank {rank}", "gpu") for rank, at in self.ranks.items()]
+        tracks = []
+        for at in self.ranks.values():
+            tracks += [(at, "thunks", "ops"), (at, "NCCL", "stream")]
+        return _core._profile_of_columns(
+            hosts,
+            devices,
+            tracks,
+            list(self.programs),
+            list(self.names),
+            [array("q", column) for column in self.events],
+            self.launches,
+        )
+
+
+def _program_of(
+    around: dict[tuple[int, int], tuple[int | None, int | None]], device: int, parent: int | None
+) -> int | None:
+    """Returns the program of the innermost module range around a thunk."""
+    for _ in range(_DEEPEST):
+        if parent is None:
+            return None
+        parent, program = around.get((device, parent), (None, None))
+        if program is not None:
+            return program
+    return None

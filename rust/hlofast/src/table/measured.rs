@@ -1,0 +1,64 @@
+//! The tables of measured time: runs of a program, events without an instruction.
+
+use super::{Columns, Field};
+use crate::measure::{Measured, Parts, Run};
+use crate::profile::Profile;
+
+/// One row per run and device.
+pub fn runs(measured: &Measured, profile: &Profile) -> Columns {
+    let each = || measured.runs.iter();
+    let device = |run: &Run| profile.devices.get(run.device as usize);
+    let mut table = Columns::default();
+    let host = |run: &Run| {
+        let host = device(run).and_then(|device| profile.hosts.get(device.host as usize));
+        host.map_or("", |name| &**name)
+    };
+    table.texts(Field::name("host", "The host.").nullable(), each().map(host));
+    let name = |run: &Run| device(run).map_or("", |device| &*device.name);
+    table.texts(Field::name("device", "The device."), each().map(name));
+    let mut last = (u32::MAX, 0);
+    let numbers = each().map(|run| {
+        last = if last.0 == run.device { (last.0, last.1 + 1) } else { (run.device, 0) };
+        last.1
+    });
+    let field = Field::index("run", "The number of the run on its device, in order of time.");
+    table.numbers(field, numbers);
+    let mut add = |field: Field, of: fn(&Parts) -> f64| {
+        table.reals(field, each().map(|run| of(&run.parts)));
+    };
+    add(Field::seconds("seconds", "From the first event of the run to the last."), |p| p.duration);
+    let doc = "At least one instruction computes.";
+    add(Field::seconds("compute_seconds", doc).label("compute s"), |p| p.compute);
+    let doc = "At least one collective runs.";
+    add(Field::seconds("communication_seconds", doc).label("communication s"), |p| p.communication);
+    let doc = "A collective runs and nothing computes.";
+    add(Field::seconds("exposed_seconds", doc).label("exposed s"), |p| p.exposed);
+    let doc = "A copy runs or is waited for, and nothing computes or communicates.";
+    add(Field::seconds("copy_seconds", doc).label("copies s"), |p| p.copies);
+    let doc = "Only a loop, conditional or call runs, between the instructions in it.";
+    add(Field::seconds("other_seconds", doc).label("other s"), |p| p.other);
+    add(Field::seconds("idle_seconds", "Nothing runs.").label("idle s"), |p| p.idle);
+    let doc = "From the end of the previous run on the device to the start of this one.";
+    let gap = |run: &Run| run.gap_ps.map_or(f64::NAN, |gap| gap as f64 * 1e-12);
+    let field = Field::seconds("gap_seconds", doc).nullable().label("gap s");
+    table.reals(field, each().map(gap));
+    let mut is_typical = vec![false; measured.runs.len()];
+    for run in &measured.typical {
+        is_typical[*run as usize] = true;
+    }
+    let doc = "Whether the run is the one of median length on its device.";
+    table.flags(Field::flag("is_median", doc).label("median"), is_typical.into_iter());
+    table
+}
+
+/// One row per name of events in runs that belong to no instruction, longest first.
+pub fn unjoined(measured: &Measured) -> Columns {
+    let each = || measured.unjoined.iter();
+    let mut table = Columns::default();
+    table.texts(Field::name("label", "The name of the events."), each().map(|e| &e.label));
+    let field = Field::count("events", "Number of events, over all runs and devices.").summed();
+    table.numbers(field, each().map(|entry| entry.events as i64));
+    let field = Field::seconds("seconds", "Time of the events, over all runs and devices.");
+    table.reals(field.summed(), each().map(|entry| entry.seconds));
+    table
+}
