@@ -11,8 +11,10 @@ from hlofast.errors import ContextError
 TYPE_CHECKING = False  # The command line needs it; importing typing would slow its start.
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from os import PathLike
     from typing import Any, Protocol, TypedDict
 
+    from hlofast._core import ProfileData as Profile
     from hlofast._cost import Rules
     from hlofast._module import Module
     from hlofast.devices import Device
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         rules: Rules | None
         hbm: int | str | None
         step_seconds: float | str | None
+        profile: str | PathLike[str] | Profile | None
         libraries: str | Iterable[str] | None
         frame: str | None
         merge_layers: bool | None
@@ -47,7 +50,7 @@ GIVEN = "given"
 FRAMES = ("user", "innermost", "stack")
 """The frames of a call stack that can stand for an instruction."""
 _NAMES = (
-    *("mesh", "device", "hosts", "slices", "rules", "hbm", "step_seconds"),
+    *("mesh", "device", "hosts", "slices", "rules", "hbm", "step_seconds", "profile"),
     *("libraries", "frame", "merge_layers"),
 )
 _SMALLEST = "HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }"
@@ -61,7 +64,9 @@ class Context:
     `jax.sharding.Mesh`; `hosts` and `slices` say how many of each it spans. `device` is a name or a
     `hlofast.devices.Device`. `rules` are pairs of pattern and phase, or a TOML file of them. `hbm`
     is the memory budget of a device (bytes, or `"16GiB"`), `step_seconds` the measured step time
-    (seconds, or `"300ms"`). Raises `ValueError` for invalid values.
+    (seconds, or `"300ms"`). `profile` is a profile of the run (see `hlofast.load_profile`) or its
+    path: tables of modelled time then have the measured time beside it, and the step time is that
+    of the profile unless it is given. Raises `ValueError` for invalid values.
 
     The other three select names in the text. `frame` is the frame of a call stack whose file and
     line tables show and sums by source use: `user` (default), the first frame outside libraries,
@@ -76,7 +81,7 @@ class Context:
     `sources` names the source of each value.
     """
 
-    __slots__ = ("_sources", "_unknown_chip", *_NAMES)
+    __slots__ = ("_measured", "_sources", "_unknown_chip", *_NAMES)
 
     mesh: Mesh | None
     """The devices as a mesh."""
@@ -92,12 +97,15 @@ class Context:
     """Memory budget of a device in bytes."""
     step_seconds: float | None
     """Measured step time in seconds."""
+    profile: Profile | None
+    """What ran on the devices, and when."""
     libraries: tuple[str, ...] | None
     """Packages and folders that are libraries besides the usual ones."""
     frame: str | None
     """The frame that stands for an instruction; None is `user`."""
     merge_layers: bool | None
     """Whether scopes leave out the numbers of layers; None is no."""
+    _measured: _core.MeasuredData | None
     _sources: dict[str, str]
     _unknown_chip: str | None
 
@@ -111,6 +119,7 @@ class Context:
         rules: Rules | None = None,
         hbm: int | str | None = None,
         step_seconds: float | str | None = None,
+        profile: str | PathLike[str] | Profile | None = None,
         libraries: str | Iterable[str] | None = None,
         frame: str | None = None,
         merge_layers: bool | None = None,
@@ -128,6 +137,7 @@ class Context:
             "rules": None if rules is None else _read_rules(rules),
             "hbm": None if hbm is None else read_bytes(hbm),
             "step_seconds": None if step_seconds is None else read_seconds(step_seconds),
+            "profile": None if profile is None else _read_profile(profile),
             "libraries": None if libraries is None else _read_libraries(libraries),
             "frame": None if frame is None else _read_frame(frame),
             "merge_layers": bool(merge_layers) or None,
@@ -142,6 +152,7 @@ class Context:
             object.__setattr__(self, name, values[name])
         object.__setattr__(self, "_sources", {n: sources[n] for n in _NAMES if n in sources})
         object.__setattr__(self, "_unknown_chip", unknown_chip)
+        object.__setattr__(self, "_measured", None)
 
     @classmethod
     def _of(
@@ -250,6 +261,12 @@ def _read_libraries(libraries: str | Iterable[str]) -> tuple[str, ...] | None:
     return names or None
 
 
+def _read_profile(profile: str | PathLike[str] | Profile) -> Profile:
+    from hlofast._profiles import load_profile
+
+    return profile if isinstance(profile, _core.ProfileData) else load_profile(profile)
+
+
 def _read_frame(frame: str) -> str:
     if frame not in FRAMES:
         hint = meant(frame, FRAMES)
@@ -289,10 +306,35 @@ def resolved(module: Module) -> Context:
         try:
             chip_device = devices.get(chip)
         except devices.UnknownDeviceError:
-            return Context._of(values, sources, chip)
+            return _timed(module, Context._of(values, sources, chip))
         if backend_misfit(module, chip_device) is None:
             values["device"], sources["device"] = chip_device, file
-    return Context._of(values, sources)
+    return _timed(module, Context._of(values, sources))
+
+
+def _timed(module: Module, known: Context) -> Context:
+    """Returns the context with the step time of its profile, unless a step time is given."""
+    if known.profile is None:
+        return known
+    measured = _core._measure(module, known.profile)
+    if measured is not None and known.step_seconds is None:
+        values = known._values() | {"step_seconds": measured.step()[0]}
+        known = Context._of(values, known.sources | {"step_seconds": "profile"})
+    object.__setattr__(known, "_measured", measured)
+    return known
+
+
+def measured_for(module: Module, mesh: Mesh | None = None) -> _core.MeasuredData | None:
+    """Returns what the context's profile measured of the module, with the axes of `mesh`.
+
+    None without a profile, or if no event of it names an instruction of the module.
+    """
+    told = told_in(module)
+    if told is None or told.profile is None:
+        return None
+    if mesh is not None and mesh != module.context.mesh:
+        return _core._measure(module, told.profile, mesh=mesh)
+    return module.context._measured
 
 
 class _Beside:

@@ -190,11 +190,13 @@ class Cost(Result):
 
     @property
     def step_seconds(self) -> float | None:
-        """The measured step time in the module's context; None without one."""
+        """The measured step time in the module's context or its profile; None without one."""
         from hlofast._context import told_in
 
         told = told_in(self.module)
-        return None if told is None else told.step_seconds
+        if told is None or told.profile is None:
+            return None if told is None else told.step_seconds
+        return self.module.context.step_seconds
 
     @property
     def peak_flops(self) -> float | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hlofast._check import Declaration
     from hlofast._collectives import Collectives
     from hlofast._context import Context, MeshLike, Told
-    from hlofast._core import Computation, FoundModule, Instruction
+    from hlofast._core import Computation, FoundModule, Instruction, ProfileData
     from hlofast._cost import Cost, Rules
     from hlofast._custom_calls import CustomCallFunction
     from hlofast._diff import Diff
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hlofast._matmuls import Matmuls
     from hlofast._measurements import Measurements
     from hlofast._memory import Memory
+    from hlofast._profile import Measured
     from hlofast._remat import Remat
     from hlofast._report import Report
     from hlofast._report.charts import Plot
@@ -243,6 +244,24 @@ class Module(_core.Module):
 
         chip = required_device(self, device)
         return time(self, chip, mesh_for(self, mesh), estimates, collectives)
+
+    def profile(
+        self,
+        profile: str | os.PathLike[str] | ProfileData | None = None,
+        *,
+        device: str | Device | None = None,
+        mesh: MeshLike | None = None,
+    ) -> Measured:
+        """Returns the time that a profile measured: by instruction, phase, scope, mesh axis.
+
+        `profile` is a profile from `hlofast.load_profile` or its path, by default the context's.
+        With a `device`, by default the context's, the modelled time stands beside the measured.
+        `mesh` as for `collectives`. Raises `ValueError` without a profile, and for a profile whose
+        events name no instruction of the module. See `hlofast.Measured`.
+        """
+        from hlofast._profile import profiled
+
+        return profiled(self, profile, device, mesh)
 
     def trace(
         self,

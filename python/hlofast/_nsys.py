@@ -179,9 +179,7 @@ class _Builder:
             track = 2 * device + ((device, own) in with_nccl)
             program = _program_of(around, device, parents[at])
             row = (track, -1 if program is None else program, number, number)
-            for column, value in zip(
-                self.events, (*row, start * 1000, length * 1000), strict=True
-            ):
+            for column, value in zip(self.events, (*row, start * 1000, length * 1000), strict=True):
                 column.append(value)
 
     def build(self) -> _core.ProfileData:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from hlofast._core import Module
     from hlofast.table import Table
 
-PROVENANCES = ("exact", "configuration", "modelled", "assumed", "bound", "unknown")
+PROVENANCES = ("exact", "configuration", "measured", "modelled", "assumed", "bound", "unknown")
 """Provenances of facts.
 
 Exact: read from the program. Configuration: from a configuration inside the program or given by the
-user. Modelled: computed by a model. Assumed: taken as given. Bound: a lower or upper bound.
+user. Measured: timed by a profiler. Modelled: computed by a model. Assumed: taken as given. Bound:
+a lower or upper bound.
 """
 
 
@@ -227,7 +228,7 @@ def rows_of(table: Table, module: Module | None) -> list[dict[str, Any]]:
         values = table.values(field.name)
         if field.kind == "instruction" and module is not None:
             values = [None if row is None else module[row].name for row in values]
-        elif field.kind in ("seconds", "ratio", "number"):
+        elif _TYPES.get(field.kind) == "number":
             values = [
                 None if isinstance(own, float) and not isfinite(own) else own for own in values
             ]
@@ -242,6 +243,8 @@ _TYPES = {
     "bytes": "integer",
     "flops": "integer",
     "seconds": "number",
+    "flop_rate": "number",
+    "byte_rate": "number",
     "ratio": "number",
     "number": "number",
     "flag": "boolean",

@@ -188,6 +188,14 @@ def seconds(value: float) -> str:
     return f"{value * 1e9:.4g} ns" if value else "0 s"
 
 
+def rate(value: float, unit: str) -> str:
+    """Returns a rate in `unit` with a decimal prefix, such as 257.5 TFLOP/s."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
 def figure(field: Field, value: Any) -> str:
     """Returns the value of a fact with its unit."""
     if value is None:
@@ -198,6 +206,8 @@ def figure(field: Field, value: Any) -> str:
         return quantity(value, "FLOP")
     if field.kind == "seconds":
         return seconds(value)
+    if field.kind in ("flop_rate", "byte_rate"):
+        return rate(value, field.unit)
     if field.kind == "ratio":
         return str(share(value, 1))
     if isinstance(value, float):
@@ -221,6 +231,8 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
         return Figure(value)
     if field.kind == "seconds":
         return Figure(seconds(value))
+    if field.kind in ("flop_rate", "byte_rate"):
+        return Figure(rate(value, field.unit))
     if field.kind == "ratio":
         return signed_share(value) if field.signed else share(value, 1)
     if field.kind == "path" and CALLS in value:  # A whole stack: its folders take too much room.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from hlofast import _core, devices
 from hlofast._collectives_notes import NO_AXES
+from hlofast._context import measured_for
 from hlofast._core import Field
 from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.table import Table, column_of, of_rows, shares
+from hlofast._scheduled import labels
+from hlofast.table import Table, column_of, of_rows, shares, with_columns
 
 TYPE_CHECKING = False  # The command line times modules; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -42,6 +44,22 @@ _MULTIPLICITY = Field(
     "Calls per step of the instruction; a fusion counts as one instruction.",
     label="calls",
     nullable=True,
+)
+_MEASURED = Field(
+    "seconds",
+    "measured_seconds",
+    "Measured time of all calls, from the profile of the context.",
+    label="measured s",
+    nullable=True,
+    adds_up=True,
+)
+_MEASURED_EXPOSED = Field(
+    "seconds",
+    "measured_exposed_seconds",
+    "The part of the measured time of all calls in which nothing computes.",
+    label="measured exposed s",
+    nullable=True,
+    adds_up=True,
 )
 _TOTAL_SECONDS = Field(
     "seconds",
@@ -93,8 +111,8 @@ class Time(Result):
     """
 
     __slots__ = (
-        "_collectives", "_data", "_mesh", "_step", "_utilization", "collective_model", "device",
-        "estimates", "module",
+        "_collectives", "_data", "_measured", "_mesh", "_step", "_utilization",
+        "collective_model", "device", "estimates", "module",
     )  # fmt: skip
 
     VERB = "time"
@@ -147,6 +165,7 @@ class Time(Result):
         """Source of collective times: one of `MODELS`, or measurements."""
         self._mesh = mesh
         self._data = data
+        self._measured = measured_for(module, mesh)
         self._step = data.step()
         self._utilization: Utilization | None = None
         self._collectives: Table | None = None
@@ -166,7 +185,8 @@ class Time(Result):
         used = self._used()
         measured = self.module.cost().step_seconds
         if measured is not None:
-            values.append(("measured_step", measured, "configuration"))
+            how = "configuration" if self._measured is None else "measured"
+            values.append(("measured_step", measured, how))
         if measured is not None and used is not None:
             again = self.module.cost().mfu(measured, used.peak_flops)
             values.append(("measured_mfu", again.mfu, "modelled"))
@@ -272,6 +292,8 @@ class Time(Result):
         ordered = collectives.take(sorted(range(len(collectives)), key=lambda row: -times[row]))
         shown = ["name", "kind", "axes", "payload", "group_size", "seconds", "alpha_seconds"]
         shown += ["exposed_seconds", "multiplicity"]
+        if self._measured is not None:
+            shown += ["measured_seconds", "measured_exposed_seconds"]
         if ordered.values("collective") != ordered.values("name"):
             # The scheduled instruction may be a fusion or call around the collective.
             name = ordered.field("name").replace(label="scheduled as")
@@ -418,7 +440,8 @@ class Time(Result):
     def table(self) -> Table:
         """Returns the module's instruction table with the columns of this time model.
 
-        `total_seconds` is `seconds` times `multiplicity`, without overlap.
+        `total_seconds` is `seconds` times `multiplicity`, without overlap. With a profile in the
+        context, `measured_seconds` is the measured time of all calls.
         """
         columns = _core._instruction_columns(self.module)
         columns += [(field, self._data.column(field.name)) for field in _SECONDS]
@@ -428,6 +451,8 @@ class Time(Result):
             (_MULTIPLICITY, self._data.column("multiplicity")),
             (_TOTAL_SECONDS, column_of(_TOTAL_SECONDS, totals)),
         ]
+        if self._measured is not None:
+            columns.append((_MEASURED, self._measured.column("seconds")))
         for field, texts in ((_BOUND, BOUNDS), (_PROVENANCE, _core.provenances)):
             columns.append((field, _core.TextColumn(list(texts), self._data.column(field.name))))
         return Table(columns)
@@ -437,44 +462,39 @@ class Time(Result):
 
         Keys: bound, opcode, computation, phase, scope (full names) and source (file and line);
         raises `KeyError` for others. Columns: the key, instructions, seconds (time per call times
-        calls; overlapping time counts twice). Waiting for collectives is not included: see
-        `collectives`.
+        calls; overlapping time counts twice) and, with a profile in the context, measured_seconds.
+        Waiting for collectives is not included: see `collectives`.
         """
         if key not in _KEYS:
             raise unknown("key", key, _KEYS)
         pairs = zip(self._values("seconds"), self._times(), strict=True)
         taking = {row: own * n for row, (own, n) in enumerate(pairs) if own and n}
-        sums: dict[str | None, tuple[int, float]] = {}
-        labels = self._labels(key, list(taking))
-        for spent, label in zip(taking.values(), labels, strict=True):
-            count, seconds = sums.get(label, (0, 0.0))
-            sums[label] = count + 1, seconds + spent
+        clocked: dict[int, float] = {}
+        if self._measured is not None:
+            times = self._measured.column("seconds").tolist()
+            clocked = {row: own for row, own in enumerate(times) if own == own}
+        either = sorted(taking.keys() | clocked.keys())
+        sums: dict[str | None, tuple[int, float, float]] = {}
+        for row, label in zip(either, self._labels(key, either), strict=True):
+            count, seconds, measured = sums.get(label, (0, 0.0, 0.0))
+            seconds += taking.get(row, 0.0)
+            sums[label] = count + 1, seconds, measured + clocked.get(row, 0.0)
         rows = sorted(sums.items(), key=lambda item: -item[1][1])
-        return Table.of(
-            [
-                (_KEYS[key], [label for label, _ in rows]),
-                (_INSTRUCTIONS, [count for _, (count, _) in rows]),
-                (_GROUP_SECONDS, [seconds for _, (_, seconds) in rows]),
-            ]
-        )
+        columns: list[tuple[Field, list[Any]]] = [
+            (_KEYS[key], [label for label, _ in rows]),
+            (_INSTRUCTIONS, [count for _, (count, _, _) in rows]),
+            (_GROUP_SECONDS, [seconds for _, (_, seconds, _) in rows]),
+        ]
+        if self._measured is not None:
+            columns.append((_MEASURED, [measured for _, (_, _, measured) in rows]))
+        return Table.of(columns)
 
     def _labels(self, key: str, rows: list[int]) -> Sequence[str | None]:
         """Returns the value of `key` for each of `rows`."""
         if key == "bound":
             bounds = self._data.column("bound").tolist()
             return [BOUNDS[bounds[row]] for row in rows]
-        if key in ("phase", "scope"):
-            cost = self.module.cost()
-            codes = cost._data.column(key).tolist()
-            words = _core.phases if key == "phase" else cost.scopes
-            return [words[codes[row]] or None for row in rows]
-        instructions = [self.module[row] for row in rows]
-        if key == "opcode":
-            return [instruction.opcode for instruction in instructions]
-        if key == "computation":
-            return [instruction.computation.name for instruction in instructions]
-        places = [instruction.source for instruction in instructions]
-        return [None if place is None else f"{place.file}:{place.line}" for place in places]
+        return labels(self.module, key, rows)
 
     @property
     def collectives(self) -> Table:
@@ -484,7 +504,15 @@ class Time(Result):
         the columns.
         """
         if self._collectives is None:
-            self._collectives = Table(self._data.collectives())
+            table = Table(self._data.collectives())
+            if self._measured is not None:
+                times = self._measured.collective_seconds()
+                further = [
+                    (_MEASURED, [None if own != own else own for own, _ in times]),
+                    (_MEASURED_EXPOSED, [None if own != own else own for _, own in times]),
+                ]
+                table = with_columns(table, further)
+            self._collectives = table
         return self._collectives
 
     def __repr__(self) -> str:

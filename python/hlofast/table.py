@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing
 
 _SHOWN = 10
+REALS = ("seconds", "ratio", "flop_rate", "byte_rate")
+"""Kinds whose values are real numbers."""
 _LARGEST = 2**63 - 1
 _ROWS = Field("count", "rows", "Number of rows with this value.", adds_up=True)
 _UNKNOWN = Field("count", "unknown", "Number of rows left out of a total, as a value is unknown.")
@@ -304,7 +306,7 @@ def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | T
         # An empty array has no memory to align.
         flags = array("B", [bool(value) for value in values] or [False])
         return Column(memoryview(flags).cast("B").cast("?")[: len(values)])
-    is_real = kind == "d" or field.kind in ("seconds", "ratio")
+    is_real = kind == "d" or field.kind in REALS
     is_real = is_real or any(isinstance(own, float) for own in values)
     missing = float("nan") if is_real else field.unknown
     values = [missing if value is None else value for value in values]

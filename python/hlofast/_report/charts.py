@@ -8,6 +8,7 @@ from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Sheet, field_of, sheet_of
+from hlofast._scheduled import units
 from hlofast._text import binary
 from hlofast._time import Time
 from hlofast.table import Table
@@ -178,41 +179,6 @@ def memory(memory: Memory, values: Table | None = None) -> Chart:
         table,
         note=note,
     )
-
-
-def units(cost: Cost) -> list[tuple[int, int, int, int]]:
-    """Instructions outside fusions: row, FLOPs and HBM bytes per call, calls.
-
-    A fusion has the FLOPs of the instructions inside it and its own bytes. Left out are
-    instructions that never run, that move no known bytes, or that only call computations.
-    """
-    columns = cost.module.columns
-    whole = cost.computations.values("flops")
-    flops = cost._data.column("flops").tolist()
-    opcodes = columns.buffer("opcode").tolist()
-    fusion = _core.opcodes.index("fusion")
-    callers = {_core.opcodes.index(name) for name in ("while", "conditional", "call")}
-    applied = {_core.call_roles.index(role) for role in ("to_apply", "select", "scatter")}
-    inside: set[int] = set()
-    keys = ("call_row", "call_computation", "call_role")
-    for row, called, role in zip(*(columns.buffer(key).tolist() for key in keys), strict=True):
-        if opcodes[row] == fusion:
-            flops[row] += whole[called]
-            inside.add(called)
-        elif role in applied and opcodes[row] not in callers:
-            inside.add(called)
-    places = columns.buffer("computation").tolist()
-    read = cost._data.column("bytes_read").tolist()
-    written = cost._data.column("bytes_written").tolist()
-    times = cost._data.column("multiplicity").tolist()
-    return [
-        (row, flops[row], read[row] + written[row], times[row])
-        for row in range(len(flops))
-        if times[row] > 0
-        and read[row] + written[row] > 0
-        and places[row] not in inside
-        and opcodes[row] not in callers
-    ]
 
 
 def roofline(cost: Cost, time: Time | None) -> Chart:

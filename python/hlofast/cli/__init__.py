@@ -35,6 +35,7 @@ VERBS = {
     "remat": "recomputed values, residuals, all-gathers, and what to change",
     "memory": "live values at the memory peak by class, scope or source; XLA's own peak",
     "time": "modelled step time on a device: compute, memory, exposed communication",
+    "profile": "measured step time from a profile: by phase, layer, source line, mesh axis",
     "trace": "the simulated schedule as a Perfetto timeline: tracks, links, live bytes",
     "config": "a trainer config: its mesh rules, the result on an instance, differences",
     "check": "compare a declaration (mesh, shardings, policy, limits) with the program",

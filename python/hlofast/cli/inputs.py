@@ -76,8 +76,11 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_context(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments that describe the run, the same for every verb over modules."""
+def add_context(parser: argparse.ArgumentParser, *, profile: bool = True) -> None:
+    """Declares the arguments that describe the run, the same for every verb over modules.
+
+    `profile` is false for a verb whose first argument is the profile.
+    """
     add_place(parser)
     parser.add_argument(
         "--rules", metavar="FILE.toml", help="file that assigns phases to operation names"
@@ -90,6 +93,13 @@ def add_context(parser: argparse.ArgumentParser) -> None:
         metavar="300ms",
         help="measured step time",
     )
+    if profile:
+        parser.add_argument(
+            "--profile",
+            metavar="PATH",
+            help="profile of the run (*.xplane.pb, its folder, nsys-jax): measured beside modelled "
+            "time",
+        )
     add_names(parser)
 
 
@@ -124,7 +134,8 @@ def read_context(arguments: argparse.Namespace) -> Context:
     """
     told = hlofast.Context()
     named = ("libraries", "frame", "merge_layers")
-    for name in ("mesh", "device", "rules", "hbm", "step_seconds", "hosts", "slices", *named):
+    usual = ("mesh", "device", "rules", "hbm", "step_seconds", "hosts", "slices")
+    for name in (*usual, "profile", *named):
         text = getattr(arguments, name, None)
         if text is None or (name in ("hosts", "slices") and arguments.mesh is not None):
             continue
@@ -144,7 +155,7 @@ def read_context(arguments: argparse.Namespace) -> Context:
             raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
         except (ValueError, OverflowError) as error:
             # Messages from file readers already start with the file or the option.
-            files = (arguments.devices, getattr(arguments, "rules", None))
+            files = (arguments.devices, getattr(arguments, "rules", None), text)
             named = (*filter(None, files), f"{option}:")
             text = str(error) if str(error).startswith(named) else f"{option}: {error}"
             raise hlofast.ContextError(text) from None

@@ -93,8 +93,7 @@ impl Field {
     /// The integer stored for a masked entry; None if there is none. Floats use NaN.
     #[getter]
     fn unknown(&self) -> Option<i64> {
-        let is_real = matches!(self.core.kind, Kind::Seconds | Kind::Ratio);
-        self.core.unknown().filter(|_| !is_real)
+        self.core.unknown().filter(|_| !self.core.kind.is_real())
     }
 
     /// Whether the values are texts.

@@ -2,6 +2,7 @@
 //! `hlofast._profile` presents both.
 
 use crate::column::Column;
+use crate::held::Stage;
 use crate::module::Module;
 use crate::table_builder::to_list;
 use hlofast::measure::{Measured, measure};
@@ -19,6 +20,23 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct ProfileData {
     pub core: Arc<Profile>,
+}
+
+#[pymethods]
+impl ProfileData {
+    /// Name, number, launches and device time in seconds of each program.
+    #[getter]
+    fn programs(&self) -> Vec<(String, Option<u64>, usize, f64)> {
+        let profile = &self.core;
+        let programs = profile.programs.iter().zip(profile.program_picoseconds()).enumerate();
+        programs
+            .map(|(number, (program, time))| {
+                let is_own = |launch: &&Launch| launch.program as usize == number;
+                let launches = profile.launches.iter().filter(is_own).count();
+                (program.name.to_string(), program.id, launches, time as f64 * 1e-12)
+            })
+            .collect()
+    }
 }
 
 /// Builds a profile from columns that Python read, as those of Parquet files.
@@ -124,6 +142,7 @@ pub fn _profile_of_columns(
 /// What a profile measured of a module, computed by `Module.profile`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct MeasuredData {
+    stage: Arc<Stage>,
     measured: Arc<Measured>,
     profile: Arc<Profile>,
 }
@@ -145,7 +164,7 @@ pub fn _measure(
         let axes: Vec<&str> = sent.along.iter().map(|along| along.axes.as_str()).collect();
         measure(stage.module(), stage.collectives(), &axes, &profile, program)
     })?;
-    Some(MeasuredData { measured: Arc::new(measured), profile })
+    Some(MeasuredData { stage, measured: Arc::new(measured), profile })
 }
 
 #[pymethods]
@@ -178,10 +197,17 @@ impl MeasuredData {
         (measured.joined_seconds, measured.device_seconds, measured.outside_seconds)
     }
 
-    /// Seconds of each collective, in the order of `Module.collectives`, and the exposed part; NaN
+    /// Seconds in the step of each collective of the module, once each, and the exposed part; NaN
     /// for those without an event.
-    fn collectives(&self) -> Vec<(f64, f64)> {
+    fn collective_seconds(&self) -> Vec<(f64, f64)> {
         self.measured.collectives.clone()
+    }
+
+    /// Returns a table with one row per collective.
+    fn collectives<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let stage = &self.stage;
+        let table = table::measured_collectives(stage.module(), stage.sent(), &self.measured);
+        to_list(py, table)
     }
 
     /// The per-instruction column `name`.

@@ -160,6 +160,8 @@ fn typical(runs: &[Run]) -> Vec<u32> {
 struct Kinds {
     classes: Vec<Class>,
     collectives: Vec<u32>,
+    /// By collective: its instruction and its scheduled row.
+    outer: Vec<(u32, u32)>,
 }
 
 impl Kinds {
@@ -185,7 +187,15 @@ impl Kinds {
                 }
             }
         }
-        Kinds { classes, collectives: owners }
+        let outer = collectives.collectives.iter().map(|each| (each.row.0, each.outer.0));
+        Kinds { classes, collectives: owners, outer: outer.collect() }
+    }
+
+    /// The scheduled row of an instruction inside an asynchronous computation, which carries the
+    /// names that the instruction itself often lacks; other rows unchanged.
+    fn scheduled(&self, row: u32, collective: u32) -> u32 {
+        let wrapped = self.outer.get(collective as usize).filter(|(inner, _)| *inner == row);
+        wrapped.map_or(row, |(_, outer)| *outer)
     }
 }
 
@@ -246,6 +256,7 @@ fn assign(
             }
             row => (kinds.classes[row as usize], kinds.collectives[row as usize]),
         };
+        let row = kinds.scheduled(row, collective);
         if row == NONE {
             let entry = unjoined.entry(events.label[at]).or_default();
             *entry = (entry.0 + 1, entry.1 + seconds);

@@ -18,6 +18,10 @@ pub enum Kind {
     Flops,
     /// A time.
     Seconds,
+    /// Floating-point operations per second.
+    FlopRate,
+    /// Bytes per second.
+    ByteRate,
     /// A fraction: 1 is the whole.
     Ratio,
     /// A number without a unit.
@@ -42,13 +46,15 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 16] = [
+    pub const ALL: [Kind; 18] = [
         Kind::Instruction,
         Kind::Index,
         Kind::Count,
         Kind::Bytes,
         Kind::Flops,
         Kind::Seconds,
+        Kind::FlopRate,
+        Kind::ByteRate,
         Kind::Ratio,
         Kind::Number,
         Kind::Flag,
@@ -70,6 +76,8 @@ impl Kind {
             Kind::Bytes => "bytes",
             Kind::Flops => "flops",
             Kind::Seconds => "seconds",
+            Kind::FlopRate => "flop_rate",
+            Kind::ByteRate => "byte_rate",
             Kind::Ratio => "ratio",
             Kind::Number => "number",
             Kind::Flag => "flag",
@@ -94,8 +102,15 @@ impl Kind {
             Kind::Bytes => "B",
             Kind::Flops => "FLOP",
             Kind::Seconds => "s",
+            Kind::FlopRate => "FLOP/s",
+            Kind::ByteRate => "B/s",
             _ => "",
         }
+    }
+
+    /// Whether its values are real numbers, with NaN for unknown ones.
+    pub fn is_real(self) -> bool {
+        matches!(self, Kind::Seconds | Kind::Ratio | Kind::FlopRate | Kind::ByteRate)
     }
 
     /// Whether its values are texts.
@@ -106,8 +121,9 @@ impl Kind {
 
     /// Whether its values are amounts, which may be added up.
     pub fn is_amount(self) -> bool {
-        use Kind::{Bytes, Count, Flag, Flops, Number, Ratio, Seconds};
-        matches!(self, Count | Bytes | Flops | Seconds | Ratio | Number | Flag)
+        use Kind::{ByteRate, Bytes, Count, Flag, FlopRate, Flops, Number, Ratio, Seconds};
+        let is_rate = matches!(self, FlopRate | ByteRate);
+        is_rate || matches!(self, Count | Bytes | Flops | Seconds | Ratio | Number | Flag)
     }
 }
 
@@ -215,6 +231,8 @@ constructors! {
     bytes Bytes,
     flops Flops,
     seconds Seconds,
+    flop_rate FlopRate,
+    byte_rate ByteRate,
     ratio Ratio,
     number Number,
     flag Flag,

@@ -1,6 +1,8 @@
-//! The tables of measured time: runs of a program, events without an instruction.
+//! The tables of measured time: runs of a program, collectives, events without an instruction.
 
-use super::{Columns, Field};
+use super::{Columns, Field, Sent, common, number};
+use crate::comms::Collective;
+use crate::ir::Module;
 use crate::measure::{Measured, Parts, Run};
 use crate::profile::Profile;
 
@@ -60,5 +62,40 @@ pub fn unjoined(measured: &Measured) -> Columns {
     table.numbers(field, each().map(|entry| entry.events as i64));
     let field = Field::seconds("seconds", "Time of the events, over all runs and devices.");
     table.reals(field.summed(), each().map(|entry| entry.seconds));
+    table
+}
+
+/// One row per collective with its measured time per step; unknown where the profile has no event
+/// of it.
+pub fn measured_collectives(module: &Module, sent: &Sent, measured: &Measured) -> Columns {
+    let each = || sent.collectives.collectives.iter();
+    let mut table = Columns::default();
+    let doc = "The scheduled row: the collective, or the fusion or call that contains it.";
+    table.rows(common::instruction().renamed("instruction", doc), each().map(|c| c.outer));
+    table.texts(common::name(), each().map(|c| module.instruction_name(c.outer)));
+    let field = Field::word("kind", "The kind of collective: all-reduce, all-gather and so on.");
+    table.texts(field, each().map(|c| c.kind.as_str()));
+    table.texts(common::axes(), sent.along.iter().map(|along| &along.axes));
+    let field = Field::bytes("payload", "Bytes of the whole array.").nullable();
+    table.numbers(field, each().map(|c| number(c.payload())));
+    let numbers = 0..sent.collectives.collectives.len();
+    table.numbers(common::wire_bytes(), numbers.map(|at| sent.wire_bytes(at)));
+    let calls = |c: &Collective| {
+        let members = c.members.start as usize..c.members.end as usize;
+        let members = sent.collectives.members.get(members).unwrap_or_default();
+        let rows = members.iter().chain([&c.row, &c.outer]);
+        let calls = rows.filter_map(|row| measured.rows.calls.get(row.0 as usize));
+        // NaN where a row has no event; the start and the done instruction may both have one.
+        calls.copied().fold(f64::NAN, f64::max)
+    };
+    let field = Field::number("calls", "Calls in the step: events of one of its instructions.");
+    table.reals(field.nullable(), each().map(calls));
+    let times = || measured.collectives.iter();
+    let doc = "Measured seconds of all calls in the step, from start to end.";
+    let field = Field::seconds("measured_seconds", doc).label("measured s");
+    table.reals(field.nullable().summed(), times().map(|pair| pair.0));
+    let doc = "The part of them in which nothing computes.";
+    let field = Field::seconds("measured_exposed_seconds", doc).label("measured exposed s");
+    table.reals(field.nullable().summed(), times().map(|pair| pair.1));
     table
 }

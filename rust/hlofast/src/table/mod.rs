@@ -31,7 +31,7 @@ pub use costs::{
 pub use facts::{Origin, index_text, narrow, number, row_or_none, shape_text};
 pub use field::{Field, Kind};
 pub use matmuls::matmuls;
-pub use measured::{runs, unjoined};
+pub use measured::{measured_collectives, runs, unjoined};
 pub use memory_files::memory_file;
 pub use modules::{computations, findings, instructions};
 pub use planned::candidates;

@@ -1,0 +1,60 @@
+"""Shows measured time: by instruction, phase, scope and mesh axis, beside the modelled time."""
+
+from __future__ import annotations
+
+from hlofast import _profile, _profiles
+from hlofast._profile import Measured
+from hlofast.cli import UNREADABLE, inputs, results
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """\
+examples:
+  hlofast profile /tmp/profile
+  hlofast profile host.xplane.pb module_0042.jit_train_step.after_optimizations.txt
+  hlofast profile --by scope --mesh data=2,model=4 --device tpu-v5p host.xplane.pb
+  hlofast profile nsys_jax.zip dump/
+  hlofast profile --json host.xplane.pb | jq '.results[].facts.exposed_seconds'
+
+PROFILE is a file or folder that jax.profiler or TensorBoard wrote (*.xplane.pb, *.trace.json.gz,
+plugins/profile/<run>), or an archive or folder of nsys-jax. DUMP is a file with the module, or a
+dump directory; by default the module inside the profile is used. The step is the run of median
+length on each device, averaged over devices. Communication is exposed while a collective runs and
+nothing computes on the device. With a device (--device, or as named by the dump folder) modelled
+time stands beside measured time. Other verbs take the profile as --profile.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from hlofast import _text
+
+    parser.epilog = EXAMPLES
+    parser.add_argument("recording", metavar="PROFILE", help="profile of jax.profiler or nsys-jax")
+    parser.add_argument("dump", metavar="DUMP", nargs="?", help="module, or dump directory")
+    parser.add_argument("--module", metavar="NAME", help="name of the module to show")
+    results.add_json(parser)
+    _text.add_top(parser, 10)
+    inputs.add_context(parser, profile=False)
+    parser.add_argument(
+        "--by", choices=_profile.KEYS, default="phase", help="key of the sums (default phase)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Shows what the profile measured of a module."""
+    context = inputs.read_context(arguments)
+    failures = inputs.Failures()
+    shower = results.Shower(Measured, arguments)
+    try:
+        measured = _profiles.measured_in(
+            arguments.recording, arguments.dump, arguments.module, context
+        )
+    except (OSError, ValueError, ModuleNotFoundError) as error:
+        failures.failed(arguments.recording, error)
+    else:
+        shower.show(measured, measured.sections(arguments.by))
+    shower.end(failures.errors)
+    return UNREADABLE if failures.errors else 0
