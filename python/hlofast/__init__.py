@@ -26,6 +26,10 @@ from hlofast._core import (
     Metadata,
     PaddingDimension,
     PartitionSpec,
+    ProfileEvent,
+    ProfileEvents,
+    ProfileLine,
+    ProfilePlane,
     ReplicaGroups,
     Shape,
     Sharding,
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._matmuls import Matmuls
     from hlofast._memory import Memory
+    from hlofast._profiles import Profile, load_profile
     from hlofast._programs import fingerprints
     from hlofast._remat import Remat
     from hlofast._report import Report, report
@@ -90,11 +95,12 @@ __all__ = [
     "DeclaredParameter", "DeclaredValue", "Diff", "DimensionLabels", "Expectations", "Finding",
     "Findings", "FoundModule", "Graph", "History", "Instruction", "InstructionSequence", "Layout",
     "Literal", "Matmuls", "Memory", "Mesh", "Metadata", "Module", "PaddingDimension", "ParseError",
-    "PartitionSpec", "Plot", "Prediction", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
+    "PartitionSpec", "Plot", "Prediction", "Profile", "ProfileEvent", "ProfileEvents", "ProfileLine",
+    "ProfilePlane", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
     "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages", "Summary",
     "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
     "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
-    "find_modules", "fingerprints", "from_jax", "history", "load", "loads", "opcodes",
+    "find_modules", "fingerprints", "from_jax", "history", "load", "load_profile", "loads", "opcodes",
     "open_dataset", "phases", "protobuf_fields_not_in_text", "provenances", "ray",
     "register_custom_call", "report", "scan", "unregister_custom_call",
 ]  # fmt: skip
@@ -115,6 +121,7 @@ _NAMES_BY_MODULE = {
     "_lint": "Finding Findings",
     "_matmuls": "Matmuls",
     "_memory": "Memory",
+    "_profiles": "Profile load_profile",
     "_programs": "fingerprints",
     "_remat": "Remat",
     "_report": "Report report",
@@ -133,6 +140,7 @@ _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for nam
 
 Sequence.register(InstructionSequence)
 Sequence.register(ComputationSequence)
+Sequence.register(ProfileEvents)
 Mapping.register(Attributes)
 Mapping.register(Columns)
 

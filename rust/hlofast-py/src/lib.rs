@@ -23,6 +23,7 @@ mod metadata;
 mod module;
 mod names;
 mod plan;
+mod profile;
 mod programs;
 mod proto;
 mod records;
@@ -88,6 +89,10 @@ mod _core {
     use crate::module::Module;
     #[pymodule_export]
     use crate::plan::PlanData;
+    #[pymodule_export]
+    use crate::profile::{
+        _load_profile, ProfileData, ProfileEvent, ProfileEvents, ProfileLine, ProfilePlane,
+    };
     #[pymodule_export]
     use crate::proto::_proto;
     #[pymodule_export]

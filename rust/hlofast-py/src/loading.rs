@@ -187,7 +187,7 @@ fn header_name(text: &[u8]) -> &[u8] {
 }
 
 /// The bytes of a Python object: `bytes` and `str` are borrowed, other buffers are copied.
-fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
+pub fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
     if value.is_instance_of::<PyBytes>() {
         let bytes = value.extract::<PyBackedBytes>()?;
         return Ok(Arc::new(Bytes(bytes)));
@@ -259,7 +259,7 @@ pub fn _load<'py>(
 }
 
 /// An `OSError` with the file name, as raised by Python's `open`.
-fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
+pub fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let strerror = py.import("os").and_then(|os| os.call_method1("strerror", (code,)));
     match strerror.and_then(|text| text.extract::<String>()) {

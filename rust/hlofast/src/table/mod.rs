@@ -13,6 +13,7 @@ mod memory_files;
 mod modules;
 mod packed;
 mod planned;
+mod profiled;
 mod remat;
 mod scopes;
 mod shared;
@@ -33,6 +34,10 @@ pub use matmuls::matmuls;
 pub use memory_files::memory_file;
 pub use modules::{computations, findings, instructions};
 pub use planned::candidates;
+pub use profiled::{
+    device_field, duration_field, host_field, profiled_devices, profiled_launches, profiled_lines,
+    profiled_modules, profiled_programs, profiled_steps, seconds, start_field,
+};
 pub use remat::{gathers, recomputed, remat, residuals};
 pub use scopes::{SCOPE_BYTES, ScopeTexts};
 pub use shared::{shared_arrays, shared_products};
