@@ -1,7 +1,8 @@
 """Static, offline performance and memory debugger for XLA training steps.
 
 `load(path)` and `loads(text)` read one module, `find_modules(text)` all modules of a page or log,
-`from_jax(compiled)` a program that JAX lowered or compiled, `scan(folder)` whole dump directories.
+`from_jax(compiled)` a program that JAX lowered or compiled, `scan(folder)` whole dump directories,
+`load_profile(path)` what ran on devices.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._matmuls import Matmuls
     from hlofast._memory import Memory
+    from hlofast._profile_summary import ProfileSummary
     from hlofast._profiles import Profile, load_profile
     from hlofast._programs import fingerprints
     from hlofast._remat import Remat
@@ -96,7 +98,7 @@ __all__ = [
     "Findings", "FoundModule", "Graph", "History", "Instruction", "InstructionSequence", "Layout",
     "Literal", "Matmuls", "Memory", "Mesh", "Metadata", "Module", "PaddingDimension", "ParseError",
     "PartitionSpec", "Plot", "Prediction", "Profile", "ProfileEvent", "ProfileEvents", "ProfileLine",
-    "ProfilePlane", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
+    "ProfilePlane", "ProfileSummary", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
     "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages", "Summary",
     "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
     "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
@@ -121,6 +123,7 @@ _NAMES_BY_MODULE = {
     "_lint": "Finding Findings",
     "_matmuls": "Matmuls",
     "_memory": "Memory",
+    "_profile_summary": "ProfileSummary",
     "_profiles": "Profile load_profile",
     "_programs": "fingerprints",
     "_remat": "Remat",

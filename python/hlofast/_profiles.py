@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 
     from hlofast._core import Column, Field, ProfileData, ProfilePlane, TextColumn
     from hlofast._module import Module
+    from hlofast._profile_summary import ProfileSummary
 
     _Source = str | os.PathLike[str] | bytes
+
+
+_HEAD = 1 << 16
+"""Bytes at the start of a file that show whether it is a profile."""
 
 
 def load_profile(
@@ -23,12 +28,13 @@ def load_profile(
     run: str | None = None,
     max_bytes: int | None = None,
 ) -> Profile:
-    """Reads a profile: an `*.xplane.pb` of `jax.profiler` or TensorBoard, plain or compressed.
+    """Reads a profile of `jax.profiler` or TensorBoard: an `*.xplane.pb`, plain or compressed.
 
     `source` is a path, the bytes of a file, or several of them, one per host. A folder may be that
     of a run, `plugins/profile/RUN`, with one file per host, or any folder above it; of several runs
     the newest is read, or the one named `run`. `max_bytes` limits the size of a file after
-    decompression, by default 1 GiB.
+    decompression, by default 1 GiB. A `*.trace.json.gz`, Chrome's trace format, is read too; it
+    holds at most a million events, and no modules.
 
     Raises `ParseError` with the place for a damaged file and for one that is not a profile,
     `OSError` for a file that cannot be read, `ValueError` for a folder without profiles and for an
@@ -37,13 +43,59 @@ def load_profile(
     if isinstance(source, str | bytes | os.PathLike):
         source = [source]
     files: list[tuple[str | bytes, str | None]] = []
+    chosen = None
     for given in source:
         if isinstance(given, bytes):
             files.append((given, None))
+            continue
+        path = os.fspath(given)
+        if "://" in path:
+            from hlofast import _remote
+
+            files.append((_remote.read(path), path))
+        elif os.path.isdir(path):
+            chosen, paths = _run(path, run)
+            files += [(own, own) for own in paths]
         else:
-            path = os.fspath(given)
             files.append((path, path))
-    return Profile(_core._load_profile(files, max_bytes=max_bytes))
+    return Profile(_core._load_profile(files, max_bytes=max_bytes), chosen)
+
+
+def _run(folder: str, wanted: str | None) -> tuple[str, list[str]]:
+    """Returns the name and the files of the newest run below `folder`, or of the run `wanted`."""
+    runs = _core._profile_runs(folder)
+    if not runs:
+        raise ValueError(
+            f"{folder}: no profile here; jax.profiler.trace writes plugins/profile/RUN/*.xplane.pb"
+        )
+    if wanted is not None:
+        named = [own for own in runs if wanted in (own[0], os.fspath(own[1]))]
+        if not named:
+            from hlofast._names import meant
+
+            names = [own[0] for own in runs]
+            raise ValueError(f"{folder}: no run {wanted!r}{meant(wanted, names)}")
+        runs = named
+    name, _, paths = runs[-1]
+    return name, list(map(os.fspath, paths))
+
+
+def runs(folder: str) -> list[str]:
+    """Returns the names of the runs below a folder, the oldest first; empty for other folders."""
+    return [] if "://" in folder else [own[0] for own in _core._profile_runs(folder)]
+
+
+def is_profile(path: str) -> bool:
+    """Whether a file is a profile; False for one that cannot be read."""
+    try:
+        if "://" in path:
+            from hlofast import _remote
+
+            return _core._is_profile(_remote.read(path, most=_HEAD))
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded.
+            return _core._is_profile(file.read(_HEAD))
+    except (OSError, ValueError):
+        return False
 
 
 class Profile:
@@ -54,10 +106,12 @@ class Profile:
     the contents of the files as they are, for what the tables leave out.
     """
 
-    __slots__ = ("_data", "_tables")
+    __slots__ = ("_data", "_tables", "run")
 
-    def __init__(self, data: ProfileData) -> None:
+    def __init__(self, data: ProfileData, run: str | None = None) -> None:
         self._data = data
+        self.run = run
+        """The name of the run in its folder; None for files."""
         self._tables: dict[str, Table] = {}
 
     @property
@@ -161,6 +215,12 @@ class Profile:
             several = ", ".join(labels[at] for at in places[:4])
             raise ValueError(f"{len(places)} modules are called {name!r}: {several}")
         return self.module(places[0])
+
+    def summary(self, path: str = "") -> ProfileSummary:
+        """Summarises the profile; `path` is its title. See `hlofast.ProfileSummary`."""
+        from hlofast._profile_summary import ProfileSummary
+
+        return ProfileSummary(self, path or next(filter(None, self.paths), ""))
 
     def _table(
         self, name: str, made: Callable[[], list[tuple[Field, Column | TextColumn]]]

@@ -91,7 +91,8 @@ mod _core {
     use crate::plan::PlanData;
     #[pymodule_export]
     use crate::profile::{
-        _load_profile, ProfileData, ProfileEvent, ProfileEvents, ProfileLine, ProfilePlane,
+        _is_profile, _load_profile, _profile_runs, ProfileData, ProfileEvent, ProfileEvents,
+        ProfileLine, ProfilePlane,
     };
     #[pymodule_export]
     use crate::proto::_proto;

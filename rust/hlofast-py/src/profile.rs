@@ -4,7 +4,7 @@ use crate::column::Column;
 use crate::errors::to_python;
 use crate::field::Field;
 use crate::held::text;
-use crate::loading::{bytes_of, file_error};
+use crate::loading::{PathText, bytes_of, file_error};
 use crate::table_builder::to_list;
 use crate::text_column::TextColumn;
 use hlofast::profile::xplane::{Event, Line, Plane, Space, Stats, Value};
@@ -59,6 +59,30 @@ pub fn _load_profile(
         to_python(&source, &error)
     })?;
     Ok(ProfileData { loaded: Arc::new(loaded), paths })
+}
+
+/// Whether a file that begins with `head` (at least 64 KiB, or all of it) is a profile.
+#[pyfunction]
+pub fn _is_profile(head: &[u8]) -> bool {
+    hlofast::profile::is_profile(head)
+}
+
+/// Returns the runs below a folder, the oldest first: name, folder, and the files of its hosts.
+///
+/// Raises `OSError` if the folder cannot be read.
+#[pyfunction]
+pub fn _profile_runs(
+    py: Python<'_>,
+    folder: std::path::PathBuf,
+) -> PyResult<Vec<(String, PathText, Vec<PathText>)>> {
+    let name = folder.to_string_lossy().into_owned();
+    let runs = py.detach(|| hlofast::dump::profiles(&folder));
+    let runs = runs.map_err(|error| file_error(py, error, &name))?;
+    let text = |path: std::path::PathBuf| path.into_os_string();
+    Ok(runs
+        .into_iter()
+        .map(|run| (run.name, text(run.folder), run.files.into_iter().map(text).collect()))
+        .collect())
 }
 
 type Listed<'py> = PyResult<Bound<'py, PyList>>;
@@ -232,7 +256,8 @@ impl ProfileData {
     ) -> PyResult<(Bound<'py, PyBytes>, Option<String>)> {
         let module = self.loaded.modules.get(index);
         let module = module.ok_or_else(|| PyIndexError::new_err("no such module"))?;
-        let path = self.paths.get(module.space).cloned().flatten();
+        let file = self.loaded.files.get(module.space);
+        let path = file.and_then(|file| self.paths.get(*file)).cloned().flatten();
         let read = py.detach(|| self.loaded.module_text(module, path.as_deref()));
         match read {
             Ok(source) => Ok((PyBytes::new(py, source.bytes()), path)),

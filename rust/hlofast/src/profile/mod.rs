@@ -4,7 +4,9 @@
 //! reads `*.xplane.pb`; [`load`] makes one profile of the files of several hosts.
 
 mod build;
+mod chrome;
 mod events;
+mod json;
 mod lanes;
 mod read;
 pub mod xplane;
@@ -13,7 +15,7 @@ pub use events::{
     DeviceKind, Events, Launch, NONE, Names, Profile, ProfiledDevice, Program, Step, Track,
     TrackKind,
 };
-pub use read::{DeviceFacts, File, Loaded, Module, load};
+pub use read::{DeviceFacts, File, LineRow, Loaded, Module, is_profile, load};
 
 use crate::error::ParseError;
 use crate::proto;

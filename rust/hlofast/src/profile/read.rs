@@ -1,11 +1,12 @@
 //! Loads the files of one run, one per host, as one profile.
 
 use super::build::Builder;
+use super::chrome;
 use super::events::{DeviceKind, Profile};
 use super::lanes::{Lanes, lanes, with_host};
 use super::xplane::{Embedded, Plane, Space, Value, is_space};
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::text::{SharedBytes, Source, Span, decompress};
+use crate::text::{Compression, SharedBytes, Source, Span, decompress, decompress_head};
 use std::sync::Arc;
 
 /// One file of a run.
@@ -41,6 +42,23 @@ pub struct DeviceFacts {
     pub clock_hz: Option<f64>,
 }
 
+/// A line of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LineRow {
+    /// The host in [`Profile::hosts`].
+    pub host: u32,
+    /// The plane.
+    pub plane: String,
+    /// The line; empty for a plane without lines.
+    pub line: String,
+    /// What it is read as: ops, async, stream, modules, steps or threads; or empty.
+    pub read_as: &'static str,
+    /// Number of events.
+    pub events: i64,
+    /// Picoseconds from the first begin to the last end.
+    pub duration_ps: i64,
+}
+
 /// The files of a run and the profile that they make.
 pub struct Loaded {
     /// What ran.
@@ -49,6 +67,10 @@ pub struct Loaded {
     pub spaces: Vec<Arc<Space>>,
     /// The host of each space in [`Profile::hosts`].
     pub hosts: Vec<u32>,
+    /// The file of each space, by its place among those given.
+    pub files: Vec<usize>,
+    /// The lines of files in Chrome's trace format.
+    pub trace_lines: Vec<LineRow>,
     /// The modules in them: programs of one name and number once.
     pub modules: Vec<Module>,
     /// What the profile says of each of its devices.
@@ -67,28 +89,98 @@ pub fn load(
     max_bytes: Option<u64>,
 ) -> std::result::Result<Loaded, (usize, ParseError)> {
     let mut builder = Builder::default();
-    let mut spaces: Vec<Arc<Space>> = Vec::new();
-    let (mut errors, mut warnings, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut loaded = Loaded {
+        profile: Arc::default(),
+        spaces: Vec::new(),
+        hosts: Vec::new(),
+        files: Vec::new(),
+        trace_lines: Vec::new(),
+        modules: Vec::new(),
+        facts: Vec::new(),
+        errors: Vec::new(),
+        warnings: Vec::new(),
+    };
     for (number, file) in files.iter().enumerate() {
-        let space = read(file, max_bytes).map_err(|error| (number, error))?;
-        let host = builder.profile.hosts.len() as u32;
-        let name = host_name(file, &space, &builder.profile.hosts);
-        space.add_to(&mut builder, &name).map_err(|error| (number, error))?;
-        let text = |text: &[u8]| -> Box<str> { String::from_utf8_lossy(text).into() };
-        errors.extend(space.errors().map(|message| (host, text(message))));
-        warnings.extend(space.warnings().map(|message| (host, text(message))));
-        hosts.push(host);
-        spaces.push(Arc::new(space));
+        let added = loaded.add(&mut builder, number, file, max_bytes);
+        added.map_err(|error| (number, error))?;
     }
-    let modules = modules(&spaces);
+    loaded.modules = modules(&loaded.spaces);
     let names: Vec<(u64, Box<str>)> =
-        modules.iter().map(|own| (own.module.id, own.module.name.clone())).collect();
+        loaded.modules.iter().map(|own| (own.module.id, own.module.name.clone())).collect();
     let mut profile = builder.finish(&names).map_err(|error| (0, error))?;
-    let facts = device_facts(&mut profile, &spaces);
-    Ok(Loaded { profile: Arc::new(profile), spaces, hosts, modules, facts, errors, warnings })
+    loaded.facts = loaded.device_facts(&mut profile);
+    loaded.profile = Arc::new(profile);
+    Ok(loaded)
 }
 
 impl Loaded {
+    /// Adds a file.
+    fn add(
+        &mut self,
+        builder: &mut Builder,
+        number: usize,
+        file: &File,
+        max_bytes: Option<u64>,
+    ) -> Result<()> {
+        let bytes = match decompress((*file.bytes).as_ref(), max_bytes)? {
+            Some(bytes) => Arc::new(bytes),
+            None => SharedBytes::clone(&file.bytes),
+        };
+        let whole = (*bytes).as_ref();
+        let host = builder.profile.hosts.len() as u32;
+        if chrome::is_trace(whole.get(..HEAD).unwrap_or(whole)) {
+            let name = host_name(file, None, &builder.profile.hosts);
+            let lines = chrome::add_to(builder, whole, &name)?;
+            self.trace_lines.extend(lines);
+            return Ok(());
+        }
+        if !is_space(whole) {
+            return Err(not_a_profile(whole));
+        }
+        let space = Space::read(bytes)?;
+        let name = host_name(file, Some(&space), &builder.profile.hosts);
+        space.add_to(builder, &name)?;
+        let text = |text: &[u8]| -> Box<str> { String::from_utf8_lossy(text).into() };
+        self.errors.extend(space.errors().map(|message| (host, text(message))));
+        self.warnings.extend(space.warnings().map(|message| (host, text(message))));
+        self.hosts.push(host);
+        self.files.push(number);
+        self.spaces.push(Arc::new(space));
+        Ok(())
+    }
+
+    /// What the planes of devices say of them, which includes the chips' names.
+    fn device_facts(&self, profile: &mut Profile) -> Vec<DeviceFacts> {
+        let mut facts = vec![DeviceFacts::default(); profile.devices.len()];
+        for (device, facts) in profile.devices.iter_mut().zip(&mut facts) {
+            let at = self.hosts.iter().position(|host| *host == device.host);
+            let Some(space) = at.and_then(|at| self.spaces.get(at)) else { continue };
+            let whole = space.bytes();
+            let plane = space.planes().iter().find(|plane| {
+                let name = String::from_utf8_lossy(plane.name(whole));
+                matches!(lanes(with_host(&name).1),
+                    Lanes::Device { name, part: "", .. } if name == &*device.name)
+            });
+            if let Some(plane) = plane {
+                device.chip = read_facts(facts, plane, whole, device.kind);
+            }
+        }
+        facts
+    }
+
+    /// The lines of the files, in their order; a plane without lines has one row.
+    pub fn lines(&self) -> Vec<LineRow> {
+        let mut rows = Vec::new();
+        for (space, host) in self.spaces.iter().zip(&self.hosts) {
+            space
+                .planes()
+                .iter()
+                .for_each(|plane| plane_rows(plane, space.bytes(), *host, &mut rows));
+        }
+        rows.extend(self.trace_lines.iter().cloned());
+        rows
+    }
+
     /// The text of an embedded module; `path` names the file in messages.
     pub fn module_text(&self, module: &Module, path: Option<&str>) -> Result<Source> {
         match self.spaces.get(module.space) {
@@ -98,33 +190,58 @@ impl Loaded {
     }
 }
 
-/// Reads one file.
-fn read(file: &File, max_bytes: Option<u64>) -> Result<Space> {
-    let bytes = match decompress((*file.bytes).as_ref(), max_bytes)? {
-        Some(bytes) => Arc::new(bytes),
-        None => SharedBytes::clone(&file.bytes),
-    };
-    let whole = (*bytes).as_ref();
-    if !is_space(whole) {
-        // An empty XSpace is an empty file.
-        return Err(match crate::proto::is_proto(whole) {
-            true => not_a_profile("a protobuf that is not a profile (XSpace)"),
-            false => not_a_profile("this is not a profile"),
-        });
+/// The rows of a plane of a host.
+fn plane_rows(plane: &Plane, whole: &[u8], host: u32, rows: &mut Vec<LineRow>) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let name = text(plane.name(whole));
+    for (line, read_as) in plane.lines().iter().zip(plane.read_as(whole)) {
+        let line_name = match (line.name(whole), line.display_name(whole)) {
+            (b"", b"") => line.id.to_string(),
+            (b"", shown) => text(shown),
+            (own, _) => text(own),
+        };
+        let (mut first, mut last) = (i64::MAX, i64::MIN);
+        for event in line.events(whole) {
+            first = first.min(event.offset_ps);
+            last = last.max(event.offset_ps.saturating_add(event.duration_ps.max(0)));
+        }
+        let events = line.event_count() as i64;
+        let duration_ps = if events == 0 { 0 } else { last.saturating_sub(first) };
+        let plane = name.clone();
+        rows.push(LineRow { host, plane, line: line_name, read_as, events, duration_ps });
     }
-    Space::read(bytes)
+    if plane.lines().is_empty() {
+        let (line, read_as) = (String::new(), "");
+        rows.push(LineRow { host, plane: name, line, read_as, events: 0, duration_ps: 0 });
+    }
+}
+
+/// How much of a file shows what it is.
+const HEAD: usize = 64 << 10;
+
+/// Whether a file that begins with `head` (at least 64 KiB, or all of it) is a profile, possibly
+/// compressed.
+pub fn is_profile(head: &[u8]) -> bool {
+    let unpacked = Compression::of(head).map(|_| decompress_head(head, HEAD));
+    let head = unpacked.as_deref().unwrap_or(head);
+    is_space(head) || chrome::is_trace(head.get(..HEAD).unwrap_or(head))
 }
 
 #[cold]
-fn not_a_profile(message: &str) -> ParseError {
-    ParseError::new(ErrorKind::NotHlo, Span::EMPTY, message)
-        .with_help("give an *.xplane.pb that jax.profiler wrote, or the folder that holds it")
+fn not_a_profile(whole: &[u8]) -> ParseError {
+    let message = match crate::proto::is_proto(whole) {
+        true => "a protobuf that is not a profile (XSpace)",
+        false => "this is not a profile",
+    };
+    ParseError::new(ErrorKind::NotHlo, Span::EMPTY, message).with_help(
+        "give an *.xplane.pb or *.trace.json.gz that jax.profiler wrote, or the folder that holds it",
+    )
 }
 
 /// The name of the host of a file: the one that it gives unless another file gives the same one, or
 /// else the beginning of the file's name.
-fn host_name(file: &File, space: &Space, others: &[Box<str>]) -> String {
-    let mut given = space.hostnames();
+fn host_name(file: &File, space: Option<&Space>, others: &[Box<str>]) -> String {
+    let mut given = space.into_iter().flat_map(Space::hostnames);
     let own = match (given.next(), given.next()) {
         (Some(name), None) if !name.is_empty() => Some(String::from_utf8_lossy(name).into_owned()),
         _ => None,
@@ -132,7 +249,9 @@ fn host_name(file: &File, space: &Space, others: &[Box<str>]) -> String {
     let is_free = |name: &str| others.iter().all(|other| &**other != name);
     let stem = file.path.as_deref().map(|path| {
         let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
-        name.split_once(".xplane.pb").map_or(name, |(stem, _)| stem).to_owned()
+        let ends = [".xplane.pb", ".trace.json"];
+        let end = ends.iter().find_map(|end| name.find(end));
+        name[..end.unwrap_or(name.len())].to_owned()
     });
     let names = [own.clone(), stem.clone()].into_iter().flatten().filter(|name| !name.is_empty());
     let first = names.clone().find(|name| is_free(name));
@@ -157,24 +276,6 @@ fn modules(spaces: &[Arc<Space>]) -> Vec<Module> {
         }
     }
     found
-}
-
-/// What the planes of devices say of them, which includes the chips' names.
-fn device_facts(profile: &mut Profile, spaces: &[Arc<Space>]) -> Vec<DeviceFacts> {
-    let mut facts = vec![DeviceFacts::default(); profile.devices.len()];
-    for (device, facts) in profile.devices.iter_mut().zip(&mut facts) {
-        let Some(space) = spaces.get(device.host as usize) else { continue };
-        let whole = space.bytes();
-        let plane = space.planes().iter().find(|plane| {
-            let name = String::from_utf8_lossy(plane.name(whole));
-            matches!(lanes(with_host(&name).1),
-                Lanes::Device { name, part: "", .. } if name == &*device.name)
-        });
-        if let Some(plane) = plane {
-            device.chip = read_facts(facts, plane, whole, device.kind);
-        }
-    }
-    facts
 }
 
 /// Fills `facts` from the stats of a device's plane; returns the chip's name.

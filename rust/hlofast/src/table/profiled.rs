@@ -220,8 +220,11 @@ pub fn profiled_launches(profile: &Profile) -> Columns {
         }),
     );
     columns.numbers(
-        Field::index("run", "The number that one execution has on all devices.").nullable(),
-        launches.iter().map(|own| integer(own.run)),
+        Field::index("run", "The number that one execution has on all devices.")
+            .nullable()
+            .signed(),
+        // Some profilers write a hash, which may be negative.
+        launches.iter().map(|own| own.run.map_or(i64::MIN, |run| run as i64)),
     );
     columns.reals(start_field(), launches.iter().map(|own| seconds(own.start_ps)));
     columns.reals(duration_field(), launches.iter().map(|own| seconds(own.duration_ps)));
@@ -274,58 +277,7 @@ pub fn profiled_modules(loaded: &Loaded) -> Columns {
 
 /// One row per line of the files' planes; a plane without lines has one row.
 pub fn profiled_lines(loaded: &Loaded) -> Columns {
-    struct Row {
-        host: u32,
-        plane: String,
-        line: String,
-        read_as: &'static str,
-        events: i64,
-        duration: f64,
-    }
-    let mut rows = Vec::new();
-    for (space, host) in loaded.spaces.iter().zip(&loaded.hosts) {
-        let whole = space.bytes();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        for plane in space.planes() {
-            let name = text(plane.name(whole));
-            for (line, read_as) in plane.lines().iter().zip(plane.read_as(whole)) {
-                let own = line.name(whole);
-                let line_name = match (own, line.display_name(whole)) {
-                    (b"", b"") => line.id.to_string(),
-                    (b"", shown) => text(shown),
-                    (own, _) => text(own),
-                };
-                let (mut first, mut last) = (i64::MAX, i64::MIN);
-                for event in line.events(whole) {
-                    first = first.min(event.offset_ps);
-                    last = last.max(event.offset_ps.saturating_add(event.duration_ps.max(0)));
-                }
-                let duration = match line.event_count() {
-                    0 => 0.0,
-                    _ => seconds(last.saturating_sub(first)),
-                };
-                rows.push(Row {
-                    host: *host,
-                    plane: name.clone(),
-                    line: line_name,
-                    read_as,
-                    events: line.event_count() as i64,
-                    duration,
-                });
-            }
-            if plane.lines().is_empty() {
-                let (line, read_as) = (String::new(), "");
-                rows.push(Row {
-                    host: *host,
-                    plane: name,
-                    line,
-                    read_as,
-                    events: 0,
-                    duration: 0.0,
-                });
-            }
-        }
-    }
+    let rows = loaded.lines();
     let mut columns = Columns::default();
     columns.texts(host_field(), rows.iter().map(|row| host(&loaded.profile, row.host)));
     columns.texts(Field::name("plane", "The plane."), rows.iter().map(|row| &row.plane));
@@ -344,7 +296,7 @@ pub fn profiled_lines(loaded: &Loaded) -> Columns {
     columns.numbers(Field::count("events", "Events.").summed(), rows.iter().map(|row| row.events));
     columns.reals(
         Field::seconds("duration", "Seconds from the first begin to the last end."),
-        rows.iter().map(|row| row.duration),
+        rows.iter().map(|row| seconds(row.duration_ps)),
     );
     columns
 }

@@ -6,6 +6,7 @@ pub mod generate;
 pub mod invariants;
 pub mod loops;
 pub mod memory_file;
+pub mod profile;
 pub mod mutate;
 pub mod reading;
 pub mod recipe;

@@ -3,7 +3,7 @@
 use super::{Place, Space, Value};
 use crate::profile::build::named;
 use crate::proto;
-use crate::text::Source;
+use crate::text::{Source, Span};
 use crate::{ErrorKind, ParseError, Result};
 
 /// A module inside a profile.
@@ -66,6 +66,16 @@ impl Space {
         found
     }
 
+    /// The module, if there is one alone.
+    pub fn only_module(&self) -> Result<Embedded> {
+        let modules = self.modules();
+        match &modules[..] {
+            [] => Err(without_modules()),
+            [only] => Ok(only.clone()),
+            _ => Err(several(&modules)),
+        }
+    }
+
     /// The text of an embedded module, as a source of its own.
     pub fn module_text(&self, module: &Embedded, path: Option<&str>) -> Result<Source> {
         let proto = module.place.get(self.bytes());
@@ -86,10 +96,23 @@ impl Space {
 }
 
 /// The error for a profile without modules.
-pub(crate) fn without_modules() -> ParseError {
-    let message = "a profile (XSpace) that holds no HLO module";
-    ParseError::new(ErrorKind::NoModule, crate::text::Span::EMPTY, message).with_help(
-        "load_profile reads its events; profile again with jax.profiler, which keeps the modules of \
-         programs that run meanwhile, or give the dump of the program",
+#[cold]
+fn without_modules() -> ParseError {
+    let message = "a profile that holds no HLO module";
+    ParseError::new(ErrorKind::NoModule, Span::EMPTY, message).with_help(
+        "jax.profiler keeps the modules of programs that run while it records; hlofast summary shows \
+         what the profile holds",
     )
+}
+
+/// The error for a profile with several modules where one is wanted.
+#[cold]
+fn several(modules: &[Embedded]) -> ParseError {
+    let names: Vec<&str> = modules.iter().take(4).map(|module| &*module.label).collect();
+    let more = if modules.len() > names.len() { ", ..." } else { "" };
+    let names = names.join(", ");
+    let message =
+        format!("a profile with {} modules where one was expected: {names}{more}", modules.len());
+    ParseError::new(ErrorKind::SeveralModules, Span::EMPTY, message)
+        .with_help("choose one by name, or use find_modules to get them all")
 }
