@@ -1,7 +1,8 @@
 """Static, offline performance and memory debugger for XLA training steps.
 
 `load(path)` and `loads(text)` read one module, `find_modules(text)` all modules of a page or log,
-`from_jax(compiled)` a program that JAX lowered or compiled, `scan(folder)` whole dump directories.
+`from_jax(compiled)` a program that JAX lowered or compiled, `scan(folder)` whole dump directories,
+`load_profile(path)` what ran on devices.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from hlofast._core import (
     Metadata,
     PaddingDimension,
     PartitionSpec,
+    ProfileEvent,
+    ProfileEvents,
+    ProfileLine,
+    ProfilePlane,
     ReplicaGroups,
     Shape,
     Sharding,
@@ -68,6 +73,8 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._matmuls import Matmuls
     from hlofast._memory import Memory
+    from hlofast._profile_summary import ProfileSummary
+    from hlofast._profiles import Profile, load_profile
     from hlofast._programs import fingerprints
     from hlofast._remat import Remat
     from hlofast._report import Report, report
@@ -90,11 +97,12 @@ __all__ = [
     "DeclaredParameter", "DeclaredValue", "Diff", "DimensionLabels", "Expectations", "Finding",
     "Findings", "FoundModule", "Graph", "History", "Instruction", "InstructionSequence", "Layout",
     "Literal", "Matmuls", "Memory", "Mesh", "Metadata", "Module", "PaddingDimension", "ParseError",
-    "PartitionSpec", "Plot", "Prediction", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
+    "PartitionSpec", "Plot", "Prediction", "Profile", "ProfileEvent", "ProfileEvents", "ProfileLine",
+    "ProfilePlane", "ProfileSummary", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
     "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages", "Summary",
     "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
     "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
-    "find_modules", "fingerprints", "from_jax", "history", "load", "loads", "opcodes",
+    "find_modules", "fingerprints", "from_jax", "history", "load", "load_profile", "loads", "opcodes",
     "open_dataset", "phases", "protobuf_fields_not_in_text", "provenances", "ray",
     "register_custom_call", "report", "scan", "unregister_custom_call",
 ]  # fmt: skip
@@ -115,6 +123,8 @@ _NAMES_BY_MODULE = {
     "_lint": "Finding Findings",
     "_matmuls": "Matmuls",
     "_memory": "Memory",
+    "_profile_summary": "ProfileSummary",
+    "_profiles": "Profile load_profile",
     "_programs": "fingerprints",
     "_remat": "Remat",
     "_report": "Report report",
@@ -133,6 +143,7 @@ _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for nam
 
 Sequence.register(InstructionSequence)
 Sequence.register(ComputationSequence)
+Sequence.register(ProfileEvents)
 Mapping.register(Attributes)
 Mapping.register(Columns)
 

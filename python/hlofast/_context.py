@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any, Protocol, TypedDict
 
-    from hlofast._core import ProfileData as Profile
     from hlofast._cost import Rules
     from hlofast._module import Module
+    from hlofast._profiles import Profile
     from hlofast.devices import Device
 
     class NamedMesh(Protocol):
@@ -262,9 +262,9 @@ def _read_libraries(libraries: str | Iterable[str]) -> tuple[str, ...] | None:
 
 
 def _read_profile(profile: str | PathLike[str] | Profile) -> Profile:
-    from hlofast._profiles import load_profile
+    from hlofast._profiles import Profile, load_profile
 
-    return profile if isinstance(profile, _core.ProfileData) else load_profile(profile)
+    return profile if isinstance(profile, Profile) else load_profile(profile)
 
 
 def _read_frame(frame: str) -> str:
@@ -316,7 +316,7 @@ def _timed(module: Module, known: Context) -> Context:
     """Returns the context with the step time of its profile, unless a step time is given."""
     if known.profile is None:
         return known
-    measured = _core._measure(module, known.profile)
+    measured = _core._measure(module, known.profile._data)
     if measured is not None and known.step_seconds is None:
         values = known._values() | {"step_seconds": measured.step()[0]}
         known = Context._of(values, known.sources | {"step_seconds": "profile"})
@@ -333,7 +333,7 @@ def measured_for(module: Module, mesh: Mesh | None = None) -> _core.MeasuredData
     if told is None or told.profile is None:
         return None
     if mesh is not None and mesh != module.context.mesh:
-        return _core._measure(module, told.profile, mesh=mesh)
+        return _core._measure(module, told.profile._data, mesh=mesh)
     return module.context._measured
 
 

@@ -32,6 +32,14 @@ from hlofast._mesh import PartitionSpec as PartitionSpec
 from hlofast._mesh import ReplicaGroups as ReplicaGroups
 from hlofast._mesh import Sharding as Sharding
 from hlofast._mesh import _restore_mesh as _restore_mesh
+from hlofast._profile_data import ProfileData as ProfileData
+from hlofast._profile_data import ProfileEvent as ProfileEvent
+from hlofast._profile_data import ProfileEvents as ProfileEvents
+from hlofast._profile_data import ProfileLine as ProfileLine
+from hlofast._profile_data import ProfilePlane as ProfilePlane
+from hlofast._profile_data import _is_profile as _is_profile
+from hlofast._profile_data import _load_profile as _load_profile
+from hlofast._profile_data import _profile_runs as _profile_runs
 from hlofast._records import Alias as Alias
 from hlofast._records import DimensionLabels as DimensionLabels
 from hlofast._records import PaddingDimension as PaddingDimension

@@ -261,22 +261,21 @@ def without_programs(path: str) -> tuple[list[str], str | None]:
             continue
         if config.is_config(start):
             configs.append(file)
-        elif known is None and (what := foreign(file, beginning(start))) is not None:
+        elif known is None and (what := foreign(beginning(start))) is not None:
             known = f"{_name(file)} is {what}"
     return configs, known
 
 
-def foreign(path: str, start: bytes) -> str | None:
+def foreign(start: bytes) -> str | None:
     """Returns the kind of a file without modules and what to give instead; None if unknown.
 
     `start` is the decompressed start of the file.
     """
-    name = path.lower()
     text = start.decode("utf-8", "replace")
-    if b'"traceEvents"' in start or name.endswith((".xplane.pb", ".trace.json.gz")):
+    if b'"traceEvents"' in start:
         return (
-            "a profile (xplane or trace events), which hlofast does not read yet; dump the program "
-            f"with {HOW_TO_DUMP} and give the folder: hlofast DIR"
+            "a profile in Chrome's trace format, which holds no modules; give the *.xplane.pb beside "
+            "it, or see what ran with hlofast summary FILE"
         )
     for line in text.splitlines():
         if any(words in line for words in _OUT_OF_MEMORY):

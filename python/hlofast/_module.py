@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hlofast._check import Declaration
     from hlofast._collectives import Collectives
     from hlofast._context import Context, MeshLike, Told
-    from hlofast._core import Computation, FoundModule, Instruction, ProfileData
+    from hlofast._core import Computation, FoundModule, Instruction
     from hlofast._cost import Cost, Rules
     from hlofast._custom_calls import CustomCallFunction
     from hlofast._diff import Diff
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hlofast._measurements import Measurements
     from hlofast._memory import Memory
     from hlofast._profile import Measured
+    from hlofast._profiles import Profile
     from hlofast._remat import Remat
     from hlofast._report import Report
     from hlofast._report.charts import Plot
@@ -247,7 +248,7 @@ class Module(_core.Module):
 
     def profile(
         self,
-        profile: str | os.PathLike[str] | ProfileData | None = None,
+        profile: str | os.PathLike[str] | Profile | None = None,
         *,
         device: str | Device | None = None,
         mesh: MeshLike | None = None,

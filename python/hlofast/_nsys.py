@@ -24,12 +24,17 @@ _DEEPEST = 64
 
 def is_archive(path: str) -> bool:
     """Whether `path` is a zip file, or a folder or file with a trace of nsys-jax."""
+    if "://" in path:
+        return False
     if os.path.isdir(path):
         return bool(_members_of_folder(path))
     if _TRACE.search(path.replace(os.sep, "/")):
         return path.endswith(_FORMATS)
-    with open(path, "rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False  # Whoever opens it next says why.
 
 
 _FORMATS = (".parquet", ".csv", ".csv.xz", ".csv.gz")

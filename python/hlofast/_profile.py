@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from hlofast._context import MeshLike
     from hlofast._module import Module
+    from hlofast._profiles import Profile
     from hlofast._time import Time
     from hlofast._utilization import Utilization
     from hlofast.devices import Device
@@ -119,7 +120,7 @@ class Measured(Result):
     conditionals; idle. They add up to the step.
     """
 
-    __slots__ = ("_data", "_modelled", "_runs", "_step", "module")
+    __slots__ = ("_data", "_modelled", "_other", "_runs", "_step", "module")
 
     VERB = "profile"
     FACTS = (
@@ -155,9 +156,16 @@ class Measured(Result):
               label="slowest device"),
     )  # fmt: skip
 
-    def __init__(self, module: Module, data: _core.MeasuredData, modelled: Time | None) -> None:
+    def __init__(
+        self,
+        module: Module,
+        data: _core.MeasuredData,
+        modelled: Time | None,
+        other: Device | None = None,
+    ) -> None:
         self.module = module
         """The module."""
+        self._other = other
         self._data = data
         self._modelled = modelled
         self._step = data.step()
@@ -302,7 +310,13 @@ class Measured(Result):
                 f"{_text.seconds(max(medians))}"
             )
             notes.append(Note("spread", text, least=min(medians), most=max(medians)))
-        if self._modelled is None:
+        if self._other is not None:
+            text = (
+                f"{self._other.name} is not the kind of device that the profile was recorded on, "
+                "so modelled times and MFU are left out"
+            )
+            notes.append(Note("other-device", text))
+        elif self._modelled is None:
             text = "no device is known, so modelled times and MFU are missing; give --device"
             notes.append(Note("no-device", text))
         return tuple(notes)
@@ -538,7 +552,7 @@ class Measured(Result):
 
 def profiled(
     module: Module,
-    profile: str | PathLike[str] | _core.ProfileData | None,
+    profile: str | PathLike[str] | Profile | None,
     device: str | Device | None,
     mesh: MeshLike | None,
 ) -> Measured:
@@ -554,13 +568,15 @@ def profiled(
     place = mesh_for(module, mesh)
     data = measured_for(module, place)
     if data is None:
-        ran = _text.names([program[0] for program in told.profile.programs])
+        ran = _text.names(told.profile.programs.values("program"))
         raise ValueError(
             f"no event of the profile names an instruction of {module.name}; programs in the "
             f"profile: {ran or 'none'}"
         )
-    modelled = None if chip is None else module.time(chip, mesh=place)
-    return Measured(module, data, modelled)
+    kinds = set(told.profile.devices.values("kind"))
+    is_same = chip is not None and (kinds <= {chip.backend, "other"} or chip.backend == "other")
+    modelled = module.time(chip, mesh=place) if chip is not None and is_same else None
+    return Measured(module, data, modelled, None if is_same else chip)
 
 
 def _over(part: float | None, whole: float | None) -> float | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, TypeVar
 
-    from hlofast import Context, Mesh, Module
+    from hlofast import Context, Mesh, Module, ProfileSummary
     from hlofast.devices import Device
 
     _Number = TypeVar("_Number", int, float)
@@ -33,7 +33,8 @@ def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
         "files" if several else "file",
         nargs="+" if several else None,
         metavar="FILE",
-        help="HLO text (plain, compressed or embedded in other text) or a protobuf (.hlo.pb); "
+        help="HLO text (plain, compressed or embedded in other text), a protobuf (.hlo.pb) or a "
+        "profile (.xplane.pb); "
         '"-" is standard input',
     )
     parser.add_argument("--module", metavar="NAME", help="read only modules of this name")
@@ -241,17 +242,22 @@ class Reader(Failures):
 
     def __iter__(self) -> Iterator[Found]:
         for path in self.files:
-            names = []
-            matched = False
-            for loaded in self._find(path):
-                names.append(loaded.module.name)
-                if self.wanted is None or loaded.module.name == self.wanted:
-                    matched = True
-                    yield loaded
-            if names and not matched:
-                self._nothing_matched.append(path)
-                held = ", ".join(sorted(set(names)))
-                complain(f"{path}: no module {self.wanted!r}; the file holds {held}")
+            yield from self.modules_of(path)
+
+    def modules_of(self, path: str) -> Iterator[Found]:
+        """The selected modules of one file."""
+        names = []
+        matched = False
+        for loaded in self._find(path):
+            names.append(loaded.module.name)
+            # Profiles tell programs of one name apart by their labels.
+            if self.wanted is None or self.wanted in (loaded.module.name, loaded.label):
+                matched = True
+                yield loaded
+        if names and not matched:
+            self._nothing_matched.append(path)
+            held = ", ".join(sorted(set(names)))
+            complain(f"{path}: no module {self.wanted!r}; the file holds {held}")
 
     def _find(self, path: str) -> Iterator[Found]:
         name = "<stdin>" if path == "-" else path
@@ -279,6 +285,20 @@ class Reader(Failures):
                 yield Found(module, name, part.line, part.label)
 
 
+def profile(path: str, wanted: str | None = None) -> ProfileSummary | None:
+    """Returns the summary of a profile: a file, or a folder with recordings; None for other paths.
+
+    With `wanted`, the name of a module in it, the path stands for that module. Raises `OSError` and
+    `ValueError` for a profile that cannot be read.
+    """
+    from hlofast import _files, _profiles
+
+    if wanted is not None or path == "-":
+        return None
+    is_found = _profiles.runs(path) if _files.is_folder(path) else _profiles.is_profile(path)
+    return _profiles.load_profile(path).summary(path) if is_found else None
+
+
 def told(module: Module, context: Context, path: str) -> Module:
     """Returns the module with the context of its run; a `ContextError` names the file."""
     try:
@@ -294,7 +314,10 @@ def only(reader: Reader) -> Found | None:
     """
     selected = list(reader)
     if len(selected) > 1:
-        names = output.names([loaded.module.name for loaded in selected])
+        names = [loaded.module.name for loaded in selected]
+        if len(set(names)) < len(names) and all(loaded.label for loaded in selected):
+            names = [str(loaded.label) for loaded in selected]
+        names = output.names(names)
         complain(
             f"{selected[0].path} holds {len(selected)} modules; choose one with --module: {names}"
         )

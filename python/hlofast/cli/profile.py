@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _profile, _profiles
+from hlofast import _profile, _profile_modules
 from hlofast._profile import Measured
 from hlofast.cli import UNREADABLE, inputs, results
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     failures = inputs.Failures()
     shower = results.Shower(Measured, arguments)
     try:
-        measured = _profiles.measured_in(
+        measured = _profile_modules.measured_in(
             arguments.recording, arguments.dump, arguments.module, context
         )
     except (OSError, ValueError, ModuleNotFoundError) as error:

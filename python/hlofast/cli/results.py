@@ -10,11 +10,11 @@ from hlofast._result import document
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from hlofast._result import Result, Section
-    from hlofast.cli.inputs import Found
+    from hlofast.cli.inputs import Found, Reader
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -83,11 +83,13 @@ def run_modules(
     kind: type[Result],
     arguments: argparse.Namespace,
     analyse: Callable[[Found], tuple[Result, Iterable[Section] | None]],
+    instead: Callable[[str], Result | None] | None = None,
 ) -> int:
     """Shows the result of `analyse` for every selected module and returns the exit code.
 
     Modules have the context that the arguments of `inputs.add_context` describe. When `analyse`
-    raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and skipped.
+    raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and skipped. A
+    file for which `instead` returns a result is shown as that, whatever modules it holds.
     """
     from hlofast.cli import USAGE, inputs
     from hlofast.errors import ContextError
@@ -96,7 +98,7 @@ def run_modules(
     reader.context = inputs.read_context(arguments)
     shower = Shower(kind, arguments)
     code = 0
-    for loaded in reader:
+    for loaded in _modules(reader, shower, instead):
         try:
             result, sections = analyse(loaded)
         except ContextError:
@@ -110,3 +112,19 @@ def run_modules(
             shower.show(result, sections, loaded)
     shower.end(reader.errors)
     return reader.exit_code() or code
+
+
+def _modules(
+    reader: Reader, shower: Shower, instead: Callable[[str], Result | None] | None
+) -> Iterator[Found]:
+    """The selected modules of the files that are not shown as something else."""
+    for path in reader.files:
+        try:
+            other = None if instead is None else instead(path)
+        except (OSError, ValueError) as error:
+            reader.failed(path, error)
+            continue
+        if other is not None:
+            shower.show(other)
+        else:
+            yield from reader.modules_of(path)

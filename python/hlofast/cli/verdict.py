@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argparse.Namespace) -> int:
-    """Shows the largest module of a file."""
+    """Shows the largest module of a file, or what a profile holds."""
+    if _profile(path, reader, shower, arguments):
+        return 0
     selected = sorted(reader, key=lambda loaded: -len(loaded.module))
     if not selected:
         return 0  # The reader has reported why.
@@ -73,6 +75,20 @@ def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argpars
         options = ["--module", selected[0].module.name, *options]
     _show(selected[0], options, reader, shower, arguments)
     return 0
+
+
+def _profile(
+    path: str, reader: _Reader, shower: results.Shower, arguments: argparse.Namespace
+) -> bool:
+    """Shows what a profile holds; returns whether `path` is one."""
+    try:
+        summary = inputs.profile(path, arguments.module)
+    except (OSError, ValueError) as error:
+        reader.failed(path, error)
+        return True
+    if summary is not None:
+        shower.show(summary)
+    return summary is not None
 
 
 def _folder(
@@ -97,6 +113,8 @@ def _folder(
             return USAGE
         programs = named
     if not programs:
+        if _profile(path, reader, shower, arguments):
+            return 0
         configs, known = ([], None) if "://" in path else _kinds.without_programs(path)
         if configs:
             shower.show(_kinds.trainers(path, configs))
@@ -171,7 +189,7 @@ class _Reader(inputs.Reader):
                 content = b""
             if self._is_config(path, content):
                 return
-            known = _kinds.foreign(path, _kinds.beginning(content))
+            known = _kinds.foreign(_kinds.beginning(content))
             if known is not None:
                 super().failed(path, ValueError(known))
                 return

@@ -24,6 +24,7 @@ mod metadata;
 mod module;
 mod names;
 mod plan;
+mod profile;
 mod programs;
 mod proto;
 mod records;
@@ -80,7 +81,7 @@ mod _core {
     #[pymodule_export]
     use crate::loading::{_find_modules, _load, _loads, _neighbours, _restore_module, FoundModule};
     #[pymodule_export]
-    use crate::measure::{_measure, _profile_of_columns, MeasuredData, ProfileData};
+    use crate::measure::{_measure, _profile_of_columns, MeasuredData};
     #[pymodule_export]
     use crate::memory::{_memory, _memory_file, _packing, _xla_memory, MemoryData};
     #[pymodule_export]
@@ -91,6 +92,11 @@ mod _core {
     use crate::module::Module;
     #[pymodule_export]
     use crate::plan::PlanData;
+    #[pymodule_export]
+    use crate::profile::{
+        _is_profile, _load_profile, _profile_runs, ProfileData, ProfileEvent, ProfileEvents,
+        ProfileLine, ProfilePlane,
+    };
     #[pymodule_export]
     use crate::proto::_proto;
     #[pymodule_export]

@@ -4,10 +4,11 @@ use crate::errors::{object, to_python};
 use crate::held::Held;
 use crate::module::Module;
 use hlofast::parse::Strictness;
+use hlofast::profile::xplane::Space;
 use hlofast::text::{
     LineOrigin, OpenOptions, SharedBytes, Source, Span, modules, read_one, starts_with_module,
 };
-use hlofast::{ErrorKind, Options, ParseError, parse, unpack};
+use hlofast::{ErrorKind, Opened, Options, ParseError, open, parse};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -26,8 +27,11 @@ const BYTES_PER_THREAD: usize = 1 << 20;
 
 type Fault = (ParseError, Source);
 
+/// A module's text, its label, and the module or why it cannot be read.
+type Read = (Source, Option<Box<str>>, Result<Arc<Held>, ParseError>);
+
 /// A path as Python represents it.
-type PathText = std::ffi::OsString;
+pub type PathText = std::ffi::OsString;
 
 /// The options common to all three functions.
 struct Request {
@@ -39,6 +43,28 @@ struct Request {
 enum Wanted {
     Name(String),
     Number(usize),
+}
+
+impl Wanted {
+    /// The error where `names`, none or several of `count` modules, answer. Names that tell the
+    /// modules apart are not empty.
+    #[cold]
+    fn not_one(&self, count: usize, names: Vec<String>) -> ParseError {
+        let what = match self {
+            Wanted::Name(name) => format!("{name:?}"),
+            Wanted::Number(number) => format!("number {number}"),
+        };
+        if names.is_empty() {
+            let message = format!("no module {what} among {count}");
+            return ParseError::new(ErrorKind::NoModule, Span::EMPTY, message);
+        }
+        let message = format!("{} modules are called {what}", names.len());
+        let error = ParseError::new(ErrorKind::SeveralModules, Span::EMPTY, message);
+        match names.iter().any(String::is_empty) {
+            true => error.with_help("choose one by its number"),
+            false => error.with_help(format!("choose one of {}", names.join(", "))),
+        }
+    }
 }
 
 fn strictness(value: Option<&Bound<'_, PyAny>>) -> PyResult<Strictness> {
@@ -91,9 +117,9 @@ impl Request {
         Ok(Self { options, max_bytes, module })
     }
 
-    fn open(&self, bytes: SharedBytes, path: Option<&str>) -> Result<Source, Fault> {
+    fn open(&self, bytes: SharedBytes, path: Option<&str>) -> Result<Opened, Fault> {
         let options = OpenOptions { path, max_bytes: self.max_bytes };
-        unpack(Arc::clone(&bytes), &options).map_err(|error| {
+        open(Arc::clone(&bytes), &options).map_err(|error| {
             let source = Source::new(bytes);
             (error, path.map_or(source.clone(), |path| source.with_path(path)))
         })
@@ -120,7 +146,10 @@ impl Request {
     }
 
     fn read(&self, bytes: SharedBytes, path: Option<&str>) -> Result<Arc<Held>, Fault> {
-        let source = self.open(bytes, path)?;
+        let source = match self.open(bytes, path)? {
+            Opened::Text(source) => source,
+            Opened::Profile(space) => return self.read_from(&space, path),
+        };
         match &self.module {
             // Strict modes check the whole text, as XLA does.
             None if self.options.strictness != Strictness::Tolerant => {
@@ -137,6 +166,53 @@ impl Request {
         }
     }
 
+    /// Reads the wanted module of a profile, or its only one.
+    fn read_from(&self, space: &Space, path: Option<&str>) -> Result<Arc<Held>, Fault> {
+        let whole = Source::from_slice(b"");
+        let whole = path.map_or(whole.clone(), |path| whole.with_path(path));
+        let refused = |error| (error, whole.clone());
+        let module = match &self.module {
+            None => space.only_module().map_err(refused)?,
+            Some(wanted) => {
+                let modules = space.modules();
+                let count = modules.len();
+                let matching =
+                    modules.into_iter().enumerate().filter(|(at, module)| match wanted {
+                        Wanted::Number(number) => number == at,
+                        Wanted::Name(name) => module.is_called(name),
+                    });
+                let mut matching: Vec<_> = matching.map(|(_, module)| module).collect();
+                match (matching.pop(), matching.is_empty()) {
+                    (Some(only), true) => only,
+                    (last, _) => {
+                        let labels = matching.iter().chain(&last);
+                        let labels = labels.map(|module| module.label.to_string()).collect();
+                        return Err(refused(wanted.not_one(count, labels)));
+                    }
+                }
+            }
+        };
+        let source = space.module_text(&module, path).map_err(refused)?;
+        self.parse(source.clone()).map_err(|error| (error, source))
+    }
+
+    /// Reads every module of a profile; each comes with the profiler's name for it.
+    fn all_of(&self, space: &Space, path: Option<&str>) -> Vec<Read> {
+        let modules = space.modules();
+        let read = |module: &hlofast::profile::xplane::Embedded| {
+            let label = Some(module.label.clone());
+            match space.module_text(module, path) {
+                Ok(source) => (source.clone(), label, self.parse(source)),
+                Err(error) => {
+                    let source = Source::from_slice(b"");
+                    let source = path.map_or(source.clone(), |path| source.with_path(path));
+                    (source, label, Err(error))
+                }
+            }
+        };
+        modules.iter().map(read).collect()
+    }
+
     fn read_wanted(&self, source: &Source, wanted: &Wanted) -> Result<Arc<Held>, Fault> {
         let modules = modules(source).map_err(|error| (error, source.clone()))?;
         let count = modules.len();
@@ -150,20 +226,11 @@ impl Request {
                 matching.push(module.source);
             }
         }
-        let what = match wanted {
-            Wanted::Name(name) => format!("{name:?}"),
-            Wanted::Number(number) => format!("number {number}"),
-        };
         match &matching[..] {
             [only] => self.parse(only.clone()).map_err(|error| (error, only.clone())),
-            [] => {
-                let message = format!("no module {what} among {count}");
-                Err((ParseError::new(ErrorKind::NoModule, Span::EMPTY, message), source.clone()))
-            }
             several => {
-                let message = format!("{} modules are called {what}", several.len());
-                let error = ParseError::new(ErrorKind::SeveralModules, Span::EMPTY, message);
-                Err((error.with_help("choose one by its number"), source.clone()))
+                let names = several.iter().map(|_| String::new()).collect();
+                Err((wanted.not_one(count, names), source.clone()))
             }
         }
     }
@@ -187,7 +254,7 @@ fn header_name(text: &[u8]) -> &[u8] {
 }
 
 /// The bytes of a Python object: `bytes` and `str` are borrowed, other buffers are copied.
-fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
+pub fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
     if value.is_instance_of::<PyBytes>() {
         let bytes = value.extract::<PyBackedBytes>()?;
         return Ok(Arc::new(Bytes(bytes)));
@@ -259,7 +326,7 @@ pub fn _load<'py>(
 }
 
 /// An `OSError` with the file name, as raised by Python's `open`.
-fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
+pub fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let strerror = py.import("os").and_then(|os| os.call_method1("strerror", (code,)));
     match strerror.and_then(|text| text.extract::<String>()) {
@@ -305,7 +372,10 @@ pub fn _find_modules<'py>(
     let request = Request::new(None, strict, on_error, max_bytes, threads)?;
     let bytes = bytes_of(text)?;
     let results = py.detach(|| {
-        let source = request.open(bytes, path)?;
+        let source = match request.open(bytes, path)? {
+            Opened::Text(source) => source,
+            Opened::Profile(space) => return Ok(request.all_of(&space, path)),
+        };
         let modules = modules(&source).map_err(|error| (error, source))?;
         Ok(modules
             .into_iter()

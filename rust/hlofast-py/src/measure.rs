@@ -1,13 +1,15 @@
-//! `ProfileData` and `MeasuredData`: what ran on devices, and what of it belongs to a module.
-//! `hlofast._profile` presents both.
+//! `MeasuredData`: what of a profile belongs to a module, which `hlofast._profile` presents; and
+//! profiles of columns that Python read.
 
 use crate::column::Column;
 use crate::held::Stage;
 use crate::module::Module;
+use crate::profile::ProfileData;
 use crate::table_builder::to_list;
 use hlofast::measure::{Measured, measure};
 use hlofast::profile::{
-    DeviceKind, Events, Launch, NONE, Names, Profile, ProfiledDevice, Program, Track, TrackKind,
+    DeviceKind, Events, Launch, Loaded, NONE, Names, Profile, ProfiledDevice, Program, Track,
+    TrackKind,
 };
 use hlofast::table;
 use pyo3::buffer::PyBuffer;
@@ -15,29 +17,6 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::Arc;
-
-/// What ran on the devices of one run.
-#[pyclass(frozen, module = "hlofast._core")]
-pub struct ProfileData {
-    pub core: Arc<Profile>,
-}
-
-#[pymethods]
-impl ProfileData {
-    /// Name, number, launches and device time in seconds of each program.
-    #[getter]
-    fn programs(&self) -> Vec<(String, Option<u64>, usize, f64)> {
-        let profile = &self.core;
-        let programs = profile.programs.iter().zip(profile.program_picoseconds()).enumerate();
-        programs
-            .map(|(number, (program, time))| {
-                let is_own = |launch: &&Launch| launch.program as usize == number;
-                let launches = profile.launches.iter().filter(is_own).count();
-                (program.name.to_string(), program.id, launches, time as f64 * 1e-12)
-            })
-            .collect()
-    }
-}
 
 /// Builds a profile from columns that Python read, as those of Parquet files.
 ///
@@ -136,7 +115,7 @@ pub fn _profile_of_columns(
         steps: Vec::new(),
     };
     profile.sort();
-    Ok(ProfileData { core: Arc::new(profile) })
+    Ok(ProfileData::of(Loaded::of(profile)))
 }
 
 /// What a profile measured of a module, computed by `Module.profile`.
@@ -158,7 +137,7 @@ pub fn _measure(
 ) -> Option<MeasuredData> {
     let held = module.get().held.on_mesh(mesh.map(|mesh| &mesh.get().core));
     let stage = Arc::clone(&held.stage);
-    let profile = Arc::clone(&profile.get().core);
+    let profile = Arc::clone(&profile.get().loaded.profile);
     let measured = module.py().detach(|| {
         let sent = stage.sent();
         let axes: Vec<&str> = sent.along.iter().map(|along| along.axes.as_str()).collect();

@@ -1,7 +1,8 @@
 //! hlofast reads XLA HLO dumps into a frozen, column-oriented module and analyses them.
 //!
 //! [`parse()`] turns a [`text::Source`] into an [`ir::Module`]; [`unpack`] makes a source from
-//! bytes and decompresses them or translates a protobuf where needed. [`Analyses`] answers
+//! bytes and decompresses them or translates a protobuf where needed. [`profile`] reads what ran on
+//! devices. [`Analyses`] answers
 //! questions about the module: each analysis is a method, computed on first use. What the text does
 //! not say (mesh, device, phase rules, costs of custom calls) goes into a [`Context`]. The crate
 //! does not depend on Python, and only [`dump`] reads files.
@@ -146,16 +147,38 @@ pub use provenance::Provenance;
 
 use parse::Strictness;
 
-/// The text in `bytes`, decompressed if compressed and translated if it is a protobuf.
-/// [`text::modules`] and [`text::read_one`] find the modules in it.
-pub fn unpack(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Result<text::Source> {
+/// What a file holds.
+#[derive(Debug)]
+pub enum Opened {
+    /// Text, in which [`text::modules`] and [`text::read_one`] find the modules.
+    Text(text::Source),
+    /// A profile, with the modules of the programs that ran.
+    Profile(profile::xplane::Space),
+}
+
+/// The contents of `bytes`, decompressed if compressed and translated if they are the protobuf of a
+/// module.
+pub fn open(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Result<Opened> {
     let source = text::unpack(bytes, options)?;
     if !proto::is_proto(source.bytes()) {
-        return Ok(source);
+        return Ok(Opened::Text(source));
+    }
+    if profile::xplane::is_space(source.bytes())
+        && let Some(bytes) = source.shared()
+    {
+        return profile::xplane::Space::read(bytes).map(Opened::Profile);
     }
     let translation = proto::to_text(source.bytes())?;
     let proto::Translation { text, buffer_assignment, outline } = translation;
-    Ok(source.translated(text, buffer_assignment, outline))
+    Ok(Opened::Text(source.translated(text, buffer_assignment, outline)))
+}
+
+/// The text in `bytes`: [`open`], where a profile has to hold one module.
+pub fn unpack(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Result<text::Source> {
+    match open(bytes, options)? {
+        Opened::Text(source) => Ok(source),
+        Opened::Profile(space) => space.module_text(&space.only_module()?, options.path),
+    }
 }
 
 /// Reads the only module in `source`, as strictly as `options` say.

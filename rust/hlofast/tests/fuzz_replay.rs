@@ -1,7 +1,7 @@
 //! Replays the corpus of the fuzz targets (`rust/fuzz`): what they do, on a stable toolchain.
 
 use crate::support::reading::with_context;
-use crate::support::{compare, exercise, invariants, memory_file, reading};
+use crate::support::{compare, exercise, invariants, memory_file, profile, reading};
 
 #[test]
 fn the_corpus_of_the_fuzzer_reads_without_a_panic() {
@@ -64,4 +64,22 @@ fn the_corpus_of_memory_files_reads_without_a_panic() {
         });
     }
     assert!(accepted >= 6 && refused >= 12, "{accepted} read, {refused} refused");
+}
+
+#[test]
+fn profiles_of_the_corpus_cut_off_and_changed() {
+    let inputs = reading::files(&reading::tests_folder().join("fixtures/fuzz_corpus/profiles"), "");
+    assert!(inputs.len() >= 5, "the corpus is missing");
+    for path in inputs {
+        let whole = reading::read(&path);
+        assert!(profile::read(&whole), "{}", path.display());
+        for at in 0..whole.len() {
+            profile::read(&whole[..at]);
+            for change in [1, 0x7f, 0x80] {
+                let mut changed = whole.clone();
+                changed[at] = changed[at].wrapping_add(change);
+                profile::read(&changed);
+            }
+        }
+    }
 }

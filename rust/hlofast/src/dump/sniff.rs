@@ -1,5 +1,6 @@
 //! Identifies a file by its first bytes, whatever its name.
 
+use crate::profile::xplane::is_space;
 use crate::proto::begins_with_module;
 use crate::text::{Compression, starts_with_module};
 use memchr::memmem;
@@ -65,6 +66,9 @@ pub fn sniff(head: &[u8]) -> Content {
     }
     if begins_with_module(head) {
         return Content::Proto;
+    }
+    if is_space(head) {
+        return Content::Binary("a profile");
     }
     if looks_binary(head) {
         return Content::Binary("binary data");

@@ -218,21 +218,6 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// By program: the time of its events on all tracks but asynchronous ones, in picoseconds.
-    pub fn program_picoseconds(&self) -> Vec<i64> {
-        let mut sums = vec![0i64; self.programs.len()];
-        for at in 0..self.events.len() {
-            let is_async = |track: &Track| track.kind == TrackKind::Async;
-            let track = self.tracks.get(self.events.track[at] as usize);
-            if let Some(sum) = sums.get_mut(self.events.program[at] as usize)
-                && !track.is_some_and(is_async)
-            {
-                *sum = sum.saturating_add(self.events.duration_ps[at]);
-            }
-        }
-        sums
-    }
-
     /// Sorts the events as [`Events`] says.
     pub fn sort(&mut self) {
         let events = &mut self.events;

@@ -100,6 +100,11 @@ pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
     Err(explain(bytes))
 }
 
+/// The name of the module in `bytes`.
+pub(super) fn name(bytes: &[u8]) -> Option<&[u8]> {
+    first(find(bytes).ok()?.module, 1)
+}
+
 /// The `module` of an `HloProto`, with the proto's buffer assignment.
 fn beside<'a>(module: &'a [u8], proto: &'a [u8]) -> Read<Found<'a>> {
     read_to_end(proto)?;

@@ -18,7 +18,7 @@ mod out;
 mod record;
 mod shape;
 mod sharding;
-mod wire;
+pub(crate) mod wire;
 mod write;
 
 use crate::error::{ErrorKind, ParseError, Result};
@@ -88,13 +88,21 @@ pub fn to_text(bytes: &[u8]) -> Result<Translation> {
         let container = container::find(bytes)?;
         module::to_text(container.module, container.assignment, 0)
     };
-    read().map_err(|fault: wire::Fault| {
-        if fault.kind == ErrorKind::TooLarge {
-            return ParseError::new(fault.kind, Span::EMPTY, fault.message);
-        }
-        let at = fault.at.wrapping_sub(bytes.as_ptr() as usize);
-        let at = if at > bytes.len() { 0 } else { at.min(u32::MAX as usize) };
-        let message = format!("{} (at byte {at} of the protobuf)", fault.message);
-        ParseError::new(fault.kind, Span::new(at, at), message)
-    })
+    read().map_err(|fault| located(bytes, fault))
+}
+
+/// The error for a fault in the protobuf `bytes`, with its place.
+pub(crate) fn located(bytes: &[u8], fault: wire::Fault) -> ParseError {
+    if fault.kind == ErrorKind::TooLarge {
+        return ParseError::new(fault.kind, Span::EMPTY, fault.message);
+    }
+    let at = fault.at.wrapping_sub(bytes.as_ptr() as usize);
+    let at = if at > bytes.len() { 0 } else { at.min(u32::MAX as usize) };
+    let message = format!("{} (at byte {at} of the protobuf)", fault.message);
+    ParseError::new(fault.kind, Span::new(at, at), message)
+}
+
+/// The name of the module in `bytes`, a protobuf that [`to_text`] reads.
+pub(crate) fn module_name(bytes: &[u8]) -> Option<&[u8]> {
+    container::name(bytes)
 }

@@ -6,18 +6,18 @@ use crate::error::ErrorKind;
 /// A fault and its address. The address becomes an offset where the error leaves this module,
 /// because the start of the file is known there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) at: usize,
-    pub(super) kind: ErrorKind,
-    pub(super) message: String,
+pub(crate) struct Fault {
+    pub(crate) at: usize,
+    pub(crate) kind: ErrorKind,
+    pub(crate) message: String,
 }
 
-pub(super) type Read<T> = Result<T, Fault>;
+pub(crate) type Read<T> = Result<T, Fault>;
 
 impl Fault {
     /// A fault at the start of `bytes`.
     #[cold]
-    pub(super) fn new(bytes: &[u8], message: impl Into<String>) -> Fault {
+    pub(crate) fn new(bytes: &[u8], message: impl Into<String>) -> Fault {
         let at = bytes.as_ptr() as usize;
         Fault { at, kind: ErrorKind::InvalidProto, message: message.into() }
     }
@@ -25,7 +25,7 @@ impl Fault {
 
 /// The value of one field.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'a> {
+pub(crate) enum Value<'a> {
     /// Wire type 0.
     Varint(u64),
     /// Wire type 1.
@@ -38,7 +38,7 @@ pub(super) enum Value<'a> {
 
 impl<'a> Value<'a> {
     /// A message or a string; None for another wire type, which is then skipped as in C++.
-    pub(super) fn bytes(self) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(self) -> Option<&'a [u8]> {
         match self {
             Value::Bytes(bytes) => Some(bytes),
             _ => None,
@@ -46,7 +46,7 @@ impl<'a> Value<'a> {
     }
 
     /// A number; negative 32-bit numbers are encoded with 64 bits.
-    pub(super) fn integer(self) -> Option<i64> {
+    pub(crate) fn integer(self) -> Option<i64> {
         match self {
             Value::Varint(value) => Some(value as i64),
             _ => None,
@@ -55,7 +55,7 @@ impl<'a> Value<'a> {
 
     /// Passes every element of a repeated integer field, packed or not, to `take`.
     #[inline(always)]
-    pub(super) fn integers(self, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
+    pub(crate) fn integers(self, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
         let (mut rest, mut single): (&[u8], _) = match self {
             Value::Varint(value) => (&[], Some(value)),
             Value::Bytes(bytes) => (bytes, None),
@@ -75,7 +75,7 @@ impl<'a> Value<'a> {
 
 /// Reads the varint at the start of `rest`.
 #[inline(always)]
-pub(super) fn varint(rest: &mut &[u8]) -> Read<u64> {
+pub(crate) fn varint(rest: &mut &[u8]) -> Read<u64> {
     match rest {
         [first, tail @ ..] if *first < 0x80 => {
             *rest = tail;
@@ -137,18 +137,18 @@ fn slow_varint(rest: &mut &[u8]) -> Read<u64> {
 
 /// Iterates over the fields of one message.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn new(message: &'a [u8]) -> Self {
+    pub(crate) fn new(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
     /// Number and value of the next field, None at the end.
     #[inline(always)]
-    pub(super) fn next(&mut self) -> Read<Option<(u32, Value<'a>)>> {
+    pub(crate) fn next(&mut self) -> Read<Option<(u32, Value<'a>)>> {
         let start = self.rest;
         if start.is_empty() {
             return Ok(None);
@@ -209,7 +209,8 @@ impl<'a> Fields<'a> {
             1 => Ok(Value::Fixed64(u64::from_le_bytes(self.fixed(start, number)?))),
             5 => Ok(Value::Fixed32(u32::from_le_bytes(self.fixed(start, number)?))),
             wire => {
-                let message = format!("field {number} has wire type {wire}, which HLO never has");
+                let message =
+                    format!("field {number} has wire type {wire}, which XLA never writes");
                 Err(Fault::new(start, message))
             }
         }
@@ -236,7 +237,7 @@ impl<'a> Fields<'a> {
 /// Tag and value of the field of `message` at `at`, and the offset of the next field. The value of
 /// a bytes field is its start in the upper half and its length in the lower half.
 #[inline(always)]
-pub(super) fn field(message: &[u8], at: usize) -> Read<(u32, u64, usize)> {
+pub(crate) fn field(message: &[u8], at: usize) -> Read<(u32, u64, usize)> {
     match quick_field(message, at) {
         Some(field) => Ok(field),
         None => slow_field(message, at),

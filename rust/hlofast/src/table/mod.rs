@@ -14,6 +14,7 @@ mod memory_files;
 mod modules;
 mod packed;
 mod planned;
+mod profiled;
 mod remat;
 mod scopes;
 mod shared;
@@ -35,6 +36,10 @@ pub use measured::{measured_collectives, runs, unjoined};
 pub use memory_files::memory_file;
 pub use modules::{computations, findings, instructions};
 pub use planned::candidates;
+pub use profiled::{
+    device_field, duration_field, host_field, profiled_devices, profiled_launches, profiled_lines,
+    profiled_modules, profiled_programs, profiled_steps, seconds, start_field,
+};
 pub use remat::{gathers, recomputed, remat, residuals};
 pub use scopes::{SCOPE_BYTES, ScopeTexts};
 pub use shared::{shared_arrays, shared_products};

@@ -65,6 +65,12 @@ impl Source {
         self
     }
 
+    /// The bytes, shared, if this source is all of them.
+    pub(crate) fn shared(&self) -> Option<SharedBytes> {
+        let is_whole = self.start == 0 && self.end == (*self.bytes).as_ref().len();
+        is_whole.then(|| SharedBytes::clone(&self.bytes))
+    }
+
     /// A range of this source (relative to it) that starts after `lines` of its lines.
     #[must_use]
     pub fn part(&self, range: Range<usize>, lines: u64) -> Self {

@@ -7,6 +7,7 @@ pub mod invariants;
 pub mod loops;
 pub mod memory_file;
 pub mod mutate;
+pub mod profile;
 pub mod reading;
 pub mod recipe;
 pub mod remat;

@@ -1,0 +1,97 @@
+"""Finds the module of a profile's main program, and measures it."""
+
+from __future__ import annotations
+
+import os
+
+from hlofast import _core, _text
+from hlofast._profiles import load_profile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hlofast._context import Context
+    from hlofast._module import Module
+    from hlofast._profile import Measured
+    from hlofast._profiles import Profile
+
+_MOST_CANDIDATES = 16
+"""Programs with the most device time whose modules are tried."""
+
+
+def measured_in(path: str, dump: str | None, name: str | None, context: Context) -> Measured:
+    """Returns what the profile at `path` measured of the program with the most device time.
+
+    Its module comes from `dump`, a file or a dump directory, by default from the profile itself.
+    `name` chooses a module by name. Raises `ValueError` if no module of a program is found.
+    """
+    profile = load_profile(path)
+    seconds = dict[str, float]()
+    ran = profile.programs
+    for program, own in zip(ran.values("program"), ran.values("busy"), strict=True):
+        seconds[_plain(program)] = seconds.get(_plain(program), 0.0) + own
+    told = context.replace(profile=profile)
+    best: tuple[float, Module] | None = None
+    tried = []
+    for module in _modules(path, dump, profile, seconds):
+        tried.append(module.name)
+        if name is not None and module.name != name:
+            continue
+        data = _core._measure(module, profile._data)
+        joined = 0.0 if data is None else data.joined()[0]
+        if joined > 0 and (best is None or joined > best[0]):
+            best = joined, module
+    if best is None:
+        names = _text.names(sorted(seconds, key=lambda program: -seconds[program]))
+        found = f"found {_text.names(sorted(set(tried)))}" if tried else "found no module"
+        raise ValueError(
+            f"{dump or path}: {found}; a module is needed of one of the programs in the profile: "
+            f"{names}"
+        )
+    return best[1].with_context(told).profile()
+
+
+def _plain(name: str) -> str:
+    """Returns a program's name without the number that XLA or a profiler appends."""
+    name = name.partition("(")[0]
+    base, dot, number = name.rpartition(".")
+    return base if dot and number.isdecimal() else name
+
+
+def _modules(
+    path: str, dump: str | None, profile: Profile, seconds: dict[str, float]
+) -> Iterator[Module]:
+    """Yields modules that may belong to the programs in `seconds`."""
+    from hlofast._module import find_modules
+    from hlofast.errors import ParseError
+
+    if dump is not None and not os.path.isdir(dump):
+        from hlofast import _remote
+
+        for found in find_modules(_remote.read(dump, None), path=dump):
+            if found.module is not None:
+                yield found.module
+        return
+    if dump is None and len(profile.module_table):
+        names = [_plain(name) for name in profile.module_table.values("module")]
+        order = sorted(range(len(names)), key=lambda at: -seconds.get(names[at], 0.0))
+        for number in order[:_MOST_CANDIDATES]:
+            yield profile.module(number)
+        return
+    folder = dump
+    if folder is None:
+        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    from hlofast._programs import listed, whole
+
+    candidates = [
+        (seconds[_plain(program.name)], program)
+        for program in listed(folder)[0]
+        if _plain(program.name) in seconds and program.files
+    ]
+    candidates.sort(key=lambda pair: -pair[0])
+    for _, program in candidates[:_MOST_CANDIDATES]:
+        try:
+            yield whole(program.files[0].path)
+        except (OSError, ParseError):
+            continue
