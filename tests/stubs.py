@@ -64,7 +64,8 @@ class Documented(ast.NodeVisitor):
 
     def _head(self, first: int, column: int, last: int) -> list[str]:
         """What stays in front of a docstring, with the comment behind the `...` it replaces."""
-        head = self.lines[first][:column].rstrip()
+        # An attribute may be the last line of the stub.
+        head = self.lines[first][:column].rstrip() if first < len(self.lines) else ""
         if not head:
             return []
         comment = self.lines[last].partition("  #")[2]

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._matmuls import Matmuls
     from hlofast._memory import Memory
+    from hlofast._profile import Measured
     from hlofast._profile_summary import ProfileSummary
     from hlofast._profiles import Profile, load_profile
     from hlofast._programs import fingerprints
@@ -123,6 +124,7 @@ _NAMES_BY_MODULE = {
     "_lint": "Finding Findings",
     "_matmuls": "Matmuls",
     "_memory": "Memory",
+    "_profile": "Measured",
     "_profile_summary": "ProfileSummary",
     "_profiles": "Profile load_profile",
     "_programs": "fingerprints",

@@ -21,6 +21,9 @@ from hlofast._cost_data import _lint_options as _lint_options
 from hlofast._cost_data import _lint_rules as _lint_rules
 from hlofast._diff_data import DiffData as DiffData
 from hlofast._diff_data import _diff as _diff
+from hlofast._measure_data import MeasuredData as MeasuredData
+from hlofast._measure_data import _measure as _measure
+from hlofast._measure_data import _profile_of_columns as _profile_of_columns
 from hlofast._memory_data import MemoryData as MemoryData
 from hlofast._memory_data import _memory as _memory
 from hlofast._memory_data import _memory_file as _memory_file

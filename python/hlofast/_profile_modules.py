@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import tempfile
+import zipfile
 
 from hlofast import _core, _text
 from hlofast._profiles import load_profile
@@ -32,6 +35,19 @@ def measured_in(path: str, dump: str | None, name: str | None, context: Context)
     for program, own in zip(ran.values("program"), ran.values("busy"), strict=True):
         seconds[_plain(program)] = seconds.get(_plain(program), 0.0) + own
     told = context.replace(profile=profile)
+    if dump is None and os.path.isfile(path) and zipfile.is_zipfile(path):
+        with tempfile.TemporaryDirectory() as folder:
+            _unpacked(path, folder, seconds)
+            return _measured(path, folder, name, told, seconds)
+    return _measured(path, dump, name, told, seconds)
+
+
+def _measured(
+    path: str, dump: str | None, name: str | None, told: Context, seconds: dict[str, float]
+) -> Measured:
+    """Returns what the profile of `told` measured of the module with most joined time."""
+    profile = told.profile
+    assert profile is not None
     best: tuple[float, Module] | None = None
     tried = []
     for module in _modules(path, dump, profile, seconds):
@@ -95,3 +111,28 @@ def _modules(
             yield whole(program.files[0].path)
         except (OSError, ParseError):
             continue
+
+
+_FILE = re.compile(
+    r"(?:^|/)(module_\d+\.(.+?)\.(?:[^/]*after_optimizations|gpu_target_config)\.[^/]+)$"
+)
+"""The files of a dump in an archive that are needed: modules after optimisation, and the device."""
+_MOST_BYTES = 1 << 30
+"""Of all files taken from an archive."""
+
+
+def _unpacked(path: str, folder: str, seconds: dict[str, float]) -> None:
+    """Writes the modules of the programs in `seconds`, and their devices, from a zip file."""
+    left = _MOST_BYTES
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            found = _FILE.search(member.filename)
+            if found is None or _plain(found[2]) not in seconds or member.file_size > left:
+                continue
+            left -= member.file_size
+            try:
+                content = archive.read(member)
+            except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError):
+                continue  # Other files may be readable.
+            with open(os.path.join(folder, found[1]), "wb") as file:
+                file.write(content)
