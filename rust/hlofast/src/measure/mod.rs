@@ -116,28 +116,27 @@ pub fn measure(
     let mut inside = assign(profile, &joined, &kinds, &runs, &mut measured);
 
     let axes = parts::Axes::new(axes);
+    measured.typical = typical(&runs);
+    let mut is_typical = vec![false; runs.len()];
+    for run in &measured.typical {
+        is_typical[*run as usize] = true;
+    }
+    let waits_inside = parts::without_transfers(profile);
     let mut sums = rows::Sums::default();
-    let mut waits: Vec<Vec<(f64, f64)>> = vec![Vec::new(); runs.len()];
+    let mut waits = parts::Waits::new(collectives.collectives.len());
     for (number, pieces) in inside.iter_mut().enumerate() {
-        parts::add_transfers(pieces, collectives, &runs[number], profile);
+        let run = &mut runs[number];
+        if waits_inside.get(run.device as usize).copied().unwrap_or(false) {
+            parts::add_transfers(pieces, collectives);
+        }
         let own = parts::own_times(pieces);
         sums.add(number as u32, pieces, &own);
-        let run = &mut runs[number];
-        (run.parts, waits[number]) = parts::parts(pieces, run, &axes, collectives);
+        let waits = is_typical[number].then_some(&mut waits);
+        run.parts = parts::parts(pieces, run, &axes, waits);
     }
-    measured.typical = typical(&runs);
-    let mean = |of: &dyn Fn(u32) -> f64| {
-        let count = measured.typical.len().max(1) as f64;
-        measured.typical.iter().map(|run| of(*run)).sum::<f64>() / count
-    };
     measured.step = parts::mean(measured.typical.iter().map(|run| &runs[*run as usize].parts));
-    measured.collectives = (0..collectives.collectives.len())
-        .map(|at| {
-            let of = |run: u32| waits[run as usize].get(at).copied().unwrap_or((f64::NAN, 0.0));
-            (mean(&|run| of(run).0), mean(&|run| of(run).1))
-        })
-        .collect();
-    measured.rows = sums.rows(module.row_count(), runs.len(), &measured.typical);
+    measured.collectives = waits.mean(measured.typical.len());
+    measured.rows = sums.rows(module.row_count(), runs.len(), &is_typical);
     measured.runs = runs;
     Some(measured)
 }
@@ -239,7 +238,7 @@ fn assign(
         let next = runs.partition_point(|run| (run.device, run.start_ps) <= (track.device, start));
         let run = next.checked_sub(1).filter(|at| {
             let run = &runs[*at];
-            run.device == track.device && start - run.start_ps <= run.duration_ps
+            run.device == track.device && start.saturating_sub(run.start_ps) <= run.duration_ps
         });
         let Some(run) = run else {
             if program == joined.program && track.kind != TrackKind::Async {

@@ -3,7 +3,8 @@
 use super::spans::{Spans, divided};
 use super::{Class, PICOSECOND, Piece, Run};
 use crate::comms::Collectives;
-use crate::profile::{DeviceKind, NONE, Profile, TrackKind};
+use crate::profile::{DeviceKind, Profile, ProfiledDevice, TrackKind};
+use std::cmp::Reverse;
 
 /// The parts of a run, in seconds. `compute`, `exposed`, `copies`, `other` and `idle` add up to
 /// `duration`.
@@ -64,24 +65,22 @@ impl Axes {
     }
 }
 
-/// Adds the time between the start and the done instruction of asynchronous collectives on TPUs,
-/// where the transfer itself has no event of its own on the track of instructions.
-pub(super) fn add_transfers(
-    pieces: &mut Vec<Piece>,
-    collectives: &Collectives,
-    run: &Run,
-    profile: &Profile,
-) {
-    let device = profile.devices.get(run.device as usize);
-    if device.is_none_or(|device| device.kind != DeviceKind::Tpu) {
-        return;
+/// By device: whether asynchronous collectives have no events of their own: on TPUs without a track
+/// of asynchronous operations.
+pub(super) fn without_transfers(profile: &Profile) -> Vec<bool> {
+    let is_tpu = |device: &ProfiledDevice| device.kind == DeviceKind::Tpu;
+    let mut lacks: Vec<bool> = profile.devices.iter().map(is_tpu).collect();
+    for track in profile.tracks.iter().filter(|track| track.kind == TrackKind::Async) {
+        if let Some(device) = lacks.get_mut(track.device as usize) {
+            *device = false;
+        }
     }
-    let is_there = |track: &crate::profile::Track| {
-        track.device == run.device && track.kind == TrackKind::Async
-    };
-    if profile.tracks.iter().any(is_there) {
-        return;
-    }
+    lacks
+}
+
+/// Adds the time between the start and the done instruction of asynchronous collectives, where the
+/// transfer itself has no event.
+pub(super) fn add_transfers(pieces: &mut Vec<Piece>, collectives: &Collectives) {
     let mut open: Vec<Option<i64>> = vec![None; collectives.collectives.len()];
     let mut order: Vec<usize> = (0..pieces.len()).collect();
     order.sort_by_key(|at| pieces[*at].start);
@@ -108,26 +107,27 @@ pub(super) fn add_transfers(
 /// The own time of each piece: its length, but of loops, conditionals and calls only the time in
 /// which no instruction of their computations runs, on whichever track that is.
 pub(super) fn own_times(pieces: &[Piece]) -> Vec<i64> {
-    let mut own: Vec<i64> = pieces.iter().map(|piece| piece.end - piece.start).collect();
+    let mut own: Vec<i64> =
+        pieces.iter().map(|piece| piece.end.saturating_sub(piece.start)).collect();
     let leaves = pieces.iter().filter(|piece| piece.class != Class::Control && !piece.is_async);
     let leaves = Spans::union(leaves.map(|piece| (piece.start, piece.end)).collect());
     let control = pieces.iter().enumerate().filter(|(_, piece)| piece.class == Class::Control);
-    // Start, descending end, index; usize::MAX for a leaf.
-    let mut marks: Vec<(i64, i64, usize)> =
-        control.map(|(at, piece)| (piece.start, -piece.end, at)).collect();
+    // Start, end in descending order, index; usize::MAX for a leaf.
+    let mut marks: Vec<(i64, Reverse<i64>, usize)> =
+        control.map(|(at, piece)| (piece.start, Reverse(piece.end), at)).collect();
     if marks.is_empty() {
         return own;
     }
-    marks.extend(leaves.iter().map(|(start, end)| (start, -end, usize::MAX)));
+    marks.extend(leaves.iter().map(|(start, end)| (start, Reverse(end), usize::MAX)));
     marks.sort_unstable();
     let mut around: Vec<(i64, usize)> = Vec::new();
-    for (start, end, at) in marks {
-        let end = -end;
+    for (start, Reverse(end), at) in marks {
         while around.last().is_some_and(|(closes, _)| *closes <= start) {
             around.pop();
         }
         if let Some((closes, outer)) = around.last() {
-            own[*outer] = (own[*outer] - (end.min(*closes) - start)).max(0);
+            let inside = end.min(*closes).saturating_sub(start);
+            own[*outer] = own[*outer].saturating_sub(inside).max(0);
         }
         if at != usize::MAX {
             around.push((end, at));
@@ -136,14 +136,46 @@ pub(super) fn own_times(pieces: &[Piece]) -> Vec<i64> {
     own
 }
 
-/// The parts of one run and, by collective, its seconds and the exposed part of them (NaN without
-/// an event).
-pub(super) fn parts(
-    pieces: &[Piece],
-    run: &Run,
-    axes: &Axes,
-    collectives: &Collectives,
-) -> (Parts, Vec<(f64, f64)>) {
+/// Seconds of each collective and the part of them that no computation hides, summed over runs.
+pub(super) struct Waits {
+    sums: Vec<Option<(f64, f64)>>,
+}
+
+impl Waits {
+    pub(super) fn new(collectives: usize) -> Waits {
+        Waits { sums: vec![None; collectives] }
+    }
+
+    /// The means of `runs` runs; NaN for a collective without events.
+    pub(super) fn mean(self, runs: usize) -> Vec<(f64, f64)> {
+        let runs = runs.max(1) as f64;
+        let mean = |sum: Option<(f64, f64)>| match sum {
+            Some((seconds, exposed)) => (seconds / runs, exposed / runs),
+            None => (f64::NAN, f64::NAN),
+        };
+        self.sums.into_iter().map(mean).collect()
+    }
+
+    /// Adds the communication of one run, given its time of computing.
+    fn add(&mut self, pieces: &[Piece], clip: impl Fn(&Piece) -> (i64, i64), compute: &Spans) {
+        let mut own: Vec<(u32, (i64, i64))> = pieces
+            .iter()
+            .filter(|piece| piece.class == Class::Communication)
+            .map(|piece| (piece.collective, clip(piece)))
+            .collect();
+        own.sort_unstable();
+        for same in own.chunk_by(|a, b| a.0 == b.0) {
+            let Some(sum) = self.sums.get_mut(same[0].0 as usize) else { continue };
+            let spans = Spans::union(same.iter().map(|(_, span)| *span).collect());
+            let sum = sum.get_or_insert_default();
+            sum.0 += spans.length() as f64 * PICOSECOND;
+            sum.1 += spans.without(compute).length() as f64 * PICOSECOND;
+        }
+    }
+}
+
+/// The parts of one run; the times of its collectives are added to `waits`.
+pub(super) fn parts(pieces: &[Piece], run: &Run, axes: &Axes, waits: Option<&mut Waits>) -> Parts {
     let begin = run.start_ps;
     let close = begin.saturating_add(run.duration_ps);
     let clip = |piece: &Piece| (piece.start.max(begin), piece.end.min(close));
@@ -159,16 +191,12 @@ pub(super) fn parts(
     let other = of(Class::Control).without(&busy);
 
     let mut by_axes: Vec<Vec<(i64, i64)>> = vec![Vec::new(); axes.texts.len() + 1];
-    let mut by_collective: Vec<Vec<(i64, i64)>> = Vec::new();
-    by_collective.resize(collectives.collectives.len(), Vec::new());
+    if let Some(waits) = waits {
+        waits.add(pieces, clip, &compute);
+    }
     for piece in pieces.iter().filter(|piece| piece.class == Class::Communication) {
         let index = axes.index(piece.collective).unwrap_or(axes.texts.len());
         by_axes[index].push(clip(piece));
-        if piece.collective != NONE
-            && let Some(list) = by_collective.get_mut(piece.collective as usize)
-        {
-            list.push(clip(piece));
-        }
     }
     let by_axes: Vec<Spans> = by_axes.into_iter().map(Spans::union).collect();
     let alone: Vec<Spans> = by_axes.iter().map(|spans| spans.without(&compute)).collect();
@@ -185,14 +213,6 @@ pub(super) fn parts(
             });
         }
     }
-    let each = by_collective.into_iter().map(|list| match list.is_empty() {
-        true => (f64::NAN, f64::NAN),
-        false => {
-            let spans = Spans::union(list);
-            (seconds(spans.length()), seconds(spans.without(&compute).length()))
-        }
-    });
-    let each = each.collect();
     let mut parts = Parts {
         duration: seconds(run.duration_ps),
         compute: seconds(compute.length()),
@@ -205,7 +225,7 @@ pub(super) fn parts(
     };
     let working = compute.length() + exposed.length() + copies.length() + other.length();
     parts.idle = seconds(run.duration_ps - working);
-    (parts, each)
+    parts
 }
 
 /// The mean of `runs`; axes that one of them lacks count as 0 there.

@@ -54,8 +54,8 @@ impl Sums {
         self.list.truncate(kept);
     }
 
-    /// The columns of `count` rows, from `runs` runs of which `typical` are the step.
-    pub(super) fn rows(mut self, count: usize, runs: usize, typical: &[u32]) -> RowTimes {
+    /// The columns of `count` rows, from `runs` runs, of which the typical ones are the step.
+    pub(super) fn rows(mut self, count: usize, runs: usize, is_typical: &[bool]) -> RowTimes {
         let column = || vec![f64::NAN; count];
         let mut times = RowTimes {
             seconds: column(),
@@ -64,10 +64,7 @@ impl Sums {
             median: column(),
             most: column(),
         };
-        let mut is_typical = vec![false; runs];
-        for run in typical {
-            is_typical[*run as usize] = true;
-        }
+        let devices = is_typical.iter().filter(|typical| **typical).count().max(1) as f64;
         self.list.sort_unstable();
         for same in self.list.chunk_by(|a, b| a.0 == b.0) {
             let row = same[0].0 as usize;
@@ -78,17 +75,20 @@ impl Sums {
             let (time, calls) = step.fold((0i64, 0u64), |(time, calls), entry| {
                 (time.saturating_add(entry.2), calls + u64::from(entry.3))
             });
-            let devices = typical.len().max(1) as f64;
             times.seconds[row] = time as f64 * PICOSECOND / devices;
             times.calls[row] = calls as f64 / devices;
             let mut each: Vec<i64> = same.iter().map(|entry| entry.2).collect();
-            // Runs without an event of the row, such as the branch not taken.
-            each.resize(runs, 0);
             each.sort_unstable();
-            let seconds = |at: usize| each[at] as f64 * PICOSECOND;
+            // Runs without an event of the row, such as a branch not taken, count as 0.
+            let without = runs.saturating_sub(each.len());
+            let seconds = |at: usize| match at.checked_sub(without) {
+                Some(at) => each.get(at).copied().unwrap_or(0) as f64 * PICOSECOND,
+                None => 0.0,
+            };
+            let last = runs.saturating_sub(1);
             times.least[row] = seconds(0);
-            times.median[row] = seconds((runs - 1) / 2);
-            times.most[row] = seconds(runs - 1);
+            times.median[row] = seconds(last / 2);
+            times.most[row] = seconds(last);
         }
         times
     }

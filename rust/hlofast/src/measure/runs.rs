@@ -5,7 +5,7 @@ use super::Run;
 use super::join::Joined;
 use crate::ir::Module;
 use crate::profile::Profile;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The runs of `joined.program`, sorted by device and start.
 pub(super) fn runs(module: &Module, profile: &Profile, joined: &Joined) -> Vec<Run> {
@@ -20,11 +20,19 @@ pub(super) fn runs(module: &Module, profile: &Profile, joined: &Joined) -> Vec<R
             ..Run::default()
         })
         .collect();
-    let marked: Vec<u32> = runs.iter().map(|run| run.device).collect();
-    for device in 0..profile.devices.len() as u32 {
-        if !marked.contains(&device) {
-            runs.extend(repeated(module, profile, joined, device));
+    let marked: HashSet<u32> = runs.iter().map(|run| run.device).collect();
+    let mut inside: HashMap<u32, Vec<(i64, i64, u32)>> = HashMap::new();
+    let events = &profile.events;
+    for at in 0..events.len() {
+        let device = profile.tracks[events.track[at] as usize].device;
+        if events.program[at] == joined.program && !marked.contains(&device) {
+            let end = events.start_ps[at].saturating_add(events.duration_ps[at]);
+            let event = (events.start_ps[at], end, joined.row(events.op[at]));
+            inside.entry(device).or_default().push(event);
         }
+    }
+    for (device, events) in inside {
+        runs.extend(repeated(module, device, events));
     }
     runs.sort_by_key(|run| (run.device, run.start_ps));
     for at in 1..runs.len() {
@@ -37,20 +45,11 @@ pub(super) fn runs(module: &Module, profile: &Profile, joined: &Joined) -> Vec<R
     runs
 }
 
-/// The runs on a device without marks. The instructions of the entry computation run once in each
-/// run, so the one that runs first and as often as most others opens each run. What precedes its
-/// first event belongs to a run that began before the profile, and is left out.
-fn repeated(module: &Module, profile: &Profile, joined: &Joined, device: u32) -> Vec<Run> {
-    let events = &profile.events;
-    let mut inside: Vec<(i64, i64, u32)> = Vec::new();
-    for at in 0..events.len() {
-        let track = &profile.tracks[events.track[at] as usize];
-        if track.device != device || events.program[at] != joined.program {
-            continue;
-        }
-        let end = events.start_ps[at].saturating_add(events.duration_ps[at]);
-        inside.push((events.start_ps[at], end, joined.row(events.op[at])));
-    }
+/// The runs on a device without marks, whose events `inside` are: start, end, row. The instructions
+/// of the entry computation run once in each run, so the one that runs first and as often as most
+/// others opens each run. What precedes its first event belongs to a run that began before the
+/// profile, and is left out.
+fn repeated(module: &Module, device: u32, mut inside: Vec<(i64, i64, u32)>) -> Vec<Run> {
     inside.sort_unstable();
     let entry = module.computation(module.entry()).rows();
     // How often each instruction of the entry ran, in order of first event.
@@ -85,7 +84,7 @@ fn repeated(module: &Module, profile: &Profile, joined: &Joined, device: u32) ->
     for at in 1..runs.len() {
         let next = runs[at].start_ps;
         let run = &mut runs[at - 1];
-        run.duration_ps = run.duration_ps.min(next - run.start_ps).max(0);
+        run.duration_ps = run.duration_ps.min(next.saturating_sub(run.start_ps)).max(0);
     }
     runs.retain(|run| run.duration_ps > 0);
     runs
