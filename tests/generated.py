@@ -26,6 +26,7 @@ SCHEMAS = TOP / "python" / "hlofast" / "schemas"
 TABLES = TOP / "docs" / "reference" / "tables.md"
 COMMANDS = TOP / "docs" / "commands.md"
 DUMP = TOP / "tests" / "fixtures" / "dump_folders" / "cpu"
+PROFILE = TOP / "tests" / "fixtures" / "profiles" / "several.xplane.pb.xz"
 SMALLEST = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
 
 
@@ -37,6 +38,12 @@ def module() -> hlofast.Module:
 def config() -> hlofast.config.Config:
     """The smallest config."""
     return hlofast.config.loads("name: 'trainer'")
+
+
+def measured() -> hlofast.Measured:
+    """What a profile measured of one of its modules."""
+    profile = hlofast.load_profile(PROFILE)
+    return max(profile.modules, key=len).profile(profile)
 
 
 SAMPLES: dict[str, Callable[[], Result]] = {
@@ -58,6 +65,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "config": lambda: Described(config()),
     "diff": lambda: module().diff(module()),
     "time": lambda: module().time("tpu-v5e"),
+    "profile": lambda: measured(),
     "verdict": lambda: module().verdict("tpu-v5e"),
     "trace": lambda: module().trace(device="tpu-v5e"),
     "fmt": lambda: Formatted(module(), ""),

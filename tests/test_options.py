@@ -12,8 +12,9 @@ from shown import figures
 from test_cli import document, hlofast_command
 
 SHARED = ("--depth", "--module", "--json", "--top", "--instance", "--device-count")
-EXCUSED = ("completion", "config", "guide", "query", "scan", "schema")
-"""Verbs that read no module themselves, and scans, whose tables know neither budget nor step."""
+EXCUSED = ("completion", "config", "guide", "profile", "query", "scan", "schema")
+"""Verbs that read no module themselves, scans, whose tables know neither budget nor step, and the
+verb whose argument is the profile."""
 
 
 def options(verb: str) -> dict[str, argparse.Action]:
@@ -36,7 +37,7 @@ def meaning(action: argparse.Action) -> tuple[object, ...]:
 def test_the_context_is_what_is_known_of_a_run() -> None:
     assert {action.dest for action in context().values()} == {
         *("mesh", "hosts", "slices", "device", "devices", "rules", "hbm", "step_seconds"),
-        *("libraries", "frame", "merge_layers"),
+        *("profile", "libraries", "frame", "merge_layers"),
     }
 
 
@@ -54,8 +55,9 @@ def test_those_that_do_not_have_a_reason() -> None:
     assert sorted(WITHOUT_CONTEXT) == list(EXCUSED)
     assert all(WITHOUT_CONTEXT.values())
     assert context().keys() - options("scan").keys() == {
-        *("--rules", "--hbm", "--step-time", "--step-seconds")
+        *("--rules", "--hbm", "--step-time", "--step-seconds", "--profile")
     }
+    assert context().keys() - options("profile").keys() == {"--profile"}
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -353,14 +353,7 @@ class Measured(Result):
         table = of_rows(
             _PARTS, [(*row[:3], part, row[3]) for row, part in zip(rows, fractions, strict=True)]
         )
-        return Section("parts", "Parts of the step", table, self._shown(table), is_whole=True)
-
-    def _shown(self, table: Table) -> tuple[str, ...]:
-        """The columns to show: those about the model only with a device."""
-        hidden = () if self._modelled is not None else ("modelled_seconds", "ratio")
-        if self._modelled is None:
-            hidden += ("roofline_share", "modelled_exposed_seconds")
-        return tuple(name for name in table.columns if name not in hidden)
+        return Section("parts", "Parts of the step", table, is_whole=True)
 
     def _axes(self) -> Section:
         exposed = {} if self._modelled is None else self._modelled.exposed
@@ -371,7 +364,7 @@ class Measured(Result):
         ]  # fmt: skip
         rows.sort(key=lambda row: -row[2])
         table = of_rows(_AXES, rows)
-        return Section("axes", "Communication by mesh axis", table, self._shown(table))
+        return Section("axes", "Communication by mesh axis", table)
 
     def by(self, key: str) -> Table:
         """Returns the measured and modelled seconds by `key`, longest first.
@@ -412,9 +405,7 @@ class Measured(Result):
             (_RATIO, grouped.values("ratio")),
         ]
         table = Table.of(columns)
-        return Section(
-            "groups", f"Device time by {by}", table, self._shown(table), figure="measured_seconds"
-        )
+        return Section("groups", f"Device time by {by}", table, figure="measured_seconds")
 
     def _rows(self) -> list[tuple[int, float]]:
         """Rows with events, and their measured seconds."""
@@ -488,14 +479,7 @@ class Measured(Result):
         table = self.table()
         shown = ["instruction", "measured_seconds", "share", "calls", "modelled_seconds", "ratio"]
         shown += ["flops_per_second", "bytes_per_second", "roofline_share", "phase", "source"]
-        known = self._shown(table)
-        return Section(
-            "instructions",
-            "Instructions",
-            table,
-            [name for name in shown if name in known],
-            figure="measured_seconds",
-        )
+        return Section("instructions", "Instructions", table, shown, figure="measured_seconds")
 
     @property
     def collectives(self) -> Table:
@@ -523,7 +507,7 @@ class Measured(Result):
     def _collectives(self) -> Section:
         table = self.collectives
         hidden = ("instruction", "wire_bytes")
-        shown = [name for name in self._shown(table) if name not in hidden]
+        shown = [name for name in table.columns if name not in hidden]
         return Section("collectives", "Collectives", table, shown, figure="measured_seconds")
 
     def _by_device(self) -> list[tuple[Any, ...]]:

@@ -292,8 +292,7 @@ class Time(Result):
         ordered = collectives.take(sorted(range(len(collectives)), key=lambda row: -times[row]))
         shown = ["name", "kind", "axes", "payload", "group_size", "seconds", "alpha_seconds"]
         shown += ["exposed_seconds", "multiplicity"]
-        if self._measured is not None:
-            shown += ["measured_seconds", "measured_exposed_seconds"]
+        shown += ["measured_seconds", "measured_exposed_seconds"]
         if ordered.values("collective") != ordered.values("name"):
             # The scheduled instruction may be a fusion or call around the collective.
             name = ordered.field("name").replace(label="scheduled as")
@@ -451,8 +450,10 @@ class Time(Result):
             (_MULTIPLICITY, self._data.column("multiplicity")),
             (_TOTAL_SECONDS, column_of(_TOTAL_SECONDS, totals)),
         ]
+        clock = column_of(_MEASURED, [None] * len(totals))
         if self._measured is not None:
-            columns.append((_MEASURED, self._measured.column("seconds")))
+            clock = self._measured.column("seconds")
+        columns.append((_MEASURED, clock))
         for field, texts in ((_BOUND, BOUNDS), (_PROVENANCE, _core.provenances)):
             columns.append((field, _core.TextColumn(list(texts), self._data.column(field.name))))
         return Table(columns)
@@ -485,9 +486,9 @@ class Time(Result):
             (_INSTRUCTIONS, [count for _, (count, _, _) in rows]),
             (_GROUP_SECONDS, [seconds for _, (_, seconds, _) in rows]),
         ]
-        if self._measured is not None:
-            columns.append((_MEASURED, [measured for _, (_, _, measured) in rows]))
-        return Table.of(columns)
+        is_timed = self._measured is not None
+        clock = [measured if is_timed else None for _, (_, _, measured) in rows]
+        return Table.of([*columns, (_MEASURED, clock)])
 
     def _labels(self, key: str, rows: list[int]) -> Sequence[str | None]:
         """Returns the value of `key` for each of `rows`."""
@@ -505,14 +506,15 @@ class Time(Result):
         """
         if self._collectives is None:
             table = Table(self._data.collectives())
+            unknown = float("nan")
+            times = [(unknown, unknown)] * len(table)
             if self._measured is not None:
                 times = self._measured.collective_seconds()
-                further = [
-                    (_MEASURED, [None if own != own else own for own, _ in times]),
-                    (_MEASURED_EXPOSED, [None if own != own else own for _, own in times]),
-                ]
-                table = with_columns(table, further)
-            self._collectives = table
+            further = [
+                (_MEASURED, [None if own != own else own for own, _ in times]),
+                (_MEASURED_EXPOSED, [None if own != own else own for _, own in times]),
+            ]
+            self._collectives = with_columns(table, further)
         return self._collectives
 
     def __repr__(self) -> str:

@@ -56,6 +56,7 @@ WITHOUT_CONTEXT = {
     "scan": "takes the options of `add_place` and `add_names` only: no table depends on a memory "
     "budget or a measured step, and datasets stay comparable when phases follow the frameworks' "
     "conventions",
+    "profile": "its first argument is the profile",
     "query": "reads tables that a scan made in its own context",
     "schema": "reads no module",
     "guide": "reads no module",
