@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._matmuls import Matmuls
     from hlofast._memory import Memory
+    from hlofast._messages import Messages, oom
     from hlofast._programs import fingerprints
     from hlofast._remat import Remat
     from hlofast._report import Report, report
@@ -89,12 +90,13 @@ __all__ = [
     "Computation", "ComputationSequence", "Context", "ContextError", "Cost", "Declaration",
     "DeclaredParameter", "DeclaredValue", "Diff", "DimensionLabels", "Expectations", "Finding",
     "Findings", "FoundModule", "Graph", "History", "Instruction", "InstructionSequence", "Layout",
-    "Literal", "Matmuls", "Memory", "Mesh", "Metadata", "Module", "PaddingDimension", "ParseError",
-    "PartitionSpec", "Plot", "Prediction", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
+    "Literal", "Matmuls", "Memory", "Mesh", "Messages", "Metadata", "Module", "PaddingDimension",
+    "ParseError", "PartitionSpec", "Plot", "Prediction", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
     "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages", "Summary",
     "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
     "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
-    "find_modules", "fingerprints", "from_jax", "history", "load", "loads", "opcodes",
+    "find_modules", "fingerprints", "from_jax", "history", "load", "loads", "oom",
+    "opcodes",
     "open_dataset", "phases", "protobuf_fields_not_in_text", "provenances", "ray",
     "register_custom_call", "report", "scan", "unregister_custom_call",
 ]  # fmt: skip
@@ -115,6 +117,7 @@ _NAMES_BY_MODULE = {
     "_lint": "Finding Findings",
     "_matmuls": "Matmuls",
     "_memory": "Memory",
+    "_messages": "Messages oom",
     "_programs": "fingerprints",
     "_remat": "Remat",
     "_report": "Report report",

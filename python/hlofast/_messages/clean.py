@@ -37,13 +37,13 @@ _PREFIXES = re.compile(
     r"(?:>|&gt;)\s?"  # Quoted in mail and Markdown.
     rf"|[IWEFD]\d{{4,8}} {_CLOCK}\s{{1,8}}\d{{1,10}} {_PLACE}\]"  # glog
     rf"|{_DATE}{_CLOCK}: [IWEF]\s{{1,4}}(?:\d{{1,10}}\s)?{_PLACE}\]"  # tsl
-    rf"|{_DATE}{_CLOCK}(?:Z|[+-]\d{{2}}:?\d{{2}})?(?: (?:stdout|stderr) [FP])?(?=\s)"  # kubectl logs
+    rf"|{_DATE}{_CLOCK}(?:Z|[+-]\d{{2}}:?\d{{2}})?(?: std(?:out|err) [FP])?(?=\s)"  # kubectl
     rf"|\[{_DATE}{_CLOCK}[^\]\s]{{0,12}}\]"
     r"|\[(?:rank|Rank|host|worker|task|process|proc)[ _:=]?\d{1,6}\]:?"
     r"|(?:rank|host|worker|task|proc|pod)[-_ ]?\d{1,6}\s?[:|](?=\s)"
     r"|\[\d{1,6}(?:,\d{1,6})?\](?:<std(?:err|out)>)?:"  # mpirun
     r"|\((?:\w{1,40} )?(?:pid|rank|ip)=[^)\n]{0,120}\)"  # Ray, vLLM
-    rf"|(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d{{2}}-\d{{2}} {_CLOCK} \[[^\]\s]{{1,80}}:\d{{1,7}}\]"
+    rf"|(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d{{2}}-\d{{2}} {_CLOCK} \[{_PLACE}\]"
     r"|\d{1,7}\s{0,3}(?:\||│|\t)"  # Line numbers of editors and pages.
     r")"
 )

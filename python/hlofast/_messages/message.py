@@ -19,8 +19,9 @@ class Message:
     """One failure in a log."""
 
     __slots__ = (
-        "allocator", "backend", "chunks", "code", "count", "entries", "figures",
-        "has_end", "last_at", "left", "line", "lines", "parts", "percents", "program", "space", "stage", "text", "where",
+        "allocator", "backend", "chunks", "code", "count", "entries", "figures", "has_end",
+        "is_space_assumed", "last_at", "left", "line", "lines", "parts", "percents", "program",
+        "space", "stage", "text", "where",
     )  # fmt: skip
 
     def __init__(self, backend: str | None, stage: str | None, line: int, at: int) -> None:
@@ -29,7 +30,9 @@ class Message:
         self.stage = stage
         """`compile`, `load` or `run`; None if the text does not tell."""
         self.space: str | None = None
-        """The memory: `hbm`, `vmem`, `smem`, …; `device` for a GPU, `host`."""
+        """The memory: `hbm`, `vmem`, `smem`, …; `gpu`, `host`."""
+        self.is_space_assumed = False
+        """Whether the text does not name the memory."""
         self.figures: dict[str, Amount] = {}
         """Figures by name."""
         self.parts: dict[tuple[str, str], Amount | None] = {}
@@ -82,7 +85,9 @@ class Message:
         if "exceeded" in figures:
             return figures["exceeded"].bytes
         need = figures.get("used") or figures.get("requested")
-        have = figures.get("limit" if "used" in figures else "free") or figures.get("limit")
+        have = figures.get("free") or figures.get("limit")
+        if "in_use" in figures and "limit" in figures and "free" not in figures:
+            have = None
         if need is None or have is None:
             return None
         return max(need.bytes - have.bytes, 0)

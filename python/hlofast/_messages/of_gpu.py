@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hlofast._messages.amounts import amount, exact
 from hlofast._messages.message import MOST_ENTRIES, Message
 from hlofast._messages.state import State
@@ -11,10 +13,14 @@ if TYPE_CHECKING:
     from hlofast._messages.tokens import Token
 
 _BFC = {
-    "Limit": "allocator_limit", "InUse": "allocator_in_use", "MaxInUse": "allocator_max_in_use",
-    "MaxAllocSize": "allocator_largest", "Reserved": "allocator_reserved",
-    "PeakReserved": "allocator_peak_reserved", "LargestFreeBlock": "allocator_largest_free",
+    "Limit": "limit", "InUse": "in_use", "MaxInUse": "max_in_use",
+    "MaxAllocSize": "max_allocation", "Reserved": "reserved", "PeakReserved": "peak_reserved",
+    "LargestFreeBlock": "largest_free",
 }  # fmt: skip
+
+
+_HOST = re.compile(r"(?:bfc_)?cpu|mkl_cpu|(?:xla_)?(?:gpu|cuda)_host|(?:xla_)?cpu|host")
+"""Names of the allocators of the host's memory."""
 
 
 class OfGpu(State):
@@ -32,7 +38,7 @@ class OfGpu(State):
             is_open = has is None or has.agrees(figure)
         if not is_open or current is None:
             current = self._begin("gpu", "run", token)
-            current.space = "device"
+            current.space = "gpu"
             for name, own in self._pending.items():
                 current.figures[name] = own
             self._pending = {}
@@ -61,7 +67,7 @@ class OfGpu(State):
 
     def _allocator(self, token: Token) -> None:
         name, size, rounded = token.groups
-        if (name or "").startswith(("cpu", "gpu_host", "cuda_host", "xla_cpu")):
+        if _HOST.match(name or ""):
             current = self._begin("gpu", "run", token)
             current.space = "host"
             self._set(current, "requested", size)
@@ -69,7 +75,7 @@ class OfGpu(State):
         else:
             current = self._gpu(token, size, ends=False)
         if rounded is not None and (figure := exact(int(rounded))) is not None:
-            current.figures.setdefault("requested_rounded_up", figure)
+            current.figures.setdefault("rounded", figure)
         current.where = current.where or name
 
     def _old_trying(self, token: Token) -> None:
@@ -100,7 +106,7 @@ class OfGpu(State):
             current = self._gpu(token, None, ends=False)
             if (account, name) in current.parts:
                 current = self._begin("gpu", "run", token)
-                current.space = "device"
+                current.space = "gpu"
         current.parts[account, name] = amount(size or "")
         if percent is not None:
             current.percents[f"{account}: {name}"] = float(percent)
@@ -112,7 +118,7 @@ class OfGpu(State):
         )
         if current is None or current.backend != "gpu" or is_told:
             current = self._begin("gpu", "run", token)
-            current.space = "device"
+            current.space = "gpu"
             self._say(current, token)
 
     # The BFC allocator.
@@ -121,7 +127,7 @@ class OfGpu(State):
         current = self._current
         if current is None or current.backend != "gpu":
             current = self._begin("gpu", "run", token)
-            current.space = "device"
+            current.space = "gpu"
             self._say(current, token)
         return current
 
@@ -142,16 +148,18 @@ class OfGpu(State):
             current.chunks.append((int(token.groups[0] or 0), int(token.groups[1] or 0)))
 
     def _sum(self, token: Token) -> None:
-        self._set(self._of_allocator(token), "chunks_in_use", token.groups[0])
+        self._set(self._of_allocator(token), "in_use_chunks", token.groups[0])
 
     def _pool(self, token: Token) -> None:
         current = self._of_allocator(token)
-        names = ("pool", "allocator_limit", "allocator_available")
+        names = ("pool", "limit", "available")
         for name, text in zip(names, token.groups, strict=True):
             self._set(current, name, f"{text}B")
 
     def _bfc(self, token: Token) -> None:
         name, text = token.groups
+        if name == "Limit" and text == "0":
+            return  # The allocator of CUDA has no limit.
         if name == "Limit" or self._current is not None:
             current = self._of_allocator(token)
             if name in _BFC:

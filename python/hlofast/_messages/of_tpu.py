@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _PARTS = {"constant": "constants"}
 _SHAPE_IN = re.compile(r"shape = '([^']{1,300})'")
 _SPACE_IN = re.compile(r"space=(\w{1,16})")
+_NAMED = re.compile(r"\s::\s%?([A-Za-z_][\w.-]{0,300})")
 _TAG_IN = re.compile(r"tag = '([^']{1,600})'")
 
 
@@ -37,7 +38,7 @@ class OfTpu(State):
                 entry = Entry(None, self._line(token))
                 entry.fill_label(f"{name} {rest}".rstrip(" ."))
                 entry.fill_shape(rest[1:], is_parameter=False)
-                entry.allocation_type = "scoped"
+                entry.allocation_type = "stack"
                 current.add(entry)
 
     def _ran_on(self, token: Token) -> None:
@@ -81,26 +82,26 @@ class OfTpu(State):
             self._set(current, name, text)
 
     def _scoped(self, token: Token) -> None:
-        current = self._tpu(token, "requested")
+        current = self._tpu(token, "used")
         # The sentence of the load error before it, if any, tells the consequence.
         current.space, current.stage = "vmem", "compile"
         size, limit, exceeded = token.groups
-        self._set(current, "requested", size)
+        self._set(current, "used", size)
         self._set(current, "limit", limit)
         self._set(current, "exceeded", exceeded)
         for entry in current.entries[-1:]:
-            entry.size = entry.size or current.figures.get("requested")
+            entry.size = entry.size or current.figures.get("used")
 
     def _mosaic(self, token: Token) -> None:
-        current = self._tpu(token, "requested")
+        current = self._tpu(token, "used")
         current.space = "vmem"
-        self._set(current, "requested", token.groups[0])
+        self._set(current, "used", token.groups[0])
         self._set(current, "limit", token.groups[1])
 
     def _insufficient(self, token: Token) -> None:
-        current = self._tpu(token, "requested")
+        current = self._tpu(token, "used")
         current.space = (token.groups[0] or "").lower()
-        self._set(current, "requested", token.groups[1])
+        self._set(current, "used", token.groups[1])
         self._set(current, "limit", token.groups[2])
 
     def _would_exceed(self, token: Token) -> None:
@@ -119,9 +120,14 @@ class OfTpu(State):
             entry.fill_shape(shape[1], is_parameter=False)
         if (tag := _TAG_IN.search(inside)) is not None:
             entry.tag = tag[1]
-            current.where = tag[1].removeprefix("scoped memory for ")
-            entry.allocation_type = "scoped" if tag[1].startswith("scoped memory") else None
-        entry.label = number
+            current.where = tag[1].removeprefix("scoped memory for ").removeprefix("output of ")
+        if ", scoped," in inside:
+            entry.allocation_type = "scoped"
+        after = self._cleaned.text[token.end : token.end + 500]
+        if (name := _NAMED.match(after)) is not None:
+            entry.name = name[1].rstrip(".")
+            current.where = entry.name
+        entry.label = f"#{number}"
         current.add(entry)
 
     def _total(self, token: Token) -> None:

@@ -96,6 +96,9 @@ class State:
             return
         if not (message.figures or message.parts or message.entries):
             return
+        if message.space is None and any(own.allocation_type for own in message.entries):
+            # Lists of other memories name it in their head, which was not pasted.
+            message.space, message.is_space_assumed = "hbm", True
         for same in self._by_head.get((message.kind, message.space), ())[-64:]:
             if same.repeats(message):
                 same.absorb(message)

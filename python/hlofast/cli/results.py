@@ -83,18 +83,21 @@ def run_modules(
     kind: type[Result],
     arguments: argparse.Namespace,
     analyse: Callable[[Found], tuple[Result, Iterable[Section] | None]],
+    *,
+    shows_messages: bool = False,
 ) -> int:
     """Shows the result of `analyse` for every selected module and returns the exit code.
 
-    Modules have the context that the arguments of `inputs.add_context` describe. When `analyse`
+    With `shows_messages`, the out-of-memory messages and partitioner warnings of texts are shown
+    too. Modules have the context that the arguments of `inputs.add_context` describe. When `analyse`
     raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and skipped.
     """
     from hlofast.cli import USAGE, inputs
     from hlofast.errors import ContextError
 
-    reader = inputs.Reader(arguments)
-    reader.context = inputs.read_context(arguments)
     shower = Shower(kind, arguments)
+    reader = inputs.Reader(arguments, shower=shower if shows_messages else None)
+    reader.context = inputs.read_context(arguments)
     code = 0
     for loaded in reader:
         try:

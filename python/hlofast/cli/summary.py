@@ -30,4 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Summarises every module."""
-    return results.run_modules(Summary, arguments, lambda loaded: (loaded.module.summary(), None))
+    return results.run_modules(
+        Summary, arguments, lambda loaded: (loaded.module.summary(), None), shows_messages=True
+    )
