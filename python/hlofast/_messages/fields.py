@@ -97,7 +97,8 @@ BUFFERS = (
           label="class in the module", nullable=True),
 )  # fmt: skip
 BUFFERS_SHOWN = (
-    "number", "bytes", "class", "name", "shape", "expansion", "phase", "at_peak", "reason",
+    "number", "bytes", "class", "name", "shape", "expansion", "phase", "at_peak", "first_step",
+    "last_step", "module_class", "reason",
     "source", "scope",
 )  # fmt: skip
 CLASSES = (

@@ -65,7 +65,8 @@ class Messages(Result):
         """The module that the messages are joined to; None without one."""
         self._left_out = left_out
         self._context = context if module is None else module.context
-        self._chosen = largest(self.messages)
+        self.chosen: int = largest(self.messages)
+        """The number of the message that facts and advice are about."""
         names = [entry.op_name for own in self.messages for entry in own.entries]
         known = iter(places(names, self._context))
         self._places = [[next(known) for _ in own.entries] for own in self.messages]
@@ -91,7 +92,7 @@ class Messages(Result):
     @property
     def main(self) -> Message | None:
         """The message that facts and advice are about; None without any."""
-        return self.messages[self._chosen] if self.messages else None
+        return self.messages[self.chosen] if self.messages else None
 
     @property
     def is_file(self) -> bool:
@@ -112,7 +113,7 @@ class Messages(Result):
         """The cause of the failure as one word; None without a message."""
         if not self.messages or self.is_file:
             return None
-        return self._causes[self._chosen][0]
+        return self._causes[self.chosen][0]
 
     @property
     def advice(self) -> tuple[Advice, ...]:
@@ -122,9 +123,9 @@ class Messages(Result):
             return ()
         found = advise(
             main,
-            self._classes[self._chosen],
-            self._sums(self._chosen),
-            self._causes[self._chosen][0],
+            self._classes[self.chosen],
+            self._sums(self.chosen),
+            self._causes[self.chosen][0],
         )
         if self._joined is not None:
             found += self._joined.advice(main)
@@ -163,7 +164,7 @@ class Messages(Result):
             yield "padding", padding_of(main), "modelled"
             yield "fragmentation", *_known(_fragments(main))
             if not self.is_file:
-                word, reason = self._causes[self._chosen]
+                word, reason = self._causes[self.chosen]
                 yield "cause", word, "modelled"
                 yield "reason", reason, "modelled"
             if len(self.messages) > 1 or main.count > 1:
@@ -348,7 +349,7 @@ class Messages(Result):
         if main is None:
             return of_rows(fields.CLASSES, [])
         sums: dict[str, list[int]] = {}
-        for entry, (name, _) in zip(main.entries, self._classes[self._chosen], strict=True):
+        for entry, (name, _) in zip(main.entries, self._classes[self.chosen], strict=True):
             size = 0 if entry.size is None else entry.size.bytes
             own = sums.setdefault(name, [0, 0, 0])
             for at, value in enumerate((1, size, entry.padding or 0)):

@@ -89,8 +89,9 @@ def run_modules(
     """Shows the result of `analyse` for every selected module and returns the exit code.
 
     With `shows_messages`, the out-of-memory messages and partitioner warnings of texts are shown
-    too. Modules have the context that the arguments of `inputs.add_context` describe. When `analyse`
-    raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and skipped.
+    too. Modules have the context that the arguments of `inputs.add_context` describe. When
+    `analyse` raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and
+    skipped.
     """
     from hlofast.cli import USAGE, inputs
     from hlofast.errors import ContextError
