@@ -12,10 +12,7 @@ ACCOUNTS = {
     ("usage", "program"): "program",
     ("usage", "arguments"): "arguments",
     ("requirement", "total"): "program_requirement",
-    ("requirement", "global"): "global",
-    ("requirement", "scoped"): "scoped",
     ("requirement", "reserved"): "program_reserved",
-    ("requirement", "overlays"): "overlays",
     ("requirement", "HLO temp"): "hlo_temp",
     ("requirement", "HLO temp unpadded"): "unpadded",
     ("requirement", "HLO temp padded"): "padded",
@@ -29,45 +26,68 @@ ACCOUNTS = {
     ("buffer", "total fragmentation"): "fragmentation",
 }
 """Names of the truth for figures of accounts: by the account's first word and the part."""
+OTHERS = {"tensorcore": "tensor_core", "sparsecore": "sparse_core"}
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
     """Reads one message file and returns it with the keys of `fixtures/messages/truth.json`.
 
-    `kind`, `memory_space`, `cause`; `figures`: sizes in bytes by name; `buffers`: a list of
-    dictionaries with `size` in bytes, `shape`, `label`, `op_name`, `source_file`, `source_line`,
-    `allocation_type`, `unpadded`, `padding` in bytes and `padding_factor`; for warnings of the
-    partitioner, `warnings`: a list with `instruction`, `shape`, `opcode`, `from`, `to`, `op_name`,
-    `source_file`, `source_line`. Unknown is None or absent. `path` may end in `.xz`.
+    `kind`, `memory_space`, `cause`; `figures`: sizes in bytes by name; `buffers`: one dictionary for
+    each listed buffer, in order, with the names of truth.json and sizes in bytes; for warnings of
+    the partitioner, `warnings`: the distinct reshards in order of appearance, with their `count`.
+    Unknown is None or absent. `path` may end in `.xz`. A log that holds one message several times
+    (`copies`) is read as one message.
     """
     messages = hlofast.oom(path)
     main = messages.main
-    rows = [row for row in messages.tables["buffers"] if row["message"] == messages.chosen]
-    answer: dict[str, Any] = {
+    return {
         "kind": None if main is None else main.kind,
         "memory_space": None if main is None else main.space,
         "cause": messages.cause or "rematerialization-warning",
-        "figures": {},
-        "buffers": [_buffer(row, own) for row, own in zip(rows, _entries(messages), strict=True)],
-        "warnings": _warnings(messages),
+        "figures": _figures(messages),
+        "buffers": _buffers(messages),
+        "warnings": [_warning(own) for own in messages.warnings],
     }
+
+
+def _figures(messages: hlofast.Messages) -> dict[str, int]:
+    found: dict[str, int] = {}
     for row in messages.tables["figures"]:
         if row["message"] == messages.chosen and row["bytes"] is not None:
-            name = row["figure"]
-            if row["account"]:
-                name = ACCOUNTS.get((row["account"].split(" ")[0], name), f"{row['account']} {name}")
-            answer["figures"].setdefault(name, row["bytes"])
-    return answer
+            account, name = row["account"].partition(" ")[0], row["figure"]
+            found.setdefault(ACCOUNTS.get((account, name), OTHERS.get(name, name)), row["bytes"])
+    return found
 
 
-def _entries(messages: hlofast.Messages) -> list[Any]:
-    return [] if messages.main is None else list(messages.main.entries)
+def _buffers(messages: hlofast.Messages) -> list[dict[str, Any]]:
+    main = messages.main
+    if main is None:
+        return []
+    if main.allocations:  # The truth of a buffer assignment is its allocations, not their values.
+        return [
+            {
+                "rank": own.number,
+                "size": own.bytes,
+                "color": own.color,
+                "shape": own.shape,
+                "allocation_type": own.text,
+                "values": own.values,
+            }
+            for own in main.allocations
+        ]
+    rows = [row for row in messages.tables["buffers"] if row["message"] == messages.chosen]
+    if messages.is_file:
+        rows.sort(key=lambda row: row["number"])
+    pairs = zip(rows, main.entries, strict=True)
+    return [_buffer(rank, *pair, is_file=messages.is_file) for rank, pair in enumerate(pairs, 1)]
 
 
-def _buffer(row: dict[str, Any], entry: Any) -> dict[str, Any]:
+def _buffer(rank: int, row: dict[str, Any], entry: Any, *, is_file: bool) -> dict[str, Any]:
     return {
+        "rank": row["number"] or rank,
         "size": row["bytes"],
-        "shape": row["shape"],
+        # A usage report lists all shapes at a place.
+        "shape": row["label"] if is_file else row["shape"],
         # A stack has no label: the message names its instruction.
         "label": row["name"] if row["allocation_type"] == "stack" else row["label"],
         "op_name": row["op_name"],
@@ -75,25 +95,27 @@ def _buffer(row: dict[str, Any], entry: Any) -> dict[str, Any]:
         "source_line": row["source_line"],
         "allocation_type": row["allocation_type"],
         "unpadded": row["unpadded"],
-        # The truth has the padding that the text writes, the table also that which follows.
+        # The truth has the padding that the text writes, the table also the padding that follows.
         "padding": None if entry.extra is None else entry.extra.bytes,
         "padding_factor": row["expansion"],
+        "tag": row["tag"],
+        "instruction": row["name"],
+        "entry_parameter": row["shape"] if entry.is_parameter else None,
+        "memory_space": row["allocation_type"],
+        "offset": row["offset"],
+        "values": row["values"],
     }
 
 
-def _warnings(messages: hlofast.Messages) -> list[dict[str, Any]]:
-    """Every warning as often as the text has it, in the order of the text."""
-    found = []
-    for own in messages.warnings:
-        record = {
-            "instruction": own.name,
-            "shape": own.shape,
-            "opcode": own.opcode,
-            "from": own.source,
-            "to": own.target,
-            "op_name": own.op_name,
-            "source_file": own.source_file,
-            "source_line": own.source_line,
-        }
-        found += [(line, record) for line in own.lines]
-    return [record for _, record in sorted(found, key=lambda pair: pair[0])]
+def _warning(own: Any) -> dict[str, Any]:
+    return {
+        "instruction": own.name,
+        "shape": own.shape,
+        "opcode": own.opcode,
+        "from": own.source,
+        "to": own.target,
+        "op_name": own.op_name,
+        "source_file": own.source_file,
+        "source_line": own.source_line,
+        "count": own.count,
+    }

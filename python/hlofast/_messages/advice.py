@@ -156,7 +156,7 @@ _TEXTS = {
         "scan over blocks of queries with jax.checkpoint",
     ),
     "gathered_weight": (
-        "temporaries",
+        "gathered-weights",
         "gather the weights inside the layer loop, one layer at a time, and do not keep them for "
         "the backward pass",
     ),

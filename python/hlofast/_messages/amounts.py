@@ -11,7 +11,7 @@ UNITS = {"": 1, "B": 1} | {
 }
 """Factors by unit. XLA's single letters are binary: `HumanReadableNumBytes` in tsl's
 `numbers.cc` divides by 1024, with one decimal for K and two for larger units."""
-SIZE = r"-?\d{1,20}(?:\.\d{1,4})?\s?(?:[KMGTPE](?:iB|B|i)?|B|bytes)?(?![A-Za-z0-9_])"
+SIZE = r"-?\d{1,20}(?:\.\d{1,4})?\s?(?:[KMGTPE](?:iB|B|i)?|B|bytes)?(?![a-z0-9_])"
 """A size in a message; it never spans more than 40 characters."""
 _PARTS = re.compile(r"(-?\d{1,20})(?:\.(\d{1,4}))?\s?([KMGTPE]?(?:iB|B|i)?|bytes)$")
 _MOST = 2**63 - 1

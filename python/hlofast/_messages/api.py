@@ -110,7 +110,7 @@ def try_stream(
     kind = files.kind_of(start.decode("utf-8", "replace"))
     if kind is not None:
         lines = (line.decode("utf-8", "replace") for line in io.BufferedReader(rest))
-        message = files.read(kind, lines)
+        message = files.read(kind, lines, path)
         if message.entries or message.parts:
             return Messages([message], [], path=path, module=module, context=context)
         return None

@@ -12,6 +12,7 @@ CAUSES = {
     "padding": "tiles that small dimensions do not fill",
     "fragmentation": "free memory in pieces that are too small",
     "residuals": "values that loops keep for the backward pass",
+    "gathered-weights": "weights that all-gathers made whole",
     "logits": "scores of the vocabulary",
     "attention-scores": "scores of pairs of positions",
     "arguments": "arguments of the program: weights, optimizer state, inputs",
@@ -26,7 +27,8 @@ CAUSES = {
 """Causes, with their meaning."""
 _OF_CLASS = {
     "residual": "residuals", "zero_stack": "temporaries", "gradient": "temporaries",
-    "logits": "logits", "attention_scores": "attention-scores", "parameter": "arguments",
+    "gathered_weight": "gathered-weights", "logits": "logits",
+    "attention_scores": "attention-scores", "parameter": "arguments",
     "optimizer_state": "arguments", "kv_cache": "arguments",
 }  # fmt: skip
 _LEAST_SHARE = 1 / 3
@@ -42,6 +44,8 @@ _SMALL = 1 << 30
 def cause(message: Message, sums: Mapping[str, int]) -> tuple[str, str]:
     """Returns the cause, one of `CAUSES`, and the reason; `sums` are listed bytes by class."""
     space = message.space
+    if message.stage == "report":
+        return _of_classes(sums) or ("temporaries", "no class of values takes most of the memory")
     if why := _is_in_pieces(message):
         return "fragmentation", why
     if space == "host" or message.backend == "cpu":
@@ -100,6 +104,8 @@ def _of_gpu(message: Message, sums: Mapping[str, int]) -> tuple[str, str]:
         return "temporaries", "no class of allocations takes most of the memory"
     if found := _of_classes(sums):
         return found
+    if "device" in message.figures and limit is None:
+        return "allocator", "the driver has no memory left: this process or another one holds it"
     if requested is not None and limit and requested > limit:
         return "temporaries", "one allocation is larger than the allocator's limit"
     if limit and in_use is not None and in_use > limit // 2:
@@ -120,10 +126,6 @@ def _of_compile(message: Message, sums: Mapping[str, int]) -> tuple[str, str]:
     missing = message.exceeded or 0
     temporary = part("requirement", "HLO temp")
     fragments = part("requirement", "HLO temp fragmentation")
-    if temporary and fragments is not None and fragments > _BROKEN * temporary:
-        return "fragmentation", "gaps are over a fifth of the temporaries"
-    if temporary and missing and fragments is not None and fragments >= missing:
-        return "fragmentation", "the gaps between temporaries are larger than what is missing"
     arguments, limit = part("usage", "arguments"), _bytes(message, "limit")
     program = part("usage", "program") or temporary or 0
     padding = padding_of(message)
@@ -131,6 +133,10 @@ def _of_compile(message: Message, sums: Mapping[str, int]) -> tuple[str, str]:
         return "arguments", "arguments take more than the program's own memory"
     if arguments is not None and limit is not None and arguments > limit:
         return "arguments", "arguments alone exceed the memory"
+    if temporary and fragments is not None and fragments > _BROKEN * temporary:
+        return "fragmentation", "gaps are over a fifth of the temporaries"
+    if temporary and missing and fragments is not None and fragments >= missing:
+        return "fragmentation", "the gaps between temporaries are larger than what is missing"
     basis = temporary or sum(sums.values())
     if padding is not None and basis and padding >= _PADDED * basis:
         return "padding", "padding is over a quarter of the temporaries"
@@ -191,9 +197,10 @@ def largest(messages: Sequence[Message]) -> int:
 
     The last one, among equals: a program that is tried again fails for good at the end.
     """
-    best, most = 0, (-1, -1)
+    best, most = 0, (-1, -1, -1)
     for number, own in enumerate(messages):
-        told = (min(len(own.entries), 1), len(own.parts) + len(own.figures))
+        figures = len(own.parts) + len(own.figures)
+        told = (min(figures, 1), min(len(own.entries), 1), figures)
         if told >= most:
             best, most = number, told
     return best

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from hlofast._messages.entries import SHAPE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from hlofast._messages.entries import Entry
 
@@ -72,6 +74,9 @@ _UPDATE = re.compile(r"dynamic[_-]update[_-]slice|dynamic_update_index|scatter")
 _COLLECTIVE = re.compile(
     r"^(?:all-reduce|all-to-all|reduce-scatter|collective-permute|ragged-all-to-all)"
 )
+# TPU programs allocate the stacks of loops with custom calls that take and compute nothing.
+_EMPTY = re.compile(r'custom-call\(\)|"AllocateBuffer"')
+_SHAPES = re.compile(SHAPE)
 _PARAMETERS = re.compile(r"\[\w{1,40}=")
 _LEAST_SCORES = 256
 """Positions from which a pair of equal dimensions counts as scores: shorter ones are heads."""
@@ -97,10 +102,25 @@ def without_parameters(op_name: str) -> str:
     return op_name[: found.start()] if found is not None and op_name.endswith("]") else op_name
 
 
-def classify(entry: Entry, phase: str | None, space: str | None) -> tuple[str, str]:
+def shapes_of(entries: Iterable[Entry]) -> frozenset[tuple[int, ...]]:
+    """Returns the sizes of all arrays that entries name, those of shared places too."""
+    found = {dimensions(own.shape) for own in entries}
+    for own in entries:
+        if own.values is not None:
+            found |= {dimensions(text) for text in _SHAPES.findall((own.label or "")[:2000])}
+    return frozenset(found)
+
+
+def classify(
+    entry: Entry,
+    phase: str | None,
+    space: str | None,
+    shapes: frozenset[tuple[int, ...]] = frozenset(),
+) -> tuple[str, str]:
     """Returns the class of an allocation and the reason, one of `CLASSES`.
 
-    `phase` is that of its operation name; `space` the memory that ran out.
+    `phase` is that of its operation name, `space` the memory that ran out, `shapes` the sizes of
+    all listed arrays (`shapes_of`).
     """
     name = entry.op_name or ""
     operation = without_parameters(name)
@@ -108,11 +128,12 @@ def classify(entry: Entry, phase: str | None, space: str | None) -> tuple[str, s
     sizes, kind = dimensions(entry.shape), element_type(entry.shape)
     label, opcode, own = entry.label or "", entry.opcode or "", entry.name or ""
     if entry.allocation_type in ("scoped", "stack") or (
-        space not in ("hbm", "gpu", None) and not name
+        space in ("vmem", "smem", "sflag", "cmem") and not name
     ):
-        return "scoped", "scoped memory" if entry.tag is None else entry.tag
-    if entry.allocation_type in ("parameter", "output", "constant"):
-        return entry.allocation_type, f"the file calls it {entry.allocation_type}"
+        return "scoped", "scoped memory" if entry.tag is None else entry.tag.partition(". ")[0]
+    kind_of_file = entry.allocation_type
+    if kind_of_file in ("parameter", "output", "constant"):
+        return kind_of_file, f"the file calls it {kind_of_file}"
     is_backward = phase == "backward" or "transpose(" in operation
     if entry.is_parameter or opcode == "parameter":
         if _OPTIMIZER.search(operation):
@@ -125,6 +146,8 @@ def classify(entry: Entry, phase: str | None, space: str | None) -> tuple[str, s
         return "gathered_weight", "the result of an all-gather"
     if _COLLECTIVE.match(opcode) or _COLLECTIVE.match(own):
         return "collective", f"the result of {opcode or own}"
+    if opcode == "custom-call" and len(sizes) >= 3 and _EMPTY.search(label):
+        return "residual", f"an empty stack of {sizes[0]}, which a loop fills"
     is_filled = opcode == "broadcast" or last in ("broadcast_in_dim", "full", "zeros_like")
     is_in_loop = bool(_LOOP.search(operation))
     if is_filled and len(sizes) >= 2 and (is_in_loop or is_backward):
@@ -140,6 +163,11 @@ def classify(entry: Entry, phase: str | None, space: str | None) -> tuple[str, s
         return "kv_cache", f"named {_short(operation)}"
     if (last.startswith("convert_element_type") or opcode == "convert") and kind == "f32":
         return "f32_copy", "a conversion to f32"
+    if not operation and len(sizes) >= 4:
+        if sizes[-1] == sizes[-2] >= _LEAST_SCORES:
+            return "attention_scores", f"{sizes[-2]} × {sizes[-1]} values for each of {sizes[:-2]}"
+        if sizes[1:] in shapes:
+            return "residual", f"{sizes[0]} times an array that is listed by itself: a loop's stack"
     return _of_loops(entry, operation, sizes, is_backward=is_backward, is_in_loop=is_in_loop)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from itertools import accumulate
+from json import loads
 
 LONGEST = 1 << 16
 """Characters of a line that are read; the rest is left out. XLA's longest lines name hundreds of
@@ -27,6 +28,9 @@ _JOINED = re.compile(
     r"XLA [Ll]abel|Shape:|Operator:|reserved  |program  |InUse:|Limit:|Scoped allocation|Ran out|"
     r"parameter alloc|==========)"
 )
+_PAYLOADS = ("textPayload", "log", "message", "msg", "MESSAGE", "text", "line", "event", "body")
+"""Names of the text in JSON records: of Google Cloud, Docker, systemd and Python loggers."""
+_INNER = ("jsonPayload", "record", "data", "fields")
 _UNESCAPED = {"n": "\n", "t": "\t", "r": "", '"': '"', "'": "'", "\\": "\\", "/": "/"}
 _ESCAPE = re.compile(r"\\(?:([ntr\"'/\\])|u([0-9a-fA-F]{4}))")
 _CLOCK = r"\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?"
@@ -74,12 +78,14 @@ def cleaned(raw: bytes, first_line: int = 1) -> Cleaned:
     for number, line in enumerate(text.split("\n"), first_line):
         if len(line) > LONGEST:
             line = line[:LONGEST]
-        if "\\n" in line:
+        if line.startswith("{") or "\\n" in line:
             line = _unjoined(line)
         if "&" in line:
             line = _ENTITY.sub(lambda found: _ENTITIES[found[0]], line)
             if "&" in line and _ENTITY.search(line):  # Escaped twice: &amp;gt;
                 line = _ENTITY.sub(lambda found: _ENTITIES[found[0]], line)
+        if "**" in line:  # Bold in Markdown.
+            line = line.replace("**", "")
         if "</" in line or "<br" in line or "<p" in line or "<code" in line:
             line = _TAG.sub("", line)
         parts = [bare(own) for own in line.split("\n")] if "\n" in line else [bare(line)]
@@ -103,9 +109,31 @@ def bare(line: str) -> str:
 def _unjoined(line: str) -> str:
     """Returns a line whose line ends are written as two characters as several lines."""
     stripped = line.lstrip()
+    if stripped.startswith("{") and (payload := _payload(stripped)) is not None:
+        return payload
     if not stripped.startswith(("{", '"')) and _JOINED.search(line) is None:
         return line  # The escapes belong to the message, as in `op_name="…[\\n shape=…]"`.
     return _ESCAPE.sub(_character, line)
+
+
+def _payload(line: str) -> str | None:
+    """Returns the text of a JSON record of a logger; None if the line is not one."""
+    try:
+        record = loads(line)
+    except (ValueError, RecursionError):
+        return None
+    for _ in range(3):
+        if not isinstance(record, dict):
+            return None
+        inner = next((own for own in _INNER if isinstance(record.get(own), dict)), None)
+        for name in _PAYLOADS:
+            if isinstance(record.get(name), str):
+                return str(record[name]).rstrip("\n")
+        if inner is None:
+            break
+        record = record[inner]
+    texts = [own for own in record.values() if isinstance(own, str)]
+    return max(texts, key=len).rstrip("\n") if texts else None
 
 
 def _character(found: re.Match[str]) -> str:

@@ -30,8 +30,8 @@ class Entry:
 
     __slots__ = (
         "allocation_type", "expansion", "extra", "is_cut", "is_parameter", "label", "line", "name",
-        "number", "op_name", "op_type", "opcode", "shape", "size", "source_file", "source_line",
-        "tag", "unpadded",
+        "number", "offset", "op_name", "op_type", "opcode", "shape", "size", "source_file",
+        "source_line", "tag", "unpadded", "values",
     )  # fmt: skip
 
     def __init__(self, number: int | None, line: int, size: Amount | None = None) -> None:
@@ -65,6 +65,10 @@ class Entry:
         """`HLO temp`, `scoped`, `global`, …"""
         self.tag: str | None = None
         """The purpose of an allocation without an instruction."""
+        self.offset: int | None = None
+        """Its place in its allocation."""
+        self.values: int | None = None
+        """Number of values at its place."""
         self.is_parameter = False
         """Whether it is a parameter of the entry computation."""
         self.is_cut = False

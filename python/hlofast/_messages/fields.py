@@ -88,6 +88,8 @@ BUFFERS = (
     Field("text", "label", "The instruction as the message prints it.", nullable=True),
     Field("text", "tag", "The purpose of an allocation without instruction.", nullable=True),
     Field("word", "allocation_type", "HLO temp, scoped, stack, …", label="type", nullable=True),
+    Field("bytes", "offset", "Its place in its allocation, in a memory file.", nullable=True),
+    Field("count", "values", "Number of values at its place, in a memory file.", nullable=True),
     Field("instruction", "instruction", "The instruction in the module given.", nullable=True),
     Field("index", "first_step", "First step of its live range in the module.", nullable=True),
     Field("index", "last_step", "Last step of its live range in the module.", nullable=True),
@@ -116,6 +118,14 @@ ADVICE = (
     Field("flag", "is_listed", "Whether the bytes are those of listed allocations alone."),
     Field("text", "advice", "What to change."),
 )  # fmt: skip
+ALLOCATIONS = (
+    Field("index", "number", "The number of the allocation in the file."),
+    Field("bytes", "bytes", "Bytes.", adds_up=True),
+    Field("index", "color", "The number of the memory space."),
+    Field("count", "values", "Number of values in it.", adds_up=True),
+    Field("shape", "shape", "The shape of a parameter or result.", nullable=True),
+    Field("text", "text", "What the file says of it."),
+)
 CHUNKS = (
     _MESSAGE,
     Field("count", "chunks", "Chunks of this size in use.", adds_up=True),

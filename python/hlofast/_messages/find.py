@@ -10,32 +10,29 @@ if TYPE_CHECKING:
 MARKS = (
     b"ut of memory",  # Ran out of memory in memory space …, Out of memory while trying …
     b"RESOURCE_EXHAUSTED",
-    b"esource exhausted",
+    b"source exhaust",
     b"That was not possible",
     b"would exceed memory (",
-    b"program allocations in ",
     b" requirement ",  # Program hbm requirement 63.80G:
     b"bm usage",  # Total hbm usage >= …; SparseCore Hbm usage …
-    b"BufferAssignment",
+    b"BufferAssign",
     b"llocation type: ",  # A list of allocations without its head.
     b"XLA Label: ",
-    b"of in-use chunks",
     b"MaxAllocSize: ",
     b"OF_MEMORY",
-    b"OutOfMemory",
-    b"ailed to allocate ",
+    b"ailed to alloc",
     b"exceeds available ",
     b" scoped vmem",
     b"full rematerialization",
     b"t reduce memory use below",
     b"Unable to allocate ",
-    b"[SPMD] ",
+    b"SPMD] ",
     b"[spmd] ",
     b"cumulative_size;",
     b"Chunks of size ",
 )
-"""Bytes of which every message holds at least one."""
-CHUNK = 1 << 22
+"""Bytes of which every message holds at least one, beginning where Python finds them fast."""
+CHUNK = 1 << 20
 """Bytes that are searched at a time; a piece that stays in the processor's cache."""
 BEFORE, AFTER = 8 << 10, 24 << 10
 """Bytes around a mark that belong to its stretch: an entry of a list of allocations starts up to

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
     from hlofast._messages.amounts import Amount
     from hlofast._messages.entries import Entry
+    from hlofast._messages.files import Allocation
 
 HEADS = ("requested", "used", "limit", "exceeded", "free", "total")
 """Figures that tell one failure from another."""
@@ -19,9 +20,9 @@ class Message:
     """One failure in a log."""
 
     __slots__ = (
-        "allocator", "backend", "chunks", "code", "count", "entries", "figures", "has_end",
-        "is_space_assumed", "last_at", "left", "line", "lines", "parts", "percents", "program",
-        "space", "stage", "text", "where",
+        "allocations", "allocator", "backend", "chunks", "code", "count", "entries", "figures",
+        "has_end", "is_space_assumed", "last_at", "left", "line", "lines", "parts", "percents",
+        "program", "space", "stage", "text", "where",
     )  # fmt: skip
 
     def __init__(self, backend: str | None, stage: str | None, line: int, at: int) -> None:
@@ -43,6 +44,8 @@ class Message:
         """The listed allocations."""
         self.chunks: list[tuple[int, int]] = []
         """Chunks that an allocator has given away: how many, and the bytes of each."""
+        self.allocations: list[Allocation] = []
+        """The allocations of a buffer assignment, whose values are the entries."""
         self.left = 0
         """Entries beyond `MOST_ENTRIES`."""
         self.program: str | None = None

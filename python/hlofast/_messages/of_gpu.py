@@ -55,14 +55,19 @@ class OfGpu(State):
 
     def _request(self, token: Token) -> None:
         size, count = token.groups
-        self._gpu(token, f"{count}B" if count else size, ends=True)
+        current = self._gpu(token, f"{count}B" if count else size, ends=True)
+        if count:
+            self._set(current, "requested_rounded", size)
 
     def _driver(self, token: Token) -> None:
         size, count, where, error = token.groups
         if not (error or where or count):
             return  # Some other program's words.
         current = self._gpu(token, f"{count}B" if count else size, ends=False)
-        if where == "host":
+        self._set(current, "device", f"{count}B" if count else size)
+        if count:
+            self._set(current, "device_rounded", size)
+        if where in ("host", "pinned host"):
             current.space = "host"
 
     def _allocator(self, token: Token) -> None:

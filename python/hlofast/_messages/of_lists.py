@@ -86,6 +86,10 @@ class OfLists(State):
         own = self._listed(token, has=entry is not None and entry.label is not None)
         own.fill_label(self._value(token))
 
+    def _tag(self, token: Token) -> None:
+        if self._entry is not None and self._entry.tag is None:
+            self._entry.tag = " ".join(self._value(token)[:2000].split())
+
     def _type(self, token: Token) -> None:
         if self._entry is not None and self._entry.allocation_type is None:
             words = (token.groups[0] or "").split("  ")[0].strip()

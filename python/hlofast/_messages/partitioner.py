@@ -20,7 +20,7 @@ MOST_WARNINGS = 20_000
 MOST_TEXT = 60_000
 """Characters of a warning that are read; XLA prints every operand of the instruction."""
 _REMATERIALIZATION = re.compile(
-    r"Involuntary\s+full\s+rematerialization\.?\s+The\s+compiler\s+"
+    r"Involuntary\s+full\s+rematerialization\.?\s+The\s+compile[rd]\s+"
     r"(?:was\s+not\s+able\s+to|cannot|could\s+not)\s+go\s+from\s+sharding\s+"
 )
 _OPERATION = re.compile(r"for\s+HLO\s+operation:?\s+")

@@ -7,7 +7,7 @@ from hlofast._messages import fields
 from hlofast._messages.advice import Advice, advise
 from hlofast._messages.amounts import written
 from hlofast._messages.cause import CAUSES, cause, largest, padding_of
-from hlofast._messages.classes import CLASSES, classify
+from hlofast._messages.classes import CLASSES, classify, shapes_of
 from hlofast._messages.scopes import places
 from hlofast._messages.warned import rows_of_warnings
 from hlofast._result import Fact, Note, Result, Section
@@ -72,10 +72,11 @@ class Messages(Result):
         self._places = [[next(known) for _ in own.entries] for own in self.messages]
         self._classes = [
             [
-                classify(entry, phase, own.space)
+                classify(entry, phase, own.space, shapes)
                 for entry, (_, phase) in zip(own.entries, where, strict=True)
             ]
             for own, where in zip(self.messages, self._places, strict=True)
+            for shapes in (shapes_of(own.entries),)
         ]
         self._causes = [cause(own, self._sums(number)) for number, own in enumerate(self.messages)]
         self._joined: Joined | None = None
@@ -110,8 +111,11 @@ class Messages(Result):
 
     @property
     def cause(self) -> str | None:
-        """The cause of the failure as one word; None without a message."""
-        if not self.messages or self.is_file:
+        """The cause of the failure as one word; None without a message.
+
+        Of a memory file: what takes most of the memory.
+        """
+        if not self.messages:
             return None
         return self._causes[self.chosen][0]
 
@@ -163,10 +167,9 @@ class Messages(Result):
             yield "total", *_known(main.figures.get("total"))
             yield "padding", padding_of(main), "modelled"
             yield "fragmentation", *_known(_fragments(main))
-            if not self.is_file:
-                word, reason = self._causes[self.chosen]
-                yield "cause", word, "modelled"
-                yield "reason", reason, "modelled"
+            word, reason = self._causes[self.chosen]
+            yield "cause", word, "modelled"
+            yield "reason", reason, "modelled"
             if len(self.messages) > 1 or main.count > 1:
                 yield "messages", len(self.messages), "exact"
                 yield "occurrences", sum(own.count for own in self.messages), "exact"
@@ -258,6 +261,7 @@ class Messages(Result):
             Section("figures", "Figures", self._figures(),
                     _FIGURE_COLUMNS if several is False else ("message", *_FIGURE_COLUMNS),
                     named="figure", is_whole=not several),
+            Section("allocations", "Allocations", self._allocations()),
             Section("chunks", "Chunks in use", self._chunks(), ("chunks", "size", "bytes")),
         ]  # fmt: skip
         if self._joined is not None:
@@ -339,10 +343,23 @@ class Messages(Result):
                         *self._classes[number][at], entry.name, entry.opcode, entry.shape,
                         unpadded, entry.padding, entry.expansion, scope, phase, entry.op_name,
                         place, entry.source_file, entry.source_line, entry.label, entry.tag,
-                        entry.allocation_type, *found,
+                        entry.allocation_type, entry.offset, entry.values, *found,
                     )
                 )  # fmt: skip
+        if self.is_file:
+            rows.sort(key=lambda row: -(row[2] or 0))
         return of_rows(fields.BUFFERS, rows)
+
+    def _allocations(self) -> Table:
+        main = self.main
+        rows = [] if main is None else main.allocations
+        return of_rows(
+            fields.ALLOCATIONS,
+            [
+                (own.number, own.bytes, own.color, own.values, own.shape, own.text)
+                for own in sorted(rows, key=lambda own: -own.bytes)
+            ],
+        )
 
     def _by_class(self) -> Table:
         main = self.main

@@ -40,11 +40,11 @@ PATTERNS: dict[str, str] = {
     "output": rf"Output size {_U}(?:; shares {_S} with arguments)?",
     "requirement": rf"Program {_W} requirement {_U}",
     "part": rf"(?<=\s)(reserved|program|arguments|global|scoped|HLO temp|overlays|constants?|stack|"
-    rf"host|spilled|parameters) {_U}(?=[\s.,;)]|$)",
+    rf"host|spilled|parameters) {_U}(?=[\s.,;)A-Z]|$)",
     "utilization": rf"\((\d{{1,4}}(?:\.\d{{1,4}})?)% utilization(?:: Unpadded \({_S}\) Padded "
     rf"\({_S}\))?(?:, (\d{{1,4}}(?:\.\d{{1,4}})?)% fragmentation \({_S}\))?",
     "largest": rf"Largest program allocations in {_W}",
-    "item": rf"(\d{{1,6}})\. Size: {_S}",
+    "item": rf"(\d{{1,6}})\\?\. Size: {_S}",
     # An entry of a list of allocations.
     "buffer": r"(?<=\s)Buffer (\d{1,6}):",
     "size": rf"(?<=\s)Size: {_S}",
@@ -52,6 +52,7 @@ PATTERNS: dict[str, str] = {
     "shape": r"(?<=\s)(?:Shape|Entry Parameter Subshape):\s",
     "unpadded": rf"(?<=\s)Unpadded size: {_S}",
     "extra": rf"Extra memory due to padding: {_S}(?: \((\d{{1,12}}(?:\.\d{{1,4}})?)x expansion)?",
+    "tag": r"(?<=\s)Tag:\s",
     "label": r"(?<=\s)XLA [Ll]abel:\s",
     "type": r"Allocation type: ([A-Za-z][A-Za-z\x20_-]{0,30})",
     "end": r"={12,}",
@@ -66,9 +67,9 @@ PATTERNS: dict[str, str] = {
     # GPU.
     "trying": rf"[Oo]ut of memory while trying to allocate {_S}",
     "request": rf"Failed to allocate request for {_S}(?: \((\d{{1,19}})B\))?",
-    "driver": rf"failed to alloc(?:ate)? {_S}(?: \((\d{{1,19}}) bytes\))?"
-    r"(?:(?: bytes)?(?: (?:from|on) (device|host))?(?:: | )(?:RESOURCE_EXHAUSTED:?[\x20:]{1,4})?"
-    r"((?:CUDA|HIP)_ERROR_\w{1,40}))?",
+    "driver": rf"[Ff]ailed to alloc(?:ate)? {_S}(?: \((\d{{1,19}}) bytes\))?"
+    r"(?:(?: bytes)?(?: (?:from|on|of) (device|host|pinned host|unified)(?: memory)?)?(?:: | )"
+    r"(?:RESOURCE_EXHAUSTED:?[\x20:]{1,4})?((?:CUDA|HIP)_ERROR_\w{1,40}))?",
     "allocator": rf"Allocator \(([\w:./-]{{1,60}})\) ran out of memory trying to allocate"
     rf" {_S}(?: \(rounded to (\d{{1,19}})\))?(?:\s?with freed_by_count=\d{{1,19}}"
     r"(?:\. The caller indicates that this is not a failure)?)?",
@@ -123,10 +124,11 @@ _ANCHORS = {
     "utilization": ("utilization",), "Largest": ("largest",), "Buffer": ("buffer",),
     "BufferAssignment": ("debugging",), "Size:": ("item", "size"), "Operator:": ("operator",),
     "Shape:": ("shape",), "Entry Parameter": ("shape",), "Unpadded": ("unpadded",),
-    "Extra": ("extra",), "XLA Label:": ("label",), "XLA label:": ("label",),
+    "Extra": ("extra",), "Tag:": ("tag",),
+    "XLA Label:": ("label",), "XLA label:": ("label",),
     "============": ("end",), "Attempting": ("attempt",), "Error": ("loading", "device_buffer"),
     "(0x": ("place",), "Out": ("killed", "trying", "host"), "out": ("trying", "host"),
-    "Failed": ("request",), "failed": ("driver",), "Allocator": ("allocator",),
+    "Failed": ("request", "driver"), "failed": ("driver",), "Allocator": ("allocator",),
     "OOM": ("tensor",), "CUDA_ERROR": ("cuda",), "HIP_ERROR": ("cuda",), "hipError": ("cuda",),
     "cudaError": ("cuda",), "Free": ("free_total",), "parameter": ("stat",),
     "maybe_live_out": ("stat",), "preallocated": ("stat",), "total": ("stat", "pool"),
@@ -143,7 +145,7 @@ fast as one for all patterns."""
 _ANY = re.compile(
     "|".join(map(re.escape, sorted(_ANCHORS, key=len, reverse=True))) + r"|E(?=\d{4}:)"
 )
-_NUMBER_BEFORE = re.compile(r"(?:^|\s)(\d{1,6})\.\s$")
+_NUMBER_BEFORE = re.compile(r"(?:^|\s)(\d{1,6})\\?\.\s$")
 _COUNT_BEFORE = re.compile(r"(?:^|\s)(\d{1,12})\s$")
 
 
