@@ -75,10 +75,15 @@ def _buffers(messages: hlofast.Messages) -> list[dict[str, Any]]:
             }
             for own in main.allocations
         ]
-    rows = [row for row in messages.tables["buffers"] if row["message"] == messages.chosen]
+    rows = list(messages.tables["buffers"])
+    entries = [entry for own in messages.messages for entry in own.entries]
     if messages.is_file:
         rows.sort(key=lambda row: row["number"])
-    pairs = zip(rows, main.entries, strict=True)
+    elif main.entries:  # Otherwise those of the other messages.
+        pairs = zip(rows, entries, strict=True)
+        told = [pair for pair in pairs if pair[0]["message"] == messages.chosen]
+        rows, entries = [row for row, _ in told], [entry for _, entry in told]
+    pairs = zip(rows, entries, strict=True)
     return [_buffer(rank, *pair, is_file=messages.is_file) for rank, pair in enumerate(pairs, 1)]
 
 

@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._matmuls import Matmuls
     from hlofast._memory import Memory
-    from hlofast._messages import Messages, oom
+    from hlofast._messages.api import oom
+    from hlofast._messages.result import Messages
     from hlofast._programs import fingerprints
     from hlofast._remat import Remat
     from hlofast._report import Report, report
@@ -116,7 +117,8 @@ _NAMES_BY_MODULE = {
     "_lint": "Finding Findings",
     "_matmuls": "Matmuls",
     "_memory": "Memory",
-    "_messages": "Messages oom",
+    "_messages.api": "oom",
+    "_messages.result": "Messages",
     "_programs": "fingerprints",
     "_remat": "Remat",
     "_report": "Report report",

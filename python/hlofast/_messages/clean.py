@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from itertools import accumulate
-from json import loads
 
 LONGEST = 1 << 16
 """Characters of a line that are read; the rest is left out. XLA's longest lines name hundreds of
@@ -118,8 +117,10 @@ def _unjoined(line: str) -> str:
 
 def _payload(line: str) -> str | None:
     """Returns the text of a JSON record of a logger; None if the line is not one."""
+    import json  # Most logs have no JSON; importing it takes as long as reading a small dump.
+
     try:
-        record = loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return None
     for _ in range(3):

@@ -277,7 +277,11 @@ class Messages(Result):
         if self._joined is not None:
             return own
         smallest = loads("HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n")
-        return (*own, *Joined(smallest).sections())
+        found = Joined(smallest).sections()
+        return (
+            *own,
+            *(Section(one.name, one.title, one.table.take(()), one.columns) for one in found),
+        )
 
     def table(self, name: str = "buffers") -> Table:
         """Returns a table by name, such as `buffers`, `messages`, `figures` or `warnings`."""

@@ -317,8 +317,12 @@ class Reader(Failures):
 
     def _beside(self, name: str) -> None:
         """Shows the messages in a text that holds more than modules."""
-        if self.shower is not None and (messages := self._messages(name)) is not None:
-            self.shower.show(messages)
+        from hlofast._messages.find import contains
+
+        if self.shower is not None and contains(self._content):
+            messages = self._messages(name)
+            if messages is not None:
+                self.shower.show(messages)
 
 
 def _shell(*words: str) -> str:

@@ -9,9 +9,9 @@ import argparse
 import sys
 
 from hlofast import _text
-from hlofast._messages import Messages
 from hlofast._messages.api import try_stream
 from hlofast._messages.cause import CAUSES
+from hlofast._messages.result import Messages
 from hlofast.cli import UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
