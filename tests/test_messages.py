@@ -484,29 +484,34 @@ class TestMemoryFiles:
         assert "ran_out" not in facts(messages)
 
 
+@pytest.fixture(scope="module")
+def module() -> hlofast.Module:
+    """An optimised train step of a TPU."""
+    (path,) = (FIXTURES / "dump_folders" / "tpu").glob("*.after_optimizations.txt.gz")
+    return hlofast.load(path)
+
+
+@pytest.fixture(scope="module")
+def listed(module: hlofast.Module) -> str:
+    """The message that a compiler would print for the values live at the module's peak."""
+    lines = ["Ran out of memory in memory space hbm. Used 12.00M of 8.00M hbm.", ""]
+    for number, row in enumerate(list(module.memory().live)[:8], 1):
+        lines += [
+            f"  {number}. Size: {written(row['bytes'])}",
+            f"     Shape: {row['shape']}",
+            f"     Unpadded size: {written(row['bytes'])}",
+            f"     XLA label: {row['name']} = {row['opcode']}(a.1)",
+            "     Allocation type: HLO temp",
+            "     ==========================",
+        ]
+    return "\n".join(lines)
+
+
 class TestModule:
-    @pytest.fixture(scope="class")
-    def module(self) -> hlofast.Module:
-        (path,) = (FIXTURES / "dump_folders" / "tpu").glob("*.after_optimizations.txt.gz")
-        return hlofast.load(path)
-
-    @pytest.fixture(scope="class")
-    def text(self, module: hlofast.Module) -> str:
-        """The message that a compiler would print for the values live at the module's peak."""
-        lines = ["Ran out of memory in memory space hbm. Used 12.00M of 8.00M hbm.", ""]
-        for number, row in enumerate(list(module.memory().live)[:8], 1):
-            lines += [
-                f"  {number}. Size: {written(row['bytes'])}",
-                f"     Shape: {row['shape']}",
-                f"     Unpadded size: {written(row['bytes'])}",
-                f"     XLA label: {row['name']} = {row['opcode']}(a.1)",
-                "     Allocation type: HLO temp",
-                "     ==========================",
-            ]
-        return "\n".join(lines)
-
-    def test_allocations_are_joined_to_live_ranges(self, module: hlofast.Module, text: str) -> None:
-        messages = hlofast.oom(text, module)
+    def test_allocations_are_joined_to_live_ranges(
+        self, module: hlofast.Module, listed: str
+    ) -> None:
+        messages = hlofast.oom(listed, module)
         live = list(module.memory().live)[:8]
         rows = buffers(messages)
         assert [row["instruction"] for row in rows] == [row["instruction"] for row in live]

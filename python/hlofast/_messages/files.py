@@ -72,19 +72,19 @@ def read(kind: str, lines: Iterable[str], path: str | None = None) -> Message:
     message = Message(None, "report", 1, 0)
     message.text = "memory usage report" if kind == REPORT else "buffer assignment"
     sizes: list[tuple[int, int]] = []
-    is_tiled = (_report if kind == REPORT else _assignment)(message, lines, sizes)
-    message.space = _memory(sizes, is_tiled=is_tiled, is_gpu=_of_gpu(message, path))
+    is_of_tpu = (_report if kind == REPORT else _assignment)(message, lines, sizes)
+    message.space = _memory(sizes, is_of_tpu=is_of_tpu, is_gpu=_of_gpu(message, path))
     message.is_space_assumed = True
     return message
 
 
-def _memory(sizes: list[tuple[int, int]], *, is_tiled: bool, is_gpu: bool) -> str | None:
+def _memory(sizes: list[tuple[int, int]], *, is_of_tpu: bool, is_gpu: bool) -> str | None:
     """The memory of a program that has buffers of these sizes and offsets; None if unknown.
 
     The files do not name the backend. Without a sign of a GPU, other sizes than those of TPUs are
     taken to be the host's.
     """
-    if is_tiled:
+    if is_of_tpu:
         return "hbm"
     if not sizes:
         return None
@@ -104,11 +104,13 @@ def _of_gpu(message: Message, path: str | None) -> bool:
 
 def _report(message: Message, lines: Iterable[str], sizes: list[tuple[int, int]]) -> bool:
     space, in_list = "default", 0
-    is_default_told = False
+    is_default_told = is_of_tpu = False
     for number, line in enumerate(lines, 1):
         if (found := _SPACE.match(line)) is not None:
             space = _SPACES.get(int(found[2]), found[1]) if found[2] != "0" else found[1]
             is_default_told = found[2] != "0"
+            # Only TPU programs have several memories in one report.
+            is_of_tpu = is_of_tpu or is_default_told
         elif (found := _TOTAL.match(line)) is not None:
             total = exact(int(found[1]))
             if total is not None:
@@ -133,7 +135,7 @@ def _report(message: Message, lines: Iterable[str], sizes: list[tuple[int, int]]
             elif entry.offset is not None:
                 sizes.append((0, entry.offset))
             message.add(entry)
-    return False
+    return is_of_tpu
 
 
 def _largest_shape(cell: str) -> str | None:

@@ -26,6 +26,8 @@ MARKS = (
     b"full rematerialization",
     b"t reduce memory use below",
     b"Unable to allocate ",
+    b"enough device memory",
+    b"OOM when al",
     b"SPMD] ",
     b"[spmd] ",
     b"cumulative_size;",

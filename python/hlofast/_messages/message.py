@@ -21,8 +21,8 @@ class Message:
 
     __slots__ = (
         "allocations", "allocator", "backend", "chunks", "code", "count", "entries", "figures",
-        "has_end", "is_space_assumed", "last_at", "left", "line", "lines", "parts", "percents",
-        "program", "space", "stage", "text", "where",
+        "has_end", "is_hint", "is_space_assumed", "last_at", "left", "line", "lines", "parts",
+        "percents", "program", "space", "stage", "text", "where",
     )  # fmt: skip
 
     def __init__(self, backend: str | None, stage: str | None, line: int, at: int) -> None:
@@ -32,6 +32,8 @@ class Message:
         """`compile`, `load` or `run`; None if the text does not tell."""
         self.space: str | None = None
         """The memory: `hbm`, `vmem`, `smem`, …; `gpu`, `host`."""
+        self.is_hint = False
+        """Whether the text says that this is not a failure: the program tries something else."""
         self.is_space_assumed = False
         """Whether the text does not name the memory."""
         self.figures: dict[str, Amount] = {}

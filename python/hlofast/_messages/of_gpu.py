@@ -82,6 +82,7 @@ class OfGpu(State):
         if rounded is not None and (figure := exact(int(rounded))) is not None:
             current.figures.setdefault("rounded", figure)
         current.where = current.where or name
+        current.is_hint = "not a failure" in self._cleaned.text[token.start : token.end]
 
     def _old_trying(self, token: Token) -> None:
         self._gpu(token, token.groups[0], ends=False)
@@ -182,7 +183,13 @@ class OfGpu(State):
         return current
 
     def _host(self, token: Token) -> None:
-        self._host_message(token, token.groups[0])
+        before = self._cleaned.text[max(token.start - 16, 0) : token.start]
+        current = self._host_message(token, token.groups[0])
+        if before.endswith("TPU embedding: "):
+            current.backend, current.space, current.where = "tpu", "hbm", "TPU embedding"
+
+    def _pinned(self, token: Token) -> None:
+        self._host_message(token, None).where = "pinned host memory"
 
     def _numpy(self, token: Token) -> None:
         current = self._host_message(token, token.groups[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hlofast._messages.amounts import amount
+from hlofast._messages.amounts import SIZE, amount
 from hlofast._messages.entries import Entry
 from hlofast._messages.message import Message
 from hlofast._messages.state import State
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from hlofast._messages.tokens import Token
 
 _PARTS = {"constant": "constants"}
+_PART_LINE = re.compile(
+    rf"\s{{0,80}}([A-Za-z][A-Za-z _-]{{1,30}}?)\s{{1,60}}({SIZE}|unknown size)(?=[\s(]|$)"
+)
+_MOST_PARTS = 40
 _SHAPE_IN = re.compile(r"shape = '([^']{1,300})'")
 _SPACE_IN = re.compile(r"space=(\w{1,16})")
 _NAMED = re.compile(r"\s::\s%?([A-Za-z_][\w.-]{0,300})")
@@ -82,10 +86,10 @@ class OfTpu(State):
             self._set(current, name, text)
 
     def _scoped(self, token: Token) -> None:
+        size, limit, space, exceeded = token.groups
         current = self._tpu(token, "used")
         # The sentence of the load error before it, if any, tells the consequence.
-        current.space, current.stage = "vmem", "compile"
-        size, limit, exceeded = token.groups
+        current.space, current.stage = (space or current.space or "vmem").lower(), "compile"
         self._set(current, "used", size)
         self._set(current, "limit", limit)
         self._set(current, "exceeded", exceeded)
@@ -130,6 +134,32 @@ class OfTpu(State):
         entry.label = f"#{number}"
         current.add(entry)
 
+    def _early(self, token: Token) -> None:
+        current = self._begin("tpu", "compile", token)
+        current.space, current.is_space_assumed = "hbm", True
+        self._say(current, token)
+        self._set(current, "used", token.groups[0])
+        self._set(current, "limit", token.groups[1])
+
+    def _embedding(self, token: Token) -> None:
+        current = self._begin("tpu", "compile", token)
+        current.space, current.where = "hbm", "embedding tables"
+        self._say(current, token)
+        self._set(current, "limit", token.groups[0])
+        self._set(current, "used", token.groups[1])
+
+    def _account_lines(self, current: Message, token: Token) -> None:
+        """Reads the lines of an account, whatever the parts are called."""
+        text = self._cleaned.text
+        at = text.find("\n", token.end) + 1
+        for _ in range(_MOST_PARTS):
+            found = _PART_LINE.match(text, at) if at else None
+            if found is None:
+                return
+            name = found[1].strip()
+            current.parts.setdefault((self._account, _PARTS.get(name, name)), amount(found[2]))
+            at = text.find("\n", found.end()) + 1
+
     def _total(self, token: Token) -> None:
         space = (token.groups[0] or "").lower()
         self._finish_entry()
@@ -145,6 +175,7 @@ class OfTpu(State):
         current.parts[self._account, "total"] = figure
         if figure is not None and space == current.space:
             current.figures.setdefault("total", figure)
+        self._account_lines(current, token)
 
     def _part(self, token: Token) -> None:
         if not self._account or self._current is None or self._entry is not None:
@@ -177,6 +208,7 @@ class OfTpu(State):
         current.space = current.space or space
         self._account = account
         current.parts[account, "total"] = amount(token.groups[1] or "")
+        self._account_lines(current, token)
 
     def _utilization(self, token: Token) -> None:
         current = self._current

@@ -48,5 +48,7 @@ class Reader(OfTpu, OfGpu, OfLists):
         self._last_line = text.line_at(len(text.text))
 
     def close(self) -> None:
-        """Ends the last message."""
+        """Ends the last message; attempts that are not failures count only alone."""
         self._finish()
+        failures = [own for own in self.messages if not own.is_hint]
+        self.messages = failures or self.messages

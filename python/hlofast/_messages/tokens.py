@@ -30,12 +30,15 @@ PATTERNS: dict[str, str] = {
     "sparse": rf"TensorCore Hbm usage:? {_S}, SparseCore Hbm usage:? {_S},"
     rf" exceeding available bytes:? {_S}",
     "scoped": rf"[Ss]coped allocation with size {_S} and limit {_S}"
-    rf"(?: exceeded scoped vmem limit by {_S})?",
+    rf"(?: exceeded scoped {_W} limit by {_S})?",
     "mosaic": rf"[Ss]coped allocation with size {_S} exceeds the scoped vmem limit"
     rf" of {_S}",
     "insufficient": rf"Insufficient scoped {_W}: {_S}\s*>\s*{_S}",
     "would_exceed": rf"Allocation \(size=({SIZE})\) would exceed memory \(size=({SIZE})\)"
     r"(?: :: #?(\w{1,40}) \[([^\n]{0,2000}?)\](?= ::|\s*\n|\s*$|\s*\"))?",
+    "early": rf"unlikely to have enough device memory\. Requires {_S}, has {_S} available",
+    "embedding": rf"HBM capacity available per TPU core \({_S}\) is smaller than the HBM "
+    rf"requirement after padding \({_S}\)",
     "total": rf"Total {_W} usage >= {_U}",
     "output": rf"Output size {_U}(?:; shares {_S} with arguments)?",
     "requirement": rf"Program {_W} requirement {_U}",
@@ -94,6 +97,7 @@ PATTERNS: dict[str, str] = {
     r"LargestFreeBlock):\s{1,60}(\d{1,19})",
     # The host.
     "host": rf"[Oo]ut of memory allocating {_S}",
+    "pinned": r"OOM in pinned host allocator",
     "numpy": rf"Unable to allocate {_S} for an array with shape \(([\d,\x20]{{0,200}})\)"
     r"(?: and data type (\w{1,20}))?",
     "killed": r"Out of memory: Killed process (\d{1,10}) \(([^)\n]{1,60})\)"
@@ -129,7 +133,8 @@ _ANCHORS = {
     "============": ("end",), "Attempting": ("attempt",), "Error": ("loading", "device_buffer"),
     "(0x": ("place",), "Out": ("killed", "trying", "host"), "out": ("trying", "host"),
     "Failed": ("request", "driver"), "failed": ("driver",), "Allocator": ("allocator",),
-    "OOM": ("tensor",), "CUDA_ERROR": ("cuda",), "HIP_ERROR": ("cuda",), "hipError": ("cuda",),
+    "OOM": ("tensor", "pinned"), "unlikely": ("early",), "HBM capacity": ("embedding",),
+    "CUDA_ERROR": ("cuda",), "HIP_ERROR": ("cuda",), "hipError": ("cuda",),
     "cudaError": ("cuda",), "Free": ("free_total",), "parameter": ("stat",),
     "maybe_live_out": ("stat",), "preallocated": ("stat",), "total": ("stat", "pool"),
     "Bin": ("bin",), "Chunks of": ("chunks",), "Sum": ("sum",), "Limit:": ("bfc",),
