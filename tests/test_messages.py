@@ -218,7 +218,7 @@ class TestEras:
              {"tensorcore": "34.82G", "sparsecore": "174.10G", "limit": "95.74G"}, "temporaries"),
             ("host", "host", "host", {"requested": "8796093022208 bytes"}, "host"),
             ("driver", "gpu-run", "gpu",
-             {"requested": "165425291480B", "device": "165425291480B",
+             {"requested": "165425291480 bytes", "device": "165425291480 bytes",
               "device_rounded": "154.06GiB", "requested_rounded": "154.06GiB"}, "allocator"),
         ],
     )  # fmt: skip
@@ -250,7 +250,7 @@ class TestEras:
         told = figures(messages)
         assert told["requested"] == "21474836480 bytes"
         assert told["rounded"] == "21474836736"
-        assert (told["limit"], told["in_use"]) == ("22231108608B", "1262522880B")
+        assert (told["limit"], told["in_use"]) == ("22231108608", "1262522880")
         assert told["in_use_chunks"] == "1.18GiB"
         assert told["bins: 256 in use"] == "7.8KiB"
         assert told["buffer assignment: total allocation"] == "25.91GiB"

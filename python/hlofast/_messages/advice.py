@@ -58,10 +58,10 @@ def advise(
 def _of_kind(message: Message, why: str) -> Iterator[Advice]:
     missing = message.exceeded
     if message.space == "vmem":
+        named = message.where or next((own.name for own in message.entries if own.name), "")
         yield Advice(
             "vmem",
-            "reduce the block sizes, scratch shapes or unrolling of the kernel "
-            f"{message.where or ''}".rstrip()
+            f"reduce the block sizes, scratch shapes or unrolling of the kernel {named}".rstrip()
             + "; for a Pallas kernel with room on the chip, raise vmem_limit_bytes in its compiler "
             f"parameters, or the limit of the compiler: {_SCOPED_FLAG}",
             missing,
@@ -109,7 +109,10 @@ def _of_device(message: Message, missing: int | None) -> Iterator[Advice]:
 
 def _of_pieces(message: Message) -> Iterator[Advice]:
     figures = message.figures
-    pieces = figures.get("free") or figures.get("available")
+    free = figures.get("free") or figures.get("available")
+    pieces = None if free is None else free.bytes
+    if "limit" in figures and "in_use" in figures:
+        pieces = max(figures["limit"].bytes - figures["in_use"].bytes, 0)
     if message.backend == "gpu":
         text = (
             "allocate the large arrays that live long first; try another allocator: "
@@ -125,7 +128,7 @@ def _of_pieces(message: Message) -> Iterator[Advice]:
             "allocate the large arrays first, and delete arrays in the reverse order; load all "
             "programs before the arrays"
         )
-    yield Advice("fragmentation", text, None if pieces is None else pieces.bytes)
+    yield Advice("fragmentation", text, pieces)
 
 
 _TEXTS = {

@@ -63,8 +63,8 @@ class OfGpu(State):
         size, count, where, error = token.groups
         if not (error or where or count):
             return  # Some other program's words.
-        current = self._gpu(token, f"{count}B" if count else size, ends=False)
-        self._set(current, "device", f"{count}B" if count else size)
+        current = self._gpu(token, f"{count} bytes" if count else size, ends=False)
+        self._set(current, "device", f"{count} bytes" if count else size)
         if count:
             self._set(current, "device_rounded", size)
         if where in ("host", "pinned host"):
@@ -100,7 +100,7 @@ class OfGpu(State):
         current = self._current
         if current is not None and current.backend == "gpu":
             for name, text in zip(("free", "device_memory"), token.groups, strict=True):
-                self._set(current, name, f"{text}B")
+                self._set_count(current, name, text)
 
     def _stat(self, token: Token) -> None:
         part, what, size, percent = token.groups
@@ -160,7 +160,7 @@ class OfGpu(State):
         current = self._of_allocator(token)
         names = ("pool", "limit", "available")
         for name, text in zip(names, token.groups, strict=True):
-            self._set(current, name, f"{text}B")
+            self._set_count(current, name, text)
 
     def _bfc(self, token: Token) -> None:
         name, text = token.groups
@@ -169,7 +169,7 @@ class OfGpu(State):
         if name == "Limit" or self._current is not None:
             current = self._of_allocator(token)
             if name in _BFC:
-                self._set(current, _BFC[name], f"{text}B")
+                self._set_count(current, _BFC[name], text)
             else:
                 current.allocator.setdefault(str(name), int(text or 0))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast._messages.amounts import Amount, amount
+from hlofast._messages.amounts import Amount, amount, exact
 from hlofast._messages.clean import Cleaned
 from hlofast._messages.entries import Entry
 from hlofast._messages.message import Message
@@ -111,6 +111,12 @@ class State:
 
     def _set(self, message: Message, name: str, text: str | None) -> None:
         figure = None if text is None else amount(text)
+        if figure is not None:
+            message.figures.setdefault(name, figure)
+
+    def _set_count(self, message: Message, name: str, text: str | None) -> None:
+        """Sets a figure that the text gives as a plain number of bytes."""
+        figure = None if text is None else exact(int(text), text)
         if figure is not None:
             message.figures.setdefault(name, figure)
 
