@@ -48,6 +48,8 @@ def cause(message: Message, sums: Mapping[str, int]) -> tuple[str, str]:
         return _of_classes(sums) or ("temporaries", "no class of values takes most of the memory")
     if why := _is_in_pieces(message):
         return "fragmentation", why
+    if message.backend == "gpu" and {"limit", "in_use"} <= message.figures.keys():
+        return _of_gpu(message, sums)  # The pool of an allocator, wherever it is.
     if space == "host" or message.backend == "cpu":
         return "host", "the memory of the host ran out, not that of a device"
     if space == "vmem":
@@ -104,13 +106,14 @@ def _of_gpu(message: Message, sums: Mapping[str, int]) -> tuple[str, str]:
         return "temporaries", "no class of allocations takes most of the memory"
     if found := _of_classes(sums):
         return found
-    if "device" in message.figures and limit is None:
+    is_bare = not message.figures and not (message.where or "").startswith("tensor ")
+    if ("device" in message.figures and limit is None) or is_bare:
         return "allocator", "the driver has no memory left: this process or another one holds it"
     if requested is not None and limit and requested > limit:
         return "temporaries", "one allocation is larger than the allocator's limit"
     if limit and in_use is not None and in_use > limit // 2:
         return "allocator", "arrays of the process fill the allocator"
-    if requested is not None:
+    if requested is not None or (message.where or "").startswith("tensor "):
         return "temporaries", "the message names one allocation and nothing else"
     return "unknown", "the message gives neither buffers nor the state of the allocator"
 

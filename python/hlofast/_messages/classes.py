@@ -78,6 +78,7 @@ _COLLECTIVE = re.compile(
 _EMPTY = re.compile(r'custom-call\(\)|"AllocateBuffer"')
 _SHAPES = re.compile(SHAPE)
 _PARAMETERS = re.compile(r"\[\w{1,40}=")
+_LONG = 1024
 _LEAST_SCORES = 256
 """Positions from which a pair of equal dimensions counts as scores: shorter ones are heads."""
 
@@ -154,7 +155,9 @@ def classify(
         if is_backward:
             return "zero_stack", f"{sizes[0]} × one value, broadcast in the backward pass"
         return "residual", f"a stack of {sizes[0]}, filled before a loop of the forward pass"
-    is_square = _pairs(sizes) and _ATTENTION.search(operation)
+    is_square = _pairs(sizes) and _ATTENTION.search(operation) is not None
+    if len(sizes) >= 4 and sizes[-1] == sizes[-2] >= _LONG and "conv" not in operation:
+        is_square = True  # Images of this size have channels in their last dimension on TPU.
     if (_SCORES.search(operation) and len(sizes) >= 2) or is_square:
         return "attention_scores", f"{_short(operation)} of shape {list(sizes)}"
     if is_logits := _logits(operation, sizes):

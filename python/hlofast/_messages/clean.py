@@ -108,8 +108,14 @@ def bare(line: str) -> str:
 def _unjoined(line: str) -> str:
     """Returns a line whose line ends are written as two characters as several lines."""
     stripped = line.lstrip()
-    if stripped.startswith("{") and (payload := _payload(stripped)) is not None:
-        return payload
+    for _ in range(2):  # A logger's record may hold another logger's.
+        if not stripped.startswith("{") or (payload := _payload(stripped)) is None:
+            break
+        line = stripped = payload
+    else:
+        return line
+    if "\\n" not in line:
+        return line
     if not stripped.startswith(("{", '"')) and _JOINED.search(line) is None:
         return line  # The escapes belong to the message, as in `op_name="…[\\n shape=…]"`.
     return _ESCAPE.sub(_character, line)

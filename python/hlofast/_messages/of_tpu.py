@@ -30,7 +30,8 @@ class OfTpu(State):
     def _ran_space(self, token: Token) -> None:
         space, name = token.groups
         current = self._current
-        if current is None or current.figures or current.entries or not self._is_near(token):
+        is_open = current is not None and current.backend == "tpu" and current.space is None
+        if current is None or not is_open or current.figures or not self._is_near(token):
             current = self._begin("tpu", "compile", token)
         current.backend, current.stage = "tpu", "compile"
         current.space = (space or "").lower()
@@ -257,11 +258,11 @@ class OfTpu(State):
             self._set(current, name, text)
 
     def _loading(self, token: Token) -> None:
-        self._begin("tpu", "load", token)
+        self._say(self._begin("tpu", "load", token), token)
         self._loads, self._does_load = token.groups[0], True
 
     def _device_buffer(self, token: Token) -> None:
-        self._begin("tpu", "run", token)
+        self._say(self._begin("tpu", "run", token), token)
 
     def _place(self, token: Token) -> None:
         current = self._current

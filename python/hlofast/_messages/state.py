@@ -94,7 +94,7 @@ class State:
         message, self._current = self._current, None
         if message is None:
             return
-        if not (message.figures or message.parts or message.entries):
+        if not (message.figures or message.parts or message.entries or message.text):
             return
         if message.space is None and any(own.allocation_type for own in message.entries):
             # Lists of other memories name it in their head, which was not pasted.
