@@ -572,6 +572,8 @@ class TestFiles:
     def test_a_missing_file_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No such file"):
             hlofast.oom(tmp_path / "none.log")
+        with pytest.raises(OSError, match="No such file"):
+            hlofast.oom("none.log")
 
     def test_an_unknown_context_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="mesh"):

@@ -49,7 +49,10 @@ def oom(
         return read_bytes(bytes(path_or_text), module=module, context=own)
     path = os.fspath(path_or_text)
     is_text = isinstance(path_or_text, str) and ("\n" in path or len(path) > 4096)
-    is_path = not isinstance(path_or_text, str)
+    # A missing file is not a text without messages.
+    is_path = not isinstance(path_or_text, str) or (
+        " " not in path and ("/" in path or path.endswith((".log", ".txt", ".gz", ".xz", ".out")))
+    )
     if not is_text and (is_path or os.path.exists(path)):  # noqa: PTH110 - see above.
         return read_file(path, module=module, context=own)
     return read_bytes(path.encode("utf-8", "surrogatepass"), module=module, context=own)
