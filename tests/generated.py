@@ -35,6 +35,11 @@ def module() -> hlofast.Module:
     return hlofast.loads(SMALLEST)
 
 
+def messages() -> hlofast.Messages:
+    """The messages of the shortest text."""
+    return hlofast.oom("Ran out of memory in memory space hbm. Used 2.00G of 1.00G hbm.\n")
+
+
 def config() -> hlofast.config.Config:
     """The smallest config."""
     return hlofast.config.loads("name: 'trainer'")
@@ -55,6 +60,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "query": lambda: Answer("", [], [], is_cut=False),
     "scan": lambda: hlofast.scan([]),
     "memory": lambda: module().memory(),
+    "oom": lambda: messages(),
     "cost": lambda: module().cost(),
     "lint": lambda: module().lint(),
     "matmuls": lambda: module().matmuls(),
@@ -74,7 +80,9 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
-    "verdict": lambda: (Contents("dump", "XLA dump directory"),),
+    "verdict": lambda: (Contents("dump", "XLA dump directory"), messages()),
+    "summary": lambda: (messages(),),
+    "memory": lambda: (messages(),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
     "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),
 }

@@ -191,6 +191,10 @@ class TestProgram:
         )
         expected = tmp_path / "expected.toml"
         expected.write_text('[peak]\nmax = "1GiB"\n')
+        report = tmp_path / "memory-usage-report.txt"
+        report.write_text(
+            "Memory Space: default (color=0)\nTotal bytes: 4 (4B)\n cumulative_size;\n"
+        )
         device = ["--device", "tpu-v5p"]
         arguments = {
             "completion": ["bash"],
@@ -201,6 +205,7 @@ class TestProgram:
             "guide": [],
             "history": [dumps],
             "memory": [step, "--by", "source"],
+            "oom": [str(report)],
             "report": [step, "-o", f"{out}.html", "--no-charts", *device],
             "scan": [dumps],
             "schema": ["scan"],

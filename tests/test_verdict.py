@@ -267,11 +267,7 @@ TRACE = b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":1,"name":"proce
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        (
-            "error.txt",
-            OUT_OF_MEMORY.encode(),
-            ("an error message", "Used 20.51G", "hlofast memory"),
-        ),
+        ("error.txt", b"RESOURCE_EXHAUSTED: quota\n", ("an error message", "hlofast oom")),
         ("host.trace.json.gz", gzip.compress(TRACE, mtime=0), ("a profile", "--xla_dump_to=DIR")),
         ("events.json", TRACE, ("a profile", "--xla_dump_to=DIR")),
         ("host.xplane.pb", b"\x0a\x20\x08\x01\x12\x0e/host:metadata\x22", ("a profile",)),
@@ -288,6 +284,14 @@ def test_what_is_not_read_is_named(
     assert out == ""
     assert all(words in err for words in said), err
     document(run, path, code=3)
+
+
+def test_an_out_of_memory_message_is_read(tmp_path: Path, run: Any) -> None:
+    path = tmp_path / "error.txt"
+    path.write_text(OUT_OF_MEMORY)
+    (result,) = document(run, path)["results"]
+    assert figures(result)["kind"] == "tpu-compile"
+    assert figures(result)["ran_out"].endswith("20.51G used of 15.75G, 4.77G missing")
 
 
 def test_an_empty_folder_says_how_to_dump(tmp_path: Path, run: Any) -> None:

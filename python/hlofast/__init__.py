@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._matmuls import Matmuls
     from hlofast._memory import Memory
+    from hlofast._messages.api import oom
+    from hlofast._messages.result import Messages
     from hlofast._profile import Measured
     from hlofast._profile_summary import ProfileSummary
     from hlofast._profiles import Profile, load_profile
@@ -97,13 +99,14 @@ __all__ = [
     "Computation", "ComputationSequence", "Context", "ContextError", "Cost", "Declaration",
     "DeclaredParameter", "DeclaredValue", "Diff", "DimensionLabels", "Expectations", "Finding",
     "Findings", "FoundModule", "Graph", "History", "Instruction", "InstructionSequence", "Layout",
-    "Literal", "Matmuls", "Memory", "Mesh", "Metadata", "Module", "PaddingDimension", "ParseError",
-    "PartitionSpec", "Plot", "Prediction", "Profile", "ProfileEvent", "ProfileEvents", "ProfileLine",
-    "ProfilePlane", "ProfileSummary", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
-    "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages", "Summary",
-    "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
+    "Literal", "Matmuls", "Memory", "Mesh", "Messages", "Metadata", "Module", "PaddingDimension",
+    "ParseError", "PartitionSpec", "Plot", "Prediction", "Profile", "ProfileEvent", "ProfileEvents",
+    "ProfileLine", "ProfilePlane", "ProfileSummary", "Remat", "ReplicaGroups", "Report", "Scan",
+    "Shape", "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages",
+    "Summary", "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
     "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
-    "find_modules", "fingerprints", "from_jax", "history", "load", "load_profile", "loads", "opcodes",
+    "find_modules", "fingerprints", "from_jax", "history", "load", "load_profile", "loads", "oom",
+    "opcodes",
     "open_dataset", "phases", "protobuf_fields_not_in_text", "provenances", "ray",
     "register_custom_call", "report", "scan", "unregister_custom_call",
 ]  # fmt: skip
@@ -124,6 +127,8 @@ _NAMES_BY_MODULE = {
     "_lint": "Finding Findings",
     "_matmuls": "Matmuls",
     "_memory": "Memory",
+    "_messages.api": "oom",
+    "_messages.result": "Messages",
     "_profile": "Measured",
     "_profile_summary": "ProfileSummary",
     "_profiles": "Profile load_profile",

@@ -282,9 +282,8 @@ def foreign(start: bytes) -> str | None:
             said = _text.printable(line.strip())
             said = said if len(said) <= _LINE else f"{said[:_LINE]}…"
             return (
-                f'an error message: "{said}"; hlofast does not read these yet; dump the program '
-                f"with {HOW_TO_DUMP}, then list memory with hlofast memory DUMP --by scope and "
-                "plan rematerialisation with hlofast remat --plan --hbm SIZE DUMP"
+                f'an error message: "{said}"; hlofast oom reads it; dump the program with '
+                f"{HOW_TO_DUMP}, then hlofast oom LOG DUMP joins them"
             )
     return None
 

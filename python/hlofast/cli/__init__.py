@@ -34,6 +34,7 @@ VERBS = {
     "lint": "what to change, with evidence, bytes and FLOPs; exit codes for CI",
     "remat": "recomputed values, residuals, all-gathers, and what to change",
     "memory": "live values at the memory peak by class, scope or source; XLA's own peak",
+    "oom": "out-of-memory messages and partitioner warnings of a log: what holds the memory",
     "time": "modelled step time on a device: compute, memory, exposed communication",
     "profile": "measured step time from a profile: by phase, layer, source line, mesh axis",
     "trace": "the simulated schedule as a Perfetto timeline: tracks, links, live bytes",

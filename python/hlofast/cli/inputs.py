@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, TypeVar
 
-    from hlofast import Context, Mesh, Module, ProfileSummary
+    from hlofast import Context, Mesh, Messages, Module, ProfileSummary
+    from hlofast.cli.results import Shower
     from hlofast.devices import Device
 
     _Number = TypeVar("_Number", int, float)
 
 OUT_OF_MEMORY = "out of memory while reading it"
+_WITHOUT_MODULES = ("no-module", "not-hlo")
+"""Kinds of errors of texts in which no module begins."""
 _MOST_DIGITS = 12
 """Digits of a device count: enough for any machine, and never slow in arithmetic."""
 
@@ -227,13 +230,23 @@ class Failures:
 class Reader(Failures):
     """Iterates over the modules that the arguments select; reports what cannot be read."""
 
-    def __init__(self, arguments: argparse.Namespace, context: Context | None = None) -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        context: Context | None = None,
+        *,
+        shower: Shower | None = None,
+    ) -> None:
         super().__init__()
         self.context = context
         """The context of the run, from `read_context`."""
+        self.shower = shower
+        """Shows messages that stand in texts beside modules, or instead of them; None for verbs
+        that point to `hlofast oom`."""
         self.files: list[str] = getattr(arguments, "files", None) or [arguments.file]
         self.wanted: str | None = arguments.module
         self._nothing_matched: list[str] = []
+        self._content = b""
 
     def exit_code(self) -> int:
         """Returns the exit code that the inputs require."""
@@ -263,16 +276,23 @@ class Reader(Failures):
     def _find(self, path: str) -> Iterator[Found]:
         name = "<stdin>" if path == "-" else path
         try:
-            modules = hlofast.find_modules(read(path), path=name)
+            self._content = content = read(path)
+            modules = hlofast.find_modules(content, path=name)
         except IsADirectoryError as error:
             self.failed(name, error, "is a folder; read folders with `hlofast scan`")
             return
-        except (OSError, hlofast.ParseError) as error:
+        except OSError as error:
             self.failed(name, error)
+            return
+        except hlofast.ParseError as error:
+            if not self._holds_messages(path, name, error):
+                self.failed(name, error)
             return
         except MemoryError as error:
             self.failed(name, error, OUT_OF_MEMORY)
             return
+        if modules and modules[0].line > 1:
+            self._beside(name)
         for part in modules:
             if part.error is not None:
                 self.failed(name, part.error)
@@ -284,6 +304,49 @@ class Reader(Failures):
                 if self.context is not None:
                     module = told(module, self.context, name)
                 yield Found(module, name, part.line, part.label)
+
+    def _holds_messages(self, path: str, name: str, error: hlofast.ParseError) -> bool:
+        """Whether a file without modules holds messages; passes them to `found_messages`."""
+        if error.kind not in _WITHOUT_MODULES:
+            return False
+        messages = self._messages(name)
+        if messages is not None:
+            self.found_messages(path, messages)
+        return messages is not None
+
+    def _messages(self, name: str) -> Messages | None:
+        """Returns the messages of the file that was read last; None without any."""
+        from io import BytesIO
+
+        from hlofast._messages.api import try_stream
+
+        return try_stream(BytesIO(self._content), path=name, context=self.context)
+
+    def found_messages(self, path: str, messages: Messages) -> None:
+        """Shows the messages of a file without modules, or says which verb reads them."""
+        if self.shower is not None:
+            self.shower.show(messages)
+            return
+        what = "one of XLA's memory files" if messages.is_file else "messages of a compiler"
+        hint = "" if path == "-" else f": {_shell('hlofast', 'oom', path)}"
+        self.failed(
+            messages.title, ValueError(f"no HLO module found, but {what}; oom reads them{hint}")
+        )
+
+    def _beside(self, name: str) -> None:
+        """Shows the messages in a text that holds more than modules."""
+        from hlofast._messages.find import contains
+
+        if self.shower is not None and contains(self._content):
+            messages = self._messages(name)
+            if messages is not None:
+                self.shower.show(messages)
+
+
+def _shell(*words: str) -> str:
+    import shlex
+
+    return shlex.join(words)
 
 
 def profile(path: str, wanted: str | None = None) -> ProfileSummary | None:

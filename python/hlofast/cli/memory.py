@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         except (KeyError, ValueError) as error:
             raise results.UnusableError(f"{loaded.path}: {error.args[0]}") from None
 
-    return results.run_modules(Memory, arguments, analyse)
+    return results.run_modules(Memory, arguments, analyse, shows_messages=True)
 
 
 def _analysed(loaded: inputs.Found, arguments: argparse.Namespace) -> Memory:

@@ -84,19 +84,22 @@ def run_modules(
     arguments: argparse.Namespace,
     analyse: Callable[[Found], tuple[Result, Iterable[Section] | None]],
     instead: Callable[[str], Result | None] | None = None,
+    *,
+    shows_messages: bool = False,
 ) -> int:
     """Shows the result of `analyse` for every selected module and returns the exit code.
 
+    With `shows_messages`, the out-of-memory messages and partitioner warnings of texts are shown
+    too. A file for which `instead` returns a result is shown as that, whatever modules it holds.
     Modules have the context that the arguments of `inputs.add_context` describe. When `analyse`
-    raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and skipped. A
-    file for which `instead` returns a result is shown as that, whatever modules it holds.
+    raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and skipped.
     """
     from hlofast.cli import USAGE, inputs
     from hlofast.errors import ContextError
 
-    reader = inputs.Reader(arguments)
-    reader.context = inputs.read_context(arguments)
     shower = Shower(kind, arguments)
+    reader = inputs.Reader(arguments, shower=shower if shows_messages else None)
+    reader.context = inputs.read_context(arguments)
     code = 0
     for loaded in _modules(reader, shower, instead):
         try:

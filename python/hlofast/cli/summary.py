@@ -43,4 +43,5 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         lambda loaded: (loaded.module.summary(), None),
         lambda path: inputs.profile(path, arguments.module),
+        shows_messages=True,
     )

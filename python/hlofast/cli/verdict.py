@@ -176,7 +176,7 @@ class _Reader(inputs.Reader):
     def __init__(
         self, arguments: argparse.Namespace, context: Context, shower: results.Shower
     ) -> None:
-        super().__init__(arguments, context)
+        super().__init__(arguments, context, shower=shower)
         self.context_given = context
         self._shower = shower
 

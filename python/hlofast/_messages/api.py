@@ -1,0 +1,199 @@
+"""`oom`: messages of a text, a file or a stream."""
+
+from __future__ import annotations
+
+import io
+import os
+
+from hlofast._messages import files
+from hlofast._messages.find import Finder, contains
+from hlofast._messages.reader import Reader
+from hlofast._messages.result import Messages
+from hlofast.errors import ParseError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO, Unpack
+
+    from hlofast._context import Context, MeshLike, Told  # noqa: F401 - MeshLike is in Told.
+    from hlofast._module import Module
+
+MOST_UNPACKED = 4 << 30
+"""Bytes of a compressed file that are read."""
+_START = 4096
+
+
+def oom(
+    path_or_text: str | bytes | os.PathLike[str],
+    module: Module | None = None,
+    **context: Unpack[Told],
+) -> Messages:
+    """Reads the out-of-memory messages and partitioner warnings of a log, or of a text.
+
+    A `str` of one line that names an existing file is a path, as is an `os.PathLike`; other texts
+    and `bytes` are read themselves. Files may be compressed with gzip, xz or bzip2 and may have any
+    size: they are searched in one pass. XLA's memory usage reports and buffer assignments are read
+    too. With `module`, listed allocations are joined to its instructions and live ranges. The
+    other arguments are those of `Context`; `mesh` names the axes of shardings.
+
+    Raises `ParseError` if the text holds no message, `OSError` if the file cannot be read.
+    """
+    own: Context | None = None
+    if context:
+        from hlofast._context import Context as Told_
+
+        own = Told_(**context)
+        if module is not None:
+            module = module.with_context(own)
+    if isinstance(path_or_text, bytes | bytearray | memoryview):
+        return read_bytes(bytes(path_or_text), module=module, context=own)
+    path = os.fspath(path_or_text)
+    is_text = isinstance(path_or_text, str) and ("\n" in path or len(path) > 4096)
+    # A missing file is not a text without messages.
+    is_path = not isinstance(path_or_text, str) or (
+        " " not in path and ("/" in path or path.endswith((".log", ".txt", ".gz", ".xz", ".out")))
+    )
+    if not is_text and (is_path or os.path.exists(path)):  # noqa: PTH110 - see above.
+        return read_file(path, module=module, context=own)
+    return read_bytes(path.encode("utf-8", "surrogatepass"), module=module, context=own)
+
+
+def read_file(
+    path: str, *, module: Module | None = None, context: Context | None = None
+) -> Messages:
+    """Reads the messages of a file; raises `OSError` or `ParseError`."""
+    if "://" in path:
+        from hlofast import _remote
+
+        return read_bytes(_remote.read(path), path=path, module=module, context=context)
+    with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded.
+        return read_stream(file, path=path, module=module, context=context)
+
+
+def read_bytes(
+    content: bytes,
+    *,
+    path: str | None = None,
+    module: Module | None = None,
+    context: Context | None = None,
+) -> Messages:
+    """Reads the messages of some bytes; raises `ParseError`."""
+    return read_stream(io.BytesIO(content), path=path, module=module, context=context)
+
+
+def read_stream(
+    file: BinaryIO,
+    *,
+    path: str | None = None,
+    module: Module | None = None,
+    context: Context | None = None,
+) -> Messages:
+    """Reads the messages of an open file; raises `ParseError` without any."""
+    found = try_stream(file, path=path, module=module, context=context)
+    if found is None:
+        raise ParseError(
+            "no out-of-memory message and no warning of the partitioner found", path=path,
+            kind="no-message",
+        )  # fmt: skip
+    return found
+
+
+def try_stream(
+    file: BinaryIO,
+    *,
+    path: str | None = None,
+    module: Module | None = None,
+    context: Context | None = None,
+) -> Messages | None:
+    """Reads the messages of an open file; returns None without any."""
+    file = _unpacked(file)
+    guarded = _Prefixed(b"", file)
+    start = guarded.read(_START)
+    rest = _Prefixed(start, guarded)  # type: ignore[arg-type]
+    kind = files.kind_of(start.decode("utf-8", "replace"))
+    if kind is not None:
+        lines = (line.decode("utf-8", "replace") for line in io.BufferedReader(rest))
+        message = files.read(kind, lines, path)
+        if message.entries or message.parts:
+            return Messages([message], [], path=path, module=module, context=context)
+        return None
+    finder, reader = Finder(rest), Reader()  # type: ignore[arg-type]
+    for stretch in finder:
+        reader.feed(stretch)
+    reader.close()
+    if not reader.messages and not reader.warnings:
+        return None
+    return Messages(
+        reader.messages, reader.warnings, path=path, left_out=finder.left_out, module=module,
+        context=context,
+    )  # fmt: skip
+
+
+def may_hold(content: bytes) -> bool:
+    """Whether some bytes hold a mark of a message; true for compressed ones."""
+    return contains(content) or content[:6].startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"))
+
+
+class _Prefixed(io.RawIOBase):
+    """A stream after bytes that were taken from it, up to `MOST_UNPACKED` bytes.
+
+    Compressed content that is damaged ends where the damage begins.
+    """
+
+    def __init__(self, start: bytes, file: BinaryIO) -> None:
+        super().__init__()
+        self._start = start
+        self._file = file
+        self._left = MOST_UNPACKED
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Fills the buffer."""
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns up to `size` bytes."""
+        size = min(size if size >= 0 else self._left, self._left)
+        content, self._start = self._start[:size], self._start[size:]
+        if len(content) < size:
+            content += self._read(size - len(content))
+        self._left -= len(content)
+        return content
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._file.read(size) or b""
+        except OSError as error:
+            if error.errno is not None:
+                raise
+        except (
+            Exception
+        ) as error:  # zlib.error and LZMAError, which are not imported for plain text.
+            if type(error).__name__ not in ("error", "LZMAError", "EOFError"):
+                raise
+        return b""
+
+
+def _unpacked(file: BinaryIO) -> BinaryIO:
+    """Returns a stream of the decompressed content."""
+    start = file.read(6)
+    rest: BinaryIO = _Prefixed(start, file)  # type: ignore[assignment]
+    opened: object = rest
+    if start.startswith(b"\x1f\x8b"):
+        import gzip
+
+        opened = gzip.GzipFile(fileobj=rest, mode="rb")
+    elif start.startswith(b"\xfd7zXZ\x00"):
+        import lzma
+
+        opened = lzma.LZMAFile(rest)  # noqa: SIM115 - the caller reads it to its end.
+    elif start.startswith(b"BZh"):
+        import bz2
+
+        opened = bz2.BZ2File(rest)
+    return opened  # type: ignore[return-value]
