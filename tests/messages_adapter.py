@@ -9,10 +9,10 @@ from typing import Any
 def read(path: pathlib.Path) -> dict[str, Any]:
     """Reads one message file and returns it with the keys of `fixtures/messages/truth.json`.
 
-    `kind`, `memory_space`, `cause`; `figures`: sizes in bytes by name; `buffers`: a list of
-    dictionaries with `size` in bytes, `shape`, `label`, `op_name`, `source_file`, `source_line`,
-    `allocation_type`, `unpadded`, `padding` in bytes and `padding_factor`; for warnings of the
-    partitioner, `warnings`: a list with `instruction`, `shape`, `opcode`, `from`, `to`, `op_name`,
-    `source_file`, `source_line`. Unknown is None or absent. `path` may end in `.xz`.
+    `kind`, `memory_space`, `cause`; `figures`: sizes in bytes by name; `buffers`: one dictionary for
+    each listed buffer, in order, with the names of truth.json and sizes in bytes; for warnings of
+    the partitioner, `warnings`: the distinct reshards in order of appearance, with their `count`.
+    Unknown is None or absent. `path` may end in `.xz`. A log that holds one message several times
+    (`copies`) is read as one message.
     """
     raise NotImplementedError(f"no reader of messages: {path}")
