@@ -106,8 +106,7 @@ __all__ = [
     "Summary", "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
     "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
     "find_modules", "fingerprints", "from_jax", "history", "load", "load_profile", "loads", "oom",
-    "opcodes",
-    "open_dataset", "phases", "protobuf_fields_not_in_text", "provenances", "ray",
+    "opcodes", "open_dataset", "phases", "protobuf_fields_not_in_text", "provenances", "ray",
     "register_custom_call", "report", "scan", "unregister_custom_call",
 ]  # fmt: skip
 
