@@ -39,6 +39,11 @@ def config() -> hlofast.config.Config:
     return hlofast.config.loads("name: 'trainer'")
 
 
+def profile() -> hlofast.Profile:
+    """The smallest profile: a plane with a name."""
+    return hlofast.load_profile(b"\x0a\x03\x12\x01x")
+
+
 SAMPLES: dict[str, Callable[[], Result]] = {
     "check": lambda: hlofast.check(hlofast.Declaration(), module()),
     "collectives": lambda: module().collectives(),
@@ -66,7 +71,8 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
-    "verdict": lambda: (Contents("dump", "XLA dump directory"),),
+    "summary": lambda: (profile().summary(),),
+    "verdict": lambda: (Contents("dump", "XLA dump directory"), profile().summary()),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
     "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),
 }

@@ -83,7 +83,7 @@ def run_modules(
     kind: type[Result],
     arguments: argparse.Namespace,
     analyse: Callable[[Found], tuple[Result, Iterable[Section] | None]],
-    instead: Callable[[str], Result | None] = lambda path: None,
+    instead: Callable[[str], Result | None] | None = None,
 ) -> int:
     """Shows the result of `analyse` for every selected module and returns the exit code.
 
@@ -115,12 +115,12 @@ def run_modules(
 
 
 def _modules(
-    reader: Reader, shower: Shower, instead: Callable[[str], Result | None]
+    reader: Reader, shower: Shower, instead: Callable[[str], Result | None] | None
 ) -> Iterator[Found]:
     """The selected modules of the files that are not shown as something else."""
     for path in reader.files:
         try:
-            other = instead(path)
+            other = instead(path) if instead else None
         except (OSError, ValueError) as error:
             reader.failed(path, error)
             continue

@@ -25,8 +25,8 @@ The status is the compilation stage: unoptimised (as the framework wrote it), an
 shardings), partitioned (one device's program), optimised (with fusions or library calls), scheduled
 (text order is the order of execution). Sizes are unpadded.
 
-A profile is an *.xplane.pb or *.trace.json.gz of jax.profiler, or a folder with recordings, of which
-the newest is shown. --module NAME summarises a module in it.
+A profile is an *.xplane.pb or *.trace.json.gz of jax.profiler, or a folder with recordings, of
+which the newest is shown. --module NAME summarises a module in it.
 """
 
 
