@@ -163,7 +163,7 @@ class Profile:
 
     @property
     def programs(self) -> Table:
-        """The programs that ran: launches, seconds, events, whether their modules are here."""
+        """The programs that ran: launches, seconds, events, and whether their module is here."""
         return self._table("programs", self._data.programs)
 
     @property

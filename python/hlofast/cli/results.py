@@ -120,7 +120,7 @@ def _modules(
     """The selected modules of the files that are not shown as something else."""
     for path in reader.files:
         try:
-            other = instead(path) if instead else None
+            other = None if instead is None else instead(path)
         except (OSError, ValueError) as error:
             reader.failed(path, error)
             continue
