@@ -51,6 +51,11 @@ def measured() -> hlofast.Measured:
     return max(profile.modules, key=len).profile(profile)
 
 
+def profile() -> hlofast.Profile:
+    """The smallest profile: a plane with a name."""
+    return hlofast.load_profile(b"\x0a\x03\x12\x01x")
+
+
 SAMPLES: dict[str, Callable[[], Result]] = {
     "check": lambda: hlofast.check(hlofast.Declaration(), module()),
     "collectives": lambda: module().collectives(),
@@ -80,8 +85,8 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
-    "verdict": lambda: (Contents("dump", "XLA dump directory"), messages()),
-    "summary": lambda: (messages(),),
+    "summary": lambda: (profile().summary(), messages()),
+    "verdict": lambda: (Contents("dump", "XLA dump directory"), profile().summary(), messages()),
     "memory": lambda: (messages(),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
     "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),

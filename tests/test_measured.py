@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import lzma
 import re
@@ -62,7 +63,7 @@ class Thunks:
             changes[end][communicates] -= 1
         points = sorted({start, start + length, *changes})
         compute = exposed = idle = computing = communicating = 0
-        for point, following in zip(points, points[1:], strict=False):
+        for point, following in itertools.pairwise(points):
             computing += changes[point][0] if point in changes else 0
             communicating += changes[point][1] if point in changes else 0
             span = following - point

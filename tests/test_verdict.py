@@ -122,11 +122,20 @@ def test_a_folder_of_configs(tmp_path: Path, run: Any) -> None:
     assert run(*shlex.split(commands[0].partition("hlofast ")[2]))[0] == 0
 
 
-def test_a_folder_of_profiles(tmp_path: Path, run: Any) -> None:
+def test_a_folder_of_damaged_profiles(tmp_path: Path, run: Any) -> None:
     (tmp_path / "host.xplane.pb").write_bytes(b"\0")
     code, _, error = run(tmp_path)
     assert code == 3
-    assert "no XLA dumps here: host.xplane.pb is a profile" in error
+    assert "host.xplane.pb: error: this is not a profile" in error
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_trace_of_nothing_is_a_profile(tmp_path: Path, run: Any, pack: Any) -> None:
+    path = tmp_path / "events.json"
+    path.write_bytes(pack(TRACE))
+    (result,) = document(run, path)["results"]
+    assert figures(result)["kind"] == "profile"
+    assert [note["code"] for note in result["notes"]] == ["no-events"]
 
 
 def test_the_largest_program_is_found_in_compressed_files(tmp_path: Path, run: Any) -> None:
@@ -268,9 +277,7 @@ TRACE = b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":1,"name":"proce
     ("name", "content", "said"),
     [
         ("error.txt", b"RESOURCE_EXHAUSTED: quota\n", ("an error message", "hlofast oom")),
-        ("host.trace.json.gz", gzip.compress(TRACE, mtime=0), ("a profile", "--xla_dump_to=DIR")),
-        ("events.json", TRACE, ("a profile", "--xla_dump_to=DIR")),
-        ("host.xplane.pb", b"\x0a\x20\x08\x01\x12\x0e/host:metadata\x22", ("a profile",)),
+        ("host.xplane.pb", b"\x0a\x20\x08\x01\x12\x0e/host:metadata\x22", ("at byte 0",)),
         ("hello.txt", b"hello", ("no HLO module found",)),
     ],
 )

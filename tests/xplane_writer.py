@@ -46,8 +46,8 @@ class Event(NamedTuple):
 class Plane:
     """A plane under construction."""
 
-    def __init__(self, name: str, id: int = 0) -> None:
-        self._head = number(1, id) + message(2, name)
+    def __init__(self, name: str, key: int = 0) -> None:
+        self._head = number(1, key) + message(2, name)
         self._lines: list[bytes] = []
         self._events: dict[str, tuple[int, bytes]] = {}
         self._stats: dict[str, int] = {}
@@ -73,21 +73,22 @@ class Plane:
         self._own += b"".join(message(6, self._stat(*stat)) for stat in stats.items())
         return self
 
-    def metadata(self, id: int, name: str, **stats: Value) -> "Plane":
+    def metadata(self, key: int, name: str, **stats: Value) -> "Plane":
         """Adds metadata that no event refers to, as that of modules."""
-        self._events[name] = (id, self._kind(id, name, "", stats))
+        self._events[name] = (key, self._kind(key, name, "", stats))
         return self
 
-    def _kind(self, id: int, name: str, display_name: str, stats: Mapping[str, Value]) -> bytes:
+    def _kind(self, key: int, name: str, display_name: str, stats: Mapping[str, Value]) -> bytes:
         shown = message(4, display_name) if display_name else b""
         own = b"".join(message(5, self._stat(*stat)) for stat in stats.items())
-        return number(1, id) + message(2, name) + shown + own
+        return number(1, key) + message(2, name) + shown + own
 
     def line(
-        self, name: str, events: Iterable[Event], *, id: int = 0, timestamp_ns: int = 0
+        self, name: str, events: Iterable[Event], *, key: int = 0, timestamp_ns: int = 0
     ) -> "Plane":
-        """Adds a line."""
-        content = number(1, id) + message(2, name) + number(3, timestamp_ns)
+        """Adds a line, by default with a number that no other has."""
+        key = key or len(self._lines) + 1
+        content = number(1, key) + message(2, name) + number(3, timestamp_ns)
         for event in events:
             if event.name not in self._events:
                 kind = len(self._events) + 1
@@ -106,11 +107,11 @@ class Plane:
         """The plane as bytes."""
         lines = b"".join(message(3, line) for line in self._lines)
         kinds = b"".join(
-            message(4, number(1, id) + message(2, kind)) for id, kind in self._events.values()
+            message(4, number(1, key) + message(2, kind)) for key, kind in self._events.values()
         )
         names = b"".join(
-            message(5, number(1, id) + message(2, number(1, id) + message(2, name)))
-            for name, id in self._stats.items()
+            message(5, number(1, key) + message(2, number(1, key) + message(2, name)))
+            for name, key in self._stats.items()
         )
         return self._head + lines + kinds + names + self._own
 

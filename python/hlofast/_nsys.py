@@ -179,7 +179,9 @@ class _Builder:
             around[device, own] = parent, program
         for at, device, op in thunks:
             start, length, own = starts[at], lengths[at], ids[at]
-            assert start is not None and length is not None and own is not None
+            assert start is not None
+            assert length is not None
+            assert own is not None
             number = self.names.setdefault(op, len(self.names))
             track = 2 * device + ((device, own) in with_nccl)
             program = _program_of(around, device, parents[at])

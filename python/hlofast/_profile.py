@@ -7,7 +7,7 @@ from hlofast._context import measured_for
 from hlofast._core import Field
 from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._scheduled import GROUPS, labels, units
+from hlofast._scheduled import labels, units
 from hlofast.errors import ContextError
 from hlofast.table import Table, of_rows, shares, with_columns
 

@@ -19,6 +19,15 @@ def _load_profile(
     Raises `ParseError` for a file that is not a profile, `OSError` for one that cannot be read.
     """
 
+def _is_profile(head: bytes) -> bool:
+    """Whether a file that begins with `head` (at least 64 KiB, or all of it) is a profile."""
+
+def _profile_runs(folder: str | os.PathLike[str]) -> list[tuple[str, str, list[str]]]:
+    """Returns the runs below a folder, the oldest first: name, folder, and the files of its hosts.
+
+    Raises `OSError` if the folder cannot be read.
+    """
+
 @final
 class ProfileData:
     """What ran on devices, from the files of one run, created by `hlofast.load_profile`."""

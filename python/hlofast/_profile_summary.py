@@ -19,8 +19,16 @@ _MESSAGES = (
 )
 _SHOWN = {
     "devices": ("device", "host", "chip", "events", "busy"),
-    "programs": ("program", "program_id", "launches", "launched", "events", "busy", "has_module"),
-    "modules": ("label", "host", "bytes"),
+    "program_times": (
+        "program",
+        "program_id",
+        "launches",
+        "launched",
+        "events",
+        "busy",
+        "has_module",
+    ),
+    "profile_modules": ("label", "host", "bytes"),
     "lines": ("plane", "line", "host", "events", "duration", "read_as"),
 }
 
@@ -43,7 +51,7 @@ class ProfileSummary(Result):
         Field("seconds", "duration", "From the first begin to the last end on devices.",
               nullable=True),
         Field("count", "steps", "Steps that are marked, by their numbers."),
-        Field("seconds", "step", "Median length of a marked step.", label="median step",
+        Field("seconds", "median_step", "Median length of a marked step.", label="median step",
               nullable=True),
         Field("count", "programs", "Programs that ran."),
         Field("count", "launches", "Executions of programs on devices that are marked."),
@@ -78,7 +86,7 @@ class ProfileSummary(Result):
             "chips": ", ".join(sorted(chips)) or None,
             "duration": profile.seconds,
             "steps": numbers,
-            "step": step,
+            "median_step": step,
             "programs": len(profile.programs),
             "launches": len(profile.launches),
             "events": sum(profile.devices.values("events")),
@@ -124,8 +132,8 @@ class ProfileSummary(Result):
         messages += [(host, "warning", text) for host, text in profile.warnings]
         tables: Sequence[tuple[str, str, Table]] = (
             ("devices", "Devices", profile.devices),
-            ("programs", "Programs by busy time", _sorted(profile.programs, "busy")),
-            ("modules", "Modules in the profile", _sorted(profile.module_table, "bytes")),
+            ("program_times", "Programs by busy time", _sorted(profile.programs, "busy")),
+            ("profile_modules", "Modules in the profile", _sorted(profile.module_table, "bytes")),
             ("lines", "Lines by events", _sorted(profile.lines, "events")),
             ("messages", "Messages of the profiler", of_rows(_MESSAGES, messages)),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hlofast import _core
+from hlofast._files import is_folder
 from hlofast.table import Table
 
 TYPE_CHECKING = False  # Verbs read profiles; importing typing would slow their start.
@@ -34,8 +35,8 @@ def load_profile(
     of a run, `plugins/profile/RUN`, with one file per host, or any folder above it; of several runs
     the newest is read, or the one named `run`. `max_bytes` limits the size of a file after
     decompression, by default 1 GiB. A `*.trace.json.gz`, Chrome's trace format, is read too; it
-    holds at most a million events, and no modules. Archives, folders and traces of nsys-jax are
-    read too, Parquet files with pyarrow (`hlofast[datasets]`).
+    holds at most a million events, no modules, and no asynchronous operations of TPUs. Archives,
+    folders and traces of nsys-jax are read too, Parquet files with pyarrow (`hlofast[datasets]`).
 
     Raises `ParseError` with the place for a damaged file and for one that is not a profile,
     `OSError` for a file that cannot be read, `ValueError` for a folder without profiles and for an
@@ -58,7 +59,7 @@ def load_profile(
             from hlofast import _remote
 
             files.append((_remote.read(path), path))
-        elif os.path.isdir(path):
+        elif is_folder(path):
             chosen, paths = _run(path, run)
             files += [(own, own) for own in paths]
         else:

@@ -381,9 +381,9 @@ def only(reader: Reader) -> Found | None:
         names = [loaded.module.name for loaded in selected]
         if len(set(names)) < len(names) and all(loaded.label for loaded in selected):
             names = [str(loaded.label) for loaded in selected]
-        names = output.names(names)
         complain(
-            f"{selected[0].path} holds {len(selected)} modules; choose one with --module: {names}"
+            f"{selected[0].path} holds {len(selected)} modules; choose one with --module: "
+            f"{output.names(names)}"
         )
     return selected[0] if len(selected) == 1 else None
 

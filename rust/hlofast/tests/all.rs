@@ -39,6 +39,7 @@ mod print_fixtures;
 mod print_generated;
 mod print_probes;
 mod print_text;
+mod profiles;
 mod proto_hostile;
 mod proto_pairs;
 mod proto_write;

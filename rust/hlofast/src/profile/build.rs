@@ -11,6 +11,9 @@ use std::collections::HashMap;
 /// device has some 10,000.
 const MOST_EVENTS: usize = 1 << 26;
 
+/// Most devices in one profile.
+const MOST_DEVICES: usize = 1 << 18;
+
 /// Bound of times in picoseconds (53 days), so that sums of a time and a length fit 64 bits.
 const BOUND: i64 = 1 << 62;
 
@@ -20,7 +23,9 @@ pub(super) struct Builder {
     pub(super) profile: Profile,
     devices: HashMap<(u32, Box<str>), u32>,
     tracks: HashMap<(u32, Box<str>, bool), u32>,
-    by_id: HashMap<u64, Vec<u32>>,
+    /// Programs by number and name; the first of a number has that under the empty name too.
+    by_id: HashMap<u64, HashMap<Box<str>, u32>>,
+    /// The first program of a name.
     by_name: HashMap<Box<str>, u32>,
     /// Executions on CPU devices: device, program and run, with first begin and last end.
     runs: HashMap<(u32, u32, u64), (i64, i64)>,
@@ -94,30 +99,30 @@ impl Builder {
         let programs = &mut self.profile.programs;
         let next = programs.len() as u32;
         let Some(id) = id else {
-            // A name alone stands for the first program of that name.
-            let same = programs.iter().position(|program| &*program.name == name);
-            let known = self.by_name.get(name).copied().or(same.map(|at| at as u32));
-            let program = known.unwrap_or(next);
-            self.by_name.insert(name.into(), program);
-            if program == next {
-                programs.push(Program { name: name.into(), id: None });
+            if let Some(program) = self.by_name.get(name) {
+                return *program;
             }
-            return program;
+            self.by_name.insert(name.into(), next);
+            programs.push(Program { name: name.into(), id: None });
+            return next;
         };
         let same = self.by_id.entry(id).or_default();
-        let fits = |program: &&u32| {
-            let known = &programs[**program as usize].name;
-            name.is_empty() || known.is_empty() || &**known == name
-        };
-        if let Some(program) = same.iter().find(fits).copied() {
-            if programs[program as usize].name.is_empty() {
-                programs[program as usize].name = name.into();
-            }
-            return program;
+        if let Some(program) = same.get(name) {
+            return *program;
         }
-        same.push(next);
-        programs.push(Program { name: name.into(), id: Some(id) });
-        next
+        let first = same.get("").copied();
+        let unnamed = first.filter(|first| programs[*first as usize].name.is_empty());
+        let program = unnamed.unwrap_or(next);
+        match unnamed {
+            Some(first) => programs[first as usize].name = name.into(),
+            None => programs.push(Program { name: name.into(), id: Some(id) }),
+        }
+        if first.is_none() {
+            same.insert("".into(), program);
+        }
+        same.insert(name.into(), program);
+        self.by_name.entry(name.into()).or_insert(program);
+        program
     }
 
     /// Adds an event of a device.
@@ -129,10 +134,9 @@ impl Builder {
         label: u32,
         (start, duration): (i64, i64),
     ) -> Result<()> {
-        if self.profile.events.len() >= MOST_EVENTS {
-            let message = format!("a profile with more than {MOST_EVENTS} events of devices");
-            return Err(ParseError::new(ErrorKind::TooLarge, Span::EMPTY, message)
-                .with_help("profile fewer steps"));
+        let is_too_large = self.profile.events.len() >= MOST_EVENTS;
+        if is_too_large || self.profile.devices.len() > MOST_DEVICES {
+            return Err(too_large(is_too_large));
         }
         let (start, duration) = (bounded(start), bounded(duration.max(0)));
         self.profile.events.push(track, program, op, label, start, duration);
@@ -217,8 +221,9 @@ impl Builder {
         let launches = &mut self.profile.launches;
         launches.sort_by_key(|launch| (launch.device, launch.start_ps, launch.program, launch.run));
         for (id, name) in names {
-            for program in self.by_id.get(id).into_iter().flatten() {
-                let known = &mut self.profile.programs[*program as usize].name;
+            let first = self.by_id.get(id).and_then(|same| same.get(""));
+            if let Some(first) = first {
+                let known = &mut self.profile.programs[*first as usize].name;
                 if known.is_empty() {
                     known.clone_from(name);
                 }
@@ -292,6 +297,15 @@ impl Builder {
             }
         }
     }
+}
+
+#[cold]
+fn too_large(in_events: bool) -> ParseError {
+    let message = match in_events {
+        true => format!("a profile with more than {MOST_EVENTS} events of devices"),
+        false => format!("a profile with more than {MOST_DEVICES} devices"),
+    };
+    ParseError::new(ErrorKind::TooLarge, Span::EMPTY, message).with_help("profile fewer steps")
 }
 
 /// The numbers below `count`, sorted by `key`; equal keys keep their order.

@@ -2,7 +2,8 @@
 //!
 //! Processes are the planes of the XSpace, threads its lines. The text is read twice, first for the
 //! names of processes and threads, which may follow their events. The profiler leaves out events
-//! beyond a million and most numbers of programs, so that an `*.xplane.pb` beside it says more.
+//! beyond a million, the line Async XLA Ops and most numbers of programs
+//! (`xplane_to_trace_events.cc` of XLA), so that an `*.xplane.pb` beside it says more.
 
 use super::build::{Builder, ThreadEvent, instruction, named};
 use super::events::NONE;
@@ -11,7 +12,7 @@ use super::lanes::{Lane, Lanes, is_stream, lane, lanes, read_as, step_number, wi
 use super::read::LineRow;
 use crate::error::Result;
 use memchr::memmem;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Whether `head`, the beginning of a file, is that of a trace.
 pub(super) fn is_trace(head: &[u8]) -> bool {
@@ -150,7 +151,12 @@ pub(super) fn add_to(builder: &mut Builder, text: &[u8], host: &str) -> Result<V
             (*process, number)
         })
         .collect();
-    let fallback = hosts.values().next().copied();
+    let with_streams: HashSet<i64> = lines
+        .iter()
+        .filter(|(_, line)| is_stream(&line.name))
+        .map(|((process, _), _)| *process)
+        .collect();
+    let fallback = hosts.values().min().copied();
     let fallback = fallback.unwrap_or_else(|| builder.host(host));
     each(text, |event| {
         if !matches!(event.phase, Some(Scalar::Text(b"X"))) {
@@ -159,7 +165,9 @@ pub(super) fn add_to(builder: &mut Builder, text: &[u8], host: &str) -> Result<V
         let place = (event.process, event.thread);
         if !lines.get(&place).is_some_and(|line| line.role.is_some()) {
             let host = of.get(&event.process).copied().unwrap_or(fallback);
-            let role = role(builder, &processes, &lines, place, host);
+            let process = processes.get(&place.0).map_or("", |name| with_host(name).1);
+            let name = lines.get(&place).map_or("", |line| &line.name);
+            let role = role(builder, process, name, with_streams.contains(&place.0), host);
             lines.entry(place).or_default().role = Some(role);
         }
         let Some(line) = lines.get_mut(&place) else { return Ok(()) };
@@ -175,22 +183,12 @@ pub(super) fn add_to(builder: &mut Builder, text: &[u8], host: &str) -> Result<V
     Ok(rows(&processes, &of, lines, fallback))
 }
 
-/// What the line at `place` is.
-fn role(
-    builder: &mut Builder,
-    processes: &BTreeMap<i64, String>,
-    lines: &Lines,
-    place: (i64, i64),
-    host: u32,
-) -> Role {
-    let process = processes.get(&place.0).map_or("", |name| with_host(name).1);
-    let name = lines.get(&place).map_or("", |line| &line.name);
+/// What the line `name` of `process` is.
+fn role(builder: &mut Builder, process: &str, name: &str, has_streams: bool, host: u32) -> Role {
     match lanes(process) {
         Lanes::Threads => Role::Threads { host, tracks: HashMap::new() },
         Lanes::Other => Role::Other,
         Lanes::Device { name: device, ordinal, kind, part } => {
-            let own = lines.range((place.0, i64::MIN)..=(place.0, i64::MAX));
-            let has_streams = own.into_iter().any(|(_, line)| is_stream(&line.name));
             let lane = lane(name, kind, part, has_streams);
             let Lane::Events(track_kind) = lane else {
                 let is_read = lane != Lane::Other;

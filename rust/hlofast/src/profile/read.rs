@@ -7,6 +7,7 @@ use super::lanes::{Lanes, lanes, with_host};
 use super::xplane::{Embedded, Plane, Space, Value, is_space};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::{Compression, SharedBytes, Source, Span, decompress, decompress_head};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// One file of a run.
@@ -169,17 +170,18 @@ impl Loaded {
 
     /// What the planes of devices say of them, which includes the chips' names.
     fn device_facts(&self, profile: &mut Profile) -> Vec<DeviceFacts> {
+        let mut planes = HashMap::new();
+        for (space, host) in self.spaces.iter().zip(&self.hosts) {
+            for plane in space.planes() {
+                let name = String::from_utf8_lossy(plane.name(space.bytes()));
+                if let Lanes::Device { name, part: "", .. } = lanes(with_host(&name).1) {
+                    planes.entry((*host, name.to_owned())).or_insert((plane, space.bytes()));
+                }
+            }
+        }
         let mut facts = vec![DeviceFacts::default(); profile.devices.len()];
         for (device, facts) in profile.devices.iter_mut().zip(&mut facts) {
-            let at = self.hosts.iter().position(|host| *host == device.host);
-            let Some(space) = at.and_then(|at| self.spaces.get(at)) else { continue };
-            let whole = space.bytes();
-            let plane = space.planes().iter().find(|plane| {
-                let name = String::from_utf8_lossy(plane.name(whole));
-                matches!(lanes(with_host(&name).1),
-                    Lanes::Device { name, part: "", .. } if name == &*device.name)
-            });
-            if let Some(plane) = plane {
+            if let Some((plane, whole)) = planes.get(&(device.host, device.name.to_string())) {
                 device.chip = read_facts(facts, plane, whole, device.kind);
             }
         }
@@ -284,7 +286,7 @@ fn host_name(file: &File, space: Option<&Space>, others: &[Box<str>]) -> String 
 /// The modules of all files. Hosts that ran the same program have the same module; a program of one
 /// name and number whose protobufs differ in length is kept for each.
 fn modules(spaces: &[Arc<Space>]) -> Vec<Module> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut found = Vec::new();
     for (number, space) in spaces.iter().enumerate() {
         for module in space.modules() {

@@ -2,6 +2,7 @@
 
 use super::{Columns, Field};
 use crate::profile::{Loaded, NONE, Profile, TrackKind};
+use std::collections::HashSet;
 
 const PER_SECOND: f64 = 1e12;
 
@@ -150,10 +151,11 @@ pub fn profiled_programs(loaded: &Loaded) -> Columns {
             busy[program as usize] = busy[program as usize].saturating_add(added);
         }
     }
-    let is_embedded = |id: Option<u64>, name: &str| {
-        let same = |own: &crate::profile::Module| Some(own.module.id) == id;
-        let by_name = |own: &crate::profile::Module| id.is_none() && &*own.module.name == name;
-        loaded.modules.iter().any(|own| same(own) || by_name(own))
+    let ids: HashSet<u64> = loaded.modules.iter().map(|own| own.module.id).collect();
+    let names: HashSet<&str> = loaded.modules.iter().map(|own| &*own.module.name).collect();
+    let is_embedded = |id: Option<u64>, name: &str| match id {
+        Some(id) => ids.contains(&id),
+        None => names.contains(name),
     };
     let mut columns = Columns::default();
     columns.texts(

@@ -79,6 +79,10 @@ fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
     if starts_with_any(text, &mlir) || has("func.func ") {
         return (NotHlo, "this is MLIR, not HLO text", AS_TEXT);
     }
+    if matches!(text.first(), Some(b'{' | b'[')) && has("\"traceEvents\"") {
+        let help = "give the *.xplane.pb beside it; hlofast summary shows what the trace holds";
+        return (NoModule, "this is a profile in Chrome's trace format, without modules", help);
+    }
     if starts_with_any(text, &["hlo_module {", "hlo {"]) || has("computations {") {
         return (NotHlo, "this is an HLO protobuf in text form, not HLO text", DUMP);
     }
@@ -130,6 +134,7 @@ mod tests {
         check(b"name: \"m\"\ncomputations {\n  name: \"e\"\n", NotHlo, "text form", "as_text");
         check(b"; ModuleID = 'm'\n", NotHlo, "LLVM", "after_optimizations");
         check(b"BufferAssignment:\nallocation 0", NotHlo, "memory report", "after_optimizations");
+        check(b"{\"traceEvents\":[]}", NoModule, "trace format", "xplane.pb");
         check(b"digraph G {\n", NotHlo, "DOT", "as_text");
         check(b"BZh91AY&SY", NotHlo, "compression", "decompress");
         check(b"PK\x03\x04\x14", NotHlo, "archive", "decompress");

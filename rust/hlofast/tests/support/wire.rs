@@ -1,7 +1,7 @@
 //! Protobufs written by hand, for tests.
 
 /// A message under way.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Message(pub Vec<u8>);
 
 impl Message {
