@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from hlofast import _core
 from hlofast._extras import library
@@ -26,12 +27,12 @@ def is_archive(path: str) -> bool:
     """Whether `path` is a zip file, or a folder or file with a trace of nsys-jax."""
     if "://" in path:
         return False
-    if os.path.isdir(path):
+    if Path(path).is_dir():
         return bool(_members_of_folder(path))
-    if _TRACE.search(path.replace(os.sep, "/")):
-        return path.endswith(_FORMATS)
+    if _is_trace(path):
+        return True
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             return file.read(4) == b"PK\x03\x04"
     except OSError:
         return False  # Whoever opens it next says why.
@@ -47,10 +48,15 @@ def _members_of_folder(path: str) -> list[str]:
         if folder.count(os.sep) - path.rstrip(os.sep).count(os.sep) >= 2:
             folders.clear()
         for name in files:
-            full = os.path.join(folder, name)
-            if name.endswith(_FORMATS) and _TRACE.search(full.replace(os.sep, "/")):
+            full = str(Path(folder) / name)
+            if _is_trace(full):
                 found.append(full)
     return sorted(found)
+
+
+def _is_trace(path: str) -> bool:
+    """Whether a file or member has the name of a trace with device times."""
+    return path.endswith(_FORMATS) and _TRACE.search(path.replace(os.sep, "/")) is not None
 
 
 def read(path: str) -> _core.ProfileData:
@@ -73,16 +79,16 @@ def read(path: str) -> _core.ProfileData:
 
 def _tables(path: str) -> Iterator[tuple[str, dict[str, list[Any]]]]:
     """Yields the name and the columns of every trace."""
-    if os.path.isdir(path):
+    if Path(path).is_dir():
         members = _members_of_folder(path)
         if not members:
             raise ValueError(f"{path}: no nvtx_gpu_proj_trace of nsys-jax in the folder")
         for member in members:
-            with open(member, "rb") as file:
+            with Path(member).open("rb") as file:
                 yield member, _columns(member, file)
         return
-    if _TRACE.search(path.replace(os.sep, "/")) and path.endswith(_FORMATS):
-        with open(path, "rb") as file:
+    if _is_trace(path):
+        with Path(path).open("rb") as file:
             yield path, _columns(path, file)
         return
     import zipfile
@@ -90,7 +96,7 @@ def _tables(path: str) -> Iterator[tuple[str, dict[str, list[Any]]]]:
     try:
         with zipfile.ZipFile(path) as archive:
             for member in sorted(archive.namelist()):
-                if member.endswith(_FORMATS) and _TRACE.search(member):
+                if _is_trace(member):
                     with archive.open(member) as file:
                         yield f"{path}: {member}", _columns(member, file)
     except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
@@ -118,16 +124,15 @@ def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
     import gzip
     import io
     import lzma
+    from contextlib import nullcontext
 
-    opened: Any = file
-    if name.endswith(".xz"):
-        opened = lzma.open(file)
-    elif name.endswith(".gz"):
-        opened = gzip.open(file)
+    openers: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
+    opener = openers.get(Path(name).suffix, nullcontext)
     try:
-        reader = csv.reader(io.TextIOWrapper(opened, "utf-8", "replace", newline=""))
-        heads = [head.removesuffix(" (ns)") for head in next(reader, [])]
-        rows = [row for row in reader if len(row) == len(heads)]
+        with opener(file) as opened:
+            reader = csv.reader(io.TextIOWrapper(opened, "utf-8", "replace", newline=""))
+            heads = [head.removesuffix(" (ns)") for head in next(reader, [])]
+            rows = [row for row in reader if len(row) == len(heads)]
     except (csv.Error, OSError, EOFError, lzma.LZMAError) as error:
         raise ValueError(f"{name}: broken CSV file: {error}") from None
     return {head: [row[at] for row in rows] for at, head in enumerate(heads)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 import zipfile
+from pathlib import Path
 
 from hlofast import _core, _text
 from hlofast._profiles import load_profile
@@ -35,7 +35,7 @@ def measured_in(path: str, dump: str | None, name: str | None, context: Context)
     for program, own in zip(ran.values("program"), ran.values("busy"), strict=True):
         seconds[_plain(program)] = seconds.get(_plain(program), 0.0) + own
     told = context.replace(profile=profile)
-    if dump is None and os.path.isfile(path) and zipfile.is_zipfile(path):
+    if dump is None and Path(path).is_file() and zipfile.is_zipfile(path):
         with tempfile.TemporaryDirectory() as folder:
             _unpacked(path, folder, seconds)
             return _measured(path, folder, name, told, seconds)
@@ -82,7 +82,7 @@ def _modules(
     from hlofast._module import find_modules
     from hlofast.errors import ParseError
 
-    if dump is not None and not os.path.isdir(dump):
+    if dump is not None and not Path(dump).is_dir():
         from hlofast import _remote
 
         for found in find_modules(_remote.read(dump, None), path=dump):
@@ -97,7 +97,7 @@ def _modules(
         return
     folder = dump
     if folder is None:
-        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+        folder = path if Path(path).is_dir() else str(Path(path).parent)
     from hlofast._programs import listed, whole
 
     candidates = [
@@ -134,5 +134,4 @@ def _unpacked(path: str, folder: str, seconds: dict[str, float]) -> None:
                 content = archive.read(member)
             except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError):
                 continue  # Other files may be readable.
-            with open(os.path.join(folder, found[1]), "wb") as file:
-                file.write(content)
+            (Path(folder) / found[1]).write_bytes(content)
