@@ -286,4 +286,5 @@ class TestFolder:
             assert struct.unpack(">2I", head[16:]) == (1280, 800)
 
     def test_dumps_are_small(self) -> None:
-        assert (SOURCES / guide.ARCHIVE).stat().st_size <= 100_000
+        # Three quarters of it are the profile.
+        assert (SOURCES / guide.ARCHIVE).stat().st_size <= 450_000

@@ -100,14 +100,15 @@ __all__ = [
     "DeclaredParameter", "DeclaredValue", "Diff", "DimensionLabels", "Expectations", "Finding",
     "Findings", "FoundModule", "Graph", "History", "Instruction", "InstructionSequence", "Layout",
     "Literal", "Matmuls", "Measured", "Memory", "Mesh", "Messages", "Metadata", "Module",
-    "PaddingDimension", "ParseError", "PartitionSpec", "Plot", "Prediction", "Profile", "ProfileEvent", "ProfileEvents",
-    "ProfileLine", "ProfilePlane", "ProfileSummary", "Remat", "ReplicaGroups", "Report", "Scan",
-    "Shape", "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages",
-    "Summary", "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
-    "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
-    "find_modules", "fingerprints", "from_jax", "history", "load", "load_profile", "loads", "oom",
-    "opcodes", "open_dataset", "phases", "protobuf_fields_not_in_text", "provenances", "ray",
-    "register_custom_call", "report", "scan", "unregister_custom_call",
+    "PaddingDimension", "ParseError", "PartitionSpec", "Plot", "Prediction", "Profile",
+    "ProfileEvent", "ProfileEvents", "ProfileLine", "ProfilePlane", "ProfileSummary", "Remat",
+    "ReplicaGroups", "Report", "Scan", "Shape", "Sharding", "Shown", "SliceDimension",
+    "SourceLocation", "StackFrame", "Stages", "Summary", "Table", "TextColumn", "Time", "Trace",
+    "Utilization", "Verdict", "WindowDimension", "__version__", "call_roles", "check", "config",
+    "devices", "diff", "element_types", "find_modules", "fingerprints", "from_jax", "history",
+    "load", "load_profile", "loads", "oom", "opcodes", "open_dataset", "phases",
+    "protobuf_fields_not_in_text", "provenances", "ray", "register_custom_call", "report", "scan",
+    "unregister_custom_call",
 ]  # fmt: skip
 
 # Imported on first use, so that reading one small dump starts quickly.

@@ -4,10 +4,8 @@
     python train.py dumps --keep mixed,attended          more is kept: kept.txt
     python train.py dumps --keep everything              nothing is checkpointed: too_large.txt
     python train.py dumps --batch unconstrained          left to the partitioner: unconstrained.txt
-    python train.py dumps --profile                      a small one runs on 8 CPU devices: profile
 
-Needs `pip install 'jax[tpu]'` and no TPU, as its compiler takes the name of a topology instead. The
-profile needs `pip install jax` alone.
+Needs `pip install 'jax[tpu]'` and no TPU, as its compiler takes the name of a topology instead.
 """
 
 import argparse
@@ -23,8 +21,6 @@ from jax.sharding import PartitionSpec as P
 
 LAYERS, WIDTH, HIDDEN, HEADS, VOCABULARY = 16, 4096, 16384, 32, 32768
 BATCH, SEQUENCE = 32, 1024
-SMALL = {"LAYERS": 2, "WIDTH": 256, "HIDDEN": 1024, "HEADS": 8, "VOCABULARY": 2048}
-SMALL |= {"BATCH": 8, "SEQUENCE": 64}
 
 
 def layer(values, weights):
@@ -111,18 +107,21 @@ def main():
     print(compiled.memory_analysis())
 
 
+SMALL = {"LAYERS": 2, "WIDTH": 256, "HIDDEN": 1024, "HEADS": 8, "VOCABULARY": 2048}
+SMALL |= {"BATCH": 8, "SEQUENCE": 64}
+
+
 def profile():
-    """Run a small model on 8 CPU devices; the profiler writes to the folder."""
+    """Run three steps of a small model on 8 CPU devices, and profile them: needs `jax` alone."""
     globals().update(SMALL)
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
     jax.config.update("jax_platforms", "cpu")
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"))
     with jax.set_mesh(mesh):
-        filled = jax.tree.map(
+        state, tokens = jax.tree.map(
             lambda own: jax.device_put(jnp.full(own.shape, 0.01, own.dtype), own.sharding),
             arguments(mesh),
         )
-        state, tokens = filled
         step = jax.jit(train_step, donate_argnums=0)
         state, value = step(state, tokens)
         jax.block_until_ready(value)
@@ -138,7 +137,7 @@ def profile():
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("dumps", help="the folder that the compiler writes to")
+    parser.add_argument("dumps", help="the folder that the compiler or the profiler writes to")
     parser.add_argument("--profile", action="store_true", help="run a small model, and profile it")
     parser.add_argument("--keep", default="mixed", help="names kept for the backward pass")
     parser.add_argument("--batch", choices=("constrained", "unconstrained"), default="constrained")
