@@ -22,8 +22,8 @@ pub struct Collective {
     pub written_as: CollectiveKind,
     /// The instruction, or its start if it is asynchronous.
     pub row: Row,
-    /// All its instructions, as a range of [`Collectives::members`]. Fusions that overlap
-    /// computation with one collective each contain an instruction of it.
+    /// All its instructions, as a range of [`Collectives::members`]. If several fusions overlap
+    /// computation with one collective, each fusion contains one of its instructions.
     pub members: Range<u32>,
     /// The scheduled instruction: `row`, or the fusion or async-start around it.
     pub outer: Row,
@@ -211,8 +211,8 @@ impl Reader<'_> {
         collective
     }
 
-    /// Executions are those of the scheduled row; phase and scope are the collective's own if it
-    /// has a name.
+    /// The call count comes from the scheduled row; phase and scope come from the collective itself
+    /// if it has a name.
     fn executions_of(&self, row: Row, outer: Row) -> Vec<PhaseExecutions> {
         let mut executions = self.executions.of(outer);
         let (phase, scope) = (&self.attribution.phase, &self.attribution.scope);

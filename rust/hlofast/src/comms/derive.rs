@@ -233,7 +233,7 @@ fn of_groups(module: &Module) -> Option<DerivedMesh> {
     tilings.mesh(MeshSource::ReplicaGroups)
 }
 
-/// Tilings of the devices, as the borders of digits of the device number.
+/// Tilings of the devices, each stored as the borders between the digits of the device number.
 #[derive(Default)]
 struct Tilings {
     /// By number of devices: the borders seen.

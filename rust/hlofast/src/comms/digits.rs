@@ -85,8 +85,8 @@ fn cut(digit: Digit, other: Digit) -> Option<Option<Digit>> {
     Some(divides.then(|| Digit::between(start, end)))
 }
 
-/// Cuts every digit at the borders of `chain` into (index in `chain`, part). None if a border does
-/// not divide a digit.
+/// Cuts every digit at the borders of `chain`; returns pairs of (index in `chain`, part). None if a
+/// border does not divide a digit.
 pub(super) fn refine(digits: &[Digit], chain: &[Digit]) -> Option<Vec<(usize, Digit)>> {
     let mut parts = Vec::with_capacity(digits.len());
     for digit in digits {
@@ -137,7 +137,8 @@ impl Permutation {
         let mut stride = 1u64;
         for axis in order.transpose.iter().rev() {
             let slot = strides.get_mut(*axis as usize)?;
-            // A zeroed stride marks a used axis: a repeated axis is not a permutation.
+            // A zeroed stride marks a used axis; an order that repeats an axis is not a
+            // permutation.
             let device_stride = std::mem::replace(slot, 0);
             if device_stride == 0 {
                 return None;
@@ -282,7 +283,7 @@ pub(super) fn numbers(list: &[i64]) -> Option<Vec<u64>> {
     list.iter().map(|device| u64::try_from(*device).ok()).collect()
 }
 
-/// The digits, minor first, that enumerate `list`; None if `list` does not start with 0 or is
+/// The digits that enumerate `list`, minor first; None if `list` does not start with 0 or is
 /// irregular.
 fn runs(list: &[u64]) -> Option<Vec<Digit>> {
     if *list.first()? != 0 {

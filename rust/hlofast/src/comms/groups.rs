@@ -50,7 +50,7 @@ pub struct GroupContext {
     pub replica_count: Option<u64>,
     /// `num_partitions` of the header; None if absent.
     pub num_partitions: Option<u64>,
-    /// Number of devices from elsewhere (a mesh, other groups), used if the header does not say.
+    /// Number of devices from a mesh or from other groups, used if the header has no counts.
     pub device_count: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ impl GroupContext {
         }
     }
 
-    /// The context with the device count of `mesh` if none is known from elsewhere.
+    /// The context with the device count of `mesh`, unless a count is known already.
     pub fn with_mesh(self, mesh: &super::Mesh) -> Self {
         Self { device_count: self.device_count.or(Some(mesh.device_count())), ..self }
     }
@@ -241,8 +241,8 @@ impl DeviceGroups {
         }
     }
 
-    /// Devices in each group, or in the largest; None for all of an unknown number of devices and
-    /// for invalid groups.
+    /// Devices in each group, or in the largest; None for invalid groups and for one group of all
+    /// devices whose number is unknown.
     pub fn group_size(&self) -> Option<u64> {
         let written = match &self.form {
             Form::Everyone => return None,
@@ -287,8 +287,9 @@ impl DeviceGroups {
         }
     }
 
-    /// All groups as device numbers, each ascending, ordered by first device; None for all of an
-    /// unknown number of devices, for invalid groups, and for more than `limit` devices in total.
+    /// All groups as device numbers, each ascending, ordered by first device; None for invalid
+    /// groups, for one group of all devices whose number is unknown, and for more than `limit`
+    /// devices in total.
     pub fn expand(&self, limit: usize) -> Option<Vec<Vec<u64>>> {
         let total = self.device_count()?;
         if total > limit as u64 || self.group_count()? > limit as u64 {

@@ -102,7 +102,7 @@ struct Likeness<'a> {
     weight: Option<Row>,
 }
 
-/// Limit on like collectives per loop; further ones are not considered.
+/// Limit on similar collectives per loop; the rest are ignored.
 const MOST_ALIKE: usize = 256;
 
 /// A collective in a loop.
@@ -158,7 +158,7 @@ pub(super) fn link_peeled(module: &Module, places: &LoopPlaces<'_>, all: &mut Co
     for collective in &all.collectives {
         let place = module.computation_of(collective.outer);
         let alike = likeness(collective).and_then(|likeness| in_loops.get_mut(&(place, likeness)));
-        // Among like collectives, prefer the same weight, then the same source line, then the
+        // Among similar collectives, prefer the same weight, then the same source line, then the
         // fewest peeled iterations so far.
         let rank = |inside: &&mut Inside| {
             let candidate = &all.collectives[inside.number as usize];
