@@ -1,4 +1,4 @@
-//! Reads one file, splits it into modules and analyses them, or says why not.
+//! Reads one file, splits it into modules and analyses them; gives a reason if it cannot.
 
 use super::analyse::{
     AnalysisOptions, Beside, ModuleTables, Place, TableKind, analyse, hexadecimal,
@@ -46,13 +46,13 @@ pub struct Outcome {
     pub file: u32,
     /// Read, failed or skipped.
     pub status: Status,
-    /// Its kind, if reading showed more than the name.
+    /// The kind of the file, corrected if its content shows more than its name.
     pub kind: Kind,
-    /// Why it failed or was skipped; empty if it was read.
+    /// Why the file failed or was skipped; empty if it was read.
     pub reason: String,
     /// Line and column of the fault, from 1.
     pub place: Option<(u64, u64)>,
-    /// Digest of the file's bytes; None if it was not read to the end.
+    /// Digest of the file's bytes; None if the file was not read to the end.
     pub digest: Option<[u8; 16]>,
     /// Number of modules read.
     pub modules: u32,
@@ -104,8 +104,8 @@ impl Outcome {
     }
 }
 
-/// Reads the file with this number. `is_known` tells whether the rows of a file with this digest
-/// exist; then it is only hashed.
+/// Reads the file with this number. `is_known` tells whether rows for a file with this digest
+/// exist; such a file is only hashed.
 pub fn read(
     survey: &Survey,
     file: u32,
@@ -127,7 +127,8 @@ pub fn read(
     let path = survey.found[file as usize].text();
     let names = AxisNames { survey, file };
     let context = Context { survey, options, device, names, path: &path, deadline };
-    // Modules in logs have places of their own, and neighbouring files add information.
+    // Results are not shared for modules in logs, which have their own places, and for modules
+    // about which neighbouring files say more.
     let may_repeat = outcome.kind == Kind::Module && survey.memory_files(file).next().is_none();
     if may_repeat && let Some(result) = options.repeated.get(&digest, device, names) {
         outcome.text_bytes = result.text_bytes;
@@ -136,7 +137,7 @@ pub fn read(
     context.content(outcome, bytes)
 }
 
-/// The bytes of a file, or its outcome if it is not to be read.
+/// The bytes of a file, or the outcome of a file that is not to be read.
 fn bytes_of(
     survey: &Survey,
     file: u32,
@@ -244,7 +245,7 @@ impl Context<'_> {
             return outcome.failed("the file is empty");
         }
         let reading = Options { force_scalar: self.options.force_scalar, ..Options::default() };
-        // Most files are one module, which need not be searched for.
+        // Most files consist of one module, so no search is needed.
         if starts_with_module(source.bytes())
             && let Ok(module) = parse_whole(source, &reading)
         {
@@ -357,8 +358,8 @@ impl Context<'_> {
     }
 }
 
-/// Reads a module; a text that ends before its entry is an error, since figures of the rest would
-/// be taken for the program's.
+/// Reads a module; a text that ends before its entry is an error, because the figures of its
+/// remaining computations would pass for figures of the program.
 fn parse_whole(source: &Source, options: &Options) -> crate::error::Result<Module> {
     let module = parse(source.clone(), options)?;
     module.missing_entry().map_or(Ok(module), Err)

@@ -1,4 +1,4 @@
-//! The source of the bytes of files.
+//! Supplies the bytes of files.
 
 use super::walk::Found;
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ pub trait Store: Debug + Send + Sync {
     }
 }
 
-/// The results of `read` for the numbers below `count`, read concurrently as `store` prefers.
+/// The results of `read` for all numbers below `count`, on as many threads as `store` prefers.
 pub(super) fn all<T: Send>(
     store: &dyn Store,
     count: usize,
