@@ -55,7 +55,7 @@ pub struct Contexts {
     pub nodes: Vec<Node>,
     /// The edges by caller, and in text order for each caller.
     pub edges: Vec<Edge>,
-    /// Where the edges of each node begin, and the end of the last.
+    /// For each node the index of its first edge; then the number of edges.
     first_edge: Vec<u32>,
     /// The first node of each computation.
     first: Vec<NodeId>,
@@ -414,7 +414,7 @@ fn build(
             });
         }
     }
-    // Also for nodes that are not reached.
+    // Nodes that are not reached need an entry too.
     contexts.first_edge.resize(contexts.nodes.len() + 1, contexts.edges.len() as u32);
     Some(contexts)
 }

@@ -53,7 +53,7 @@ pub(super) struct Linear {
     pub(super) offset: i128,
     /// The element of the loop's state; empty and meaningless if the factor is 0.
     pub(super) element: Path,
-    /// Forms of the same element that were widened; this form is only valid if they do not wrap.
+    /// Forms of the same element that were widened; this form is valid only if none of them wraps.
     pub(super) guards: Vec<Guard>,
 }
 
@@ -160,8 +160,8 @@ impl Linear {
     }
 }
 
-/// How an element of a loop's state changes: `first + step * iteration`, while that is in the range
-/// of its type.
+/// How an element of a loop's state changes: `first + step * iteration`, while the sum is in the
+/// range of its type.
 #[derive(Clone, Debug)]
 pub(super) struct Motion {
     pub(super) integer_type: IntegerType,
@@ -192,7 +192,7 @@ impl Motion {
     }
 }
 
-/// A value by iteration: `first + slope * iteration`, while it does not wrap.
+/// A value by iteration: `first + slope * iteration`, while the sum does not wrap.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     integer_type: IntegerType,
@@ -220,7 +220,8 @@ impl Series {
         let last = self.slope.checked_mul(count).and_then(|way| way.checked_add(self.first));
         last.is_some_and(|last| self.integer_type.holds(last))
             && self.source.as_ref().is_none_or(|(motion, guards)| {
-                // The condition runs in iterations 0 to `count`, the body in one less.
+                // The condition runs in iterations 0 to `count`, the body in iterations 0 to `count
+                // - 1`.
                 motion.keeps(guards, count)
                     && (count == 0 || motion.keeps(&motion.guards, count - 1))
             })

@@ -51,8 +51,8 @@ impl<'a> Names<'a> {
                 if !roots.contains(first) {
                     continue;
                 }
-                // A component that ends at a slash has no open bracket, so it ends there in other
-                // names too.
+                // A component that ends at a slash has no open bracket, so the same bytes are a
+                // component in other names too.
                 last = if first.len() < name.len() { first } else { b"" };
             }
             names.complete[id] = names.read(scopes, ScopeTree::ROOT, *span);

@@ -241,9 +241,9 @@ impl ScopeTree {
     }
 }
 
-/// Where the component of `name` that starts at `start` ends: at a `/` outside brackets, or at the
-/// end. Old JAX writes parameters into names: `dot_general[dimension_numbers=(/)]`. An unclosed
-/// bracket extends to the end.
+/// The end of the component of `name` that starts at `start`: the next `/` outside brackets, or the
+/// end of `name`. Old JAX writes parameters into names: `dot_general[dimension_numbers=(/)]`. An
+/// unclosed bracket extends to the end.
 pub(super) fn component_end(name: &[u8], start: usize) -> usize {
     let mut depth = 0u32;
     let mut ends_at = |at: usize| {
@@ -378,7 +378,7 @@ mod tests {
                 (state >> 33) as usize % below
             };
             let length = next(40);
-            // Mostly letters, so that components reach over several words.
+            // Mostly letters, so that components extend over several machine words.
             let byte = |at: usize| if at < BYTES.len() { BYTES[at] } else { b'x' };
             let name: Vec<u8> = (0..length).map(|_| byte(next(5 * BYTES.len()))).collect();
             let start = next(length + 1);
