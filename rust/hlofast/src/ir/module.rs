@@ -32,7 +32,7 @@ impl Flags {
     pub const ROOT: u8 = 1;
     /// Not an instruction of the text, but implied by it.
     pub const IMPLICIT: u8 = 2;
-    /// The text omits the result shape; it was inferred.
+    /// The text omits the result shape, so the shape was inferred.
     pub const SHAPE_INFERRED: u8 = 4;
     /// Written as async sugar: an `X-start`, `X-update` or `X-done` of an `X` without such forms.
     pub const SUGAR: u8 = 8;
@@ -174,7 +174,7 @@ pub struct Header {
     pub has_tables: bool,
 }
 
-/// In `Columns::metadata_starts`: the row has no metadata.
+/// Value in `Columns::metadata_starts` for rows without metadata.
 pub const NO_METADATA: u32 = u32::MAX;
 
 /// The columns, one entry per row. Public within the crate: analyses read them directly.
@@ -244,7 +244,7 @@ pub struct Module {
     pub(crate) control_predecessors: Vec<(Row, Row)>,
     pub(crate) shapes: ShapeTable,
     pub(crate) errors: Vec<ParseError>,
-    /// Allocated on first use, so that small modules do not carry it.
+    /// Allocated on first use, which keeps small modules small.
     pub(crate) derived: OnceLock<Box<Derived>>,
 }
 
@@ -404,8 +404,8 @@ impl Module {
         }
         let start = self.calls.partition_point(|call| call.row < row);
         let rest = &self.calls[start..];
-        // Few rows make many calls. Those that do (conditionals) are queried once per branch, so
-        // the end is searched in steps that double.
+        // Few rows make many calls. Conditionals do, and are queried once per branch, so the end is
+        // searched in steps that double.
         let mut most = 1;
         super::work::count(1);
         while rest.get(most).is_some_and(|call| call.row == row) {

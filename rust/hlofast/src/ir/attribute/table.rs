@@ -134,7 +134,7 @@ table! {
     "unit_diagonal": Boolean, [] [TriangularSolve], at(59).part(3);
     "transpose_a": Word(&TRANSPOSES), [] [TriangularSolve], at(59).part(4);
     "k": Integer, [Topk] [], at(81).always();
-    // XLA takes the largest unless the text says otherwise.
+    // Without the attribute, XLA takes the largest elements.
     "largest": Boolean, [] [Topk], at(85).absent(1).always();
     "is_stable": Boolean, [] [Sort] newer [Topk], at(60);
     "num_carries": Integer, [Scan] [], at(95).always();
@@ -147,7 +147,7 @@ table! {
         at(91);
     "kind": Word(&FUSION_KINDS), [Fusion] [], at(11).spelled();
     "async_execution_thread": Text, [] [AsyncStart], at(79).thread();
-    // The thread is that of the start at the end of the operand chain.
+    // The thread is taken from the start at the end of the operand chain.
     "async_execution_thread": Text, [] [AsyncDone AsyncUpdate], NO_FIELD;
     "output_to_operand_aliasing": Aliasing, [] [AsyncStart CustomCall Fusion] newer [AsyncUpdate]
         also [AsyncDone Call Unknown], at(74);
@@ -187,7 +187,7 @@ table! {
 }
 
 /// Header attributes: key, grammar, and whether only XLA newer than jaxlib 0.10.2 accepts it. Their
-/// fields of `HloModuleProto` share no form, so they are not listed here.
+/// fields of `HloModuleProto` have different forms, so this table does not list them.
 pub(crate) const HEADER: [(&str, H, bool); 12] = [
     ("is_scheduled", H::Boolean, false),
     ("replica_count", H::Integer, false),

@@ -53,7 +53,7 @@ pub struct OriginRecovery<'a> {
     pub removed: Option<OriginalValue<'a>>,
     /// The value that takes its place.
     pub replacing: Option<OriginalValue<'a>>,
-    /// The text of the module that computes one from the other.
+    /// The text of the module that computes the removed value from the replacing value.
     pub module: Option<Cow<'a, [u8]>>,
 }
 

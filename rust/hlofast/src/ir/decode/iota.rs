@@ -26,7 +26,7 @@ pub(crate) fn product(sizes: impl IntoIterator<Item = i64>) -> Option<u64> {
         }
         match product.checked_mul(size) {
             Some(next) => product = next,
-            // A later zero still makes the whole product zero.
+            // After an overflow, a zero still makes the whole product zero.
             None => overflow = true,
         }
     }
@@ -121,9 +121,9 @@ impl IotaReader {
 /// An order of devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceOrder {
-    /// Computed.
+    /// An order given by a formula.
     Iota(Iota),
-    /// Written out.
+    /// An order written out as a list.
     List(Vec<i64>),
 }
 
