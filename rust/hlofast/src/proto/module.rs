@@ -18,7 +18,7 @@ pub(super) struct Context<'a> {
     pub(super) entry: usize,
     /// The instruction sequence of each scheduled computation, by the computation's id.
     pub(super) schedule: Map<i64, &'a [u8]>,
-    /// Strings that others refer to by index.
+    /// Strings to which other fields refer by index.
     pub(super) payloads: Vec<&'a [u8]>,
     /// The contents of the computations.
     written: Written<'a>,
@@ -37,7 +37,7 @@ pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> 
     }
     let mut store = Store::default();
     let fields = store.read(message, REPEATED)?;
-    // Lines in file order: each refers only to earlier ones.
+    // Lines in file order; each line refers only to earlier lines.
     let mut lines = Out::new(message.len());
     let context = Context::read(&fields, &mut lines)?;
     let scratch = std::mem::take(&mut lines.text);
@@ -285,7 +285,8 @@ fn entry_layout<'a>(out: &mut Out<'a>, message: &'a [u8]) -> Read<()> {
     Ok(())
 }
 
-/// Writes the tables of source locations. Parent ids are one higher in text, where 1 means none.
+/// Writes the tables of source locations. Parent ids are one higher in the text, where 1 means no
+/// parent.
 fn tables(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let sections: [(u32, &[u8]); 4] =
         [(1, b"FileNames"), (2, b"FunctionNames"), (3, b"FileLocations"), (4, b"StackFrames")];
