@@ -1,11 +1,11 @@
-//! Which parameters of the program a result depends on.
+//! The parameters of the program on which a result depends.
 
 use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashSet;
 
-/// How many parts of results are visited, and how deep tuples may nest.
+/// Limit on the parts of results that are visited, and on the nesting of tuples.
 const MOST_PLACES: usize = 1 << 20;
 const DEEPEST_PATH: usize = 32;
 
