@@ -61,7 +61,7 @@ impl<'a> Checker<'a> {
         let wrong =
             |kind: ErrorKind, message: &str| Err(ParseError::new(kind, facts.word, message));
         if let Form::Start(stem) = subject.form {
-            // Its update or done has all of the operands.
+            // The update or done of such a start has all operands.
             if count == 0 && self.allows(Newer::LateOperands) {
                 return Ok(());
             }
