@@ -28,8 +28,8 @@ pub fn index_text(path: &[u32]) -> String {
     format!("{{{}}}", path.join(","))
 }
 
-/// Where a shape's text is cut: inferred shapes share parts, and their full text may exceed any
-/// memory.
+/// The length at which a shape's text is cut. Inferred shapes share parts, so their full text may
+/// exceed any memory.
 const LONGEST_SHAPE: usize = 1 << 24;
 
 /// The canonical text of a shape; a text longer than about `limit` characters is cut and ends in
@@ -56,8 +56,8 @@ pub struct Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
-    /// For the rows of `module`. `sources` says which frame of a stack is shown, `merges_layers`
-    /// whether scopes leave out the numbers of layers.
+    /// The origins of the rows of `module`. `sources` chooses the frame of a stack that is shown;
+    /// `merges_layers` leaves layer numbers out of scopes.
     pub fn new(module: &'a Module, sources: &'a Sources, merges_layers: bool) -> Self {
         Self { module, columns: module.metadata_columns(), sources, merges_layers }
     }

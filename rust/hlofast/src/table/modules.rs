@@ -102,7 +102,7 @@ pub fn instructions(origin: &Origin<'_>, cost: &Cost, attribution: &Attribution)
     table
 }
 
-/// One row per finding, those with most at stake first.
+/// One row per finding; findings with more at stake come first.
 pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Columns {
     let module = origin.module;
     let each = || findings.iter();

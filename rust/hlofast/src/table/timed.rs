@@ -1,4 +1,4 @@
-//! The tables of modelled time: collectives, tracks of the schedule, loops in it.
+//! The tables of modelled time: collectives, tracks of the schedule, and loops of the schedule.
 
 use super::{Columns, Field, common, number};
 use crate::comms::Collective;
