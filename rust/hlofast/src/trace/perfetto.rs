@@ -83,7 +83,7 @@ impl Texts {
         let number = self.numbers.len() as u64 + 1;
         self.numbers.insert_unique(hash, (text.into(), number), |known| hash_bytes(&known.0));
         let mut entry = Message::default();
-        // Every kind of text has its id and its text in these fields. Strings are UTF-8.
+        // Fields 1 and 2 hold the id and the text for every kind of text. Strings are UTF-8.
         entry.unsigned(1, number).bytes(2, String::from_utf8_lossy(text).as_bytes());
         fresh.message(self.field, &entry);
         number
