@@ -49,7 +49,7 @@ pub enum Edit {
         row: Row,
         /// The attribute's name.
         key: Vec<u8>,
-        /// Its value's text; None removes it.
+        /// The value's text; None removes the attribute.
         value: Option<Vec<u8>>,
     },
     /// Makes `row` the root of its computation.
@@ -86,7 +86,7 @@ pub enum Edit {
     SetHeaderAttribute {
         /// The attribute's name.
         key: Vec<u8>,
-        /// Its value's text; None removes it.
+        /// The value's text; None removes the attribute.
         value: Option<Vec<u8>>,
     },
 }
