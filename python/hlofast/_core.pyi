@@ -121,18 +121,20 @@ def _find_modules(
     """Reads every module in `text`, with the arguments of `hlofast.find_modules`."""
 
 def _register_module_class(class_: type[Module]) -> None:
-    """Makes all modules from now on instances of `class_`, a subclass of `_core.Module`."""
+    """Makes every later module an instance of `class_`, a subclass of `_core.Module`."""
 
 def _register_error_class(class_: type[ParseError]) -> None:
-    """Makes all faults from now on instances of `class_`."""
+    """Makes every later fault an instance of `class_`."""
 
 def _devices_together(module: Module) -> int:
-    """Number of devices whose arrays the shapes of `module` cover together; 1 if shapes are those
-    of one device.
+    """Number of devices that the shapes of `module` cover together; 1 if they are the shapes of one
+    device.
     """
 
 def _shares(module: Module) -> dict[str, Any]:
-    """The share of one device; tables without rows if shapes are those of one device."""
+    """The share of one device; tables without rows if the shapes already are the shapes of one
+    device.
+    """
 
 def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]:
     """Returns the bytes of a protobuf, and line and description of everything it cannot
@@ -140,10 +142,10 @@ def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]
     """
 
 def _neighbours(path: str) -> tuple[tuple[str, str] | None, str | None]:
-    """Returns what the neighbouring files of `path` say about its module.
+    """Returns facts about the module at `path` from neighbouring files.
 
-    That is its chip with the file that names it, and the file of the same module before
-    optimisation; None for each that is unknown.
+    The facts are the chip with the file that names it, and the file of the module before
+    optimisation; None for unknown facts.
     """
 
 def _restore_module(text: bytes, options: dict[str, Any]) -> _module.Module:
@@ -316,8 +318,8 @@ class Module:
     def _is_library(self, file: str) -> bool:
         """Whether a source file belongs to a library, in the context of the module."""
     def _device_count(self) -> int:
-        """Returns the number of devices: partitions times replicas, or those in the groups of
-        collectives if the header names no partitions.
+        """Returns the number of devices: partitions times replicas, or the devices in the groups of
+        collectives if the header has no partition count.
 
         Raises `ParseError` if a count in the header is not a 64-bit integer.
         """
@@ -326,7 +328,7 @@ class Module:
         """Returns whether `mesh` fits a module for `devices` devices."""
     def _mesh_named_in(self, path: str) -> Mesh | None:
         """Returns the mesh in the header of the module at `path` if it names the axes of this
-        one's.
+        module's mesh.
         """
     def mesh(self) -> Mesh | None:
         """Returns the mesh derived from the text; None if nothing in the text names several

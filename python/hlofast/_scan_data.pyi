@@ -141,7 +141,7 @@ class ScanPart:
 
     def __reduce__(self) -> tuple[Any, ...]: ...
     size: Final[int]
-    """Bytes of its text, or of its rows if they are larger."""
+    """Bytes of the text or of the rows, whichever is larger."""
     def states(self) -> list[tuple[str, str]]:
         """Returns the files with their states, which tell the next scan whether to read them
         again.

@@ -42,7 +42,7 @@ class TimeData:
     """The modelled time of a module, computed by `Module.time`."""
 
     unknown_figures: Final[list[str]]
-    """Figures that the model needed but that are unknown."""
+    """Unknown figures that the model needs."""
     mesh: Final[str | None]
     """The mesh as text; None without one."""
     mesh_source: Final[str]

@@ -1,4 +1,4 @@
-//! `Field`: the description of a column, and access to its values with None for unknown ones.
+//! `Field`: the description of a column, and access to its values, with None for unknown values.
 
 use crate::classes::restorer;
 use crate::column::Column;

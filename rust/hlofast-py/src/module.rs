@@ -269,8 +269,8 @@ impl Module {
         py.detach(|| hlofast::summary::backend(self.core())).map(|backend| backend.value.as_str())
     }
 
-    /// Returns the number of devices: partitions times replicas, or those in the groups of
-    /// collectives if the header names no partitions.
+    /// Returns the number of devices: partitions times replicas, or the devices in the groups of
+    /// collectives if the header has no partition count.
     ///
     /// Raises `ParseError` if a count in the header is not a 64-bit integer.
     fn _device_count(&self, py: Python<'_>) -> PyResult<u64> {
@@ -285,7 +285,8 @@ impl Module {
         hlofast::comms::fits(devices, &mesh.core)
     }
 
-    /// Returns the mesh in the header of the module at `path` if it names the axes of this one's.
+    /// Returns the mesh in the header of the module at `path` if it names the axes of this module's
+    /// mesh.
     fn _mesh_named_in(&self, py: Python<'_>, path: std::path::PathBuf) -> Option<Mesh> {
         py.detach(|| {
             let before = hlofast::dump::header_mesh(&path)?;

@@ -15,7 +15,7 @@ use pyo3::types::{PyString, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// More devices than this are only expanded with an explicit limit.
+/// The default limit on devices; larger lists are expanded only with an explicit limit.
 const DEFAULT_LIMIT: usize = 1 << 22;
 
 fn hash_bytes(bytes: &[u8]) -> u64 {

@@ -39,7 +39,7 @@ impl TextColumn {
         self.values.get(index).map(|value| &value[..])
     }
 
-    /// The texts as a list of str; with `is_nullable` empty ones are None.
+    /// The texts as a list of str; with `is_nullable`, empty texts become None.
     pub fn list<'py>(&self, py: Python<'py>, is_nullable: bool) -> PyResult<Bound<'py, PyList>> {
         let made = |value: &[u8]| match value.is_empty() && is_nullable {
             true => Ok(None),

@@ -281,11 +281,11 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
         ),
         (
             for_users(&module, "zero", &[], &[("total", 1)]),
-            "%zero: it has no operands, so nothing can hold a copy of it back",
+            "%zero: it has no operands, so no barrier can delay a copy of it",
         ),
         (
             for_users(&module, "all-gather", &[], &[("early", 0)]),
-            "%all-gather: no value is computed between it and its late users that could hold a copy back",
+            "%all-gather: no value that could delay a copy is computed between it and its late users",
         ),
     ];
     for (wanted, expected) in cases {
