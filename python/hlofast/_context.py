@@ -156,9 +156,9 @@ class Context:
     def sources(self) -> dict[str, str]:
         """The source of each known value, by name.
 
-        `given` for values that the caller passed. For a mesh also `Mesh.source`, followed by the
-        file name if another file names the axes, or the `shardings` of what JAX compiled. For a
-        device also the name of the file beside the dump that names it.
+        `given` for values that the caller passed. A mesh may also have `Mesh.source`, followed by
+        the file name if another file names the axes, or `shardings` for a function that JAX
+        compiled. A device may have the name of the file beside the dump that names it.
         """
         return dict(self._sources)
 
@@ -220,7 +220,7 @@ def read_mesh(mesh: MeshLike) -> Mesh:
         return Mesh.parse(mesh)
     names, shape = getattr(mesh, "axis_names", None), getattr(mesh, "shape", None)
     if names is not None and hasattr(shape, "items"):
-        # A JAX mesh, recognised by its attributes, as JAX is never imported.
+        # A JAX mesh, recognised by its attributes, because JAX is never imported.
         # HLO numbers the devices of a JAX mesh in row-major order.
         return Mesh([(str(name), int(size)) for name, size in shape.items()])  # type: ignore[union-attr]
     # `Mesh` refuses anything that is not a mapping.
@@ -354,7 +354,8 @@ def refuse_misfit(module: Module, mesh: Mesh) -> None:
 def backend_misfit(module: Module, device: Device) -> str | None:
     """Returns an error message if device and module have different backends, else None.
 
-    A program compiled for CPUs fits any device: people compile it where they have no other.
+    A program compiled for CPUs fits any device, because people compile for CPUs where they lack the
+    device.
     """
     compiled = module._backend()
     if compiled in (None, "cpu") or device.backend in ("other", compiled):
@@ -369,7 +370,10 @@ def refuse_backend(module: Module, device: Device) -> None:
 
 
 def mesh_for(module: Module, mesh: MeshLike | None) -> Mesh | None:
-    """Returns the mesh for analyses: the given one, else the context's; None for the text's own."""
+    """Returns the mesh for analyses: the given mesh, otherwise the context's mesh.
+
+    None for the mesh of the text.
+    """
     if mesh is not None:
         read = read_mesh(mesh)
         refuse_misfit(module, read)
@@ -379,7 +383,7 @@ def mesh_for(module: Module, mesh: MeshLike | None) -> Mesh | None:
 
 
 def device_for(module: Module, device: str | Device | None) -> Device | None:
-    """Returns the device for analyses: the given one, else the context's."""
+    """Returns the device for analyses: the given device, otherwise the context's device."""
     if device is None:
         return module.context.device
     from hlofast import devices
@@ -404,7 +408,7 @@ def required_device(module: Module, device: str | Device | None) -> Device:
 
 
 def rules_for(module: Module, rules: Rules | None) -> Rules | None:
-    """Returns the given rules, else the context's."""
+    """Returns the given rules, otherwise the context's rules."""
     if rules is not None:
         return rules
     told = told_in(module)
@@ -412,7 +416,7 @@ def rules_for(module: Module, rules: Rules | None) -> Rules | None:
 
 
 def hbm_for(module: Module, hbm: int | str | None) -> int | str | None:
-    """Returns the given memory budget, else the context's."""
+    """Returns the given memory budget, otherwise the context's budget."""
     if hbm is not None:
         return hbm
     told = told_in(module)

@@ -198,7 +198,7 @@ class Cost(Result):
 
     @property
     def peak_flops(self) -> float | None:
-        """FLOP/s of a device: the given figure, or the context device's bfloat16 peak."""
+        """FLOP/s of a device: the given figure, or the bfloat16 peak of the context's device."""
         if self._peak_flops is None and (device := self.module.context.device) is not None:
             return device.per_jax_device("flops.bf16")
         return self._peak_flops
@@ -223,7 +223,7 @@ class Cost(Result):
 
     @property
     def scopes_are_merged(self) -> bool:
-        """Whether there were too many call sites to keep their scopes apart.
+        """Whether there were too many call sites to separate their scopes.
 
         If so, the operations of a called computation are listed under one of its call sites.
         """
@@ -289,7 +289,7 @@ class Cost(Result):
     def unknown(self) -> numpy.typing.NDArray[Any]:
         """Row numbers of instructions whose FLOPs (except custom calls) or bytes are unknown.
 
-        Causes: unbounded shapes, unreadable attributes, unknown opcodes.
+        The causes are unbounded shapes, unreadable attributes and unknown opcodes.
         """
         import numpy
 
@@ -339,8 +339,8 @@ class Cost(Result):
     def explain(self) -> Table:
         """Why the figures differ from XLA's: rule, xla, executed, instructions.
 
-        Per rule: what XLA counts, what hlofast counts, and how many instructions of this module
-        are affected.
+        Each row has a rule, XLA's way of counting, hlofast's way of counting, and the number of
+        affected instructions.
         """
         return Table(self._data.explain())
 
@@ -360,16 +360,16 @@ class Cost(Result):
         return self._matmuls
 
     def cost_analysis(self) -> dict[str, float]:
-        """Returns the dictionary of JAX's `cost_analysis()`; zeros are left out, as there.
+        """Returns the dictionary of JAX's `cost_analysis()`; as in JAX, zeros are left out.
 
         With `xla=True` it has XLA's keys: flops, transcendentals, `bytes accessed`,
         `optimal_seconds` (as from a client without a device: -1 per custom call), and sums over
         instructions by operand and result: `bytes accessed0{}` and `utilization0{}` for first
-        operands, `bytes accessedout{}` for results, `bytes accessedout{1}` for what fusions and
-        infeeds write to the second element of a tuple, and so on. The sums are 32-bit floats with
-        `float32=True`, otherwise 64-bit floats. They are left out when nested calls would produce
-        more of them than can be computed in time linear in the text; compilers do not write such
-        modules.
+        operands, `bytes accessedout{}` for results, `bytes accessedout{1}` for the bytes that
+        fusions and infeeds write to the second element of a tuple, and so on. The sums are 32-bit
+        floats with `float32=True`, otherwise 64-bit floats. They are left out when nested calls
+        would produce more of them than can be computed in time linear in the text; compilers do not
+        write such modules.
 
         With TPU sizes the figures are libtpu's for v5e, except `optimal_seconds` (libtpu knows the
         rates of its devices) and bytes that `cost` counts differently.
@@ -445,7 +445,10 @@ class Cost(Result):
 
     @property
     def refuses_mfu(self) -> bool:
-        """Whether the share of one device is unknown: all devices together, no shardings."""
+        """Whether the share of one device is unknown.
+
+        It is if shapes cover all devices and no shardings are written.
+        """
         from hlofast._shares import shares
 
         own = shares(self.module)

@@ -53,7 +53,7 @@ _INSTRUCTIONS = Field("count", "instructions", "Instructions of that opcode.")
 class Diff(Result):
     """Differences between two modules: `Module.diff(other)` or `hlofast.diff(before, after)`.
 
-    Instructions are matched by what they compute and by their users. Names, metadata, channel
+    Instructions are matched by their computation and by their users. Names, metadata, channel
     numbers, order and the number of copies of equal computations are ignored. Equivalent attributes
     (replica groups and shardings as lists or in compact form) are equal.
     """
@@ -255,7 +255,7 @@ class Diff(Result):
     def _sections(self, *, consequences: bool) -> tuple[Section, ...]:
         changes = self._named_changes()
         follows = changes.values("is_consequence")
-        # A trip count is a consequence of constants that mean little to a reader by themselves.
+        # A trip count follows from constants that by themselves tell a reader little.
         told = [aspect == "trip_count" for aspect in changes.values("aspect")]
         causes = [row for row, later in enumerate(follows) if not later or told[row]]
         rest = [row for row, later in enumerate(follows) if later and not told[row]]
@@ -308,7 +308,7 @@ class Diff(Result):
     def collectives(self, by: str = "axes") -> Table:
         """Returns collectives by kind and a column of `hlofast.Collectives` (`axes`, `scope`, ...).
 
-        The largest differences in wire bytes come first. Axes are those of `mesh`, otherwise of
+        The largest differences in wire bytes come first. Axes are the axes of `mesh`, otherwise of
         each module's own mesh.
         """
         keys = ["kind"] if by == "kind" else ["kind", by]

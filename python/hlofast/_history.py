@@ -193,7 +193,7 @@ def figures(
     wire = sent.values("total_wire_bytes")
     live_peak: int | None = None
     with suppress(ValueError):
-        live_peak = quiet(module).live_peak  # Rows have no room for what is doubtful.
+        live_peak = quiet(module).live_peak  # Rows have no room for doubts, so they are ignored.
     return {
         "instructions": module.instruction_count,
         "computations": module.computation_count,
@@ -229,7 +229,7 @@ def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Pro
     candidates = programs(folder)
     matching = [program for program in candidates if module is None or program.answers_to(module)]
     if len(matching) > 1:
-        # If only one program has dumps between passes, it is the one meant.
+        # If only one program has dumps between passes, it is the requested program.
         with_passes = [
             program for program in matching if any(file.step is not None for file in program.files)
         ]

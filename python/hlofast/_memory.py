@@ -71,9 +71,9 @@ def space_number(space: int | str | None) -> int | None:
 
 
 def table_bytes(device: str | Device | None) -> int | None:
-    """Returns the bytes a TPU rounds the pointer tables of tuples up to; None for other devices.
+    """Returns the size in bytes to which a TPU rounds up the pointer tables of tuples.
 
-    Raises `UnknownDeviceError` for an unknown device name.
+    None for other devices. Raises `UnknownDeviceError` for an unknown device name.
     """
     if device is None:
         return None
@@ -96,7 +96,7 @@ def quiet(
     device: str | Device | None = None,
 ) -> Memory:
     """`Module.memory` without the warning for contradictions, which notes also report."""
-    # Unknown device names are rejected now, not when XLA's account is read.
+    # Unknown device names are rejected here, and not only when XLA's account is read.
     table_bytes(device)
     data = _core._memory(
         module,
@@ -210,7 +210,10 @@ class Memory(Result):
         self._undonated: dict[int, int] | None = None
         self._has_looked = False
         self.unusable_file: str | None = None
-        """Why a file with allocations beside the module is not used; None without such a file."""
+        """Why the file with allocations beside the module is not used.
+
+        None if there is no such file.
+        """
 
     @property
     def allocated(self) -> MemoryFile | None:
@@ -236,7 +239,7 @@ class Memory(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What is allocated, the peaks, the largest value, and the rules of the count."""
+        """The allocated bytes, the peaks, the largest value, and the rules of the count."""
         is_bound = bool(self._data.doubts()["unknown_sizes"])
         at, largest, allocated = self.at, self.without_largest(), self.allocated
         peak = self._account().get("peak_memory_in_bytes")
@@ -279,13 +282,13 @@ class Memory(Result):
         return labelled(self.module, self._facts(values), ("bytes",))
 
     def _shares(self) -> Shares | None:
-        """The share of one device; None if shapes are those of one device."""
+        """The share of one device; None if shapes already are the shapes of one device."""
         from hlofast._shares import shares
 
         return shares(self.module)
 
     def _in_hbm(self) -> Iterator[tuple[str, Any, str]]:
-        """What is allocated in HBM, whether it fits, and the peaks of the three memories."""
+        """The bytes allocated in HBM, whether they fit, and the peaks of the three memories."""
         known_parts, needed = self._account(), self.needed
         allocated, how = self.allocated_in_hbm, "modelled" if needed is None else needed[1]
         if allocated is not None:
@@ -357,7 +360,7 @@ class Memory(Result):
         return Section("live", title, table, _SHOWN)
 
     def _account(self) -> dict[str, int]:
-        """`xla`, or an empty dictionary where XLA's account cannot be computed."""
+        """`xla`, or an empty dictionary if XLA's account cannot be computed."""
         try:
             return self.xla
         except (ValueError, OverflowError):
@@ -422,7 +425,8 @@ class Memory(Result):
         """Bytes to compare with the memory of a device, and their provenance.
 
         `allocated_in_hbm` where it is known; for TPU programs whose heap cannot be packed
-        `hbm_peak`, a bound; for other modules `live_peak`. None for live bytes of another memory.
+        `hbm_peak`, a bound; for other modules `live_peak`. None if the live bytes are those of
+        another memory.
         """
         allocated = self.allocated_in_hbm
         if allocated is not None:
@@ -458,8 +462,9 @@ class Memory(Result):
     def undonated(self) -> dict[int, int]:
         """Bytes of the parameters that could be donated and are not, by row.
 
-        A result of the same shape and layout is computed from each, as new state is from the old.
-        Donation (`donate_argnums` of `jax.jit`) lets the result take the parameter's memory.
+        From each of them, a result of the same shape and layout is computed, as new state is
+        computed from old state. Donation (`donate_argnums` of `jax.jit`) lets the result take the
+        parameter's memory.
         """
         if self._undonated is None:
             self._undonated = {}
@@ -508,7 +513,7 @@ class Memory(Result):
                 from hlofast._show import unknown_instruction
 
                 raise unknown_instruction(self.module, wanted) from error
-            raise  # Several instructions have the name.
+            raise  # Several instructions share the name.
 
     def values(self) -> Table:
         """Returns every value, by step; columns as in `live_at`."""

@@ -1,4 +1,4 @@
-"""XLA's account of a program's memory, and the memory of the device that it is compared with.
+"""XLA's account of a program's memory, and the device memory with which it is compared.
 
 HBM, fast on-chip memory and host memory are three figures; only HBM is compared with HBM.
 """
@@ -45,7 +45,7 @@ _PARTS = (
 
 
 def account(memory: Memory) -> Section:
-    """Every figure of `compiled.memory_analysis()`, and what it is made of."""
+    """Every figure of `compiled.memory_analysis()`, and its parts."""
     known = memory._account()
     rows = []
     for part, space, made_of in _PARTS if known else ():
@@ -72,7 +72,7 @@ def _temp(memory: Memory, known: dict[str, int]) -> int:
 
 
 FILES = ("-buffer-assignment.txt", "-memory-usage-report.txt")
-"""Ends of the names of files with allocations, in the place of `.txt`."""
+"""Endings of the names of files with allocations, which replace `.txt`."""
 
 
 def beside(path: str | None) -> tuple[bytes | None, str | None]:

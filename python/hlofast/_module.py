@@ -1,7 +1,7 @@
 """`Module`, the functions that read one, and its analyses.
 
-Every analysis is a function in the file of its name, imported on its first call: a program that
-reads one small dump loads nothing else.
+Every analysis is a function in the file of its name, imported on its first call, so that a program
+that reads one small dump loads nothing else.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Module(_core.Module):
 
     @property
     def context(self) -> Context:
-        """Facts about the run: those passed by the caller, and those found in the dump folder.
+        """Facts about the run, passed by the caller or found in the dump folder.
 
-        Analyses use it for arguments that they are not given. See `hlofast.Context`. Raises
+        Analyses use the context for arguments that the caller omits. See `hlofast.Context`. Raises
         `ValueError` if the passed values do not fit the module, such as a mesh with another number
         of devices.
         """
@@ -96,8 +96,8 @@ class Module(_core.Module):
     ) -> Verdict:
         """Returns the verdict: step time, MFU, peak memory, exposed communication, what to change.
 
-        `device` and `mesh` default to those of the context. Figures that need one are unknown
-        without it, and notes say what to pass. See `hlofast.Verdict`.
+        `device` and `mesh` default to those of the context. Figures that need a device or a mesh
+        are unknown without it, and notes name the missing argument. See `hlofast.Verdict`.
         """
         from hlofast._verdict import verdict
 
@@ -126,13 +126,13 @@ class Module(_core.Module):
     ) -> Cost:
         """Counts FLOPs, transcendentals and bytes of every instruction and of the module.
 
-        Counts are as executed, or with `xla` those of XLA's `HloCostAnalysis`. `backend` (cpu, gpu,
-        tpu) selects the backend whose shape sizes count, by default the module's own. `float32`
-        adds in XLA's order in 32-bit floats. `custom_calls` maps targets to functions that return
-        the cost of a call (see `hlofast.register_custom_call`). `rules` are pairs of pattern and
-        phase, or a TOML file of them. `peak_flops` is the peak of a device, in FLOP/s or as
-        `"197T"`; by default the 16-bit peak of the context's device. If the context has a measured
-        step time, the facts include MFU and HFU.
+        Counts are as executed; with `xla`, they follow XLA's `HloCostAnalysis`. `backend` (cpu,
+        gpu, tpu) selects the backend whose shape sizes count, by default the module's own.
+        `float32` adds in XLA's order in 32-bit floats. `custom_calls` maps targets to functions
+        that return the cost of a call (see `hlofast.register_custom_call`). `rules` are pairs of
+        pattern and phase, or a TOML file of them. `peak_flops` is the peak of a device, in FLOP/s
+        or as `"197T"`; by default the 16-bit peak of the context's device. If the context has a
+        measured step time, the facts include MFU and HFU.
         """
         from hlofast._context import rules_for
         from hlofast._cost import cost
@@ -210,10 +210,10 @@ class Module(_core.Module):
         """Returns the pipeline stages that Alpa's markers delimit.
 
         Sections, residuals from forward to backward, traffic between stages and between meshes,
-        micro-batches, and how many more of them fit `hbm` bytes (or `"16GiB"`), or the memory of
-        `device`, on each of the `devices` devices that share the stage. A cheaper boundary may move
-        at most the share `most_moved` of the forward section's FLOPs to the previous stage. See
-        `hlofast.Stages`.
+        micro-batches, and the number of further micro-batches that fit `hbm` bytes (or `"16GiB"`),
+        or the memory of `device`, on each of the `devices` devices that share the stage. A cheaper
+        boundary may move at most the share `most_moved` of the forward section's FLOPs to the
+        previous stage. See `hlofast.Stages`.
         """
         from hlofast._context import device_for, hbm_for
         from hlofast._stages import stages
@@ -281,10 +281,10 @@ class Module(_core.Module):
     ) -> Graph:
         """Returns a graph of instructions for layout tools.
 
-        It has the instructions of `computation` (a name; by default the entry), or those at most
-        `distance` operands or users away from `around` (an instruction, its row or its name).
-        `inside` selects the called computations that are shown inside their callers: those of
-        `fusions`, `all` or `none`. Raises `KeyError` for unknown names.
+        It has the instructions of `computation` (a name; by default the entry), or the instructions
+        at most `distance` operands or users away from `around` (an instruction, its row or its
+        name). `inside` selects the called computations that are shown inside their callers: those
+        of `fusions`, `all` or `none`. Raises `KeyError` for unknown names.
         """
         from hlofast._graph import graph
 

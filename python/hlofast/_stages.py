@@ -79,7 +79,7 @@ class Boundary:
 
     @property
     def ratio(self) -> float | None:
-        """Bytes received over bytes sent at the cheapest cut; None if that is 0."""
+        """Bytes received divided by bytes sent at the cheapest cut; None if no bytes are sent."""
         least = self.received_bytes if self.cut is None else self.cut.bytes
         return self.received_bytes / least if least else None
 
@@ -112,12 +112,12 @@ class StageMemory:
 
     @property
     def most_successors(self) -> int | None:
-        """Maximum number of later stages: each keeps one more micro-batch in flight here.
+        """Maximum number of later stages.
 
-        `(available - peak - state) // stash - 1`; the minimum of -1 means that not even one
-        micro-batch fits. This is `max_n_succ_stages` of Alpa's `stage_profiling.py`, which profiles
-        the peak; here the peak is `working_peak`. None if `available` or the peak is unknown, or if
-        the stash is empty.
+        Each of them keeps one more micro-batch in flight in this stage. `(available - peak - state)
+        // stash - 1`; the minimum of -1 means that not even one micro-batch fits. This is
+        `max_n_succ_stages` of Alpa's `stage_profiling.py`, which profiles the peak; here the peak
+        is `working_peak`. None if `available` or the peak is unknown, or if the stash is empty.
         """
         if self.available is None or self.working_peak is None or not self.stash:
             return None
@@ -131,8 +131,8 @@ class StageMemory:
 class Stages(Result):
     """The sections between Alpa's pipeline markers: `Module.stages()`.
 
-    Bytes are those of unpadded arrays. A module without markers has no sections, and its tables are
-    empty.
+    Byte counts are those of unpadded arrays. A module without markers has no sections, and its
+    tables are empty.
     """
 
     __slots__ = ("_arguments", "_data", "_tables", "memory", "module")

@@ -148,7 +148,10 @@ class Summary(Result):
 
     @property
     def devices_together(self) -> int:
-        """Devices whose arrays the shapes cover together; 1 if shapes are those of one device."""
+        """Number of devices that the shapes cover together.
+
+        1 if they are the shapes of one device.
+        """
         from hlofast._shares import devices_together
 
         return devices_together(self.module)
@@ -166,12 +169,12 @@ class Summary(Result):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The value of each of `FACTS` by name; None for what is unknown."""
+        """The value of each of `FACTS` by name; None for unknown values."""
         record = self._record
         entry, donation = record["entry"], record["donation"]
         values = {**record, **record["counts"], **donation, "entry": entry["name"]}
         values |= {name: entry[name] for name in ("parameter_bytes", "output_bytes")}
-        # `computations` is also the name of a table in `record`.
+        # In `record`, `computations` is also the name of a table.
         values["computations"] = record["counts"]["computations"]
         values["replicated_bytes"] = self._replicated_bytes()
         together = self.devices_together

@@ -186,7 +186,7 @@ class Time(Result):
         from hlofast._shares import devices_together
 
         if devices_together(self.module) > 1:
-            return None  # The step is that of one device with the work of all.
+            return None  # The step time is that of one device with the work of all devices.
         needed = ("flops.bf16", "jax_devices")
         is_known = all(self.device.value(name) is not None for name in needed)
         return self.utilization if is_known and self.step_seconds > 0 else None
@@ -436,8 +436,8 @@ class Time(Result):
         """Returns the seconds of all calls by `key`, longest first.
 
         Keys: bound, opcode, computation, phase, scope (full names) and source (file and line);
-        raises `KeyError` for others. Columns: the key, instructions, seconds (time per call times
-        calls; overlapping time counts twice). Waiting for collectives is not included: see
+        raises `KeyError` for other keys. Columns: the key, instructions, seconds (time per call
+        times calls; overlapping time counts twice). Waiting for collectives is not included: see
         `collectives`.
         """
         if key not in _KEYS:

@@ -132,7 +132,7 @@ class Figure:
 
     @property
     def said(self) -> Note:
-        """The basis of the figure, or the option that it needs."""
+        """The basis of the figure, or the option that the figure needs."""
         return Note(self.key, f"{self.label}: {self.note}")
 
 
@@ -140,7 +140,7 @@ _WHOLE = ("bytes", "flops", "count")
 
 
 class Statement:
-    """Advice: something to know or to change."""
+    """A piece of advice: a fact to know or a change to make."""
 
     __slots__ = ("code", "lines", "place", "proof", "remedy", "stake", "text", "verb")
 
@@ -166,7 +166,7 @@ class Statement:
         self.proof = tuple(proof)
         """Rows and names of the instructions that are the evidence."""
         self.verb = verb
-        """The verb that lists it too."""
+        """The verb that also lists the advice."""
 
 
 class Verdict(Result):
@@ -197,9 +197,12 @@ class Verdict(Result):
         self.cost = module.cost()
         self.collectives = module.collectives()
         self.shares = shares(module)
-        """The share of one device; None if shapes are those of one device."""
+        """The share of one device; None if shapes already are the shapes of one device."""
         self.time: Time | None = None
-        """None if the device is unknown, or if shapes are those of all devices together."""
+        """The time model.
+
+        None if the device is unknown, or if shapes cover all devices together.
+        """
         self.no_time = UNKNOWN_DEVICE
         if self.shares is not None:
             self.no_time = refusal(module)
@@ -208,7 +211,7 @@ class Verdict(Result):
         self.findings = module.lint()
         self.remat = module.remat()
         self.memory: Memory | None = None
-        """None if memory cannot be analysed; `no_memory` says why."""
+        """The live ranges; None if memory cannot be analysed, with the reason in `no_memory`."""
         self.no_memory = ""
         try:
             self.memory = quiet(module, device=device_for(module, None))

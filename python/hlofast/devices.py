@@ -64,7 +64,7 @@ _COUNTS |= {"tuple_table_bytes"}
 _TOPOLOGIES = ("torus-2d", "torus-3d", "switch", "fully-connected")
 _BACKENDS = ("tpu", "gpu", "neuron", "cpu", "other")
 _LARGEST = 1.7976931348623157e308
-"""The largest double; the core takes figures as doubles, but integers in TOML may be larger."""
+"""The largest double. The core takes figures as doubles, but integers in TOML may be larger."""
 _KEYS = {"label", "backend", "aliases", "base", "flops"}
 
 
@@ -90,7 +90,7 @@ class Figure:
 
 
 class UnknownFigureError(ValueError):
-    """A result needs a figure that is not known for a device.
+    """A result needs a figure of a device that is not known.
 
     `device` is the name of the device, `figure` the name of the missing figure.
     """

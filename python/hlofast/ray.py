@@ -52,7 +52,8 @@ class Cluster:
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
         spec = find_spec("ray")
-        # Ray leaves a folder named `ray` in temporary folders, which could be imported by mistake.
+        # Ray leaves a folder named `ray` in temporary folders, and Python could import that folder
+        # by mistake.
         if spec is None or spec.origin is None:
             raise ModuleNotFoundError(
                 "Ray is not installed: pip install 'hlofast[ray]'", name="ray"

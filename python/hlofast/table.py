@@ -26,8 +26,8 @@ class Table:
     """Named columns of equal length. Rows are dictionaries, columns NumPy arrays.
 
     A `Field` describes every column. Unknown values are None in rows, null in Arrow and masked in
-    NumPy. Numbers are read-only views of the memory they were computed in; other libraries read the
-    table through the Arrow PyCapsule interface without copying them.
+    NumPy. Numbers are read-only views of the original memory. Other libraries read the table
+    through the Arrow PyCapsule interface without copying numbers.
     """
 
     __slots__ = ("_arrays", "_columns", "_fields", "_length")
@@ -139,7 +139,7 @@ class Table:
         return self.take(present + absent)
 
     def top(self, count: int, by: str | None = None) -> Table:
-        """Returns the first `count` rows, or those with the largest values of column `by`."""
+        """Returns the first `count` rows, or the rows with the largest values of column `by`."""
         table = self if by is None else self.sort_by(by, descending=True)
         return table.take(range(min(max(count, 0), len(table))))
 
@@ -218,7 +218,8 @@ class Table:
             return NotImplemented
         return self.columns == other.columns and self.to_pylist() == other.to_pylist()
 
-    # Tables compare by value and may hold lists, so they are not hashable; `object` is typed as it.
+    # Tables compare by value and may hold lists, so they are not hashable, although `object` is
+    # typed as hashable.
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -284,7 +285,10 @@ def with_share(table: Table, name: str) -> Table:
 
 
 def shares(parts: Sequence[float | None], whole: float) -> list[float | None]:
-    """Returns `parts` divided by `whole`; unknown where either is, or `whole` is not above 0."""
+    """Returns `parts` divided by `whole`.
+
+    Unknown where either is unknown, or `whole` is not above 0.
+    """
     is_known = whole > 0 and isfinite(whole)
     return [part / whole if is_known and part is not None else None for part in parts]
 

@@ -122,7 +122,10 @@ _BAND = (field_of("below", "from", "bytes"), field_of("above", "to", "bytes"))
 
 
 def memory(memory: Memory, values: Table | None = None) -> Chart:
-    """Live bytes at each step, stacked by class; `values` saves listing the values again."""
+    """Live bytes at each step, stacked by class.
+
+    `values` are the listed values, if known already.
+    """
     timeline = memory._data.timeline().tolist()
     lives = memory.values() if values is None else values
     changes: dict[str, list[int]] = {}
@@ -183,8 +186,8 @@ def memory(memory: Memory, values: Table | None = None) -> Chart:
 def units(cost: Cost) -> list[tuple[int, int, int, int]]:
     """Instructions outside fusions: row, FLOPs and HBM bytes per call, calls.
 
-    A fusion has the FLOPs of the instructions inside it and its own bytes. Left out are
-    instructions that never run, that move no known bytes, or that only call computations.
+    A fusion has the FLOPs of the instructions inside it and its own bytes. Instructions are left
+    out if they never run, move no known bytes, or only call computations.
     """
     columns = cost.module.columns
     whole = cost.computations.values("flops")

@@ -64,7 +64,7 @@ def scan(
     paths: str | PathLike[str] | Iterable[str | PathLike[str]],
     out: str | PathLike[str] | None = None,
     *,
-    format: str = "parquet",  # noqa: A002 - the word for it
+    format: str = "parquet",  # noqa: A002 - the usual word
     tables: Iterable[str] | None = None,
     device: str | Device | None = "auto",
     mesh: Mesh | str | Mapping[str, int] | None = None,

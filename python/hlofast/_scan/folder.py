@@ -31,7 +31,7 @@ class Part:
         """The path on disk to write to."""
         self.is_wanted = True
         self.described: list[Any] = []
-        """Its name and size, once it is in its final place."""
+        """The name and size of the file, once it is in its final place."""
 
 
 class LocalFolder:
@@ -56,7 +56,7 @@ class LocalFolder:
         """Locks out other scans; the system releases the lock however this process ends."""
         try:
             from fcntl import LOCK_EX, LOCK_NB, flock
-        except ImportError:  # Not on Windows.
+        except ImportError:  # The module is missing on Windows.
             return
         try:
             flock(self._file, LOCK_EX | LOCK_NB)
@@ -121,7 +121,7 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """In an object store, which can neither append nor rename nor lock.
+    """A folder in an object store, which can neither append nor rename nor lock.
 
     A part is uploaded whole and becomes valid when the manifest names it. Each commit rewrites the
     manifest under a temporary name and copies it over the old one, which stores do atomically (file
@@ -144,7 +144,7 @@ class RemoteFolder:
             raise DatasetError(f"{path}: not empty and not a dataset of hlofast")
 
     def again(self) -> RemoteFolder:
-        """A fresh object for this folder, without cached state."""
+        """A new object for this folder, without cached state."""
         return RemoteFolder(self.path, self._files)
 
     def manifest(self) -> Iterator[bytes]:

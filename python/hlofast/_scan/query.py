@@ -1,4 +1,4 @@
-"""SQL over the tables of a scan, by DuckDB; queries can neither read nor write anything else."""
+"""SQL over the tables of a scan, by DuckDB. Queries cannot read or write anything else."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Query:
             self.columns.append((own, str(kind)))
 
     def _explained(self, error: Exception) -> Exception:
-        """A more helpful error for an error of DuckDB, or the same text."""
+        """A more helpful text for an error of DuckDB, or DuckDB's own text."""
         text = str(error).strip()
         if isinstance(error, self._duckdb.IOException):
             return OSError(text)

@@ -103,8 +103,8 @@ class Scan(Result):
     def differing_hosts(self) -> Table:
         """Programs that differ between hosts: one row per module name and fingerprint.
 
-        Compares only hosts that compiled a module of that name to that stage; hosts are those of
-        `programs`. Empty if all hosts compiled the same programs.
+        Only hosts that compiled a module of this name up to this stage are compared; `programs`
+        gives the hosts. Empty if all hosts compiled the same programs.
         """
         from hlofast._programs import differing_hosts
 

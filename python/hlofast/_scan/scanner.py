@@ -41,7 +41,7 @@ MEMORY = 128 << 20
 """Memory budget for files being read and their rows; a larger file is read alone."""
 _PATIENCE = 0.05
 _REQUESTS = 8
-"""Fewest threads for remote objects: they mostly wait for servers."""
+"""Minimum number of threads for remote objects, which mostly wait for servers."""
 _SETTLED = 2.0
 
 
@@ -137,7 +137,7 @@ class Scanner:
         chip = self.device if isinstance(self.device, str | None) else repr(self.device._parts())
         place = None if self.mesh is None else str(self.mesh)
         if self.mesh is not None and (self.mesh.hosts, self.mesh.slices) != (None, None):
-            place = repr(self.mesh)  # `str` shows the axes only.
+            place = repr(self.mesh)  # `str` would show the axes only.
         options = {
             "hlofast": _core._version,
             "tables": self.tables,
@@ -218,7 +218,7 @@ class Scanner:
         finally:
             data.stop()
             if files is not None:
-                files.close()  # Before waiting for threads.
+                files.close()  # Clears the bar before waiting for threads.
             bar.close()
         return scan
 

@@ -120,7 +120,7 @@ def _columns() -> int:
     if told.isdecimal() and int(told) > 0:
         return int(told)
     try:
-        # Raises without standard output, or when it is not a terminal.
+        # This raises an error without standard output, or if it is not a terminal.
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):
         return 80
@@ -206,7 +206,8 @@ def _open_closed_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # `open` takes the lowest free descriptor: the stream's own, as the loop goes 0 to 2.
+            # `open` takes the lowest free descriptor, which is the stream's own, because the loop
+            # goes from 0 to 2.
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until exit
 
 
@@ -250,7 +251,8 @@ def main(argv: list[str] | None = None) -> int:
         _end_output()
         return DONE
     except OSError as error:
-        # Verbs report unreadable inputs themselves; this is mostly a full disk or missing folder.
+        # Verbs report unreadable inputs themselves; the cause here is mostly a full disk or a
+        # missing folder.
         place = error.filename
         if place is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             place = "output"
@@ -265,7 +267,7 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit:
         raise  # Help or wrong usage: argparse has printed it.
     except BaseException as error:  # A panic of the core is not an `Exception`.
-        # Imported late: most runs end without it.
+        # Imported late, because most runs do not need it.
         from hlofast._text import complain
         from hlofast.errors import ContextError
 

@@ -88,7 +88,10 @@ def _limits(text: str) -> dict[str, float]:
 
 
 def _growth(comparison: Diff, limits: dict[str, float], place: str) -> bool:
-    """Says which totals grew beyond their limits; returns whether any did or is unknown."""
+    """Prints the totals that grew beyond their limits.
+
+    Returns whether a total did or is unknown.
+    """
     exceeded = False
     for row in comparison.totals():
         limit, before, change = limits.get(row["measure"]), row["before"], row["change"]
@@ -153,7 +156,7 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
     for side, rest, other in zip(
         ("before", "after"), sources.unmatched, sources.is_read[::-1], strict=True
     ):
-        # A side that could not be read may have the program after all.
+        # A side that could not be read may contain the missing program.
         for name, place in rest if other or arguments.json else ():
             whole.lacks(side, name, place)
     if sources.is_summed_up or arguments.json or whole.has_unmatched:

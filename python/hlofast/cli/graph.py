@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         text = _written(graph, arguments)
     except ValueError as error:
-        # The library advises in terms of Python arguments; translate them to options.
+        # The library's advice names Python arguments, which are translated to options.
         what = str(error).partition(": ")[0]
         first = "--around NAME" if arguments.around is None else "a smaller --distance"
         inside = "" if arguments.inside == "none" else " --inside none,"

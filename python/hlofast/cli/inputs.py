@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = "out of memory while reading it"
 _MOST_DIGITS = 12
-"""Digits of a device count: enough for any machine, and never slow in arithmetic."""
+"""Limit on the digits of a device count: enough for any machine, and few enough for fast
+arithmetic.
+"""
 
 
 def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
@@ -60,7 +62,7 @@ WITHOUT_CONTEXT = {
     "guide": "reads no module",
     "completion": "reads no module",
 }
-"""Verbs without some options of `add_context`, and why those options would change nothing."""
+"""Verbs without some options of `add_context`, and why these options would not change anything."""
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -212,7 +214,7 @@ class Failures:
 
 
 class Reader(Failures):
-    """Iterates over the modules that the arguments select; reports what cannot be read."""
+    """Iterates over the modules that the arguments select; reports inputs that cannot be read."""
 
     def __init__(self, arguments: argparse.Namespace, context: Context | None = None) -> None:
         super().__init__()
@@ -260,7 +262,7 @@ class Reader(Failures):
                 self.failed(name, part.error)
             elif part.module is not None:
                 if (fault := part.module.missing_entry) is not None:
-                    # The module is still shown, but must not be mistaken for a whole program.
+                    # The module is still shown, but a note tells that it is not a whole program.
                     self.failed(name, fault)
                 module = part.module
                 if self.context is not None:

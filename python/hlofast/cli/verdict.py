@@ -62,7 +62,7 @@ def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argpars
     """Shows the largest module of a file."""
     selected = sorted(reader, key=lambda loaded: -len(loaded.module))
     if not selected:
-        return 0  # The reader has reported why.
+        return 0  # The reader has already reported the reason.
     options = _options(arguments)
     if len(selected) > 1:
         modules = [loaded.module for loaded in selected]
@@ -178,7 +178,7 @@ class _Reader(inputs.Reader):
         super().failed(path, error, reason)
 
     def _is_config(self, path: str, start: bytes) -> bool:
-        """Whether a file is a trainer config; shows it if so."""
+        """Shows a file if it is a trainer config; returns whether it is."""
         if b"HloModule" in start:
             return False
         from hlofast import config

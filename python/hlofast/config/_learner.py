@@ -64,7 +64,7 @@ def learner_of(config: Config) -> Learner:
         learner.gaps.append(("learner.update_rules", why))
     _collect(node.get("optimizer"), "learner.optimizer", learner, 0)
     average = node.get("ema")
-    # Without a decay the function keeps no average.
+    # Without a decay, the function does not keep an average.
     if isinstance(average, Config) and average.get("decay") is not None:
         learner.averages.append("ema")
     return learner

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _NOTABLE = 0.01
 _NOTABLE_BYTES = 1 << 26
-"""Smallest share and smallest bytes of a device's state for a parameter to be listed."""
+"""The smallest share of a device's state, and the smallest bytes, of a parameter that is listed."""
 
 _EXPECTED = (
     Field("word", "term", "What the memory holds."),
@@ -69,10 +69,10 @@ class StepMemory:
     """The memory of a training step on one device that a config implies, in bytes.
 
     All sizes are per device, without tile padding and alignment. State sizes are exact: they follow
-    from shapes and specs. The others are modelled: gradients are held in the type of the
-    computation, their sums over micro-batches in that of the parameters; each layer's input and the
-    values its policy keeps stay until backward reaches the layer. A size is None if
-    something it depends on is not modelled (`gaps`).
+    from shapes and specs. Other sizes are modelled: gradients have the type of the computation, and
+    their sums over micro-batches the type of the parameters; the input of each layer and the values
+    that its policy keeps stay until backward reaches the layer. A size is None if it depends on a
+    part that is not modelled (`gaps`).
     """
 
     __slots__ = ("_implied", "gaps", "terms")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Module: TypeAlias = "Callable[[Builder], None]"
 
 LARGEST_SIZE = 1 << 40
-"""Largest dimension of a model; keeps integers small enough for fast arithmetic."""
+"""Limit on the dimensions of a model, which keeps integers small enough for fast arithmetic."""
 MOST_PARTS = 20_000
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 """Bytes per element, by the last part of JAX's name of the type."""
@@ -34,7 +34,7 @@ class UnmodelledError(ValueError):
 
 
 class Parameter:
-    """An array of weights; `copies` counts the arrays of layers that are not stacked in one.
+    """An array of weights; `copies` counts the arrays of layers that are not stacked in one array.
 
     `path` is its path in the model's state, with `*` for a layer's number. `sharding` lists the
     mesh axes that shard each dimension of `shape`.
@@ -159,7 +159,7 @@ class Value:
         self.is_batched = is_batched
         """For the result of a matmul: whether it has batch dimensions, as in attention."""
         self.is_whole = is_whole
-        """Whether it is needed only to compute named values, which are parts of it."""
+        """Whether the value is needed only to compute named values, which are parts of it."""
 
 
 class Gap:
@@ -547,7 +547,7 @@ def parts_of(config: Config) -> Parts:
     )
     _build(builder)
     for part in root.configs():
-        # A part that has a class and was not visited may have weights.
+        # A part with a class that was not visited may have weights.
         if part.klass is None or part.path in parts.visited:
             continue
         if part.klass not in _modules.WITHOUT_PARAMETERS:

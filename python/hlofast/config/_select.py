@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 MOST_EXAMPLES = 64
-"""Most instance names that are listed for one selector."""
+"""Limit on the instance names that are listed for one selector."""
 MOST_RULES = 1000
-"""Most rules of a config that are read."""
+"""Limit on the rules of a config that are read."""
 _CLOSE = 4
 """A selector is reported as close if it fits at least this many characters of the name."""
 
@@ -83,7 +83,7 @@ class EffectiveConfig(Modelled):
     rule: int | None
     """The number of the rule, from 0; None if no rule matches."""
     selector: str | None
-    """The regular expression of that rule."""
+    """The regular expression of the rule."""
     mesh: Mesh | None
     """The mesh with the sizes of all axes; None if they are not known (see `notes`)."""
     changes: Table
@@ -96,7 +96,7 @@ class EffectiveConfig(Modelled):
     """
     near: Table
     """If no rule matches, all rules, closest first: `rule`, `selector`, `fits` (the start of the
-    name that fits), `expected` (what the selector expects after that)."""
+    name that fits), `expected` (the continuation that the selector expects)."""
 
     def __init__(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -145,7 +145,7 @@ class EffectiveConfig(Modelled):
 
         kind = self.instance.device if device is None else device
         target = None if kind is None else devices.get(kind)
-        # With such a note, neither the effective config nor its figures are certain.
+        # With a note of these kinds, neither the effective config nor its figures are certain.
         problems = tuple(
             (row["path"] or "", row["text"])
             for row in self.notes

@@ -40,7 +40,7 @@ class Leaf:
 
 
 class Modelled:
-    """What a config implies, for the classes that are modelled: see `Config.unmodelled`."""
+    """The implications of a config, for the classes that are modelled: see `Config.unmodelled`."""
 
     __slots__ = ()
 
@@ -214,16 +214,16 @@ class Config(Modelled, Mapping["Any", "Any"]):
             waiting.extend(reversed(inner))
 
     def line(self, path: object) -> int | None:
-        """The line of a value in the file, or the first line of a part, counted from 1."""
+        """The line of a value, or the first line of a part, in the file, counted from 1."""
         node = self._find(path)
         if isinstance(node, Leaf):
             return node.line
         return next((leaf.line for _, leaf in node._entries()), None)
 
     def partition_spec(self, path: object) -> PartitionSpec | None:
-        """The `PartitionSpec` at `path`, printed as one or as a tuple; None if there is none.
+        """The `PartitionSpec` at `path`, whether it is printed as a spec or as a tuple.
 
-        Raises `TypeError` for any other value.
+        None if there is none. Raises `TypeError` for any other value.
         """
         node = self._find_or_none(path)
         if node is None:
@@ -305,9 +305,9 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
         `instance` is a name that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. A
         rule matches if its regular expression matches the whole name. `devices` is the number of
-        devices, if the name does not give it or gives another. The result's `notes` say where
-        AXLearn would fail and what is not modelled. Raises `ValueError` if `devices` is out of
-        range.
+        devices, if the name does not give a number or gives another one. The result's `notes` say
+        where AXLearn would fail and what is not modelled. Raises `ValueError` if `devices` is out
+        of range.
         """
         from hlofast.config._select import select
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     )
 
 MOST_NESTED = 64
-"""Deepest nesting of containers in one value."""
+"""Limit on the nesting of containers in one value."""
 MOST_DIGITS = 4300
-"""Most characters of a number; Python's default limit for integers."""
+"""Limit on the characters of a number: Python's default limit for integers."""
 
 UNCONSTRAINED = "UNCONSTRAINED"
 """The dimension of a `PartitionSpec` whose sharding the compiler chooses."""

@@ -69,7 +69,7 @@ class Verdict:
 
     If `communication_seconds` is None, it is `compute_seconds`, and `statements` say so."""
     mfu: float | None
-    """Model FLOPs utilisation of that step."""
+    """Model FLOPs utilisation of the ideal step."""
     statements: tuple[str, ...]
     """Statements about the figures, in sentences."""
     gaps: tuple[tuple[str, str], ...]
@@ -105,7 +105,7 @@ class Verdict:
     def excess_bytes(self) -> int | None:
         """Bytes by which the expected peak exceeds the memory; 0 if it does not.
 
-        If the peak is not known, those by which the known part of the bound exceeds the memory;
+        If the peak is not known, the bytes by which the known part of the bound exceeds the memory;
         None for the status `unknown`.
         """
         if self.status == UNKNOWN or self.capacity_bytes is None:
@@ -140,7 +140,8 @@ class Verdict:
             peak = device.per_jax_device("flops.bf16")
         except UnknownFigureError:
             return
-        # All devices wait for the one with most sequences; along idle axes, work is repeated.
+        # All devices wait for the device with the most sequences; along idle axes, devices repeat
+        # work.
         busy, parts = implied.rows()
         uneven = -(-busy // parts) * parts / busy
         repeated = implied.shards(implied.idle_axes)
