@@ -43,7 +43,7 @@ pub fn table(caption: &str, heads: &[&str], rows: impl Iterator<Item = Vec<Vec<u
 
 fn caption(shown: usize, all: usize, noun: &str) -> String {
     match all {
-        all if all > shown => format!("{all} {noun} (first {shown})"),
+        all if all > shown => format!("first {shown} of {all} {noun}"),
         all => format!("{all} {noun}"),
     }
 }
