@@ -204,7 +204,7 @@ class FoundModule:
     offset: Final[int]
     """Byte offset where its text starts."""
     label: Final[str | None]
-    """The file name announced by a framed dump; None without one."""
+    """The file name announced by a framed dump; None for other texts."""
 
 class Module:
     """A parsed HLO module: immutable, shared between threads, a sequence of instructions.
@@ -215,7 +215,7 @@ class Module:
     def __new__(cls, module: Module, context: Context | None = None) -> Self: ...
     @property
     def _told(self) -> Context | None:
-        """The context given by the caller; None without one."""
+        """The context given by the caller; None if there is none."""
     def _context(self, find: Callable[[], Context]) -> Context:
         """Returns the whole context.
 
@@ -230,7 +230,7 @@ class Module:
     @property
     def buffer_assignment(self) -> bytes | None:
         """XLA's buffer assignment as bytes, if the module was read from a protobuf that has one;
-        else None.
+        otherwise None.
 
         It holds the same facts as the file `-buffer-assignment.txt`; `Memory.file` reads it.
         """
@@ -277,11 +277,11 @@ class Module:
         """The faults that were passed over; empty unless `on_error="collect"`."""
     @property
     def missing_entry(self) -> ParseError | None:
-        """The fault if the text seems to end before its entry computation; else None.
+        """The fault if the text seems to end before its entry computation; otherwise None.
 
-        It is set when no computation is marked as ENTRY and the last one, which `entry` then
-        returns, has other parameters or another result than `entry_computation_layout` in the
-        header. XLA reads such text without complaint. None if `errors` is not empty.
+        This is the case if no computation is marked as ENTRY, and the last computation, which
+        `entry` then returns, has other parameters or another result than `entry_computation_layout`
+        in the header. XLA reads such text without an error. None if `errors` is not empty.
         """
     @property
     def columns(self) -> Columns:
@@ -395,7 +395,7 @@ class Module:
         backend_config: bool = True,
         schedule: bool = True,
     ) -> str:
-        """Returns a stable digest of what the module computes, as 32 hexadecimal digits.
+        """Returns a stable digest of the computation of the module, as 32 hexadecimal digits.
 
         Modules that differ only in properties left out here have equal digests.
         """
@@ -451,8 +451,8 @@ class Columns:
 class Field:
     """The description of a column or fact.
 
-    It has a name, the kind and unit of the values, a heading and one sentence of documentation; it
-    says whether values may be unknown and whether they add up.
+    A field has a name, the kind and unit of the values, a heading and one sentence of
+    documentation. It also tells whether values may be unknown and whether they add up.
     """
 
     def __new__(
@@ -537,7 +537,7 @@ class TextColumn:
 
     def __new__(cls, values: Sequence[str], codes: Column | None = None) -> TextColumn: ...
     def tolist(self) -> list[str | None]:
-        """Returns the texts as a list of str, with None for absent ones."""
+        """Returns the texts as a list of str, with None for absent texts."""
     def take(self, rows: Sequence[int]) -> TextColumn:
         """Returns the texts of `rows`, as a column.
 
@@ -561,9 +561,9 @@ class Shape:
     element_type: Final[str | None]
     """The name of the element type, such as `f32`; None for tuples and buffers."""
     dimensions: Final[tuple[int | None, ...]]
-    """The sizes of the dimensions: the bound of dynamic ones, None if there is no bound."""
+    """The sizes of the dimensions; for dynamic dimensions the bound, or None without a bound."""
     dynamic_dimensions: Final[tuple[bool, ...]]
-    """For each dimension, whether it is dynamic (its size is only known at run time)."""
+    """For each dimension, whether it is dynamic, with a size known only at run time."""
     rank: Final[int | None]
     """Number of dimensions; None for tuples and buffers."""
     layout: Final[Layout | None]
@@ -623,7 +623,7 @@ class Metadata:
     op_type: Final[str | None]
     """The framework's operation type."""
     source_file: Final[str | None]
-    """Source file as written, or that of the innermost stack frame."""
+    """Source file as written, otherwise of the innermost stack frame."""
     source_line: Final[int | None]
     """First line in the file."""
     source_end_line: Final[int | None]

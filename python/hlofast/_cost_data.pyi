@@ -127,7 +127,7 @@ def _lint_rules() -> list[tuple[str, str]]:
 
 @final
 class RematData:
-    """What a module recomputes and keeps."""
+    """The recomputation and the residuals of a module."""
 
     def recomputed(self) -> _Columns:
         """Fields and columns of the table of recomputed instructions."""
@@ -212,7 +212,7 @@ class StagesData:
     """Number of micro-batches per step; None if unknown."""
     def boundary(self) -> dict[str, Any] | None:
         """The values that the first forward section receives, and the cheapest cut nearby; None
-        without one.
+        without such a section.
         """
     def memory(self) -> tuple[int, int, int, int | None] | None:
         """Bytes of state, of stash, of weight copies in the stash, and of the peak of a micro-batch

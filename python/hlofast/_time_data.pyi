@@ -44,7 +44,7 @@ class TimeData:
     unknown_figures: Final[list[str]]
     """Unknown figures that the model needs."""
     mesh: Final[str | None]
-    """The mesh as text; None without one."""
+    """The mesh as text; None without a mesh."""
     mesh_source: Final[str]
     """The source of the mesh."""
     def column(self, name: str) -> Column:

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct CollectivesData {
     stage: Arc<Stage>,
-    /// The given mesh, or the one derived from the module.
+    /// The given mesh, otherwise the mesh derived from the module.
     mesh: Option<Mesh>,
 }
 

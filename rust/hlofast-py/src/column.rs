@@ -84,8 +84,8 @@ items! {
 /// `numpy.asarray(column)` creates an array over the same memory, without a copy.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Column {
-    /// The owner of the memory. It is a clone of the `Arc` that shares the memory, so nothing can
-    /// get a mutable reference.
+    /// The owner of the memory. The owner is a clone of the `Arc` that shares the memory, so no
+    /// code can get a mutable reference.
     owner: Arc<dyn Any + Send + Sync>,
     data: *const u8,
     format: Format,

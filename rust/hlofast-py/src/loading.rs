@@ -378,7 +378,7 @@ pub struct FoundModule {
     pub line: u64,
     /// Byte offset where its text starts.
     pub offset: usize,
-    /// The file name announced by a framed dump; None without one.
+    /// The file name announced by a framed dump; None for other texts.
     pub label: Option<String>,
 }
 

@@ -137,7 +137,7 @@ impl SurveyData {
     }
 
     /// Returns the chip that each program is compiled for, according to its files; None if they do
-    /// not say.
+    /// not tell.
     fn targets(&self, py: Python<'_>) -> Vec<Option<String>> {
         py.detach(|| self.survey.targets())
     }
@@ -145,8 +145,8 @@ impl SurveyData {
     /// Starts reading the files.
     ///
     /// `devices` holds, for each program, an index into `chips`. `known` holds the states of files
-    /// read by an earlier scan, by path. `stamps` holds the sizes and modification times of those
-    /// files that may be taken as unchanged when both are equal.
+    /// read by an earlier scan, by path. `stamps` holds sizes and modification times of files; a
+    /// file counts as unchanged if both are equal.
     #[pyo3(signature = (*, tables, chips, devices, mesh, frame, libraries, merge_layers, known, stamps, workers, memory, max_bytes, max_text_bytes, max_seconds, batch_bytes))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn scan(

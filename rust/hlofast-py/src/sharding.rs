@@ -112,7 +112,7 @@ impl Sharding {
 
     /// Returns the sharding in terms of the axes of `mesh`: the same tiles on the same devices.
     ///
-    /// If that is impossible, the result shows the sharding as written, and `reason` says why.
+    /// If this is impossible, the result shows the sharding as written, and `reason` explains why.
     /// Raises `ValueError` for several leaves: each has a spec of its own.
     fn spec(&self, py: Python<'_>, mesh: &Mesh) -> PyResult<PartitionSpec> {
         match self.with_leaf(|leaf| mesh.spec(py, leaf))? {

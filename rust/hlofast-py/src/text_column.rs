@@ -95,7 +95,7 @@ impl TextColumn {
         self.bytes(position as usize).map(|bytes| Ok(text(py, bytes)?.into_any())).transpose()
     }
 
-    /// Returns the texts as a list of str, with None for absent ones.
+    /// Returns the texts as a list of str, with None for absent texts.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.list(py, false)
     }

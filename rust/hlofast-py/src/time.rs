@@ -149,7 +149,7 @@ impl TimeData {
         self.timed.time.rows.unknown_figures.clone()
     }
 
-    /// The mesh as text; None without one.
+    /// The mesh as text; None without a mesh.
     #[getter]
     fn mesh(&self) -> Option<String> {
         self.timed.stage.mesh().map(hlofast::comms::Mesh::to_text)

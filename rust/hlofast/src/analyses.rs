@@ -2,8 +2,8 @@
 //!
 //! Start at [`Analyses::new`] or, with a mesh, a device, phase rules or costs of custom calls, at
 //! [`Analyses::with`]. Methods without arguments cache their result; methods that end in `_with`
-//! take options and compute a new result on every call. This file computes nothing itself: it is
-//! the one place that knows which analysis depends on which.
+//! take options and compute a new result on every call. This file does not compute results itself.
+//! It is the only place that knows which analysis depends on which.
 
 mod context;
 
@@ -243,25 +243,25 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.derived_mesh.get_or_init(|| derive_mesh(self.module())).as_ref()
     }
 
-    /// The given mesh, or else the one derived from the text.
+    /// The given mesh, otherwise the mesh derived from the text.
     pub fn mesh(&self) -> Option<&Mesh> {
         let given = self.context.mesh.as_ref();
         given.or_else(|| self.derived_mesh().map(|derived| &derived.mesh))
     }
 
-    /// The number of devices of the module, as far as the text tells.
+    /// The number of devices of the module, if the text tells it.
     pub fn device_count(&self) -> u64 {
         device_count(self.module(), || self.derived_mesh())
     }
 
-    /// Number of devices that share the arrays of a module before partitioning; 1 if shapes are
-    /// those of one device. Figures may be compared with one device's capacity only if this is 1.
+    /// Number of devices that share the arrays of a module before partitioning; 1 if shapes are the
+    /// shapes of one device. Figures may be compared with one device's capacity only if this is 1.
     pub fn devices_together(&self) -> u64 {
         let status = self.summary().status.value;
         shares::devices_together(self.module(), status, || self.derived_mesh())
     }
 
-    /// The share of one device; None if shapes are those of one device.
+    /// The share of one device; None if shapes already are the shapes of one device.
     pub fn shares(&self) -> Option<&Shares> {
         let find = || {
             let devices = self.devices_together();
@@ -276,7 +276,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.derived_mesh().is_some_and(|derived| derived.invented_names)
     }
 
-    /// Whether `before`, the mesh of the module before optimisation, names the axes of this one.
+    /// Whether `before`, the mesh of the module before optimisation, names the axes of this module.
     pub fn is_named_by(&self, before: &DerivedMesh) -> bool {
         let derived = self.derived_mesh();
         derived.is_some_and(|derived| is_named_by(derived, self.device_count(), before))

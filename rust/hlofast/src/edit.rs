@@ -1,4 +1,4 @@
-//! Edits: a new module from an old one, with some of its text replaced.
+//! Edits: a new module from an old module, with some of its text replaced.
 //!
 //! Nothing mutates. Edits become patches of the text, and the patched text is parsed again, so the
 //! parser rejects operands that no longer exist and names that are taken. Instructions that no edit
@@ -9,8 +9,8 @@ use crate::ir::{Attributes, ComputationId, Flags, Module, Opcode, Row};
 use crate::text::{Cursor, Source, Span};
 use std::fmt;
 
-/// One change. Rows are those of the module the edits are applied to, and must be written in its
-/// text, not only implied by the text.
+/// One change. Rows belong to the module to which the edits are applied, and must be written in its
+/// text, not only implied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// Adds one or several lines of instructions in front of `row`.
@@ -94,7 +94,8 @@ pub enum Edit {
 /// Why edits could not be applied.
 #[derive(Clone, Debug)]
 pub enum EditError {
-    /// Edit number `edit` names something that does not exist or is not written in the text.
+    /// Edit number `edit` names an instruction, operand, attribute or computation that is not
+    /// written in the text.
     NotInText {
         /// Position in the list of edits.
         edit: usize,

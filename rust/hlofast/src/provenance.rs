@@ -11,7 +11,7 @@ pub enum Provenance {
     FromBackendConfig,
     /// The figure is the result of a stated model.
     Modelled,
-    /// Unknown; the figure beside it has no meaning.
+    /// The provenance is unknown, and the figure has no meaning.
     Unknown,
 }
 

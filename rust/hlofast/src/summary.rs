@@ -120,7 +120,7 @@ pub struct ComputationUse {
     pub instructions: usize,
     /// The most specific role that its callers give it.
     pub role: Role,
-    /// How many call edges lead to it.
+    /// Number of call edges that lead to the computation.
     pub callers: usize,
 }
 

@@ -44,7 +44,7 @@ pub struct Collective {
     pub pairs: Range<u32>,
     /// The tensor kind of most of its bytes.
     pub moved: Moved,
-    /// The arrays it moves, as a range of [`Collectives::pieces`].
+    /// The arrays that the collective moves, as a range of [`Collectives::pieces`].
     pub pieces: Range<u32>,
     /// Call count by phase.
     pub executions: Vec<PhaseExecutions>,
@@ -52,9 +52,10 @@ pub struct Collective {
     pub is_phase_inferred: bool,
     /// Trip count of the innermost loop around it; None if unknown or outside loops.
     pub trip_count: Option<u64>,
-    /// Whether it is inside a loop.
+    /// Whether the collective is inside a loop.
     pub is_in_loop: bool,
-    /// Index of the collective inside a loop of which this one is a peeled first or last iteration.
+    /// If the collective was peeled off a loop: the index of the collective that remains inside the
+    /// loop.
     pub peeled_from: Option<u32>,
     /// The work scheduled between its start and its end.
     pub overlap: Option<Overlap>,

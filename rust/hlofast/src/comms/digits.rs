@@ -6,8 +6,8 @@
 
 use crate::ir::decode::{DeviceOrder, Iota};
 
-/// One digit: the numbers `0, stride, 2 * stride, ...`, `size` of them. As an interval of
-/// divisors it is `[stride, stride * size)`.
+/// One digit: the `size` numbers `0, stride, 2 * stride, ...`. As an interval of divisors, the
+/// digit is `[stride, stride * size)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Digit {
     pub stride: u64,
@@ -30,8 +30,8 @@ pub(super) fn product(digits: &[Digit]) -> u64 {
     digits.iter().fold(1, |product, digit| product.saturating_mul(digit.size))
 }
 
-/// The digits major first, with adjacent ones merged and those of size 1 dropped. None if digits
-/// overlap or do not divide one another.
+/// The digits, major first, with adjacent digits merged and digits of size 1 dropped. None if
+/// digits overlap or do not divide one another.
 pub(super) fn normalise(mut digits: Vec<Digit>) -> Option<Vec<Digit>> {
     digits.retain(|digit| digit.size != 1);
     digits.sort_unstable();
@@ -150,7 +150,7 @@ impl Permutation {
         Some(permutation)
     }
 
-    /// Adds a digit above all others. Digits adjacent on both sides are merged, so that equal
+    /// Adds a digit above all other digits. Digits adjacent on both sides are merged, so that equal
     /// permutations compare equal.
     fn push(&mut self, position_stride: u64, device_stride: u64, size: u64) {
         if size == 1 {

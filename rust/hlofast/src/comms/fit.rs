@@ -17,7 +17,7 @@ pub fn device_count<'a>(module: &Module, derived: impl FnOnce() -> Option<&'a De
 
 /// Whether `mesh` fits a module for `devices` devices. A module that is not partitioned yet fits
 /// any mesh; a program for several slices is the program of one slice and does not mention the
-/// others.
+/// other slices.
 pub fn fits(devices: u64, mesh: &Mesh) -> bool {
     let given = mesh.device_count();
     devices == 1

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::ir::decode::{AttributeValue, ReplicaGroups, decode};
 use crate::ir::{Module, Opcode, Row};
 
-/// What the numbers in groups refer to.
+/// The meaning of the numbers in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupMode {
     /// Replicas; every partition has its own groups.
@@ -43,7 +43,7 @@ impl GroupMode {
     }
 }
 
-/// The number of devices that a module runs on, as far as its text says.
+/// The number of devices that a module runs on, if its text tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupContext {
     /// `replica_count` of the header; None if absent.
@@ -109,7 +109,7 @@ pub struct GroupSpan {
 }
 
 /// The groups of a collective. Regular groups are stored as a few numbers, however many devices
-/// they hold; others are stored as written. Order within groups and of groups is not kept.
+/// they hold; other groups are stored as written. Order within groups and of groups is not kept.
 #[derive(Clone, Debug)]
 pub struct DeviceGroups {
     form: Form,
@@ -211,7 +211,7 @@ impl DeviceGroups {
         Ok(Self::new(groups.as_ref(), GroupMode::from_attributes(has_channel, global), context))
     }
 
-    /// What the numbers in the text refer to.
+    /// The meaning of the numbers in the text.
     pub fn mode(&self) -> GroupMode {
         self.mode
     }
@@ -370,7 +370,7 @@ impl DeviceGroups {
         if self.counts == (1, 1) || self.mode == GroupMode::FlattenedId {
             return text;
         }
-        // The numbers are not device numbers, so the text says what they are.
+        // The numbers are not device numbers, so the mode is appended.
         format!("{text} {}", self.mode.as_str())
     }
 

@@ -91,7 +91,7 @@ impl<'a> LoopPlaces<'a> {
     }
 }
 
-/// What a peeled iteration has in common with the collective left in the loop.
+/// The properties that a peeled iteration shares with the collective left in the loop.
 #[derive(PartialEq, Eq, Hash)]
 struct Likeness<'a> {
     kind: super::CollectiveKind,
@@ -113,7 +113,7 @@ struct Inside {
 }
 
 /// Finds collectives that are peeled loop iterations: they are next to the loop, and either have
-/// the name of a collective in it or, without a name, move the same weight.
+/// the name of a collective in the loop or, without a name, move its weight.
 pub(super) fn link_peeled(module: &Module, places: &LoopPlaces<'_>, all: &mut Collectives) {
     let names = module.metadata_columns();
     let name = |collective: &Collective| -> &[u8] {

@@ -1,4 +1,4 @@
-//! Tensor kinds of what a collective moves: weights, gradients of weights, activations.
+//! Tensor kinds of the arrays that a collective moves: weights, gradients of weights, activations.
 
 use crate::flow::origin::{
     DEEPEST_PATH, End, MOST_STEPS, Origins, Place, Through, fan_out, origins_within, step,

@@ -144,7 +144,7 @@ fn floor_sum(terms: i128, divisor: i128, slope: i128, start: i128) -> Option<i12
     Some(sum)
 }
 
-/// A convolution's operands, by role: what the forward convolution calls input, kernel and output.
+/// The shapes of a convolution by role: input, kernel and output of the forward convolution.
 pub(crate) struct Convolution<'a> {
     pub(crate) input: ArrayShape<'a>,
     pub(crate) kernel: ArrayShape<'a>,

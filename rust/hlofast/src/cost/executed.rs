@@ -144,7 +144,7 @@ struct Engine<'a> {
     /// Parallel to the module's calls.
     links: Vec<CallTimes>,
     is_fused_only: Vec<bool>,
-    /// By computation: whether the work of some row in it is unknown.
+    /// By computation: whether it contains a row of unknown work.
     has_unknown: Vec<bool>,
     /// Totals of each computation's own rows, without callees.
     own: Vec<Totals>,

@@ -43,7 +43,7 @@ pub enum Fact {
     SortedDimension(i64),
     /// The cost of a custom call.
     CustomCall(Box<CustomCallCost>),
-    /// Devices in one group of a collective; None if the text does not say.
+    /// Devices in one group of a collective; None if the text does not tell.
     Participants(Option<u64>),
     /// Trip count of a loop.
     TripCount(TripCount),

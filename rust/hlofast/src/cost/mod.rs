@@ -1,7 +1,7 @@
-//! What instructions cost: FLOPs, transcendentals, bytes.
+//! The cost of instructions: FLOPs, transcendentals, bytes.
 //!
 //! Start at [`cost`]. There are two engines over the same per-opcode rules (`rules.rs`):
-//! `executed.rs` counts what runs (loops times their trip count, library calls, memory spaces);
+//! `executed.rs` counts executed work (loops times their trip count, library calls, memory spaces);
 //! `xla.rs` reproduces XLA's `HloCostAnalysis`, quirks included.
 
 pub mod convolution;
@@ -38,7 +38,7 @@ use xla::Properties;
 /// How to count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Counts as XLA does instead of counting what runs.
+    /// Counts as XLA does instead of as executed.
     pub is_xla: bool,
     /// With `is_xla`: adds up in 32-bit floats, in XLA's order.
     pub is_float32: bool,

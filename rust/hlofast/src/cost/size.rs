@@ -1,7 +1,7 @@
 //! Bytes of a shape by backend, as XLA's `shape_size` functions count them.
 //!
 //! Computed once per interned shape. Sources: `CpuExecutable::ShapeSizeBytes` for CPU and GPU
-//! (sub-byte types are packed only where the layout says `E(n)`, dynamic arrays carry 32 bits per
+//! (sub-byte types are packed only if the layout has `E(n)`; dynamic arrays carry 32 bits per
 //! dimension); for TPU, the tiled sizes that ahead-of-time compiled programs report.
 
 use crate::ir::{

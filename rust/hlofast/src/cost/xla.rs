@@ -121,7 +121,7 @@ pub(super) struct Engine<'a, N> {
 }
 
 impl<'a, N: Number> Engine<'a, N> {
-    /// An engine that has not counted anything.
+    /// An engine before it counts.
     pub(super) fn new(rules: Rules<'a>, facts: &'a Facts, backend: Backend) -> Self {
         let cost = XlaCost { rows: Vec::new(), computations: Vec::new() };
         let budget = Cell::new(super::traffic::budget(rules.module));
@@ -248,8 +248,8 @@ impl<'a, N: Number> Engine<'a, N> {
         }
     }
 
-    /// Sizes of the result's leaves, plus those of the operands; a tuple operand counts its pointer
-    /// table.
+    /// Sizes of the leaves of the result, plus sizes of the operands; a tuple operand counts as its
+    /// pointer table.
     pub(super) fn default_bytes(&self, row: Row) -> N {
         let module = self.rules.module;
         let mut bytes = N::default();

@@ -392,7 +392,7 @@ impl<N: Real> Operands<'_, N> {
         }
     }
 
-    /// XLA knows nothing about custom calls and reports -1; libtpu knows some.
+    /// XLA does not know custom calls and reports -1; libtpu knows some of them.
     fn custom_call(&self, sums: &mut Sums<N>, row: Row, fact: Option<&Fact>) {
         let engine = self.engine;
         let target = match engine.backend {

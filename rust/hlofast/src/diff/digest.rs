@@ -9,8 +9,8 @@ pub(super) struct Digests {
     /// By row: the row and everything it is computed from.
     pub(super) below: Vec<u64>,
     /// By row: everything computed from the row within its computation, excluding the row itself.
-    /// Every row that the root depends on has a different hash, since following operand numbers
-    /// leads to a single row.
+    /// All rows that the root depends on have different hashes, because a path of operand numbers
+    /// from the root leads to a single row.
     pub(super) above: Vec<u64>,
     /// By row: the row and all rows at most two edges away.
     pub(super) near: Vec<u64>,
@@ -116,7 +116,7 @@ impl Digests {
     }
 }
 
-/// The hash of each row with those of its operands and users in `known`.
+/// The hash of each row combined with the hashes of its operands and users in `known`.
 fn around(side: &Side<'_>, labels: &[u64], known: &[u64]) -> Vec<u64> {
     let of = |row: u32| known.get(row as usize).copied().unwrap_or_default();
     let mut around = Vec::with_capacity(labels.len());

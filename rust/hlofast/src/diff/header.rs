@@ -131,8 +131,8 @@ fn compare_entries(
     }
 }
 
-/// The layouts of parameters and result at the program's interface, where they differ from those of
-/// the instructions.
+/// The layouts of parameters and result at the program's interface, if they differ from the layouts
+/// of the instructions.
 fn entry_layout(
     a: &Module,
     b: &Module,

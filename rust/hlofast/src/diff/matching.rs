@@ -9,10 +9,10 @@
 //!    equal near: islands between changes;
 //! 3. operands and users of matched rows, as long as they agree.
 //!
-//! These steps run over instructions that are equal except for names, then over those with equal
-//! opcode and shape, then over those with equal opcode. Operation names and finally the position
-//! between matched rows decide the rest. Every step visits each row and edge a bounded number of
-//! times, or sorts them.
+//! These steps run first over instructions that are equal except for names, then over instructions
+//! with equal opcode and shape, then over instructions with equal opcode. Operation names and
+//! finally the position between matched rows decide the rest. Every step visits each row and edge a
+//! bounded number of times, or sorts them.
 
 use super::digest::Digests;
 use super::side::{Level, NONE, Side, callees};
@@ -275,8 +275,8 @@ impl<'a> Matcher<'a> {
     }
 
     /// Pairs rows that differ only in the position of their operands: repeated dead code. Some
-    /// pairs determine others, so rows whose operands have found partners in this round wait for
-    /// the next.
+    /// pairs determine other pairs, so rows whose operands have found partners in this round wait
+    /// for the next round.
     fn interchangeable(&mut self, open: &mut Open, of_a: &[u64], of_b: &[u64]) -> bool {
         let key_a = |row: u32| of_a.get(row as usize).copied().unwrap_or_default();
         let key_b = |row: u32| of_b.get(row as usize).copied().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Differences between two modules, ignoring the names and the order of instructions.
 //!
-//! `matching` finds corresponding instructions, `moved` finds those that moved into or out of a
-//! called computation, `compare` finds the differences between partners, and `header` those between
-//! module headers. Consequences of a change (a user has another operand; a result has another shape
-//! because its operand has) are distinguished from the change itself: see
+//! `matching` finds corresponding instructions, `moved` finds instructions that moved into or out
+//! of a called computation, `compare` finds the differences between partners, and `header` the
+//! differences between module headers. Consequences of a change (a user has another operand; a
+//! result has another shape because its operand has) are distinguished from the change itself: see
 //! [`Change::is_consequence`].
 
 mod compare;
@@ -23,7 +23,7 @@ use hash::Mixer;
 use matching::Matcher;
 use side::{NONE, Side};
 
-/// What counts as a difference.
+/// The properties that count as differences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Layouts, if both modules have any.

@@ -83,7 +83,7 @@ impl AnalysisOptions {
 /// The file and the program that a module belongs to.
 #[derive(Clone, Debug, Default)]
 pub struct Place<'a> {
-    /// The file, as shown to people.
+    /// The path of the file, as shown to people.
     pub path: &'a str,
     /// Its program.
     pub program: &'a str,
@@ -91,7 +91,7 @@ pub struct Place<'a> {
     pub line: u64,
     /// The name by which a log announces the module.
     pub label: &'a str,
-    /// The stage of compilation; empty if the name does not say.
+    /// The stage of compilation; empty if the name does not tell.
     pub stage: &'a str,
     /// The number of the pass.
     pub step: Option<u32>,

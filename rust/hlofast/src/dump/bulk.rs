@@ -1,5 +1,5 @@
 //! Runs many jobs on several threads: results come in the order of the jobs, within a memory
-//! budget, and a failing job does not affect the others.
+//! budget, and a failing job does not affect other jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -222,7 +222,7 @@ impl<W: Work> Bulk<W> {
     fn spawn_worker(&mut self) {
         let shared = Arc::clone(&self.shared);
         let builder = thread::Builder::new().name("hlofast".to_owned()).stack_size(STACK);
-        // If a thread cannot be started, the existing ones do the work.
+        // If a thread cannot be started, the existing threads do the work.
         self.threads.extend(builder.spawn(move || shared.run_worker()));
     }
 
@@ -273,7 +273,7 @@ impl<W: Work> Bulk<W> {
 }
 
 impl<W: Work> Bulk<W> {
-    /// Starts no further jobs and waits for running ones, unless one was abandoned.
+    /// Starts no further jobs and waits for running jobs, unless a job was abandoned.
     pub fn end(&mut self) {
         self.cancel();
         let is_running = |thread: &thread::JoinHandle<()>| !thread.is_finished();

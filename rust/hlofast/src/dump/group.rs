@@ -37,8 +37,8 @@ pub struct Program {
     pub before: Option<u32>,
     /// The module after optimisation.
     pub after: Option<u32>,
-    /// The program that holds the missing half of this one, the module before or after
-    /// optimisation, if the compiler gave the two modules different numbers.
+    /// If the compiler gave the modules before and after optimisation different numbers: the
+    /// program that holds the other of the two modules.
     pub partner: Option<u32>,
 }
 
@@ -75,8 +75,8 @@ struct Key {
 /// Groups `files` by name. `roots` are the given paths as shown to people; keys contain them only
 /// if there are several.
 ///
-/// `names` are the parsed names of `files`; where the first bytes of a file tell more than its
-/// name, the kind is that of the bytes.
+/// `names` are the parsed names of `files`; if the first bytes of a file tell more than its name,
+/// the kind follows from the bytes.
 pub fn programs(files: &[Found], names: &[FileName<'_>], roots: &[String]) -> Programs {
     let mut keys: Vec<Option<Key>> = files.iter().zip(names).map(|(f, n)| key(f, n)).collect();
     adopt(&mut keys, names);

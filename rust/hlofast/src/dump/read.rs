@@ -61,7 +61,7 @@ pub struct Outcome {
     /// Whether its text lacks axis names, so that its rows also depend on
     /// [`Survey::mesh_before`].
     pub lacks_axis_names: bool,
-    /// Whether the file is unchanged since its rows were made; then it has no rows here.
+    /// Whether the file is unchanged since its rows were made. An unchanged file has no rows here.
     pub is_unchanged: bool,
     /// The rows of its modules.
     pub tables: Vec<(TableKind, Columns)>,
@@ -183,7 +183,7 @@ fn not_to_read(kind: Kind) -> Option<&'static str> {
     if kind == Kind::Other { Some("not HLO") } else { kind.why_skipped() }
 }
 
-/// The bytes of a file; more than `limit` are an error, since the file may grow while it is read.
+/// The bytes of a file; more than `limit` are an error, because the file may grow while it is read.
 fn read_within(survey: &Survey, entry: &Found, limit: u64) -> io::Result<Vec<u8>> {
     let bytes = survey.store.read(entry, limit.saturating_add(1))?;
     if bytes.len() as u64 > limit {

@@ -32,7 +32,7 @@ pub(super) fn all<T: Send>(
     };
     let mut results = thread::scope(|scope| {
         let others = 1..store.at_once().min(count);
-        // If a thread cannot be started, the existing ones do the work.
+        // If a thread cannot be started, the existing threads do the work.
         let others = others.filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok());
         let others: Vec<_> = others.collect();
         let mut results = work();

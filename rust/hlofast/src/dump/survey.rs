@@ -25,7 +25,7 @@ pub struct Survey {
     pub programs: Programs,
     /// The given paths that contain the files, as shown to people.
     pub roots: Vec<String>,
-    /// Number of files to read, counted from the first; the others are only context.
+    /// Number of files to read, counted from the first; further files are only context.
     pub own: usize,
     /// Supplies the bytes of the files.
     pub store: Arc<dyn Store>,
@@ -47,8 +47,8 @@ impl Survey {
     }
 
     /// Surveys listed files; `roots` are the paths that contain them, as shown to people. Files
-    /// whose name says nothing are opened, since a dump may be saved under any name. Datasets
-    /// written by hlofast are not entered.
+    /// with an unknown kind of name are opened, because a dump may be saved under any name.
+    /// Datasets written by hlofast are not entered.
     pub fn from_listing(files: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
         let mut files = without_datasets(files);
         let kind = |file: &Found| match file.is_folder {

@@ -4,11 +4,12 @@
 //!   instructions. An instruction that depends on a cotangent, a value that a backward instruction
 //!   computes, is backward.
 //! * In a module with backward work, an undifferentiated instruction is optimizer work if it
-//!   depends on a value of the backward pass. Otherwise it is forward work if differentiated work
-//!   uses it (masks, casts, slices of the batch), optimizer work if only optimizer work uses it
-//!   (learning rates, decays), and forward work if neither uses it (an independent program).
+//!   depends on a value of the backward pass. Otherwise, the instruction is forward work if
+//!   differentiated work uses it (masks, casts, slices of the batch), optimizer work if only
+//!   optimizer work uses it (learning rates, decays), and forward work if neither uses it (an
+//!   independent program).
 //!
-//! Values of earlier iterations are ignored: in a loop over whole steps everything depends on the
+//! Values of earlier iterations are ignored: in a loop over whole steps, every value depends on the
 //! previous step's backward pass. For the same reason cotangents do not pass through
 //! undifferentiated instructions. A node that is called several times keeps the union of the bits
 //! from all calls.
@@ -288,8 +289,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Passes the operands' bits to `own`, value by value if the total lengths match, else as a
-    /// union.
+    /// Passes the operands' bits to `own`, value by value if the total lengths match, otherwise as
+    /// a union.
     fn pass_operands(&mut self, node: NodeId, operands: &[u32], own: Range<usize>) {
         let values = self.values;
         if let [operand] = operands {

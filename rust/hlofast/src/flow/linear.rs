@@ -30,7 +30,7 @@ impl IntegerType {
     }
 
     /// The congruent number nearest to zero, the most likely meaning of a step or factor. The
-    /// choice does not affect the result, since ranges are checked afterwards.
+    /// choice does not affect the result, because ranges are checked afterwards.
     pub(super) fn nearest(self, value: i128) -> i128 {
         Self { bits: self.bits, is_signed: true }.wrap(value)
     }
@@ -137,7 +137,7 @@ impl Linear {
         Some(Linear::new(of.integer_type, factor, offset, of.element, of.guards))
     }
 
-    /// The number in another type: narrower types wrap, wider ones keep the value.
+    /// The number in another type: narrower types wrap, wider types keep the value.
     pub(super) fn converted(self, to: IntegerType) -> Option<Linear> {
         if let Some(value) = self.as_constant() {
             return Some(Linear::constant(to, value));

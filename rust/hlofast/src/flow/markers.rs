@@ -1,9 +1,9 @@
 //! Alpa's pipeline sections, between pairs of marker instructions.
 //!
 //! A marker is a custom call `pipeline_marker` (`xla_fallback_pipeline_marker`) that returns its
-//! only operand, a tuple. Its operation name, `layer_1$start` or `layer_1$end`, gives the section
-//! and which end of it the marker is. With newer JAX the marker is nested in one or two
-//! computations, and the entry contains only a `call`.
+//! only operand, a tuple. Its operation name, `layer_1$start` or `layer_1$end`, gives the name of
+//! the section and whether the marker starts or ends it. With newer JAX the marker is nested in one
+//! or two computations, and the entry contains only a `call`.
 
 use super::contexts::Contexts;
 use super::phase::Phase;

@@ -1,4 +1,4 @@
-//! Operation names: complete ones, and relative ones that continue the name of a call site.
+//! Operation names: complete names, and relative names that continue the name of a call site.
 //!
 //! New JAX lowers every function once and names its instructions relative to the function; the call
 //! site holds the rest (`jit(step)/transpose(jvp())/while/body/closed_call` calls a computation
@@ -46,8 +46,7 @@ impl<'a> Names<'a> {
             let name = module.bytes(*span);
             if !roots.is_empty() && !begins_with(name, last) {
                 let first = first_component(name);
-                // The first component is empty if the name begins with a slash; then it is not a
-                // call.
+                // The first component is empty, and so not a call, if the name begins with a slash.
                 if !roots.contains(first) {
                     continue;
                 }
@@ -124,7 +123,7 @@ impl<'a> Names<'a> {
         self.scope(scopes, prefix, id)
     }
 
-    /// The scope of `name`; of names joined by `;`, the first that indicates a phase, else the
+    /// The scope of `name`; of names joined by `;`, the first that indicates a phase, otherwise the
     /// first.
     fn read(&mut self, scopes: &mut ScopeTree, prefix: u32, name: Span) -> u32 {
         let Self { module, reader, .. } = self;

@@ -286,7 +286,7 @@ fn tpu_call(
 ) -> Option<End> {
     let operands = || module.operands(place.row).iter().map(|operand| Row(*operand));
     match module.attribute_bytes(place.row, "custom_call_target")? {
-        // Slices fetched one by one, joined into the array they are parts of.
+        // Slices that were fetched one by one are joined into their array.
         b"\"ConcatBitcast\"" if through.slices => {
             next.extend(operands().map(|row| Place { row, path: place.path.clone() }));
         }

@@ -147,7 +147,7 @@ impl ScopeTree {
         module.bytes(self.scopes[scope as usize].component)
     }
 
-    /// The scope of the first `depth` components; the scope itself if it is not deeper.
+    /// The scope of the first `depth` components, or `scope` itself if it is not deeper.
     pub fn at_depth(&self, scope: u32, depth: u32) -> u32 {
         let mut scope = scope;
         while self.depth(scope) > depth {
@@ -276,7 +276,7 @@ fn slashes_and_brackets(word: u64) -> u64 {
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & ONES << 7;
     let all = |byte: u8| ONES * u64::from(byte);
     let is = |byte: u8, ignored: u8| zeros((word ^ all(byte)) & !all(ignored));
-    // Opening and closing parentheses differ in one bit, as do square brackets and braces.
+    // Opening and closing parentheses differ in one bit; so do square brackets and braces.
     is(b'/', 0) | is(b'(', 1) | is(b'[', 0x20) | is(b']', 0x20)
 }
 

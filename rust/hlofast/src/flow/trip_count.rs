@@ -1,10 +1,10 @@
 //! Trip counts of loops: from the compiler's note, or from the condition and the induction
 //! variable.
 //!
-//! Loops are never simulated. A variable that changes by a constant per iteration is a straight
-//! line, and division gives the iteration in which it crosses the bound. The trip count is unknown
-//! if the variable would wrap around, the bound changes unpredictably or the condition depends on
-//! data.
+//! Loops are never simulated. A variable that changes by a constant per iteration follows a
+//! straight line, and a division gives the iteration in which the line crosses the bound. The trip
+//! count is unknown if the variable would wrap around, the bound changes unpredictably or the
+//! condition depends on data.
 
 use super::follow::{Place, Reason, TOO_COMPLEX, Tracer};
 use super::linear::{Motion, Path, Series};

@@ -134,7 +134,7 @@ pub(super) fn passes_on(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether `opcode` computes nothing itself; any work is in the computations it calls.
+/// Whether `opcode` itself does not compute; its work is in the computations it calls.
 pub(super) fn is_structural(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(

@@ -1,8 +1,8 @@
 //! Phases and names for values without a name.
 //!
-//! Compilers leave names off most of what they add: copies between memory spaces, slices in flight,
-//! clones of loops, converted weights. Such a row gets its phase from the first of these that
-//! applies:
+//! Compilers do not name most of the instructions that they add: copies between memory spaces,
+//! slices in flight, clones of loops, converted weights. Such a row gets its phase from the first
+//! of these that applies:
 //!
 //! 1. the rows inside it: a fusion takes the phase of its matmuls, or else the latest phase of its
 //!    rows; a loop takes the phase of its body if all of the body has one phase;
@@ -10,8 +10,8 @@
 //!    not change its phase;
 //! 3. its operands and its users: the row's phase is not earlier than the phases of its operands,
 //!    nor later than the phases of its users. If these differ, a row before the turn takes the
-//!    phase of its operands, and a row after the turn that of its users. The turn is the row at
-//!    which the schedule begins backward or recomputed work on the data;
+//!    phase of its operands, and a row after the turn the phase of its users. The turn is the row
+//!    at which the schedule begins backward or recomputed work on the data;
 //! 4. the loop, branch or call around it.
 //!
 //! If no row has a name, `structure` first gives the rows of the entry their phases.
@@ -150,7 +150,7 @@ impl Whose {
     }
 
     /// The row that describes element `path` (outermost first) of the state of `caller`, a loop
-    /// without a name: the one that computes the element in the loop's body.
+    /// without a name. It is the row that computes the element in the loop's body.
     pub fn writer(&self, module: &Module, caller: Row, path: &[u32]) -> Option<Row> {
         let body = module.called(caller, CallRole::Body)?;
         let root = Row(module.computation(body).root);
@@ -464,7 +464,7 @@ fn between(low: Bound, high: Bound, is_after_turn: bool) -> Bound {
     }
 }
 
-/// Whether `opcode` computes nothing from data.
+/// Whether the result of `opcode` does not depend on data.
 fn is_from_nothing(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Parameter | Opcode::Constant | Opcode::Iota)
 }

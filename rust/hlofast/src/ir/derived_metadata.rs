@@ -35,8 +35,8 @@ impl MetadataColumns {
 }
 
 impl Module {
-    /// op_name, source file and line of every row. Where the text gives only a stack frame, file
-    /// and line are those of its innermost frame.
+    /// op_name, source file and line of every row. If the text gives only a stack frame, file and
+    /// line are taken from the innermost frame.
     pub fn metadata_columns(&self) -> &MetadataColumns {
         self.derived().metadata.get_or_init(|| build(self))
     }

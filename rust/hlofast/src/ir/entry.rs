@@ -19,7 +19,7 @@ impl Module {
             return None;
         }
         let value = self.header_attribute("entry_computation_layout")?;
-        // A layout that cannot be read proves nothing.
+        // A layout that cannot be read is not evidence.
         let HeaderValue::EntryLayout(layout) =
             decode_header(b"entry_computation_layout", self.bytes(value)).ok()?
         else {

@@ -26,7 +26,7 @@ pub struct ShapeInterner {
 /// An array shape's text seen recently.
 #[derive(Clone, Copy)]
 struct RecentArray {
-    /// The text's first eight bytes, and a mask of those that exist.
+    /// The text's first eight bytes, and a mask of the bytes that exist.
     head: u64,
     head_mask: u64,
     text: Span,

@@ -18,8 +18,8 @@ use std::sync::OnceLock;
 #[repr(transparent)]
 pub struct Row(pub u32);
 
-/// The number of a computation in its module, in text order (implicit ones follow the
-/// computation they were written in).
+/// The number of a computation in its module, in text order. An implicit computation follows the
+/// computation whose text implies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct ComputationId(pub u32);
@@ -194,7 +194,7 @@ pub struct Columns {
     pub tail_starts: Vec<u32>,
     /// Where the instruction's text ends.
     pub tail_ends: Vec<u32>,
-    /// Where the value of the attribute `metadata` starts; `NO_METADATA` without one.
+    /// Where the value of the attribute `metadata` starts; `NO_METADATA` for rows without metadata.
     pub metadata_starts: Vec<u32>,
     /// Offsets into `operands`; one entry more than rows.
     pub operand_offsets: Vec<u32>,
@@ -319,7 +319,7 @@ impl Module {
         self.bytes(self.computation(id).name)
     }
 
-    /// The entry computation: the one marked `ENTRY`, else the last one written.
+    /// The entry computation: the computation marked `ENTRY`, otherwise the last in the text.
     pub fn entry(&self) -> ComputationId {
         self.entry
     }
@@ -458,12 +458,12 @@ impl Module {
         &self.errors
     }
 
-    /// The number of instructions the text writes: rows that are not implicit.
+    /// The number of instructions in the text; implicit rows do not count.
     pub fn instruction_count(&self) -> usize {
         self.columns.flags.iter().filter(|flags| **flags & Flags::IMPLICIT == 0).count()
     }
 
-    /// The number of computations the text writes: those that are not implicit.
+    /// The number of computations in the text; implicit computations do not count.
     pub fn computation_count(&self) -> usize {
         self.computations.iter().filter(|computation| !computation.is_implicit).count()
     }

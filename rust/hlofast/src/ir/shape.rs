@@ -255,8 +255,8 @@ impl ShapeTable {
         self.child_leaves.get(record.start as usize + index).copied()
     }
 
-    /// One text that spells this shape, as a span into the module's bytes (empty for shapes that
-    /// were only inferred).
+    /// A text of this shape, as a span into the module's bytes; empty for shapes that were only
+    /// inferred.
     pub fn text(&self, id: ShapeId) -> Span {
         self.records[id.0 as usize].text
     }

@@ -4,7 +4,7 @@ use crate::Provenance;
 use crate::flow::Phase;
 use crate::ir::Row;
 
-/// What the bytes of a finding measure. All byte counts are per device.
+/// The meaning of a finding's bytes. All byte counts are per device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Bytes sent per step, with ring algorithms.
@@ -60,9 +60,9 @@ pub struct Finding {
     pub phases: Vec<Phase>,
     /// Whether more may be at stake: an instruction runs in a loop of unknown trip count.
     pub is_lower_bound: bool,
-    /// Provenance of what is at stake.
+    /// Provenance of the bytes or FLOPs at stake.
     pub provenance: Provenance,
-    /// What was found, with its figures.
+    /// The description of the finding, with its figures.
     pub message: String,
     /// What to change.
     pub remedy: &'static str,

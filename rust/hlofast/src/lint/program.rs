@@ -209,7 +209,7 @@ impl<'a> Program<'a> {
         self.collectives.context.devices().or_else(|| Some(self.mesh()?.device_count()))
     }
 
-    /// Whether the module is the program of one device, so that its shapes are those of shards.
+    /// Whether the module is the program of one device, so that its shapes are shapes of shards.
     pub fn is_partitioned(&self) -> bool {
         use Opcode::*;
         let tells = |opcode: &Opcode| matches!(opcode, Fusion | PartitionId);

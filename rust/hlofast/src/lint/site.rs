@@ -8,7 +8,7 @@ use crate::flow::Phase;
 use crate::ir::Row;
 use std::cmp::Reverse;
 
-/// A rule: what it looks for and what it says.
+/// A rule: its search and its texts.
 pub(super) struct Rule {
     /// The name in output and options. It never changes.
     pub code: &'static str,

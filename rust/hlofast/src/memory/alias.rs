@@ -1,4 +1,4 @@
-//! Which values must share a buffer, as in XLA's alias analysis.
+//! Finds values that must share a buffer, as in XLA's alias analysis.
 //!
 //! These are loop state, results of branches, operands that an instruction overwrites in place
 //! (dynamic-update-slice, scatter, all-reduce-start, fusions around them, and operands in

@@ -42,7 +42,7 @@ struct Array {
 
 /// The parameters of `module` that could be donated, in the order of their rows.
 ///
-/// Empty before partitioning, when shapes are not those of one device.
+/// Empty before partitioning, because shapes then cover all devices.
 pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     if !is_of_one_device(module) {
         return Vec::new();
@@ -88,7 +88,7 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
 /// Whether the array that a row computes may be new state.
 type IsNew<'a> = &'a dyn Fn(Row) -> bool;
 
-/// Whether shapes are those of one device.
+/// Whether shapes are the shapes of one device.
 fn is_of_one_device(module: &Module) -> bool {
     let tells = |opcode: &Opcode| matches!(opcode, Opcode::Fusion | Opcode::PartitionId);
     module.is_scheduled() || module.columns().opcodes.iter().any(tells)

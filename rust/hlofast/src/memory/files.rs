@@ -1,8 +1,8 @@
 //! XLA's own memory files, matched to their module: `-live-range.txt`, `-buffer-assignment.txt`,
 //! `-memory-usage-report.txt`.
 //!
-//! A file does not say which module it belongs to, so everything in it is checked against the
-//! module: names, order, shapes and sizes. A mismatch is an error with its line.
+//! A file does not name its module, so all its contents are checked against the module: names,
+//! order, shapes and sizes. A mismatch is an error with its line.
 
 use super::nodes::ShapeNodes;
 use super::schedule::Steps;

@@ -110,7 +110,7 @@ impl Sized {
     }
 }
 
-/// Whether some array has no layout although others have tiles.
+/// Whether some array has no layout although other arrays have tiles.
 pub(super) fn lacks_layouts(reader: &Reader<'_>) -> bool {
     let shapes = reader.module.shapes();
     let lacks = |row: &u32| {

@@ -171,7 +171,7 @@ pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32)
     Some(false)
 }
 
-/// The value of `kind=`, empty without one.
+/// The value of `kind=`; empty if the attribute is absent.
 fn fusion_kind(module: &Module, row: Row) -> &[u8] {
     match module.bytes(module.tail(row)).strip_prefix(b", kind=") {
         Some(rest) => {

@@ -1,4 +1,4 @@
-//! Which parts of results hold the same value, as in XLA's dataflow analysis.
+//! Finds parts of results that hold the same value, as in XLA's dataflow analysis.
 //!
 //! A value is defined at one node (see `nodes.rs`) and identified by that node's number. Tuples,
 //! their elements, bitcasts, barriers, calls and the `-done` of asynchronous pairs pass values on.

@@ -126,7 +126,7 @@ impl Shift {
         Span { start: self.offset(span.start), end: self.offset(span.end) }
     }
 
-    /// Appends a column of offsets, shifted if any of them can point into the arena.
+    /// Appends a column of offsets, shifted if an offset can point into the arena.
     fn append_offsets(&self, to: &mut Vec<u32>, from: &[u32], has_arena: bool) {
         if has_arena {
             to.extend(from.iter().map(|at| self.offset(*at)));
@@ -244,7 +244,7 @@ impl Reader<'_> {
         )
     }
 
-    /// Adds the shapes of another reader's table to this one's; returns the new ids.
+    /// Adds the shapes of another reader's table to this reader's table; returns the new ids.
     fn import_shapes(&mut self, part: &Reader<'_>) -> Vec<ShapeId> {
         let table = &part.shapes.table;
         let mut map: Vec<ShapeId> = Vec::with_capacity(table.len());

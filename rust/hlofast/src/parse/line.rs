@@ -187,7 +187,7 @@ impl Reader<'_> {
     }
 
     /// The end of the tuple type at `at`. Old dumps repeat a tuple's whole type in each of its
-    /// get-tuple-elements, so it is compared with the last few types before its brackets are
+    /// get-tuple-elements, so the type is compared with the last few types before its brackets are
     /// matched.
     #[inline(always)]
     fn tuple_type_end(
@@ -232,7 +232,8 @@ impl Reader<'_> {
         self.shape_of_text(start + typed.start, start + typed.end).map(|_| ())
     }
 
-    /// Whether the instruction ends with its line: the next line must start something new.
+    /// Whether the instruction ends with its line, which is true if the next line starts a new
+    /// instruction or ends the body.
     #[inline(always)]
     pub(super) fn ends_here(&self, newline: usize) -> bool {
         let mut at = newline + 1;

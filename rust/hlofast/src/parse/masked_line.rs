@@ -18,7 +18,7 @@ impl MaskedLine<'_, '_> {
         self.line.get(at).copied().unwrap_or(b'\n')
     }
 
-    /// The bracket that closes the one at `open`; None if the brackets do not match.
+    /// The bracket that closes the bracket at `open`; None if the brackets do not match.
     #[inline(always)]
     pub fn closing(&self, open: usize) -> Option<usize> {
         let at = self.masks.next_of::<OPEN, CLOSE>(open + 1);

@@ -22,7 +22,7 @@ use crate::ir::Module;
 use crate::text::{Source, Span};
 use reader::Reader;
 
-/// Offsets are 32-bit, and the arena's offsets follow those of the text.
+/// Offsets are 32-bit, and the arena's offsets follow the offsets of the text.
 const MAX_TEXT: usize = u32::MAX as usize - (64 << 20);
 
 /// How strictly to read.

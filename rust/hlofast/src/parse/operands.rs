@@ -64,7 +64,7 @@ impl Reader<'_> {
                     if !(stopped && reserved && cursor.position() > slot.position()) {
                         *cursor = slot;
                         // An inner slot that cannot be dropped also prevents dropping the outer
-                        // ones.
+                        // slots.
                         let hopeless = slot.position() < self.undroppable;
                         if hopeless || !skip_droppable(cursor, &mut self.undroppable) {
                             return Err(error);

@@ -52,7 +52,7 @@ pub(super) struct ShapeTexts {
 pub(super) struct Reader<'a> {
     /// The text up to the end of this reader's part.
     pub text: &'a [u8],
-    /// The whole text; the arena's offsets follow those of the text.
+    /// The whole text; the arena's offsets follow the offsets of the text.
     pub whole: &'a [u8],
     pub options: Options,
     pub kernel: KernelChoice,

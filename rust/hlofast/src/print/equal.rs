@@ -10,7 +10,7 @@ use crate::ir::{Call, Computation, ComputationId, Flags, Module, Opcode, Row, Sh
 use std::collections::HashMap;
 use std::fmt;
 
-/// What to compare besides the graph.
+/// Properties to compare besides the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EqualityOptions {
     /// Compare layouts.

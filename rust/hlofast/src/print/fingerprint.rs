@@ -29,7 +29,7 @@ use super::value::{Spacing, write_literal, write_value, write_without_layouts};
 use super::{Seen, implicit_callers, is_metadata, thread_of};
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 
-/// What the fingerprint includes besides the graph.
+/// Properties that the fingerprint includes besides the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FingerprintOptions {
     /// Names of the module, its computations and instructions.

@@ -80,8 +80,8 @@ fn entry_layout(module: &Module) -> Option<Vec<u8>> {
     (out.len() <= LONGEST).then_some(out)
 }
 
-/// Appends `text` with the default layout after each array shape without one, or with all layouts
-/// removed.
+/// Appends `text` with the default layout after each array shape that lacks a layout, or with all
+/// layouts removed.
 fn write_shapes(out: &mut Vec<u8>, text: &[u8], layouts: bool) {
     if !layouts {
         return write_without_layouts(out, text);

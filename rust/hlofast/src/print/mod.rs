@@ -137,7 +137,7 @@ pub fn layout_to_text(layout: &Layout) -> Vec<u8> {
 }
 
 /// The literal of constant `row`, spelled so that XLA's parser keeps the signs of zeros; None if
-/// that changes nothing.
+/// the text stays the same.
 pub(crate) fn literal_with_signs(module: &Module, row: Row) -> Option<Vec<u8>> {
     let array = module.shapes().array(module.shape(row))?;
     let has_signed_zeros =

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct Names {
     rows: HashMap<u32, Vec<u8>>,
     computations: HashMap<u32, Vec<u8>>,
-    /// Names that override all others.
+    /// Names that override all other names.
     pub(super) renaming: Renaming,
 }
 

@@ -3,7 +3,7 @@
 use crate::ir::ElementType;
 use crate::text::{Cursor, is_identifier_byte};
 
-/// What to do with whitespace between tokens.
+/// The treatment of whitespace between tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spacing {
     /// Each run of whitespace becomes one space.
@@ -35,7 +35,7 @@ pub(crate) fn write_literal(out: &mut Vec<u8>, payload: &[u8], spacing: Spacing)
     }
 }
 
-/// `literal` with `spelling` for each negative zero; None if that changes nothing.
+/// `literal` with `spelling` for each negative zero; None if there is none to change.
 ///
 /// XLA prints a negative floating-point zero as `-0`, but its parser reads `-0` as the integer 0
 /// and loses the sign. `-0.0` keeps it.
@@ -139,7 +139,7 @@ pub(crate) fn write_tokens(out: &mut Vec<u8>, text: &[u8], spacing: Spacing, dic
     }
 }
 
-/// Whether `text` holds neither comments nor other whitespace than spaces.
+/// Whether `text` has no comments, and no whitespace except spaces.
 fn is_plain(text: &[u8]) -> bool {
     !text.iter().any(|byte| matches!(byte, b'\n' | b'\r' | b'\t' | b'/'))
         && memchr::memmem::find(text, b" =").is_none()

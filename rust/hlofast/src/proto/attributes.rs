@@ -1,5 +1,5 @@
-//! The attributes of an opcode, in XLA's order: regular values are written by the table of
-//! attributes, others by functions of their own.
+//! The attributes of an opcode, in XLA's order: the table of attributes writes regular values;
+//! other values have their own functions.
 
 use super::computation::Scope;
 use super::out::Out;
@@ -185,7 +185,8 @@ fn write_attribute<'a>(
             out.byte(b'}');
         }
         Grammar::Accuracy => result_accuracy(out, message.bytes(number).unwrap_or_default())?,
-        // Computations are written by `own`; attributes of all opcodes follow those of the opcode.
+        // `own` writes computations; attributes of all opcodes come after the opcode's own
+        // attributes.
         Grammar::Computation
         | Grammar::Computations
         | Grammar::Names

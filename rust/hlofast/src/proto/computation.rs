@@ -21,7 +21,7 @@ pub(super) struct Parts {
     /// The parentheses around the operands.
     pub(super) open: u32,
     pub(super) close: u32,
-    /// The value of its metadata; `u32::MAX` without one.
+    /// The value of its metadata; `u32::MAX` without metadata.
     pub(super) metadata: u32,
     /// The number of its shape; equal texts share a number.
     pub(super) shape: u32,
@@ -312,7 +312,7 @@ fn id_of(fields: &Record<'_, '_>) -> Read<i64> {
 /// The current computation, as seen by its next instruction.
 pub(super) struct Scope<'a, 's> {
     pub(super) module: &'s Context<'a>,
-    /// The instructions read so far; those of this computation start at `first`.
+    /// The instructions read so far; the instructions of this computation start at `first`.
     lines: &'s mut Lines<'a>,
     first: usize,
     places: &'s Places,

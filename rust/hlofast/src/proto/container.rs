@@ -7,7 +7,7 @@ use crate::error::ErrorKind;
 pub(super) struct Found<'a> {
     /// An `HloModuleProto`.
     pub(super) module: &'a [u8],
-    /// The `BufferAssignmentProto` next to it.
+    /// The `BufferAssignmentProto` beside the module.
     pub(super) assignment: Option<&'a [u8]>,
 }
 

@@ -219,8 +219,8 @@ fn role_key(out: &mut Out<'_>, role: CallRole) -> Span {
     Span::new(start, out.text.len())
 }
 
-/// Writes the attributes that every opcode may have. Returns the start of the metadata's value,
-/// `u32::MAX` without one.
+/// Writes the attributes that every opcode may have. Returns the start of the metadata's value, or
+/// `u32::MAX` without metadata.
 fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<u32> {
     if let Some(value) = fields.bytes(SHARDING) {
         out.push(b", sharding=");

@@ -153,7 +153,7 @@ fn is_dictionary(text: &[u8], quotes: &mut Quotes) -> bool {
 }
 
 /// Appends the value of a backend configuration or frontend attribute: dictionaries as they are,
-/// anything else as a string.
+/// other values as a string.
 pub(super) fn write_opaque(out: &mut Out<'_>, value: &[u8]) {
     if is_dictionary(value, &mut out.quotes) {
         out.push(value);
@@ -180,7 +180,7 @@ pub(super) fn write_frontend(out: &mut Out<'_>, key: &[u8], attributes: &[u8]) -
     if entries.is_empty() {
         return Ok(());
     }
-    // For duplicate keys the last one counts.
+    // Of duplicate keys, the last counts.
     entries.reverse();
     entries.sort_by_key(|(key, _)| *key);
     entries.dedup_by_key(|(key, _)| *key);

@@ -29,8 +29,8 @@ const REPEATED: u128 = repeated(&[3, 10, 13, 14, 22, 24]);
 /// Maximum nesting of modules inside modules: each level escapes its contents.
 const MAX_MODULES: u32 = 4;
 
-/// The text of the module `message`, nested `depth` levels in other modules, and of the
-/// `BufferAssignmentProto` next to it.
+/// The texts of the module `message`, which is nested `depth` levels in other modules, and of the
+/// `BufferAssignmentProto` beside the module.
 pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> Read<Translation> {
     if depth > MAX_MODULES {
         return Err(Fault::new(message, "modules nested more than 4 deep"));
@@ -107,8 +107,8 @@ impl<'a> Context<'a> {
     }
 
     /// Computations in text order: depth first, callees before callers. Computations without
-    /// callers are ordered by id, and callees by the ids of the calling instructions: XLA keeps
-    /// instructions ordered by id and writes protos in a different order.
+    /// callers are ordered by id, callees by the ids of the calling instructions, because XLA's
+    /// text follows ids although its protos do not.
     fn text_order(&self) -> Vec<usize> {
         let mut is_called = vec![false; self.computations.len()];
         let callees = |number: usize| self.computations[number].callees(&self.written);
@@ -151,7 +151,7 @@ fn schedule(message: &[u8]) -> Read<Map<i64, &[u8]>> {
         if let (1, Some(sequence)) = (number, value.bytes()) {
             let mut store = Store::default();
             let sequence = store.read(sequence, 0)?;
-            // For duplicate keys the last one counts.
+            // Of duplicate keys, the last counts.
             sequences.insert(sequence.integer(1), sequence.bytes(2).unwrap_or_default());
         }
     }

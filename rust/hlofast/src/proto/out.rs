@@ -94,8 +94,8 @@ impl<'a> Out<'a> {
         self.text.push(byte);
     }
 
-    /// Appends text from elsewhere in the proto. Only such text can be longer than the bytes that
-    /// refer to it.
+    /// Appends text from elsewhere in the proto. Only text from elsewhere can be longer than the
+    /// bytes that refer to it.
     #[inline]
     pub(super) fn refer(&mut self, text: &[u8]) -> Read<()> {
         self.limit_reference(text)?;
@@ -169,7 +169,7 @@ impl<'a> Out<'a> {
         Ok(number)
     }
 
-    /// Continues the numbering of texts after that of `other`.
+    /// Continues the numbering of texts after the last number of `other`.
     pub(super) fn number_from(&mut self, other: &Out<'_>) {
         self.written = other.written;
     }

@@ -275,7 +275,7 @@ impl<'a> Record<'a, '_> {
     }
 }
 
-/// A list of integers; short ones take no heap memory.
+/// A list of integers; a short list takes no heap memory.
 #[derive(Default)]
 pub(super) struct List {
     inline: [i64; 8],

@@ -27,7 +27,7 @@ pub struct Candidate {
     pub residual: u32,
     /// The request for [`super::rewrite()`]; empty if there is an obstacle.
     pub recomputes: Vec<Recompute>,
-    /// The instructions that run again, excluding those that only pass values on.
+    /// The instructions that run again, except instructions that only pass values on.
     pub again: Vec<Row>,
     /// The computation in which they run.
     pub place: ComputationId,

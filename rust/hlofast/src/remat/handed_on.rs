@@ -92,7 +92,7 @@ pub(super) struct Behind {
     pub held: Vec<Place>,
     /// The rows behind the barriers that have the element's value.
     pub rows: Vec<Row>,
-    /// The readers of those rows: user and operand.
+    /// The readers of `rows`: user and operand.
     pub reads: Vec<(Row, usize)>,
 }
 

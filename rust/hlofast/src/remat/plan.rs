@@ -27,7 +27,7 @@ pub const MOST_ROWS: usize = 4_000_000;
 /// Limit on the depth of nested fusions that are examined.
 const DEEPEST: u32 = 4;
 
-/// What to plan for.
+/// The goal of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanOptions {
     /// How memory is counted.
@@ -85,7 +85,7 @@ pub struct Entry {
     pub peak: Option<i64>,
     /// Why no such module exists or was tried.
     pub refusal: Option<String>,
-    /// Why recomputing it saves nothing, if it was measured.
+    /// For a measured candidate without a saving: why recomputing it does not save memory.
     pub no_saving: Option<&'static str>,
     /// Its position among the chosen candidates.
     pub chosen: Option<u32>,
@@ -240,8 +240,8 @@ impl Planner<'_> {
         self.options.budget.is_some_and(|budget| peak <= budget)
     }
 
-    /// Takes one candidate after another while the peak falls, until the budget is met; then drops
-    /// those that the budget does not need.
+    /// Chooses candidates one after another while the peak falls, until the budget is met; then
+    /// drops candidates that the budget does not need.
     fn choose(&mut self, plan: &mut Plan) {
         if self.fits(plan.before) {
             return;
@@ -299,7 +299,7 @@ struct Prices<'a> {
     cost: &'a Cost,
     collectives: &'a Collectives,
     seconds: Option<&'a [f64]>,
-    /// By row: the collective that it is part of.
+    /// By row: the collective to which it belongs.
     part_of: HashMap<Row, u32, BuildMix>,
 }
 

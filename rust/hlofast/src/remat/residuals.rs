@@ -64,8 +64,8 @@ pub struct Residual {
     pub kind: ResidualKind,
     /// The row that computes the kept value, before rows that only pass it on.
     pub made_by: Row,
-    /// The row that computes the value before conversions (for residuals of a scan, in the loop's
-    /// body), or the parameter that it copies.
+    /// The row that computes the value before conversions (for residuals of a scan, a row in the
+    /// loop's body), or the parameter that the value copies.
     pub source: Row,
     /// For a copy of a weight in a wider type: the weight's element type.
     pub widened_from: Option<ElementType>,
@@ -105,7 +105,7 @@ pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec
     residuals
 }
 
-/// Whether the rows of computation `id` are scheduled one by one: it belongs to no fusion and is
+/// Whether the rows of computation `id` are scheduled one by one: it is not inside a fusion and is
 /// not applied to elements.
 fn is_scheduled_by_itself(module: &Module, id: ComputationId) -> bool {
     use Opcode::{Call, Conditional, While};

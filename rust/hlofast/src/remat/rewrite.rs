@@ -5,7 +5,7 @@
 //! `late.rs`), so that no pass merges a copy with its original or hoists it. All late users of one
 //! [`Recompute`] share one copy; pass several requests to give distant users copies of their own.
 //!
-//! Copies are called `x.remat`, `x.remat2` and so on. They keep everything of their originals
+//! Copies are called `x.remat`, `x.remat2` and so on. Copies keep all properties of their originals
 //! except control predecessors and channels: the operation name still identifies the program's
 //! operation, and the suffix marks the repetition. Computations that belong to one instruction (of
 //! fusions and asynchronous operations) are copied with it; reducers and the like are shared.

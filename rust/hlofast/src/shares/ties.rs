@@ -1,4 +1,4 @@
-//! Finds, for each instruction, which dimensions of operands and results are split alike.
+//! Finds, for each instruction, the dimensions of operands and results that are split together.
 //!
 //! As in XLA's propagation, an instruction is a list of factors. A factor is a set of dimensions of
 //! operands and results that are split together. A dot has the factors batch, M, N and K.
@@ -105,7 +105,7 @@ impl<'s> Collector<'s, '_> {
         Array { first: dimensions.start as u32, sizes: &self.spread.sizes[dimensions] }
     }
 
-    /// Adds factors for values of equal shape that are split alike.
+    /// Adds factors for values of equal shape whose dimensions are split together.
     fn same(&mut self, values: &[usize], is_simple: bool) {
         let arrays: Vec<Array<'_>> = values.iter().map(|value| self.leaf(*value)).collect();
         let Some(first) = arrays.first() else { return };

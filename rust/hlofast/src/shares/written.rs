@@ -50,7 +50,7 @@ pub(super) fn written(module: &Module, mesh: &Mesh, row: Row, leaves: usize) -> 
     };
     let mut all: Vec<Option<Written>> =
         (0..leaves).map(|leaf| of_leaf(mesh, sharding.leaf(leaf)?)).collect();
-    // Only Shardy's text says which dimensions are open.
+    // Only Shardy's text tells which dimensions are open.
     for (leaf, other) in all.iter_mut().zip(shardy.iter().flatten()) {
         if let (Some(leaf), Some(other)) = (leaf, other) {
             leaf.open.clone_from(&other.open);

@@ -243,7 +243,7 @@ impl<'a> Search<'a> {
         matches!(opcode, Opcode::GetTupleElement | Opcode::Tuple | Opcode::Bitcast)
     }
 
-    /// `place` and everything it needs; None if that exceeds `limit` FLOPs.
+    /// `place` and all rows it depends on; None if they exceed `limit` FLOPs.
     fn needed(
         &self,
         place: u32,

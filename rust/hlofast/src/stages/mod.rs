@@ -46,9 +46,9 @@ pub struct Marker {
     pub row: Row,
     /// The number of calls between `place` and `row`.
     pub calls: u32,
-    /// The name of its section; empty if it has none.
+    /// The name of the marker's section; empty without a section.
     pub name: String,
-    /// `start`, `end` or another mark; empty if it has none.
+    /// `start`, `end` or another mark; empty without a mark.
     pub mark: String,
     /// The sizes in its `backend_config`; None if it holds no list of 64-bit integers.
     pub sizes: Option<Vec<i64>>,

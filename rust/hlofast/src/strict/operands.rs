@@ -117,8 +117,8 @@ impl<'a> Checker<'a> {
                             self.operands.push(known);
                             index += 1;
                         }
-                        // XLA drops a slot that it could not read if it stopped at the end of the
-                        // slot.
+                        // XLA drops a slot that it cannot read if its reader stops at the end of
+                        // the slot.
                         Err(_) if matches!(self.kind(), Kind::Comma | Kind::RightParen) => {}
                         Err(error) => return Err(self.operand_error(&place, known, error)),
                     }

@@ -55,7 +55,7 @@ impl Sent {
             + self.is_lower_bound.capacity()
     }
 
-    /// Devices in one exchange; the mesh's device count if the text does not say.
+    /// Devices in one exchange; the mesh's device count if the text does not tell.
     pub fn group_size(&self, number: usize) -> Option<u64> {
         let own =
             self.collectives.collectives.get(number).and_then(|collective| collective.group_size);

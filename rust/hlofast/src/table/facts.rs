@@ -7,12 +7,12 @@ use crate::ir::decode::unescape;
 use crate::ir::{MetadataColumns, Module, Row, ShapeId};
 use crate::print::shape_to_text_within;
 
-/// An unsigned number as a signed one; -1 if it is unknown or too large.
+/// An unsigned number as a signed number; -1 if it is unknown or too large.
 pub fn number(value: Option<u64>) -> i64 {
     value.and_then(|value| i64::try_from(value).ok()).unwrap_or(-1)
 }
 
-/// The number of a row; -1 without one.
+/// The number of a row; -1 if there is no row.
 pub fn row_or_none(row: Option<Row>) -> i64 {
     row.map_or(-1, |row| i64::from(row.0))
 }
@@ -80,7 +80,7 @@ impl<'a> Origin<'a> {
         self.sources.file(self.columns, file).map(<[u8]>::to_vec)
     }
 
-    /// The source line of `row`; -1 without one.
+    /// The source line of `row`; -1 if unknown.
     pub fn source_line(&self, row: Row) -> i64 {
         let (_, line) = self.sources.place(self.columns, row);
         if line > 0 { i64::from(line) } else { -1 }

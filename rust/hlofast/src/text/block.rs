@@ -354,7 +354,7 @@ fn is_inside_instruction(text: &[u8], after: usize, limit: usize) -> bool {
 }
 
 /// Whether a dictionary goes on after a closing brace: another key, or another brace. A
-/// backend_config may span lines whose braces are placed like those of a computation.
+/// backend_config may span lines whose braces are placed like the braces of a computation.
 fn is_inside_dictionary(text: &[u8], after: usize) -> bool {
     let rest = text.get(after..).unwrap_or_default();
     match rest.strip_prefix(b",") {

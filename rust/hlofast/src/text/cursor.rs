@@ -80,7 +80,7 @@ impl Stack {
     }
 }
 
-/// A position in a text, with the basic readers that all others build on.
+/// A position in a text, with the basic readers on which all other readers build.
 #[derive(Clone, Copy)]
 pub struct Cursor<'a> {
     text: &'a [u8],
@@ -275,8 +275,8 @@ impl<'a> Cursor<'a> {
         &self.text[start..self.position]
     }
 
-    /// A name: an identifier with or without `%`, after whitespace; a directly following colon
-    /// belongs to it (`foo:` is the name `foo`). None if there is none.
+    /// A name: an identifier with or without `%`, after whitespace; a colon directly after the name
+    /// is skipped (`foo:` is the name `foo`). None if there is no name.
     pub fn name(&mut self) -> Result<Option<Span>> {
         self.skip_space()?;
         let before = self.position;
@@ -369,8 +369,8 @@ impl<'a> Cursor<'a> {
         )
     }
 
-    /// Skips a brace dictionary (`backend_config={...}`, frontend attribute values): braces are
-    /// counted outside double-quoted strings, everything else is opaque.
+    /// Skips a brace dictionary (`backend_config={...}`, frontend attribute values): braces outside
+    /// double-quoted strings are counted, all other text is opaque.
     pub fn dictionary(&mut self) -> Result<Span> {
         let start = self.position;
         let mut depth = 0usize;

@@ -53,8 +53,8 @@ pub fn find_modules(text: &[u8]) -> Vec<Found> {
     search.taken
 }
 
-/// Whether the first token of `text` is `HloModule`, so that it most likely is one module and
-/// nothing else.
+/// Whether the first token of `text` is `HloModule`, so that the text most likely is a single
+/// module.
 pub fn starts_with_module(text: &[u8]) -> bool {
     let start = block::skip_blank(text, 0);
     text.get(start..).is_some_and(|rest| {
@@ -111,7 +111,7 @@ impl<'a> Search<'a> {
         {
             return Some(end);
         }
-        // `print("compiled:", text)` puts something before the first line only.
+        // `print("compiled:", text)` puts text in front of the first line only.
         let blocks = block::module(self.text, hit, &mut self.budget);
         (blocks.count > 0).then(|| self.take(start, hit, blocks))
     }
@@ -125,7 +125,7 @@ impl<'a> Search<'a> {
         end
     }
 
-    /// A module whose lines all carry a prefix like that of its first line.
+    /// A module whose lines all have a prefix like the prefix of the first line.
     fn prefixed(&mut self, prefix: &Prefix, line: usize, hit: usize) -> Option<usize> {
         self.repeats(prefix, hit).then_some(())?;
         let mut piece = FIRST_PIECE;

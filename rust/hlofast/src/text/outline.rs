@@ -47,7 +47,7 @@ pub(crate) struct OutlinedLine {
     /// The parentheses around the operands.
     pub open: u32,
     pub close: u32,
-    /// Where the value of `metadata` begins; `u32::MAX` without any.
+    /// Where the value of `metadata` begins; `u32::MAX` without metadata.
     pub metadata: u32,
     /// The newline.
     pub end: u32,

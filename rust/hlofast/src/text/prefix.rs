@@ -51,7 +51,7 @@ impl Prefix {
         Some(Self { pieces })
     }
 
-    /// The length of the prefix of `line`, if it has one of this form.
+    /// The length of the prefix of `line`, if the line has a prefix of this form.
     pub(super) fn matches(&self, line: &[u8]) -> Option<usize> {
         let mut at = 0;
         for piece in &self.pieces {

@@ -6,7 +6,7 @@
 //! * Ring and switch, per device and direction: all-gather, reduce-scatter and all-to-all move
 //!   `(n-1)/n B`, an all-reduce moves twice as much, other kinds move `B`.
 //! * Torus (How to Scale Your Model, part 3): an axis that wraps around uses both directions;
-//!   without wraparound the last chip receives everything over one link. An all-to-all crosses
+//!   without wraparound, the last chip receives all bytes over one link. An all-to-all crosses
 //!   `n/4` links on average. Several axes share the work.
 //! * Several levels: a reduce-scatter inside each group, the collective itself between groups on
 //!   the shards, and an all-gather inside each group.
@@ -79,7 +79,7 @@ pub enum Network {
         latency: f64,
         /// Number of axes that the group spans.
         axes: f64,
-        /// Whether those axes wrap around.
+        /// Whether these axes wrap around.
         wraps: bool,
     },
     /// Every device at full bandwidth to every other, through a switch.

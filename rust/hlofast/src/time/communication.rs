@@ -22,8 +22,8 @@ pub enum Model {
 /// The time of one collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Communication {
-    /// The mesh axes that it crosses, or `all links` without a mesh. Collectives with the same text
-    /// share links.
+    /// The mesh axes that the collective crosses, or `all links` without a mesh. Collectives with
+    /// the same text share links.
     pub axes: String,
     /// Seconds and their components; zeros if a figure is missing.
     pub estimate: Estimate,

@@ -9,7 +9,7 @@ use crate::Provenance;
 use crate::cost::{Backend, Cost, ShapeCost, shape_costs};
 use crate::ir::{Module, Opcode, Row};
 
-/// What limits a row.
+/// The limit of a row's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Bound {
@@ -65,7 +65,7 @@ pub struct Rows {
     pub memory_seconds: Vec<f64>,
     /// `estimated_cycles` divided by the clock; NaN without an estimate.
     pub compiler_seconds: Vec<f64>,
-    /// What limits each row.
+    /// The limit of each row's time.
     pub bound: Vec<Bound>,
     /// Provenance of the seconds.
     pub provenance: Vec<Provenance>,

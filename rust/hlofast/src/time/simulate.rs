@@ -208,7 +208,7 @@ impl Player<'_> {
             let outer = collective.outer;
             let Some(place) = self.transfers.get_mut(outer.0 as usize) else { continue };
             if *place != Transfer::None {
-                // A fusion may contain several collectives; the others run together with it.
+                // A fusion may contain several collectives; all but the first run together with it.
                 self.further.entry(outer).or_default().push(number);
                 continue;
             }

@@ -1,6 +1,6 @@
 //! Traces as Perfetto's protobuf: packets of one sequence with interned texts.
 //!
-//! Field numbers are those of `perfetto_trace.proto`.
+//! Field numbers are taken from `perfetto_trace.proto`.
 
 use super::arguments::{Described, Value};
 use super::events::{Event, events};

@@ -172,7 +172,7 @@ impl Tracks {
     }
 }
 
-/// The track of calls first, then the others in the order of resources.
+/// The track of calls first, then all other tracks in the order of resources.
 fn order(mut lanes: BTreeMap<Resource, Vec<Lane>>) -> impl Iterator<Item = (Resource, Vec<Lane>)> {
     let called = lanes.remove(&Resource::Called).map(|lanes| (Resource::Called, lanes));
     called.into_iter().chain(lanes)

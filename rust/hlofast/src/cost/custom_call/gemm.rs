@@ -45,7 +45,7 @@ fn output_count(module: &Module, row: Row) -> usize {
 }
 
 /// Reads `dot_dimension_numbers` in backend_config: at the top level in old texts, nested in new
-/// ones.
+/// texts.
 fn from_dimensions(
     module: &Module,
     row: Row,

@@ -51,7 +51,7 @@ impl CustomCallCost {
         }
     }
 
-    /// No arithmetic; bytes are those of operands and outputs.
+    /// The cost of a call without arithmetic, with the bytes of operands and outputs.
     fn without_arithmetic(kind: CustomCallKind, reason: &'static str) -> Self {
         let (flops, transcendentals) = (Some(0), Some(0));
         let provenance = Provenance::Exact;

@@ -52,7 +52,7 @@ pub(crate) enum Grammar {
 pub(crate) enum HeaderGrammar {
     Boolean,
     Integer,
-    /// One boolean, or a list of them.
+    /// A boolean, or a list of booleans.
     Propagation,
     Frontend,
     Aliases,
@@ -97,7 +97,7 @@ pub(crate) struct Field {
     /// Whether the field is only written: when reading protobufs, another attribute covers the
     /// field.
     pub(crate) is_only_written: bool,
-    /// What a conversion to a protobuf loses, if anything.
+    /// The information that a conversion to a protobuf loses, if any.
     pub(crate) loses: Option<&'static str>,
 }
 

@@ -72,7 +72,7 @@ impl Iota {
         let length = self.len()?;
         for (slot, size) in strides.iter_mut().zip(&self.reshape).rev() {
             *slot = stride;
-            // Saturation can only happen when another size is zero; then nothing is looked up.
+            // Saturation can happen only if another size is zero, and then no device is looked up.
             stride = stride.saturating_mul(u64::try_from(*size).ok()?);
         }
         let mut axes = Vec::with_capacity(self.transpose.len());

@@ -35,7 +35,7 @@ pub struct LiteralLeaf {
 pub enum Extent {
     /// Every element.
     Full,
-    /// `...` stands for all elements after the ones in the text; there may be none in the text.
+    /// `...` stands for all elements after the elements in the text, if there are any.
     Elided,
     /// One element without braces for a whole array: XLA sets the first and leaves the rest 0.
     FirstOnly,

@@ -28,7 +28,7 @@ pub struct Metadata<'a> {
     pub source_end_column: Option<i64>,
     /// Kinds of profile guidance that were applied.
     pub profile_type: Option<Vec<i64>>,
-    /// The name of the computation that replaced this one when duplicates were removed.
+    /// The name of the computation that replaced the duplicate.
     pub deduplicated_name: Option<Cow<'a, [u8]>>,
     /// The name that the scheduler uses for the instruction.
     pub scheduling_name: Option<Cow<'a, [u8]>>,
@@ -203,9 +203,9 @@ impl Metadata<'_> {
 pub struct FrontendAttribute<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The content of the string, or the braces and what is between them.
+    /// The content of the string, or the braces with their content.
     pub value: Cow<'a, [u8]>,
-    /// Whether it is written as braces instead of a string.
+    /// Whether the value is written in braces instead of as a string.
     pub is_dictionary: bool,
 }
 

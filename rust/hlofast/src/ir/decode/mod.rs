@@ -125,7 +125,7 @@ pub enum AttributeValue<'a> {
 }
 
 /// The typed value of attribute `key` of an instruction with `opcode`. Unknown attributes are
-/// `Raw`; known ones that cannot be read are errors.
+/// `Raw`; known attributes that cannot be read are errors.
 pub fn decode<'a>(key: &[u8], opcode: Opcode, value: &'a [u8]) -> Result<AttributeValue<'a>> {
     match Key::from_bytes(key) {
         Some(key) => decode_as(key.grammar(opcode), value),

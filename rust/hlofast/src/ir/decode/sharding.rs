@@ -18,7 +18,7 @@ pub enum Sharding<'a> {
 pub struct LeafSharding<'a> {
     /// How the array is placed on the devices.
     pub placement: Placement<'a>,
-    /// The group of arrays that propagation treats alike, if any.
+    /// The group of arrays to which propagation gives equal or similar shardings, if any.
     pub group: Option<ShardGroup>,
     /// Where the sharding comes from.
     pub metadata: Vec<Metadata<'a>>,
@@ -65,7 +65,7 @@ impl Reduction {
     }
 }
 
-/// What a trailing dimension of a tile grid means.
+/// The meaning of a trailing dimension of a tile grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubgroupKind {
     /// Devices of the subgroup hold the same data.
@@ -269,7 +269,8 @@ impl Tiles {
 }
 
 impl NamedSharding<'_> {
-    /// The order of mesh positions: axes of the dimensions first, then all others in mesh order.
+    /// The order of mesh positions: axes of the dimensions first, then all other axes in mesh
+    /// order.
     fn order(&self) -> Option<Iota> {
         let split = self.mesh.split(self.dimensions.iter().flat_map(|d| &d.axes))?;
         let mut order = split.dimensions.clone();

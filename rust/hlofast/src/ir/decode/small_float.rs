@@ -12,7 +12,7 @@ enum Special {
     AllOnes,
     /// No infinity, no negative zero; the pattern of negative zero is NaN.
     NegativeZero,
-    /// Neither infinity nor NaN.
+    /// The format has neither infinity nor NaN.
     None,
 }
 

@@ -66,7 +66,7 @@ fn leaf_value(
         (Extent::Elided, 0) if elements == Some(0) => Ok(Some(data)),
         (Extent::Elided, 0) => Ok(None),
         (Extent::Elided, _) => Err(cut(leaf.span)),
-        // XLA's parser sets the first element and leaves the others zero.
+        // XLA's parser sets the first element and leaves all other elements zero.
         (Extent::FirstOnly, 1) if elements.is_some_and(|count| count <= MOST_FILLED) => {
             let count = elements.and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
             data.bytes.resize(data.bytes.len().saturating_mul(count), 0);

@@ -1,5 +1,5 @@
-//! The fields of attributes: regular values are written by the table of attributes, others by
-//! functions of their own.
+//! The fields of attributes: the table of attributes writes regular values; other values have their
+//! own functions.
 
 use super::keys::{Keys, code_of};
 use super::shape::Style;

@@ -272,7 +272,7 @@ mod dispatch {
         enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt"
     )]
     pub unsafe fn scan_avx512(masks: &mut LineMasks, text: &[u8], start: usize) -> bool {
-        // SAFETY: this function's features are the kernel's.
+        // SAFETY: this function enables the CPU features of the kernel.
         unsafe { masks.scan::<Avx512>(text, start) }
     }
 
@@ -280,7 +280,7 @@ mod dispatch {
     /// The CPU must have the features named.
     #[target_feature(enable = "avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
     pub unsafe fn scan_avx2(masks: &mut LineMasks, text: &[u8], start: usize) -> bool {
-        // SAFETY: this function's features are the kernel's.
+        // SAFETY: this function enables the CPU features of the kernel.
         unsafe { masks.scan::<Avx2>(text, start) }
     }
 }

@@ -180,7 +180,7 @@ impl Kernel for Avx2 {
 
 #[inline(always)]
 fn prefetch(place: &u64) {
-    // SAFETY: every x86-64 CPU has SSE; a prefetch reads nothing the program could see.
+    // SAFETY: every x86-64 CPU has SSE; a prefetch does not change the program's state.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast()) }
 }
 
