@@ -79,7 +79,7 @@ def quick(request: pytest.FixtureRequest) -> bool:
 def run(root: Path, out: Path, workers: int, processors: int) -> tuple[float, int, dict[str, int]]:
     """Seconds, peak memory in bytes and counts of a scan in its own process.
 
-    The scan may use `processors` cores (0: all). A further thread writes what the workers find.
+    The scan may use `processors` cores (0: all). A further thread writes the results.
     """
     shutil.rmtree(out, ignore_errors=True)
     code = SCAN.format(

@@ -4,9 +4,9 @@
 
 Counts with valgrind's callgrind, which the machine's load does not change, and compares with
 `instructions.json`: more than the tolerance above is a failure. `--accept` records the counts.
-Needs valgrind, Rust and the two fixtures of the repository. Compiler versions change the counts
-a little; the file says which one it was recorded with. Valgrind knows no AVX-512, so this counts
-the kernels of the next lower level.
+Needs valgrind, Rust and the two fixtures of the repository. Compiler versions change the counts a
+little; the file names the version with which it was recorded. Valgrind knows no AVX-512, so this
+counts the kernels of the next lower level.
 """
 
 import argparse

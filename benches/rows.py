@@ -21,7 +21,7 @@ KILO, MEGA = 1e3, 1e6
 
 @dataclass(frozen=True)
 class Row:
-    """One figure; without `what` it keeps its recorded name. README.md shows rows with `front`."""
+    """A figure; without `what`, it keeps its recorded name. README.md shows rows with `front`."""
 
     figure: str
     what: str
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """One recorded result. `peer` heads the column of what hlofast is compared with."""
+    """One recorded result. `peer` is the heading of the peer's column."""
 
     result: str
     title: str

@@ -178,7 +178,7 @@ class Collectives(Result, Table):
         return tuple(sections)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, including those shown only on request."""
+        """All tables, including tables shown only on request."""
         shown = {own.name: own for own in self.sections(pieces=True, alpa=True)}
         costs = self._costs or Table.of((field, []) for field in self._cost_fields)
         shown.setdefault("mismatches", Section("mismatches", "Mismatches", self.mismatches))

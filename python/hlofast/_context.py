@@ -93,7 +93,7 @@ class Context:
     step_seconds: float | None
     """Measured step time in seconds."""
     libraries: tuple[str, ...] | None
-    """Packages and folders that are libraries besides the usual ones."""
+    """Packages and folders that are libraries, besides the usual libraries."""
     frame: str | None
     """The frame that stands for an instruction; None is `user`."""
     merge_layers: bool | None
@@ -213,7 +213,7 @@ class Context:
 
 
 def read_mesh(mesh: MeshLike) -> Mesh:
-    """Returns the mesh in any accepted form; raises `TypeError` or `ValueError` for others."""
+    """Reads a mesh in any accepted form; raises `TypeError` or `ValueError` for other values."""
     if isinstance(mesh, Mesh):
         return mesh
     if isinstance(mesh, str):
@@ -331,7 +331,7 @@ def devices_of(module: Module) -> int:
 
 
 def misfit(module: Module, mesh: Mesh) -> str | None:
-    """Returns an error message if mesh and module differ in their number of devices, else None.
+    """Returns an error message if mesh and module differ in their number of devices.
 
     A module that is not partitioned yet fits any mesh.
     """
@@ -352,7 +352,7 @@ def refuse_misfit(module: Module, mesh: Mesh) -> None:
 
 
 def backend_misfit(module: Module, device: Device) -> str | None:
-    """Returns an error message if device and module have different backends, else None.
+    """Returns an error message if device and module have different backends, otherwise None.
 
     A program compiled for CPUs fits any device, because people compile for CPUs where they lack the
     device.

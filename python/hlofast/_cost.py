@@ -190,7 +190,7 @@ class Cost(Result):
 
     @property
     def step_seconds(self) -> float | None:
-        """The measured step time in the module's context; None without one."""
+        """The measured step time in the module's context; None if there is none."""
         from hlofast._context import told_in
 
         told = told_in(self.module)
@@ -309,7 +309,7 @@ class Cost(Result):
 
     @property
     def dead(self) -> numpy.typing.NDArray[Any]:
-        """Row numbers of dead instructions: nothing uses their results.
+        """Row numbers of dead instructions, whose results are not used.
 
         They are counted, as in XLA's cost analysis, although the compiler removes dead code before
         the program runs.
@@ -320,7 +320,7 @@ class Cost(Result):
 
     @property
     def memory_spaces(self) -> Table:
-        """Bytes read and written by memory space: `S(n)` of the layout, 0 without one."""
+        """Bytes read and written by memory space: `S(n)` of the layout, 0 without a layout."""
         return Table(self._data.memory_spaces())
 
     @property
@@ -529,7 +529,7 @@ class Cost(Result):
         return tuple(sections(self, by, depth, explain))
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, including those without rows."""
+        """All tables, including tables without rows."""
         from hlofast._cost_sections import sections
 
         return tuple(sections(self, "phase", 3, True, all_of_them=True))

@@ -164,8 +164,8 @@ class Diff(Result):
         Measures: instructions, computations, flops, transcendentals, bytes_accessed, live_peak
         (bytes), collectives, payload and wire_bytes (of all calls). Counts and the payload are
         exact; FLOPs and transcendentals are as exact as in `Module.cost`; the other measures are
-        modelled. Instructions and computations are those written in the texts, as in
-        `Module.summary`; `notes` gives the implied ones where the modules differ.
+        modelled. Only instructions and computations in the texts count, as in `Module.summary`; if
+        the modules differ in implied ones, `notes` gives their numbers.
         """
         known: dict[str, tuple[int | None, int | None]] = {
             "instructions": (self.before.instruction_count, self.after.instruction_count),
@@ -204,7 +204,7 @@ class Diff(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Files, numbers of changes, and what is compared."""
+        """Files, numbers of changes, and the compared properties."""
         values = (
             self.before.path,
             self.after.path,
@@ -445,7 +445,7 @@ def diff(
     mesh: MeshLike | None = None,
     rules: Rules | None = None,
 ) -> Diff:
-    """Returns `before.diff(after)`; the arguments are those of `Module.diff`."""
+    """Returns `before.diff(after)`, with the arguments of `Module.diff`."""
     told = told_in(before)
     if mesh is None and told is not None:
         mesh = told.mesh

@@ -127,7 +127,7 @@ class Graph(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What is shown, and the numbers of nodes and edges."""
+        """The subject, and the numbers of nodes and edges."""
         values = (
             None if self.computation is None else plain(self.computation.name),
             None if self.around is None else plain(self.around.name),

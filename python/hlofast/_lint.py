@@ -244,7 +244,7 @@ class Findings(Result):
 
 
 def _words(finding: Finding) -> list[tuple[str, str]]:
-    """A finding as labelled lines: what was found, remedy, evidence, place."""
+    """A finding as labelled lines: message, remedy, evidence, place."""
     source = None
     if finding.source_file is not None:
         source = f"{finding.source_file}:{finding.source_line}"

@@ -92,10 +92,10 @@ def read_measurements(path: str | PathLike[str]) -> Measurements:
     """Reads measurements of collectives from a file; the extension gives the format.
 
     `.csv`: columns `kind,group_size,bytes,seconds`, named in the first line, in any order; other
-    columns are ignored. `.json`: a list of objects with those keys. `.pkl` or `.pickle`: Alpa's
+    columns are ignored. `.json`: a list of objects with these keys. `.pkl` or `.pickle`: Alpa's
     `ProfilingResultDatabase` or `MeshProfilingResult`, read without running any code in it: only
     Alpa's four classes, tuples, lists, dictionaries, numbers and strings are accepted. Raises
-    `ValueError` for anything else.
+    `ValueError` for other content.
     """
     name = str(path)
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.

@@ -130,9 +130,9 @@ def memory(
 class Memory(Result):
     """Live values and the memory peak of a module: `Module.memory()`.
 
-    Steps are the instructions in schedule order: those of the entry computation, with the
-    instructions of loops, branches and calls once, before their caller (as in XLA's
-    `HloLiveRange`). `allocated_in_hbm` adds fragmentation, `live_peak` does not.
+    Steps are the instructions of the entry computation in schedule order; the instructions of
+    loops, branches and calls come once, before their caller (as in XLA's `HloLiveRange`).
+    `allocated_in_hbm` adds fragmentation, `live_peak` does not.
     """
 
     VERB = "memory"
@@ -326,7 +326,7 @@ class Memory(Result):
         return (self._groups(by), self._alive(at), account(self), *arrays)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, including those that only modules before partitioning have."""
+        """All tables, including tables that only modules before partitioning have."""
         from hlofast import _shares
 
         shown = (self._groups("class"), self._alive(None), account(self))
@@ -425,8 +425,8 @@ class Memory(Result):
         """Bytes to compare with the memory of a device, and their provenance.
 
         `allocated_in_hbm` where it is known; for TPU programs whose heap cannot be packed
-        `hbm_peak`, a bound; for other modules `live_peak`. None if the live bytes are those of
-        another memory.
+        `hbm_peak`, a bound; for other modules `live_peak`. None for live bytes of another memory
+        space.
         """
         allocated = self.allocated_in_hbm
         if allocated is not None:

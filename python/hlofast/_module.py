@@ -96,7 +96,7 @@ class Module(_core.Module):
     ) -> Verdict:
         """Returns the verdict: step time, MFU, peak memory, exposed communication, what to change.
 
-        `device` and `mesh` default to those of the context. Figures that need a device or a mesh
+        `device` and `mesh` default to the context's. Figures that need a device or a mesh
         are unknown without it, and notes name the missing argument. See `hlofast.Verdict`.
         """
         from hlofast._verdict import verdict
@@ -188,7 +188,7 @@ class Module(_core.Module):
         """Returns recomputation, residuals and all-gathers of a step, and a rematerialisation plan.
 
         The plan chooses values to rematerialise so that the peak fits `hbm` bytes (or `"16GiB"`),
-        with the time that they take on `device`. Axes are those of `mesh`, by default the
+        with the time that they take on `device`. Axes are the axes of `mesh`, by default the
         context's. `rules` as for `cost`; `rule`, which counts peaks, as for `memory`. See
         `hlofast.Remat`.
         """
@@ -231,12 +231,13 @@ class Module(_core.Module):
     ) -> Time:
         """Models the step time on `device`, a name (`"tpu-v5p"`) or a `Device`.
 
-        `device` defaults to the context's; raises `ValueError` without one. `mesh` names the axes
-        and the boundaries of hosts and slices: a `hlofast.Mesh`, text such as `data=2,model=4`, a
-        mapping or a JAX mesh, by default the context's. Without hosts and slices all devices form
-        one level. `estimates` is `model`, `roofline` or `compiler`; `collectives` is `topology`,
-        `speed-of-light`, `alpa` or measurements (see `hlofast.devices.read_measurements`). Raises
-        `hlofast.devices.UnknownDeviceError` for an unknown name.
+        `device` defaults to the context's; raises `ValueError` if neither is known. `mesh` names
+        the axes and the boundaries of hosts and slices: a `hlofast.Mesh`, text such as
+        `data=2,model=4`, a mapping or a JAX mesh, by default the context's. Without hosts and
+        slices all devices form one level. `estimates` is `model`, `roofline` or `compiler`;
+        `collectives` is `topology`, `speed-of-light`, `alpa` or measurements (see
+        `hlofast.devices.read_measurements`). Raises `hlofast.devices.UnknownDeviceError` for an
+        unknown name.
         """
         from hlofast._context import mesh_for, required_device
         from hlofast._time import time
@@ -283,8 +284,8 @@ class Module(_core.Module):
 
         It has the instructions of `computation` (a name; by default the entry), or the instructions
         at most `distance` operands or users away from `around` (an instruction, its row or its
-        name). `inside` selects the called computations that are shown inside their callers: those
-        of `fusions`, `all` or `none`. Raises `KeyError` for unknown names.
+        name). `inside` selects the called computations that are shown inside their callers:
+        computations of `fusions`, `all` or `none`. Raises `KeyError` for unknown names.
         """
         from hlofast._graph import graph
 
@@ -329,9 +330,9 @@ class Module(_core.Module):
         """Compares the module with `other`, regardless of instruction names and order.
 
         The result has added, removed and changed instructions, and the effect on cost, memory and
-        collectives. `layouts=False` and `backend_config=False` ignore those; `schedule=True`
-        compares the order too, if both modules are scheduled. `mesh` and `rules` as for
-        `collectives`. See `hlofast.Diff`.
+        collectives. `layouts=False` and `backend_config=False` ignore layouts and configurations;
+        `schedule=True` also compares the order, if both modules are scheduled. `mesh` and `rules`
+        as for `collectives`. See `hlofast.Diff`.
         """
         from hlofast._diff import diff
 
@@ -422,7 +423,7 @@ def loads(
     threads: int | None = None,
     **context: Unpack[Told],
 ) -> Module:
-    """Reads the module in `text`; the other arguments are those of `load`.
+    """Reads the module in `text`; further arguments are the arguments of `load`.
 
     `path` names the text in messages; if it is a file, `Module.context` searches its folder.
     """

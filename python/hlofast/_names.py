@@ -22,7 +22,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Returns at most `count` names most similar to `name`, nearest first.
 
     Names that start with `name` come first, because `fusion` may mean any `fusion.1`. Among very
-    many names only those that start with the first half of `name` are compared.
+    many names, only names that start with the first half of `name` are compared.
     """
     from difflib import get_close_matches
 

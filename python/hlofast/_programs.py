@@ -120,7 +120,7 @@ def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[st
 
         survey = _remote.listed(path)
     else:
-        os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
+        os.listdir(path)  # noqa: PTH208 - listdir tells why a folder cannot be read; pathlib is not loaded.
         survey = _core._survey([path])
     return [Program(record) for record in survey.program_files()], survey.refused()
 

@@ -96,7 +96,7 @@ _BY = ("program", "compiler", "twin")
 class Remat(Result):
     """Recomputation, residuals and all-gathers of a step: `Module.remat()`.
 
-    Phases are those of `Module.cost`. `fields` of each table describes its columns.
+    Phases are the same as in `Module.cost`. `fields` of each table describes its columns.
 
     `candidates` and `apply()` plan which residuals to rematerialise. Their peaks are not estimates:
     each candidate is rewritten into a module of its own, whose live bytes are counted by the same
@@ -148,7 +148,7 @@ class Remat(Result):
         self.hbm = hbm
         """Peak bytes to plan for; None for the lowest peak."""
         self.device = device
-        """The device whose seconds order the candidates; None without one."""
+        """The device whose seconds order the candidates; None without a device."""
         self._plan: _core.PlanData | None = None
         self._rules = rules
         self._rule = rule
@@ -159,7 +159,7 @@ class Remat(Result):
 
     @property
     def recomputed(self) -> Table:
-        """The recomputed instructions, including those inside fusions.
+        """The recomputed instructions, including instructions inside fusions.
 
         `by` is `program` (operation names of `jax.checkpoint`), `compiler` (clones named `.remat`)
         or `twin` (not marked by name, but an earlier instruction computes the same value from the
@@ -193,7 +193,7 @@ class Remat(Result):
 
     @property
     def gathers(self) -> Table:
-        """The all-gathers, each once, however it is written.
+        """The all-gathers; each occurs once, however it is written.
 
         `fate` is `kept` (the result or a copy of it is kept from forward to backward), `recomputed`
         (gathered again for the backward pass), `forward` or `backward` (used in that pass only), or

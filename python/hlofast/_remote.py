@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Entry = tuple[str, int, int, str | None]
     """Path, size, time of writing (nanoseconds since 1970; 0 if the server does not say), and the
-    reason if it cannot be read (else None)."""
+    reason if it cannot be read (otherwise None)."""
     Options = Mapping[str, Any]
 
 RANGE = 16 << 20

@@ -1,7 +1,7 @@
 """`Result`: the output of every analysis, and its text, JSON and HTML.
 
 A result consists of facts (single figures), tables, and notes (caveats). Command line, pages,
-notebooks and JSON render these and add nothing.
+notebooks and JSON only render facts, tables and notes.
 """
 
 from __future__ import annotations

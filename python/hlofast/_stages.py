@@ -42,7 +42,7 @@ class Cut:
         self.moved_flops: int = record["moved_flops"]
         """FLOPs that move to the previous stage, per micro-batch, forward."""
         self.moved_instructions: int = record["moved_instructions"]
-        """Number of instructions that move, without those that depend on weights only."""
+        """Number of instructions that move, except instructions that depend on weights only."""
 
     def __repr__(self) -> str:
         return f"<Cut after {self.after.name}: {self.bytes:,} B>"
@@ -131,7 +131,7 @@ class StageMemory:
 class Stages(Result):
     """The sections between Alpa's pipeline markers: `Module.stages()`.
 
-    Byte counts are those of unpadded arrays. A module without markers has no sections, and its
+    Byte counts do not include padding. A module without markers has no sections, and its
     tables are empty.
     """
 
@@ -187,7 +187,7 @@ class Stages(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Micro-batches, memory, the boundary; nothing without markers."""
+        """Micro-batches, memory and the boundary; empty without markers."""
         if not len(self.markers):
             return ()
         values: list[tuple[str, Any, str]] = [("micro_batches", self.micro_batches, "exact")]

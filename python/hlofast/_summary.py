@@ -80,7 +80,7 @@ _OPTIONAL = ("status_reason", "backend_reason", "devices_together", "replicated_
 
 
 def sharding_of(instruction: Instruction) -> Sharding | None:
-    """Returns the sharding of an instruction; None if it has none or it cannot be read."""
+    """Returns the sharding of an instruction; None if it is absent or cannot be read."""
     try:
         return instruction.sharding
     except ParseError:
@@ -158,7 +158,7 @@ class Summary(Result):
 
     @property
     def is_unfused(self) -> bool:
-        """Whether nothing is fused yet."""
+        """Whether the module comes before fusion."""
         return self.status in UNFUSED
 
     @property

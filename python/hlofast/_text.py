@@ -124,7 +124,10 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def names(shown: Sequence[str], count: int | None = None, *, most: int = SHOWN_NAMES) -> str:
-    """Returns the first names and the number of others; `count` is the total, if `shown` is cut."""
+    """Returns the first names and the number of further names.
+
+    `count` is the total, if `shown` is cut.
+    """
     count = len(shown) if count is None else count
     text = ", ".join(shown[:most])
     return text if count <= most else f"{text} and {count - most:,} more"

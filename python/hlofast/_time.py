@@ -186,7 +186,7 @@ class Time(Result):
         from hlofast._shares import devices_together
 
         if devices_together(self.module) > 1:
-            return None  # The step time is that of one device with the work of all devices.
+            return None  # The step time is the time of one device with the work of all devices.
         needed = ("flops.bf16", "jax_devices")
         is_known = all(self.device.value(name) is not None for name in needed)
         return self.utilization if is_known and self.step_seconds > 0 else None
@@ -404,7 +404,8 @@ class Time(Result):
 
         - `seconds`, `compute_seconds`, `memory_seconds`, `roofline_seconds`: float64, per call,
           without overlap.
-        - `compiler_seconds`: float64, `estimated_cycles` over the clock rate; NaN without one.
+        - `compiler_seconds`: float64, `estimated_cycles` over the clock rate; NaN without an
+        estimate.
         - `start_seconds`, `end_seconds`: float64, scheduled, from the start of the computation.
         - `exposed_seconds`: float64, waiting for the collective.
         - `multiplicity`: int64, calls per step outside fusions; -1 beyond 64 bits.

@@ -91,7 +91,7 @@ class Trace(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The notes of `time`, and what the trace leaves out."""
+        """The notes of `time`, and the parts that the trace leaves out."""
         return (*self.time.notes, *self._own_notes())
 
     def _own_notes(self) -> Iterator[Note]:

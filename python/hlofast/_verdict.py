@@ -172,8 +172,8 @@ class Statement:
 class Verdict(Result):
     """Step time, MFU, peak memory and exposed communication of a module, and what to change.
 
-    Made by `Module.verdict`. `path` and `options` are the file and the context options in the
-    commands that it suggests.
+    Made by `Module.verdict`. `path` and `options` are the file and the context options in suggested
+    commands.
     """
 
     VERB = "verdict"

@@ -216,6 +216,6 @@ def analyse(dataset: Any, table: str = "modules", **options: Any) -> Any:
     """Returns the rows of one table as a `ray.data.Dataset`.
 
     `dataset` has the columns `bytes` and `path`, as `ray.data.read_binary_files` returns with
-    `include_paths=True`; `options` are those of `Rows`.
+    `include_paths=True`; `options` are the options of `Rows`.
     """
     return dataset.map_batches(Rows(table, **options), batch_format="pyarrow", batch_size=32)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 _LARGEST = 2**63 - 1
 _ROWS = Field("count", "rows", "Number of rows with this value.", adds_up=True)
-_UNKNOWN = Field("count", "unknown", "Number of rows left out of a total, as a value is unknown.")
+_UNKNOWN = Field("count", "unknown", "Rows left out of a total because a value is unknown.")
 
 
 class Table:
@@ -84,7 +84,7 @@ class Table:
 
         Numbers that may be unknown (`field.nullable`) are a `numpy.ma.MaskedArray`, so that sums
         and means leave out unknown values; its `.data` holds `field.unknown`, or NaN, for them.
-        Texts are an array of objects, with None for absent ones.
+        Texts are an array of objects, with None for absent texts.
         """
         array = self._arrays.get(name)
         if array is None:
@@ -147,11 +147,11 @@ class Table:
         """Groups by column `name`: one row per value, in the order of first occurrence.
 
         The columns are `name`, `rows` (the number of rows with the value), and the sums of the
-        columns `totals`, by default of those that add up (`field.adds_up`). A sum covers the known
-        values and is unknown if every value is. If values may be unknown, the column `unknown`
-        counts the rows with such a value. Integer sums are exact and saturate at 64 bits. Raises
-        `KeyError` for an unknown column, and `TypeError` for a total of a column that cannot be
-        added, such as texts or line numbers.
+        columns `totals`, by default of all columns that add up (`field.adds_up`). A sum covers the
+        known values and is unknown if every value is. If values may be unknown, the column
+        `unknown` counts the rows with such a value. Integer sums are exact and saturate at 64 bits.
+        Raises `KeyError` for an unknown column, and `TypeError` for a total of a column that cannot
+        be added, such as texts or line numbers.
         """
         if totals is None:
             totals = [own for own, field in self._fields.items() if field.adds_up and own != name]
@@ -296,8 +296,8 @@ def shares(parts: Sequence[float | None], whole: float) -> list[float | None]:
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:
     """Returns a column of `field`, made without NumPy; None is unknown.
 
-    `kind` is an `array` type code; without it integers are 64 bits wide, and numbers are floats if
-    any of them is.
+    `kind` is an `array` type code; without it, integers are 64 bits wide, and numbers are floats if
+    any number is a float.
     """
     from array import array
 

@@ -130,7 +130,7 @@ def _exactly(
 
 
 def flops(program: Program) -> Iterator[Comparison]:
-    """Compares the FLOPs of matmuls on one device, including recomputed ones."""
+    """Compares the FLOPs of matmuls on one device, including recomputed matmuls."""
     predicted = program.declaration.predictions.get("flops")
     if predicted is None:
         return

@@ -171,10 +171,10 @@ def report(
 ) -> Report:
     """Returns a page about a dump or a dump directory, and writes it to `out` if given.
 
-    `module` selects a module of the file; the other arguments are those of `Module.report`. The
-    page about a directory ranks the programs and shows programs that differ between hosts and the
-    effects of passes. Raises `ValueError` if `config` or `module` is given for a directory, or if
-    the directory has no dumps, and the errors of `hlofast.load` and `hlofast.scan`.
+    `module` selects a module of the file; further arguments are the arguments of `Module.report`.
+    The page about a directory ranks the programs and shows programs that differ between hosts and
+    the effects of passes. Raises `ValueError` if `config` or `module` is given for a directory, or
+    if the directory has no dumps, and the errors of `hlofast.load` and `hlofast.scan`.
     """
     import hlofast
     from hlofast._files import is_folder

@@ -57,8 +57,8 @@ class Plot:
     def memory(self, **options: Any) -> Any:
         """Live bytes at each step of the schedule, by class.
 
-        `options` are those of `Module.memory`. At most 2,000 steps are drawn: the highest of each
-        stretch.
+        `options` are the options of `Module.memory`. At most 2,000 steps are drawn: the highest of
+        each stretch.
         """
         return draw.drawn(memory(self._module.memory(**options)))
 

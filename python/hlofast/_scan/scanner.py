@@ -92,7 +92,7 @@ class Scanner:
             "libraries": list(names.libraries or ()),
             "merge_layers": bool(names.merge_layers),
         }
-        """What source columns and scopes show, as in `Context`."""
+        """The contents of source columns and scopes, as in `Context`."""
         self.storage_options = storage_options
         self.engine: Engine | None = None
         if executor is not None:
@@ -288,7 +288,7 @@ def _parts(data: ScanData | Tasks, bar: Progress) -> Iterator[ScanPart]:
 
 
 def _to_read(dataset: Dataset) -> ReadFolder | RemoteFolder:
-    """A folder to read a dataset from, independent of the one being written."""
+    """A folder to read a dataset from, independent of the folder being written."""
     from hlofast._scan.folder import LocalFolder
     from hlofast._scan.stored import ReadFolder
 

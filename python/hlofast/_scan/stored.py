@@ -34,7 +34,7 @@ class ReadFolder:
             raise DatasetError(f"{path}: not a dataset of hlofast (it has no {MANIFEST})")
 
     def manifest(self) -> Iterator[bytes]:
-        """Yields the rows of the manifest; the last one may be truncated."""
+        """Yields the rows of the manifest; the last row may be truncated."""
         with open(self._manifest, "rb") as stream:
             yield from stream
 

@@ -2,8 +2,8 @@
 
 A task is a group of files, in the order of the scan, with everything needed to read them: the
 programs in the whole listing to which the files belong, the files beside them, and their devices.
-Tasks and results can be pickled. Results are processed in the same way as those of this process's
-threads.
+Tasks and results can be pickled. Results are processed in the same way as the results of this
+process's threads.
 """
 
 from __future__ import annotations

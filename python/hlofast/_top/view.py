@@ -33,7 +33,7 @@ class View:
         self.is_descending = True
         self.filter = ""
         self.within: tuple[str, str] | None = None
-        """A column and the prefix that rows must have in it."""
+        """A column, and the prefix that its values must have."""
         self._module = module
         self._values: dict[str, list[Any]] = {}
 

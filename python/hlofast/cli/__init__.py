@@ -115,7 +115,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _columns() -> int:
-    """Returns the width of the terminal, or 80 without one."""
+    """Returns the width of the terminal, or 80 without a terminal."""
     told = os.environ.get("COLUMNS", "")
     if told.isdecimal() and int(told) > 0:
         return int(told)
@@ -179,7 +179,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _help(argv: list[str]) -> int:
-    """Prints what `hlofast --help` or `hlofast VERB --help` prints."""
+    """Prints the output of `hlofast --help` or `hlofast VERB --help`."""
     parser = _top_level()
     if argv:
         verb = ALIASES.get(argv[0], argv[0])

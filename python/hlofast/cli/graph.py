@@ -136,7 +136,7 @@ def _graph(module: Module, path: str, arguments: argparse.Namespace) -> Graph | 
 
 
 def _unknown(module: Module, computation: str | None, name: str) -> str:
-    """Returns the error for an unknown instruction: where else it is, or the nearest names."""
+    """Returns the error for an unknown instruction: its other computation, or the nearest names."""
     if computation is None:
         return f"no instruction {name!r}{meant(name, (one.name for one in module))}"
     elsewhere = [one.computation.name for one in _matches(module, None, name)]

@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints pages, or writes all of them."""
+    """Prints pages, or writes all pages."""
     name = arguments.page
     if name is not None and name not in PAGES:
         inputs.complain(f"no page {name!r}; choose one of {', '.join(PAGES)}")

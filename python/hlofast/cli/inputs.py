@@ -279,9 +279,9 @@ def told(module: Module, context: Context, path: str) -> Module:
 
 
 def only(reader: Reader) -> Found | None:
-    """Returns the one selected module, or None without one or with several.
+    """Returns the selected module, or None unless exactly one is selected.
 
-    Reports several modules as an error; unreadable ones are reported by the reader.
+    Reports several modules as an error; the reader reports unreadable modules.
     """
     selected = list(reader)
     if len(selected) > 1:

@@ -58,7 +58,7 @@ def difference_table(before: Config, after: Config) -> Table:
 
 def _compared(keys: tuple[Key, ...], before: Node, after: Node) -> Iterator[Difference]:
     if before is after:
-        # An edited config shares every part that it does not change with its original.
+        # An edited config shares all unchanged parts with its original.
         return
     if _is_value(before) and _is_value(after):
         if _meaning(before, after) == _meaning(after, before):

@@ -45,7 +45,7 @@ class Batch:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens per step; None if the config does not say."""
+        """Tokens per step; None if the config does not tell."""
         return (
             None if self.sequences is None or self.length is None else self.sequences * self.length
         )

@@ -1,6 +1,6 @@
 """Reads instance names: the number and kind of devices, and the number of slices.
 
-The names are those that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. The unit of
+Names have the form that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. The unit of
 the number in a name depends on the kind of device; `Instance.why` explains the reading.
 """
 
@@ -53,11 +53,11 @@ class Instance(Frozen):
     device: str | None
     """The device's name in `hlofast.devices`; None if that table lacks the device."""
     devices: int | None
-    """Number of devices; None if the name does not say."""
+    """Number of devices; None if the name does not tell."""
     slices: int
     """Number of slices; 1 except for multi-slice TPUs."""
     devices_per_host: int | None
-    """Devices per host; None if the name does not say."""
+    """Devices per host; None if the name does not tell."""
     readings: tuple[tuple[int, str], ...]
     """If the name is ambiguous: each possible number of devices, with the corresponding reading."""
 

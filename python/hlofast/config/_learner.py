@@ -33,7 +33,7 @@ _MOST_NESTED = 20
 
 
 class Learner:
-    """The state of a learner: names of parameter-sized arrays, and what is not modelled."""
+    """The state of a learner: names of parameter-sized arrays, and the unmodelled parts."""
 
     __slots__ = ("averages", "gaps", "is_partial", "moments")
 
@@ -43,7 +43,7 @@ class Learner:
         self.averages: list[str] = []
         """Moving averages of the parameters."""
         self.is_partial = False
-        """Whether some parameters may have neither gradients nor optimizer state."""
+        """Whether some parameters may lack gradients and optimizer state."""
         self.gaps: list[tuple[str, str]] = []
         """Paths of unmodelled parts, each with the reason."""
 

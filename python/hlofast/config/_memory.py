@@ -143,7 +143,7 @@ class StepMemory:
     def expected_terms(self) -> Table:
         """The terms of the peak: columns term, bytes, is_needed; empty if the peak is not known.
 
-        XLA holds the terms that are not needed only when memory is not short.
+        When memory is short, XLA does not hold the terms that are not needed.
         """
         rows = [] if self.hbm_lower_bound is None else expected_peak(self._implied, self)
         return of_rows(_EXPECTED, rows)

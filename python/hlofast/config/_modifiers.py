@@ -1,6 +1,6 @@
 """AXLearn's config modifiers, one function per class.
 
-The classes are those of AXLearn's `common/trainer_config_modifier.py` (with their earlier names),
+The classes come from AXLearn's `common/trainer_config_modifier.py` (with their earlier names),
 `common/flash_attention/layer.py` and `experiments/trainer_config_utils.py`.
 """
 
@@ -40,7 +40,7 @@ _FIELDS: dict[str, frozenset[str]] = {
 }
 """The fields of classes with which modifiers replace other classes, as AXLearn declares them.
 
-A config prints neither None nor empty fields, so it does not show all fields of a class.
+A config does not print None and empty fields, so it does not show all fields of a class.
 """
 
 
@@ -163,7 +163,7 @@ def _modules(config: Config, modifier: Config, report: Report) -> Config:
 def _replaced(
     config: Config, target: Any, modification: Any, modifier: Config, report: Report
 ) -> Config:
-    """Replaces a module by one of another class, as ModuleConfigModifier does.
+    """Replaces a module by a module of another class, as ModuleConfigModifier does.
 
     Fields that both classes have keep the value of the old module; only fields that the old class
     lacks take their value from the modification.

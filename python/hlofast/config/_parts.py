@@ -86,7 +86,7 @@ class Product:
     """A matmul per token, in each of `layers`.
 
     `kept_by` lists groups of values: backward need not recompute the matmul if it keeps all values
-    of one group. `is_needed` says whether backward needs the result at all. `contracted` lists the
+    of one group. `is_needed` tells whether backward needs the result at all. `contracted` lists the
     dimensions of one layer's weights that the matmul sums over. Matmuls with the same `joint` share
     their input, whose gradient is one sum. Attention has no `parameter`.
     """
@@ -174,7 +174,7 @@ class Gap:
 
 
 class Unit:
-    """A module with a `remat_spec`: backward recomputes all of it from its input, `layers` times.
+    """A module with a `remat_spec`: backward recomputes the module from its input, `layers` times.
 
     `spec` is the `remat_spec`; `width` is the number of elements per token of the input.
     """
@@ -242,7 +242,7 @@ class Builder:
         self.path = path
         self.width = width
         self.sequence = sequence
-        """Tokens per sequence; None if the config does not say."""
+        """Tokens per sequence; None if the config does not tell."""
         self.itemsize = itemsize
         """Bytes per element of activations."""
         self.owner = owner

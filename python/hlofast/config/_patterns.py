@@ -295,7 +295,7 @@ class Pattern:
         return self._follow(text)[1]
 
     def fits(self, text: str) -> tuple[int, list[str]]:
-        """The length of the prefix of `text` that can start a match, and what may follow it.
+        """The length of the prefix of `text` that can start a match, and its continuation.
 
         The continuation is a quoted text, a set as written, `any character` or `the end`.
         """
@@ -351,14 +351,15 @@ class Pattern:
                 self._empty[state] = [self._chain(item, after), end]
                 after = state
         for _ in range(least):
-            # One state per repetition, so that repetitions of nothing count towards the limit.
+            # One state per repetition, so that repetitions of the empty text count towards the
+            # limit.
             state = self._state()
             self._empty[state] = [self._chain(item, after)]
             after = state
         return after
 
     def _follow(self, text: str) -> tuple[int, bool, set[int]]:
-        """The length of the prefix that fits, whether all of it matches, and the last states."""
+        """The length of the fitting prefix, whether the whole text matches, and the last states."""
         states = self._reached({self._start}, text, 0)
         for at, character in enumerate(text):
             steps = (self._steps[state] for state in states)

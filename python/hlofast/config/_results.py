@@ -140,7 +140,7 @@ class Selected(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The instance, and the known values that the config implies on it."""
+        """The instance, and the known values that the config implies on the instance."""
         values = (*self.about(), *self.implied())
         facts = []
         for field, value in zip(self.FACTS, values, strict=True):

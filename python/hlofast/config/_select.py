@@ -137,8 +137,8 @@ class EffectiveConfig(Modelled):
         """Whether a step fits in device memory, its largest term, and the ideal step time.
 
         The status is `unknown` if a modifier is not modelled or AXLearn would fail at it. `device`
-        is anything `hlofast.devices.get` accepts; it defaults to the instance's kind of device.
-        Raises `UnknownDeviceError` for an unknown name.
+        is a name or a `Device`; it defaults to the instance's kind of device. Raises
+        `UnknownDeviceError` for an unknown name.
         """
         from hlofast import devices
         from hlofast.config._verdict import Verdict
@@ -177,7 +177,7 @@ def _restored(fields: dict[str, Any]) -> EffectiveConfig:
 
 
 class Rule:
-    """A mesh rule of a config; `problem` says why it cannot be read."""
+    """A mesh rule of a config; `problem` tells why it cannot be read."""
 
     __slots__ = ("index", "pattern", "problem", "selector", "value")
 
@@ -219,7 +219,7 @@ class Rule:
 
 
 def rules(config: Config, report: Report | None = None) -> Iterator[Rule]:
-    """Yields the mesh rules of a config, reading each one lazily."""
+    """Yields the mesh rules of a config, and reads each rule lazily."""
     entries = config.get("mesh_rules")
     if not isinstance(entries, Config):
         return

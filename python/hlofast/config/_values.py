@@ -406,7 +406,7 @@ class Reader:
         return PartitionSpec(*dimensions)
 
     def _balanced(self) -> None:
-        """Skips a bracket and everything it encloses."""
+        """Skips a bracket with its content."""
         text, opened = self.text, list[tuple[str, int]]()
         # Inside other brackets, `<` and `>` are comparisons and arrows.
         has_angles = self.peek() == "<"

@@ -23,9 +23,9 @@ class Verdict:
     """Expected memory and time of a training step on devices of one kind.
 
     `status` is `does not fit` if the expected peak exceeds the memory, `tight` if the relaxed peak
-    exceeds 90% of it, else `fits`; `unknown` if the peak or the memory is not known. If the known
-    part of the lower bound alone exceeds the memory, it is `does not fit`, whatever else is not
-    known. Returned by `EffectiveConfig.verdict`.
+    exceeds 90% of it, otherwise `fits`; it is `unknown` if the peak or the memory is not known. If
+    the known part of the lower bound alone exceeds the memory, the status is `does not fit`, even
+    if other figures are not known. Returned by `EffectiveConfig.verdict`.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Verdict:
     step_seconds: float | None
     """The larger of `compute_seconds` and `communication_seconds`: the two overlap entirely.
 
-    If `communication_seconds` is None, it is `compute_seconds`, and `statements` say so."""
+    Without `communication_seconds`, the step time is `compute_seconds`; a statement tells so."""
     mfu: float | None
     """Model FLOPs utilisation of the ideal step."""
     statements: tuple[str, ...]
@@ -164,7 +164,7 @@ class Verdict:
 
 
 def _capacity(device: Device) -> int | None:
-    """Memory of one JAX device that programs may use, or all of it if that is not known."""
+    """Memory of one JAX device that programs may use, or its whole memory if that is not known."""
     for figure in ("hbm_usable_bytes", "hbm_bytes"):
         if figure in device and "jax_devices" in device:
             return int(device.per_jax_device(figure))

@@ -1,11 +1,11 @@
-"""The train step of this guide: a decoder on 8 TPU chips, compiled without any of them.
+"""The train step of this guide: a decoder on 8 TPU chips, compiled on a machine without TPUs.
 
     python train.py dumps                                layers checkpointed: step.txt
     python train.py dumps --keep mixed,attended          more is kept: kept.txt
     python train.py dumps --keep everything              nothing is checkpointed: too_large.txt
     python train.py dumps --batch unconstrained          left to the partitioner: unconstrained.txt
 
-Needs `pip install 'jax[tpu]'` and no TPU, as its compiler takes the name of a topology instead.
+Needs `pip install 'jax[tpu]'` but no TPU, because its compiler takes the name of a topology.
 """
 
 import argparse
