@@ -54,7 +54,7 @@ class Shown(Result):
     FACTS = (
         Field("word", "kind", "Instruction or computation."),
         Field("name", "module", "The module."),
-        Field("name", "computation", "The computation, or that of the instruction."),
+        Field("name", "computation", "The computation, or the instruction's computation."),
         Field("word", "opcode", "The opcode."),
         Field("shape", "shape", "The shape of the result."),
         Field("bytes", "bytes", "Bytes of the result, unpadded."),

@@ -42,7 +42,7 @@ VERBS = {
     "diff": "differences between two programs or dump directories, or between hosts",
     "history": "what each compiler pass did to a module: counts, cost, peak, changes",
     "report": "one HTML page: verdict, charts, tables, every instruction",
-    "graph": "a computation, or what surrounds an instruction, for graph viewers",
+    "graph": "a computation, or the neighbours of an instruction, for graph viewers",
     "show": "one instruction or computation in context: operands, users, source line",
     "top": "interactive terminal view: sorted tables, drill-down, memory over time",
     "scan": "whole dump directories: a list of programs, or a dataset of all modules",

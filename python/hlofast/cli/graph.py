@@ -1,4 +1,4 @@
-"""Writes a computation, or what surrounds an instruction, as DOT or for Model Explorer."""
+"""Writes a computation, or the neighbours of an instruction, as DOT or for Model Explorer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--computation", metavar="NAME", help="computation to show (default: the entry)"
     )
-    parser.add_argument("--around", metavar="NAME", help="show what surrounds this instruction")
+    parser.add_argument("--around", metavar="NAME", help="show the neighbours of this instruction")
     parser.add_argument(
         "--distance",
         type=_text.natural,

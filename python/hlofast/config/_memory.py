@@ -31,7 +31,7 @@ _TERMS = (
 _ACTIVATIONS = (
     Field("path", "module", "The module that computes the value: its path in the model's state."),
     Field("name", "value", "The value's name within the module."),
-    Field("name", "name", "Its checkpoint name; absent if it has none.", nullable=True),
+    Field("name", "name", "The checkpoint name of the value, if any.", nullable=True),
     Field("word", "fate", "Saved, offloaded or recomputed; unknown if the "
           "policy is not modelled.", nullable=True),
     Field("flag", "is_needed", "Whether backward needs it."),

@@ -166,7 +166,7 @@ unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
 impl Drop for ArrowSchema {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: not released yet, and this is the last use.
+            // SAFETY: `release` is still set, and nothing uses the value afterwards.
             unsafe { release(self) }
         }
     }
@@ -190,7 +190,7 @@ unsafe extern "C" fn release_array(array: *mut ArrowArray) {
 impl Drop for ArrowArray {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: not released yet, and this is the last use.
+            // SAFETY: `release` is still set, and nothing uses the value afterwards.
             unsafe { release(self) }
         }
     }
@@ -242,7 +242,7 @@ unsafe extern "C" fn release_stream(stream: *mut ArrowArrayStream) {
 impl Drop for ArrowArrayStream {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: not released yet, and this is the last use.
+            // SAFETY: `release` is still set, and nothing uses the value afterwards.
             unsafe { release(self) }
         }
     }

@@ -257,7 +257,7 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
     let module = parse(GATHERED.as_bytes());
     let uses = [("late", 0)];
     let cases = [
-        (for_users(&module, "other", &[], &[("early", 1)]), "%other: a parameter is not computed"),
+        (for_users(&module, "other", &[], &[("early", 1)]), "%other: it is a parameter"),
         (for_users(&module, "all-gather", &[], &[]), "%all-gather: no user was named for the copy"),
         (
             for_users(&module, "all-gather", &[], &[("late", 1)]),

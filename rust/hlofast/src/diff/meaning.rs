@@ -6,7 +6,7 @@ use crate::ir::decode::{
 };
 
 /// Compares the meaning of values. Devices are enumerated up to a limit; beyond the limit, values
-/// are equal only if their texts are.
+/// are equal only if their texts are equal.
 pub(super) struct Meaning {
     devices_left: u64,
 }

@@ -14,7 +14,7 @@ pub(super) enum Level {
     Shape,
     /// Opcode.
     Opcode,
-    /// Only the position among other rows.
+    /// The position among other rows; nothing else has to agree.
     Place,
 }
 

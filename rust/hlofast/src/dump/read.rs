@@ -35,7 +35,7 @@ pub struct ReadOptions {
     pub max_seconds: Option<Duration>,
     /// Results shared by files with identical bytes.
     pub repeated: Arc<Repeated>,
-    /// Uses the portable scanning kernels even if faster ones exist (for tests).
+    /// Uses the portable scanning kernels even if the CPU has faster kernels (for tests).
     pub force_scalar: bool,
 }
 

@@ -178,7 +178,8 @@ impl Motion {
             return true;
         }
         let at = |iteration: i128| self.step.checked_mul(iteration)?.checked_add(self.first);
-        // A linear form in range at both ends is in range in between.
+        // If a linear form is in range in the first and the last iteration, it is in range in every
+        // iteration.
         [Some(self.first), at(last)].into_iter().all(|value| {
             value.is_some_and(|value| {
                 self.integer_type.holds(value)

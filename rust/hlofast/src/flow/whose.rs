@@ -150,7 +150,7 @@ impl Whose {
     }
 
     /// The row that describes element `path` (outermost first) of the state of `caller`, a loop
-    /// without a name. It is the row that computes the element in the loop's body.
+    /// without a name: the row in the loop's body that computes the element.
     pub fn writer(&self, module: &Module, caller: Row, path: &[u32]) -> Option<Row> {
         let body = module.called(caller, CallRole::Body)?;
         let root = Row(module.computation(body).root);
@@ -541,7 +541,7 @@ fn data_parameters(module: &Module) -> Vec<bool> {
         if is_data.len() <= number {
             is_data.resize(number + 1, true);
         }
-        // A replaced part of a tuple does not tell whether the rest is replaced.
+        // If a part of a tuple is replaced, the rest may or may not be replaced.
         is_data[number] &= !alias.index.is_empty();
     }
     is_data

@@ -34,9 +34,10 @@ impl Flags {
     pub const IMPLICIT: u8 = 2;
     /// The text omits the result shape, so the shape was inferred.
     pub const SHAPE_INFERRED: u8 = 4;
-    /// Written as async sugar: an `X-start`, `X-update` or `X-done` of an `X` without such forms.
+    /// The text has the short form of an asynchronous operation: `X-start`, `X-update` or `X-done`
+    /// for an opcode `X` that has no such opcodes.
     pub const SUGAR: u8 = 8;
-    /// Marked `ROOT` in the text.
+    /// The text marks the instruction as `ROOT`.
     pub const MARKED_ROOT: u8 = 16;
     /// The operand list holds something other than plain or typed names (nested instructions,
     /// `#` paths, empty slots).

@@ -1,9 +1,10 @@
 //! `widened-payload`: collectives that send values in a wider type than they were computed in.
 //!
-//! A value is wider than it needs to be if it comes from a convert of a narrower floating-point
-//! type and nothing was computed in between. Collectives that only move values give a bit-identical
-//! result if the convert comes after them. Reductions do not, because every addition in the narrow
-//! type rounds; they count only from 16 to 32 bits, and the message mentions the rounding.
+//! A value is wider than it needs to be if a convert made it from a narrower floating-point type
+//! and nothing was computed in the wider type before the collective. Collectives that only move
+//! values give a bit-identical result if the convert comes after them. Reductions do not, because
+//! every addition in the narrow type rounds; they count only from 16 to 32 bits, and the message
+//! mentions the rounding.
 //!
 //! Widening by compilers is not reported: XLA's AllReducePromotion, and float normalisation for
 //! CPUs, which cannot add 16-bit floats, put one convert before the collective and one after it.

@@ -187,8 +187,8 @@ pub(super) fn highest(timeline: &[i64]) -> u32 {
     at
 }
 
-/// The step of the peak in XLA's live-range file. XLA weights every part of a tuple by the tuple's
-/// pointer table, and counts values that ended one step before as still live.
+/// The step of the peak in XLA's live-range file. There, XLA counts a value as live for one step
+/// after its end, and counts every part of a tuple with the size of the tuple's pointer table.
 pub(super) fn moment_of_xla(ranges: &Ranges, sized: &Sized, count: u32) -> u32 {
     let total: i128 = sized.weights.iter().map(|weight| i128::from(*weight)).sum();
     let weights = if total > i128::from(i64::MAX) { &sized.bytes } else { &sized.weights };

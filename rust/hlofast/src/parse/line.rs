@@ -246,7 +246,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the operands after the parenthesis at `open`; returns the position of the closing one.
+    /// Reads the operands after the parenthesis at `open`; returns the position of the closing
+    /// parenthesis.
     #[inline(always)]
     fn operand_list(
         &mut self,

@@ -94,8 +94,8 @@ impl<'a> Out<'a> {
         self.text.push(byte);
     }
 
-    /// Appends text from elsewhere in the proto. Only text from elsewhere can be longer than the
-    /// bytes that refer to it.
+    /// Appends text from elsewhere in the proto. A reference of few bytes can stand for a long
+    /// text, so the sum of these texts has a limit.
     #[inline]
     pub(super) fn refer(&mut self, text: &[u8]) -> Read<()> {
         self.limit_reference(text)?;

@@ -9,8 +9,8 @@ use hashbrown::HashSet;
 const MOST_PLACES: usize = 1 << 20;
 const DEEPEST_PATH: usize = 32;
 
-/// The parameters of the entry computation that `rows` depend on, ascending; None if there is too
-/// much to follow.
+/// The parameters of the entry computation that `rows` depend on, ascending; None if the search
+/// exceeds its limits.
 ///
 /// Tuples are taken apart. For other instructions that call computations, every result depends on
 /// every operand, so the answer may contain too many parameters but never too few.

@@ -379,7 +379,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks an update or done: its operand must be the start or an update of it.
+    /// Checks the update or done of an asynchronous operation: the operand must be the operation's
+    /// start or an earlier update.
     fn check_continuation(&mut self, subject: Subject, facts: &Facts) -> Result<()> {
         let rows = self.operand_rows(subject);
         let first = rows.first().copied().filter(|row| *row != NO_ROW).map(Row);

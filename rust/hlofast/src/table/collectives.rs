@@ -126,7 +126,7 @@ impl Sent {
         built.texts(
             Field::word(
                 "written_as",
-                "The kind that the compiler wrote it as, which may differ from its effect.",
+                "The kind of collective in the text, which may differ from the effect.",
             ),
             each().map(|c| c.written_as.as_str()),
         );

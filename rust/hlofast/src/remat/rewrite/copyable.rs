@@ -47,7 +47,7 @@ fn own_obstacle(module: &Module, row: Row, is_inside: bool) -> Option<&'static s
     use Opcode::*;
     match module.opcode(row) {
         Parameter if is_inside => return None,
-        Parameter => return Some("a parameter is not computed"),
+        Parameter => return Some("it is a parameter"),
         While => return Some("it is a loop"),
         Conditional => return Some("it is a conditional"),
         Call => return Some("it is a call"),

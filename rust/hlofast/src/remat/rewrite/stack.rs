@@ -371,7 +371,7 @@ fn chain_between(module: &Module, source: Row, last: Row) -> Result<Vec<Row>, Re
                     return Err(RewriteError::NoSuchInstruction { row });
                 }
                 if module.opcode(row) == Opcode::Parameter {
-                    let reason = "the stacked value is computed from it as well";
+                    let reason = "the stacked value also depends on this parameter";
                     return Err(RewriteError::new(module, row, reason));
                 }
                 if let Some(reason) = obstacle(module, row) {
