@@ -219,7 +219,7 @@ class Module:
     def _context(self, find: Callable[[], Context]) -> Context:
         """Returns the whole context.
 
-        `find` returns it and is called once.
+        `find` computes the context and is called once.
         """
     @property
     def name(self) -> str:

@@ -42,7 +42,7 @@ FACTS = (
     Field(
         "ratio",
         "determined_share",
-        "Share of the matmul FLOPs whose part on one device the shardings determine.",
+        "Share of the matmul FLOPs for which the shardings determine the FLOPs of one device.",
         label="determined",
     ),
     Field("ratio", "matmul_share", "Share of matmuls and convolutions in the total FLOPs."),
@@ -127,8 +127,8 @@ def notes(cost: Cost) -> Iterator[Note]:
         # any.
         calls = "every custom call as -1 FLOP and -1 byte"
         if cost.backend == "tpu":
-            calls = "custom calls by their cost estimate, without one as -1 FLOP and -1 byte"
-        yield Note("xla", f"XLA counts every loop once, {calls}")
+            calls = "custom calls by their cost estimate, or as -1 FLOP and -1 byte"
+        yield Note("xla", f"XLA counts every loop once, and {calls}")
     if dead := cost._data.dead_rows().tolist():
         flops = cost._data.column("flops")
         yield Note(

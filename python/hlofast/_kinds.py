@@ -82,7 +82,7 @@ class Contents(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Its kind and the amount of its contents."""
+        """The kind of the file, and the amount of its contents."""
         fields = {field.name: field for field in self.FACTS}
         counted = [("programs", len(self.programs))] if len(self.programs) else []
         values = [("kind", self._kind), *counted, *self._figures]

@@ -17,8 +17,8 @@ LEAST_UNDONATED = 1 << 20
 """Limit below which undonated state does not give a note."""
 _WITHOUT_NAMES = {
     "training": (
-        "no instruction has an operation name; phases follow the data flow: what the loss depends "
-        "on is forward, what writes a new weight from the old one optimizer, the rest backward"
+        "no instruction has an operation name; phases follow the data flow: the loss depends on "
+        "forward work, optimizer work computes new weights from old weights, the rest is backward"
     ),
     "inference": (
         "no instruction has an operation name; no result may be a gradient or a new weight, so all "
@@ -135,8 +135,8 @@ def _memories(memory: Memory) -> Iterator[Note]:
         where = _HEAPS.get(heap, f"memory space {heap}")
         yield Note(
             "other-heap",
-            f"the XLA peak counts the heap of {where}, the largest; HBM holds what is allocated in "
-            "HBM",
+            f"the XLA peak counts the heap of {where}, the largest heap; compare HBM with the "
+            "bytes allocated in HBM",
             memory_space=heap,
         )
     if memory.unusable_file is not None:

@@ -50,7 +50,7 @@ class Shares:
 
     @property
     def determined(self) -> float | None:
-        """Share of the matmul FLOPs whose part on one device the shardings determine."""
+        """Share of the matmul FLOPs for which the shardings determine the FLOPs of one device."""
         pairs = zip(
             self.products.values("flops"), self.products.values("is_determined"), strict=True
         )
@@ -159,7 +159,7 @@ def held_by_one(own: Shares) -> str:
 def flops_of_one(own: Shares) -> str:
     """A note on the matmul FLOPs of one device."""
     if not own.is_written:
-        return "no shardings are written, so those of one device are unknown"
+        return "no shardings are written, so the matmul FLOPs of one device are unknown"
     _, least, most = own.flops
     counts = [_text.quantity(count, "FLOP").partition(" (")[0] for count in (least, most)]
     return f"matmuls on one device: {' to '.join(dict.fromkeys(counts))}"

@@ -25,7 +25,7 @@ def notes(time: Time) -> Iterator[Note]:
     together = note(time.module)
     if together is not None:
         yield together
-        yield Note("one-device", "times are those of one device that does the work of all alone")
+        yield Note("one-device", "times are for one device that does the work of all devices")
     yield from _unknown(time)
     summary = time.module.summary()
     if not time.module.is_scheduled:

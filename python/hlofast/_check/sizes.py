@@ -32,7 +32,7 @@ MOST_PAIRS = 3
 def differing_sizes(program: Program) -> tuple[list[Comparison], Declaration | None]:
     """The sizes that differ, and the declaration with the sizes of the program.
 
-    The second is None if no size differs.
+    The declaration is None if no size differs.
     """
     if not program.is_partitioned:
         return [], None

@@ -65,7 +65,7 @@ class Parameter:
         self.sharding = sharding
         self.dtype = dtype
         self.layers = layers
-        """Layers whose weights all copies together hold; 1 outside of layers."""
+        """Number of layers whose weights the copies hold together; 1 outside of layers."""
         self.copies = copies
 
     @property

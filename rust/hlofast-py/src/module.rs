@@ -72,7 +72,7 @@ impl Module {
 
     /// Returns the whole context.
     ///
-    /// `find` returns it and is called once.
+    /// `find` computes the context and is called once.
     fn _context<'py>(&self, find: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = find.py();
         let context = &self.held.run.context;

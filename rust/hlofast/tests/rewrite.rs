@@ -377,7 +377,7 @@ ENTRY %e {
         ),
         // A table updated in place.
         ("squared", ("after", 0), "%own: %updated takes its memory before a copy could read it"),
-        ("updated", ("again", 0), "%updated: it overwrites its operand, which a copy of it cannot"),
+        ("updated", ("again", 0), "%updated: it overwrites its operand, and a copy must not"),
         // A loop's state, which the next iteration's has replaced.
         ("wide", ("product", 1), "%carry: %next takes its memory before a copy could read it"),
     ];

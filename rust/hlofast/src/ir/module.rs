@@ -405,7 +405,7 @@ impl Module {
         }
         let start = self.calls.partition_point(|call| call.row < row);
         let rest = &self.calls[start..];
-        // Few rows make many calls. Conditionals do, and are queried once per branch, so the end is
+        // Only conditionals make many calls, and they are queried once per branch, so the end is
         // searched in steps that double.
         let mut most = 1;
         super::work::count(1);

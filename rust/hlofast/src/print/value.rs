@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(
             spelt("{{-0,1},{-0.,-00.00}}", "-0").as_deref(),
             Some("{{-0,1},{-0,-0}}"),
-            "those spelt so already stay"
+            "zeros with this spelling stay"
         );
         assert_eq!(spelt("(-0, -0)", "-0.0").as_deref(), Some("(-0.0, -0.0)"));
         for text in ["0", "-0", "-0.5", "1e-0", "-0x1", "-1", "-0.0.0", "{2,-03}", "-", ""] {

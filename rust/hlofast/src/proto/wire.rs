@@ -3,8 +3,8 @@
 
 use crate::error::ErrorKind;
 
-/// A fault and its address. The address becomes an offset where the error leaves this module,
-/// because the start of the file is known there.
+/// A fault and its address. The caller outside this module knows the start of the file, and
+/// converts the address to an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: usize,

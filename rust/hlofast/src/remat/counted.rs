@@ -25,8 +25,8 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// The counting to compare with the memory of a device: XLA's account for scheduled TPU
-    /// modules, live bytes for other modules.
+    /// How to count a peak that is compared with the memory of a device: XLA's account for scheduled
+    /// TPU modules, live bytes for other modules.
     pub fn usual(module: &Module, tables: Option<Tables>) -> Self {
         let is_compiled = Backend::of_module(module) == Backend::Tpu && module.is_scheduled();
         let is_counted = is_compiled && xla_account(module, tables).is_ok();

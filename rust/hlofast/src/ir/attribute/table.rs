@@ -30,10 +30,11 @@ macro_rules! table {
     (@ $names:tt) => { opcodes! $names };
 }
 
-// "key": grammar, [opcodes that need it] [opcodes that take it], field of HloInstructionProto;
-//   `newer`: opcodes that take it only in XLA newer than jaxlib 0.10.2,
-//   `also`: opcodes that have it only in protobufs and older texts; XLA's parser rejects it,
-//   `Unknown` among those: also printed for unknown opcodes, if the field is present.
+// "key": grammar, [opcodes that need the attribute] [opcodes that take it], field of
+// HloInstructionProto.
+//   `newer`: opcodes that take the attribute only in XLA newer than jaxlib 0.10.2.
+//   `also`: opcodes that have the attribute only in protobufs and older texts, and for which XLA's
+//   parser rejects it. `Unknown` in this list prints the attribute for unknown opcodes too.
 // `at(30).part(3)` is field 3 of the message in field 30.
 table! {
     "parameter_replication": Booleans, [] [*] also [Parameter], at(61);

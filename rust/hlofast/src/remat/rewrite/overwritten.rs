@@ -69,7 +69,7 @@ impl Buffers {
                     continue;
                 }
                 if async_gather(module, *row).is_none() && self.is_in_place(*row, operand) {
-                    let reason = "it overwrites its operand, which a copy of it cannot";
+                    let reason = "it overwrites its operand, and a copy must not";
                     return Err(RewriteError::new(module, *row, reason));
                 }
                 if let Some(by) = self.overwriter(operand, user) {
