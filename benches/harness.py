@@ -189,8 +189,8 @@ def against(
 ) -> dict[str, Times]:
     """Times `ours` with pytest-benchmark, alternating with the peers.
 
-    The peers run when pytest-benchmark sets up a round: `turns` rounds of ours after each of
-    theirs. The result has the name "ours" for ours.
+    The peers run when pytest-benchmark sets up a round: after each round of the peers come `turns`
+    rounds of `ours`. The result lists `ours` under the name "ours".
     """
     theirs: dict[str, list[float]] = {name: [] for name in peers}
     count = 0

@@ -282,11 +282,12 @@ SECTIONS = (
                 "XLA's parser alone, one thread",
             ),
             Row(
-                "… 2 threads against 1 on one", "two threads, compared with one on one core",
+                "… 2 threads against 1 on one", "two threads, compared with one thread on one core",
                 _scan("two"), _scan("one"),
             ),
             Row(
-                "… 2 threads against 1 beside", "two threads, compared with one; a third writes",
+                "… 2 threads against 1 beside",
+                "two threads, compared with one thread; a third writes",
                 _scan("two"), _scan("one worker"),
             ),
             Row("… peak memory", "peak memory"),

@@ -44,11 +44,11 @@ KEYS = {
 """Keys of totals, with their columns."""
 MESH_SOURCES = {
     "given": "given",
-    "shardy_meshes": "from the header's Shardy meshes",
-    "named_shardings": "from shardings and replica groups that name mesh axes",
-    "shardings": "from the shardings of instructions",
-    "entry_shardings": "from the shardings of the entry's parameters and results",
-    "replica_groups": "from the replica groups of collectives",
+    "shardy_meshes": "the header's Shardy meshes",
+    "named_shardings": "shardings and replica groups that name mesh axes",
+    "shardings": "the shardings of instructions",
+    "entry_shardings": "the shardings of the entry's parameters and results",
+    "replica_groups": "the replica groups of collectives",
 }
 """Descriptions of the sources of a mesh."""
 _SHARE = Field("ratio", "share", "Share of the total wire bytes.", nullable=True)

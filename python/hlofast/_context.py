@@ -341,7 +341,7 @@ def misfit(module: Module, mesh: Mesh) -> str | None:
     text = f"mesh {mesh} has {given:,} devices, the module is for {compiled:,}"
     slices, rest = divmod(given, compiled)
     if slices > 1 and not rest and mesh.slices is None:
-        text += f"; if the program is for one slice of several, the mesh lies on {slices} slices"
+        text += f"; for the program of one slice, give slices={slices} (--slices {slices})"
     return text
 
 

@@ -78,7 +78,7 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
       execution. The last two cover memory space 0 and are absent with `xla=True`.
     - `multiplicity`: int64, how often the totals count the instruction's FLOPs and
       transcendentals; -1 beyond 64 bits. Bytes count only for executions outside fusions.
-    - `provenance`: uint8, of the FLOPs; index into `hlofast.provenances`.
+    - `provenance`: uint8, how the FLOPs are known; index into `hlofast.provenances`.
     - `phase`: uint8, index into `hlofast.phases`.
     - `scope`: uint32, index into `Cost.scopes`.
     """

@@ -77,7 +77,7 @@ class Shown(Result):
         Field(
             "flops",
             "flops",
-            "FLOPs of one call; those of a fusion are the FLOPs inside it.",
+            "FLOPs of one call; for a fusion, the FLOPs inside it.",
             label="FLOP per call",
         ),
         Field(

@@ -67,7 +67,7 @@ def _about_mesh(time: Time) -> Iterator[Note]:
         yield Note("no-mesh", "mesh unknown: all collectives share one set of links")
     elif time.mesh_source not in (None, GIVEN):
         words = MESH_SOURCES[time.mesh_source or GIVEN]
-        yield Note("derived-mesh", f"mesh {time.mesh} is derived {words}")
+        yield Note("derived-mesh", f"mesh {time.mesh} is derived from {words}")
     misfits = sum(axes == NO_AXES for axes in time.collectives.values("axes"))
     if misfits:
         yield Note(

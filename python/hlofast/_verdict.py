@@ -252,12 +252,13 @@ class Verdict(Result):
         """Facts about the module, then the figures with their details."""
         device, mesh = self.module.context.device, self.mesh
         source = self.collectives.mesh_source or "given"
+        origin = MESH_SOURCES[source] if source == "given" else f"from {MESH_SOURCES[source]}"
         values = {
             "status": self.summary.status,
             "backend": self.summary.backend,
             "instructions": self.summary.values["instructions"],
             "device": None if device is None else device.name,
-            "mesh": None if mesh is None else f"{mesh} ({MESH_SOURCES[source]})",
+            "mesh": None if mesh is None else f"{mesh} ({origin})",
         }
         known = {figure.key: figure.fact_of(FIGURES[figure.key]) for figure in self.figures}
         facts = labelled(self.module, tuple(known.values()), ("flops", "bytes"), ("peak",))

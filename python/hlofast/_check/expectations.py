@@ -232,7 +232,7 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
             if is_open
             else "as expected"
             if is_met
-            else f"{off:,} {more} than {expected.source} allow",
+            else f"{off:,} {more} than the limit of {expected.source}",
             off if is_bytes and not is_met else None,
             row,
             "modelled" if limit.path[0] in BYTES else "unknown" if doubts else "exact",

@@ -233,7 +233,7 @@ def _agree(program: Program) -> bool:
 
 
 def _differing(program: Program) -> list[tuple[Parameter, set[tuple[int, int]]]]:
-    """Parameters of other shapes than declared: pairs of declared and compiled dimensions."""
+    """Parameters whose shape is not the declared one: declared and compiled dimensions."""
     found = []
     for parameter in program.parameters:
         declared = None if parameter.declared is None else parameter.declared.shape

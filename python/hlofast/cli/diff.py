@@ -90,7 +90,7 @@ def _limits(text: str) -> dict[str, float]:
 def _growth(comparison: Diff, limits: dict[str, float], place: str) -> bool:
     """Prints the totals that grew beyond their limits.
 
-    Returns whether a total did or is unknown.
+    Returns whether a total grew beyond its limit or is unknown.
     """
     exceeded = False
     for row in comparison.totals():

@@ -249,7 +249,7 @@ class Reader(Failures):
         try:
             modules = hlofast.find_modules(read(path), path=name)
         except IsADirectoryError as error:
-            self.failed(name, error, "is a folder; read folders with `hlofast scan`")
+            self.failed(name, error, "is a folder: `hlofast FOLDER` names its programs")
             return
         except (OSError, hlofast.ParseError) as error:
             self.failed(name, error)

@@ -255,5 +255,5 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
         )
     told = dict.fromkeys([*memory.gaps, *verdict.flops.gaps, *verdict.traffic.gaps])
     for path, why in told:
-        statements.append(f"not modelled: {path}: {why}")
+        statements.append(f"not modelled: {path or 'the config'}: {why}")
     return statements

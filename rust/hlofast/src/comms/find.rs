@@ -198,8 +198,8 @@ fn link_of(module: &Module, row: Row) -> Option<Link> {
 #[derive(Default)]
 struct Parts {
     collectives: Vec<CollectiveRows>,
-    /// By scheduled computation and chain, channel or rendezvous: index of the collective in
-    /// flight.
+    /// The collectives in flight: their index by scheduled computation, and by chain, channel or
+    /// rendezvous.
     open: HashMap<(ComputationId, Vec<u8>), usize>,
 }
 

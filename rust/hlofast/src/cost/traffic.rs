@@ -233,8 +233,8 @@ impl<'a> Traffic<'a> {
             | Opcode::CopyDone => {
                 match start_of(module, row) {
                     Some(start) => self.reads_operands(start, 0),
-                    // The start is elsewhere, for example in an earlier loop: as many bytes count
-                    // as read as are written.
+                    // The start is elsewhere, for example in an earlier loop: the bytes read are
+                    // taken to be the bytes written.
                     None => {
                         let cost = self.rules.shape(row);
                         self.add_read(cost.leaves, cost.memory_space);

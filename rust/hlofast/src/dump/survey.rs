@@ -190,7 +190,7 @@ impl Survey {
         named.min_by_key(|file| self.name(**file).suffix.ends_with("pb")).copied()
     }
 
-    /// The other files needed to read this one: for a module its memory files and the module before
+    /// The other files needed to read a file: for a module its memory files and the module before
     /// optimisation, for a memory file its module.
     fn beside(&self, file: u32) -> Vec<u32> {
         self.memory_of(file).chain(self.module_of(file)).chain(self.before(file)).collect()

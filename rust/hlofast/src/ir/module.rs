@@ -138,11 +138,11 @@ pub struct Computation {
     pub end_row: u32,
     /// The row of its root.
     pub root: u32,
-    /// Marked `ENTRY` in the text.
+    /// The text marks the computation as `ENTRY`.
     pub is_marked_entry: bool,
-    /// Written as a block where a computation name was expected.
+    /// The text has the computation as a block in place of its name.
     pub is_inline: bool,
-    /// Not in the text: wrapped by async sugar.
+    /// The text implies the computation: async sugar wraps it.
     pub is_implicit: bool,
 }
 

@@ -367,7 +367,7 @@ impl Opcode {
             if code >= Opcode::Unknown as usize {
                 return None;
             }
-            // Up to 16 bytes, the first and last eight and the length are the whole word.
+            // Up to 16 bytes, the length and the first and last eight bytes determine the word.
             if KEYS[code] == (head, tail, length)
                 && (length <= 16 || Self::NAMES[code].as_bytes() == word)
             {

@@ -49,7 +49,7 @@ impl Reader<'_> {
         Some(self.module.shape(Row(operand)))
     }
 
-    /// The nodes of element `index` of an operand whose nodes are `of`.
+    /// The nodes of element `index` of the operand with the nodes `of`.
     fn element(&self, of: &Range<u32>, shape: ShapeId, index: usize) -> Option<Range<u32>> {
         let inside = self.shapes.element(self.module, shape, index)?;
         (inside.end <= of.end - of.start).then(|| of.start + inside.start..of.start + inside.end)

@@ -6,7 +6,7 @@ use crate::ir::Module;
 use crate::time::{Communication, Time};
 use crate::trace::{ShownLoop, Track};
 
-/// One row per collective: its time and its exposed time. `multiplicity` is by row.
+/// One row per collective: its time and its exposed time. `multiplicity` has a value for each row.
 pub fn communications(
     module: &Module,
     time: &Time,

@@ -88,8 +88,8 @@ pub(super) fn module(text: &[u8], start: usize, budget: &mut usize) -> Blocks {
     Blocks { followed, ..blocks }
 }
 
-/// The end of the header (with its tables), and the start of the first line after it. None if a
-/// string in it does not close.
+/// The end of the header (with its tables), and the start of the first line after it. None if the
+/// header has a string that does not close.
 fn header(text: &[u8], start: usize, long_strings: bool) -> Option<(usize, usize)> {
     let mut at = start;
     let mut depth = 0usize;

@@ -1,6 +1,6 @@
 //! All-gathers that a TPU compiler overlaps with other work: one fusion starts the gather, further
-//! fusions run while it is in flight, and a last fusion ends it. Each has the gather in its body. A
-//! copy of such a gather is a plain all-gather.
+//! fusions run while it is in flight, and a last fusion ends it. Each of these fusions
+//! has the gather in its body. A copy of such a gather is a plain all-gather.
 
 use super::copyable::target;
 use crate::ir::{CallRole, Module, Opcode, Row};
