@@ -89,7 +89,7 @@ def _cases(verbs: Iterable[Verb], short: Verb, line: str, listed: str, files: st
     """
     branches: dict[str, str] = {}
     for verb in verbs:
-        # `hlofast FILE --device` has the options of the verb that may be left out.
+        # The verb may be left out: `hlofast FILE --device` takes the options of `short`.
         starts = (f'"{verb.name} ', '*" ') if verb is short else (f'"{verb.name} ',)
         for option in verb.options:
             words = " ".join(option.choices)

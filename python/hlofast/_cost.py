@@ -447,7 +447,7 @@ class Cost(Result):
     def refuses_mfu(self) -> bool:
         """Whether the share of one device is unknown.
 
-        It is if shapes cover all devices and no shardings are written.
+        The share is unknown if shapes cover all devices and no shardings are written.
         """
         from hlofast._shares import shares
 

@@ -562,8 +562,8 @@ def _too_large(verdict: Verdict) -> list[Statement]:
             "what is allocated in HBM exceeds the device memory of "
             f"{short_bytes(int(verdict.hbm))} by {over}",
             stake=f"{over} over",
-            remedy="rematerialise residuals (remat plans which), shard or offload more, or use a "
-            "smaller batch",
+            remedy="rematerialise residuals (hlofast remat chooses them), shard or offload more, "
+            "or use a smaller batch",
             verb="remat",
         )
     ]

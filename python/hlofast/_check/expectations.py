@@ -268,7 +268,7 @@ def _axes(text: str | None) -> set[str]:
 
 
 def _unknown_axes(program: Program, limit: Limit) -> list[str]:
-    """The axes in a limit on collectives that the mesh does not have."""
+    """The axes of a limit on collectives, if the mesh does not have them."""
     if limit.path[0] != "collectives" or limit.path[1] == ANY:
         return []
     # A part of an axis is written as the axis, a colon and the part.

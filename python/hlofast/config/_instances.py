@@ -38,7 +38,7 @@ _GPUS = {
 """The GPUs of machine types, as AWS and Google Cloud list them; each machine has eight."""
 _GPUS_OF_HOST = 8
 _NEURON_DEVICES = {"trn2": 64, "trn2n": 64}
-"""Logical NeuronCores per machine: 16 chips with 4 each, each joining two physical cores."""
+"""Logical NeuronCores per machine: 16 chips with 4 logical cores of two physical cores each."""
 MOST_DEVICES = 1 << 40
 
 

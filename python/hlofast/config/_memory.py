@@ -19,7 +19,7 @@ _NOTABLE_BYTES = 1 << 26
 _EXPECTED = (
     Field("word", "term", "What the memory holds."),
     Field("bytes", "bytes", "Bytes per device at the peak.", adds_up=True),
-    Field("flag", "is_needed", "Whether it remains when memory is short."),
+    Field("flag", "is_needed", "Whether the term remains when memory is short."),
 )
 _TERMS = (
     Field("word", "term", "What the memory holds."),

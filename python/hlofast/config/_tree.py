@@ -45,7 +45,7 @@ class Modelled:
     __slots__ = ()
 
     def _implied(self) -> Implied:
-        """Returns the implications; every subclass defines it."""
+        """Returns the implications; every subclass defines this method."""
         raise NotImplementedError
 
     def parameters(self) -> Table:

@@ -208,7 +208,8 @@ pub fn part_sizes(
 }
 
 /// Elements with the minor dimensions rounded up to the first tile; if the tile has more dimensions
-/// than the array, leading dimensions are 1. Further tiles only reorder elements within the first tile.
+/// than the array, leading dimensions are 1. Further tiles only reorder elements within the first
+/// tile.
 fn tiled_elements(
     rank: usize,
     layout: &Layout,

@@ -121,7 +121,7 @@ pub(super) struct Engine<'a, N> {
 }
 
 impl<'a, N: Number> Engine<'a, N> {
-    /// An engine before it counts.
+    /// An engine in its initial state.
     pub(super) fn new(rules: Rules<'a>, facts: &'a Facts, backend: Backend) -> Self {
         let cost = XlaCost { rows: Vec::new(), computations: Vec::new() };
         let budget = Cell::new(super::traffic::budget(rules.module));

@@ -127,8 +127,8 @@ pub fn read(
     let path = survey.found[file as usize].text();
     let names = AxisNames { survey, file };
     let context = Context { survey, options, device, names, path: &path, deadline };
-    // Results are not shared for modules in logs, which have their own places, and for modules
-    // about which neighbouring files say more.
+    // Results are not shared for modules in logs, because each has a place of its own, and for
+    // modules with facts in neighbouring files.
     let may_repeat = outcome.kind == Kind::Module && survey.memory_files(file).next().is_none();
     if may_repeat && let Some(result) = options.repeated.get(&digest, device, names) {
         outcome.text_bytes = result.text_bytes;

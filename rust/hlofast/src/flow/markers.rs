@@ -144,8 +144,9 @@ fn phase_of(name: &str) -> Phase {
 
 /// The sections of `module`; empty without markers.
 ///
-/// An instruction belongs to the section whose first marker it depends on without another marker in
-/// between. An instruction that depends on no marker belongs to the first section that uses it.
+/// An instruction belongs to a section if it depends on the section's first marker, with no other
+/// marker in between. An instruction that depends on no marker belongs to the first section that
+/// uses it.
 pub fn sections(module: &Module) -> Sections {
     const NONE: u32 = Sections::NONE;
     let markers = markers(module);

@@ -244,7 +244,7 @@ impl<'a> Program<'a> {
         self.collectives.collectives.iter().enumerate().map(link).collect()
     }
 
-    /// `along model (4 devices)`; without axes `over` and the groups.
+    /// `along model (4 devices)`; without axes, `over` and the groups.
     pub fn along(&self, collective: &Collective) -> String {
         let groups = collective.groups.and_then(|at| self.collectives.groups.get(at as usize));
         match groups {
@@ -273,7 +273,8 @@ impl<'a> Program<'a> {
         format!("between devices {}{more}", shown.join(", "))
     }
 
-    /// `along model (4 devices)`, or `over` all or a list of groups of devices.
+    /// `along model (4 devices)`; without axes, `over all 8 devices` or `over 4 devices of` and the
+    /// groups.
     pub fn groups_text(&self, groups: &DeviceGroups) -> String {
         let size = groups.group_size();
         let devices = match size {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Limit on the steps that a value is followed.
+/// Limit on the steps for following a value.
 const MOST_STEPS: usize = 512;
 const DEEPEST: usize = 16;
 

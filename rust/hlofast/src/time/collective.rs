@@ -300,7 +300,8 @@ pub fn speed_of_light(
 }
 
 /// Alpa's cost of a collective along one mesh dimension, in its own unit
-/// (`LogicalDeviceMesh` of alpa 0.2.3). `alpha` and `beta` are 1 and 1 (dimension 0) or 0.1.
+/// (`LogicalDeviceMesh` of alpa 0.2.3). Alpa's `alpha` is 1, and its `beta` is 1 along
+/// dimension 0 and 0.1 along dimension 1.
 pub fn alpa(kind: Kind, bytes: f64, group: u64, alpha: f64, beta: f64) -> Option<f64> {
     let n = group.max(1) as f64;
     let share = (n - 1.0) / n;

@@ -11,7 +11,7 @@ use super::copyable::is_forwarding;
 use crate::ir::{ComputationId, ElementKind, Flags, Module, Opcode, Row};
 use std::collections::HashSet;
 
-/// How far before the first late user a scheduled module is searched.
+/// In a scheduled module: limit on the rows before the first late user that are searched.
 const LONGEST_SEARCH: usize = 4096;
 
 /// The lateness of values, and the places for copies, in one computation.
