@@ -63,7 +63,7 @@ class Graph(Result):
     FACTS = (
         Field("name", "computation", "The computation shown."),
         Field("name", "around", "The instruction whose neighbourhood is shown."),
-        Field("count", "distance", "Maximum number of edges from that instruction."),
+        Field("count", "distance", "Maximum number of edges from the central instruction."),
         Field("word", "inside", "Callees shown inside their callers: fusions, all or none."),
         Field("count", "nodes", "Instructions shown."),
         Field("count", "edges", "Edges between them."),

@@ -137,7 +137,8 @@ class Findings(Result):
         Field("number", "min_share", "Threshold: least share at stake, of the payload or wire "
               "bytes of all collectives, or of the FLOPs of all matmuls."),
         Field("number", "min_replicated_share",
-              "Threshold: least share of all parameter bytes that sharding replicated ones saves."),
+              "Threshold: least share of all parameter bytes that sharding replicated parameters "
+              "saves."),
         Field("bytes", "min_undonated_bytes",
               "Threshold: least bytes of state that is not donated."),
         Field("number", "overlap_flops_per_byte",

@@ -38,7 +38,7 @@ _STEP = Field("index", "step", "The step of the schedule.")
 _INSTRUCTION = Field("instruction", "instruction", "Row number of the instruction of this step.")
 _BYTES = Field("bytes", "bytes", "Live bytes at this step.")
 _VALUES = Field("count", "values", "Number of values.", adds_up=True)
-_SHARE = Field("ratio", "share", "Share of the live bytes at that step.", nullable=True)
+_SHARE = Field("ratio", "share", "Share of the live bytes at the step.", nullable=True)
 _VALUE = Field("text", "value", "The instruction, and the index into its result.")
 _FROM = Field(
     "text",
@@ -170,7 +170,7 @@ class Memory(Result):
         Field("bytes", "largest_bytes", "Bytes of the largest value.", label="largest value bytes"),
         Field("bytes", "next_peak", "The peak without the buffer of the largest value.",
               label="peak without it"),
-        Field("name", "next_peak_at", "The instruction that runs at that peak.",
+        Field("name", "next_peak_at", "The instruction that runs at the peak without the value.",
               label="at, without it"),
         Field("bytes", "device_argument_bytes", "Bytes of the parameters on one device.",
               label="parameters on one device"),
@@ -462,8 +462,8 @@ class Memory(Result):
     def undonated(self) -> dict[int, int]:
         """Bytes of the parameters that could be donated and are not, by row.
 
-        From each of them, a result of the same shape and layout is computed, as new state is
-        computed from old state. Donation (`donate_argnums` of `jax.jit`) lets the result take the
+        A result of the same shape and layout is computed from each of these parameters, as new
+        state from old state. Donation (`donate_argnums` of `jax.jit`) lets the result take the
         parameter's memory.
         """
         if self._undonated is None:

@@ -66,7 +66,7 @@ _DETAILS = (
     Field("seconds", "measured_step", "The measured step time.", label="measured step"),
     Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
     Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
-    Field("ratio", "hbm_share", "The peak divided by that memory.", label="peak / HBM"),
+    Field("ratio", "hbm_share", "The peak divided by the device's memory.", label="peak / HBM"),
     Field("bytes", "fast_peak", "The peak in fast on-chip memory.", label="fast memory peak"),
     Field("bytes", "host_peak", "The peak in the host's memory.", label="host memory peak"),
     Field(

@@ -224,8 +224,8 @@ class Device(Mapping[str, Figure]):
         `kind` is the HLO opcode. `payload` is the bytes of the whole array: the result of an
         all-gather, the operand of other collectives. `near` is the number of devices of the group
         on one host (switches) or slice (torus); the remaining devices are reached over the network.
-        By default, all share one. `axes` is the number of torus axes that share the work (default
-        1).
+        By default, all devices of the group are on one host or slice. `axes` is the number of torus
+        axes that share the work (default 1).
 
         Models: `topology` (ring, torus, switch or hierarchy, with latency and bandwidth from the
         figures), `speed-of-light` (XLA's model for several GPU hosts, with `communicators`

@@ -280,7 +280,7 @@ impl Context<'_> {
         outcome
     }
 
-    /// XLA's memory files about the module in a file, excluding unreadable ones.
+    /// XLA's memory files about the module in a file, excluding unreadable files.
     fn memory_files(&self, file: u32) -> Vec<Vec<u8>> {
         let read = |entry: &Found| {
             let bytes = read_within(self.survey, entry, self.options.max_bytes).ok()?;

@@ -313,7 +313,8 @@ impl<'a> Program<'a> {
     pub fn place_of(&self, device: u64) -> (u64, u64) {
         let context = &self.collectives.context;
         if context.header_is_silent() {
-            // The program has only partitions or only replicas, so its device number is either.
+            // The program has only partitions or only replicas, so device numbers are
+            // numbers of partitions or of replicas.
             return (device, device);
         }
         let partitions = context.num_partitions.unwrap_or(1).max(1);

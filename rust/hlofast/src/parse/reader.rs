@@ -135,7 +135,7 @@ pub(super) struct Reader<'a> {
     pub signature_budget: usize,
 }
 
-/// The lengths of the columns before an instruction, to undo it after a fault.
+/// The lengths of the columns before an instruction, to remove the instruction after a fault.
 pub(super) struct Mark {
     rows: usize,
     operands: usize,

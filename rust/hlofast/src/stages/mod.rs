@@ -233,7 +233,7 @@ impl RowCost {
     }
 }
 
-/// By row of the entry, from its first.
+/// By row of the entry, from the entry's first row on.
 struct RowCosts {
     first: u32,
     of: Vec<RowCost>,

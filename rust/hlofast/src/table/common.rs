@@ -26,7 +26,7 @@ fields! {
     phase = word, "Whether the operation belongs to the forward pass, the backward pass, recomputation or the optimizer.";
     scope = scope nullable, "The scopes of the framework around the operation, outermost first.";
     provenance = word, "Provenance of the FLOPs.";
-    is_lower_bound = flag, "Whether the true figures may be higher: a loop of unknown trip count around it counts once.";
+    is_lower_bound = flag, "Whether the true figures may be higher: a loop of unknown trip count around the instruction counts once.";
     trip_count = count nullable, "Trip count of the innermost enclosing loop; 1 outside loops.";
     channel_id = index nullable, "The channel.";
     axes = axes nullable, "The mesh axes along which devices communicate.";

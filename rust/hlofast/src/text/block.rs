@@ -410,8 +410,8 @@ fn balanced_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
 
 /// Tracks whether a place is inside a string.
 struct Strings {
-    /// The place before which every string is closed or, if `odd`, the position of the exact
-    /// reader.
+    /// Strings that begin before this place also end before it; if `odd`, the place is the position
+    /// of the exact reader.
     at: usize,
     odd: bool,
 }
