@@ -165,7 +165,7 @@ class Diff(Result):
         (bytes), collectives, payload and wire_bytes (of all calls). Counts and the payload are
         exact; FLOPs and transcendentals are as exact as in `Module.cost`; the other measures are
         modelled. Only instructions and computations in the texts count, as in `Module.summary`; if
-        the modules differ in implied ones, `notes` gives their numbers.
+        the modules differ in implied rows, `notes` gives their numbers.
         """
         known: dict[str, tuple[int | None, int | None]] = {
             "instructions": (self.before.instruction_count, self.after.instruction_count),

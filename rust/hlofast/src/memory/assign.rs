@@ -490,7 +490,7 @@ fn event_times(alive: &[Use]) -> Vec<(u32, u32)> {
 pub struct Heap {
     /// The bytes.
     pub bytes: i64,
-    /// The step at which they are live.
+    /// The step at which these bytes are live.
     pub step: u32,
 }
 

@@ -283,8 +283,8 @@ fn total(size: i64, count: Option<i64>) -> i64 {
     }
 }
 
-/// The element type of most bytes of the result of `row`. The result of a start also includes its
-/// operands, which have these element types, and small counters or a token, which do not.
+/// The element type of most bytes of the result of `row`. The result of a start also includes the
+/// operands, of the same element types, and small counters or a token, of other types.
 fn most_of(module: &Module, row: Row) -> Option<ElementType> {
     let shapes = module.shapes();
     let mut sums: Vec<(ElementType, u64)> = Vec::new();

@@ -2,9 +2,9 @@
 //! is needed.
 //!
 //! In a scheduled module, this value is the latest operand of a late user that is computed before
-//! the first late user, or else the last value computed before that user. In other modules, it is
-//! the operand of a late user or of its followers that lies deepest in the graph, and deeper than
-//! the original value.
+//! the first late user, or else the last value computed before that user. In other modules, the
+//! value is the deepest operand in the graph among the operands of late users and their followers,
+//! and it must be deeper than the original value.
 
 use super::Use;
 use super::copyable::is_forwarding;
