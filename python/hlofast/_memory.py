@@ -141,7 +141,7 @@ class Memory(Result):
               "Bytes that XLA allocates in HBM: from its file, or else modelled.",
               label="allocated in HBM"),
         Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
-        Field("flag", "fits", "Whether what is allocated in HBM fits the device.",
+        Field("flag", "fits", "Whether the bytes allocated in HBM fit the device.",
               label="fits"),
         Field("bytes", "hbm_left", "HBM minus the bytes allocated in it.", label="left in HBM",
               signed=True),

@@ -559,7 +559,7 @@ def _too_large(verdict: Verdict) -> list[Statement]:
     return [
         Statement(
             "does-not-fit",
-            "what is allocated in HBM exceeds the device memory of "
+            "the bytes allocated in HBM exceed the device memory of "
             f"{short_bytes(int(verdict.hbm))} by {over}",
             stake=f"{over} over",
             remedy="rematerialise residuals (hlofast remat chooses them), shard or offload more, "

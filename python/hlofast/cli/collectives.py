@@ -36,7 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser)
     parser.add_argument(
-        "--by", choices=list(KEYS), help="totals by this key (default: by axis, then each collective)"
+        "--by",
+        choices=list(KEYS),
+        help="totals by this key (default: by axis, then each collective)",
     )
     parser.add_argument(
         "--pieces", action="store_true", help="list the arrays inside combined collectives"

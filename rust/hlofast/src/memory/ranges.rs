@@ -110,9 +110,9 @@ impl Ranges {
         }
     }
 
-    /// A concatenation that moves no data takes over the memory of its operands: operands whose
-    /// last use it is end one step earlier. TPU compilers write such a concatenation as a custom
-    /// call.
+    /// A concatenation that moves no data takes over the memory of its operands: an operand that is
+    /// used last by the concatenation ends one step earlier. TPU compilers write such a
+    /// concatenation as a custom call.
     pub fn hand_over_joined(&mut self, reader: &Reader<'_>, values: &[u32]) {
         const TARGET: &[u8] = b", custom_call_target=\"ConcatBitcast\"";
         for (step, row) in (0u32..).zip(&reader.steps.rows) {

@@ -37,7 +37,7 @@ impl Unclosed {
 
     /// The state for the second reading of a text of `length` bytes.
     pub fn checked(length: usize) -> Self {
-        // The same multiple of the text as the budget for faults.
+        // The budget is the same multiple of the text's length as the budget for faults.
         Self { budget: length.saturating_mul(16).saturating_add(1 << 20), ..Self::UNCHECKED }
     }
 }

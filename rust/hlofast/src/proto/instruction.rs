@@ -159,7 +159,7 @@ pub(super) fn calls<'a>(
         }
         (O::Conditional, _) => list(out, scope, CallRole::Branch, &ids, fields),
         (O::CustomCall, _) => list(out, scope, CallRole::Called, &ids, fields),
-        // The callee is the callee of the operand; old dumps repeat it.
+        // The text leaves the callee out because the operand names it; only old dumps repeat it.
         (O::AsyncUpdate | O::AsyncDone, _) => Ok(()),
         (O::Fusion | O::AsyncStart | O::Unknown, [callee]) => {
             write_call(out, scope, CallRole::Calls, *callee, fields)
