@@ -113,7 +113,7 @@ class Declaration:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Declaration:
-        """Reads a declaration from a TOML file; raises `OSError` or `ValueError` if it cannot."""
+        """Reads a declaration from a TOML file; raises `OSError` or `ValueError` on failure."""
         text, source = read_file(path)
         return Declaration.loads(text, source=source)
 

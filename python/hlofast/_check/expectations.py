@@ -82,7 +82,7 @@ class Expectations:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Expectations:
-        """Reads expectations from a TOML file; raises `OSError` or `ValueError` if it cannot."""
+        """Reads expectations from a TOML file; raises `OSError` or `ValueError` on failure."""
         text, source = read_file(path)
         return Expectations.loads(text, source=source)
 

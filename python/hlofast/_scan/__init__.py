@@ -90,10 +90,10 @@ def scan(
     `tables` selects from modules, computations, instructions, collectives, matmuls, buffers (live
     at the peak), remat and lint; the default is all except instructions. `device` is the chip to
     time modules for: "auto" for the chip that a dump names, None for no times. `mesh` applies to
-    all modules instead of the mesh in each text; without it, a text without axis names takes them
-    from the module before optimisation of its program, as with `load`, if that is below `paths`
-    too. `workers` is the number of threads, by default one per processor. `libraries`, `frame` and
-    `merge_layers` select source lines and scopes, as in `hlofast.Context`.
+    all modules instead of the mesh in each text; without `mesh`, a text without axis names takes
+    the names from the module before optimisation, as with `load`, if that module is also below
+    `paths`. `workers` is the number of threads, by default one per processor. `libraries`, `frame`
+    and `merge_layers` select source lines and scopes, as in `hlofast.Context`.
 
     With `executor` (one of `concurrent.futures`, any object with the same `submit`, or an
     `hlofast.ray.Cluster`), tasks of `workers` threads each (default 1) read the files there, under

@@ -57,7 +57,7 @@ _NEAR = (
     _RULE,
     _SELECTOR,
     Field("text", "fits", "The start of the instance's name that fits the selector."),
-    Field("text", "expected", "What the selector expects after that."),
+    Field("text", "expected", "What the selector expects after the part that fits."),
 )
 
 

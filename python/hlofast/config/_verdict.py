@@ -67,7 +67,7 @@ class Verdict:
     step_seconds: float | None
     """The larger of `compute_seconds` and `communication_seconds`: the two overlap entirely.
 
-    Without `communication_seconds`, the step time is `compute_seconds`; a statement tells so."""
+    Without `communication_seconds`, the step time is `compute_seconds`; a statement says so."""
     mfu: float | None
     """Model FLOPs utilisation of the ideal step."""
     statements: tuple[str, ...]

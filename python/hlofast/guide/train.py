@@ -95,7 +95,7 @@ def arguments(mesh):
 
 
 def main():
-    """Compile the step, whose compiler writes the dump."""
+    """Compile the step; the compiler writes the dump."""
     os.environ["XLA_FLAGS"] = f"--xla_dump_to={given.dumps} --xla_dump_hlo_as_text"
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-8"}
     os.environ |= {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}

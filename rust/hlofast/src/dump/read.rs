@@ -1,4 +1,4 @@
-//! Reads one file, splits it into modules and analyses them; gives a reason if it cannot.
+//! Reads one file, splits it into modules and analyses them; gives a reason on failure.
 
 use super::analyse::{
     AnalysisOptions, Beside, ModuleTables, Place, TableKind, analyse, hexadecimal,
