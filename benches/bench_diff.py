@@ -23,7 +23,7 @@ def measure(text: Text, rounds: int) -> dict[str, float]:
     times = interleave(
         {
             "parse": lambda: hlofast.loads(data),
-            # A module keeps what it has computed, so each call gets a fresh one.
+            # A module keeps its results, so each call gets a fresh module.
             "both": lambda: hlofast.loads(data).diff(after),
         },
         rounds,

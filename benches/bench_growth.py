@@ -48,7 +48,7 @@ def bench_growth(benchmark: Any, record: Record, quick: bool) -> None:
 
 
 def compared(data: bytes, text: Text, rounds: int) -> dict[str, Any]:
-    """Times `text` and the base `data` alternately. The smaller one runs more often."""
+    """Times `text` and the base `data` alternately. The smaller text runs more often."""
     say(f"growth: {text.name}")
     grown = text.read()
     turns = max(1, round(min(len(grown) / len(data), 20)))

@@ -14,7 +14,7 @@ from work import plain, strict, with_columns
 
 CHECKSUMS = Path(__file__).with_name("checksums.json")
 SEED = seed()
-# Texts of quick mode: small ones from every compiler.
+# Texts of quick mode: small texts from every compiler.
 QUICK = (
     "cpu_dense_scanned.before", "cpu_dense_scanned.after", "cpu_collectives.before.short",
     "tpu_mixture.before", "tpu_dense_scanned_wide.after", "cpu_optimizers.after.bare",
@@ -99,7 +99,7 @@ def check(text: Text, module: Any, peer: Any, *, accept: bool) -> None:
 
 
 def bench_figures(record: Record) -> None:
-    """Computes the figures of the table from the runs above; measures nothing."""
+    """Computes the figures of the table from the runs above, without measuring."""
     for what, (_, title, of_seed, of_dumps) in ASKED.items():
         rows = [row for row in record.details if row["what"] == what]
         ratios = {row["text"]: row["ratio"] for row in rows if row["text"] != "seed_002"}

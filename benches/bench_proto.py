@@ -10,7 +10,7 @@ from harness import Figure, Record, geometric_mean, interleave
 from texts import Text, dumps, seed
 
 SEED = seed()
-# Texts of quick mode: small ones from both compilers.
+# Texts of quick mode: small texts from both compilers.
 QUICK = ("cpu_dense_scanned.before", "cpu_dense_scanned.after", "tpu_mixture.before")
 ASKED = 10
 
@@ -54,7 +54,7 @@ def bench_proto(text: Text, record: Record, quick: bool, xla_parse: Any) -> None
 
 
 def bench_figures(record: Record) -> None:
-    """Computes the figures of the table from the runs above; measures nothing."""
+    """Computes the figures of the table from the runs above, without measuring."""
     ratios = {row["text"]: row["ratio"] for row in record.details}
     if ratios:
         title = f"read a protobuf, processor time, geometric mean of {len(ratios)} modules"

@@ -79,7 +79,7 @@ def quick(request: pytest.FixtureRequest) -> bool:
 def run(root: Path, out: Path, workers: int, processors: int) -> tuple[float, int, dict[str, int]]:
     """Seconds, peak memory in bytes and counts of a scan in its own process.
 
-    The scan may use `processors` cores (0: all). A further thread writes what the workers find.
+    The scan may use `processors` cores (0: all). A further thread writes the results.
     """
     shutil.rmtree(out, ignore_errors=True)
     code = SCAN.format(
@@ -165,7 +165,7 @@ def bench_scan(
     figures.append(Figure("… of the rate of XLA's parser alone", rate / max(peers), at_least=4))
     figures.append(Figure("… 2 threads against 1 on one processor", alone, at_least=1.7))
     figures.append(
-        Figure("… 2 threads against 1 beside the one that writes", with_writer, at_least=1.7)
+        Figure("… 2 threads against 1 beside the writing thread", with_writer, at_least=1.7)
     )
     if not quick:
         peak, grown = peaks["large"] / 1e6, peaks["large"] / peaks["small"]

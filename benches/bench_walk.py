@@ -103,7 +103,7 @@ def bench_column(benchmark: Any, record: Record, quick: bool) -> None:
 
     def kept() -> None:
         for _ in turn:
-            module.columns.shape  # noqa: B018 - the access is what is timed
+            module.columns.shape  # noqa: B018 - the access is timed
 
     benchmark.pedantic(lambda: np.asarray(column), rounds=rounds, iterations=repeats)
     times = interleave({"fresh": fresh, "kept": kept}, rounds)

@@ -1,4 +1,4 @@
-"""What the benches share: options, peers, and one record per bench file."""
+"""Shared parts of the benches: options, peers, and one record per bench file."""
 
 import os
 from collections.abc import Callable, Iterator

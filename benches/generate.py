@@ -37,8 +37,8 @@ def _bare(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _operand(numbers: Numbers, names: list[str], count: int) -> str:
-    """Mostly a recent instruction; sometimes, as in a backward pass, a result of the first half in
-    reverse order. `count` is the number of instructions."""
+    """An operand: mostly a recent instruction; sometimes, as in a backward pass, a result of the
+    first half in reverse order. `count` is the number of instructions."""
     recent = names[-1 - numbers.below(min(len(names), 16))]
     if numbers.below(8):
         return recent
@@ -92,7 +92,7 @@ def _entry(
 
 
 def instructions(count: int) -> Iterator[str]:
-    """`count` instructions, half of them in fused computations. No metadata, as in the tuples."""
+    """`count` instructions, half of them in fused computations. Tuples have no metadata."""
     numbers = Numbers(1)
     yield _module("growth")
     callees, done = [], 0

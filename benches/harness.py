@@ -30,7 +30,7 @@ _began = time.perf_counter()
 
 
 def say(what: str) -> None:
-    """Prints what the full run is about to do. Tests of the quick set capture it."""
+    """Prints the next step of the full run. Tests of the quick set capture it."""
     print(
         f"\n  [{time.perf_counter() - _began:5.0f} s] {what} ", end="", file=sys.stderr, flush=True
     )
@@ -164,9 +164,9 @@ def interleave(
     turns: dict[str, int] | None = None,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Times]:
-    """Runs all contestants alternately, so that machine noise affects all of them alike.
+    """Runs all contestants alternately, so that machine noise affects all of them equally.
 
-    `turns` says how often a contestant runs per round: short work needs more chances to run
+    `turns` is the number of runs of a contestant per round: short work needs more chances to run
     undisturbed than long work.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -189,8 +189,8 @@ def against(
 ) -> dict[str, Times]:
     """Times `ours` with pytest-benchmark, alternating with the peers.
 
-    The peers run when pytest-benchmark sets up a round: `turns` rounds of ours after each of
-    theirs. The result has the name "ours" for ours.
+    The peers run when pytest-benchmark sets up a round: after each round of the peers come `turns`
+    rounds of `ours`. The result lists `ours` under the name "ours".
     """
     theirs: dict[str, list[float]] = {name: [] for name in peers}
     count = 0

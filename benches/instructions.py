@@ -2,11 +2,11 @@
 
     python benches/instructions.py [--accept]
 
-Counts with valgrind's callgrind, which the machine's load does not change, and compares with
-`instructions.json`: more than the tolerance above is a failure. `--accept` records the counts.
-Needs valgrind, Rust and the two fixtures of the repository. Compiler versions change the counts
-a little; the file says which one it was recorded with. Valgrind knows no AVX-512, so this counts
-the kernels of the next lower level.
+Counts with valgrind's callgrind; the load of the machine does not change the counts. A count that
+exceeds its record in `instructions.json` by more than the tolerance is a failure. `--accept`
+records the counts. Needs valgrind, Rust and the two fixtures of the repository. Compiler versions
+change the counts a little; the file names the version with which it was recorded. Valgrind knows no
+AVX-512, so the kernels of the next lower level are counted.
 """
 
 import argparse

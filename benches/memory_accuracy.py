@@ -3,7 +3,7 @@
     python benches/memory_accuracy.py [--json FILE]
 
 The programs are those of tests/fixtures/peaks, compiled ahead of time for TPU v4, v5e, v5p and v6e.
-One half of them was held out while the model was made. Figures: the error of the XLA peak;
+Half of the programs were held out while the model was made. Figures: the error of the XLA peak;
 arguments, results, aliases and host memory that are exact; the error of what is allocated in HBM;
 and, for the programs near the limit of their device, whether the verdict is XLA's.
 """
@@ -23,7 +23,7 @@ import hlofast
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "peaks"
 PARTS = ("argument", "output", "alias", "host_argument", "host_output", "host_alias", "host_temp")
 ONE_CORE = 15.25 * 2**30
-"""HBM of a program for one core of TPU v4; with both cores it is the device's own figure."""
+"""HBM of a program for one core of TPU v4; for both cores, the device's own figure applies."""
 
 
 def programs() -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def text_of(name: str) -> bytes:
 
 
 def row_of(record: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a program beside those of XLA."""
+    """The figures of a program beside XLA's figures."""
     chip = record["chips"].split(":")[0]
     is_one_core = chip == "v4" and not record["megacore"]
     module = hlofast.loads(text_of(record["name"]))
@@ -95,7 +95,7 @@ def measure(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def halves(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The measures of all programs, of those the model was made with, and of those held out."""
+    """The measures of all programs, of the modelled half, and of the held-out half."""
     return {
         "all": measure(rows),
         "fitted": measure([row for row in rows if not row["held_out"]]),

@@ -38,7 +38,7 @@ def rate(benchmark: Any, size: int) -> None:
 def over(
     benchmark: Any, text: Text, ask: Callable[[Any], object], make: Callable[..., Any]
 ) -> None:
-    """Times `ask` alone, each time on a fresh module from `make`, since modules cache results."""
+    """Times `ask` alone, each time on a fresh module from `make`, because modules cache results."""
     data = text.read()
 
     def fresh() -> tuple[tuple[Any], dict[str, Any]]:

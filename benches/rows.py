@@ -21,7 +21,7 @@ KILO, MEGA = 1e3, 1e6
 
 @dataclass(frozen=True)
 class Row:
-    """One figure; without `what` it keeps its recorded name. README.md shows rows with `front`."""
+    """A figure; without `what`, it keeps its recorded name. README.md shows rows with `front`."""
 
     figure: str
     what: str
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """One recorded result. `peer` heads the column of what hlofast is compared with."""
+    """One recorded result. `peer` is the heading of the peer's column."""
 
     result: str
     title: str
@@ -282,11 +282,12 @@ SECTIONS = (
                 "XLA's parser alone, one thread",
             ),
             Row(
-                "… 2 threads against 1 on one", "two threads, compared with one on one core",
+                "… 2 threads against 1 on one", "two threads, compared with one thread on one core",
                 _scan("two"), _scan("one"),
             ),
             Row(
-                "… 2 threads against 1 beside", "two threads, compared with one; a third writes",
+                "… 2 threads against 1 beside",
+                "two threads, compared with one thread; a third writes",
                 _scan("two"), _scan("one worker"),
             ),
             Row("… peak memory", "peak memory"),

@@ -38,7 +38,7 @@ def main() -> int:
     # The installed package is measured, not the checkout.
     os.chdir(BENCHES)
     sys.path.insert(0, str(BENCHES))
-    # Verbose and uncaptured, to show what is compiled, which bench runs, and its seconds.
+    # Verbose and uncaptured, to show the compilations, the running bench and its seconds.
     status = pytest.main([
         "-v", "-s", "-o", "console_output_style=classic",
         *(str(BENCHES / f"bench_{name}.py") for name in arguments.names or NAMES),

@@ -2,7 +2,7 @@
 
     python benches/table.py [--check]
 
-`--check` changes nothing and fails if a table is out of date.
+`--check` only fails if a table is out of date, and changes no file.
 """
 
 import argparse

@@ -84,7 +84,7 @@ def seed() -> Text | None:
 
 @cache
 def dumps() -> tuple[Text, ...]:
-    """The dumps of the index; makes missing ones first, which takes minutes."""
+    """The dumps of the index; makes missing dumps first, which takes minutes."""
     if not (DUMPS / "index.json").exists():
         say(f"compiling programs with JAX for 42 dumps, once, about 4 minutes: {DUMPS}")
         script = FIXTURES / "make_dumps.py"

@@ -1,4 +1,4 @@
-"""The timed work: what hlofast does with a module, and what XLA does."""
+"""The timed work of hlofast and of XLA on a module."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def strict(data: bytes) -> Any:
 
 def decoded(data: bytes) -> Any:
     """A module with users and attributes (op_name, source file and line) decoded, as in XLA's
-    modules, but without costs, which a module keeps once they are computed.
+    modules, but without costs, because a module keeps computed costs.
     """
     module = hlofast.loads(data)
     module.cost(xla=True)

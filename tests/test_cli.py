@@ -543,8 +543,8 @@ class TestOutput:
         assert output.size(None) == "unknown"
 
 
-def test_a_folder_where_a_file_is_wanted_leads_to_scan(tmp_path: Path) -> None:
+def test_a_folder_where_a_file_is_wanted_leads_to_its_programs(tmp_path: Path) -> None:
     done = hlofast_command("cost", tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
-    reason = "is a folder; read folders with `hlofast scan`"
+    reason = "is a folder: `hlofast FOLDER` names its programs"
     assert done.stderr == f"hlofast: {tmp_path}: {reason}\n"

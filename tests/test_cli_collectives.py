@@ -313,10 +313,7 @@ class TestMeshesOfAnotherSize:
         assert (small.returncode, small.stderr, small.stdout) == (2, text, "")
         large = hlofast_command(*verb, SCANNED, "--mesh", "data=16,model=4", cwd=tmp_path)
         assert large.returncode == 2
-        assert (
-            "if the program is for one slice of several, the mesh lies on 8 slices\n"
-            in large.stderr
-        )
+        assert "for the program of one slice, give slices=8 (--slices 8)\n" in large.stderr
 
     def test_a_program_of_one_slice_fits(self) -> None:
         done = hlofast_command("time", "--device", "tpu-v5e", SCANNED, "--slices", "8", *LARGE)
@@ -330,5 +327,5 @@ class TestMeshesOfAnotherSize:
         assert f"{name}: mesh data=2 has 2 devices, the module is for 8\n" in done.stderr
 
     def test_python_says_the_same(self) -> None:
-        with pytest.raises(hlofast.ContextError, match="the mesh lies on 8 slices"):
+        with pytest.raises(hlofast.ContextError, match="give slices=8"):
             hlofast.load(SCANNED).collectives("data=16,model=4")

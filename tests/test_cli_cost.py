@@ -295,7 +295,7 @@ class TestForPeople:
 
     def test_xla_says_what_it_leaves_out(self, train_step: Path) -> None:
         shown = hlofast_command("cost", "--xla", train_step).stdout
-        assert "every loop once, custom calls by their cost estimate" in shown
+        assert "every loop once, and custom calls by their cost estimate" in shown
         assert "not exact" not in shown
         assert "Loops (counted once)" in shown
 

@@ -309,7 +309,7 @@ class TestXlaForPeople:
         assert "of the bytes belong to no known phase" in shown("cost", "--xla", train_step)
 
     def test_custom_calls(self, train_step: Path, write: Any) -> None:
-        known = "custom calls by their cost estimate, without one as -1 FLOP and -1 byte"
+        known = "custom calls by their cost estimate, or as -1 FLOP and -1 byte"
         assert known in shown("cost", "--xla", "--backend", "tpu", train_step)
         text = shown("cost", "--xla", "--backend", "gpu", train_step)
         assert "every custom call as -1 FLOP and -1 byte" in text

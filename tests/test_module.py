@@ -301,6 +301,12 @@ def test_html_is_escaped(module: hlofast.Module) -> None:
     assert "v&lt;1&gt;" in module["out"].attributes._repr_html_()
 
 
+def test_the_caption_tells_the_instructions_left_out() -> None:
+    lines = "".join(f"  a{number} = f32[] parameter({number})\n" for number in range(100))
+    module = hlofast.loads(f"HloModule m\n\nENTRY e {{\n{lines}  ROOT t = () tuple()\n}}\n")
+    assert "first 30 of 101 instructions" in module.instructions._repr_html_()
+
+
 def test_sources() -> None:
     data = TEXT.encode()
     modules = [hlofast.loads(source) for source in (TEXT, data, bytearray(data), memoryview(data))]

@@ -89,6 +89,14 @@ def test_shown(table: hlofast.Table) -> None:
     assert "<b>" not in html
 
 
+@pytest.mark.parametrize(
+    ("rows", "caption"), [(1, "1 row"), (2, "2 rows"), (5_000, "first 10 of 5,000 rows")]
+)
+def test_the_caption_tells_the_rows_left_out(rows: int, caption: str) -> None:
+    table = hlofast.Table([("n", hlofast.TextColumn(["a"] * rows))])
+    assert f"<caption>{caption}</caption>" in table._repr_html_()
+
+
 def test_pickle(table: hlofast.Table) -> None:
     again = pickle.loads(pickle.dumps(table))
     assert again == table

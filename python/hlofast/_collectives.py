@@ -24,8 +24,8 @@ _ALPA_KINDS = frozenset({"all-gather", "all-reduce", "reduce-scatter", "all-to-a
 
 
 _COLLECTIVES = Field("count", "collectives", "Collectives, each once.", adds_up=True)
-_UNPRICED = Field("count", "unpriced", "Collectives that the model has no cost for.")
-_COST = Field("number", "cost", "Cost of the others, in the unit of the arguments.", adds_up=True)
+_UNPRICED = Field("count", "unpriced", "Collectives without a cost in the model.")
+_COST = Field("number", "cost", "Cost of all others, in the unit of the arguments.", adds_up=True)
 _REASON = Field("text", "reason", "Why the groups match no mesh axes.")
 
 
@@ -44,11 +44,11 @@ KEYS = {
 """Keys of totals, with their columns."""
 MESH_SOURCES = {
     "given": "given",
-    "shardy_meshes": "from the header's Shardy meshes",
-    "named_shardings": "from shardings and replica groups that name mesh axes",
-    "shardings": "from the shardings of instructions",
-    "entry_shardings": "from the shardings of the entry's parameters and results",
-    "replica_groups": "from the replica groups of collectives",
+    "shardy_meshes": "the header's Shardy meshes",
+    "named_shardings": "shardings and replica groups that name mesh axes",
+    "shardings": "the shardings of instructions",
+    "entry_shardings": "the shardings of the entry's parameters and results",
+    "replica_groups": "the replica groups of collectives",
 }
 """Descriptions of the sources of a mesh."""
 _SHARE = Field("ratio", "share", "Share of the total wire bytes.", nullable=True)
@@ -108,7 +108,7 @@ class Collectives(Result, Table):
         self.module = module
         """The module."""
         self.mesh: Mesh | None = data.mesh if mesh is None else mesh
-        """The mesh, given or derived, whose axes `axes` names; None without one."""
+        """The mesh, given or derived, whose axes `axes` names; None if there is no mesh."""
         self._data = data
         self._rules = rules
         self._pieces: Table | None = None
@@ -155,7 +155,7 @@ class Collectives(Result, Table):
     def sections(
         self, by: str | None = None, *, pieces: bool = False, alpa: bool = False
     ) -> tuple[Section, ...]:
-        """Totals by `by` (one of `KEYS`, default axis), the collectives, and what is requested."""
+        """Totals by `by` (one of `KEYS`, default axis), the collectives, and requested tables."""
         sections = [self._groups(by or "axis")]
         if by is None:
             ordered = with_source(self).sort_by("total_wire_bytes", descending=True)
@@ -178,7 +178,7 @@ class Collectives(Result, Table):
         return tuple(sections)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, including those shown only on request."""
+        """All tables, including tables shown only on request."""
         shown = {own.name: own for own in self.sections(pieces=True, alpa=True)}
         costs = self._costs or Table.of((field, []) for field in self._cost_fields)
         shown.setdefault("mismatches", Section("mismatches", "Mismatches", self.mismatches))
@@ -198,7 +198,7 @@ class Collectives(Result, Table):
         return Section("groups", f"By {title}", table)
 
     def _alpa(self) -> list[Section]:
-        """Alpa's counters, and its costs if the mesh has the two axes they are defined for."""
+        """Alpa's counters, and Alpa's costs, which are defined for meshes of two axes."""
         counters, plain = self.alpa_counters(), self.alpa_counters(ignore_scalars=True)
         columns = (list(counters), list(counters.values()), list(plain.values()))
         table = Table.of(zip(_ALPA, columns, strict=True))
@@ -213,7 +213,7 @@ class Collectives(Result, Table):
 
     @property
     def _costs(self) -> Table | None:
-        """Alpa's costs; None unless the mesh has the two axes they are defined for."""
+        """Alpa's costs; None unless the mesh has two axes, for which they are defined."""
         is_for_two = self.mesh is not None and len(self.mesh.shape) == 2
         return self.alpa_cost() if is_for_two else None
 
@@ -316,10 +316,10 @@ class Collectives(Result, Table):
 
     @property
     def grad_sync_channel_ids(self) -> str:
-        """The channels of gradient synchronisation in Alpa's form: `.5.12.`, `.` for none.
+        """The channels of gradient synchronisation in Alpa's form: `.5.12.`, or `.` for none.
 
-        These are the all-reduces that reach the entry's results through tuples, slices and bitcasts
-        only. Alpa skips them in all micro-batches of a step but the last.
+        They belong to the all-reduces that reach the entry's results only through tuples, slices
+        and bitcasts. Alpa skips them in all micro-batches of a step but the last.
         """
         return self._data.grad_sync_channel_ids()
 

@@ -74,7 +74,7 @@ def _about_mesh(collectives: Collectives) -> Iterator[Note]:
 def contradiction(collectives: Collectives) -> Note | None:
     """Returns a note if no collective follows whole axes of a mesh that the caller gave.
 
-    Groups of all devices follow the axes of every mesh and prove nothing.
+    Groups of all devices follow the axes of every mesh, so they do not count.
     """
     mesh, module = collectives.mesh, collectives.module
     if mesh is None or collectives.mesh_source != "given":

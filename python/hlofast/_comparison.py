@@ -1,4 +1,4 @@
-"""Comparisons of many programs: of two files or dump directories, or of the hosts of one."""
+"""Comparisons of many programs: of two files or dump directories, or between hosts."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Comparison(Result):
         return (Note("one-program", "--module NAME shows the differences of one program"),)
 
     def sections(self) -> tuple[Section, ...]:
-        """The programs that differ, and those that only one side has."""
+        """The programs that differ, and the programs that only one side has."""
         shown = [field.name for field in _PROGRAMS[: 2 + len(_MEASURES)]]
         return (
             Section("programs", "Programs that differ", of_rows(_PROGRAMS, self._programs), shown),
@@ -169,7 +169,10 @@ class HostComparison(Result):
         return all(row["error"] or row["is_common"] for row in self._rows)
 
     def _groups(self) -> list[tuple[str, str, list[dict[str, Any]]]]:
-        """Program, fingerprint and rows; within a program, the most common variant first."""
+        """Program, fingerprint and rows of every variant.
+
+        The most common variant of a program comes first.
+        """
         programs: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for row in self._rows:
             if not row["error"] and not row["is_common"]:
@@ -206,7 +209,7 @@ class HostComparison(Result):
         return (Section("variants", title, of_rows(_VARIANTS, rows)),)
 
     def every_section(self) -> tuple[Section, ...]:
-        """The variants, and the file of every host."""
+        """The variants, and the file of each host."""
         rows = [
             (fingerprint, row["host"], row["file"])
             for _, fingerprint, files in self._groups()

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 SHELLS = ("bash", "zsh", "fish")
-"""What there are scripts for."""
+"""Shells for which there are scripts."""
 
 
 def offered(verb: str, option: str) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def offered(verb: str, option: str) -> tuple[str, ...]:
 
 
 class Option:
-    """An option of a verb: its spellings, whether a value follows, which, what it is."""
+    """An option of a verb: its spellings, its values and its help."""
 
     __slots__ = ("choices", "doc", "is_list", "names", "takes_file", "takes_value")
 
@@ -51,7 +51,7 @@ class Option:
 
 
 class Verb:
-    """A verb: what it is for, its options, what may be its first argument if not a file."""
+    """A verb: its help, its options, and the words allowed as its first argument."""
 
     __slots__ = ("doc", "name", "options", "words")
 
@@ -69,7 +69,7 @@ class Verb:
 
 
 def script(shell: str, verbs: Sequence[Verb], short: Verb) -> str:
-    """The script for a shell; `short` is the verb whose options do without a verb."""
+    """The script for a shell; `short` is the verb whose options are valid without a verb."""
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](verbs, short)
 
 
@@ -84,11 +84,12 @@ def _names(verb: Verb) -> str:
 def _cases(verbs: Iterable[Verb], short: Verb, line: str, listed: str, files: str) -> list[str]:
     """Branches for options with known values, and for first arguments that are words.
 
-    `line` completes one of WORDS, `listed` the last of several behind commas, `files` file names.
+    `line` completes one of WORDS, `listed` the last item of a comma-separated list, `files` file
+    names.
     """
     branches: dict[str, str] = {}
     for verb in verbs:
-        # `hlofast FILE --device` has the options of the verb that may be left out.
+        # The verb may be left out: `hlofast FILE --device` takes the options of `short`.
         starts = (f'"{verb.name} ', '*" ') if verb is short else (f'"{verb.name} ',)
         for option in verb.options:
             words = " ".join(option.choices)

@@ -100,7 +100,7 @@ class Context:
     profile: Profile | None
     """What ran on the devices, and when."""
     libraries: tuple[str, ...] | None
-    """Packages and folders that are libraries besides the usual ones."""
+    """Packages and folders that are libraries, besides the usual libraries."""
     frame: str | None
     """The frame that stands for an instruction; None is `user`."""
     merge_layers: bool | None
@@ -167,9 +167,9 @@ class Context:
     def sources(self) -> dict[str, str]:
         """The source of each known value, by name.
 
-        `given` for values that the caller passed. For a mesh also `Mesh.source`, followed by the
-        file name if another file names the axes, or the `shardings` of what JAX compiled. For a
-        device also the name of the file beside the dump that names it.
+        `given` for values that the caller passed. A mesh may also have `Mesh.source`, followed by
+        the file name if another file names the axes, or `shardings` for a function that JAX
+        compiled. A device may have the name of the file beside the dump that names it.
         """
         return dict(self._sources)
 
@@ -224,14 +224,14 @@ class Context:
 
 
 def read_mesh(mesh: MeshLike) -> Mesh:
-    """Returns the mesh in any accepted form; raises `TypeError` or `ValueError` for others."""
+    """Reads a mesh in any accepted form; raises `TypeError` or `ValueError` for other values."""
     if isinstance(mesh, Mesh):
         return mesh
     if isinstance(mesh, str):
         return Mesh.parse(mesh)
     names, shape = getattr(mesh, "axis_names", None), getattr(mesh, "shape", None)
     if names is not None and hasattr(shape, "items"):
-        # A JAX mesh, recognised by its attributes, as JAX is never imported.
+        # A JAX mesh, recognised by its attributes, because JAX is never imported.
         # HLO numbers the devices of a JAX mesh in row-major order.
         return Mesh([(str(name), int(size)) for name, size in shape.items()])  # type: ignore[union-attr]
     # `Mesh` refuses anything that is not a mapping.
@@ -373,7 +373,7 @@ def devices_of(module: Module) -> int:
 
 
 def misfit(module: Module, mesh: Mesh) -> str | None:
-    """Returns an error message if mesh and module differ in their number of devices, else None.
+    """Returns an error message if mesh and module differ in their number of devices.
 
     A module that is not partitioned yet fits any mesh.
     """
@@ -383,7 +383,7 @@ def misfit(module: Module, mesh: Mesh) -> str | None:
     text = f"mesh {mesh} has {given:,} devices, the module is for {compiled:,}"
     slices, rest = divmod(given, compiled)
     if slices > 1 and not rest and mesh.slices is None:
-        text += f"; if the program is for one slice of several, the mesh lies on {slices} slices"
+        text += f"; for the program of one slice, give slices={slices} (--slices {slices})"
     return text
 
 
@@ -394,9 +394,10 @@ def refuse_misfit(module: Module, mesh: Mesh) -> None:
 
 
 def backend_misfit(module: Module, device: Device) -> str | None:
-    """Returns an error message if device and module have different backends, else None.
+    """Returns an error message if device and module have different backends, otherwise None.
 
-    A program compiled for CPUs fits any device: people compile it where they have no other.
+    A program compiled for CPUs fits any device, because people compile for CPUs where they lack the
+    device.
     """
     compiled = module._backend()
     if compiled in (None, "cpu") or device.backend in ("other", compiled):
@@ -411,7 +412,10 @@ def refuse_backend(module: Module, device: Device) -> None:
 
 
 def mesh_for(module: Module, mesh: MeshLike | None) -> Mesh | None:
-    """Returns the mesh for analyses: the given one, else the context's; None for the text's own."""
+    """Returns the mesh for analyses: the given mesh, otherwise the context's mesh.
+
+    None for the mesh of the text.
+    """
     if mesh is not None:
         read = read_mesh(mesh)
         refuse_misfit(module, read)
@@ -421,7 +425,7 @@ def mesh_for(module: Module, mesh: MeshLike | None) -> Mesh | None:
 
 
 def device_for(module: Module, device: str | Device | None) -> Device | None:
-    """Returns the device for analyses: the given one, else the context's."""
+    """Returns the device for analyses: the given device, otherwise the context's device."""
     if device is None:
         return module.context.device
     from hlofast import devices
@@ -446,7 +450,7 @@ def required_device(module: Module, device: str | Device | None) -> Device:
 
 
 def rules_for(module: Module, rules: Rules | None) -> Rules | None:
-    """Returns the given rules, else the context's."""
+    """Returns the given rules, otherwise the context's rules."""
     if rules is not None:
         return rules
     told = told_in(module)
@@ -454,7 +458,7 @@ def rules_for(module: Module, rules: Rules | None) -> Rules | None:
 
 
 def hbm_for(module: Module, hbm: int | str | None) -> int | str | None:
-    """Returns the given memory budget, else the context's."""
+    """Returns the given memory budget, otherwise the context's budget."""
     if hbm is not None:
         return hbm
     told = told_in(module)

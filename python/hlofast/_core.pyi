@@ -132,18 +132,20 @@ def _find_modules(
     """Reads every module in `text`, with the arguments of `hlofast.find_modules`."""
 
 def _register_module_class(class_: type[Module]) -> None:
-    """Makes all modules from now on instances of `class_`, a subclass of `_core.Module`."""
+    """Makes every later module an instance of `class_`, a subclass of `_core.Module`."""
 
 def _register_error_class(class_: type[ParseError]) -> None:
-    """Makes all faults from now on instances of `class_`."""
+    """Makes every later fault an instance of `class_`."""
 
 def _devices_together(module: Module) -> int:
-    """Number of devices whose arrays the shapes of `module` cover together; 1 if shapes are those
-    of one device.
+    """Number of devices that the shapes of `module` cover together; 1 if they are the shapes of one
+    device.
     """
 
 def _shares(module: Module) -> dict[str, Any]:
-    """The share of one device; tables without rows if shapes are those of one device."""
+    """The share of one device; tables without rows if the shapes already are the shapes of one
+    device.
+    """
 
 def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]:
     """Returns the bytes of a protobuf, and line and description of everything it cannot
@@ -151,10 +153,10 @@ def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]
     """
 
 def _neighbours(path: str) -> tuple[tuple[str, str] | None, str | None]:
-    """Returns what the neighbouring files of `path` say about its module.
+    """Returns facts about the module at `path` from neighbouring files.
 
-    That is its chip with the file that names it, and the file of the same module before
-    optimisation; None for each that is unknown.
+    The facts are the chip with the file that names it, and the file of the module before
+    optimisation; None for unknown facts.
     """
 
 def _restore_module(text: bytes, options: dict[str, Any]) -> _module.Module:
@@ -213,7 +215,7 @@ class FoundModule:
     offset: Final[int]
     """Byte offset where its text starts."""
     label: Final[str | None]
-    """The file name announced by a framed dump; None without one."""
+    """The file name announced by a framed dump; None for other texts."""
 
 class Module:
     """A parsed HLO module: immutable, shared between threads, a sequence of instructions.
@@ -224,11 +226,11 @@ class Module:
     def __new__(cls, module: Module, context: Context | None = None) -> Self: ...
     @property
     def _told(self) -> Context | None:
-        """The context given by the caller; None without one."""
+        """The context given by the caller; None if there is none."""
     def _context(self, find: Callable[[], Context]) -> Context:
         """Returns the whole context.
 
-        `find` returns it and is called once.
+        `find` computes the context and is called once.
         """
     @property
     def name(self) -> str:
@@ -239,7 +241,7 @@ class Module:
     @property
     def buffer_assignment(self) -> bytes | None:
         """XLA's buffer assignment as bytes, if the module was read from a protobuf that has one;
-        else None.
+        otherwise None.
 
         It holds the same facts as the file `-buffer-assignment.txt`; `Memory.file` reads it.
         """
@@ -286,11 +288,11 @@ class Module:
         """The faults that were passed over; empty unless `on_error="collect"`."""
     @property
     def missing_entry(self) -> ParseError | None:
-        """The fault if the text seems to end before its entry computation; else None.
+        """The fault if the text seems to end before its entry computation; otherwise None.
 
-        It is set when no computation is marked as ENTRY and the last one, which `entry` then
-        returns, has other parameters or another result than `entry_computation_layout` in the
-        header. XLA reads such text without complaint. None if `errors` is not empty.
+        This is the case if no computation is marked as ENTRY, and the last computation, which
+        `entry` then returns, has other parameters or another result than `entry_computation_layout`
+        in the header. XLA reads such text without an error. None if `errors` is not empty.
         """
     @property
     def columns(self) -> Columns:
@@ -327,8 +329,8 @@ class Module:
     def _is_library(self, file: str) -> bool:
         """Whether a source file belongs to a library, in the context of the module."""
     def _device_count(self) -> int:
-        """Returns the number of devices: partitions times replicas, or those in the groups of
-        collectives if the header names no partitions.
+        """Returns the number of devices: partitions times replicas, or the devices in the groups of
+        collectives if the header has no partition count.
 
         Raises `ParseError` if a count in the header is not a 64-bit integer.
         """
@@ -337,7 +339,7 @@ class Module:
         """Returns whether `mesh` fits a module for `devices` devices."""
     def _mesh_named_in(self, path: str) -> Mesh | None:
         """Returns the mesh in the header of the module at `path` if it names the axes of this
-        one's.
+        module's mesh.
         """
     def mesh(self) -> Mesh | None:
         """Returns the mesh derived from the text; None if nothing in the text names several
@@ -404,7 +406,7 @@ class Module:
         backend_config: bool = True,
         schedule: bool = True,
     ) -> str:
-        """Returns a stable digest of what the module computes, as 32 hexadecimal digits.
+        """Returns a stable digest of the computation of the module, as 32 hexadecimal digits.
 
         Modules that differ only in properties left out here have equal digests.
         """
@@ -460,8 +462,8 @@ class Columns:
 class Field:
     """The description of a column or fact.
 
-    It has a name, the kind and unit of the values, a heading and one sentence of documentation; it
-    says whether values may be unknown and whether they add up.
+    A field has a name, the kind and unit of the values, a heading and one sentence of
+    documentation. It also tells whether values may be unknown and whether they add up.
     """
 
     def __new__(
@@ -546,7 +548,7 @@ class TextColumn:
 
     def __new__(cls, values: Sequence[str], codes: Column | None = None) -> TextColumn: ...
     def tolist(self) -> list[str | None]:
-        """Returns the texts as a list of str, with None for absent ones."""
+        """Returns the texts as a list of str, with None for absent texts."""
     def take(self, rows: Sequence[int]) -> TextColumn:
         """Returns the texts of `rows`, as a column.
 
@@ -570,9 +572,9 @@ class Shape:
     element_type: Final[str | None]
     """The name of the element type, such as `f32`; None for tuples and buffers."""
     dimensions: Final[tuple[int | None, ...]]
-    """The sizes of the dimensions: the bound of dynamic ones, None if there is no bound."""
+    """The sizes of the dimensions; for dynamic dimensions the bound, or None without a bound."""
     dynamic_dimensions: Final[tuple[bool, ...]]
-    """For each dimension, whether it is dynamic (its size is only known at run time)."""
+    """For each dimension, whether it is dynamic, with a size known only at run time."""
     rank: Final[int | None]
     """Number of dimensions; None for tuples and buffers."""
     layout: Final[Layout | None]
@@ -632,7 +634,7 @@ class Metadata:
     op_type: Final[str | None]
     """The framework's operation type."""
     source_file: Final[str | None]
-    """Source file as written, or that of the innermost stack frame."""
+    """Source file as written, otherwise of the innermost stack frame."""
     source_line: Final[int | None]
     """First line in the file."""
     source_end_line: Final[int | None]

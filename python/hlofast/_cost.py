@@ -78,7 +78,7 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
       execution. The last two cover memory space 0 and are absent with `xla=True`.
     - `multiplicity`: int64, how often the totals count the instruction's FLOPs and
       transcendentals; -1 beyond 64 bits. Bytes count only for executions outside fusions.
-    - `provenance`: uint8, of the FLOPs; index into `hlofast.provenances`.
+    - `provenance`: uint8, how the FLOPs are known; index into `hlofast.provenances`.
     - `phase`: uint8, index into `hlofast.phases`.
     - `scope`: uint32, index into `Cost.scopes`.
     """
@@ -200,7 +200,7 @@ class Cost(Result):
 
     @property
     def peak_flops(self) -> float | None:
-        """FLOP/s of a device: the given figure, or the context device's bfloat16 peak."""
+        """FLOP/s of a device: the given figure, or the bfloat16 peak of the context's device."""
         if self._peak_flops is None and (device := self.module.context.device) is not None:
             return device.per_jax_device("flops.bf16")
         return self._peak_flops
@@ -225,7 +225,7 @@ class Cost(Result):
 
     @property
     def scopes_are_merged(self) -> bool:
-        """Whether there were too many call sites to keep their scopes apart.
+        """Whether there were too many call sites to separate their scopes.
 
         If so, the operations of a called computation are listed under one of its call sites.
         """
@@ -291,7 +291,7 @@ class Cost(Result):
     def unknown(self) -> numpy.typing.NDArray[Any]:
         """Row numbers of instructions whose FLOPs (except custom calls) or bytes are unknown.
 
-        Causes: unbounded shapes, unreadable attributes, unknown opcodes.
+        The causes are unbounded shapes, unreadable attributes and unknown opcodes.
         """
         import numpy
 
@@ -311,7 +311,7 @@ class Cost(Result):
 
     @property
     def dead(self) -> numpy.typing.NDArray[Any]:
-        """Row numbers of dead instructions: nothing uses their results.
+        """Row numbers of dead instructions, whose results are not used.
 
         They are counted, as in XLA's cost analysis, although the compiler removes dead code before
         the program runs.
@@ -322,7 +322,7 @@ class Cost(Result):
 
     @property
     def memory_spaces(self) -> Table:
-        """Bytes read and written by memory space: `S(n)` of the layout, 0 without one."""
+        """Bytes read and written by memory space: `S(n)` of the layout, 0 without a layout."""
         return Table(self._data.memory_spaces())
 
     @property
@@ -341,8 +341,8 @@ class Cost(Result):
     def explain(self) -> Table:
         """Why the figures differ from XLA's: rule, xla, executed, instructions.
 
-        Per rule: what XLA counts, what hlofast counts, and how many instructions of this module
-        are affected.
+        Each row has a rule, XLA's way of counting, hlofast's way of counting, and the number of
+        affected instructions.
         """
         return Table(self._data.explain())
 
@@ -362,16 +362,16 @@ class Cost(Result):
         return self._matmuls
 
     def cost_analysis(self) -> dict[str, float]:
-        """Returns the dictionary of JAX's `cost_analysis()`; zeros are left out, as there.
+        """Returns the dictionary of JAX's `cost_analysis()`; as in JAX, zeros are left out.
 
         With `xla=True` it has XLA's keys: flops, transcendentals, `bytes accessed`,
         `optimal_seconds` (as from a client without a device: -1 per custom call), and sums over
         instructions by operand and result: `bytes accessed0{}` and `utilization0{}` for first
-        operands, `bytes accessedout{}` for results, `bytes accessedout{1}` for what fusions and
-        infeeds write to the second element of a tuple, and so on. The sums are 32-bit floats with
-        `float32=True`, otherwise 64-bit floats. They are left out when nested calls would produce
-        more of them than can be computed in time linear in the text; compilers do not write such
-        modules.
+        operands, `bytes accessedout{}` for results, `bytes accessedout{1}` for the bytes that
+        fusions and infeeds write to the second element of a tuple, and so on. The sums are 32-bit
+        floats with `float32=True`, otherwise 64-bit floats. They are left out when nested calls
+        would produce more of them than can be computed in time linear in the text; compilers do not
+        write such modules.
 
         With TPU sizes the figures are libtpu's for v5e, except `optimal_seconds` (libtpu knows the
         rates of its devices) and bytes that `cost` counts differently.
@@ -447,7 +447,10 @@ class Cost(Result):
 
     @property
     def refuses_mfu(self) -> bool:
-        """Whether the share of one device is unknown: all devices together, no shardings."""
+        """Whether the share of one device is unknown.
+
+        The share is unknown if shapes cover all devices and no shardings are written.
+        """
         from hlofast._shares import shares
 
         own = shares(self.module)
@@ -528,7 +531,7 @@ class Cost(Result):
         return tuple(sections(self, by, depth, explain))
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, including those without rows."""
+        """All tables, including tables without rows."""
         from hlofast._cost_sections import sections
 
         return tuple(sections(self, "phase", 3, True, all_of_them=True))

@@ -55,13 +55,13 @@ class CostData:
     def loops(self) -> _Columns:
         """Returns a table of loops with their trip counts."""
     def branches(self) -> _Columns:
-        """Returns a table of branches of conditionals: the cost of one execution, and which is
-        counted.
+        """Returns a table of branches of conditionals: the cost of one execution, and whether the
+        totals count the branch.
         """
     def unpriced(self) -> _Columns:
         """Returns a table of custom calls with unknown FLOPs, by target."""
     def unknown_rows(self) -> Column:
-        """Returns the rows with unknown bytes, and those other than custom calls with unknown
+        """Returns the rows with unknown bytes, and rows other than custom calls with unknown
         FLOPs.
         """
     def unknown_products(self) -> Column:
@@ -75,11 +75,11 @@ class CostData:
         counts.
         """
     def flops_by_provenance(self) -> list[tuple[str, int]]:
-        """Returns executed FLOPs by provenance; those inside loops of unknown trip count are
+        """Returns executed FLOPs by provenance; FLOPs inside loops of unknown trip count are
         separate.
         """
     def collective_flops(self) -> tuple[int, int]:
-        """Returns the FLOPs of reductions between devices: all, and those of recomputation."""
+        """Returns the FLOPs of reductions between devices: in total, and in recomputation."""
     def matmuls(self) -> _Columns:
         """Returns a table of matmuls and convolutions with their call counts."""
     def lint(
@@ -89,7 +89,7 @@ class CostData:
     def collectives(self, mesh: Mesh | None = None) -> CollectivesData:
         """Returns the collectives with their call counts and mesh axes."""
     def remat(self, mesh: Mesh | None = None) -> RematData:
-        """Returns what is recomputed and what is kept instead."""
+        """Returns the recomputed instructions and the residuals."""
     def stages(self, most_moved: float | None = None) -> StagesData:
         """Returns the pipeline stages; `most_moved` is the largest share of FLOPs that a cheaper
         cut may move to the previous stage.
@@ -100,7 +100,7 @@ class CollectivesData:
     """The collectives of a module."""
 
     mesh: Final[Mesh | None]
-    """The mesh, given or derived; None without one."""
+    """The mesh, given or derived; None if there is neither."""
     def __len__(self) -> int: ...
     def columns(self) -> _Columns:
         """Fields and columns of the table: one row per collective and phase."""
@@ -111,7 +111,7 @@ class CollectivesData:
     def axis_numbers(self) -> list[list[int]]:
         """The axis numbers of each row of the table, without duplicates."""
     def mismatches(self) -> list[str]:
-        """Why each row of the table has no axes; empty if it has."""
+        """For each row of the table, the reason why it has no axes; empty if it has axes."""
     def host_transfers(self) -> list[int]:
         """Rows that send to or receive from the host."""
     def alpa_counters(self, ignore_scalars: bool) -> tuple[int, int, int, int, int]:
@@ -127,7 +127,7 @@ def _lint_rules() -> list[tuple[str, str]]:
 
 @final
 class RematData:
-    """What a module recomputes and keeps."""
+    """The recomputation and the residuals of a module."""
 
     def recomputed(self) -> _Columns:
         """Fields and columns of the table of recomputed instructions."""
@@ -172,7 +172,7 @@ class PlanData:
     def at(self) -> int:
         """The row that runs at the peak; -1 if there is none."""
     def rule(self) -> str:
-        """The rule that peaks are counted by."""
+        """The rule by which peaks are counted."""
     def space(self) -> int:
         """The number of the memory space that is fullest at the peak."""
     def steps(self) -> list[int]:
@@ -212,7 +212,7 @@ class StagesData:
     """Number of micro-batches per step; None if unknown."""
     def boundary(self) -> dict[str, Any] | None:
         """The values that the first forward section receives, and the cheapest cut nearby; None
-        without one.
+        without such a section.
         """
     def memory(self) -> tuple[int, int, int, int | None] | None:
         """Bytes of state, of stash, of weight copies in the stash, and of the peak of a micro-batch

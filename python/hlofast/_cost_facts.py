@@ -42,7 +42,7 @@ FACTS = (
     Field(
         "ratio",
         "determined_share",
-        "Share of the matmul FLOPs for which the shardings determine those of one device.",
+        "Share of the matmul FLOPs for which the shardings determine the FLOPs of one device.",
         label="determined",
     ),
     Field("ratio", "matmul_share", "Share of matmuls and convolutions in the total FLOPs."),
@@ -61,7 +61,7 @@ def values(cost: Cost) -> Iterator[tuple[str, Any, str]]:
     way = "as XLA's HloCostAnalysis" if cost.xla else "as executed"
     yield "way", way, "exact"
     yield "backend", cost.backend, "exact"
-    # XLA's 32-bit sums may overflow to infinity, as may shares of a tiny peak.
+    # XLA's 32-bit sums may overflow to infinity, and so may shares of a tiny peak.
     yield "flops", _text.finite(cost.flops), flops_provenance(cost)
     transcendentals = "bound" if cost.misses_flops else "exact"
     yield "transcendentals", _text.finite(cost.transcendentals), transcendentals
@@ -123,11 +123,12 @@ def notes(cost: Cost) -> Iterator[Note]:
     """The notes, in order."""
     yield from _about_module(cost)
     if cost.xla:
-        # libtpu uses cost estimates and knows some calls of its own; other backends know none.
+        # libtpu uses cost estimates and knows some of its own calls; other backends do not know
+        # any.
         calls = "every custom call as -1 FLOP and -1 byte"
         if cost.backend == "tpu":
-            calls = "custom calls by their cost estimate, without one as -1 FLOP and -1 byte"
-        yield Note("xla", f"XLA counts every loop once, {calls}")
+            calls = "custom calls by their cost estimate, or as -1 FLOP and -1 byte"
+        yield Note("xla", f"XLA counts every loop once, and {calls}")
     if dead := cost._data.dead_rows().tolist():
         flops = cost._data.column("flops")
         yield Note(
@@ -199,7 +200,7 @@ def _about_unknown(cost: Cost) -> Iterator[Note]:
 
 
 def _unattributed(cost: Cost) -> Note | None:
-    """Returns a note on the cost that belongs to no phase."""
+    """Returns a note on the cost without a known phase."""
     for row in cost.by("phase"):
         if row["phase"] == "unattributed":
             flops = _text.share(row["flops"], cost.flops)

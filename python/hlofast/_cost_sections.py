@@ -68,7 +68,7 @@ _BRANCHES = ("name", "branch", "computation", "is_counted", "flops", "bytes_acce
 def sections(
     cost: Cost, by: str, depth: int, explain: bool, *, all_of_them: bool = False
 ) -> Iterator[Section]:
-    """The sections that have rows, or all of them."""
+    """The sections that have rows, or all sections."""
     counted_once = " (counted once)" if cost.xla else ""
     yield _groups(cost, by, depth)
     yield Section("loops", f"Loops{counted_once}", _loops(cost), _LOOPS)

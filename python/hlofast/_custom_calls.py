@@ -41,10 +41,10 @@ def register_custom_call(
     `@hlofast.register_custom_call("my_kernel")`. The figures count as modelled.
 
     Without `flops` the call keeps its unknown cost and stays in `Cost.unpriced`. Without
-    `transcendentals` it has none. `bytes_read` and `bytes_written` must be given together; without
-    them the bytes of operands and results count. `Module.cost` raises `ValueError` for unknown
-    figures and for values below 0 or beyond 64 bits, and `TypeError` for values that are not
-    integers; both errors name the instruction.
+    `transcendentals`, the call has none. `bytes_read` and `bytes_written` must be given together;
+    without them the bytes of operands and results count. `Module.cost` raises `ValueError` for
+    unknown figures and for values below 0 or beyond 64 bits, and `TypeError` for values that are
+    not integers; both errors name the instruction.
     """
     if function is None:
 

@@ -53,7 +53,7 @@ _INSTRUCTIONS = Field("count", "instructions", "Instructions of that opcode.")
 class Diff(Result):
     """Differences between two modules: `Module.diff(other)` or `hlofast.diff(before, after)`.
 
-    Instructions are matched by what they compute and by their users. Names, metadata, channel
+    Instructions are matched by their computation and by their users. Names, metadata, channel
     numbers, order and the number of copies of equal computations are ignored. Equivalent attributes
     (replica groups and shardings as lists or in compact form) are equal.
     """
@@ -164,8 +164,8 @@ class Diff(Result):
         Measures: instructions, computations, flops, transcendentals, bytes_accessed, live_peak
         (bytes), collectives, payload and wire_bytes (of all calls). Counts and the payload are
         exact; FLOPs and transcendentals are as exact as in `Module.cost`; the other measures are
-        modelled. Instructions and computations are those written in the texts, as in
-        `Module.summary`; `notes` gives the implied ones where the modules differ.
+        modelled. Only instructions and computations in the texts count, as in `Module.summary`; if
+        the modules differ in implied rows, `notes` gives their numbers.
         """
         known: dict[str, tuple[int | None, int | None]] = {
             "instructions": (self.before.instruction_count, self.after.instruction_count),
@@ -204,7 +204,7 @@ class Diff(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Files, numbers of changes, and what is compared."""
+        """Files, numbers of changes, and the compared properties."""
         values = (
             self.before.path,
             self.after.path,
@@ -255,7 +255,7 @@ class Diff(Result):
     def _sections(self, *, consequences: bool) -> tuple[Section, ...]:
         changes = self._named_changes()
         follows = changes.values("is_consequence")
-        # A trip count is a consequence of constants that mean little to a reader by themselves.
+        # A trip count follows from constants that by themselves tell a reader little.
         told = [aspect == "trip_count" for aspect in changes.values("aspect")]
         causes = [row for row, later in enumerate(follows) if not later or told[row]]
         rest = [row for row, later in enumerate(follows) if later and not told[row]]
@@ -308,7 +308,7 @@ class Diff(Result):
     def collectives(self, by: str = "axes") -> Table:
         """Returns collectives by kind and a column of `hlofast.Collectives` (`axes`, `scope`, ...).
 
-        The largest differences in wire bytes come first. Axes are those of `mesh`, otherwise of
+        The largest differences in wire bytes come first. Axes are the axes of `mesh`, otherwise of
         each module's own mesh.
         """
         keys = ["kind"] if by == "kind" else ["kind", by]
@@ -445,7 +445,7 @@ def diff(
     mesh: MeshLike | None = None,
     rules: Rules | None = None,
 ) -> Diff:
-    """Returns `before.diff(after)`; the arguments are those of `Module.diff`."""
+    """Returns `before.diff(after)`, with the arguments of `Module.diff`."""
     told = told_in(before)
     if mesh is None and told is not None:
         mesh = told.mesh

@@ -20,8 +20,8 @@ class DiffData:
     same_schedule: Final[bool | None]
     """Whether both modules run in the same order; None if the order was not compared."""
     def changes(self, only_causes: bool) -> _Columns:
-        """Fields and columns of the table of changes: all, or only those not caused by another
-        change.
+        """Fields and columns of the table of changes: all changes, or only changes that do not
+        follow from others.
         """
     def pairs(self) -> _Columns:
         """Fields and columns of the table of pairs."""

@@ -25,7 +25,8 @@ def replacing(path: str) -> Iterator[BinaryIO]:
         with _writing(path, temporary) as file:
             yield file
     except OSError as error:
-        # An error of renaming has two names that cannot be removed, so a new one is raised.
+        # An error of renaming holds two file names that cannot be removed, so a new error is
+        # raised.
         if error.errno is None or error.filename not in (None, temporary):
             raise
         raise OSError(error.errno, error.strerror, path) from error

@@ -63,7 +63,7 @@ class Graph(Result):
     FACTS = (
         Field("name", "computation", "The computation shown."),
         Field("name", "around", "The instruction whose neighbourhood is shown."),
-        Field("count", "distance", "Maximum number of edges from that instruction."),
+        Field("count", "distance", "Maximum number of edges from the central instruction."),
         Field("word", "inside", "Callees shown inside their callers: fusions, all or none."),
         Field("count", "nodes", "Instructions shown."),
         Field("count", "edges", "Edges between them."),
@@ -127,7 +127,7 @@ class Graph(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What is shown, and the numbers of nodes and edges."""
+        """The subject, and the numbers of nodes and edges."""
         values = (
             None if self.computation is None else plain(self.computation.name),
             None if self.around is None else plain(self.around.name),
@@ -150,7 +150,8 @@ class Graph(Result):
         known = self._namespaces.get(computation.index)
         if known is not None:
             return known
-        # From inside out; a computation called twice is shown at its first caller.
+        # The path is built from inside out; a computation that is called twice is shown at its
+        # first caller.
         chain = [computation]
         parts: list[tuple[str, ...]] = []
         while len(chain) <= _DEEPEST:
@@ -160,7 +161,8 @@ class Graph(Result):
             parts.append(_steps(caller, chain[-1]))
             chain.append(caller.computation)
         if len(chain) > _DEEPEST:
-            # Too deep to be useful in a viewer: the computation is shown at the top level.
+            # The path is too deep to be useful in a viewer, so the computation is shown at the top
+            # level.
             chain, parts = chain[:1], []
         path: tuple[str, ...] = (plain(chain[-1].name),)
         for steps in reversed(parts):
@@ -377,7 +379,7 @@ def _neighbourhood(start: Instruction, farthest: int, inside: str) -> dict[int, 
 
 
 def _neighbours(instruction: Instruction, inside: str) -> Iterator[int]:
-    """Operands and users; for parameters and roots also the calls they are shown inside."""
+    """Operands and users; for parameters and roots, also the calls inside which they are shown."""
     yield from instruction.operands.rows.tolist()
     yield from instruction.users.rows.tolist()
     if inside == "none":

@@ -67,10 +67,10 @@ class History(Result, Table):
 
     One row per dump, in the order of compilation: before optimisation, after passes, after all
     passes; `fields` describes the columns. Stages are before, pass, in-pass, partitioned, after and
-    so on; figures are those of the module at that point. Differences are counted against the
-    previous dump, without consequences (see `hlofast.Diff`; order and layouts count as there). A
-    row covers all passes since the previous dump: XLA writes a dump only if a pass changed
-    something or was selected for dumping.
+    so on; figures describe the module at that point. Differences are counted against the previous
+    dump, without consequences (see `hlofast.Diff`; order and layouts count as there). A row covers
+    all passes since the previous dump: XLA writes a dump only if a pass changed something or was
+    selected for dumping.
     """
 
     __slots__ = ("_files", "_mesh", "_rules", "program")
@@ -119,7 +119,7 @@ class History(Result, Table):
         return (Note("unreadable", text, dumps=failed),)
 
     def sections(self, *, everything: bool = False, files: bool = False) -> tuple[Section, ...]:
-        """The passes that changed something, or all passes; `files` shows the file of each."""
+        """The passes that changed the module, or all passes; `files` shows the file of each."""
         rows = [row for row, same in enumerate(self.values("is_same")) if everything or not same]
         table = self.take(rows)
         if not files:
@@ -193,7 +193,7 @@ def figures(
     wire = sent.values("total_wire_bytes")
     live_peak: int | None = None
     with suppress(ValueError):
-        live_peak = quiet(module).live_peak  # Rows have no room for what is doubtful.
+        live_peak = quiet(module).live_peak  # Rows have no room for doubts, so they are ignored.
     return {
         "instructions": module.instruction_count,
         "computations": module.computation_count,
@@ -229,7 +229,7 @@ def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Pro
     candidates = programs(folder)
     matching = [program for program in candidates if module is None or program.answers_to(module)]
     if len(matching) > 1:
-        # If only one program has dumps between passes, it is the one meant.
+        # If only one program has dumps between passes, it is the requested program.
         with_passes = [
             program for program in matching if any(file.step is not None for file in program.files)
         ]

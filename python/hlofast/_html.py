@@ -45,7 +45,9 @@ def table(
         for field, kind in zip(fields, classes, strict=True)
     ]
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
-    rows = f"{len(shown):,} rows"
+    rows = _text.counted(len(shown), "row")
+    if len(first) < len(shown):
+        rows = f"first {len(first):,} of {rows}"
     caption = f"{title} ({rows})" if title else rows
     return (
         f'<table class="hlofast"><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>'

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hlofast._context import Told
 
 _DEEPEST = 64
-"""Most levels of containers that are searched for shardings; a tree may contain itself."""
+"""Limit on the levels of containers that are searched for shardings, because a tree may contain
+itself.
+"""
 
 
 def from_jax(stage: Any, **context: Unpack[Told]) -> Module:

@@ -42,9 +42,9 @@ HOW_TO_DUMP = "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_text'"
 SAMPLE = 1 << 20
 """Bytes read from the start of a file to identify it."""
 SHOWN = 10
-"""Configs of a folder for which commands are listed."""
+"""Limit on the configs of a folder for which commands are listed."""
 MOST_FILES = 200
-"""Most files of a folder without programs that are looked at."""
+"""Limit on the files that are examined in a folder without programs."""
 _LINE = 240
 """Characters of an error message that are quoted."""
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory in memory space", "Out of memory")
@@ -52,7 +52,7 @@ _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory in memory space", "Ou
 
 
 class Contents(Result):
-    """Contents of a folder, a file with several modules or a config, and commands to go on."""
+    """Contents of a folder, a file with several modules or a config, and further commands."""
 
     VERB = "verdict"
     FACTS = (*_ABOUT, *_CONFIG)
@@ -82,7 +82,7 @@ class Contents(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Its kind and the amount of its contents."""
+        """The kind of the file, and the amount of its contents."""
         fields = {field.name: field for field in self.FACTS}
         counted = [("programs", len(self.programs))] if len(self.programs) else []
         values = [("kind", self._kind), *counted, *self._figures]
@@ -130,7 +130,7 @@ def folder(path: str, programs: Sequence[Program], options: Sequence[str] = ()) 
 def by_size(programs: Sequence[Program]) -> list[Program]:
     """Returns programs by the decompressed size of their main file, largest first.
 
-    Remote files keep their order: each size would take a request.
+    Remote files keep their order, because each size would take a request.
     """
     return sorted(programs, key=lambda program: -(_size(program.files[0].path) or 0))
 
@@ -138,7 +138,7 @@ def by_size(programs: Sequence[Program]) -> list[Program]:
 def _size(path: str) -> int | None:
     """Returns the decompressed size of a file, from its header or trailer; None if unreadable.
 
-    A compressed file that does not state this size counts with its own.
+    If a compressed file does not state this size, its compressed size counts.
     """
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded.
@@ -246,7 +246,7 @@ def _name(path: str) -> str:
 
 
 def without_programs(path: str) -> tuple[list[str], str | None]:
-    """Returns the trainer configs in a folder, and what another file is that hlofast recognises."""
+    """Returns the trainer configs in a folder, and the description of another known file."""
     from hlofast import config
 
     configs: list[str] = []
@@ -267,9 +267,9 @@ def without_programs(path: str) -> tuple[list[str], str | None]:
 
 
 def foreign(start: bytes) -> str | None:
-    """Returns the kind of a file without modules and what to give instead; None if unknown.
+    """Returns the kind of a file without modules, and advice on the input to give instead.
 
-    `start` is the decompressed start of the file.
+    None if unknown. `start` is the decompressed start of the file.
     """
     text = start.decode("utf-8", "replace")
     if b'"traceEvents"' in start:

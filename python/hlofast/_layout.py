@@ -18,7 +18,7 @@ NAME, FIGURE, SOURCE, TEXT, OTHER = "name", "figure", "source", "text", "other"
 """Roles of columns: the first three are kept, texts may lose their middle."""
 _KEPT = (NAME, FIGURE, SOURCE)
 _LEAST_TEXT = 24
-"""Smallest width of a text before other columns are dropped: two parts of a scope."""
+"""Smallest width of a text before other columns are dropped: room for two parts of a scope."""
 _LEAST = 12
 """Smallest width of a name or a source: `convol….1234`."""
 _LONG = ("scope", "path", "text", "shape", "axes", "name", "instruction")
@@ -31,8 +31,8 @@ def roles(
 ) -> list[str]:
     """Returns the role of each column.
 
-    The main figure is `figure`, else the first quantity. The name is `named`, else the first
-    column.
+    The main figure is the column `figure`, otherwise the first quantity. The name is the column
+    `named`, otherwise the first column.
     """
     chosen = [TEXT if field.kind in _LONG else OTHER for field in fields]
     if not fields:
@@ -51,7 +51,7 @@ def roles(
         chosen[names.index("source_line")] = FIGURE
     if named in names:
         chosen[names.index(named)] = NAME
-        if fields[0].kind == "index":  # Numbers of rows are short and part of the name.
+        if fields[0].kind == "index":  # Row numbers are short and belong to the name.
             chosen[0] = FIGURE
     elif chosen[0] != SOURCE:
         chosen[0] = NAME
@@ -107,7 +107,7 @@ class Layout:
                 least[at] = min(widths[at], max(_LEAST_TEXT, words[at]))
         optional = [at for at in widths if roles[at] not in _KEPT]
         shown = {at: least[at] for at in widths if at not in optional}
-        for at in optional:  # The first ones matter most.
+        for at in optional:  # The first columns matter most.
             if _total(shown) + len(GAP) + least[at] <= room:
                 shown[at] = least[at]
         for at in optional:
@@ -140,7 +140,7 @@ def _broken(heading: str, width: int) -> list[str]:
 
 
 CALLS = " > "
-"""Between two frames of a stack."""
+"""The separator between two frames of a stack."""
 
 
 def file_of(place: str) -> str:

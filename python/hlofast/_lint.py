@@ -45,8 +45,8 @@ _FIGURES = (
 class Finding:
     """A cost that a change to the model, its sharding or its checkpoint policy saves.
 
-    A finding covers one place or several related ones: those of one source line or, for some
-    rules, of the same group of devices.
+    A finding covers one place, or several related places: places on one source line or, for some
+    rules, with the same group of devices.
     """
 
     __slots__ = (
@@ -65,10 +65,10 @@ class Finding:
         self.instructions: tuple[int, ...] = tuple(record["rows"])
         """The evidence: instruction rows.
 
-        The subjects come first, one per place (at most 1,024), most at stake first.
+        The subjects come first, one per place (at most 1,024), ordered by the amount at stake.
         """
         self.names: tuple[str, ...] = tuple(module[row].name for row in self.instructions)
-        """The names of these instructions."""
+        """The names of the instructions in `instructions`."""
         self.places: int = record["places"]
         """Number of places."""
         self.bytes: int | None = record["bytes"]
@@ -107,7 +107,8 @@ class Finding:
             return NotImplemented
         return self.to_dict() == other.to_dict()
 
-    # Equal by value and holding a dict, so not hashable; the type of object says otherwise.
+    # Findings compare by value and hold a dict, so they are not hashable, although `object`
+    # declares a hash.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
@@ -136,7 +137,8 @@ class Findings(Result):
         Field("number", "min_share", "Threshold: least share at stake, of the payload or wire "
               "bytes of all collectives, or of the FLOPs of all matmuls."),
         Field("number", "min_replicated_share",
-              "Threshold: least share of all parameter bytes that sharding replicated ones saves."),
+              "Threshold: least share of all parameter bytes that sharding replicated parameters "
+              "saves."),
         Field("bytes", "min_undonated_bytes",
               "Threshold: least bytes of state that is not donated."),
         Field("number", "overlap_flops_per_byte",
@@ -243,7 +245,7 @@ class Findings(Result):
 
 
 def _words(finding: Finding) -> list[tuple[str, str]]:
-    """A finding as labelled lines: what was found, remedy, evidence, place."""
+    """A finding as labelled lines: message, remedy, evidence, place."""
     source = None
     if finding.source_file is not None:
         source = f"{finding.source_file}:{finding.source_line}"

@@ -216,7 +216,7 @@ def unknown_products(module: Module, rows: list[int]) -> tuple[Note, ...]:
     """Returns a note on matmuls of unknown size, which totals leave out."""
     if not rows:
         return ()
-    # Names beyond the shown ones are only counted.
+    # Further names are only counted.
     shown = _text.names([module[row].name for row in rows[: _text.SHOWN_NAMES]], len(rows))
     text = f"{_text.counted(len(rows), 'matmul')} of unknown size, left out of totals: {shown}"
     return (Note("unknown-products", text, products=len(rows)),)

@@ -28,20 +28,23 @@ _ALPA = {
     "reduce_scatter_cost_dict": "reduce-scatter",
 }
 _MOST_BYTES = 256 << 20
-"""Largest file, enough for millions of measurements; a larger one is probably named by mistake."""
+"""Limit on the size of a file: enough for millions of measurements.
+
+A larger file is probably named by mistake.
+"""
 _WIDTHS = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8, "s32": 4, "s8": 1}
 
 
 class Measurements:
     """Measured seconds of collectives by kind, group size and bytes, interpolated linearly.
 
-    Bytes are those of the whole array: the result of an all-gather, the operand of others.
+    Bytes are the bytes of the whole array: the result of an all-gather, the operand of other kinds.
     """
 
     __slots__ = ("_tables",)
 
     def __init__(self, rows: Iterable[tuple[str, int, float, float]]) -> None:
-        """Each of `rows` is kind, group size, bytes, seconds."""
+        """Each item of `rows` is kind, group size, bytes, seconds."""
         points: dict[tuple[str, int], dict[float, list[float]]] = {}
         for kind, group_size, size, seconds in rows:
             if kind not in KINDS:
@@ -89,10 +92,10 @@ def read_measurements(path: str | PathLike[str]) -> Measurements:
     """Reads measurements of collectives from a file; the extension gives the format.
 
     `.csv`: columns `kind,group_size,bytes,seconds`, named in the first line, in any order; other
-    columns are ignored. `.json`: a list of objects with those keys. `.pkl` or `.pickle`: Alpa's
+    columns are ignored. `.json`: a list of objects with these keys. `.pkl` or `.pickle`: Alpa's
     `ProfilingResultDatabase` or `MeshProfilingResult`, read without running any code in it: only
     Alpa's four classes, tuples, lists, dictionaries, numbers and strings are accepted. Raises
-    `ValueError` for anything else.
+    `ValueError` for other content.
     """
     name = str(path)
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
@@ -176,7 +179,7 @@ def _unpickled(content: bytes) -> object:
         return Reader(io.BytesIO(content)).load()
     except ValueError:
         raise
-    except Exception as error:  # Broken pickles raise anything.
+    except Exception as error:  # Broken pickles raise exceptions of any kind.
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 

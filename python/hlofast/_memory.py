@@ -38,7 +38,7 @@ _STEP = Field("index", "step", "The step of the schedule.")
 _INSTRUCTION = Field("instruction", "instruction", "Row number of the instruction of this step.")
 _BYTES = Field("bytes", "bytes", "Live bytes at this step.")
 _VALUES = Field("count", "values", "Number of values.", adds_up=True)
-_SHARE = Field("ratio", "share", "Share of the live bytes at that step.", nullable=True)
+_SHARE = Field("ratio", "share", "Share of the live bytes at the step.", nullable=True)
 _VALUE = Field("text", "value", "The instruction, and the index into its result.")
 _FROM = Field(
     "text",
@@ -71,9 +71,9 @@ def space_number(space: int | str | None) -> int | None:
 
 
 def table_bytes(device: str | Device | None) -> int | None:
-    """Returns the bytes a TPU rounds the pointer tables of tuples up to; None for other devices.
+    """Returns the size in bytes to which a TPU rounds up the pointer tables of tuples.
 
-    Raises `UnknownDeviceError` for an unknown device name.
+    None for other devices. Raises `UnknownDeviceError` for an unknown device name.
     """
     if device is None:
         return None
@@ -96,7 +96,7 @@ def quiet(
     device: str | Device | None = None,
 ) -> Memory:
     """`Module.memory` without the warning for contradictions, which notes also report."""
-    # Unknown device names are rejected now, not when XLA's account is read.
+    # Unknown device names are rejected here, and not only when XLA's account is read.
     table_bytes(device)
     data = _core._memory(
         module,
@@ -130,9 +130,9 @@ def memory(
 class Memory(Result):
     """Live values and the memory peak of a module: `Module.memory()`.
 
-    Steps are the instructions in schedule order: those of the entry computation, with the
-    instructions of loops, branches and calls once, before their caller (as in XLA's
-    `HloLiveRange`). `allocated_in_hbm` adds fragmentation, `live_peak` does not.
+    Steps are the instructions of the entry computation in schedule order; the instructions of
+    loops, branches and calls come once, before their caller (as in XLA's `HloLiveRange`).
+    `allocated_in_hbm` adds fragmentation, `live_peak` does not.
     """
 
     VERB = "memory"
@@ -141,7 +141,7 @@ class Memory(Result):
               "Bytes that XLA allocates in HBM: from its file, or else modelled.",
               label="allocated in HBM"),
         Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
-        Field("flag", "fits", "Whether what is allocated in HBM fits the device.",
+        Field("flag", "fits", "Whether the bytes allocated in HBM fit the device.",
               label="fits"),
         Field("bytes", "hbm_left", "HBM minus the bytes allocated in it.", label="left in HBM",
               signed=True),
@@ -170,7 +170,7 @@ class Memory(Result):
         Field("bytes", "largest_bytes", "Bytes of the largest value.", label="largest value bytes"),
         Field("bytes", "next_peak", "The peak without the buffer of the largest value.",
               label="peak without it"),
-        Field("name", "next_peak_at", "The instruction that runs at that peak.",
+        Field("name", "next_peak_at", "The instruction that runs at the peak without the value.",
               label="at, without it"),
         Field("bytes", "device_argument_bytes", "Bytes of the parameters on one device.",
               label="parameters on one device"),
@@ -210,7 +210,10 @@ class Memory(Result):
         self._undonated: dict[int, int] | None = None
         self._has_looked = False
         self.unusable_file: str | None = None
-        """Why a file with allocations beside the module is not used; None without such a file."""
+        """Why the file with allocations beside the module is not used.
+
+        None if there is no such file.
+        """
 
     @property
     def allocated(self) -> MemoryFile | None:
@@ -236,7 +239,7 @@ class Memory(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What is allocated, the peaks, the largest value, and the rules of the count."""
+        """The allocated bytes, the peaks, the largest value, and the rules of the count."""
         is_bound = bool(self._data.doubts()["unknown_sizes"])
         at, largest, allocated = self.at, self.without_largest(), self.allocated
         peak = self._account().get("peak_memory_in_bytes")
@@ -279,13 +282,13 @@ class Memory(Result):
         return labelled(self.module, self._facts(values), ("bytes",))
 
     def _shares(self) -> Shares | None:
-        """The share of one device; None if shapes are those of one device."""
+        """The share of one device; None if shapes already are the shapes of one device."""
         from hlofast._shares import shares
 
         return shares(self.module)
 
     def _in_hbm(self) -> Iterator[tuple[str, Any, str]]:
-        """What is allocated in HBM, whether it fits, and the peaks of the three memories."""
+        """The bytes allocated in HBM, whether they fit, and the peaks of the three memories."""
         known_parts, needed = self._account(), self.needed
         allocated, how = self.allocated_in_hbm, "modelled" if needed is None else needed[1]
         if allocated is not None:
@@ -323,7 +326,7 @@ class Memory(Result):
         return (self._groups(by), self._alive(at), account(self), *arrays)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, including those that only modules before partitioning have."""
+        """All tables, including tables that only modules before partitioning have."""
         from hlofast import _shares
 
         shown = (self._groups("class"), self._alive(None), account(self))
@@ -357,7 +360,7 @@ class Memory(Result):
         return Section("live", title, table, _SHOWN)
 
     def _account(self) -> dict[str, int]:
-        """`xla`, or an empty dictionary where XLA's account cannot be computed."""
+        """`xla`, or an empty dictionary if XLA's account cannot be computed."""
         try:
             return self.xla
         except (ValueError, OverflowError):
@@ -422,7 +425,8 @@ class Memory(Result):
         """Bytes to compare with the memory of a device, and their provenance.
 
         `allocated_in_hbm` where it is known; for TPU programs whose heap cannot be packed
-        `hbm_peak`, a bound; for other modules `live_peak`. None for live bytes of another memory.
+        `hbm_peak`, a bound; for other modules `live_peak`. None for live bytes of another memory
+        space.
         """
         allocated = self.allocated_in_hbm
         if allocated is not None:
@@ -458,8 +462,9 @@ class Memory(Result):
     def undonated(self) -> dict[int, int]:
         """Bytes of the parameters that could be donated and are not, by row.
 
-        A result of the same shape and layout is computed from each, as new state is from the old.
-        Donation (`donate_argnums` of `jax.jit`) lets the result take the parameter's memory.
+        A result of the same shape and layout is computed from each of these parameters, as new
+        state from old state. Donation (`donate_argnums` of `jax.jit`) lets the result take the
+        parameter's memory.
         """
         if self._undonated is None:
             self._undonated = {}
@@ -508,7 +513,7 @@ class Memory(Result):
                 from hlofast._show import unknown_instruction
 
                 raise unknown_instruction(self.module, wanted) from error
-            raise  # Several instructions have the name.
+            raise  # Several instructions share the name.
 
     def values(self) -> Table:
         """Returns every value, by step; columns as in `live_at`."""

@@ -1,6 +1,7 @@
-"""XLA's account of a program's memory, and the memory of the device that it is compared with.
+"""XLA's account of a program's memory, and the device memory with which it is compared.
 
-HBM, fast on-chip memory and host memory are three figures; only HBM is compared with HBM.
+HBM, fast on-chip memory and host memory have a figure each; only the figure for HBM is
+compared with the HBM of a device.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _NOT_TOLD = "not told by the text"
 _HOST = 5
 _PARTS = (
     ("argument", 0, "parameters"),
-    ("output", 0, "results and the table of their tuple"),
+    ("output", 0, "results, and the pointer table of their tuple"),
     ("alias", 0, "results in the memory of donated parameters"),
-    ("temp", 0, "temporaries and constants; the text lacks what code needs"),
+    ("temp", 0, "temporaries and constants; the text does not give the bytes of code"),
     ("generated_code", 0, _NOT_TOLD),
     ("constant", 0, "constants, part of temp"),
-    ("heap", 0, "temporaries at the peak, largest memory space"),
+    ("heap", 0, "temporaries at the peak in the largest heap"),
     ("peak", 0, "argument + output - alias, host and device; constant; heap"),
     ("host_argument", _HOST, "parameters"),
     ("host_output", _HOST, "results"),
@@ -45,7 +46,7 @@ _PARTS = (
 
 
 def account(memory: Memory) -> Section:
-    """Every figure of `compiled.memory_analysis()`, and what it is made of."""
+    """Every figure of `compiled.memory_analysis()`, and its parts."""
     known = memory._account()
     rows = []
     for part, space, made_of in _PARTS if known else ():
@@ -72,7 +73,7 @@ def _temp(memory: Memory, known: dict[str, int]) -> int:
 
 
 FILES = ("-buffer-assignment.txt", "-memory-usage-report.txt")
-"""Ends of the names of files with allocations, in the place of `.txt`."""
+"""Endings of the names of files with allocations, which replace `.txt`."""
 
 
 def beside(path: str | None) -> tuple[bytes | None, str | None]:
@@ -103,7 +104,7 @@ def packing(module: Module) -> tuple[int, int, int] | None:
 def hbm_of(module: Module, device: Device | None) -> tuple[int, str] | None:
     """Returns the bytes that a program may use on the device, with provenance; None if unknown.
 
-    A budget of the context comes first.
+    A budget in the context takes precedence.
     """
     from hlofast._context import hbm_for
 

@@ -22,8 +22,8 @@ def _xla_memory(module: Module, *, table_bytes: int | None = None) -> dict[str, 
     """
 
 def _packing(module: Module) -> tuple[int, int, int] | None:
-    """Returns how XLA packs the heap of HBM: bytes of the packed heap, of its fragmentation and of
-    the pointer tables of tuples; None for modules whose heap cannot be packed.
+    """Returns the packing of the HBM heap in XLA: bytes of the packed heap, of its fragmentation
+    and of the pointer tables of tuples. None for modules whose heap cannot be packed.
     """
 
 def _memory_file(
@@ -44,7 +44,7 @@ class MemoryData:
     peak_step: Final[int]
     """The step of the peak."""
     highest: Final[tuple[int, int | None]]
-    """The most bytes in the timeline, and the row that runs there."""
+    """The most bytes in the timeline, and the row that runs at that step."""
     backend: Final[str]
     """The backend whose shape sizes were counted: cpu, gpu or tpu."""
     def timeline(self) -> Column:

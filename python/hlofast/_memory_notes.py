@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 LEAST_UNDONATED = 1 << 20
-"""Less undonated state gives no note."""
+"""Limit below which undonated state does not give a note."""
 _WITHOUT_NAMES = {
     "training": (
-        "no instruction has an operation name; phases follow the data flow: what the loss depends "
-        "on is forward, what writes a new weight from the old one optimizer, the rest backward"
+        "no instruction has an operation name; phases follow the data flow: the loss depends on "
+        "forward work, optimizer work computes new weights from old weights, the rest is backward"
     ),
     "inference": (
         "no instruction has an operation name; no result may be a gradient or a new weight, so all "
@@ -129,14 +129,14 @@ _HEAPS = {1: "fast memory", 3: "fast memory", 5: "the host's memory"}
 
 
 def _memories(memory: Memory) -> Iterator[Note]:
-    """Where the allocated bytes come from, and which memory XLA's peak counts."""
+    """Notes on the source of the allocated bytes, and on the memory that XLA's peak counts."""
     heap = memory._account().get("heap_memory_space", 0)
     if heap and memory.backend == "tpu":
         where = _HEAPS.get(heap, f"memory space {heap}")
         yield Note(
             "other-heap",
-            f"the XLA peak counts the heap of {where}, the largest; HBM holds what is allocated in "
-            "HBM",
+            f"the XLA peak counts the heap of {where}, the largest heap; compare HBM with the "
+            "bytes allocated in HBM",
             memory_space=heap,
         )
     if memory.unusable_file is not None:
@@ -155,7 +155,7 @@ def _memories(memory: Memory) -> Iterator[Note]:
 
 
 def _less_on_v6e(memory: Memory) -> int:
-    """Bytes by which the result tuple's pointer table is smaller on v6e, if this may be a v6e."""
+    """Bytes that the result tuple's pointer table saves on v6e, if the program may be for v6e."""
     is_told = memory.device is not None or memory.backend != "tpu"
     if is_told or memory.schedule != "text" or "megacore" in memory.module.text:
         return 0

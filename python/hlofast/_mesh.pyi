@@ -97,7 +97,9 @@ class AxisMatch:
     groups: Final[str | None]
     """The groups as canonical text: equal sets give equal text. None for permutes."""
     shift: Final[int | None]
-    """The shift of a permute along its axes; None for groups and if the pairs differ in it."""
+    """The shift of a permute along its axes; None for groups and for pairs with different
+    shifts.
+    """
     wraps: Final[bool | None]
     """Whether the shift wraps around the ends of the axes; None if `shift` is."""
 
@@ -114,7 +116,7 @@ class PartitionSpec:
     manual: Final[tuple[str, ...]]
     """Axes that the program itself manages (manual sharding)."""
     reduction: Final[str | None]
-    """How partial results are combined: `sum`, `max` or `min`; None without any."""
+    """How partial results are combined: `sum`, `max` or `min`; None without partial results."""
     reason: Final[str | None]
     """Why the sharding cannot be expressed on the mesh; None if it can."""
     def __len__(self) -> int: ...
@@ -144,7 +146,7 @@ class Sharding:
     def spec(self, mesh: Mesh) -> PartitionSpec:
         """Returns the sharding in terms of the axes of `mesh`: the same tiles on the same devices.
 
-        If that is impossible, the result shows the sharding as written, and `reason` says why.
+        If this is impossible, the result shows the sharding as written, and `reason` explains why.
         Raises `ValueError` for several leaves: each has a spec of its own.
         """
     def __len__(self) -> int: ...

@@ -1,7 +1,7 @@
 """`Module`, the functions that read one, and its analyses.
 
-Every analysis is a function in the file of its name, imported on its first call: a program that
-reads one small dump loads nothing else.
+Every analysis is a function in the file of its name, imported on its first call, so that a program
+that reads one small dump loads nothing else.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Module(_core.Module):
 
     @property
     def context(self) -> Context:
-        """Facts about the run: those passed by the caller, and those found in the dump folder.
+        """Facts about the run, passed by the caller or found in the dump folder.
 
-        Analyses use it for arguments that they are not given. See `hlofast.Context`. Raises
+        Analyses use the context for arguments that the caller omits. See `hlofast.Context`. Raises
         `ValueError` if the passed values do not fit the module, such as a mesh with another number
         of devices.
         """
@@ -98,8 +98,8 @@ class Module(_core.Module):
     ) -> Verdict:
         """Returns the verdict: step time, MFU, peak memory, exposed communication, what to change.
 
-        `device` and `mesh` default to those of the context. Figures that need one are unknown
-        without it, and notes say what to pass. See `hlofast.Verdict`.
+        `device` and `mesh` default to the context's. Figures that need a device or a mesh
+        are unknown without it, and notes name the missing argument. See `hlofast.Verdict`.
         """
         from hlofast._verdict import verdict
 
@@ -128,13 +128,13 @@ class Module(_core.Module):
     ) -> Cost:
         """Counts FLOPs, transcendentals and bytes of every instruction and of the module.
 
-        Counts are as executed, or with `xla` those of XLA's `HloCostAnalysis`. `backend` (cpu, gpu,
-        tpu) selects the backend whose shape sizes count, by default the module's own. `float32`
-        adds in XLA's order in 32-bit floats. `custom_calls` maps targets to functions that return
-        the cost of a call (see `hlofast.register_custom_call`). `rules` are pairs of pattern and
-        phase, or a TOML file of them. `peak_flops` is the peak of a device, in FLOP/s or as
-        `"197T"`; by default the 16-bit peak of the context's device. If the context has a measured
-        step time, the facts include MFU and HFU.
+        Counts are as executed; with `xla`, they follow XLA's `HloCostAnalysis`. `backend` (cpu,
+        gpu, tpu) selects the backend whose shape sizes count, by default the module's own.
+        `float32` adds in XLA's order in 32-bit floats. `custom_calls` maps targets to functions
+        that return the cost of a call (see `hlofast.register_custom_call`). `rules` are pairs of
+        pattern and phase, or a TOML file of them. `peak_flops` is the peak of a device, in FLOP/s
+        or as `"197T"`; by default the 16-bit peak of the context's device. If the context has a
+        measured step time, the facts include MFU and HFU.
         """
         from hlofast._context import rules_for
         from hlofast._cost import cost
@@ -190,7 +190,7 @@ class Module(_core.Module):
         """Returns recomputation, residuals and all-gathers of a step, and a rematerialisation plan.
 
         The plan chooses values to rematerialise so that the peak fits `hbm` bytes (or `"16GiB"`),
-        with the time that they take on `device`. Axes are those of `mesh`, by default the
+        with the time that they take on `device`. Axes are the axes of `mesh`, by default the
         context's. `rules` as for `cost`; `rule`, which counts peaks, as for `memory`. See
         `hlofast.Remat`.
         """
@@ -212,10 +212,10 @@ class Module(_core.Module):
         """Returns the pipeline stages that Alpa's markers delimit.
 
         Sections, residuals from forward to backward, traffic between stages and between meshes,
-        micro-batches, and how many more of them fit `hbm` bytes (or `"16GiB"`), or the memory of
-        `device`, on each of the `devices` devices that share the stage. A cheaper boundary may move
-        at most the share `most_moved` of the forward section's FLOPs to the previous stage. See
-        `hlofast.Stages`.
+        micro-batches, and the number of further micro-batches that fit `hbm` bytes (or `"16GiB"`),
+        or the memory of `device`, on each of the `devices` devices that share the stage. A cheaper
+        boundary may move at most the share `most_moved` of the forward section's FLOPs to the
+        previous stage. See `hlofast.Stages`.
         """
         from hlofast._context import device_for, hbm_for
         from hlofast._stages import stages
@@ -233,12 +233,13 @@ class Module(_core.Module):
     ) -> Time:
         """Models the step time on `device`, a name (`"tpu-v5p"`) or a `Device`.
 
-        `device` defaults to the context's; raises `ValueError` without one. `mesh` names the axes
-        and the boundaries of hosts and slices: a `hlofast.Mesh`, text such as `data=2,model=4`, a
-        mapping or a JAX mesh, by default the context's. Without hosts and slices all devices form
-        one level. `estimates` is `model`, `roofline` or `compiler`; `collectives` is `topology`,
-        `speed-of-light`, `alpa` or measurements (see `hlofast.devices.read_measurements`). Raises
-        `hlofast.devices.UnknownDeviceError` for an unknown name.
+        `device` defaults to the context's; raises `ValueError` if neither is known. `mesh` names
+        the axes and the boundaries of hosts and slices: a `hlofast.Mesh`, text such as
+        `data=2,model=4`, a mapping or a JAX mesh, by default the context's. Without hosts and
+        slices all devices form one level. `estimates` is `model`, `roofline` or `compiler`;
+        `collectives` is `topology`, `speed-of-light`, `alpa` or measurements (see
+        `hlofast.devices.read_measurements`). Raises `hlofast.devices.UnknownDeviceError` for an
+        unknown name.
         """
         from hlofast._context import mesh_for, required_device
         from hlofast._time import time
@@ -301,10 +302,10 @@ class Module(_core.Module):
     ) -> Graph:
         """Returns a graph of instructions for layout tools.
 
-        It has the instructions of `computation` (a name; by default the entry), or those at most
-        `distance` operands or users away from `around` (an instruction, its row or its name).
-        `inside` selects the called computations that are shown inside their callers: those of
-        `fusions`, `all` or `none`. Raises `KeyError` for unknown names.
+        It has the instructions of `computation` (a name; by default the entry), or the instructions
+        at most `distance` operands or users away from `around` (an instruction, its row or its
+        name). `inside` selects the called computations that are shown inside their callers:
+        computations of `fusions`, `all` or `none`. Raises `KeyError` for unknown names.
         """
         from hlofast._graph import graph
 
@@ -349,9 +350,9 @@ class Module(_core.Module):
         """Compares the module with `other`, regardless of instruction names and order.
 
         The result has added, removed and changed instructions, and the effect on cost, memory and
-        collectives. `layouts=False` and `backend_config=False` ignore those; `schedule=True`
-        compares the order too, if both modules are scheduled. `mesh` and `rules` as for
-        `collectives`. See `hlofast.Diff`.
+        collectives. `layouts=False` and `backend_config=False` ignore layouts and configurations;
+        `schedule=True` also compares the order, if both modules are scheduled. `mesh` and `rules`
+        as for `collectives`. See `hlofast.Diff`.
         """
         from hlofast._diff import diff
 
@@ -442,7 +443,7 @@ def loads(
     threads: int | None = None,
     **context: Unpack[Told],
 ) -> Module:
-    """Reads the module in `text`; the other arguments are those of `load`.
+    """Reads the module in `text`; further arguments are the arguments of `load`.
 
     `path` names the text in messages; if it is a file, `Module.context` searches its folder.
     """

@@ -9,18 +9,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MOST = 20_000
-"""Most names to compare: a comparison takes microseconds, and modules have millions of names."""
+"""Limit on the names that are compared: a comparison takes microseconds, and modules have millions
+of names.
+"""
 _LISTED = 40
-"""Most names that an error lists."""
+"""Limit on the names that an error lists."""
 _LONGEST = 200
-"""Longest name that is compared, as the time is quadratic in its length."""
+"""Limit on the length of names that are compared, because the time is quadratic in the length."""
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Returns at most `count` names most similar to `name`, nearest first.
 
-    Names that start with `name` come first, since `fusion` may mean any `fusion.1`. Among very many
-    names only those that start with the first half of `name` are compared.
+    Names that start with `name` come first, because `fusion` may mean any `fusion.1`. Among very
+    many names, only names that start with the first half of `name` are compared.
     """
     from difflib import get_close_matches
 
@@ -49,7 +51,7 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """Returns the error for an unknown name: the nearest names, then the known ones."""
+    """Returns the error for an unknown name: the nearest names, then all known names."""
     names = list(known)
     listed = ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
     hint = meant(str(name), names) or ";"

@@ -24,7 +24,7 @@ def whole(path: str) -> Module:
     """Reads the module in a file of a dump directory.
 
     Also raises `ParseError` for text that ends before its entry (`Module.missing_entry`), so that
-    figures of a truncated file are not mistaken for the program's.
+    figures of a truncated file are not mistaken for figures of the program.
     """
     module = load(path)
     if (fault := module.missing_entry) is not None:
@@ -68,7 +68,7 @@ class Program:
         self.name: str = record["name"]
         """The name of the module in file names."""
         self.files: tuple[File, ...] = tuple(File(file) for file in record["files"])
-        """Its modules, one per dumped stage. The first one, of the last stage, represents the
+        """Its modules, one per dumped stage. The first module, from the last stage, represents the
         program."""
 
     def answers_to(self, name: str | int) -> bool:
@@ -120,7 +120,7 @@ def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[st
 
         survey = _remote.listed(path)
     else:
-        os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
+        os.listdir(path)  # noqa: PTH208 - listdir tells why a folder cannot be read; pathlib is not loaded.
         survey = _core._survey([path])
     return [Program(record) for record in survey.program_files()], survey.refused()
 

@@ -96,12 +96,12 @@ _BY = ("program", "compiler", "twin")
 class Remat(Result):
     """Recomputation, residuals and all-gathers of a step: `Module.remat()`.
 
-    Phases are those of `Module.cost`. `fields` of each table describes its columns.
+    Phases are the same as in `Module.cost`. `fields` of each table describes its columns.
 
     `candidates` and `apply()` plan which residuals to rematerialise. Their peaks are not estimates:
     each candidate is rewritten into a module of its own, whose live bytes are counted by the same
-    `rule` as the original's (device sizes, text order, fragmentation not modelled). The module that
-    `apply()` returns therefore has the announced peak.
+    `rule` as for the original (device sizes, text order, fragmentation not modelled). The module
+    that `apply()` returns therefore has the announced peak.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class Remat(Result):
         Field("count", "by_compiler", "Recomputed instructions that the compiler cloned (.remat).",
               label="by compiler"),
         Field("count", "by_twin",
-              "Recomputed instructions known only as twins: an earlier one computes the same.",
+              "Recomputed instructions known only as twins of earlier instructions.",
               label="by twin"),
         Field("flops", "recomputed_flops", "FLOPs of all calls of recomputed instructions.",
               label="recomputed FLOP"),
@@ -148,7 +148,7 @@ class Remat(Result):
         self.hbm = hbm
         """Peak bytes to plan for; None for the lowest peak."""
         self.device = device
-        """The device whose seconds order the candidates; None without one."""
+        """The device whose seconds order the candidates; None without a device."""
         self._plan: _core.PlanData | None = None
         self._rules = rules
         self._rule = rule
@@ -159,11 +159,11 @@ class Remat(Result):
 
     @property
     def recomputed(self) -> Table:
-        """The recomputed instructions, including those inside fusions.
+        """The recomputed instructions, including instructions inside fusions.
 
         `by` is `program` (operation names of `jax.checkpoint`), `compiler` (clones named `.remat`)
         or `twin` (not marked by name, but an earlier instruction computes the same value from the
-        same operands). Bytes of a fusion are those of the instructions inside it.
+        same operands). The bytes of a fusion are the bytes of the instructions inside it.
         """
         return self._table("recomputed")
 
@@ -180,19 +180,20 @@ class Remat(Result):
 
     @property
     def residuals(self) -> Table:
-        """The values that forward code produces and backward code reads; plain parameters excluded.
+        """The values that forward code produces and backward code reads, except plain parameters.
 
         `kind` is `weight_copy`, `gathered_weight`, `gathered_activation` or `activation`. For a
         value stacked by a loop, `instruction` is the loop and `bytes` cover the whole stack.
         `source` is the instruction that computes the value, looking through conversions and slices,
-        or the parameter it is a copy of. `memory_space` is the farthest one between the instruction
-        that makes the value and those that read it: 5 (host) before 0 (HBM) before fast memory.
+        or the parameter it is a copy of. `memory_space` is the farthest memory space between the
+        producer of the value and its readers: 5 (host) is farther than 0 (HBM), and 0 is farther
+        than fast memory.
         """
         return self._table("residuals")
 
     @property
     def gathers(self) -> Table:
-        """The all-gathers, each once, however it is written.
+        """The all-gathers; each occurs once, however it is written.
 
         `fate` is `kept` (the result or a copy of it is kept from forward to backward), `recomputed`
         (gathered again for the backward pass), `forward` or `backward` (used in that pass only), or
@@ -218,11 +219,11 @@ class Remat(Result):
     def candidates(self) -> Table:
         """Residuals that could be recomputed: one row per residual, with the result of the rewrite.
 
-        The most bytes saved per cost come first, then residuals that cannot be rewritten. The cost
-        is seconds on the device; without a device it is FLOPs, with 100 FLOPs per byte moved and
-        1000 per byte sent to other devices. Up to 48 residuals are tried (fewer, but at least 4, in
-        modules of more than 40,000 instructions): those live at the peak first, then larger ones.
-        Raises `ValueError` if memory cannot be counted.
+        Residuals with the most bytes saved per cost come first; residuals that cannot be rewritten
+        come last. The cost is seconds on the device; without a device it is FLOPs, with 100 FLOPs
+        per byte moved and 1000 per byte sent to other devices. Up to 48 residuals are tried (fewer,
+        but at least 4, in modules of more than 40,000 instructions): residuals live at the peak
+        first, then larger residuals. Raises `ValueError` if memory cannot be counted.
         """
         if "candidates" not in self._tables:
             columns = self._planned().candidates()
@@ -411,9 +412,9 @@ class Remat(Result):
         return tuple(notes)
 
     def sections(self, *, plan: bool = False) -> tuple[Section, ...]:
-        """Phases, statements, all-gathers, residuals, recomputed instructions; the plan if asked.
+        """Phases, statements, all-gathers, residuals and recomputed instructions.
 
-        Raises `ValueError` with `plan` if memory cannot be counted.
+        With `plan`, also the plan. Raises `ValueError` with `plan` if memory cannot be counted.
         """
         sections = [
             Section("phases", "Instructions by phase", of_rows(_PHASES, self.instructions.items())),
@@ -426,12 +427,12 @@ class Remat(Result):
         return (*sections, *self._of_plan()) if plan else tuple(sections)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, including those of a plan."""
+        """All tables, including the tables of a plan."""
         return self.sections(plan=True)
 
     @property
     def tables(self) -> dict[str, Table]:
-        """The tables by name, without those of a plan, which takes time: see `sections`."""
+        """The tables by name, without the tables of a plan, which takes time: see `sections`."""
         return {section.name: section.table for section in self.sections()}
 
     def _of_statements(self) -> tuple[Section, ...]:
@@ -465,7 +466,7 @@ class Remat(Result):
         return with_source(Table(columns).sort_by("payload_out", descending=True))
 
     def _shown_residuals(self) -> Table:
-        # The column `source` is the instruction that computes the value, `from` the source line.
+        # The column `source` is the instruction that computes the value; `from` is the source line.
         labels = {"source": "computed by", "from": "source"}
         described = with_source(self.residuals, "from")._described()
         table = Table(

@@ -50,7 +50,8 @@ CHANGES = {
 def change(module: Module, row: Row) -> str:
     """Returns the change to the program that makes it recompute a residual."""
     file = row["source_file"]
-    if file and module._is_library(file):  # Nobody edits a library.
+    # Users do not edit libraries, so advice does not name a place in one.
+    if file and module._is_library(file):
         row = row | {"source_file": None}
     if row["kind"] == "gathered_activation":
         return NAMING.format(where=_at(row))
@@ -184,7 +185,7 @@ def _linear_chain(program: _Tables) -> list[Statement]:
     results = list(root.shape.elements) if root.shape.is_tuple else [root.shape]
     others = [i for i in parameters if i.row not in set(read)]
     likely = [i for i in others if any(_alike(i.shape, shape) for shape in results)]
-    # The statement needs every result to be the gradient of an input that no matmul reads.
+    # The statement holds only if every result is the gradient of an input that no matmul reads.
     if not likely or any(
         _alike(program.module[row].shape, shape) for row in read for shape in results
     ):

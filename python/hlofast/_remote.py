@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     Entry = tuple[str, int, int, str | None]
     """Path, size, time of writing (nanoseconds since 1970; 0 if the server does not say), and the
-    reason if it cannot be read (else None)."""
+    reason if it cannot be read (otherwise None)."""
     Options = Mapping[str, Any]
 
 RANGE = 16 << 20
-"""Bytes per request."""
+"""Bytes read per request."""
 PATIENCE = 300.0
 """Seconds to wait for one answer if there is no time limit."""
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
@@ -110,7 +110,7 @@ def _reader(options: Options, max_seconds: float, roots: list[str]) -> Reader:
 
 
 class Place:
-    """A path with its file system and its name there."""
+    """A path, its file system and its name in that file system."""
 
     __slots__ = ("file_system", "name", "path")
 
@@ -285,12 +285,12 @@ class RemoteFiles:
     def send(self, path: str, place: Place) -> None:
         """Uploads a file on disk to an object."""
         if not getattr(place.file_system, "async_impl", False):
-            # Not on object stores, which have no folders and would create a bucket.
+            # Object stores are left out: they do not have folders, and would create a bucket.
             self.call(place, "makedirs", place.name.rpartition("/")[0], exist_ok=True)
         self.call(place, "put_file", path, place.name)
 
     def move(self, source: Place, target: Place) -> None:
-        """Replaces an object by another."""
+        """Replaces an object by another object."""
         if getattr(source.file_system, "async_impl", False):
             source.file_system.invalidate_cache()
             self.call(target, "cp_file", source.name, target.name)

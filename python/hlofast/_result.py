@@ -1,7 +1,7 @@
 """`Result`: the output of every analysis, and its text, JSON and HTML.
 
 A result consists of facts (single figures), tables, and notes (caveats). Command line, pages,
-notebooks and JSON render these and add nothing.
+notebooks and JSON only render facts, tables and notes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Note:
         self.text = text
         """The note as a sentence."""
         self.figures: dict[str, int | float | None] = figures
-        """The numbers in it, by name."""
+        """The numbers in the note, by name."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the attributes by name."""
@@ -114,12 +114,12 @@ class Section:
         self.paragraphs = paragraphs
         """The rows as text instead of a table: for each row a heading, and labels with texts."""
         self.is_whole = is_whole
-        """Whether text output shows all rows whatever `--top` says, as for the parts of a sum."""
+        """Whether text output shows all rows regardless of `--top`, as for the parts of a sum."""
         self.figure = figure
         """The column that narrow terminals keep beside the name and the source; by default the
         first time, size or number of FLOPs."""
         self.named = named
-        """The column that names a row; by default the first."""
+        """The column that names a row; by default, the first column."""
 
 
 class Result:
@@ -290,7 +290,7 @@ def schema(sample: Result, *others: Result) -> dict[str, Any]:
     tables = {}
     for section in (own for shown in (sample, *others) for own in shown.every_section()):
         fields = section.table.fields
-        # A table without columns here has columns that depend on the input.
+        # A table without columns in the schema has columns that depend on the input.
         row = _object({own.name: value_schema(own) for own in fields}) if fields else _ANY_ROW
         tables[section.name] = {"type": "array", "description": section.title, "items": row}
     note = _object(

@@ -94,7 +94,7 @@ class SurveyData:
         """Returns the files and directories that cannot be opened, each with the reason."""
     def targets(self) -> list[str | None]:
         """Returns the chip that each program is compiled for, according to its files; None if they
-        do not say.
+        do not tell.
         """
     def scan(
         self,
@@ -115,8 +115,8 @@ class SurveyData:
         """Starts reading the files.
 
         `devices` holds, for each program, an index into `chips`. `known` holds the states of files
-        read by an earlier scan, by path. `stamps` holds the sizes and modification times of those
-        files that may be taken as unchanged when both are equal.
+        read by an earlier scan, by path. `stamps` holds sizes and modification times of files; a
+        file counts as unchanged if both are equal.
         """
 
 @final
@@ -141,7 +141,7 @@ class ScanPart:
 
     def __reduce__(self) -> tuple[Any, ...]: ...
     size: Final[int]
-    """Bytes of its text, or of its rows if they are larger."""
+    """Bytes of the text or of the rows, whichever is larger."""
     def states(self) -> list[tuple[str, str]]:
         """Returns the files with their states, which tell the next scan whether to read them
         again.

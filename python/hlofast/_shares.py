@@ -1,4 +1,4 @@
-"""`Shares`: the share of one device in a module whose shapes are those of all devices together."""
+"""`Shares`: the share of one device in a module whose shapes cover all devices together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hlofast._module import Module
 
 TOGETHER = " of all devices"
-"""Ends the labels of figures that are those of all devices together."""
+"""Ends the labels of figures that cover all devices together."""
 
 
 class Shares:
@@ -23,7 +23,10 @@ class Shares:
 
     def __init__(self, record: dict[str, Any]) -> None:
         self.devices: int = record["devices"]
-        """Number of devices that the shapes cover together; 1 if shapes are those of a device."""
+        """Number of devices that the shapes cover together.
+
+        1 if they are the shapes of one device.
+        """
         self.is_written: bool = record["is_written"]
         """Whether the module writes shardings."""
         self.parameters = Table(record["parameters"])
@@ -47,7 +50,7 @@ class Shares:
 
     @property
     def determined(self) -> float | None:
-        """Share of the matmul FLOPs for which the shardings determine those of one device."""
+        """Share of the matmul FLOPs for which the shardings determine the FLOPs of one device."""
         pairs = zip(
             self.products.values("flops"), self.products.values("is_determined"), strict=True
         )
@@ -57,27 +60,31 @@ class Shares:
 
 
 def devices_together(module: Module) -> int:
-    """Number of devices whose arrays the shapes cover together; 1 for the program of one device."""
+    """Number of devices that the shapes cover together; 1 for the program of one device."""
     count: int = _core._devices_together(module)
     return count
 
 
 def shares(module: Module) -> Shares | None:
-    """The share of one device; None if shapes are those of one device."""
+    """The share of one device; None if shapes already are the shapes of one device."""
     return every(module) if devices_together(module) > 1 else None
 
 
 def every(module: Module) -> Shares:
-    """The share of one device; tables without rows if shapes are those of one device."""
+    """The share of one device.
+
+    Tables without rows if shapes already are the shapes of one device.
+    """
     return Shares(_core._shares(module))
 
 
 def labelled(
     module: Module, facts: tuple[Fact, ...], kinds: tuple[str, ...], others: tuple[str, ...] = ()
 ) -> tuple[Fact, ...]:
-    """The facts, where shapes are those of all devices with labels that say so.
+    """The facts.
 
-    That holds for figures of these `kinds`, apart from `others` and those of one device.
+    If shapes cover all devices, the labels say so. This applies to figures of these `kinds`, except
+    `others` and figures of one device.
     """
     if devices_together(module) == 1:
         return facts
@@ -100,7 +107,10 @@ def _refusal(devices: int) -> str:
 
 
 def note(module: Module) -> Note | None:
-    """Says that figures are those of all devices together; None if they are those of one."""
+    """A note that figures cover all devices together.
+
+    None if they are the figures of one device.
+    """
     own = shares(module)
     if own is None:
         return None
@@ -136,7 +146,7 @@ _TITLES = {
 
 
 def held_by_one(own: Shares) -> str:
-    """Says what one device holds at the start and at the end of a step."""
+    """A note on the bytes that one device holds at the start and at the end of a step."""
     parts = [_refusal(own.devices)]
     for name, table in (("parameters", own.parameters), ("results", own.results)):
         known, how = own.bytes_of(table)
@@ -147,9 +157,9 @@ def held_by_one(own: Shares) -> str:
 
 
 def flops_of_one(own: Shares) -> str:
-    """Says how many FLOPs of matmuls one device has."""
+    """A note on the matmul FLOPs of one device."""
     if not own.is_written:
-        return "no shardings are written, so those of one device are unknown"
+        return "no shardings are written, so the matmul FLOPs of one device are unknown"
     _, least, most = own.flops
     counts = [_text.quantity(count, "FLOP").partition(" (")[0] for count in (least, most)]
     return f"matmuls on one device: {' to '.join(dict.fromkeys(counts))}"

@@ -54,7 +54,7 @@ class Shown(Result):
     FACTS = (
         Field("word", "kind", "Instruction or computation."),
         Field("name", "module", "The module."),
-        Field("name", "computation", "The computation, or the one that the instruction is in."),
+        Field("name", "computation", "The computation, or the instruction's computation."),
         Field("word", "opcode", "The opcode."),
         Field("shape", "shape", "The shape of the result."),
         Field("bytes", "bytes", "Bytes of the result, unpadded."),
@@ -77,7 +77,7 @@ class Shown(Result):
         Field(
             "flops",
             "flops",
-            "FLOPs of one call; those of a fusion are the FLOPs inside it.",
+            "FLOPs of one call; for a fusion, the FLOPs inside it.",
             label="FLOP per call",
         ),
         Field(
@@ -207,7 +207,7 @@ def _figures(module: Module, instruction: Instruction) -> dict[str, Any]:
     if rows:
         flops, sources = cost.column("flops"), cost.column("provenance")
         values["flops"] = sum(flops[row] for row in rows)
-        # From exact to unknown; an unknown part makes the sum a lower bound.
+        # Ordered from exact to unknown; an unknown part makes the sum a lower bound.
         worst = max(sources[row] for row in rows)
         values["provenance"]["flops"] = ("exact", "configuration", "modelled", "bound")[worst]
     if module.context.device is not None:

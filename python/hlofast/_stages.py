@@ -42,7 +42,7 @@ class Cut:
         self.moved_flops: int = record["moved_flops"]
         """FLOPs that move to the previous stage, per micro-batch, forward."""
         self.moved_instructions: int = record["moved_instructions"]
-        """Number of instructions that move, without those that depend on weights only."""
+        """Number of instructions that move, except instructions that depend on weights only."""
 
     def __repr__(self) -> str:
         return f"<Cut after {self.after.name}: {self.bytes:,} B>"
@@ -79,7 +79,7 @@ class Boundary:
 
     @property
     def ratio(self) -> float | None:
-        """Bytes received over bytes sent at the cheapest cut; None if that is 0."""
+        """Bytes received divided by bytes sent at the cheapest cut; None if no bytes are sent."""
         least = self.received_bytes if self.cut is None else self.cut.bytes
         return self.received_bytes / least if least else None
 
@@ -112,12 +112,12 @@ class StageMemory:
 
     @property
     def most_successors(self) -> int | None:
-        """Maximum number of later stages: each keeps one more micro-batch in flight here.
+        """Maximum number of later stages.
 
-        `(available - peak - state) // stash - 1`; the minimum of -1 means that not even one
-        micro-batch fits. This is `max_n_succ_stages` of Alpa's `stage_profiling.py`, which profiles
-        the peak; here the peak is `working_peak`. None if `available` or the peak is unknown, or if
-        the stash is empty.
+        Each of them keeps one more micro-batch in flight in this stage. `(available - peak - state)
+        // stash - 1`; the minimum of -1 means that not even one micro-batch fits. This is
+        `max_n_succ_stages` of Alpa's `stage_profiling.py`, which profiles the peak; here the peak
+        is `working_peak`. None if `available` or the peak is unknown, or if the stash is empty.
         """
         if self.available is None or self.working_peak is None or not self.stash:
             return None
@@ -131,8 +131,8 @@ class StageMemory:
 class Stages(Result):
     """The sections between Alpa's pipeline markers: `Module.stages()`.
 
-    Bytes are those of unpadded arrays. A module without markers has no sections, and its tables are
-    empty.
+    Byte counts do not include padding. A module without markers has no sections, and its
+    tables are empty.
     """
 
     __slots__ = ("_arguments", "_data", "_tables", "memory", "module")
@@ -187,7 +187,7 @@ class Stages(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Micro-batches, memory, the boundary; nothing without markers."""
+        """Micro-batches, memory and the boundary; empty without markers."""
         if not len(self.markers):
             return ()
         values: list[tuple[str, Any, str]] = [("micro_batches", self.micro_batches, "exact")]

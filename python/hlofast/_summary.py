@@ -80,7 +80,7 @@ _OPTIONAL = ("status_reason", "backend_reason", "devices_together", "replicated_
 
 
 def sharding_of(instruction: Instruction) -> Sharding | None:
-    """Returns the sharding of an instruction; None if it has none or it cannot be read."""
+    """Returns the sharding of an instruction; None if it is absent or cannot be read."""
     try:
         return instruction.sharding
     except ParseError:
@@ -148,14 +148,17 @@ class Summary(Result):
 
     @property
     def devices_together(self) -> int:
-        """Devices whose arrays the shapes cover together; 1 if shapes are those of one device."""
+        """Number of devices that the shapes cover together.
+
+        1 if they are the shapes of one device.
+        """
         from hlofast._shares import devices_together
 
         return devices_together(self.module)
 
     @property
     def is_unfused(self) -> bool:
-        """Whether nothing is fused yet."""
+        """Whether the module comes before fusion."""
         return self.status in UNFUSED
 
     @property
@@ -166,12 +169,12 @@ class Summary(Result):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The value of each of `FACTS` by name; None for what is unknown."""
+        """The value of each of `FACTS` by name; None for unknown values."""
         record = self._record
         entry, donation = record["entry"], record["donation"]
         values = {**record, **record["counts"], **donation, "entry": entry["name"]}
         values |= {name: entry[name] for name in ("parameter_bytes", "output_bytes")}
-        # `computations` is also the name of a table in `record`.
+        # In `record`, `computations` is also the name of a table.
         values["computations"] = record["counts"]["computations"]
         values["replicated_bytes"] = self._replicated_bytes()
         together = self.devices_together

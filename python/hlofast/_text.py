@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GIBIBYTE = 1 << 30
 SHOWN_NAMES = 10
 _HANGING = 28
-"""Longest label, in characters, to which the further lines of its text are aligned."""
+"""The longest label, in characters, whose text has its further lines aligned to the first."""
 _INDENT = 6
 LABEL = 72
 """Characters of a scope or a source place in a text table."""
@@ -41,7 +41,7 @@ def natural(text: str) -> int:
 
 
 def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
-    """Declares `--top N`: the number of rows in text tables."""
+    """Declares `--top N`, the number of rows in text tables."""
     parser.add_argument(
         "--top",
         type=natural,
@@ -99,7 +99,7 @@ def share(part: float, whole: float) -> Figure:
     if not whole:
         return Figure("-")
     percent = 100 * part / whole
-    if not isfinite(percent):  # Figures beyond the range of a double.
+    if not isfinite(percent):  # The figures are beyond the range of a double.
         return Figure("-")
     if 0 < percent < 0.05:
         return Figure("<0.1 %")
@@ -124,7 +124,10 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def names(shown: Sequence[str], count: int | None = None, *, most: int = SHOWN_NAMES) -> str:
-    """Returns the first names and the number of others; `count` is the total, if `shown` is cut."""
+    """Returns the first names and the number of further names.
+
+    `count` is the total, if `shown` is cut.
+    """
     count = len(shown) if count is None else count
     text = ", ".join(shown[:most])
     return text if count <= most else f"{text} and {count - most:,} more"
@@ -144,7 +147,7 @@ def label(text: str, room: int = LABEL) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns `text` with control characters escaped, which could control the terminal."""
+    """Returns `text` with escaped control characters, so that it cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -235,11 +238,13 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
         return Figure(rate(value, field.unit))
     if field.kind == "ratio":
         return signed_share(value) if field.signed else share(value, 1)
-    if field.kind == "path" and CALLS in value:  # A whole stack: its folders take too much room.
+    # A whole stack loses its folders, which take too much room.
+    if field.kind == "path" and CALLS in value:
         return label(file_of(value))
     if field.kind in ("scope", "path", "name", "shape"):
         return label(value)
-    if field.kind == "text":  # Long enough for sentences; cuts long attribute values.
+    # Long enough for sentences, short enough to cut long attribute values.
+    if field.kind == "text":
         return label(value, 2 * LABEL)
     if field.signed and isinstance(value, int):
         return Figure(f"{value:+,}")

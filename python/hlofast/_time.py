@@ -206,7 +206,7 @@ class Time(Result):
         from hlofast._shares import devices_together
 
         if devices_together(self.module) > 1:
-            return None  # The step is that of one device with the work of all.
+            return None  # The step time is the time of one device with the work of all devices.
         needed = ("flops.bf16", "jax_devices")
         is_known = all(self.device.value(name) is not None for name in needed)
         return self.utilization if is_known and self.step_seconds > 0 else None
@@ -425,7 +425,8 @@ class Time(Result):
 
         - `seconds`, `compute_seconds`, `memory_seconds`, `roofline_seconds`: float64, per call,
           without overlap.
-        - `compiler_seconds`: float64, `estimated_cycles` over the clock rate; NaN without one.
+        - `compiler_seconds`: float64, `estimated_cycles` over the clock rate; NaN without an
+        estimate.
         - `start_seconds`, `end_seconds`: float64, scheduled, from the start of the computation.
         - `exposed_seconds`: float64, waiting for the collective.
         - `multiplicity`: int64, calls per step outside fusions; -1 beyond 64 bits.
@@ -462,9 +463,9 @@ class Time(Result):
         """Returns the seconds of all calls by `key`, longest first.
 
         Keys: bound, opcode, computation, phase, scope (full names) and source (file and line);
-        raises `KeyError` for others. Columns: the key, instructions, seconds (time per call times
-        calls; overlapping time counts twice) and, with a profile in the context, measured_seconds.
-        Waiting for collectives is not included: see `collectives`.
+        raises `KeyError` for other keys. Columns: the key, instructions, seconds (time per call
+        times calls; overlapping time counts twice) and, with a profile in the context,
+        measured_seconds. Waiting for collectives is not included: see `collectives`.
         """
         if key not in _KEYS:
             raise unknown("key", key, _KEYS)

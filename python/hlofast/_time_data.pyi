@@ -42,9 +42,9 @@ class TimeData:
     """The modelled time of a module, computed by `Module.time`."""
 
     unknown_figures: Final[list[str]]
-    """Figures that the model needed but that are unknown."""
+    """Unknown figures that the model needs."""
     mesh: Final[str | None]
-    """The mesh as text; None without one."""
+    """The mesh as text; None without a mesh."""
     mesh_source: Final[str]
     """The source of the mesh."""
     def column(self, name: str) -> Column:

@@ -25,7 +25,7 @@ def notes(time: Time) -> Iterator[Note]:
     together = note(time.module)
     if together is not None:
         yield together
-        yield Note("one-device", "times are those of one device that does the work of all alone")
+        yield Note("one-device", "times are for one device that does the work of all devices")
     yield from _unknown(time)
     summary = time.module.summary()
     if not time.module.is_scheduled:
@@ -67,7 +67,7 @@ def _about_mesh(time: Time) -> Iterator[Note]:
         yield Note("no-mesh", "mesh unknown: all collectives share one set of links")
     elif time.mesh_source not in (None, GIVEN):
         words = MESH_SOURCES[time.mesh_source or GIVEN]
-        yield Note("derived-mesh", f"mesh {time.mesh} is derived {words}")
+        yield Note("derived-mesh", f"mesh {time.mesh} is derived from {words}")
     misfits = sum(axes == NO_AXES for axes in time.collectives.values("axes"))
     if misfits:
         yield Note(

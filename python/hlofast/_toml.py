@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 MOST_BYTES = 64 << 20
-"""Largest file, as for configs; a larger file is probably named by mistake."""
+"""Limit on the size of a file, as for configs; a larger file is probably named by mistake."""
 
 
 def read_file(path: str | PathLike[str]) -> tuple[str, str]:
@@ -33,7 +33,7 @@ def read_tables(text: str, source: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(text)
-    except ValueError as error:  # Numbers with thousands of digits raise no `TOMLDecodeError`.
+    except ValueError as error:  # Numbers with thousands of digits do not raise `TOMLDecodeError`.
         raise ValueError(f"{source}: {error}") from None
     except RecursionError:
         raise ValueError(f"{source}: nested too deeply") from None

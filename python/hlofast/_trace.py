@@ -74,7 +74,7 @@ class Trace(Result):
         self._written: tuple[str, str, bool] | None = None
         self._data = data
         self.live_bytes_unknown = live_bytes_unknown
-        """Why the counter of live bytes is missing; None if it is there."""
+        """Why the counter of live bytes is missing; None if the trace has the counter."""
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -91,7 +91,7 @@ class Trace(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The notes of `time`, and what the trace leaves out."""
+        """The notes of `time`, and the parts that the trace leaves out."""
         return (*self.time.notes, *self._own_notes())
 
     def _own_notes(self) -> Iterator[Note]:
@@ -177,7 +177,8 @@ class Trace(Result):
             if is_compressed:
                 import gzip
 
-                # No name and no timestamp inside, so that equal traces are equal files.
+                # The compressed file has no name and no timestamp inside, so that equal traces are
+                # equal files.
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     put(packed.write)
             else:

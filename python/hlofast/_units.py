@@ -21,7 +21,10 @@ _RATES = {
     for unit in ("", "flop/s", "flops/s", "flops", "flop")
 }
 _MOST_CHARACTERS = 64
-"""Longest number with unit; longer texts are refused, as parsing their digits takes time."""
+"""Limit on the length of a number with its unit.
+
+Longer texts are refused, because parsing their digits takes time.
+"""
 
 BYTES_HELP = "a number of bytes such as 16GiB, 16GB or 95G (G is GiB, as XLA writes it)"
 SECONDS_HELP = "a time such as 300ms, 1.2s or 0.3"
@@ -75,12 +78,12 @@ def _quantity(text: float | str, units: Mapping[str, float], what: str) -> float
     try:
         factor = units[unit] if unit or "" in units else 1
         try:
-            return int(number) * factor  # Exact for whole numbers of bytes.
+            return int(number) * factor  # The arithmetic is exact for whole numbers of bytes.
         except ValueError:
             if units is _BYTES and not unit and "." in number:
-                raise  # A fraction of bytes: the unit was forgotten.
+                raise  # A fraction of a byte means that the unit was forgotten.
             size = float(number) * factor
-            int(size)  # Raises for infinity and NaN.
+            int(size)  # This raises an error for infinity and NaN.
             return size
     except (KeyError, ValueError, OverflowError):
         raise ValueError(f"{text!r} is not {what}") from None

@@ -6,8 +6,8 @@ from __future__ import annotations
 class Utilization:
     """Fractions of a device's peak, from `Cost.mfu`.
 
-    MFU counts the operations of the model, HFU also the recomputed ones. Neither counts the
-    additions inside collectives.
+    MFU counts the operations of the model; HFU also counts recomputed operations. Neither counts
+    the additions inside collectives.
     """
 
     __slots__ = (

@@ -66,7 +66,7 @@ _DETAILS = (
     Field("seconds", "measured_step", "The measured step time.", label="measured step"),
     Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
     Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
-    Field("ratio", "hbm_share", "The peak divided by that memory.", label="peak / HBM"),
+    Field("ratio", "hbm_share", "The peak divided by the device's memory.", label="peak / HBM"),
     Field("bytes", "fast_peak", "The peak in fast on-chip memory.", label="fast memory peak"),
     Field("bytes", "host_peak", "The peak in the host's memory.", label="host memory peak"),
     Field(
@@ -132,7 +132,7 @@ class Figure:
 
     @property
     def said(self) -> Note:
-        """The basis of the figure, or the option that it needs."""
+        """The basis of the figure, or the option that the figure needs."""
         return Note(self.key, f"{self.label}: {self.note}")
 
 
@@ -140,7 +140,7 @@ _WHOLE = ("bytes", "flops", "count")
 
 
 class Statement:
-    """Advice: something to know or to change."""
+    """A piece of advice: a fact to know or a change to make."""
 
     __slots__ = ("code", "lines", "place", "proof", "remedy", "stake", "text", "verb")
 
@@ -166,14 +166,14 @@ class Statement:
         self.proof = tuple(proof)
         """Rows and names of the instructions that are the evidence."""
         self.verb = verb
-        """The verb that lists it too."""
+        """The verb that also lists the advice."""
 
 
 class Verdict(Result):
     """Step time, MFU, peak memory and exposed communication of a module, and what to change.
 
-    Made by `Module.verdict`. `path` and `options` are the file and the context options in the
-    commands that it suggests.
+    Made by `Module.verdict`. `path` and `options` are the file and the context options in suggested
+    commands.
     """
 
     VERB = "verdict"
@@ -197,9 +197,12 @@ class Verdict(Result):
         self.cost = module.cost()
         self.collectives = module.collectives()
         self.shares = shares(module)
-        """The share of one device; None if shapes are those of one device."""
+        """The share of one device; None if shapes already are the shapes of one device."""
         self.time: Time | None = None
-        """None if the device is unknown, or if shapes are those of all devices together."""
+        """The time model.
+
+        None if the device is unknown, or if shapes cover all devices together.
+        """
         self.no_time = UNKNOWN_DEVICE
         if self.shares is not None:
             self.no_time = refusal(module)
@@ -208,7 +211,7 @@ class Verdict(Result):
         self.findings = module.lint()
         self.remat = module.remat()
         self.memory: Memory | None = None
-        """None if memory cannot be analysed; `no_memory` says why."""
+        """The live ranges; None if memory cannot be analysed, with the reason in `no_memory`."""
         self.no_memory = ""
         try:
             self.memory = quiet(module, device=device_for(module, None))
@@ -249,12 +252,13 @@ class Verdict(Result):
         """Facts about the module, then the figures with their details."""
         device, mesh = self.module.context.device, self.mesh
         source = self.collectives.mesh_source or "given"
+        origin = MESH_SOURCES[source] if source == "given" else f"from {MESH_SOURCES[source]}"
         values = {
             "status": self.summary.status,
             "backend": self.summary.backend,
             "instructions": self.summary.values["instructions"],
             "device": None if device is None else device.name,
-            "mesh": None if mesh is None else f"{mesh} ({MESH_SOURCES[source]})",
+            "mesh": None if mesh is None else f"{mesh} ({origin})",
         }
         known = {figure.key: figure.fact_of(FIGURES[figure.key]) for figure in self.figures}
         facts = labelled(self.module, tuple(known.values()), ("flops", "bytes"), ("peak",))
@@ -555,11 +559,11 @@ def _too_large(verdict: Verdict) -> list[Statement]:
     return [
         Statement(
             "does-not-fit",
-            "what is allocated in HBM exceeds the device memory of "
+            "the bytes allocated in HBM exceed the device memory of "
             f"{short_bytes(int(verdict.hbm))} by {over}",
             stake=f"{over} over",
-            remedy="rematerialise residuals (remat plans which), shard or offload more, or use a "
-            "smaller batch",
+            remedy="rematerialise residuals (hlofast remat chooses them), shard or offload more, "
+            "or use a smaller batch",
             verb="remat",
         )
     ]

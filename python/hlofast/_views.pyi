@@ -35,17 +35,17 @@ class Computation:
     is_entry: Final[bool]
     """Whether it is the module's entry computation."""
     is_implicit: Final[bool]
-    """Whether it is implicit: the text does not write it, as with async sugar."""
+    """Whether it is implicit: it is not in the text, as with async sugar."""
     is_inline: Final[bool]
     """Whether it is written inline, inside the instruction that calls it."""
     execution_thread: Final[str | None]
-    """The execution thread; None for the main one."""
+    """The execution thread; None for the main thread."""
     signature: Final[str]
     """`(parameters) -> shape` as written; empty if the text is in short form."""
     callers: Final[InstructionSequence]
     """The instructions that call it."""
     columns: Final[Columns]
-    """Its rows of the module's columns."""
+    """The rows of this computation in the module's columns."""
     text: Final[str | None]
     """Its text, byte for byte; None for implicit computations."""
     text_line: Final[int | None]
@@ -117,7 +117,7 @@ class Instruction:
     frontend_attributes: Final[dict[str, str | bytes]]
     """The framework's own attributes, as a dictionary; empty if there are none."""
     backend_config: Final[str | bytes | None]
-    """The backend configuration; None without one.
+    """The backend configuration; None if there is none.
 
     The content of a string (`bytes` if it is binary), or a dictionary as written.
     """
@@ -130,7 +130,7 @@ class Instruction:
     is_root: Final[bool]
     """Whether it is the root of its computation."""
     is_implicit: Final[bool]
-    """Whether it is implicit: the text does not write it."""
+    """Whether it is implicit: the text only implies it."""
     text: Final[str | None]
     """Its text, byte for byte; None for implicit instructions."""
     text_line: Final[int | None]

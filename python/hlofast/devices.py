@@ -1,8 +1,8 @@
 """Figures of accelerators: `get("tpu-v5e")`, `names()`, `load("mine.toml")`.
 
 `devices.toml` holds the built-in figures, each with its source. Figures without a source are left
-out, and a result that needs one says so; supply it with `Device.replace` or in a TOML file of the
-same form.
+out, and a result that needs such a figure names it; supply it with `Device.replace` or in a TOML
+file of the same form.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _COUNTS |= {"tuple_table_bytes"}
 _TOPOLOGIES = ("torus-2d", "torus-3d", "switch", "fully-connected")
 _BACKENDS = ("tpu", "gpu", "neuron", "cpu", "other")
 _LARGEST = 1.7976931348623157e308
-"""The largest double; the core takes figures as doubles, but integers in TOML may be larger."""
+"""The largest double. The core takes figures as doubles, but integers in TOML may be larger."""
 _KEYS = {"label", "backend", "aliases", "base", "flops"}
 
 
@@ -90,7 +90,7 @@ class Figure:
 
 
 class UnknownFigureError(ValueError):
-    """A result needs a figure that is not known for a device.
+    """A result needs a figure of a device that is not known.
 
     `device` is the name of the device, `figure` the name of the missing figure.
     """
@@ -223,8 +223,9 @@ class Device(Mapping[str, Figure]):
 
         `kind` is the HLO opcode. `payload` is the bytes of the whole array: the result of an
         all-gather, the operand of other collectives. `near` is the number of devices of the group
-        on one host (switches) or slice (torus); the others are reached over the network. By
-        default, all share one. `axes` is the number of torus axes that share the work (default 1).
+        on one host (switches) or slice (torus); the remaining devices are reached over the network.
+        By default, all devices of the group are on one host or slice. `axes` is the number of torus
+        axes that share the work (default 1).
 
         Models: `topology` (ring, torus, switch or hierarchy, with latency and bandwidth from the
         figures), `speed-of-light` (XLA's model for several GPU hosts, with `communicators`
@@ -281,7 +282,10 @@ class CollectiveTime:
         self.alpha_seconds = alpha_seconds
         """The part of `seconds` that does not depend on the size."""
         self.bytes_per_second = bytes_per_second
-        """Wire bytes over the remaining seconds; 0 if nothing is sent or the model has none."""
+        """Wire bytes divided by the remaining seconds.
+
+        0 without wire bytes or in a model without bandwidth.
+        """
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)

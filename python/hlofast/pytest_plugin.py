@@ -47,7 +47,8 @@ def hlofast_check() -> Callable[..., Check]:
             declared = hlofast.Declaration() if declaration is None else declaration
             checked = hlofast.check(declared, program, expected)
         except (OSError, ValueError) as error:
-            # The message says what is wrong; the lines of this package that raised it do not.
+            # The traceback is left out: the message explains the failure, and this package's lines
+            # do not.
             fault = f"{type(error).__name__}: {error}"
         else:
             fault = ""

@@ -52,7 +52,8 @@ class Cluster:
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
         spec = find_spec("ray")
-        # Ray leaves a folder named `ray` in temporary folders, which could be imported by mistake.
+        # Ray leaves a folder named `ray` in temporary folders, and Python could import that folder
+        # by mistake.
         if spec is None or spec.origin is None:
             raise ModuleNotFoundError(
                 "Ray is not installed: pip install 'hlofast[ray]'", name="ray"
@@ -215,6 +216,6 @@ def analyse(dataset: Any, table: str = "modules", **options: Any) -> Any:
     """Returns the rows of one table as a `ray.data.Dataset`.
 
     `dataset` has the columns `bytes` and `path`, as `ray.data.read_binary_files` returns with
-    `include_paths=True`; `options` are those of `Rows`.
+    `include_paths=True`; `options` are the options of `Rows`.
     """
     return dataset.map_batches(Rows(table, **options), batch_format="pyarrow", batch_size=32)

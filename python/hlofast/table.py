@@ -21,15 +21,15 @@ REALS = ("seconds", "ratio", "flop_rate", "byte_rate")
 """Kinds whose values are real numbers."""
 _LARGEST = 2**63 - 1
 _ROWS = Field("count", "rows", "Number of rows with this value.", adds_up=True)
-_UNKNOWN = Field("count", "unknown", "Number of rows left out of a total, as a value is unknown.")
+_UNKNOWN = Field("count", "unknown", "Rows left out of a total because a value is unknown.")
 
 
 class Table:
     """Named columns of equal length. Rows are dictionaries, columns NumPy arrays.
 
     A `Field` describes every column. Unknown values are None in rows, null in Arrow and masked in
-    NumPy. Numbers are read-only views of the memory they were computed in; other libraries read the
-    table through the Arrow PyCapsule interface without copying them.
+    NumPy. Numbers are read-only views of the original memory. Other libraries read the table
+    through the Arrow PyCapsule interface without copying numbers.
     """
 
     __slots__ = ("_arrays", "_columns", "_fields", "_length")
@@ -86,7 +86,7 @@ class Table:
 
         Numbers that may be unknown (`field.nullable`) are a `numpy.ma.MaskedArray`, so that sums
         and means leave out unknown values; its `.data` holds `field.unknown`, or NaN, for them.
-        Texts are an array of objects, with None for absent ones.
+        Texts are an array of objects, with None for absent texts.
         """
         array = self._arrays.get(name)
         if array is None:
@@ -141,7 +141,7 @@ class Table:
         return self.take(present + absent)
 
     def top(self, count: int, by: str | None = None) -> Table:
-        """Returns the first `count` rows, or those with the largest values of column `by`."""
+        """Returns the first `count` rows, or the rows with the largest values of column `by`."""
         table = self if by is None else self.sort_by(by, descending=True)
         return table.take(range(min(max(count, 0), len(table))))
 
@@ -149,11 +149,11 @@ class Table:
         """Groups by column `name`: one row per value, in the order of first occurrence.
 
         The columns are `name`, `rows` (the number of rows with the value), and the sums of the
-        columns `totals`, by default of those that add up (`field.adds_up`). A sum covers the known
-        values and is unknown if every value is. If values may be unknown, the column `unknown`
-        counts the rows with such a value. Integer sums are exact and saturate at 64 bits. Raises
-        `KeyError` for an unknown column, and `TypeError` for a total of a column that cannot be
-        added, such as texts or line numbers.
+        columns `totals`, by default of all columns that add up (`field.adds_up`). A sum covers the
+        known values and is unknown if every value is. If values may be unknown, the column
+        `unknown` counts the rows with such a value. Integer sums are exact and saturate at 64 bits.
+        Raises `KeyError` for an unknown column, and `TypeError` for a total of a column that cannot
+        be added, such as texts or line numbers.
         """
         if totals is None:
             totals = [own for own, field in self._fields.items() if field.adds_up and own != name]
@@ -220,7 +220,8 @@ class Table:
             return NotImplemented
         return self.columns == other.columns and self.to_pylist() == other.to_pylist()
 
-    # Tables compare by value and may hold lists, so they are not hashable; `object` is typed as it.
+    # Tables compare by value and may hold lists, so they are not hashable, although `object` is
+    # typed as hashable.
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -286,7 +287,10 @@ def with_share(table: Table, name: str) -> Table:
 
 
 def shares(parts: Sequence[float | None], whole: float) -> list[float | None]:
-    """Returns `parts` divided by `whole`; unknown where either is, or `whole` is not above 0."""
+    """Returns `parts` divided by `whole`.
+
+    Unknown where either is unknown, or `whole` is not above 0.
+    """
     is_known = whole > 0 and isfinite(whole)
     return [part / whole if is_known and part is not None else None for part in parts]
 
@@ -294,8 +298,8 @@ def shares(parts: Sequence[float | None], whole: float) -> list[float | None]:
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:
     """Returns a column of `field`, made without NumPy; None is unknown.
 
-    `kind` is an `array` type code; without it integers are 64 bits wide, and numbers are floats if
-    any of them is.
+    `kind` is an `array` type code; without it, integers are 64 bits wide, and numbers are floats if
+    any number is a float.
     """
     from array import array
 

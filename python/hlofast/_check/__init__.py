@@ -111,10 +111,10 @@ class Check(Result):
         for compare in _COMPARISONS:
             comparisons += compare(program)
             if compare is device_count and comparisons and comparisons[-1].severity == ERROR:
-                # On another number of devices every other figure differs too.
+                # If the number of devices differs, every other figure differs too.
                 break
             if compare is device_count:
-                # What follows from a size that differs is compared with the program's own size.
+                # Figures that depend on a size that differs are compared at the program's own size.
                 sizes, changed = differing_sizes(program)
                 comparisons += sizes
                 if changed is not None:

@@ -22,7 +22,7 @@ SMALL = 1 << 16
 
 
 def device_count(program: Program) -> Iterator[Comparison]:
-    """Compares the devices of the declared mesh with those of the program."""
+    """Compares the devices of the declared mesh with the devices of the program."""
     mesh = program.declaration.mesh
     if mesh is None:
         return
@@ -135,7 +135,7 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         total["bytes"] += row["total_wire_bytes"] or 0
         total["rows"].add(row["instruction"])
     for (kind, axes_text, moved, phase, where, scope), total in sums.items():
-        # Without name and phase, it may as well be the second half of a gradient's reduction.
+        # A gather without name and phase may also be the second half of a gradient's reduction.
         is_known = phase != "unattributed" or total["row"]["op_name"] is not None
         yield Comparison(
             "unexplained-collective",

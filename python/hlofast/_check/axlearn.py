@@ -21,7 +21,7 @@ _PLACES = {"saved": "device", "offloaded": "host"}
 def declaration_of(effective: EffectiveConfig) -> Declaration:
     """The mesh, shardings, policy, loops and predictions of `effective`.
 
-    Parts of the model that are not modelled are left out and therefore not compared.
+    Parts of the config that hlofast does not model are left out and therefore not compared.
     """
     implied = effective._implied()
     rule = "no rule" if effective.rule is None else f"rule {effective.rule}"

@@ -50,7 +50,7 @@ _FIELDS = (
           "Bytes at stake per device, and per step for collectives; absent if there are none.",
           label="bytes at stake", nullable=True),
     Field("instruction", "instruction", "An instruction that is evidence.", nullable=True),
-    Field("name", "name", "The name of that instruction.", nullable=True),
+    Field("name", "name", "The name of the instruction that is evidence.", nullable=True),
     Field("word", "provenance", "Provenance of the compiled value."),
     Field("text", "message", "The conclusion, with figures."),
 )  # fmt: skip

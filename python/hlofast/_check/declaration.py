@@ -39,7 +39,7 @@ class DeclaredParameter:
     spec: Spec
     """The axes that shard each dimension; dimensions beyond its end are not sharded."""
     shape: tuple[int, ...] | None = None
-    """The sizes over all devices; None if the declaration does not say."""
+    """The sizes over all devices; None if the declaration does not give them."""
 
     def matches(self, path: str) -> bool:
         """Whether the pattern matches the parameter at `path`."""
@@ -83,7 +83,7 @@ class Declaration:
     batch_axes: tuple[str, ...] = ()
     """The axes that shard the batch."""
     parameters: tuple[DeclaredParameter, ...] = ()
-    """Declared parameters; the first one that matches a parameter applies."""
+    """Declared parameters; the first pattern that matches a parameter applies."""
     kept: tuple[DeclaredValue, ...] | None = None
     """Values the policy keeps; None if not declared, empty if it keeps nothing by name."""
     carry_bytes: int | None = None
@@ -113,7 +113,7 @@ class Declaration:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Declaration:
-        """Reads a declaration from a TOML file; raises `OSError` or `ValueError` if it cannot."""
+        """Reads a declaration from a TOML file; raises `OSError` or `ValueError` on failure."""
         text, source = read_file(path)
         return Declaration.loads(text, source=source)
 

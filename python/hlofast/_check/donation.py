@@ -16,7 +16,7 @@ _SHOWN = 3
 
 
 def donation(program: Program) -> Iterator[Comparison]:
-    """Compares the parameters that the program could donate and does not with the declaration."""
+    """Compares the declaration with the parameters that the program could donate but does not."""
     if not program.declaration.donates or not program.is_partitioned:
         return
     undonated = program.undonated

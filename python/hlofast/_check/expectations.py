@@ -82,7 +82,7 @@ class Expectations:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Expectations:
-        """Reads expectations from a TOML file; raises `OSError` or `ValueError` if it cannot."""
+        """Reads expectations from a TOML file; raises `OSError` or `ValueError` on failure."""
         text, source = read_file(path)
         return Expectations.loads(text, source=source)
 
@@ -232,7 +232,7 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
             if is_open
             else "as expected"
             if is_met
-            else f"{off:,} {more} than {expected.source} allow",
+            else f"{off:,} {more} than the limit of {expected.source}",
             off if is_bytes and not is_met else None,
             row,
             "modelled" if limit.path[0] in BYTES else "unknown" if doubts else "exact",
@@ -268,7 +268,7 @@ def _axes(text: str | None) -> set[str]:
 
 
 def _unknown_axes(program: Program, limit: Limit) -> list[str]:
-    """The axes in a limit on collectives that the mesh does not have."""
+    """The axes of a limit on collectives, if the mesh does not have them."""
     if limit.path[0] != "collectives" or limit.path[1] == ANY:
         return []
     # A part of an axis is written as the axis, a colon and the part.

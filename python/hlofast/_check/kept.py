@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 SMALL = 1 << 20
 """Undeclared values up to this many bytes over all layers give no finding."""
 MOST_TOGETHER = 3
-"""Most declared values that are matched to one array, or arrays to one declared value."""
+"""Limit on the declared values matched to one array, and on the arrays matched to one value."""
 MOST_NEAR = 16
-"""Most values that are tried in combinations."""
+"""Limit on the values that are tried in combinations."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def crossing(program: Program) -> list[KeptValue] | None:
     """Values that are live between forward and backward for each layer; None if unknown.
 
     With a loop over layers, these are arrays that are live when the loop ends and whose first
-    dimension is the number of layers; arrays with the dimensions of a parameter are copies of
-    weights and left out. Without a loop, they are residuals, one of each size per layer.
+    dimension is the number of layers. Arrays with the dimensions of a parameter are copies of
+    weights and are left out. Without a loop, they are residuals, one of each size per layer.
     """
     layers = program.declaration.layers
     if layers is None or not program.is_partitioned:
@@ -175,7 +175,8 @@ def kept_values(program: Program) -> Iterator[Comparison]:
             None if other is None else other.row,
             "modelled",
         )
-    # jax.lax.scan always keeps the layer's input; it is one of these if its size is not declared.
+    # jax.lax.scan always keeps the layer's input, which is one of these values if its size is not
+    # declared.
     severity = NOTE if declaration.carry_bytes is None else WARNING
     for kept in left:
         if kept.layer_bytes * layers >= SMALL:
@@ -202,7 +203,7 @@ def _is(kept: KeptValue, value: DeclaredValue) -> bool:
 
 
 def _adding_up(values: Iterable[_Sized], place: str, size: int) -> tuple[_Sized, ...]:
-    """Up to `MOST_TOGETHER` values in one memory that add up to `size` bytes per layer."""
+    """Up to `MOST_TOGETHER` values in one memory whose sizes add up to `size` bytes per layer."""
     near = [value for value in values if value.place == place][:MOST_NEAR]
     for count in range(2, MOST_TOGETHER + 1):
         for some in itertools.combinations(near, count):

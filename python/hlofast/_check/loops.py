@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_PEELED = 2
-"""Most iterations that compilers are known to peel off a loop over layers: libtpu peels one from
-either end of loops that offload to the host, two where several slices are connected."""
+"""The most iterations that compilers are known to peel off a loop over layers: libtpu peels one
+from each end of loops that offload to the host, and two if the program spans several slices."""
 
 
 def layer_loops(program: Program) -> list[dict[str, Any]]:
     """The loops that may run over the declared layers, in text order.
 
     These are the loops whose trip count is the number of layers, and loops over the same stacks
-    with up to `MOST_PEELED` iterations less, which a compiler may have peeled off: it need not peel
-    forward and backward loops alike.
+    with up to `MOST_PEELED` fewer iterations, which a compiler may have peeled off. It may peel
+    forward and backward loops differently.
     """
     layers = program.declaration.layers
     if layers is None:
@@ -53,7 +53,7 @@ def _carries_stack(program: Program, loop: dict[str, Any], layers: int) -> bool:
 
 
 def is_in_layers(program: Program, row: dict[str, Any]) -> bool:
-    """Whether a collective belongs to a layer: in a loop over layers, or peeled off one."""
+    """Whether a collective belongs to a layer: inside a loop over layers, or peeled off it."""
     counts = {loop["trip_count"] for loop in layer_loops(program)}
     return row["trip_count"] in counts or (bool(counts) and row["peeled_from"] is not None)
 
@@ -61,7 +61,7 @@ def is_in_layers(program: Program, row: dict[str, Any]) -> bool:
 def _peeled(program: Program, count: int) -> int:
     """Number of iterations peeled off the loops with trip count `count`.
 
-    For each loop, this is the largest number of copies outside that one of its collectives has.
+    For each loop, this is the largest number of peeled copies of any of its collectives.
     """
     loops: dict[int, str] = {}
     for row in program.collectives:
@@ -125,7 +125,7 @@ def _without_loops(program: Program, declared: int) -> Comparison:
         parameter.dimensions[0] for parameter in program.parameters if len(parameter.dimensions) > 1
     ]
     stacks = {size for size in leading if leading.count(size) > 1}
-    # Loops over stacked parameters with another trip count.
+    # These loops run over stacked parameters, but with another trip count.
     others = [loop for loop in program.loops if loop["trip_count"] in stacks - {1}]
     if others or declared in stacks:
         trip_counts = ", ".join(f"{loop['trip_count']:,}" for loop in others) or "no loop"

@@ -18,7 +18,10 @@ _SHOWN = 5
 
 
 def shardings(program: Program) -> Iterator[Comparison]:
-    """Compares the sharding of each declared parameter; reports missing and undeclared ones."""
+    """Compares the sharding of each declared parameter.
+
+    Reports missing and undeclared parameters.
+    """
     if program.declaration.mesh is None or not program.declaration.parameters:
         return
     for parameter in program.parameters:

@@ -50,16 +50,16 @@ class Program:
         self.declaration = declaration
         self.module = module
         self.is_partitioned = not module.summary().is_whole
-        """Whether shapes are those of one device."""
+        """Whether shapes are the shapes of one device."""
 
     @cached_property
     def mesh(self) -> Mesh | None:
-        """The declared mesh, else the mesh of the context, which may come from the text."""
+        """The declared mesh, otherwise the mesh of the context, which may come from the text."""
         return self.declaration.mesh or self.module.context.mesh
 
     @property
     def available(self) -> int | None:
-        """Bytes that the program may take: the budget of the context, else the declared one."""
+        """Bytes that the program may take: the context's budget, otherwise the declared one."""
         budget = hbm_for(self.module, None)
         return self.declaration.available if budget is None else int(budget)
 
@@ -156,7 +156,7 @@ class Program:
         return {} if self.mesh is None else self.mesh.shape
 
     def shards(self, axes: tuple[str, ...]) -> int:
-        """Number of shards that `axes` divide a dimension into."""
+        """Number of shards into which `axes` divide a dimension."""
         return math.prod(self.axis_sizes.get(axis, 1) for axis in axes)
 
     def split(self, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class Program:
         return self._over_all_devices(parameter)
 
     def compiled_sizes(self, parameter: Parameter) -> tuple[int, ...] | None:
-        """`sizes` by the compiled sharding alone; None if the text does not give it."""
+        """Like `sizes`, from the compiled sharding alone; None if the text does not give it."""
         if parameter.sharding is None and self.module.num_partitions > 1:
             return None
         return self._over_all_devices(parameter)

@@ -1,8 +1,8 @@
 """Finds the size that explains many differences: batch, sequence, element type or widths.
 
-A step compiled for twice the batch keeps twice the bytes of every value, multiplies twice as much
-and has another peak. The one size that differs is reported, and everything else is compared with a
-declaration of that size.
+A step compiled for twice the batch keeps twice the bytes of every value, has twice the FLOPs and
+another peak. Only the size that differs is reported, and all other figures are compared with a
+declaration of the program's size.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from hlofast._check.program import Parameter
 
 MOST_PAIRS = 3
-"""Most differing dimensions that a message lists."""
+"""Limit on the differing dimensions that a message lists."""
 
 
 def differing_sizes(program: Program) -> tuple[list[Comparison], Declaration | None]:
     """The sizes that differ, and the declaration with the sizes of the program.
 
-    The second is None if no size differs.
+    The declaration is None if no size differs.
     """
     if not program.is_partitioned:
         return [], None
@@ -89,7 +89,7 @@ def _scaled(declaration: Declaration, tokens: Fraction, ratio: Fraction) -> Decl
 
 
 def _without_sizes(program: Program) -> Declaration:
-    """The declaration without what depends on the sizes of the model."""
+    """The declaration without figures that depend on the sizes of the model."""
     declaration = program.declaration
     pairs = {pair for _, differing in _differing(program) for pair in differing}
     layers = declaration.layers
@@ -142,8 +142,8 @@ def _tokens(program: Program) -> Iterator[tuple[Comparison, Fraction]]:
 def _token_input(program: Program, batch: int, length: int) -> tuple[Parameter, int, int] | None:
     """The input with tokens, with its sequences on all devices and their length.
 
-    It is an undeclared integer parameter of two dimensions: one of the declared sizes if there is
-    any, else the largest.
+    It is an undeclared integer parameter of two dimensions: a parameter with the declared sizes if
+    there is one, otherwise the largest.
     """
     mesh = program.declaration.mesh
     compiled = devices_of(program.module)
@@ -157,7 +157,7 @@ def _token_input(program: Program, batch: int, length: int) -> tuple[Parameter, 
         rows, columns = program.sizes(parameter)
         tiles = () if parameter.sharding is None else parameter.sharding.tile_dimensions or ()
         if math.prod(tiles) <= compiled:
-            # A program for one slice of several has the sequences of that slice.
+            # A program for one of several slices has only the sequences of its slice.
             rows *= slices
         # Labels are the tokens after the first.
         columns = length if columns == length + 1 else columns
@@ -169,7 +169,7 @@ def _token_input(program: Program, batch: int, length: int) -> tuple[Parameter, 
 
 
 def _element_type(program: Program) -> Iterator[tuple[Comparison, Fraction]]:
-    """The type of most values that wait for backward, if it is not the declared one."""
+    """The type of most values kept for backward, if it differs from the declared type."""
     declared = program.declaration.dtype
     if declared is None:
         return
@@ -195,13 +195,16 @@ def _element_type(program: Program) -> Iterator[tuple[Comparison, Fraction]]:
 
 
 def _common_ratio(program: Program) -> Iterator[tuple[Comparison, Fraction]]:
-    """A factor that makes all kept values agree, where they do not agree as declared."""
+    """A factor on the declared bytes that makes all kept values agree.
+
+    None if they agree as declared.
+    """
     declaration = program.declaration
     declared = [value.layer_bytes for value in declaration.kept or ()]
     if declaration.carry_bytes:
         declared.append(declaration.carry_bytes)
     compiled = crossing(program)
-    # Of one size alone, any other would be a multiple.
+    # With only one size, any other size would be a multiple of it.
     if len(set(declared)) < 2 or not compiled or _agree(program):
         return
     sizes = {kept.layer_bytes for kept in compiled}
@@ -230,7 +233,7 @@ def _agree(program: Program) -> bool:
 
 
 def _differing(program: Program) -> list[tuple[Parameter, set[tuple[int, int]]]]:
-    """Parameters of other shapes than declared: pairs of declared and compiled dimensions."""
+    """Parameters whose shape is not the declared one: declared and compiled dimensions."""
     found = []
     for parameter in program.parameters:
         declared = None if parameter.declared is None else parameter.declared.shape

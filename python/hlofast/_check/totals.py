@@ -18,9 +18,12 @@ NEAR = 0.01
 
 
 NEAR_STATE = 1e-6
-"""Largest relative difference of the state that is reported as a note: step counters and keys."""
+"""Largest relative difference of the state that is only a note; step counters and keys cause it."""
 NEAR_PEAK = 0.1
-"""Largest relative difference at which the expected peak agrees; the compiler shapes most of it."""
+"""Largest relative difference at which the expected peak agrees.
+
+It is large because the compiler decides most of the peak.
+"""
 
 
 def state_bytes(program: Program) -> Iterator[Comparison]:
@@ -47,7 +50,8 @@ def state_bytes(program: Program) -> Iterator[Comparison]:
     else:
         value, source = predicted.value, predicted.source
     more = compiled - value
-    # Counters and keys that a prediction leaves out, or counts with a tile each.
+    # The difference may be counters and keys, which a prediction leaves out or counts with a tile
+    # each.
     scalars = sum(parameter.bytes for parameter in state if not parameter.dimensions)
     is_small = abs(more) <= max(scalars, NEAR_STATE * value)
     beside = ""
@@ -83,7 +87,10 @@ def offloaded_bytes(program: Program) -> Iterator[Comparison]:
 
 
 def gathered_bytes(program: Program) -> Iterator[Comparison]:
-    """Compares the weights gathered in a step: in layers, or all if no loop over layers exists."""
+    """Compares the weights gathered in a step.
+
+    Only the weights of layers count; without a loop over layers, all weights do.
+    """
     predicted = program.declaration.predictions.get("gathered_bytes")
     if predicted is None or not program.is_partitioned:
         return
@@ -123,7 +130,7 @@ def _exactly(
 
 
 def flops(program: Program) -> Iterator[Comparison]:
-    """Compares the FLOPs of matmuls on one device, including recomputed ones."""
+    """Compares the FLOPs of matmuls on one device, including recomputed matmuls."""
     predicted = program.declaration.predictions.get("flops")
     if predicted is None:
         return

@@ -79,7 +79,7 @@ class Report(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Basis of each figure, or how to supply missing input; the size of the page."""
+        """The basis of each figure, or the way to supply missing input; the size of the page."""
         size = len(self.html.encode("utf-8", "replace"))
         page = Note("page", "the page is one self-contained file", bytes=size)
         return (*(figure.said for figure in self._contents.figures), page)
@@ -118,7 +118,8 @@ class Report(Result):
     def _repr_html_(self) -> str:
         from html import escape
 
-        # A separate frame keeps the page's security policy, and the page away from the notebook.
+        # A separate frame preserves the page's security policy, and isolates the page from the
+        # notebook.
         return (
             f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" '
             f'style="width:100%;height:{_HEIGHT}px;border:0" '
@@ -170,10 +171,10 @@ def report(
 ) -> Report:
     """Returns a page about a dump or a dump directory, and writes it to `out` if given.
 
-    `module` selects a module of the file; the other arguments are those of `Module.report`. The
-    page about a directory ranks the programs and shows programs that differ between hosts and the
-    effects of passes. Raises `ValueError` if `config` or `module` is given for a directory, or if
-    the directory has no dumps, and the errors of `hlofast.load` and `hlofast.scan`.
+    `module` selects a module of the file; further arguments are the arguments of `Module.report`.
+    The page about a directory ranks the programs and shows programs that differ between hosts and
+    the effects of passes. Raises `ValueError` if `config` or `module` is given for a directory, or
+    if the directory has no dumps, and the errors of `hlofast.load` and `hlofast.scan`.
     """
     import hlofast
     from hlofast._files import is_folder

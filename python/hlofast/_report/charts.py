@@ -58,8 +58,8 @@ class Plot:
     def memory(self, **options: Any) -> Any:
         """Live bytes at each step of the schedule, by class.
 
-        `options` are those of `Module.memory`. At most 2,000 steps are drawn: the highest of each
-        stretch.
+        `options` are the options of `Module.memory`. At most 2,000 steps are drawn: the highest of
+        each stretch.
         """
         return draw.drawn(memory(self._module.memory(**options)))
 
@@ -123,7 +123,10 @@ _BAND = (field_of("below", "from", "bytes"), field_of("above", "to", "bytes"))
 
 
 def memory(memory: Memory, values: Table | None = None) -> Chart:
-    """Live bytes at each step, stacked by class; `values` saves listing the values again."""
+    """Live bytes at each step, stacked by class.
+
+    `values` are the listed values, if known already.
+    """
     timeline = memory._data.timeline().tolist()
     lives = memory.values() if values is None else values
     changes: dict[str, list[int]] = {}

@@ -48,7 +48,7 @@ class Section:
         self.statements = tuple(statements)
         self.notes = tuple(notes)
         self.unknown = unknown
-        """Unknown input, the reason, and how to supply it."""
+        """Unknown input, the reason, and the way to supply it."""
 
 
 class Contents:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _BARS = 24
 _HISTORIES = 3
-"""Programs whose passes are shown: those with most dumps between passes."""
+"""Number of programs whose passes are shown: the programs with the most dumps between passes."""
 _MOST_BYTES = 256 << 20
-"""Maximum bytes of dumps of a program in a history; more would take too long for a page."""
+"""Maximum bytes of dumps of a program in a history; larger dumps would take too long for a page."""
 
 
 class NoDumpsError(ValueError):
@@ -102,7 +102,7 @@ def _verdict(
 
 
 def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
-    """A statement on the program with most FLOPs, if there are several programs."""
+    """A statement about the program with the most FLOPs, if there are several programs."""
     whole = sum(row["flops"] or 0 for row in rows)
     if len(rows) < 2 or not whole:
         return []
@@ -115,7 +115,7 @@ def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
 
 
 def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
-    """Every program, longest step time or most FLOPs first."""
+    """Every program; the longest step time or the most FLOPs come first."""
     timed = any(row["step_seconds"] for row in rows)
     key = "step_seconds" if timed else "flops"
     rows = sorted(rows, key=lambda row: -(row[key] or 0))
@@ -212,7 +212,7 @@ def _hosts(prints: list[dict[str, Any]]) -> Section:
 
 
 def _histories(histories: list[Program], mesh: Mesh | None, sizes: dict[str, int]) -> list[Section]:
-    """Histories of the programs with most dumps between passes."""
+    """Histories of the programs with the most dumps between passes."""
     if not histories:
         why = "No dumps between passes: XLA writes them with --xla_dump_hlo_pass_re=.*"
         return [Section("history", "History", unknown=why)]

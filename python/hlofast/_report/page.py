@@ -139,7 +139,7 @@ def _sections(contents: Contents, plots: bool) -> str:
 
 
 def _sheets(section: Section, plots: bool) -> list[Sheet]:
-    """Returns the tables of a section; without charts also the charts' tables."""
+    """Returns the tables of a section; without charts, also the tables of the charts."""
     beside = [] if plots else [chart.sheet for chart in section.charts]
     return [sheet for sheet in (*beside, *section.sheets) if len(sheet)]
 

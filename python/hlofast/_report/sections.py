@@ -63,7 +63,7 @@ def _memory(analyses: Analyses) -> Section:
 
 
 def live_values(analyses: Analyses) -> Sheet | None:
-    """Every value with its live range, for the live set under the pointer."""
+    """Every value with its live range; the page derives the live set under the pointer."""
     if analyses.memory is None:
         return None
     values = "instruction bytes class first_step last_step index"
@@ -258,7 +258,7 @@ def _check(check: Check) -> Section:
     for row, (head, lines) in zip(findings.table, findings.paragraphs or (), strict=True):
         is_shown = row["instruction"] is not None
         proof = [(row["instruction"], row["name"])] if is_shown else []
-        # The name is a link on a page.
+        # On a page, the name is a link.
         told = [line for line in lines if not is_shown or line != ("evidence", row["name"])]
         statements.append(Statement(head, lines=told, proof=proof))
     columns = "severity code subject declared compiled bytes instruction provenance message"

@@ -51,7 +51,7 @@ class Sheet:
         self.fields = tuple(map(table.field, table.columns if columns is None else columns))
         """Fields of the shown columns."""
         self.note = note
-        """How to read the figures."""
+        """A note on how to read the figures."""
         self.sort = sort
         """Initial sort column, descending; None for table order."""
 

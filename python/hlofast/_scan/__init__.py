@@ -64,7 +64,7 @@ def scan(
     paths: str | PathLike[str] | Iterable[str | PathLike[str]],
     out: str | PathLike[str] | None = None,
     *,
-    format: str = "parquet",  # noqa: A002 - the word for it
+    format: str = "parquet",  # noqa: A002 - the usual word
     tables: Iterable[str] | None = None,
     device: str | Device | None = "auto",
     mesh: Mesh | str | Mapping[str, int] | None = None,
@@ -89,20 +89,21 @@ def scan(
 
     `tables` selects from modules, computations, instructions, collectives, matmuls, buffers (live
     at the peak), remat and lint; the default is all except instructions. `device` is the chip to
-    time modules for: "auto" for the one that a dump names, None for no times. `mesh` applies to all
-    modules instead of the mesh in each text; without it, a text without axis names takes them from
-    the module before optimisation of its program, as with `load`, if that is below `paths` too.
-    `workers` is the number of threads, by default one per processor. `libraries`, `frame` and
-    `merge_layers` select source lines and scopes, as in `hlofast.Context`.
+    time modules for: "auto" for the chip that a dump names, None for no times. `mesh` applies to
+    all modules instead of the mesh in each text; without `mesh`, a text without axis names takes
+    the names from the module before optimisation, as with `load`, if that module is also below
+    `paths`. `workers` is the number of threads, by default one per processor. `libraries`, `frame`
+    and `merge_layers` select source lines and scopes, as in `hlofast.Context`.
 
     With `executor` (one of `concurrent.futures`, any object with the same `submit`, or an
     `hlofast.ray.Cluster`), tasks of `workers` threads each (default 1) read the files there, under
     the same paths. The result is the same. Raises `WorkerError` if a task or its process fails; a
     further scan completes `out`.
 
-    A file never stops the others: a file fails, with its reason, if it is larger than `max_bytes`,
-    holds more than `max_text_bytes`, or takes longer than `max_seconds`; these take texts such as
-    `"1GiB"` and `"5min"` too. `progress` shows a bar on standard error if that is a terminal.
+    One file never stops the scan: a file fails, with its reason, if it is larger than `max_bytes`,
+    holds more than `max_text_bytes`, or takes longer than `max_seconds`; these limits also take
+    texts such as `"1GiB"` and `"5min"`. `progress` shows a bar on standard error if that is a
+    terminal.
 
     `paths` and `out` may be fsspec paths (`s3://…`, `gs://…`), which need the extra `remote`;
     `storage_options`, such as credentials, are passed to its file systems. Files that a server

@@ -148,7 +148,7 @@ class Dataset:
             self._commit(kept, gone)
 
     def put_programs(self, rows: ScanTable) -> None:
-        """Rewrites the table of programs, unless nothing has changed since it was written."""
+        """Rewrites the table of programs if anything has changed since it was written."""
         if self._are_programs_current:
             return
         before = self.programs
@@ -180,7 +180,7 @@ class Dataset:
     def _without(self, paths: Iterable[str]) -> tuple[list[Batch], list[int]]:
         """Rewrites the batches with rows of `paths` without these rows.
 
-        Returns the new batches and the numbers of the replaced ones.
+        Returns the new batches and the numbers of the replaced batches.
         """
         wanted = set(paths)
         kept: list[Batch] = []
@@ -248,7 +248,7 @@ def replayed(records: list[Any]) -> tuple[dict[int, Batch], list[Any] | None, in
 
 
 def records_of(lines: Iterable[bytes]) -> tuple[list[Any], int]:
-    """The complete rows of a manifest, and the offset behind the last one."""
+    """The complete rows of a manifest, and the offset behind the last row."""
     records: list[Any] = []
     end = 0
     for line in lines:

@@ -31,7 +31,7 @@ class Part:
         """The path on disk to write to."""
         self.is_wanted = True
         self.described: list[Any] = []
-        """Its name and size, once it is in its final place."""
+        """The name and size of the file, once it is in its final place."""
 
 
 class LocalFolder:
@@ -56,7 +56,7 @@ class LocalFolder:
         """Locks out other scans; the system releases the lock however this process ends."""
         try:
             from fcntl import LOCK_EX, LOCK_NB, flock
-        except ImportError:  # Not on Windows.
+        except ImportError:  # The module is missing on Windows.
             return
         try:
             flock(self._file, LOCK_EX | LOCK_NB)
@@ -64,7 +64,7 @@ class LocalFolder:
             raise DatasetError(f"{self.path}: another scan is writing to it") from None
 
     def manifest(self) -> Iterator[bytes]:
-        """Yields the rows of the manifest; the last one may be truncated."""
+        """Yields the rows of the manifest; the last row may be truncated."""
         os.lseek(self._file, 0, os.SEEK_SET)
         with os.fdopen(os.dup(self._file), "rb") as stream:
             yield from stream
@@ -121,13 +121,13 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """In an object store, which can neither append nor rename nor lock.
+    """A folder in an object store, which can neither append nor rename nor lock.
 
     A part is uploaded whole and becomes valid when the manifest names it. Each commit rewrites the
-    manifest under a temporary name and copies it over the old one, which stores do atomically (file
-    systems that can rename do that instead). A scan stops if another one has changed the manifest.
-    Each scan marks the names of its parts (`mark`), so that two scans cannot damage each other's
-    parts; the next scan repeats whatever was not committed.
+    manifest under a temporary name and copies it over the old manifest, which stores do atomically
+    (file systems that can rename files rename it instead). A scan stops if another one has changed
+    the manifest. Each scan marks the names of its parts (`mark`), so that two scans cannot damage
+    each other's parts; the next scan repeats whatever was not committed.
     """
 
     def __init__(self, path: str, files: RemoteFiles) -> None:
@@ -144,7 +144,7 @@ class RemoteFolder:
             raise DatasetError(f"{path}: not empty and not a dataset of hlofast")
 
     def again(self) -> RemoteFolder:
-        """A fresh object for this folder, without cached state."""
+        """A new object for this folder, without cached state."""
         return RemoteFolder(self.path, self._files)
 
     def manifest(self) -> Iterator[bytes]:
@@ -205,7 +205,7 @@ class RemoteFolder:
             self._files.remove(self._place.below(name))
 
     def close(self) -> None:
-        """Does nothing; no lock is held."""
+        """Has no effect, because no lock is held."""
 
 
 def is_foreign(names: Iterable[str]) -> bool:

@@ -53,7 +53,7 @@ def write(name: str, rows: ScanTable, path: str) -> None:
 
 
 def read(name: str, path: str, types: list[tuple[str, str]]) -> tuple[int, dict[str, list[Any]]]:
-    """The number of rows of a file, and the values of those columns of `types` that it has."""
+    """The number of rows of a file, and the values of the columns of `types` that it has."""
     wanted = [column for column, _ in types]
     if name == "parquet":
         file = _parquet().ParquetFile(path)

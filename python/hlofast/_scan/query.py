@@ -1,4 +1,4 @@
-"""SQL over the tables of a scan, by DuckDB; queries can neither read nor write anything else."""
+"""SQL over the tables of a scan, by DuckDB. Queries cannot read or write other data."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Query:
             self.columns.append((own, str(kind)))
 
     def _explained(self, error: Exception) -> Exception:
-        """A more helpful error for an error of DuckDB, or the same text."""
+        """A more helpful text for an error of DuckDB, or DuckDB's own text."""
         text = str(error).strip()
         if isinstance(error, self._duckdb.IOException):
             return OSError(text)
@@ -236,7 +236,7 @@ _COLUMNS = (
 
 
 class Answer(Result):
-    """The rows of a query, or the first of them."""
+    """The rows of a query, or the first rows."""
 
     __slots__ = ("_rows", "columns", "is_cut", "sql")
 
@@ -274,7 +274,7 @@ class Answer(Result):
         """The columns and the rows."""
         return (Section("columns", "Columns", of_rows(_COLUMNS, self.columns)), *self.sections())
 
-    def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:  # noqa: ARG002 - an answer has one form
+    def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:  # noqa: ARG002 - an answer has a single form
         """The JSON form: the query, its columns and rows, including nested values."""
         names = [name for name, _ in self.columns]
         return {

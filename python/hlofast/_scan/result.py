@@ -78,8 +78,8 @@ class Scan(Result):
     def programs(self) -> Table:
         """The compilations that the files belong to, each with the figures of its last stage.
 
-        `fields` describes the columns. The figures are those of the canonical module; they are
-        unknown if it could not be read, and without the table `modules`.
+        `fields` describes the columns. The figures come from the canonical module; they are unknown
+        if it could not be read, and without the table `modules`.
         """
         return self["programs"]
 
@@ -103,8 +103,8 @@ class Scan(Result):
     def differing_hosts(self) -> Table:
         """Programs that differ between hosts: one row per module name and fingerprint.
 
-        Compares only hosts that compiled a module of that name to that stage; hosts are those of
-        `programs`. Empty if all hosts compiled the same programs.
+        Only hosts that compiled a module of this name up to this stage are compared; `programs`
+        gives the hosts. Empty if all hosts compiled the same programs.
         """
         from hlofast._programs import differing_hosts
 
@@ -174,7 +174,7 @@ class Scan(Result):
         return Stored(self._folder)
 
     def __getitem__(self, name: str) -> Table:
-        """Returns a table; a table that was not selected has neither rows nor columns.
+        """Returns a table; a table that was not selected is empty, without columns.
 
         Raises `KeyError` for other names.
         """
@@ -227,7 +227,7 @@ class Scan(Result):
 
         All selected tables are available under their names, even without rows; the query can
         neither read nor write anything else. Null becomes None; integers beyond 64 bits become the
-        largest integer, and values that are neither numbers nor text become text. Raises
+        largest integer, and values of other kinds than numbers and text become text. Raises
         `ValueError` with DuckDB's reason if the query fails.
         """
         from hlofast._scan.query import Query

@@ -41,7 +41,7 @@ MEMORY = 128 << 20
 """Memory budget for files being read and their rows; a larger file is read alone."""
 _PATIENCE = 0.05
 _REQUESTS = 8
-"""Fewest threads for remote objects: they mostly wait for servers."""
+"""Minimum number of threads for remote objects, which mostly wait for servers."""
 _SETTLED = 2.0
 
 
@@ -92,7 +92,7 @@ class Scanner:
             "libraries": list(names.libraries or ()),
             "merge_layers": bool(names.merge_layers),
         }
-        """What source columns and scopes show, as in `Context`."""
+        """The contents of source columns and scopes, as in `Context`."""
         self.storage_options = storage_options
         self.engine: Engine | None = None
         if executor is not None:
@@ -137,7 +137,7 @@ class Scanner:
         chip = self.device if isinstance(self.device, str | None) else repr(self.device._parts())
         place = None if self.mesh is None else str(self.mesh)
         if self.mesh is not None and (self.mesh.hosts, self.mesh.slices) != (None, None):
-            place = repr(self.mesh)  # `str` shows the axes only.
+            place = repr(self.mesh)  # `str` would show the axes only.
         options = {
             "hlofast": _core._version,
             "tables": self.tables,
@@ -218,7 +218,7 @@ class Scanner:
         finally:
             data.stop()
             if files is not None:
-                files.close()  # Before waiting for threads.
+                files.close()  # Clears the bar before waiting for threads.
             bar.close()
         return scan
 
@@ -288,7 +288,7 @@ def _parts(data: ScanData | Tasks, bar: Progress) -> Iterator[ScanPart]:
 
 
 def _to_read(dataset: Dataset) -> ReadFolder | RemoteFolder:
-    """A folder to read a dataset from, independent of the one being written."""
+    """A folder to read a dataset from, independent of the folder being written."""
     from hlofast._scan.folder import LocalFolder
     from hlofast._scan.stored import ReadFolder
 

@@ -34,7 +34,7 @@ class ReadFolder:
             raise DatasetError(f"{path}: not a dataset of hlofast (it has no {MANIFEST})")
 
     def manifest(self) -> Iterator[bytes]:
-        """Yields the rows of the manifest; the last one may be truncated."""
+        """Yields the rows of the manifest; the last row may be truncated."""
         with open(self._manifest, "rb") as stream:
             yield from stream
 
@@ -45,7 +45,7 @@ class ReadFolder:
             if folder.startswith("table="):
                 with os.scandir(os.path.join(self.path, folder)) as entries:
                     for entry in entries:
-                        with suppress(FileNotFoundError):  # A scan may be removing it.
+                        with suppress(FileNotFoundError):  # A scan may be removing the file.
                             sizes[f"{folder}/{entry.name}"] = entry.stat().st_size
         return sizes
 
@@ -84,7 +84,7 @@ class Stored:
             """Number of batches left out because one of their parts is missing or truncated."""
             if not self.damaged or attempt == _TRIES - 1:
                 break
-            time.sleep(0.02)  # A scan may be replacing them.
+            time.sleep(0.02)  # A scan may be replacing the parts.
         self.format: str = records[0]["format"]
         self.asked: tuple[str, ...] = ("files", "programs", *records[0]["options"]["tables"])
         """The tables of the dataset, with or without rows."""

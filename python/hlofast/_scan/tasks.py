@@ -1,8 +1,9 @@
 """A scan in tasks for other threads, processes or machines, with results in order.
 
 A task is a group of files, in the order of the scan, with everything needed to read them: the
-programs of the whole listing that they belong to, the files beside them, their devices. Tasks and
-results can be pickled. Results are processed in the same way as those of this process's threads.
+programs in the whole listing to which the files belong, the files beside them, and their devices.
+Tasks and results can be pickled. Results are processed in the same way as the results of this
+process's threads.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
         @property
         def at_once(self) -> int:
-            """Number of tasks that it executes concurrently."""
+            """Number of tasks that the engine executes concurrently."""
 
         def results(self, tasks: Iterator[Task]) -> Iterator[Result | None]:
             """Yields the results of tasks in order; None from time to time while waiting.

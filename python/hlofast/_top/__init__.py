@@ -1,1 +1,1 @@
-"""The interactive view of a module in a terminal: what a report shows, as sorted tables."""
+"""The interactive view of a module in a terminal: the contents of a report as sorted tables."""

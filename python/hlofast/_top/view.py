@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hlofast._report.data import Analyses, Contents
 
 MOST = 1000
-"""Maximum number of rows shown; a filter finds the others."""
+"""Maximum number of rows shown; a filter finds the remaining rows."""
 _TEXTS = ("text", "code")
 KEYS = ("opcode", "phase", "scope", "source")
 """Key columns of totals whose rows open the instructions they add up."""
@@ -33,7 +33,7 @@ class View:
         self.is_descending = True
         self.filter = ""
         self.within: tuple[str, str] | None = None
-        """A column and the prefix that rows must have in it."""
+        """A column, and the prefix that its values must have."""
         self._module = module
         self._values: dict[str, list[Any]] = {}
 
@@ -53,7 +53,10 @@ class View:
         self.sort_by(keys[at % len(keys)])
 
     def sort_by(self, key: str) -> None:
-        """Sort by a column, numbers descending, texts ascending; the same column again reverses."""
+        """Sort by a column, numbers descending, texts ascending.
+
+        Choosing the column again reverses the order.
+        """
         if key == self.sort:
             self.is_descending = not self.is_descending
             return
@@ -186,7 +189,7 @@ def _fused(
     for row in fusions:
         for inner in called[row]:
             callers.setdefault(inner, []).append(row)
-    # Unknown FLOPs make those of all enclosing fusions unknown.
+    # Unknown FLOPs make the FLOPs of all enclosing fusions unknown.
     waiting = [row for row, value in enumerate(flops) if value is None]
     while waiting:
         own = module[waiting.pop()].computation.index

@@ -44,7 +44,7 @@ VERBS = {
     "diff": "differences between two programs or dump directories, or between hosts",
     "history": "what each compiler pass did to a module: counts, cost, peak, changes",
     "report": "one HTML page: verdict, charts, tables, every instruction",
-    "graph": "a computation, or what surrounds an instruction, for graph viewers",
+    "graph": "a computation, or the neighbours of an instruction, for graph viewers",
     "show": "one instruction or computation in context: operands, users, source line",
     "top": "interactive terminal view: sorted tables, drill-down, memory over time",
     "scan": "whole dump directories: a list of programs, or a dataset of all modules",
@@ -117,12 +117,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _columns() -> int:
-    """Returns the width of the terminal, or 80 without one."""
+    """Returns the width of the terminal, or 80 without a terminal."""
     told = os.environ.get("COLUMNS", "")
     if told.isdecimal() and int(told) > 0:
         return int(told)
     try:
-        # Raises without standard output, or when it is not a terminal.
+        # This raises an error without standard output, or if it is not a terminal.
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):
         return 80
@@ -181,7 +181,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _help(argv: list[str]) -> int:
-    """Prints what `hlofast --help` or `hlofast VERB --help` prints."""
+    """Prints the output of `hlofast --help` or `hlofast VERB --help`."""
     parser = _top_level()
     if argv:
         verb = ALIASES.get(argv[0], argv[0])
@@ -208,7 +208,8 @@ def _open_closed_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # `open` takes the lowest free descriptor: the stream's own, as the loop goes 0 to 2.
+            # `open` takes the lowest free descriptor, which is the stream's own, because the loop
+            # goes from 0 to 2.
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until exit
 
 
@@ -252,7 +253,8 @@ def main(argv: list[str] | None = None) -> int:
         _end_output()
         return DONE
     except OSError as error:
-        # Verbs report unreadable inputs themselves; this is mostly a full disk or missing folder.
+        # Verbs report unreadable inputs themselves; the cause here is mostly a full disk or a
+        # missing folder.
         place = error.filename
         if place is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             place = "output"
@@ -267,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit:
         raise  # Help or wrong usage: argparse has printed it.
     except BaseException as error:  # A panic of the core is not an `Exception`.
-        # Imported late: most runs end without it.
+        # Imported late, because most runs do not need it.
         from hlofast._text import complain
         from hlofast.errors import ContextError
 

@@ -1,4 +1,4 @@
-"""Compares what was declared (mesh, shardings, policy, limits) with the compiled program."""
+"""Compares a declaration (mesh, shardings, policy, limits) with the compiled program."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def read_declaration(
 ) -> Declaration | EffectiveConfig:
     """Returns the declaration in a file; a golden config needs an `instance`.
 
-    Raises `UsageError` for contradictory arguments, and whatever reading the file raises.
+    Raises `UsageError` for contradictory arguments, and the errors of reading the file.
     """
     import hlofast
     from hlofast import config

@@ -26,7 +26,8 @@ A collective counts once, however it is written: as one instruction, as a start/
 asynchronous computation, or in one or several fusions. Axes are those of --mesh, otherwise of the
 mesh in the text. Payload is the size of the full array (for an all-gather, its result). Wire bytes
 are what each device sends in a ring over its group of n: 2(n-1)/n of the payload for an all-reduce,
-all of it for a permute or a transfer, (n-1)/n for the others.
+all of the payload for a permute or a
+transfer, (n-1)/n of the payload for the others.
 """
 
 
@@ -35,7 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser)
     parser.add_argument(
-        "--by", choices=list(KEYS), help="totals by this key (default: by axis, then each one)"
+        "--by",
+        choices=list(KEYS),
+        help="totals by this key (default: by axis, then each collective)",
     )
     parser.add_argument(
         "--pieces", action="store_true", help="list the arrays inside combined collectives"

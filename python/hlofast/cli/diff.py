@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     help_ = 'a file ("-" is standard input) or a dump directory'
     parser.add_argument("before", metavar="BEFORE", help=help_)
-    parser.add_argument("after", metavar="AFTER", nargs="?", help="compare BEFORE with this one")
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="program to compare with BEFORE")
     parser.add_argument("--module", metavar="NAME", help="compare only modules of this name")
     results.add_json(parser)
     parser.add_argument("--all", action="store_true", help="show changes that follow from others")
@@ -88,7 +88,10 @@ def _limits(text: str) -> dict[str, float]:
 
 
 def _growth(comparison: Diff, limits: dict[str, float], place: str) -> bool:
-    """Says which totals grew beyond their limits; returns whether any did or is unknown."""
+    """Prints the totals that grew beyond their limits.
+
+    Returns whether a total grew beyond its limit or is unknown.
+    """
     exceeded = False
     for row in comparison.totals():
         limit, before, change = limits.get(row["measure"]), row["before"], row["change"]
@@ -153,7 +156,7 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
     for side, rest, other in zip(
         ("before", "after"), sources.unmatched, sources.is_read[::-1], strict=True
     ):
-        # A side that could not be read may have the program after all.
+        # A side that could not be read may contain the missing program.
         for name, place in rest if other or arguments.json else ():
             whole.lacks(side, name, place)
     if sources.is_summed_up or arguments.json or whole.has_unmatched:
@@ -180,7 +183,7 @@ class _Files:
         self._pairs, *rest = paired_by_name(before, after, lambda loaded: loaded.module.name)
         self.unmatched = [[(loaded.module.name, loaded.place()) for loaded in own] for own in rest]
         self.is_read = [not reader.errors for reader in readers]
-        """For each side, whether all of it was read, so that missing programs are known."""
+        """For each side, whether it was read completely, so that missing programs are certain."""
         self.failures.errors += [error for reader in readers for error in reader.errors]
         self._code = max(reader.exit_code() for reader in readers)
 
@@ -204,7 +207,7 @@ class _Folders:
             for path, error in faults:
                 self.failures.failed(path, error)
         self.is_read = [not faults for faults in folders.faults]
-        """For each side, whether all of it was read, so that missing programs are known."""
+        """For each side, whether it was read completely, so that missing programs are certain."""
         self._misses = module is not None and folders.is_empty and not self.failures.errors
         if self._misses:
             inputs.complain(f"neither folder has a module {module!r}")
@@ -213,7 +216,7 @@ class _Folders:
             [(program.name, _place(program)) for program in own] for own in folders.unmatched
         ]
         self.is_summed_up = len(folders.pairs) > 1
-        """Whether there are several pairs, so that the text output lists which ones differ."""
+        """Whether there are several pairs, so that the text output lists the pairs that differ."""
 
     def __iter__(self) -> Iterator[tuple[Found, Found]]:
         for pair in self._pairs:

@@ -1,4 +1,4 @@
-"""Writes a computation, or what surrounds an instruction, as DOT or for Model Explorer."""
+"""Writes a computation, or the neighbours of an instruction, as DOT or for Model Explorer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--computation", metavar="NAME", help="computation to show (default: the entry)"
     )
-    parser.add_argument("--around", metavar="NAME", help="show what surrounds this instruction")
+    parser.add_argument("--around", metavar="NAME", help="show the neighbours of this instruction")
     parser.add_argument(
         "--distance",
         type=_text.natural,
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         text = _written(graph, arguments)
     except ValueError as error:
-        # The library advises in terms of Python arguments; translate them to options.
+        # The library's advice names Python arguments, which are translated to options.
         what = str(error).partition(": ")[0]
         first = "--around NAME" if arguments.around is None else "a smaller --distance"
         inside = "" if arguments.inside == "none" else " --inside none,"
@@ -136,7 +136,7 @@ def _graph(module: Module, path: str, arguments: argparse.Namespace) -> Graph | 
 
 
 def _unknown(module: Module, computation: str | None, name: str) -> str:
-    """Returns the error for an unknown instruction: where else it is, or the nearest names."""
+    """Returns the error for an unknown instruction: its other computation, or the nearest names."""
     if computation is None:
         return f"no instruction {name!r}{meant(name, (one.name for one in module))}"
     elsewhere = [one.computation.name for one in _matches(module, None, name)]

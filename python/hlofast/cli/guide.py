@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints pages, or writes all of them."""
+    """Prints pages, or writes all pages."""
     name = arguments.page
     if name is not None and name not in PAGES:
         inputs.complain(f"no page {name!r}; choose one of {', '.join(PAGES)}")
@@ -182,7 +182,7 @@ def _content(name: str) -> bytes:
 
 def _contents() -> dict[str, bytes]:
     """Returns all files of the guide by output path, with the dumps unpacked."""
-    import lzma  # noqa: F401 - some Python builds lack it; tarfile's error is less clear.
+    import lzma  # noqa: F401 - some Python builds lack lzma, and tarfile's error is less clear.
     import tarfile
 
     pictures = sorted(os.listdir(os.path.join(_FOLDER, "pictures")))
@@ -206,7 +206,8 @@ def _write(target: str) -> list[str]:
             file.write(page)
         return [target]
     contents = {os.path.join(target, name): content for name, content in _contents().items()}
-    # Checked before anything is written, so that a conflict leaves the folder unchanged.
+    # All files are checked before any file is written, so that a conflict leaves the folder
+    # unchanged.
     missing = [path for path, content in contents.items() if not _is_there(path, content)]
     for parent in {os.path.dirname(path) for path in missing}:
         if os.path.lexists(parent) and not os.path.isdir(parent):

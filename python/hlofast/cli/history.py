@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     files, errors = program_history.values("file"), program_history.values("error")
     whole = [row for row, error in enumerate(errors) if error is None]
     if whole:
-        # Check the last dump: the first ones may not be partitioned yet.
+        # The last dump is checked, because the first dumps may not be partitioned yet.
         inputs.note_misfit(program_history.module(whole[-1]), files[whole[-1]], told.mesh)
     failures = inputs.Failures()
     for file, fault in zip(files, errors, strict=True):

@@ -27,7 +27,9 @@ OUT_OF_MEMORY = "out of memory while reading it"
 _WITHOUT_MODULES = ("no-module", "not-hlo")
 """Kinds of errors of texts in which no module begins."""
 _MOST_DIGITS = 12
-"""Digits of a device count: enough for any machine, and never slow in arithmetic."""
+"""Limit on the digits of a device count: enough for any machine, and few enough for fast
+arithmetic.
+"""
 
 
 def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
@@ -65,7 +67,7 @@ WITHOUT_CONTEXT = {
     "guide": "reads no module",
     "completion": "reads no module",
 }
-"""Verbs without some options of `add_context`, and why those options would change nothing."""
+"""Verbs without some options of `add_context`, and why these options would not change anything."""
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -228,7 +230,7 @@ class Failures:
 
 
 class Reader(Failures):
-    """Iterates over the modules that the arguments select; reports what cannot be read."""
+    """Iterates over the modules that the arguments select; reports inputs that cannot be read."""
 
     def __init__(
         self,
@@ -279,7 +281,7 @@ class Reader(Failures):
             self._content = content = read(path)
             modules = hlofast.find_modules(content, path=name)
         except IsADirectoryError as error:
-            self.failed(name, error, "is a folder; read folders with `hlofast scan`")
+            self.failed(name, error, "is a folder: `hlofast FOLDER` names its programs")
             return
         except OSError as error:
             self.failed(name, error)
@@ -298,7 +300,7 @@ class Reader(Failures):
                 self.failed(name, part.error)
             elif part.module is not None:
                 if (fault := part.module.missing_entry) is not None:
-                    # The module is still shown, but must not be mistaken for a whole program.
+                    # The module is still shown, but a note tells that it is not a whole program.
                     self.failed(name, fault)
                 module = part.module
                 if self.context is not None:
@@ -372,9 +374,9 @@ def told(module: Module, context: Context, path: str) -> Module:
 
 
 def only(reader: Reader) -> Found | None:
-    """Returns the one selected module, or None without one or with several.
+    """Returns the selected module, or None unless exactly one is selected.
 
-    Reports several modules as an error; unreadable ones are reported by the reader.
+    Reports several modules as an error; the reader reports unreadable modules.
     """
     selected = list(reader)
     if len(selected) > 1:

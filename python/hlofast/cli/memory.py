@@ -22,11 +22,12 @@ examples:
   hlofast memory --space vmem step.txt           fast on-chip memory of a TPU program
   hlofast memory --json step.txt | jq '.results[].tables.live[] | select(.class == "residual")'
 
---rule in_place lets a result reuse the buffer of an operand that it is the last to use; values
-counts both, as XLA's live-range file does; xla is libtpu's account, in which parameters, constants
-and results stay live from beginning to end. The XLA peak is that of `compiled.memory_analysis()`,
-which counts the largest heap of any memory. With --device or --hbm, what is allocated in HBM is
-compared with HBM: XLA's own figure if its file is beside FILE, else modelled with fragmentation.
+--rule in_place lets a result reuse the buffer of an operand that is not used later; values counts
+both buffers, as XLA's live-range file does; xla is libtpu's account, in which parameters, constants
+and results stay live from beginning to end. The XLA peak is the peak of
+`compiled.memory_analysis()`, which counts the largest heap of any memory. With --device or --hbm,
+the bytes allocated in HBM are compared with HBM; they come from XLA's file if it is beside FILE,
+otherwise from a model that includes fragmentation.
 """
 
 

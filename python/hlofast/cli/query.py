@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(str(error))
         return USAGE
     except ModuleNotFoundError as error:
-        # The Parquet dataset was written elsewhere; hlofast[duckdb] includes pyarrow.
+        # The Parquet dataset was written on another machine; hlofast[duckdb] includes pyarrow.
         inputs.complain(str(error).replace("hlofast[arrow]", "hlofast[duckdb]"))
         return USAGE
     except BrokenPipeError:

@@ -33,7 +33,7 @@ def add_usual(parser: argparse.ArgumentParser, *, several: bool = True, top: int
 
 
 class UnusableError(Exception):
-    """Arguments that do not apply to a module; the message says why."""
+    """Arguments do not apply to a module; the message explains why."""
 
 
 class Shower:

@@ -157,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _interrupted(out: str | None) -> str:
-    """Returns the message of an interrupted scan: what it kept and how to continue."""
+    """Returns the message of an interrupted scan: the parts kept, and the way to continue."""
     if out is None or out == "-":
         return "interrupted: nothing was kept; with -o OUT a scan can be continued"
     return f"interrupted: finished parts are kept in {out}; run the same command to continue"
@@ -169,7 +169,7 @@ def _scan_on_ray(arguments: argparse.Namespace) -> Scan:
     from hlofast.ray import Cluster
 
     stdout = sys.stdout
-    # Ray logs to standard output, which belongs to rows and documents.
+    # Ray logs to standard output, which is reserved for rows and documents.
     with redirect_stdout(sys.stderr), Cluster(arguments.address) as cluster:
         return _scan_with(arguments, stdout, cluster)
 
@@ -209,7 +209,7 @@ def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | 
 
 
 def _told(arguments: argparse.Namespace) -> Context:
-    """Returns what is known of all modules."""
+    """Returns the context that applies to all modules."""
     named = dict(vars(arguments))
     if named["device"] in ("auto", "none"):
         named["device"] = None
@@ -231,7 +231,8 @@ def _write(part: Any, stream: BinaryIO) -> None:
 def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
     """Scans until interrupted and reports changes.
 
-    After a first success, a remote store that cannot be written is retried: it may come back.
+    After a first success, a remote store that cannot be written is retried, because it may become
+    available again.
     """
     import time
 

@@ -20,8 +20,8 @@ examples:
 
 A section lies between a pair of markers; markers wrapped in calls are found too. Residuals between
 a forward section and its backward section are kept for each micro-batch in flight. A cheaper
-boundary is one that fewer bytes cross; it is searched among values that depend on what the stage
-receives, and moves at most half of the forward FLOPs (--most-moved) to the previous stage.
+boundary sends fewer bytes; it moves instructions that depend on received values to the previous
+stage, with at most half of the forward FLOPs (--most-moved).
 """
 
 

@@ -25,7 +25,7 @@ examples:
 
 Times need a device: --device, or a dump folder that names it. Step time, MFU and exposed
 communication are modelled, not measured (see hlofast time); --step-time adds the MFU of a measured
-step. A note lists unknown figures and the option that each of them needs.
+step. A note lists unknown figures, each with the option it needs.
 """
 
 
@@ -64,7 +64,7 @@ def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argpars
         return 0
     selected = sorted(reader, key=lambda loaded: -len(loaded.module))
     if not selected:
-        return 0  # The reader has reported why.
+        return 0  # The reader has already reported the reason.
     options = _options(arguments)
     if len(selected) > 1:
         modules = [loaded.module for loaded in selected]
@@ -196,7 +196,7 @@ class _Reader(inputs.Reader):
         super().failed(path, error, reason)
 
     def _is_config(self, path: str, start: bytes) -> bool:
-        """Whether a file is a trainer config; shows it if so."""
+        """Shows a file if it is a trainer config; returns whether it is."""
         if b"HloModule" in start:
             return False
         from hlofast import config

@@ -34,7 +34,7 @@ _DIFFERENCES = (
 def differences(before: Config, after: Config) -> Iterator[Difference]:
     """Yields the keys and both texts of each value that differs; None for an absent value.
 
-    Values that only `after` has follow the value that precedes them there. A tuple of up to
+    A value that only `after` has follows the value that precedes it in `after`. A tuple of up to
     `MOST_ITEMS` values counts as one value.
     """
     return _compared((), before._children, after._children)
@@ -58,7 +58,7 @@ def difference_table(before: Config, after: Config) -> Table:
 
 def _compared(keys: tuple[Key, ...], before: Node, after: Node) -> Iterator[Difference]:
     if before is after:
-        # An edited config shares every part that it does not change with its original.
+        # An edited config shares all unchanged parts with its original.
         return
     if _is_value(before) and _is_value(after):
         if _meaning(before, after) == _meaning(after, before):
@@ -79,7 +79,10 @@ def _compared(keys: tuple[Key, ...], before: Node, after: Node) -> Iterator[Diff
 
 
 def _merged(old: list[Key], new: list[Key]) -> list[Key]:
-    """The keys of `old`, in order; a key only in `new` follows the key that precedes it there."""
+    """The keys of `old`, in order.
+
+    A key that is only in `new` follows the key that precedes it in `new`.
+    """
     known = set(old)
     behind: list[tuple[int, Key]] = []
     places = {key: place for place, key in enumerate(old)}
@@ -118,14 +121,15 @@ def _plain(node: Children | Leaf) -> Any:
 
 
 def _meaning(node: Node, other: Node) -> object:
-    """A key that equals the key of `other` if both nodes mean the same."""
+    """A key for comparison, equal for nodes that mean the same."""
     if node is None:
-        # Absent: equal to no value.
+        # An absent node does not equal any value.
         return ()
     value = _plain(node)
     is_spec = isinstance(other, Leaf) and isinstance(other.value, PartitionSpec)
     if is_spec and isinstance(value, tuple):
-        # A partition spec is printed as one, or as the tuple it was written as.
+        # Configs print a partition spec as a partition spec, or as a tuple if it was written as a
+        # tuple.
         try:
             return _values.meaning(PartitionSpec(*value))
         except TypeError:

@@ -28,8 +28,8 @@ class StepFlops:
 
     A matmul of M×K by K×N is 2·M·N·K operations. Backward runs two matmuls of the same size for
     each forward matmul. `attention` counts the causal half of the square of token pairs;
-    `full_attention` counts the whole square. Every figure is modelled from the config; it is None
-    if something it depends on is not modelled or the batch is not known (`gaps`).
+    `full_attention` counts the whole square. Every figure is modelled from the config. A figure is
+    None if it depends on a part that is not modelled, or if the batch is not known (`gaps`).
     """
 
     __slots__ = (
@@ -132,7 +132,7 @@ class StepFlops:
     def mfu(
         self, step_seconds: float | str, devices: int, device: Device, dtype: str = "bf16"
     ) -> float:
-        """Model FLOPs utilisation of a step of this length: `six_n_t` over the devices' peak.
+        """Model FLOPs utilisation: `six_n_t` divided by the devices' peak and the step time.
 
         `devices` counts JAX devices; `dtype` selects the peak. Raises `ValueError` if the
         operations are not known or an argument is not positive, and `UnknownFigureError` if the

@@ -1,4 +1,4 @@
-"""What a config implies on a mesh: how much each device holds and computes."""
+"""The implications of a config on a mesh: the bytes and the work of each device."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Batch:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens per step; None if the config does not say."""
+        """Tokens per step; None if the config does not tell."""
         return (
             None if self.sequences is None or self.length is None else self.sequences * self.length
         )
@@ -70,7 +70,7 @@ class Implied:
         self.config = config
         self.mesh: dict[str, int] = dict(mesh or {})
         self.steps = steps or 1
-        """Gradient accumulation steps: parts that the batch is split into."""
+        """Gradient accumulation steps: the number of parts into which the batch is split."""
         self.slices = slices
         self.parts: Parts = _parts.parts_of(config)
         self.learner: Learner = learner_of(config)
@@ -212,11 +212,14 @@ def _batch(config: Config) -> Batch:
 
 
 def _token_axes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The axes that shard the batch and those that shard sequences; None if the config has none."""
+    """The axes that shard the batch and the axes that shard sequences.
+
+    None if the config does not name any.
+    """
     rules = config.get("input.input_partitioner.path_rank_to_partition")
     if isinstance(rules, Config):
         for key in rules:
-            # Token ids are the inputs with two dimensions, whatever their path.
+            # Inputs with two dimensions are token ids, whatever their path.
             if key == (None, 2):
                 try:
                     spec = rules.partition_spec(key)

@@ -1,7 +1,7 @@
 """Reads instance names: the number and kind of devices, and the number of slices.
 
-The names are those that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. What the
-number in a name counts depends on the kind; `Instance.why` shows the reading to users.
+Names have the form that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. The unit of
+the number in a name depends on the kind of device; `Instance.why` explains the reading.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _TPUS = {
     "7x": ("tpu-v7", 1, "devices, two per chip"),
     "v7x": ("tpu-v7", 1, "devices, two per chip"),
 }
-"""By generation: the device, how many counted units make one device, and what the name counts.
+"""By generation: the device, the units per device, and the unit that the name counts.
 
-Cloud TPU names v2 to v5p by TensorCores and later ones by chips; v4 and v5p join the two cores of
-a chip into one device.
+Cloud TPU names count TensorCores for v2 to v5p and chips for later generations; v4 and v5p join the
+two cores of a chip into one device.
 """
 _GPUS = {
     "p4de.24xlarge": "a100",
@@ -38,7 +38,7 @@ _GPUS = {
 """The GPUs of machine types, as AWS and Google Cloud list them; each machine has eight."""
 _GPUS_OF_HOST = 8
 _NEURON_DEVICES = {"trn2": 64, "trn2n": 64}
-"""Logical NeuronCores per machine: 16 chips with 4 each, each joining two physical cores."""
+"""Logical NeuronCores per machine: 16 chips with 4 logical cores of two physical cores each."""
 MOST_DEVICES = 1 << 40
 
 
@@ -53,13 +53,13 @@ class Instance(Frozen):
     device: str | None
     """The device's name in `hlofast.devices`; None if that table lacks the device."""
     devices: int | None
-    """Number of devices; None if the name does not say."""
+    """Number of devices; None if the name does not tell."""
     slices: int
     """Number of slices; 1 except for multi-slice TPUs."""
     devices_per_host: int | None
-    """Devices per host; None if the name does not say."""
+    """Devices per host; None if the name does not tell."""
     readings: tuple[tuple[int, str], ...]
-    """If the name is ambiguous: each possible number of devices, with the reading behind it."""
+    """If the name is ambiguous: each possible number of devices, with the corresponding reading."""
 
     def __init__(
         self,

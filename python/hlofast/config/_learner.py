@@ -33,7 +33,7 @@ _MOST_NESTED = 20
 
 
 class Learner:
-    """The state of a learner: names of parameter-sized arrays, and what is not modelled."""
+    """The state of a learner: names of parameter-sized arrays, and the unmodelled parts."""
 
     __slots__ = ("averages", "gaps", "is_partial", "moments")
 
@@ -43,7 +43,7 @@ class Learner:
         self.averages: list[str] = []
         """Moving averages of the parameters."""
         self.is_partial = False
-        """Whether some parameters may have neither gradients nor optimizer state."""
+        """Whether some parameters may lack gradients and optimizer state."""
         self.gaps: list[tuple[str, str]] = []
         """Paths of unmodelled parts, each with the reason."""
 
@@ -64,7 +64,7 @@ def learner_of(config: Config) -> Learner:
         learner.gaps.append(("learner.update_rules", why))
     _collect(node.get("optimizer"), "learner.optimizer", learner, 0)
     average = node.get("ema")
-    # Without a decay the function keeps no average.
+    # Without a decay, the function does not keep an average.
     if isinstance(average, Config) and average.get("decay") is not None:
         learner.averages.append("ema")
     return learner

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _NOTABLE = 0.01
 _NOTABLE_BYTES = 1 << 26
-"""Smallest share and smallest bytes of a device's state for a parameter to be listed."""
+"""The smallest share of a device's state, and the smallest bytes, of a parameter that is listed."""
 
 _EXPECTED = (
     Field("word", "term", "What the memory holds."),
     Field("bytes", "bytes", "Bytes per device at the peak.", adds_up=True),
-    Field("flag", "is_needed", "Whether it remains when memory is short."),
+    Field("flag", "is_needed", "Whether the term remains when memory is short."),
 )
 _TERMS = (
     Field("word", "term", "What the memory holds."),
@@ -31,7 +31,7 @@ _TERMS = (
 _ACTIVATIONS = (
     Field("path", "module", "The module that computes the value: its path in the model's state."),
     Field("name", "value", "The value's name within the module."),
-    Field("name", "name", "Its checkpoint name; absent if it has none.", nullable=True),
+    Field("name", "name", "The checkpoint name of the value, if any.", nullable=True),
     Field("word", "fate", "Saved, offloaded or recomputed; unknown if the "
           "policy is not modelled.", nullable=True),
     Field("flag", "is_needed", "Whether backward needs it."),
@@ -69,10 +69,10 @@ class StepMemory:
     """The memory of a training step on one device that a config implies, in bytes.
 
     All sizes are per device, without tile padding and alignment. State sizes are exact: they follow
-    from shapes and specs. The others are modelled: gradients are held in the type of the
-    computation, their sums over micro-batches in that of the parameters; each layer's input and the
-    values its policy keeps stay until backward reaches the layer. A size is None if
-    something it depends on is not modelled (`gaps`).
+    from shapes and specs. Other sizes are modelled: gradients have the type of the computation, and
+    their sums over micro-batches the type of the parameters; the input of each layer and the values
+    that its policy keeps stay until backward reaches the layer. A size is None if it depends on a
+    part that is not modelled (`gaps`).
     """
 
     __slots__ = ("_implied", "gaps", "terms")
@@ -143,7 +143,7 @@ class StepMemory:
     def expected_terms(self) -> Table:
         """The terms of the peak: columns term, bytes, is_needed; empty if the peak is not known.
 
-        XLA holds the terms that are not needed only when memory is not short.
+        When memory is short, XLA does not hold the terms that are not needed.
         """
         rows = [] if self.hbm_lower_bound is None else expected_peak(self._implied, self)
         return of_rows(_EXPECTED, rows)

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh
 
 MOST_ORDERED = 1 << 20
-"""Most devices whose order is written out when it is not the order of their numbers."""
+"""Limit on the devices whose order is written out, if it differs from the order of their numbers.
+"""
 
 
 class MeshError(ValueError):
-    """A mesh shape that describes no mesh, with the reason."""
+    """A mesh shape is invalid; `str()` gives the reason."""
 
 
 def resolve(

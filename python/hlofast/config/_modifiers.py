@@ -1,6 +1,6 @@
 """AXLearn's config modifiers, one function per class.
 
-The classes are those of AXLearn's `common/trainer_config_modifier.py` (with their earlier names),
+The classes come from AXLearn's `common/trainer_config_modifier.py` (with their earlier names),
 `common/flash_attention/layer.py` and `experiments/trainer_config_utils.py`.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FLASH_ATTENTION = "axlearn.common.flash_attention.layer.FlashAttention"
 ACCUMULATION = "axlearn.common.gradient_accumulation.with_minibatch_steps"
 MOST_MODIFIERS = 1000
-"""Most modifiers of one rule; chains may contain chains."""
+"""Limit on the modifiers of one rule, because chains may contain chains."""
 
 _LAYER_FIELDS = frozenset(
     "name vlog dtype param_init param_partition_spec param_noise remat_spec tensor_stats".split()
@@ -38,9 +38,9 @@ _FIELDS: dict[str, frozenset[str]] = {
     "RoFormerQKVLinear": (_QKV - {"layer"})
     | {"input_linear", "rope_pos_emb_layer", "rotary_value"},
 }
-"""The fields of classes that modifiers put in place of others, as AXLearn declares them.
+"""The fields of classes with which modifiers replace other classes, as AXLearn declares them.
 
-A config prints neither None nor empty fields, so it does not show all fields of a class.
+A config does not print None and empty fields, so it does not show all fields of a class.
 """
 
 
@@ -163,10 +163,10 @@ def _modules(config: Config, modifier: Config, report: Report) -> Config:
 def _replaced(
     config: Config, target: Any, modification: Any, modifier: Config, report: Report
 ) -> Config:
-    """Replaces a module by one of another class, as ModuleConfigModifier does.
+    """Replaces a module by a module of another class, as ModuleConfigModifier does.
 
-    Fields that both classes have keep the old module's value; only fields that the old class does
-    not have take their value from the modification.
+    Fields that both classes have keep the value of the old module; only fields that the old class
+    lacks take their value from the modification.
     """
     replaced = config.get(target) if isinstance(target, str) else None
     if not (isinstance(replaced, Config) and isinstance(modification, Config) and replaced.klass):

@@ -1,8 +1,8 @@
 """The parts of AXLearn's decoder modules: parameters, matmuls, and values with checkpoint names.
 
-Paths and shapes of parameters follow AXLearn's `*_init.txt` files. Checkpoint names are those that
-its layers give (`BaseLayer._remat_name`: the class, a dot, the name). Backward needs the values
-that the transposes of the operations read.
+Paths and shapes of parameters follow AXLearn's `*_init.txt` files. Checkpoint names are the names
+that AXLearn's layers give (`BaseLayer._remat_name`: the class, a dot, the name). Backward needs the
+values that the transposed operations read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITHOUT_PARAMETERS = frozenset(
     param_init.WeightInitializer
     """.split()
 )
-"""Classes in configs of models that add nothing to the counts made here."""
+"""Classes in configs of models that do not add to the counts."""
 
 _CAUSAL = frozenset(
     "ALiBiAttentionLogitBiasLayer CausalAttentionBias CausalAttentionLogitBiasLayer "
@@ -119,7 +119,7 @@ def _layer_norm(builder: Builder) -> None:
 
 @_axlearn("layers.LayerNormStateless", "layers.RMSNormStateless")
 def nothing(builder: Builder) -> None:
-    """A module that adds nothing."""
+    """A module that does not add to the counts."""
     del builder
 
 
@@ -388,7 +388,8 @@ def _feed_forward(builder: Builder) -> None:
         settings["joint"] = builder.key("input")
         builder.enter(linear1, name, owner=owner, settings=settings)
     builder.value("hidden", ((hidden, _last_axes(linear1)),))
-    # The last matmul feeds an addition, whose transpose reads nothing; a norm reads its input.
+    # The last matmul feeds an addition, whose transpose does not read values; a norm, however,
+    # reads its input.
     is_needed = structure in ("postnorm", "hybridnorm")
     settings = {"outputs": builder.width, "name": "linear2", "is_needed": is_needed}
     settings["joint"] = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Module: TypeAlias = "Callable[[Builder], None]"
 
 LARGEST_SIZE = 1 << 40
-"""Largest dimension of a model; keeps integers small enough for fast arithmetic."""
+"""Limit on the dimensions of a model, which keeps integers small enough for fast arithmetic."""
 MOST_PARTS = 20_000
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 """Bytes per element, by the last part of JAX's name of the type."""
@@ -34,7 +34,7 @@ class UnmodelledError(ValueError):
 
 
 class Parameter:
-    """An array of weights; `copies` counts the arrays of layers that are not stacked in one.
+    """An array of weights; `copies` counts the arrays of layers that are not stacked in one array.
 
     `path` is its path in the model's state, with `*` for a layer's number. `sharding` lists the
     mesh axes that shard each dimension of `shape`.
@@ -65,7 +65,7 @@ class Parameter:
         self.sharding = sharding
         self.dtype = dtype
         self.layers = layers
-        """Layers whose weights all copies together hold; 1 outside of layers."""
+        """Number of layers whose weights the copies hold together; 1 outside of layers."""
         self.copies = copies
 
     @property
@@ -86,7 +86,7 @@ class Product:
     """A matmul per token, in each of `layers`.
 
     `kept_by` lists groups of values: backward need not recompute the matmul if it keeps all values
-    of one group. `is_needed` says whether backward needs the result at all. `contracted` lists the
+    of one group. `is_needed` tells whether backward needs the result at all. `contracted` lists the
     dimensions of one layer's weights that the matmul sums over. Matmuls with the same `joint` share
     their input, whose gradient is one sum. Attention has no `parameter`.
     """
@@ -159,7 +159,7 @@ class Value:
         self.is_batched = is_batched
         """For the result of a matmul: whether it has batch dimensions, as in attention."""
         self.is_whole = is_whole
-        """Whether it is needed only to compute named values, which are parts of it."""
+        """Whether the value is needed only to compute named values, which are parts of it."""
 
 
 class Gap:
@@ -174,7 +174,7 @@ class Gap:
 
 
 class Unit:
-    """A module with a `remat_spec`: backward recomputes all of it from its input, `layers` times.
+    """A module with a `remat_spec`: backward recomputes the module from its input, `layers` times.
 
     `spec` is the `remat_spec`; `width` is the number of elements per token of the input.
     """
@@ -242,7 +242,7 @@ class Builder:
         self.path = path
         self.width = width
         self.sequence = sequence
-        """Tokens per sequence; None if the config does not say."""
+        """Tokens per sequence; None if the config does not tell."""
         self.itemsize = itemsize
         """Bytes per element of activations."""
         self.owner = owner
@@ -547,7 +547,7 @@ def parts_of(config: Config) -> Parts:
     )
     _build(builder)
     for part in root.configs():
-        # A part that has a class and was not visited may have weights.
+        # A part with a class that was not visited may have weights.
         if part.klass is None or part.path in parts.visited:
             continue
         if part.klass not in _modules.WITHOUT_PARAMETERS:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Key: TypeAlias = Any
 
 MOST_KEYS = 100
-"""Most keys of one path."""
+"""Limit on the keys of one path."""
 _NAME = re.compile(r"[^\W\d]\w*")
 
 

@@ -2,8 +2,8 @@
 
 Python's `re` backtracks, so a pattern from a file could take exponential time. A `Pattern` follows
 all paths of an automaton at once, in time proportional to pattern length times text length, and
-reports how far a text fits that does not match. It supports the syntax of `re` except look-around,
-back-references, conditions, flags, and possessive and atomic groups.
+reports the length of the fitting prefix of a text that does not match. It supports the syntax of
+`re` except look-around, back-references, conditions, flags, and possessive and atomic groups.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     Node: TypeAlias = "tuple[Any, ...]"
 
 MOST_STATES = 2_000
-"""Most states of a pattern once its repetitions are expanded."""
+"""Limit on the states of a pattern after its repetitions are expanded."""
 MOST_NESTED = 50
-"""Most groups nested in each other."""
+"""Limit on the nesting of groups."""
 
 _LONGEST_RUN = 40
 _DIGITS = "0123456789"
@@ -284,7 +284,7 @@ class Pattern:
     def __init__(self, text: str) -> None:
         self.text = text
         self._node = _Parser(text).pattern()
-        # Transitions of each state: on a character, on nothing, on an assertion.
+        # Transitions of each state: on a character, without a character, on an assertion.
         self._steps: list[tuple[Characters, int] | None] = []
         self._empty: list[list[int]] = []
         self._asserts: list[tuple[str, int] | None] = []
@@ -295,9 +295,9 @@ class Pattern:
         return self._follow(text)[1]
 
     def fits(self, text: str) -> tuple[int, list[str]]:
-        """The length of the prefix of `text` that can start a match, and what may follow it.
+        """The length of the prefix of `text` that can start a match, and its continuation.
 
-        What may follow is a quoted text, a set as written, `any character` or `the end`.
+        The continuation is a quoted text, a set as written, `any character` or `the end`.
         """
         matched, _, states = self._follow(text)
         expected = [self._run(state) for state in states if self._steps[state]]
@@ -351,14 +351,15 @@ class Pattern:
                 self._empty[state] = [self._chain(item, after), end]
                 after = state
         for _ in range(least):
-            # One state per repetition, so that repetitions of nothing count towards the limit.
+            # One state per repetition, so that repetitions of the empty text count towards the
+            # limit.
             state = self._state()
             self._empty[state] = [self._chain(item, after)]
             after = state
         return after
 
     def _follow(self, text: str) -> tuple[int, bool, set[int]]:
-        """The length of the prefix that fits, whether all of it matches, and the last states."""
+        """The length of the fitting prefix, whether the whole text matches, and the last states."""
         states = self._reached({self._start}, text, 0)
         for at, character in enumerate(text):
             steps = (self._steps[state] for state in states)
@@ -370,7 +371,7 @@ class Pattern:
         return len(text), 0 in states, states
 
     def _run(self, state: int) -> str:
-        """What the state expects: the literal text up to the next choice, or a character set."""
+        """The expected continuation: the literal text up to the next choice, or a set."""
         text = ""
         while len(text) < _LONGEST_RUN:
             step = self._steps[state]

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from hlofast.config._parts import Parameter
 
 WIDEST_VALUES = 3
-"""Values of the size of a layer's widest value that backward holds at a time."""
+"""Number of values as large as a layer's widest value that backward holds at a time."""
 FURTHER_MATRICES = 2
-"""Further unsharded matrices that XLA holds if memory allows: gradients waiting for reduction."""
+"""Number of further unsharded matrices that XLA holds if memory allows: gradients waiting for
+reduction.
+"""
 
 
 def parameter_size(parameter: Parameter) -> int:
@@ -24,12 +26,12 @@ def parameter_size(parameter: Parameter) -> int:
 def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, bool]]:
     """Terms of one device's memory in backward, and whether XLA needs each when memory is short.
 
-    Read off programs that libtpu 0.0.42 compiled (`tests/fixtures/stand_ins`): the weights of all
-    layers are cast before the loop over layers and stay live; their gradients are stacked in the
-    compute type, and the head's gradients already exist; one matrix is gathered in full; two values
-    as wide as a layer's widest are recomputed while a gradient of that size arrives. If memory is
-    not short, further terms are live: gradients waiting for reduction, the logits until the head's
-    gradient is computed, and the scratch memory of attention kernels.
+    The terms were derived from programs that libtpu 0.0.42 compiled (`tests/fixtures/stand_ins`):
+    the weights of all layers are cast before the loop over layers and stay live; their gradients
+    are stacked in the compute type, and the head's gradients already exist; one matrix is gathered
+    in full; two values as wide as a layer's widest are recomputed while a gradient of that size
+    arrives. If memory is not short, further terms are live: gradients waiting for reduction, the
+    logits until the head's gradient is computed, and the scratch memory of attention kernels.
     """
     parts, size = implied.parts, implied.itemsize
     layers = [each for each in parts.parameters if each.layers > 1]
@@ -73,7 +75,8 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
         ("kernels", max(scratch, default=0), False),
         ("logits", logits, False),
     ]
-    # Gradients of embeddings come last; where little else is held by then, they are the peak.
+    # Gradients of embeddings come last; if few other values are live by then, they determine the
+    # peak.
     needed = sum(amount or 0 for _, amount, is_needed in terms if is_needed)
     terms.append(("other gradients", max(0, (memory.hbm_lower_bound or 0) - needed), True))
     return [(name, amount, is_needed) for name, amount, is_needed in terms if amount]

@@ -1,4 +1,4 @@
-"""Rematerialisation policies: which values of a layer they keep."""
+"""Rematerialisation policies, and the values of a layer that they keep."""
 
 from __future__ import annotations
 

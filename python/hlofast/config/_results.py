@@ -81,7 +81,7 @@ _DIFFERENCES = ("path", "before", "after", "change")
 
 
 class Selected(Result):
-    """A config on an instance: the changes of its mesh rule, and what it implies there."""
+    """A config on an instance: the changes of its mesh rule, and their implications."""
 
     __slots__ = ("_verdict", "effective")
 
@@ -140,7 +140,7 @@ class Selected(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The instance, and the known values that the config implies on it."""
+        """The instance, and the known values that the config implies on the instance."""
         values = (*self.about(), *self.implied())
         facts = []
         for field, value in zip(self.FACTS, values, strict=True):
@@ -227,7 +227,10 @@ class Described(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The notes of all instances; equal notes are one, which lists its instances."""
+        """The notes of all instances.
+
+        Equal notes are merged into one note that lists its instances.
+        """
         told: dict[tuple[bool, str, str], dict[str, None]] = {}
         for selection in self.selections:
             for note in selection.notes:

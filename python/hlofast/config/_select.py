@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 MOST_EXAMPLES = 64
-"""Most instance names that are listed for one selector."""
+"""Limit on the instance names that are listed for one selector."""
 MOST_RULES = 1000
-"""Most rules of a config that are read."""
+"""Limit on the rules of a config that are read."""
 _CLOSE = 4
 """A selector is reported as close if it fits at least this many characters of the name."""
 
@@ -57,7 +57,7 @@ _NEAR = (
     _RULE,
     _SELECTOR,
     Field("text", "fits", "The start of the instance's name that fits the selector."),
-    Field("text", "expected", "What the selector expects after that."),
+    Field("text", "expected", "What the selector expects after the part that fits."),
 )
 
 
@@ -83,7 +83,7 @@ class EffectiveConfig(Modelled):
     rule: int | None
     """The number of the rule, from 0; None if no rule matches."""
     selector: str | None
-    """The regular expression of that rule."""
+    """The regular expression of the rule."""
     mesh: Mesh | None
     """The mesh with the sizes of all axes; None if they are not known (see `notes`)."""
     changes: Table
@@ -96,7 +96,7 @@ class EffectiveConfig(Modelled):
     """
     near: Table
     """If no rule matches, all rules, closest first: `rule`, `selector`, `fits` (the start of the
-    name that fits), `expected` (what the selector expects after that)."""
+    name that fits), `expected` (the continuation that the selector expects)."""
 
     def __init__(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -137,15 +137,15 @@ class EffectiveConfig(Modelled):
         """Whether a step fits in device memory, its largest term, and the ideal step time.
 
         The status is `unknown` if a modifier is not modelled or AXLearn would fail at it. `device`
-        is anything `hlofast.devices.get` accepts; it defaults to the instance's kind of device.
-        Raises `UnknownDeviceError` for an unknown name.
+        is a name or a `Device`; it defaults to the instance's kind of device. Raises
+        `UnknownDeviceError` for an unknown name.
         """
         from hlofast import devices
         from hlofast.config._verdict import Verdict
 
         kind = self.instance.device if device is None else device
         target = None if kind is None else devices.get(kind)
-        # With such a note, neither the effective config nor its figures are certain.
+        # With a note of these kinds, neither the effective config nor its figures are certain.
         problems = tuple(
             (row["path"] or "", row["text"])
             for row in self.notes
@@ -177,7 +177,7 @@ def _restored(fields: dict[str, Any]) -> EffectiveConfig:
 
 
 class Rule:
-    """A mesh rule of a config; `problem` says why it cannot be read."""
+    """A mesh rule of a config; `problem` tells why it cannot be read."""
 
     __slots__ = ("index", "pattern", "problem", "selector", "value")
 
@@ -219,7 +219,7 @@ class Rule:
 
 
 def rules(config: Config, report: Report | None = None) -> Iterator[Rule]:
-    """Yields the mesh rules of a config, reading each one lazily."""
+    """Yields the mesh rules of a config, and reads each rule lazily."""
     entries = config.get("mesh_rules")
     if not isinstance(entries, Config):
         return

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from hlofast.config._tree import Children
 
 MOST_BYTES = 64 << 20
-"""Largest text that is read; AXLearn's largest golden configs have 45 kB."""
+"""Limit on the size of a text; AXLearn's largest golden configs have 45 kB."""
 SAMPLE = 20
-"""Most lines that `is_config` reads."""
+"""Limit on the lines that `is_config` reads."""
 WINDOW = 100
 """Characters of a line that an error shows."""
 _ENTRY = re.compile(r"[^\n]*(?:\n[ \t][^\n]*)*")
@@ -99,7 +99,7 @@ def _read(text: str) -> Children:
     end = len(text) - text.endswith("\n")
     while at < end:
         match = _ENTRY.match(text, at, end)
-        assert match is not None  # It matches the empty text.
+        assert match is not None  # The pattern matches the empty text.
         keys, leaf = _entry(match[0], at)
         leaf.line = line
         _put(tree, keys, leaf, at)
@@ -165,7 +165,7 @@ def _error(fault: Fault, text: str, path: str | None, newline: str = "\n") -> Co
     shown = text[begin : len(text) if stop < 0 else stop]
     line, column = text.count("\n", 0, start) + 1, start - begin + 1
     end = max(min(fault.end, begin + len(shown)), start + 1)
-    # Of a long line, show a window around the fault.
+    # For a long line, shows a window around the fault.
     first = max(column - 1 - WINDOW // 2, 0) if len(shown) > WINDOW else 0
     cut = shown[first : first + WINDOW]
     left = "…" if first else ""

@@ -56,8 +56,8 @@ class StepTraffic:
     Weights sharded along a token axis are gathered once for forward and once for backward, in the
     compute type; their gradients are reduced. Weights sharded along other axes need all-reduces of
     activations. With gradient accumulation, all of this happens for each part of the batch. The
-    figures are modelled: a compiler may choose other collectives. If something is not modelled
-    (`gaps`), `transfers` lists the rest and totals are None.
+    figures are modelled: a compiler may choose other collectives. If a part is not modelled
+    (`gaps`), `transfers` lists the remaining collectives and totals are None.
     """
 
     __slots__ = ("_is_known", "gaps", "transfers")
@@ -181,7 +181,7 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
     if along:
         add("weights", GATHER, along, "forward", payload)
         if products:
-            # Backward does not read weights that are only looked up, as embeddings are.
+            # Backward does not read weights that are only looked up, such as embeddings.
             add("weights", GATHER, along, "backward", payload)
     add("gradients", REDUCE, along, "backward", payload)
     rest = tuple(axis for axis in tokens if axis not in along)

@@ -40,12 +40,12 @@ class Leaf:
 
 
 class Modelled:
-    """What a config implies, for the classes that are modelled: see `Config.unmodelled`."""
+    """The implications of a config, for the classes that are modelled: see `Config.unmodelled`."""
 
     __slots__ = ()
 
     def _implied(self) -> Implied:
-        """Returns the implications; every subclass defines it."""
+        """Returns the implications; every subclass defines this method."""
         raise NotImplementedError
 
     def parameters(self) -> Table:
@@ -84,16 +84,16 @@ class Config(Modelled, Mapping["Any", "Any"]):
     A config maps keys to values and to further configs, in the order of the file. A key is an
     attribute's name (`"decoder"`), or a key in brackets: an index (`0`) or the key of a dictionary
     (`"policy"`, `(None, 2)`). In `[ ]`, `in`, `get` and every other place that takes a path, a
-    string is a key if the config has that key, else a path relative to this config:
+    string is a key if the config has this key, otherwise a path relative to this config:
     `cfg["model.decoder.dim"]`, `cfg["evalers['train'].klass"]`.
 
     Values are None, bool, int, float, str (also for classes and functions, which AXLearn prints as
     strings), tuples and other plain containers, `PartitionSpec`, `Enumeration`, and `Opaque` for
-    the `repr` of anything else. The format leaves out empty containers and unset fields that are
+    the `repr` of other objects. The format leaves out empty containers and unset fields that are
     required or default to None. Lists and tuples look the same; both are configs with the keys 0,
     1, ….
 
-    Configs are immutable; `with_value`, `replace` and `without` return new ones.
+    Configs are immutable; `with_value`, `replace` and `without` return new configs.
     """
 
     __slots__ = ("_children", "_ending", "_keys", "_newline", "_path")
@@ -214,16 +214,16 @@ class Config(Modelled, Mapping["Any", "Any"]):
             waiting.extend(reversed(inner))
 
     def line(self, path: object) -> int | None:
-        """The line of a value in the file, or the first line of a part, counted from 1."""
+        """The line of a value, or the first line of a part, in the file, counted from 1."""
         node = self._find(path)
         if isinstance(node, Leaf):
             return node.line
         return next((leaf.line for _, leaf in node._entries()), None)
 
     def partition_spec(self, path: object) -> PartitionSpec | None:
-        """The `PartitionSpec` at `path`, printed as one or as a tuple; None if there is none.
+        """The `PartitionSpec` at `path`, whether it is printed as a spec or as a tuple.
 
-        Raises `TypeError` for any other value.
+        None if there is none. Raises `TypeError` for any other value.
         """
         node = self._find_or_none(path)
         if node is None:
@@ -254,9 +254,9 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
         The last key of the path may be new (AXLearn does not print fields at their default of
         None); a new attribute is inserted where AXLearn would print it. Lists, tuples and
-        dictionaries become parts, as AXLearn prints them; empty ones remove the key. `Config.of`
-        and `loads` create parts with attributes. Raises `KeyError` if the path has no parent, and
-        `TypeError` for values that a config cannot show.
+        dictionaries become parts, as AXLearn prints them; an empty container removes the key.
+        `Config.of` and `loads` create parts with attributes. Raises `KeyError` if the path has no
+        parent, and `TypeError` for values that a config cannot show.
         """
         return self._with(self._resolve(path), value)
 
@@ -283,7 +283,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         printed; None if absent). A short tuple of values counts as one value. Values that mean the
         same are equal: `1` and `1.0`, sets in another order, partition specs with or without
         trailing unsharded dimensions or printed as tuples. The order of keys is ignored. A renamed
-        key counts as one removed and one added.
+        key counts as a removed key and an added key.
         """
         from hlofast.config._difference import difference_table
 
@@ -305,9 +305,9 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
         `instance` is a name that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. A
         rule matches if its regular expression matches the whole name. `devices` is the number of
-        devices, if the name does not give it or gives another. The result's `notes` say where
-        AXLearn would fail and what is not modelled. Raises `ValueError` if `devices` is out of
-        range.
+        devices, if the name does not give a number or gives another one. The result's `notes` list
+        unmodelled parts and the places where AXLearn would fail. Raises `ValueError` if `devices`
+        is out of range.
         """
         from hlofast.config._select import select
 

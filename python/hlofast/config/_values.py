@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     )
 
 MOST_NESTED = 64
-"""Deepest nesting of containers in one value."""
+"""Limit on the nesting of containers in one value."""
 MOST_DIGITS = 4300
-"""Most characters of a number; Python's default limit for integers."""
+"""Limit on the characters of a number: Python's default limit for integers."""
 
 UNCONSTRAINED = "UNCONSTRAINED"
 """The dimension of a `PartitionSpec` whose sharding the compiler chooses."""
@@ -406,7 +406,7 @@ class Reader:
         return PartitionSpec(*dimensions)
 
     def _balanced(self) -> None:
-        """Skips a bracket and everything it encloses."""
+        """Skips a bracket with its content."""
         text, opened = self.text, list[tuple[str, int]]()
         # Inside other brackets, `<` and `>` are comparisons and arrows.
         has_angles = self.peek() == "<"

@@ -23,9 +23,9 @@ class Verdict:
     """Expected memory and time of a training step on devices of one kind.
 
     `status` is `does not fit` if the expected peak exceeds the memory, `tight` if the relaxed peak
-    exceeds 90% of it, else `fits`; `unknown` if the peak or the memory is not known. If the known
-    part of the lower bound alone exceeds the memory, it is `does not fit`, whatever else is not
-    known. Returned by `EffectiveConfig.verdict`.
+    exceeds 90% of it, otherwise `fits`; it is `unknown` if the peak or the memory is not known. If
+    the known part of the lower bound alone exceeds the memory, the status is `does not fit`, even
+    if other figures are not known. Returned by `EffectiveConfig.verdict`.
     """
 
     __slots__ = (
@@ -67,9 +67,9 @@ class Verdict:
     step_seconds: float | None
     """The larger of `compute_seconds` and `communication_seconds`: the two overlap entirely.
 
-    If `communication_seconds` is None, it is `compute_seconds`, and `statements` say so."""
+    Without `communication_seconds`, the step time is `compute_seconds`; a statement says so."""
     mfu: float | None
-    """Model FLOPs utilisation of that step."""
+    """Model FLOPs utilisation of the ideal step."""
     statements: tuple[str, ...]
     """Statements about the figures, in sentences."""
     gaps: tuple[tuple[str, str], ...]
@@ -105,7 +105,7 @@ class Verdict:
     def excess_bytes(self) -> int | None:
         """Bytes by which the expected peak exceeds the memory; 0 if it does not.
 
-        If the peak is not known, those by which the known part of the bound exceeds the memory;
+        If the peak is not known, the bytes by which the known part of the bound exceeds the memory;
         None for the status `unknown`.
         """
         if self.status == UNKNOWN or self.capacity_bytes is None:
@@ -140,7 +140,8 @@ class Verdict:
             peak = device.per_jax_device("flops.bf16")
         except UnknownFigureError:
             return
-        # All devices wait for the one with most sequences; along idle axes, work is repeated.
+        # All devices wait for the device with the most sequences; along idle axes, devices repeat
+        # work.
         busy, parts = implied.rows()
         uneven = -(-busy // parts) * parts / busy
         repeated = implied.shards(implied.idle_axes)
@@ -163,7 +164,7 @@ class Verdict:
 
 
 def _capacity(device: Device) -> int | None:
-    """Memory of one JAX device that programs may use, or all of it if that is not known."""
+    """Memory of one JAX device that programs may use, or its whole memory if that is not known."""
     for figure in ("hbm_usable_bytes", "hbm_bytes"):
         if figure in device and "jax_devices" in device:
             return int(device.per_jax_device(figure))
@@ -254,5 +255,5 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
         )
     told = dict.fromkeys([*memory.gaps, *verdict.flops.gaps, *verdict.traffic.gaps])
     for path, why in told:
-        statements.append(f"not modelled: {path}: {why}")
+        statements.append(f"not modelled: {path or 'the config'}: {why}")
     return statements

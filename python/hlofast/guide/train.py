@@ -1,11 +1,11 @@
-"""The train step of this guide: a decoder on 8 TPU chips, compiled without any of them.
+"""The train step of this guide: a decoder on 8 TPU chips, compiled on a machine without TPUs.
 
     python train.py dumps                                layers checkpointed: step.txt
     python train.py dumps --keep mixed,attended          more is kept: kept.txt
     python train.py dumps --keep everything              nothing is checkpointed: too_large.txt
     python train.py dumps --batch unconstrained          left to the partitioner: unconstrained.txt
 
-Needs `pip install 'jax[tpu]'` and no TPU, as its compiler takes the name of a topology instead.
+Needs `pip install 'jax[tpu]'` but no TPU, because its compiler takes the name of a topology.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def arguments(mesh):
 
 
 def main():
-    """Compile the step, whose compiler writes the dump."""
+    """Compile the step; the compiler writes the dump."""
     os.environ["XLA_FLAGS"] = f"--xla_dump_to={given.dumps} --xla_dump_hlo_as_text"
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-8"}
     os.environ |= {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}

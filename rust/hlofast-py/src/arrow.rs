@@ -63,8 +63,8 @@ struct Array {
     format: &'static std::ffi::CStr,
     length: usize,
     null_count: i64,
-    /// Buffers and their owners, which keep the memory allocated; a null pointer is an absent
-    /// buffer.
+    /// Buffers and their owners, which keep the memory allocated. A null pointer stands for an
+    /// absent buffer.
     buffers: Vec<(Option<Owner>, *const c_void)>,
     children: Vec<Array>,
     dictionary: Option<Box<Array>>,
@@ -146,8 +146,8 @@ impl Array {
 
 /// Releases a schema made by `Array::schema`.
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
-    // SAFETY: consumers pass the struct we made (or a moved copy of it) once; `private_data` is
-    // the box from `Array::schema`, and children are boxes that only we free.
+    // SAFETY: consumers pass the struct made here (or a moved copy of it) once; `private_data` is
+    // the box from `Array::schema`, and children are boxes that only this function frees.
     unsafe {
         let Some(schema) = schema.as_mut().filter(|schema| schema.release.is_some()) else {
             return;
@@ -156,7 +156,7 @@ unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
         for child in
             parts.children.iter().chain((!parts.dictionary.is_null()).then_some(&parts.dictionary))
         {
-            // Consumers may have moved a child out; then it is marked as released.
+            // A consumer that moves a child out marks the child as released.
             drop(Box::from_raw(*child));
         }
         schema.release = None;
@@ -166,7 +166,7 @@ unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
 impl Drop for ArrowSchema {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: not released yet, and this is the last use.
+            // SAFETY: `release` is still set, and nothing uses the value afterwards.
             unsafe { release(self) }
         }
     }
@@ -190,7 +190,7 @@ unsafe extern "C" fn release_array(array: *mut ArrowArray) {
 impl Drop for ArrowArray {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: not released yet, and this is the last use.
+            // SAFETY: `release` is still set, and nothing uses the value afterwards.
             unsafe { release(self) }
         }
     }
@@ -203,7 +203,7 @@ struct StreamParts {
 }
 
 unsafe extern "C" fn stream_schema(stream: *mut ArrowArrayStream, out: *mut ArrowSchema) -> c_int {
-    // SAFETY: called on an unreleased stream of ours with room for a schema to move into.
+    // SAFETY: called on an unreleased stream made here, with room for a schema.
     unsafe {
         let parts = &*(*stream).private_data.cast::<StreamParts>();
         out.write(parts.table.schema());
@@ -229,7 +229,7 @@ unsafe extern "C" fn stream_error(_stream: *mut ArrowArrayStream) -> *const c_ch
 }
 
 unsafe extern "C" fn release_stream(stream: *mut ArrowArrayStream) {
-    // SAFETY: consumers pass the struct we made (or a moved copy) once.
+    // SAFETY: consumers pass the struct made here (or a moved copy) once.
     unsafe {
         let Some(stream) = stream.as_mut().filter(|stream| stream.release.is_some()) else {
             return;
@@ -242,7 +242,7 @@ unsafe extern "C" fn release_stream(stream: *mut ArrowArrayStream) {
 impl Drop for ArrowArrayStream {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: not released yet, and this is the last use.
+            // SAFETY: `release` is still set, and nothing uses the value afterwards.
             unsafe { release(self) }
         }
     }
@@ -375,7 +375,7 @@ fn texts_of(column: &TextColumn, is_nullable: bool) -> Array {
         let texts = (0..column.len()).map(|at| column.bytes(at).unwrap_or_default());
         return strings(column.len(), texts).with_nulls(valid);
     };
-    // Codes without a value are nulls too.
+    // Codes without a value become nulls too.
     let mut array = numbers_of(codes).with_nulls(valid);
     let values = strings(values.len(), values.iter().map(|value| &value[..]));
     array.dictionary = Some(Box::new(values));

@@ -10,14 +10,14 @@ static CORE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 static MODULE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static PARSE_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// Makes all modules from now on instances of `class_`, a subclass of `_core.Module`.
+/// Makes every later module an instance of `class_`, a subclass of `_core.Module`.
 #[pyfunction]
 pub fn _register_module_class(py: Python<'_>, class_: Py<PyType>) {
     // The first registration is kept, so that a reload does not create a second class.
     let _ = MODULE.set(py, class_);
 }
 
-/// Makes all faults from now on instances of `class_`.
+/// Makes every later fault an instance of `class_`.
 #[pyfunction]
 pub fn _register_error_class(py: Python<'_>, class_: Py<PyType>) {
     let _ = PARSE_ERROR.set(py, class_);

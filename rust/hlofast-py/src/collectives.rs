@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct CollectivesData {
     stage: Arc<Stage>,
-    /// The given mesh, or the one derived from the module.
+    /// The given mesh, otherwise the mesh derived from the module.
     mesh: Option<Mesh>,
 }
 
@@ -58,7 +58,7 @@ impl CollectivesData {
         to_list(py, py.detach(|| self.sent().members()))
     }
 
-    /// The mesh, given or derived; None without one.
+    /// The mesh, given or derived; None if there is neither.
     #[getter]
     fn mesh(&self) -> Option<Mesh> {
         self.mesh.clone()
@@ -76,7 +76,7 @@ impl CollectivesData {
         self.sent().entries().map(|(number, _, _)| of(number)).collect()
     }
 
-    /// Why each row of the table has no axes; empty if it has.
+    /// For each row of the table, the reason why it has no axes; empty if it has axes.
     fn mismatches(&self) -> Vec<String> {
         let of = |number: usize| Some(self.sent().along.get(number)?.mismatch?.to_string());
         self.sent().entries().map(|(number, _, _)| of(number).unwrap_or_default()).collect()

@@ -84,12 +84,13 @@ items! {
 /// `numpy.asarray(column)` creates an array over the same memory, without a copy.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Column {
-    /// The owner of the memory. It is a clone of the `Arc` that shares the memory, so nothing can
-    /// get a mutable reference.
+    /// The owner of the memory. The owner is a clone of the `Arc` that shares the memory, so no
+    /// code can get a mutable reference.
     owner: Arc<dyn Any + Send + Sync>,
     data: *const u8,
     format: Format,
-    /// The number of items, as the buffer protocol wants it; stored so that views can point to it.
+    /// The number of items, in the form that the buffer protocol needs; stored so that views can
+    /// point to it.
     shape: [ffi::Py_ssize_t; 1],
     strides: [ffi::Py_ssize_t; 1],
 }
@@ -131,7 +132,7 @@ impl Column {
             return Err(PyIndexError::new_err("column index out of range"));
         }
         // SAFETY: `data` points to `len` items of the size given by `format`, aligned like the
-        // slice that it came from, and `index` was just checked.
+        // original slice, and `index` was just checked.
         unsafe {
             Ok(match self.format {
                 Format::Bool => {
@@ -231,7 +232,7 @@ impl Column {
     }
 }
 
-/// Copies the flags of a buffer of bools; None if it holds something else.
+/// Copies the flags of a buffer of bools; None for other buffers.
 fn flags(buffer: &Bound<'_, PyAny>) -> Option<PyResult<Column>> {
     let view = buffer.py().get_type::<PyMemoryView>().call1((buffer,)).ok()?;
     if view.getattr("format").ok()?.extract::<String>().ok()? != "?" {
@@ -240,7 +241,7 @@ fn flags(buffer: &Bound<'_, PyAny>) -> Option<PyResult<Column>> {
     Some(view.call_method0("tolist").and_then(|list| list.extract()).map(Column::of::<bool>))
 }
 
-/// Copies the items of a buffer of `T`; None if it holds something else.
+/// Copies the items of a buffer of `T`; None for other buffers.
 fn copied<T: Item + pyo3::buffer::Element + Send + Sync + 'static>(
     buffer: &Bound<'_, PyAny>,
 ) -> Option<PyResult<Column>> {

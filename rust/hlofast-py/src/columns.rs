@@ -153,8 +153,8 @@ impl Columns {
         }
         let Some(column) = py.detach(|| this.column(name)) else { return Ok(None) };
         let array = as_array(Bound::new(py, column)?)?;
-        // Two threads may both get here; the first array is kept, so that all threads see the same
-        // one.
+        // Two threads may both get here. The first array is kept, so that all threads see one
+        // array.
         Ok(Some(arrays.call_method1("setdefault", (name, array))?))
     }
 }

@@ -78,7 +78,7 @@ impl Computation {
         self.held.core.entry() == self.id
     }
 
-    /// Whether it is implicit: the text does not write it, as with async sugar.
+    /// Whether it is implicit: it is not in the text, as with async sugar.
     #[getter]
     fn is_implicit(&self) -> bool {
         self.record().is_implicit
@@ -90,7 +90,7 @@ impl Computation {
         self.record().is_inline
     }
 
-    /// The execution thread; None for the main one.
+    /// The execution thread; None for the main thread.
     #[getter]
     fn execution_thread<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         let quoted = self.held.core.bytes(self.record().execution_thread);
@@ -112,7 +112,7 @@ impl Computation {
         self.list(self.held.core.callers(self.id).iter().copied())
     }
 
-    /// Its rows of the module's columns.
+    /// The rows of this computation in the module's columns.
     #[getter]
     fn columns(&self) -> Columns {
         let held = &self.held;

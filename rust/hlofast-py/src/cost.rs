@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use std::sync::Arc;
 
-/// Row, FLOPs, transcendentals, bytes read, bytes written, as stated by a user.
+/// Figures that a user states for a row: row, FLOPs, transcendentals, bytes read, bytes written.
 type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
 
 /// The cost of a module, as counted by `Module.cost`.
@@ -253,8 +253,8 @@ impl CostData {
         to_list(py, table::loops(self.core(), self.cost(), self.held.stage.multiplicity()))
     }
 
-    /// Returns a table of branches of conditionals: the cost of one execution, and which is
-    /// counted.
+    /// Returns a table of branches of conditionals: the cost of one execution, and whether the
+    /// totals count the branch.
     fn branches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::branches(self.core(), self.cost()))
     }
@@ -264,7 +264,7 @@ impl CostData {
         to_list(py, table::unpriced(self.core(), self.cost(), self.held.stage.multiplicity()))
     }
 
-    /// Returns the rows with unknown bytes, and those other than custom calls with unknown FLOPs.
+    /// Returns the rows with unknown bytes, and rows other than custom calls with unknown FLOPs.
     fn unknown_rows(&self) -> Column {
         let (core, cost) = (self.core(), self.cost());
         let is_unknown = |row: &Row| {
@@ -297,7 +297,7 @@ impl CostData {
         Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
     }
 
-    /// Returns executed FLOPs by provenance; those inside loops of unknown trip count are separate.
+    /// Returns executed FLOPs by provenance; FLOPs inside loops of unknown trip count are separate.
     fn flops_by_provenance(&self, py: Python<'_>) -> Vec<(&'static str, i128)> {
         let (core, cost) = (self.core(), self.cost());
         py.detach(|| {
@@ -348,7 +348,7 @@ impl CostData {
         crate::lint::findings(py, &held.stage, options)
     }
 
-    /// Returns what is recomputed and what is kept instead.
+    /// Returns the recomputed instructions and the residuals.
     #[pyo3(signature = (mesh=None))]
     fn remat(&self, py: Python<'_>, mesh: Option<&Bound<'_, Mesh>>) -> RematData {
         let held = self.held.on_mesh(mesh.map(|mesh| &mesh.get().core));
@@ -362,7 +362,7 @@ impl CostData {
         py.detach(|| StagesData::new(Arc::clone(&self.held.stage), most_moved))
     }
 
-    /// Returns the FLOPs of reductions between devices: all, and those of recomputation.
+    /// Returns the FLOPs of reductions between devices: in total, and in recomputation.
     fn collective_flops(&self, py: Python<'_>) -> (i128, i128) {
         let (core, cost) = (self.core(), self.cost());
         let opcodes = [

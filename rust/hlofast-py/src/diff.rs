@@ -48,7 +48,8 @@ impl DiffData {
         self.differences.same_schedule
     }
 
-    /// Fields and columns of the table of changes: all, or only those not caused by another change.
+    /// Fields and columns of the table of changes: all changes, or only changes that do not follow
+    /// from others.
     fn changes<'py>(&self, py: Python<'py>, only_causes: bool) -> PyResult<Bound<'py, PyList>> {
         let (before, after) = (&self.before.stage, &self.after.stage);
         let made = || changes(&before.origin(), &after.origin(), &self.differences, only_causes);

@@ -1,4 +1,4 @@
-//! `Field`: the description of a column, and access to its values with None for unknown ones.
+//! `Field`: the description of a column, and access to its values, with None for unknown values.
 
 use crate::classes::restorer;
 use crate::column::Column;
@@ -11,8 +11,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The description of a column or fact.
 ///
-/// It has a name, the kind and unit of the values, a heading and one sentence of documentation; it
-/// says whether values may be unknown and whether they add up.
+/// A field has a name, the kind and unit of the values, a heading and one sentence of
+/// documentation. It also tells whether values may be unknown and whether they add up.
 #[pyclass(frozen, module = "hlofast._core")]
 #[derive(Clone)]
 pub struct Field {

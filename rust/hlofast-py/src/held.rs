@@ -25,8 +25,8 @@ pub struct Held {
     pub stage: Arc<Stage>,
     /// The Python side of the context.
     pub run: Arc<Run>,
-    /// Python objects that depend on the frames that are shown. They hold the stage, which holds no
-    /// Python object.
+    /// Python objects that depend on the choice of frames. They hold the stage, which does not hold
+    /// Python objects.
     pub placed: Arc<Placed>,
 }
 
@@ -72,7 +72,7 @@ pub struct Shown {
     pub names: Names,
     /// The line starts of the text, for `text_line`.
     lines: OnceLock<LineIndex>,
-    /// The options it was read with, for pickling.
+    /// The strictness with which the module was read, for pickling.
     pub strictness: Strictness,
     pub collects_errors: bool,
     /// A digest of the text.
@@ -90,7 +90,7 @@ impl Deref for Held {
 }
 
 impl Held {
-    /// Wraps `module` and the options it was read with, without a context.
+    /// Wraps `module` and the options with which it was read, without a context.
     pub fn new(module: Module, options: &Options) -> Arc<Self> {
         let core = Arc::new(module);
         let stage = Arc::new(Analyses::new(Arc::clone(&core)));
@@ -210,7 +210,7 @@ pub fn same_module(a: &Held, b: &Held) -> bool {
     if a.core.row_count() != b.core.row_count() || a.core.text().len() != b.core.text().len() {
         return false;
     }
-    // The texts are compared once per pair, not at every comparison of two views.
+    // Texts are compared once per pair of modules, not at every comparison of two views.
     if std::ptr::eq(a.twin().as_ptr(), Arc::as_ptr(b)) {
         return true;
     }

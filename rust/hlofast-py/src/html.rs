@@ -22,7 +22,7 @@ pub fn escape(bytes: &[u8]) -> String {
     escaped
 }
 
-/// A table with a heading row. Cells are escaped here.
+/// A table with a heading row. This function escapes the cells.
 pub fn table(caption: &str, heads: &[&str], rows: impl Iterator<Item = Vec<Vec<u8>>>) -> String {
     let mut html = String::from("<table>");
     let _ = write!(html, "<caption>{}</caption><tr>", escape(caption.as_bytes()));
@@ -43,7 +43,7 @@ pub fn table(caption: &str, heads: &[&str], rows: impl Iterator<Item = Vec<Vec<u
 
 fn caption(shown: usize, all: usize, noun: &str) -> String {
     match all {
-        all if all > shown => format!("{all} {noun} (first {shown})"),
+        all if all > shown => format!("first {shown} of {all} {noun}"),
         all => format!("{all} {noun}"),
     }
 }

@@ -222,7 +222,7 @@ impl Instruction {
         }
     }
 
-    /// The backend configuration; None without one.
+    /// The backend configuration; None if there is none.
     ///
     /// The content of a string (`bytes` if it is binary), or a dictionary as written.
     #[getter]
@@ -263,7 +263,7 @@ impl Instruction {
         self.flag(Flags::ROOT)
     }
 
-    /// Whether it is implicit: the text does not write it.
+    /// Whether it is implicit: the text only implies it.
     #[getter]
     fn is_implicit(&self) -> bool {
         self.flag(Flags::IMPLICIT)

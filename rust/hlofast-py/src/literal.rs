@@ -22,8 +22,8 @@ pub struct Literal {
     leaf: Option<usize>,
 }
 
-/// The NumPy type of the decoded elements. NumPy has no types for the small floats: their bits are
-/// given, in the low bits of an unsigned integer.
+/// The NumPy type of the decoded elements. NumPy lacks types for small floats, so their bits are
+/// returned in the low bits of an unsigned integer.
 fn numpy_type(element_type: ElementType) -> String {
     let bytes = element_type.storage_bits() / 8;
     let letter = match element_type.kind() {
@@ -211,7 +211,7 @@ impl Literal {
         };
         let sizes = array.iter().flat_map(|array| array.dimensions());
         let sizes = sizes.map(|size| size.bound().and_then(|size| usize::try_from(size).ok()));
-        // A dimension without a bound matches no element count.
+        // A dimension without a bound never matches an element count.
         Ok(sizes.map(|size| size.unwrap_or(usize::MAX)).collect())
     }
 }

@@ -16,13 +16,13 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString};
 use std::sync::{Arc, OnceLock};
 
-/// Most threads by default.
+/// Limit on the threads if the caller does not request a number.
 const MOST_THREADS: usize = 8;
 
-/// Most threads that a caller may request.
+/// Limit on the threads that a caller may request.
 const THREAD_LIMIT: usize = 64;
 
-/// Bytes of text per thread, at least.
+/// Minimum bytes of text per thread.
 const BYTES_PER_THREAD: usize = 1 << 20;
 
 type Fault = (ParseError, Source);
@@ -109,7 +109,7 @@ impl Request {
             },
         };
         let threads = threads.unwrap_or_else(default_threads);
-        // Tests force the portable kernels this way and compare the results.
+        // With this variable, tests force the portable kernels and compare the results.
         let force_scalar = std::env::var_os("HLOFAST_FORCE_SCALAR").is_some_and(|v| v == "1");
         let strictness = strictness(strict)?;
         let options =
@@ -125,7 +125,7 @@ impl Request {
         })
     }
 
-    /// The options for `source`, with no more threads than it has work for.
+    /// The options for `source`, with at most as many threads as the text has work for.
     fn options_for(&self, source: &Source) -> Options {
         let most = THREAD_LIMIT.min(source.bytes().len() / BYTES_PER_THREAD);
         Options { threads: self.options.threads.min(most).max(1), ..self.options }
@@ -137,9 +137,8 @@ impl Request {
         Ok(Held::new(parse(source, &options)?, &options))
     }
 
-    /// Parses the whole text as one module, as XLA does. A single instruction without a computation
-    /// around it is a module for XLA, but is not recognised as one when a text is searched for
-    /// modules.
+    /// Parses the whole text as one module, as XLA does. XLA accepts a single instruction without a
+    /// computation as a module, but the search for modules in a text does not recognise it.
     fn parse_alone(&self, source: Source) -> Result<Arc<Held>, ParseError> {
         let options = Options { collect_errors: false, ..self.options_for(&source) };
         Ok(Held::new(parse(source, &options)?, &options))
@@ -158,7 +157,8 @@ impl Request {
             None if starts_with_module(source.bytes()) => {
                 read_one(&source, |source| self.parse(source))
             }
-            // In a text without a header, lines do not always show where computations end.
+            // In a text without a header, the shape of lines does not always show where
+            // computations end.
             None => self
                 .parse_alone(source.clone())
                 .or_else(|_| read_one(&source, |source| self.parse(source))),
@@ -400,10 +400,10 @@ pub fn _find_modules<'py>(
     Ok(list)
 }
 
-/// Returns what the neighbouring files of `path` say about its module.
+/// Returns facts about the module at `path` from neighbouring files.
 ///
-/// That is its chip with the file that names it, and the file of the same module before
-/// optimisation; None for each that is unknown.
+/// The facts are the chip with the file that names it, and the file of the module before
+/// optimisation; None for unknown facts.
 #[pyfunction]
 pub fn _neighbours(
     py: Python<'_>,
@@ -448,7 +448,7 @@ pub struct FoundModule {
     pub line: u64,
     /// Byte offset where its text starts.
     pub offset: usize,
-    /// The file name announced by a framed dump; None without one.
+    /// The file name announced by a framed dump; None for other texts.
     pub label: Option<String>,
 }
 

@@ -126,8 +126,8 @@ pub fn _xla_memory<'py>(
     Ok(dictionary)
 }
 
-/// Returns how XLA packs the heap of HBM: bytes of the packed heap, of its fragmentation and of
-/// the pointer tables of tuples; None for modules whose heap cannot be packed.
+/// Returns the packing of the HBM heap in XLA: bytes of the packed heap, of its fragmentation and
+/// of the pointer tables of tuples. None for modules whose heap cannot be packed.
 #[pyfunction]
 pub fn _packing(module: &Bound<'_, Module>) -> PyResult<Option<(i64, i64, i64)>> {
     let stage = &module.get().held.stage;
@@ -169,7 +169,7 @@ impl MemoryData {
         self.memory.peak.step
     }
 
-    /// The most bytes in the timeline, and the row that runs there.
+    /// The most bytes in the timeline, and the row that runs at that step.
     #[getter]
     fn highest(&self) -> (i64, Option<u32>) {
         let memory = &self.memory;

@@ -68,7 +68,7 @@ impl From<DerivedMesh> for Mesh {
 }
 
 impl Mesh {
-    /// The mesh of `stage`: the given one, or the one derived from the text.
+    /// The mesh of `stage`: the given mesh, otherwise the mesh derived from the text.
     pub fn of(stage: &Stage) -> Option<Self> {
         match &stage.context().mesh {
             Some(core) => Some(Self { core: core.clone(), derived: None }),
@@ -448,7 +448,7 @@ pub struct AxisMatch {
     /// The groups as canonical text: equal sets give equal text. None for permutes.
     #[pyo3(get)]
     groups: Option<String>,
-    /// The shift of a permute along its axes; None for groups and if the pairs differ in it.
+    /// The shift of a permute along its axes; None for groups and for pairs with different shifts.
     #[pyo3(get)]
     shift: Option<i64>,
     /// Whether the shift wraps around the ends of the axes; None if `shift` is.
@@ -484,7 +484,7 @@ pub struct PartitionSpec {
     /// Axes that the program itself manages (manual sharding).
     #[pyo3(get)]
     manual: Py<PyTuple>,
-    /// How partial results are combined: `sum`, `max` or `min`; None without any.
+    /// How partial results are combined: `sum`, `max` or `min`; None without partial results.
     #[pyo3(get)]
     reduction: Option<&'static str>,
     /// Why the sharding cannot be expressed on the mesh; None if it can.

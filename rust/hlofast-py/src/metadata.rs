@@ -48,7 +48,7 @@ impl Metadata {
         field(&metadata).map(|bytes| Ok(text(py, bytes)?.into_any())).transpose()
     }
 
-    /// File and line as written, or those of the innermost stack frame.
+    /// File and line as written, otherwise of the innermost stack frame.
     pub fn location(&self) -> Option<SourceLocation> {
         let metadata = self.read().ok()?;
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -76,7 +76,7 @@ impl Metadata {
         self.string(py, |m| m.op_type.as_deref())
     }
 
-    /// Source file as written, or that of the innermost stack frame.
+    /// Source file as written, otherwise of the innermost stack frame.
     #[getter]
     fn source_file(&self) -> Option<String> {
         self.location().map(|location| location.file)

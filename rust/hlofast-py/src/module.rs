@@ -64,7 +64,7 @@ impl Module {
         Ok(Self { held: module.get().held.told(context)? })
     }
 
-    /// The context given by the caller; None without one.
+    /// The context given by the caller; None if there is none.
     #[getter]
     fn _told<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.held.run.told(py)
@@ -72,7 +72,7 @@ impl Module {
 
     /// Returns the whole context.
     ///
-    /// `find` returns it and is called once.
+    /// `find` computes the context and is called once.
     fn _context<'py>(&self, find: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = find.py();
         let context = &self.held.run.context;
@@ -92,8 +92,8 @@ impl Module {
         self.core().source().path()
     }
 
-    /// XLA's buffer assignment as bytes, if the module was read from a protobuf that has one; else
-    /// None.
+    /// XLA's buffer assignment as bytes, if the module was read from a protobuf that has one;
+    /// otherwise None.
     ///
     /// It holds the same facts as the file `-buffer-assignment.txt`; `Memory.file` reads it.
     #[getter]
@@ -179,11 +179,11 @@ impl Module {
         PyTuple::new(py, errors.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// The fault if the text seems to end before its entry computation; else None.
+    /// The fault if the text seems to end before its entry computation; otherwise None.
     ///
-    /// It is set when no computation is marked as ENTRY and the last one, which `entry` then
-    /// returns, has other parameters or another result than `entry_computation_layout` in the
-    /// header. XLA reads such text without complaint. None if `errors` is not empty.
+    /// This is the case if no computation is marked as ENTRY, and the last computation, which
+    /// `entry` then returns, has other parameters or another result than `entry_computation_layout`
+    /// in the header. XLA reads such text without an error. None if `errors` is not empty.
     #[getter]
     fn missing_entry<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let source = self.core().source();
@@ -269,8 +269,8 @@ impl Module {
         py.detach(|| hlofast::summary::backend(self.core())).map(|backend| backend.value.as_str())
     }
 
-    /// Returns the number of devices: partitions times replicas, or those in the groups of
-    /// collectives if the header names no partitions.
+    /// Returns the number of devices: partitions times replicas, or the devices in the groups of
+    /// collectives if the header has no partition count.
     ///
     /// Raises `ParseError` if a count in the header is not a 64-bit integer.
     fn _device_count(&self, py: Python<'_>) -> PyResult<u64> {
@@ -285,7 +285,8 @@ impl Module {
         hlofast::comms::fits(devices, &mesh.core)
     }
 
-    /// Returns the mesh in the header of the module at `path` if it names the axes of this one's.
+    /// Returns the mesh in the header of the module at `path` if it names the axes of this module's
+    /// mesh.
     fn _mesh_named_in(&self, py: Python<'_>, path: std::path::PathBuf) -> Option<Mesh> {
         py.detach(|| {
             let before = hlofast::dump::header_mesh(&path)?;
@@ -400,7 +401,7 @@ impl Module {
         crate::proto::to_proto(py, &self.held, wrapped, strict)
     }
 
-    /// Returns a stable digest of what the module computes, as 32 hexadecimal digits.
+    /// Returns a stable digest of the computation of the module, as 32 hexadecimal digits.
     ///
     /// Modules that differ only in properties left out here have equal digests.
     #[pyo3(signature = (*, names=false, channel_ids=false, metadata=false, layouts=true,

@@ -56,10 +56,10 @@ impl Names {
         }
         joined.pop();
         let Ok(joined) = std::str::from_utf8(&joined) else { return Ok(()) };
-        // Python splits one string faster than it accepts many.
+        // Splitting one string in Python is faster than passing many strings to Python.
         let names = PyString::new(py, joined).call_method1("split", ("\n",))?;
         let names = names.cast_into::<PyList>()?;
-        // Names contain no line ends; if one does, the names are created one by one.
+        // Names should not contain line ends; if one does, the names are created one by one.
         if names.len() == core.row_count() {
             let mut names = names.iter().map(|name| Ok(name.cast_into::<PyString>()?.unbind()));
             for (number, chunk) in self.chunks(core).iter().enumerate() {

@@ -1,4 +1,5 @@
-//! `PlanData`: what to recompute instead of keeping it, which `hlofast._remat` formats as tables.
+//! `PlanData`: the values to recompute instead of keeping them, which `hlofast._remat` formats as
+//! tables.
 
 use crate::held::Held;
 use crate::module::Module;
@@ -72,7 +73,7 @@ impl PlanData {
         self.with(|plan| row_or_none(plan.at))
     }
 
-    /// The rule that peaks are counted by.
+    /// The rule by which peaks are counted.
     fn rule(&self) -> &'static str {
         self.options.counting.memory.rule.as_str()
     }

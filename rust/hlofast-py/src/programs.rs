@@ -14,7 +14,7 @@ pub fn program_files<'py>(py: Python<'py>, survey: &Survey) -> PyResult<Bound<'p
             survey.name(*file).kind == Kind::Module && listed.trouble.is_none()
         };
         let Some(canonical) = program.canonical.filter(is_module) else { continue };
-        // The canonical file comes first: if a stage has several forms, the first one is used.
+        // The canonical file comes first, because the first form of a stage is used.
         let others = program.files.iter().copied().filter(|file| *file != canonical);
         let mut seen = HashSet::new();
         let files = PyList::empty(py);

@@ -34,7 +34,7 @@ pub fn to_proto<'py>(
     Ok(bytes(py, written.bytes, wrapped))
 }
 
-/// A protobuf, and what it cannot represent: line and description.
+/// A protobuf, and line and description of everything it cannot represent.
 type WithLosses<'py> = (Bound<'py, PyBytes>, Vec<(u64, String)>);
 
 /// Returns the bytes of a protobuf, and line and description of everything it cannot represent.

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::Arc;
 
-/// What a module recomputes and keeps.
+/// The recomputation and the residuals of a module.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct RematData {
     held: Arc<Held>,

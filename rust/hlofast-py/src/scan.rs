@@ -137,7 +137,7 @@ impl SurveyData {
     }
 
     /// Returns the chip that each program is compiled for, according to its files; None if they do
-    /// not say.
+    /// not tell.
     fn targets(&self, py: Python<'_>) -> Vec<Option<String>> {
         py.detach(|| self.survey.targets())
     }
@@ -145,8 +145,8 @@ impl SurveyData {
     /// Starts reading the files.
     ///
     /// `devices` holds, for each program, an index into `chips`. `known` holds the states of files
-    /// read by an earlier scan, by path. `stamps` holds the sizes and modification times of those
-    /// files that may be taken as unchanged when both are equal.
+    /// read by an earlier scan, by path. `stamps` holds sizes and modification times of files; a
+    /// file counts as unchanged if both are equal.
     #[pyo3(signature = (*, tables, chips, devices, mesh, frame, libraries, merge_layers, known, stamps, workers, memory, max_bytes, max_text_bytes, max_seconds, batch_bytes))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn scan(
@@ -228,7 +228,7 @@ impl Files {
         self.chips.get((*self.devices.get(program as usize)?)?)
     }
 
-    /// The state of a file: when it is unchanged, the file need not be read again.
+    /// The state of a file. While the state is unchanged, the file need not be read again.
     fn state(&self, outcome: &Outcome) -> String {
         let Some(digest) = outcome.digest else {
             return format!("{}: {}", outcome.status.as_str(), outcome.reason);
@@ -240,15 +240,15 @@ impl Files {
         state
     }
 
-    /// What the rows of a file depend on besides its bytes.
+    /// The facts, besides the file's bytes, on which the rows of a file depend.
     fn surroundings(&self, file: u32) -> String {
         let device = self.device(file).map_or("", |device| device.name.as_str());
         let beside: u64 = self.survey.memory_files(file).map(|entry| entry.bytes).sum();
         format!("@{device}+{beside}")
     }
 
-    /// Whether the state `known` still applies if the bytes of the file are unchanged: the file was
-    /// read or is not one to read. Files that failed otherwise are tried again.
+    /// Whether the state `known` still applies if the bytes of the file are unchanged, because the
+    /// file was read or is not to be read. Files that failed are tried again.
     fn holds(&self, file: u32, known: &str) -> bool {
         let surroundings = self.surroundings(file);
         let is_current = |(own, names): (&str, &str)| {
@@ -278,7 +278,7 @@ impl Work for Files {
 
     fn cost(&self, job: usize) -> u64 {
         let Some(entry) = self.survey.found.get(job) else { return 0 };
-        // Text, columns and results; compressed text is expanded first.
+        // Memory for text, columns and results; compressed text is expanded first.
         let is_packed = hlofast::dump::name::without_compression(&entry.name) != entry.name;
         let factor = if is_packed { 24 } else { 3 };
         match self.survey.kinds.get(job) {
@@ -366,7 +366,7 @@ impl Run {
                     return true;
                 }
             }
-            // Rows may need more memory than their text.
+            // Rows may need more memory than the text they come from.
             if self.part.text_bytes.max(self.part.heap_bytes) >= batch_bytes {
                 return true;
             }
@@ -480,7 +480,7 @@ pub fn _scan_part(
 
 #[pymethods]
 impl ScanPart {
-    /// Bytes of its text, or of its rows if they are larger.
+    /// Bytes of the text or of the rows, whichever is larger.
     #[getter]
     fn size(&self) -> u64 {
         self.size

@@ -59,7 +59,7 @@ fn unknown(py: Python<'_>, what: &str, word: &str, known: Vec<&str>) -> PyErr {
     PyValueError::new_err(format!("{word:?} is not a known {what}{hint}"))
 }
 
-/// Checks an opcode: a misspelt one would silently match nothing.
+/// Checks an opcode, because a misspelt opcode would silently match nothing.
 fn check_opcode(py: Python<'_>, held: &Held, word: &str) -> PyResult<()> {
     let module = &held.core;
     let is_opcode = |word: &str| {
@@ -78,7 +78,7 @@ fn check_opcode(py: Python<'_>, held: &Held, word: &str) -> PyResult<()> {
     Err(unknown(py, "opcode", word, known.map(|opcode| opcode.as_str()).collect()))
 }
 
-/// Checks that a text is a shape, for the same reason.
+/// Checks that a text is a shape, because other text would silently match nothing.
 fn check_shape(py: Python<'_>, text: &str) -> PyResult<()> {
     let mut cursor = Cursor::new(text.as_bytes());
     let read = parse_shape(&mut cursor, &mut ShapeInterner::default());

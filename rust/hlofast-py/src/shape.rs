@@ -70,13 +70,13 @@ impl Shape {
         self.table().array(self.id).map(|array| array.element_type.as_str())
     }
 
-    /// The sizes of the dimensions: the bound of dynamic ones, None if there is no bound.
+    /// The sizes of the dimensions; for dynamic dimensions the bound, or None without a bound.
     #[getter]
     fn dimensions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.dimensions_of().into_iter().map(Dimension::bound))
     }
 
-    /// For each dimension, whether it is dynamic (its size is only known at run time).
+    /// For each dimension, whether it is dynamic, with a size known only at run time.
     #[getter]
     fn dynamic_dimensions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let dynamic = |dimension: Dimension| !matches!(dimension, Dimension::Static(_));

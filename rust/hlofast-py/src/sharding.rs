@@ -15,7 +15,7 @@ use pyo3::types::{PyString, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// More devices than this are only expanded with an explicit limit.
+/// The default limit on devices; larger lists are expanded only with an explicit limit.
 const DEFAULT_LIMIT: usize = 1 << 22;
 
 fn hash_bytes(bytes: &[u8]) -> u64 {
@@ -112,7 +112,7 @@ impl Sharding {
 
     /// Returns the sharding in terms of the axes of `mesh`: the same tiles on the same devices.
     ///
-    /// If that is impossible, the result shows the sharding as written, and `reason` says why.
+    /// If this is impossible, the result shows the sharding as written, and `reason` explains why.
     /// Raises `ValueError` for several leaves: each has a spec of its own.
     fn spec(&self, py: Python<'_>, mesh: &Mesh) -> PyResult<PartitionSpec> {
         match self.with_leaf(|leaf| mesh.spec(py, leaf))? {

@@ -7,15 +7,15 @@ use hlofast::table::{shared_arrays, shared_products};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Number of devices whose arrays the shapes of `module` cover together; 1 if shapes are those of
-/// one device.
+/// Number of devices that the shapes of `module` cover together; 1 if they are the shapes of one
+/// device.
 #[pyfunction]
 pub fn _devices_together(module: &Bound<'_, Module>) -> u64 {
     let held = &module.get().held;
     module.py().detach(|| held.stage.devices_together())
 }
 
-/// The share of one device; tables without rows if shapes are those of one device.
+/// The share of one device; tables without rows if the shapes already are the shapes of one device.
 #[pyfunction]
 pub fn _shares<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<'py, PyDict>> {
     let py = module.py();

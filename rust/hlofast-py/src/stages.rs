@@ -79,7 +79,7 @@ impl StagesData {
     }
 
     /// The values that the first forward section receives, and the cheapest cut nearby; None
-    /// without one.
+    /// without such a section.
     fn boundary<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(boundary) = &self.stages.boundary else { return Ok(None) };
         let dict = PyDict::new(py);

@@ -9,7 +9,7 @@ use hlofast::summary::{Options, Port, Summary};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-/// Longer texts of shapes are cut.
+/// Limit on the text of a shape; longer texts are cut.
 const SHAPE_TEXT: usize = 200;
 
 /// The summary of a module as the dictionary that `hlofast.Summary` describes.
@@ -108,7 +108,7 @@ fn known(bytes: i64) -> Option<i64> {
     (bytes >= 0).then_some(bytes)
 }
 
-/// The sum over all ports; None if one is unknown or the sum overflows.
+/// The sum over all ports; None if the bytes of a port are unknown or the sum overflows.
 fn total(ports: &[Port]) -> Option<i64> {
     ports.iter().try_fold(0i64, |sum, port| sum.checked_add(known(port.bytes)?))
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// The source of file contents: the function `read`, or the disk.
+/// The store that supplies file contents: the function `read`, or the disk.
 pub fn store(read: Option<Py<PyAny>>) -> Arc<dyn Store> {
     match read {
         Some(read) => Arc::new(Callable { read }),

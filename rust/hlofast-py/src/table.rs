@@ -30,7 +30,8 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
     let computations: Texts = (0..core.computations().len() as u32)
         .map(|id| core.computation_name(ComputationId(id)).into())
         .collect();
-    // Shapes in the text stay far below this limit; inferred ones share parts and could be endless.
+    // Shapes in the text stay far below this limit; inferred shapes share parts, so their texts may
+    // be of any length.
     let mut left = core.text().len().saturating_mul(8).saturating_add(1 << 20);
     let shape = |id| {
         let text = shape_text(&held, id, left.max(256));

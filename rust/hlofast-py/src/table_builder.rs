@@ -1,4 +1,4 @@
-//! Converts the core's columns to those of `hlofast.table.Table`.
+//! Converts the core's columns to columns of `hlofast.table.Table`.
 
 use crate::column::Column;
 use crate::field::Field;

@@ -39,7 +39,7 @@ impl TextColumn {
         self.values.get(index).map(|value| &value[..])
     }
 
-    /// The texts as a list of str; with `is_nullable` empty ones are None.
+    /// The texts as a list of str; with `is_nullable`, empty texts become None.
     pub fn list<'py>(&self, py: Python<'py>, is_nullable: bool) -> PyResult<Bound<'py, PyList>> {
         let made = |value: &[u8]| match value.is_empty() && is_nullable {
             true => Ok(None),
@@ -95,7 +95,7 @@ impl TextColumn {
         self.bytes(position as usize).map(|bytes| Ok(text(py, bytes)?.into_any())).transpose()
     }
 
-    /// Returns the texts as a list of str, with None for absent ones.
+    /// Returns the texts as a list of str, with None for absent texts.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.list(py, false)
     }

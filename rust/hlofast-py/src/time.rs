@@ -102,12 +102,12 @@ impl TimeData {
     }
 }
 
-/// Converts a device to that of the core.
+/// Converts a device to the core's `Device`.
 pub fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Device {
     let mut device = Device { name, is_tpu: backend == "tpu", peaks, ..Device::default() };
     device.topology = topology.and_then(|word| Topology::from_word(&word));
     for (figure, value) in &figures {
-        // Figures that the model does not know are only shown to users.
+        // The model ignores figures that it does not know; they are only shown to users.
         device.set(figure, *value);
     }
     device
@@ -143,13 +143,13 @@ impl TimeData {
         })
     }
 
-    /// Figures that the model needed but that are unknown.
+    /// Unknown figures that the model needs.
     #[getter]
     fn unknown_figures(&self) -> Vec<String> {
         self.timed.time.rows.unknown_figures.clone()
     }
 
-    /// The mesh as text; None without one.
+    /// The mesh as text; None without a mesh.
     #[getter]
     fn mesh(&self) -> Option<String> {
         self.timed.stage.mesh().map(hlofast::comms::Mesh::to_text)

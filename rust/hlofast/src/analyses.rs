@@ -2,8 +2,8 @@
 //!
 //! Start at [`Analyses::new`] or, with a mesh, a device, phase rules or costs of custom calls, at
 //! [`Analyses::with`]. Methods without arguments cache their result; methods that end in `_with`
-//! take options and compute a new result on every call. This file computes nothing itself: it is
-//! the one place that knows which analysis depends on which.
+//! take options and compute a new result on every call. This file does not compute results itself.
+//! It is the only place that knows which analysis depends on which.
 
 mod context;
 
@@ -41,33 +41,33 @@ type Slot<T> = Arc<OnceLock<T>>;
 pub struct Analyses<M> {
     module: M,
     context: Context,
-    // Depend on the module alone.
+    // Results that depend on the module alone.
     facts: Slot<Facts>,
     summary: Slot<Summary>,
     derived_mesh: Slot<Option<DerivedMesh>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
     packing: Slot<Result<Option<Packing>, MemoryError>>,
-    // Also on the device.
+    // Results that depend on the module and the device.
     account: Slot<Result<XlaAccount, MemoryError>>,
-    // Also on libraries and on the frame that is shown.
+    // Results that depend on the module, the libraries and the frame that is shown.
     sources: Slot<Sources>,
-    // Also on phase rules.
+    // Results that depend on the module and phase rules.
     attribution: Slot<Attribution>,
-    // Also on cost options.
+    // Results that depend on the module and cost options.
     cost: Slot<Cost>,
     uncertain: Slot<Vec<i128>>,
     multiplicity: Slot<Vec<i64>>,
     bytes_accessed: Slot<Vec<i64>>,
     shares: Slot<Option<Shares>>,
-    // On both.
+    // Results that depend on phase rules and cost options.
     collectives: Slot<Arc<Collectives>>,
     remat: Slot<Report>,
     stages: Slot<Stages>,
-    // On both, on the mesh and on how layers are named.
+    // Results that depend on phase rules, cost options, the mesh and how layers are named.
     sent: Slot<Sent>,
-    // On both, on the mesh and on sources.
+    // Results that depend on phase rules, cost options, the mesh and sources.
     lint: Slot<Findings>,
-    // On both, on the mesh and on the device.
+    // Results that depend on phase rules, cost options, the mesh and the device.
     time: Slot<Option<Time>>,
 }
 
@@ -104,8 +104,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         }
     }
 
-    /// Analyses of the same module in another context. Both share every result that does not depend
-    /// on the difference, whichever computes it first.
+    /// Analyses of the same module in another context. Results that do not depend on the difference
+    /// are shared, whichever object computes them first.
     pub fn with_context(&self, context: Context) -> Self
     where
         M: Clone,
@@ -243,25 +243,25 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.derived_mesh.get_or_init(|| derive_mesh(self.module())).as_ref()
     }
 
-    /// The given mesh, or else the one derived from the text.
+    /// The given mesh, otherwise the mesh derived from the text.
     pub fn mesh(&self) -> Option<&Mesh> {
         let given = self.context.mesh.as_ref();
         given.or_else(|| self.derived_mesh().map(|derived| &derived.mesh))
     }
 
-    /// The number of devices of the module, as far as the text tells.
+    /// The number of devices of the module, if the text tells it.
     pub fn device_count(&self) -> u64 {
         device_count(self.module(), || self.derived_mesh())
     }
 
-    /// Number of devices whose arrays the shapes cover together, before partitioning; 1 if shapes
-    /// are those of one device. Only then may figures be set against what one device has.
+    /// Number of devices that share the arrays of a module before partitioning; 1 if shapes are the
+    /// shapes of one device. Figures may be compared with one device's capacity only if this is 1.
     pub fn devices_together(&self) -> u64 {
         let status = self.summary().status.value;
         shares::devices_together(self.module(), status, || self.derived_mesh())
     }
 
-    /// The share of one device; None if shapes are those of one device.
+    /// The share of one device; None if shapes already are the shapes of one device.
     pub fn shares(&self) -> Option<&Shares> {
         let find = || {
             let devices = self.devices_together();
@@ -276,7 +276,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.derived_mesh().is_some_and(|derived| derived.invented_names)
     }
 
-    /// Whether `before`, the mesh of the module before optimisation, names the axes of this one.
+    /// Whether `before`, the mesh of the module before optimisation, names the axes of this module.
     pub fn is_named_by(&self, before: &DerivedMesh) -> bool {
         let derived = self.derived_mesh();
         derived.is_some_and(|derived| is_named_by(derived, self.device_count(), before))
@@ -322,7 +322,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         (bytes >= 1.0).then_some(Tables::Rounded(bytes as u32))
     }
 
-    /// The packing of the heap of HBM, as [`memory::xla_packing`].
+    /// The packing of the HBM heap; see [`memory::xla_packing`].
     pub fn packing(&self) -> Result<Option<&Packing>, MemoryError> {
         let packing = self.packing.get_or_init(|| memory::xla_packing(self.module()));
         packing.as_ref().map(Option::as_ref).map_err(|error| *error)
@@ -350,14 +350,14 @@ impl<M: Borrow<Module>> Analyses<M> {
         })
     }
 
-    /// What to recompute to meet the budget of `options`, or else that of the context. `seconds` is
-    /// the time of each row on a device, if known.
+    /// What to recompute to fit the budget in `options` or, without one, the memory in the context.
+    /// `seconds` is the time of each row on a device, if known.
     pub fn plan(
         &self,
         seconds: Option<&[f64]>,
         options: &PlanOptions,
     ) -> Result<Plan, MemoryError> {
-        // What all devices hold together may exceed the memory of one device.
+        // Shapes that cover all devices together may exceed the memory of one device.
         let own = self.context.hbm.filter(|_| self.devices_together() == 1);
         let options = PlanOptions { budget: options.budget.or(own), ..*options };
         remat::plan(
@@ -403,8 +403,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.time.get_or_init(time).as_ref()
     }
 
-    /// The modelled time of the module as `options` say; if they have no mesh, on
-    /// [`Analyses::mesh`].
+    /// The modelled time of the module as `options` say; uses [`Analyses::mesh`] if `options` have
+    /// no mesh.
     pub fn time_with(&self, options: &time::Options) -> Time {
         let (module, cost, collectives) = (self.module(), self.cost(), self.collectives());
         match (&options.mesh, self.mesh()) {
@@ -416,7 +416,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         }
     }
 
-    /// The schedule that `time` simulated on `device`, as slices and, with `memory`, live bytes.
+    /// The schedule that `time` simulated on `device`, as slices; with `memory`, also live bytes.
     pub fn trace(
         &self,
         time: &Time,

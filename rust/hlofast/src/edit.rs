@@ -1,19 +1,19 @@
-//! Edits: a new module from an old one, with some of its text replaced.
+//! Edits: a new module from an old module, with some of its text replaced.
 //!
 //! Nothing mutates. Edits become patches of the text, and the patched text is parsed again, so the
-//! parser's checks apply: an operand that no longer exists, a name that is taken. Instructions that
-//! no edit touches keep their text byte for byte. Inserted text may take any form that HLO allows.
+//! parser rejects operands that no longer exist and names that are taken. Instructions that no edit
+//! touches keep their text byte for byte. Inserted text may take any form that HLO allows.
 
 use crate::error::ParseError;
 use crate::ir::{Attributes, ComputationId, Flags, Module, Opcode, Row};
 use crate::text::{Cursor, Source, Span};
 use std::fmt;
 
-/// One change. Rows are those of the module the edits are applied to, and must be written in its
-/// text (not implied by it).
+/// One change. Rows belong to the module to which the edits are applied, and must be written in its
+/// text, not only implied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Adds instructions, one or several lines, in front of `row`.
+    /// Adds one or several lines of instructions in front of `row`.
     InsertBefore {
         /// The instruction that comes next.
         row: Row,
@@ -24,7 +24,7 @@ pub enum Edit {
     ReplaceOperand {
         /// The user.
         row: Row,
-        /// Which of its operands.
+        /// The operand's index.
         index: usize,
         /// Name of the new operand, without `%`.
         name: Vec<u8>,
@@ -49,7 +49,7 @@ pub enum Edit {
         row: Row,
         /// The attribute's name.
         key: Vec<u8>,
-        /// Its value's text; None removes it.
+        /// The value's text; None removes the attribute.
         value: Option<Vec<u8>>,
     },
     /// Makes `row` the root of its computation.
@@ -86,7 +86,7 @@ pub enum Edit {
     SetHeaderAttribute {
         /// The attribute's name.
         key: Vec<u8>,
-        /// Its value's text; None removes it.
+        /// The value's text; None removes the attribute.
         value: Option<Vec<u8>>,
     },
 }
@@ -94,7 +94,8 @@ pub enum Edit {
 /// Why edits could not be applied.
 #[derive(Clone, Debug)]
 pub enum EditError {
-    /// Edit number `edit` names something that does not exist or is not written in the text.
+    /// Edit number `edit` names an instruction, operand, attribute or computation that is not
+    /// written in the text.
     NotInText {
         /// Position in the list of edits.
         edit: usize,
@@ -290,7 +291,7 @@ fn written(module: &Module, row: Row) -> Result<Span, Reason> {
     Ok(module.instruction_span(row))
 }
 
-/// The whitespace that indents the line of `at`; empty if other text precedes `at` on it.
+/// The whitespace that indents the line of `at`; empty if other text precedes `at` on its line.
 fn indentation(text: &[u8], at: usize) -> &[u8] {
     let before = text.get(..at).unwrap_or_default();
     let line = memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1);

@@ -6,7 +6,7 @@ use std::fmt;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What is wrong, as a stable machine-readable kind.
+        /// The kind of a fault: stable and machine-readable.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum ErrorKind { $($(#[$doc])* $name,)* }
@@ -42,7 +42,7 @@ kinds! {
     InvalidNumber = "invalid-number",
     /// A name was expected.
     ExpectedName = "expected-name",
-    /// A name XLA would have to change.
+    /// A name that XLA would change to make it valid or unique.
     InvalidName = "invalid-name",
     /// A particular token was expected.
     ExpectedToken = "expected-token",
@@ -169,7 +169,7 @@ impl ParseError {
         self.0.kind
     }
 
-    /// Where: byte offsets into the module's text.
+    /// The place of the fault: byte offsets into the module's text.
     pub fn span(&self) -> Span {
         self.0.span
     }

@@ -1,11 +1,11 @@
 //! hlofast reads XLA HLO dumps into a frozen, column-oriented module and analyses them.
 //!
 //! [`parse()`] turns a [`text::Source`] into an [`ir::Module`]; [`unpack`] makes a source from
-//! bytes and decompresses them or translates a protobuf where needed. [`profile`] reads what ran on
-//! devices. [`Analyses`] answers
-//! questions about the module: each analysis is a method, computed on first use. What the text does
-//! not say (mesh, device, phase rules, costs of custom calls) goes into a [`Context`]. The crate
-//! does not depend on Python, and only [`dump`] reads files.
+//! bytes and decompresses them or translates a protobuf where needed. [`Analyses`] answers
+//! questions about the module: each analysis is a method, computed on first use. Facts that the
+//! text does not contain (mesh, device, phase rules, costs of custom calls) go into a [`Context`].
+//! [`profile`] reads what ran on devices, [`measure`] joins it with a module. The crate does not
+//! depend on Python, and only [`dump`] reads files.
 //!
 //! # Cost by phase
 //!

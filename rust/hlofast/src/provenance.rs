@@ -4,14 +4,14 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Provenance {
-    /// Follows from shapes and attributes alone.
+    /// The figure follows from shapes and attributes alone.
     #[default]
     Exact,
-    /// Written by the compiler or a kernel's author into `backend_config`.
+    /// The compiler or the author of a kernel wrote the figure into `backend_config`.
     FromBackendConfig,
-    /// The result of a stated model.
+    /// The figure is the result of a stated model.
     Modelled,
-    /// Unknown; the figure beside it has no meaning.
+    /// The provenance is unknown, and the figure has no meaning.
     Unknown,
 }
 

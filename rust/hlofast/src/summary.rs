@@ -12,7 +12,7 @@ pub use identity::{Backend, Guess, Status};
 /// How much to list.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// At most this many of the largest shapes.
+    /// Limit on the largest shapes that are listed.
     pub shapes: usize,
 }
 
@@ -27,9 +27,9 @@ impl Default for Options {
 pub struct OpcodeCount {
     /// The opcode as the text writes it.
     pub opcode: String,
-    /// In the whole module.
+    /// Instructions with this opcode in the whole module.
     pub instructions: usize,
-    /// In the entry computation.
+    /// Instructions with this opcode in the entry computation.
     pub entry_instructions: usize,
 }
 
@@ -42,7 +42,7 @@ pub struct ShapeCount {
     pub bytes: u64,
     /// How many instructions have it.
     pub instructions: usize,
-    /// The first of them.
+    /// The first instruction with the shape.
     pub first: Row,
 }
 
@@ -120,7 +120,7 @@ pub struct ComputationUse {
     pub instructions: usize,
     /// The most specific role that its callers give it.
     pub role: Role,
-    /// How many call edges lead to it.
+    /// Number of call edges that lead to the computation.
     pub callers: usize,
 }
 
@@ -129,8 +129,8 @@ pub struct ComputationUse {
 pub struct Port {
     /// Parameter number, or index into the result.
     pub number: u64,
-    /// The parameter, or the row that computes this part of the result (None if the root is not a
-    /// tuple instruction with one operand per part).
+    /// The parameter, or the row that computes this part of the result. None if the root is not a
+    /// tuple with one operand per part.
     pub row: Option<Row>,
     /// Its shape.
     pub shape: ShapeId,
@@ -141,9 +141,9 @@ pub struct Port {
 /// The entry computation's interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// In order of parameter numbers.
+    /// The parameters, ordered by number.
     pub parameters: Vec<Port>,
-    /// The elements of the result tuple, or the one result.
+    /// The elements of the result tuple, or the single result.
     pub outputs: Vec<Port>,
 }
 
@@ -199,7 +199,7 @@ pub struct Summary {
     pub signature: Signature,
     /// Donated and aliased parameters.
     pub donation: Donation,
-    /// Most frequent first.
+    /// Counts by opcode, most frequent first.
     pub opcodes: Vec<OpcodeCount>,
     /// Largest first.
     pub shapes: Vec<ShapeCount>,
@@ -207,7 +207,7 @@ pub struct Summary {
     pub fusions: Vec<NameCount>,
     /// Custom calls by target, most frequent first.
     pub custom_calls: Vec<NameCount>,
-    /// In text order.
+    /// The computations, in text order.
     pub computations: Vec<ComputationUse>,
 }
 

@@ -214,7 +214,7 @@ fn what_is_still_being_gathered_is_refused_with_a_reason() {
     let plan = reported.planned(&by(Rule::InPlace));
     check(&reported, &plan, Rule::InPlace);
     let reason = entry(&reported, &plan, "starting").refusal.as_deref();
-    assert!(reason.unwrap().contains("still being gathered"), "{reason:?}");
+    assert!(reason.unwrap().contains("still in flight"), "{reason:?}");
 }
 
 #[test]

@@ -257,7 +257,7 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
     let module = parse(GATHERED.as_bytes());
     let uses = [("late", 0)];
     let cases = [
-        (for_users(&module, "other", &[], &[("early", 1)]), "%other: a parameter is not computed"),
+        (for_users(&module, "other", &[], &[("early", 1)]), "%other: it is a parameter"),
         (for_users(&module, "all-gather", &[], &[]), "%all-gather: no user was named for the copy"),
         (
             for_users(&module, "all-gather", &[], &[("late", 1)]),
@@ -281,11 +281,11 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
         ),
         (
             for_users(&module, "zero", &[], &[("total", 1)]),
-            "%zero: it has no operands, so nothing can hold a copy of it back",
+            "%zero: it has no operands, so no barrier can delay a copy of it",
         ),
         (
             for_users(&module, "all-gather", &[], &[("early", 0)]),
-            "%all-gather: no value is computed between it and its late users that could hold a copy back",
+            "%all-gather: no value that could delay a copy is computed between it and its late users",
         ),
     ];
     for (wanted, expected) in cases {
@@ -377,7 +377,7 @@ ENTRY %e {
         ),
         // A table updated in place.
         ("squared", ("after", 0), "%own: %updated takes its memory before a copy could read it"),
-        ("updated", ("again", 0), "%updated: it overwrites its operand, which a copy of it cannot"),
+        ("updated", ("again", 0), "%updated: it overwrites its operand, and a copy must not"),
         // A loop's state, which the next iteration's has replaced.
         ("wide", ("product", 1), "%carry: %next takes its memory before a copy could read it"),
     ];

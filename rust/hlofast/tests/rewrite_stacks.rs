@@ -160,7 +160,7 @@ fn stacks_that_something_needs_as_they_are_are_refused() {
         ("", "", "next", "shard", "%next: it does not write a slice into a stack"),
         ("", "", "update", "x", "%x: it is not in the computation where the stack is written"),
         ("", "", "update", "gather", ""),
-        ("", "", "update", "count", "%state: the stacked value is computed from it as well"),
+        ("", "", "update", "count", "%state: the stacked value also depends on this parameter"),
         ("bitcast(%whole)", "bitcast(%whole), backend_config={}", "update", "shard", ""),
         (
             "ROOT %result = f32[64,4]{1,0} get-tuple-element(%while.2), index=1",

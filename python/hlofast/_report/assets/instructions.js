@@ -230,7 +230,7 @@ function showInstruction(program, row, focus) {
   const lists = [];
   const called = program.edges("call_row", "call_computation", row);
   if (called.length) {
-    lists.push(edgeList(program, "Results of what it calls", called.map((one) => program.rootOf(one)).filter((one) => one >= 0)));
+    lists.push(edgeList(program, "Results of called computations", called.map((one) => program.rootOf(one)).filter((one) => one >= 0)));
   }
   const callers = program.edges("call_computation", "call_row", program.numbers("computation")[row]);
   if (callers.length) lists.push(edgeList(program, "Called by", callers));

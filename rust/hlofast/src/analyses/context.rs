@@ -5,7 +5,7 @@ use crate::cost;
 use crate::flow::{AttributionOptions, SourceOptions};
 use crate::time::Device;
 
-/// Facts about a run that the text does not contain, and which of the names in it are shown. All are
+/// Facts about a run that the text does not contain, and choices of the names to show. All are
 /// optional.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context {

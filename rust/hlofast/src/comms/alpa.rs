@@ -50,8 +50,8 @@ fn is_float_scalar(module: &Module, row: Row) -> bool {
     }
 }
 
-/// The channels of the all-reduces that Alpa skips in every microbatch but the last: those that
-/// reach the root only through tuples, slices and bitcasts. In Alpa's form: `.5.12.`.
+/// The channels of the all-reduces that Alpa skips in every microbatch but the last. These
+/// all-reduces reach the root only through tuples, slices and bitcasts. In Alpa's form: `.5.12.`.
 pub fn grad_sync_channel_ids(module: &Module) -> String {
     let root = Row(module.computation(module.entry()).root);
     let mut channels = Vec::new();

@@ -31,7 +31,7 @@ pub enum Mismatch {
     UnknownDevice(i64),
     /// The groups differ in size.
     Uneven,
-    /// The devices of a group are not all devices that share the remaining coordinates.
+    /// A group lacks some of the devices that share the remaining coordinates.
     Irregular,
     /// Sizes, axes or devices in the text contradict each other or are out of range.
     Malformed,

@@ -22,8 +22,8 @@ pub struct Collective {
     pub written_as: CollectiveKind,
     /// The instruction, or its start if it is asynchronous.
     pub row: Row,
-    /// All its instructions, as a range of [`Collectives::members`]. Fusions that overlap
-    /// computation with one collective each contain an instruction of it.
+    /// All its instructions, as a range of [`Collectives::members`]. If several fusions overlap
+    /// computation with one collective, each fusion contains one of its instructions.
     pub members: Range<u32>,
     /// The scheduled instruction: `row`, or the fusion or async-start around it.
     pub outer: Row,
@@ -44,7 +44,7 @@ pub struct Collective {
     pub pairs: Range<u32>,
     /// The tensor kind of most of its bytes.
     pub moved: Moved,
-    /// The arrays it moves, as a range of [`Collectives::pieces`].
+    /// The arrays that the collective moves, as a range of [`Collectives::pieces`].
     pub pieces: Range<u32>,
     /// Call count by phase.
     pub executions: Vec<PhaseExecutions>,
@@ -52,9 +52,10 @@ pub struct Collective {
     pub is_phase_inferred: bool,
     /// Trip count of the innermost loop around it; None if unknown or outside loops.
     pub trip_count: Option<u64>,
-    /// Whether it is inside a loop.
+    /// Whether the collective is inside a loop.
     pub is_in_loop: bool,
-    /// Index of the collective inside a loop of which this one is a peeled first or last iteration.
+    /// If the collective was peeled off a loop: the index of the collective that remains inside the
+    /// loop.
     pub peeled_from: Option<u32>,
     /// The work scheduled between its start and its end.
     pub overlap: Option<Overlap>,
@@ -211,8 +212,8 @@ impl Reader<'_> {
         collective
     }
 
-    /// Executions are those of the scheduled row; phase and scope are the collective's own if it
-    /// has a name.
+    /// The call count comes from the scheduled row; phase and scope come from the collective itself
+    /// if it has a name.
     fn executions_of(&self, row: Row, outer: Row) -> Vec<PhaseExecutions> {
         let mut executions = self.executions.of(outer);
         let (phase, scope) = (&self.attribution.phase, &self.attribution.scope);

@@ -55,12 +55,12 @@ pub struct DerivedMesh {
     pub ignored: u64,
 }
 
-/// The mesh of `module`; None if nothing in it names several devices.
+/// The mesh of `module`; None if the module does not name several devices.
 ///
 /// The first source that names several devices is used, in this order: Shardy's meshes in the
 /// header; meshes in named shardings and groups, unless their axes are the compiler's `axis_0`,
 /// `axis_1`, ...; tile shardings of the entry's parameters and result, then of all instructions;
-/// groups of collectives. Without names, the axes are the coarsest ones that express all tilings
+/// groups of collectives. Without names, the mesh has the coarsest axes that express all tilings
 /// (or groups), in the order of the device number. If that is a single axis, a later source with
 /// several axes over the same number of devices is preferred.
 ///
@@ -103,7 +103,7 @@ fn derive(module: &Module) -> Option<DerivedMesh> {
     };
     let finer = [of_shardings(&all, MeshSource::Shardings), of_groups(module)];
     let mut finer: Vec<DerivedMesh> = finer.into_iter().flatten().collect();
-    // A single axis over all devices says little; prefer another source that divides it.
+    // A single axis over all devices tells little, so a source that divides it is preferred.
     let better = |derived: &DerivedMesh| {
         let count = entry.as_ref().map(|entry| entry.mesh.device_count());
         is_enough(derived) && count.is_none_or(|count| count == derived.mesh.device_count())
@@ -126,7 +126,7 @@ fn of_header(module: &Module) -> Option<DerivedMesh> {
     most_devices(counted, MeshSource::ShardyMeshes)
 }
 
-/// The largest mesh; among equals, the one named most often, then the first.
+/// The largest mesh; on a tie, the mesh named most often, then the first.
 fn most_devices(meshes: Vec<(Mesh, u64)>, source: MeshSource) -> Option<DerivedMesh> {
     let all: u64 = meshes.iter().map(|(_, count)| count).sum();
     let rank = |(mesh, count): &(Mesh, u64)| (mesh.device_count(), *count);
@@ -233,7 +233,7 @@ fn of_groups(module: &Module) -> Option<DerivedMesh> {
     tilings.mesh(MeshSource::ReplicaGroups)
 }
 
-/// Tilings of the devices, as the borders of digits of the device number.
+/// Tilings of the devices, each stored as the borders between the digits of the device number.
 #[derive(Default)]
 struct Tilings {
     /// By number of devices: the borders seen.

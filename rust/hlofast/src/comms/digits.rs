@@ -6,8 +6,8 @@
 
 use crate::ir::decode::{DeviceOrder, Iota};
 
-/// One digit: the numbers `0, stride, 2 * stride, ...`, `size` of them. As an interval of
-/// divisors it is `[stride, stride * size)`.
+/// One digit: the `size` numbers `0, stride, 2 * stride, ...`. As an interval of divisors, the
+/// digit is `[stride, stride * size)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Digit {
     pub stride: u64,
@@ -30,8 +30,8 @@ pub(super) fn product(digits: &[Digit]) -> u64 {
     digits.iter().fold(1, |product, digit| product.saturating_mul(digit.size))
 }
 
-/// The digits major first, with adjacent ones merged and those of size 1 dropped. None if digits
-/// overlap or do not divide one another.
+/// The digits, major first, with adjacent digits merged and digits of size 1 dropped. None if
+/// digits overlap or do not divide one another.
 pub(super) fn normalise(mut digits: Vec<Digit>) -> Option<Vec<Digit>> {
     digits.retain(|digit| digit.size != 1);
     digits.sort_unstable();
@@ -85,8 +85,8 @@ fn cut(digit: Digit, other: Digit) -> Option<Option<Digit>> {
     Some(divides.then(|| Digit::between(start, end)))
 }
 
-/// Cuts every digit at the borders of `chain` into (index in `chain`, part). None if a border does
-/// not divide a digit.
+/// Cuts every digit at the borders of `chain`; returns pairs of (index in `chain`, part). None if a
+/// border does not divide a digit.
 pub(super) fn refine(digits: &[Digit], chain: &[Digit]) -> Option<Vec<(usize, Digit)>> {
     let mut parts = Vec::with_capacity(digits.len());
     for digit in digits {
@@ -137,7 +137,8 @@ impl Permutation {
         let mut stride = 1u64;
         for axis in order.transpose.iter().rev() {
             let slot = strides.get_mut(*axis as usize)?;
-            // A zeroed stride marks a used axis: a repeated axis is not a permutation.
+            // A zeroed stride marks a used axis; an order that repeats an axis is not a
+            // permutation.
             let device_stride = std::mem::replace(slot, 0);
             if device_stride == 0 {
                 return None;
@@ -149,7 +150,7 @@ impl Permutation {
         Some(permutation)
     }
 
-    /// Adds a digit above all others. Digits adjacent on both sides are merged, so that equal
+    /// Adds a digit above all other digits. Digits adjacent on both sides are merged, so that equal
     /// permutations compare equal.
     fn push(&mut self, position_stride: u64, device_stride: u64, size: u64) {
         if size == 1 {
@@ -282,7 +283,7 @@ pub(super) fn numbers(list: &[i64]) -> Option<Vec<u64>> {
     list.iter().map(|device| u64::try_from(*device).ok()).collect()
 }
 
-/// The digits, minor first, that enumerate `list`; None if `list` does not start with 0 or is
+/// The digits that enumerate `list`, minor first; None if `list` does not start with 0 or is
 /// irregular.
 fn runs(list: &[u64]) -> Option<Vec<Digit>> {
     if *list.first()? != 0 {

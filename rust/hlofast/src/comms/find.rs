@@ -1,4 +1,4 @@
-//! Finds collectives, and the instructions that belong to the same one.
+//! Finds collectives and the instructions that belong to each of them.
 
 use super::kind::CollectiveKind;
 use crate::ir::{ComputationId, Module, Opcode, Row};
@@ -21,7 +21,8 @@ pub(super) struct CollectiveRows {
 
 /// Nested wrappers are followed to this depth.
 const DEEPEST_WRAPPER: usize = 8;
-/// A collective with more call sites than this is counted where it is written.
+/// Limit on call sites; a collective with more is counted at its own row instead of at each call
+/// site.
 const MOST_PLACES: usize = 64;
 
 /// The collectives of `module`, in the order of their scheduled rows.
@@ -113,8 +114,9 @@ pub(super) fn frontend_attribute<'a>(module: &'a Module, row: Row, key: &[u8]) -
 }
 
 /// The scheduled rows of computation `id`: one for each call site of the fused or asynchronous
-/// computation. Empty if only its own rows represent all executions: `id` is also called in other
-/// ways, is reached twice from one call site, or has more than `MOST_PLACES` call sites.
+/// computation. Empty if collectives in `id` have to be counted at their own rows: `id` is also
+/// called in other ways, is reached twice from one call site, or has more than `MOST_PLACES` call
+/// sites.
 fn outer_rows(module: &Module, id: ComputationId) -> Vec<Row> {
     let mut level = vec![id];
     let mut outer = Vec::new();
@@ -196,8 +198,8 @@ fn link_of(module: &Module, row: Row) -> Option<Link> {
 #[derive(Default)]
 struct Parts {
     collectives: Vec<CollectiveRows>,
-    /// By scheduled computation and chain, channel or rendezvous: index of the collective in
-    /// flight.
+    /// The collectives in flight: their index by scheduled computation, and by chain, channel or
+    /// rendezvous.
     open: HashMap<(ComputationId, Vec<u8>), usize>,
 }
 

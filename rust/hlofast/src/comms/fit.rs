@@ -1,11 +1,11 @@
-//! Which meshes fit a module, and which mesh names the axes that its text lost.
+//! Which meshes fit a module, and which mesh supplies the axis names that its text lacks.
 
 use super::derive::DerivedMesh;
 use super::mesh::Mesh;
 use crate::ir::Module;
 
-/// The number of devices of a module: partitions times replicas. Older programs show it only in the
-/// groups of their collectives, that is in `derived`, the mesh derived from the text.
+/// The number of devices of a module: partitions times replicas. Older programs show the number
+/// only in the groups of their collectives; `derived`, the mesh derived from the text, has it then.
 pub fn device_count<'a>(module: &Module, derived: impl FnOnce() -> Option<&'a DerivedMesh>) -> u64 {
     let count = |written: Option<i64>| u64::try_from(written.unwrap_or(1)).unwrap_or(0);
     let compiled = count(module.num_partitions()).saturating_mul(count(module.replica_count()));
@@ -17,7 +17,7 @@ pub fn device_count<'a>(module: &Module, derived: impl FnOnce() -> Option<&'a De
 
 /// Whether `mesh` fits a module for `devices` devices. A module that is not partitioned yet fits
 /// any mesh; a program for several slices is the program of one slice and does not mention the
-/// others.
+/// other slices.
 pub fn fits(devices: u64, mesh: &Mesh) -> bool {
     let given = mesh.device_count();
     devices == 1

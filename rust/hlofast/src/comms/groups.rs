@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::ir::decode::{AttributeValue, ReplicaGroups, decode};
 use crate::ir::{Module, Opcode, Row};
 
-/// What the numbers in groups refer to.
+/// The meaning of the numbers in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupMode {
     /// Replicas; every partition has its own groups.
@@ -43,14 +43,14 @@ impl GroupMode {
     }
 }
 
-/// The number of devices that a module runs on, as far as its text says.
+/// The number of devices that a module runs on, if its text tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupContext {
     /// `replica_count` of the header; None if absent.
     pub replica_count: Option<u64>,
     /// `num_partitions` of the header; None if absent.
     pub num_partitions: Option<u64>,
-    /// Number of devices from elsewhere (a mesh, other groups), used if the header does not say.
+    /// Number of devices from a mesh or from other groups, used if the header has no counts.
     pub device_count: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ impl GroupContext {
         }
     }
 
-    /// The context with the device count of `mesh` if none is known from elsewhere.
+    /// The context with the device count of `mesh`, unless a count is known already.
     pub fn with_mesh(self, mesh: &super::Mesh) -> Self {
         Self { device_count: self.device_count.or(Some(mesh.device_count())), ..self }
     }
@@ -109,7 +109,7 @@ pub struct GroupSpan {
 }
 
 /// The groups of a collective. Regular groups are stored as a few numbers, however many devices
-/// they hold; others are stored as written. Order within groups and of groups is not kept.
+/// they hold; other groups are stored as written. Order within groups and of groups is not kept.
 #[derive(Clone, Debug)]
 pub struct DeviceGroups {
     form: Form,
@@ -211,7 +211,7 @@ impl DeviceGroups {
         Ok(Self::new(groups.as_ref(), GroupMode::from_attributes(has_channel, global), context))
     }
 
-    /// What the numbers in the text refer to.
+    /// The meaning of the numbers in the text.
     pub fn mode(&self) -> GroupMode {
         self.mode
     }
@@ -241,8 +241,8 @@ impl DeviceGroups {
         }
     }
 
-    /// Devices in each group, or in the largest; None for all of an unknown number of devices and
-    /// for invalid groups.
+    /// Devices in each group, or in the largest; None for invalid groups and for one group of all
+    /// devices whose number is unknown.
     pub fn group_size(&self) -> Option<u64> {
         let written = match &self.form {
             Form::Everyone => return None,
@@ -287,8 +287,9 @@ impl DeviceGroups {
         }
     }
 
-    /// All groups as device numbers, each ascending, ordered by first device; None for all of an
-    /// unknown number of devices, for invalid groups, and for more than `limit` devices in total.
+    /// All groups as device numbers, each ascending, ordered by first device; None for invalid
+    /// groups, for one group of all devices whose number is unknown, and for more than `limit`
+    /// devices in total.
     pub fn expand(&self, limit: usize) -> Option<Vec<Vec<u64>>> {
         let total = self.device_count()?;
         if total > limit as u64 || self.group_count()? > limit as u64 {
@@ -369,7 +370,7 @@ impl DeviceGroups {
         if self.counts == (1, 1) || self.mode == GroupMode::FlattenedId {
             return text;
         }
-        // The numbers are not device numbers, so the text says what they are.
+        // The numbers are not device numbers, so the mode is appended.
         format!("{text} {}", self.mode.as_str())
     }
 

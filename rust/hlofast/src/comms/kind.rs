@@ -72,8 +72,8 @@ impl CollectiveKind {
         }
     }
 
-    /// Whether it consists of transfers between two devices, whose cost does not depend on the
-    /// group size.
+    /// Whether the collective consists of transfers between two devices, whose cost does not depend
+    /// on the group size.
     pub fn is_point_to_point(self) -> bool {
         matches!(self, CollectiveKind::CollectivePermute | CollectiveKind::SendReceive)
     }
@@ -90,8 +90,9 @@ impl CollectiveKind {
     /// bytes (see [`CollectiveKind::payload`]) in a ring, rounded down.
     ///
     /// An all-reduce sends 2(n-1)/n of the array (a reduce-scatter and an all-gather); all-gather,
-    /// reduce-scatter and all-to-all send (n-1)/n; a permute and a send send all of it. A broadcast
-    /// passes it along the ring: (n-1)/n on average. Group sizes of 0 and 1 send nothing.
+    /// reduce-scatter and all-to-all send (n-1)/n; a permute or send sends the whole array. A
+    /// broadcast passes the array along the ring: (n-1)/n on average. Group sizes of 0 and 1 send
+    /// nothing.
     pub fn ring_wire_bytes(self, payload: u64, group_size: u64) -> u64 {
         let part = |rounds: u128| {
             let Some(others) = group_size.checked_sub(1) else { return 0 };

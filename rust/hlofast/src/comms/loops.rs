@@ -91,7 +91,7 @@ impl<'a> LoopPlaces<'a> {
     }
 }
 
-/// What a peeled iteration has in common with the collective left in the loop.
+/// The properties that a peeled iteration shares with the collective left in the loop.
 #[derive(PartialEq, Eq, Hash)]
 struct Likeness<'a> {
     kind: super::CollectiveKind,
@@ -102,7 +102,7 @@ struct Likeness<'a> {
     weight: Option<Row>,
 }
 
-/// Limit on like collectives per loop; further ones are not considered.
+/// Limit on similar collectives per loop; the rest are ignored.
 const MOST_ALIKE: usize = 256;
 
 /// A collective in a loop.
@@ -113,7 +113,7 @@ struct Inside {
 }
 
 /// Finds collectives that are peeled loop iterations: they are next to the loop, and either have
-/// the name of a collective in it or, without a name, move the same weight.
+/// the name of a collective in the loop or, without a name, move its weight.
 pub(super) fn link_peeled(module: &Module, places: &LoopPlaces<'_>, all: &mut Collectives) {
     let names = module.metadata_columns();
     let name = |collective: &Collective| -> &[u8] {
@@ -158,7 +158,7 @@ pub(super) fn link_peeled(module: &Module, places: &LoopPlaces<'_>, all: &mut Co
     for collective in &all.collectives {
         let place = module.computation_of(collective.outer);
         let alike = likeness(collective).and_then(|likeness| in_loops.get_mut(&(place, likeness)));
-        // Among like collectives, prefer the same weight, then the same source line, then the
+        // Among similar collectives, prefer the same weight, then the same source line, then the
         // fewest peeled iterations so far.
         let rank = |inside: &&mut Inside| {
             let candidate = &all.collectives[inside.number as usize];

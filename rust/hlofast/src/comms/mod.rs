@@ -1,5 +1,5 @@
-//! Communication between devices: meshes, device groups of collectives, and what each collective
-//! sends, along which axes, for which tensor kind and how often.
+//! Communication between devices: meshes, device groups of collectives, and the payload, mesh axes,
+//! tensor kind and call count of each collective.
 //!
 //! Start at [`collectives`] for payloads, at [`Mesh`] for axes, at [`along`] for both.
 

@@ -1,4 +1,4 @@
-//! Tensor kinds of what a collective moves: weights, gradients of weights, activations.
+//! Tensor kinds of the arrays that a collective moves: weights, gradients of weights, activations.
 
 use crate::flow::origin::{
     DEEPEST_PATH, End, MOST_STEPS, Origins, Place, Through, fan_out, origins_within, step,
@@ -69,8 +69,8 @@ pub(super) struct Mover<'a> {
     computed: RefCell<HashMap<Row, Option<End>, BuildMix>>,
 }
 
-/// Step budget for following values, per row of the module and at least. It bounds the work for
-/// many collectives at the end of one long chain.
+/// Step budget for following values: steps per row of the module, and the minimum. The budget
+/// bounds the work when many collectives end one long chain.
 const STEPS_PER_ROW: usize = 32;
 const FEWEST_STEPS: usize = 1 << 20;
 
@@ -88,7 +88,7 @@ impl<'a> Mover<'a> {
             attribution,
             gradients: gradients(module, attribution, transfers),
             steps: Cell::new(steps),
-            // Each operand once, and once more for collectives that share a concatenation.
+            // Every operand counts once, and once more if collectives share a concatenation.
             parts: Cell::new(operands.saturating_mul(2)),
             known: RefCell::default(),
             computed: RefCell::default(),
@@ -204,8 +204,8 @@ fn is_floating(module: &Module, row: Row) -> bool {
 /// Limit on the values followed back from the optimizer.
 const MOST_VALUES: usize = 1 << 20;
 
-/// Places that reach the optimizer's inputs element by element; without a known optimizer, those
-/// that reach the results that replace parameters.
+/// Places that reach the optimizer's inputs element by element; without a known optimizer, places
+/// that reach results that replace parameters.
 ///
 /// `transfers` maps each receive to its send.
 fn gradients(

@@ -54,8 +54,8 @@ impl Mesh {
         mode: GroupMode,
         context: &GroupContext,
     ) -> PermuteMatch {
-        // Without a channel the numbers are replicas. All partitions of a replica behave alike, so
-        // the first represents them.
+        // Without a channel the numbers are replicas. All partitions of a replica behave in the
+        // same way, so the first represents them.
         let partitions = match mode {
             GroupMode::CrossReplica => match (context.replica_count, context.num_partitions) {
                 (Some(replicas), Some(partitions)) if replicas > 1 => partitions,

@@ -22,7 +22,8 @@ impl Lift {
         })
     }
 
-    /// Converts digits of the mode's numbers below `members` to digits of the device number.
+    /// Converts digits of the numbers below `members`, as `mode` defines these numbers, to digits
+    /// of the device number.
     pub fn regular(&self, digits: &[Digit], members: u64) -> Form {
         let Some((replicas, partitions)) = self.counts else {
             return Form::Regular { digits: digits.to_vec(), device_count: members };

@@ -1,16 +1,18 @@
-//! FLOPs of convolutions as XLA counts them: only multiplications with a real input element, not
-//! with padding or a dilation hole. Counted in closed form, whatever the sizes.
+//! FLOPs of convolutions as XLA counts them: multiplications with an input element count,
+//! multiplications with padding or a dilation hole do not. The count is a closed form, so its time
+//! does not depend on the sizes.
 
 use crate::ir::decode::{AttributeValue, DimensionLabel, DimensionLabels, WindowDimension, decode};
 use crate::ir::{ArrayShape, Module, Opcode, Row};
 
-/// Number of pairs of a kernel tap and an output position that meet an input element, along one
-/// spatial dimension. `input`, `kernel` and `output` are sizes. None if one is negative, a step is
-/// not positive, or the count overflows 128 bits.
+/// The number of (kernel tap, output position) pairs that read an input element, along one spatial
+/// dimension. `input`, `kernel` and `output` are sizes. None if one is negative, a step is not
+/// positive, or the count overflows 128 bits.
 ///
 /// Tap `k` of output `o` reads position `o * stride - padding_low + k * window_dilation` of the
 /// dilated input; it counts if that position is a multiple of `base_dilation` and the quotient is
-/// an index of the input. XLA loops over both, with two shortcuts that give the same number.
+/// an index of the input. XLA loops over taps and outputs, with two shortcuts that give the same
+/// number.
 pub(crate) fn valid_positions(
     input: i64,
     kernel: i64,
@@ -56,7 +58,8 @@ impl Pairs {
         if limit < 0 {
             return Some(0);
         }
-        // For a given k, the matching o are one residue class modulo `period`, or none.
+        // For a given k, the matching values of o form one residue class modulo `period`, or do not
+        // exist.
         let (common, _) = extended_gcd(self.stride, self.modulus);
         let period = self.modulus / common;
         let (common_k, inverse_k) = extended_gcd(self.dilation, common);
@@ -78,8 +81,8 @@ impl Pairs {
         let base = start.rem_euclid(period).checked_mul(inverse)?.rem_euclid(period);
         let way = self.dilation.checked_mul(step_k)? / common;
         let slope = (-way).rem_euclid(period).checked_mul(inverse)?.rem_euclid(period);
-        // The remaining limit is rest - fall * t. As t grows, first all outputs fit, then those up
-        // to a bound, then none.
+        // The remaining limit is rest - fall * t. As t grows, all outputs fit at first, then only
+        // outputs up to a bound, then none.
         let rest = limit.checked_sub(self.dilation.checked_mul(first_k)?)?;
         let fall = self.dilation.checked_mul(step_k)?;
         let until = |bound: i128| {
@@ -91,7 +94,7 @@ impl Pairs {
         // Outputs o = c modulo period in 0..=x: floor((x - c) / period) - floor((-1 - c) / period).
         let below = floor_sum(part_end, period, -slope, (-1i128).checked_sub(base)?)?;
         let full = floor_sum(full_end, period, -slope, self.output.checked_sub(1 + base)?)?;
-        // For the others x = floor((rest - fall * t) / stride).
+        // In the remaining terms x = floor((rest - fall * t) / stride).
         let wide = self.stride.checked_mul(period)?;
         let line = fall.checked_add(self.stride.checked_mul(slope)?)?;
         let from = rest.checked_sub(self.stride.checked_mul(base)?)?;
@@ -101,8 +104,8 @@ impl Pairs {
     }
 }
 
-/// The greatest common divisor of positive `a` and `b`, and a factor of `a` that gives it modulo
-/// `b`.
+/// The greatest common divisor of positive `a` and `b`, and the factor `f` with `a * f` congruent
+/// to the divisor modulo `b`.
 fn extended_gcd(a: i128, b: i128) -> (i128, i128) {
     let (mut old, mut new) = ((a, 1i128), (b, 0i128));
     while new.0 != 0 {
@@ -113,7 +116,7 @@ fn extended_gcd(a: i128, b: i128) -> (i128, i128) {
 }
 
 /// Sum of `floor((slope * t + start) / divisor)` for `t` in `0..terms`, in as many steps as
-/// Euclid's algorithm. The divisor is positive. None on 128-bit overflow.
+/// Euclid's algorithm takes. The divisor must be positive. None on 128-bit overflow.
 fn floor_sum(terms: i128, divisor: i128, slope: i128, start: i128) -> Option<i128> {
     let mut sum = 0i128;
     let (mut terms, mut divisor, mut slope, mut start) = (terms, divisor, slope, start);
@@ -141,7 +144,7 @@ fn floor_sum(terms: i128, divisor: i128, slope: i128, start: i128) -> Option<i12
     Some(sum)
 }
 
-/// A convolution's operands, by role: what the forward convolution calls input, kernel and output.
+/// The shapes of a convolution by role: input, kernel and output of the forward convolution.
 pub(crate) struct Convolution<'a> {
     pub(crate) input: ArrayShape<'a>,
     pub(crate) kernel: ArrayShape<'a>,
@@ -158,7 +161,7 @@ pub(crate) struct SpatialDimension {
     pub(crate) input: i64,
     pub(crate) kernel: i64,
     pub(crate) output: i64,
-    /// Pairs of a tap and an output position that meet an input element.
+    /// The number of (tap, output position) pairs that read an input element.
     pub(crate) valid: i128,
 }
 
@@ -271,7 +274,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The count by looping over taps and outputs.
+    /// The same count, computed by looping over taps and outputs.
     fn looped(input: i64, kernel: i64, output: i64, window: &WindowDimension) -> u64 {
         let mut count = 0;
         for tap in 0..kernel {
@@ -331,7 +334,7 @@ mod tests {
         let n = 1i64 << 40;
         let plain = WindowDimension { size: n, ..WindowDimension::default() };
         assert_eq!(valid_positions(n, n, 1, &plain), Some(1 << 40));
-        // A batch dimension written as a spatial one: as many pairs as elements.
+        // A batch dimension written as a spatial dimension has as many pairs as elements.
         let n = 1i64 << 30;
         let batch = WindowDimension {
             size: n,

@@ -7,7 +7,7 @@ use super::traffic::{SpaceBytes, Traffic};
 use crate::Provenance;
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
 
-/// A user's cost for one row; it replaces what the text says.
+/// A row and the cost that the user gives for it, which replaces the cost from the text.
 pub type Override = (u32, CustomCallCost);
 
 /// Sums over executions.
@@ -36,8 +36,8 @@ impl Totals {
             .saturating_add(self.other_bytes_written)
     }
 
-    /// Adds `times` executions of `other`; its bytes `unfused` times, as only runs outside fusions
-    /// move bytes.
+    /// Adds `times` executions of `other`. Its bytes are added `unfused` times, because only
+    /// executions outside fusions move bytes.
     pub(super) fn add(&mut self, other: &Totals, times: i128, unfused: i128) {
         let add = |sum: &mut i128, value: i128, times: i128| {
             *sum = sum.saturating_add(value.saturating_mul(times));
@@ -88,8 +88,8 @@ pub(super) struct Executed {
 /// How one execution of a caller runs a callee.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallTimes {
-    /// How often. 0 if the callee is applied to elements (and counted with the caller), is a branch
-    /// not counted, or has an unknown role.
+    /// How often the callee runs. 0 if the callee is applied to elements (its work counts with the
+    /// caller), is a branch that is not counted, or has an unknown role.
     pub times: u64,
     /// Whether the callee is fused: it computes, but its values never reach memory.
     pub is_fused: bool,
@@ -144,7 +144,7 @@ struct Engine<'a> {
     /// Parallel to the module's calls.
     links: Vec<CallTimes>,
     is_fused_only: Vec<bool>,
-    /// By computation: whether the work of some row in it is unknown.
+    /// By computation: whether it contains a row of unknown work.
     has_unknown: Vec<bool>,
     /// Totals of each computation's own rows, without callees.
     own: Vec<Totals>,
@@ -236,7 +236,7 @@ impl Engine<'_> {
         is_stated.then(|| (stated.bytes_read.unwrap_or(0), stated.bytes_written.unwrap_or(0)))
     }
 
-    /// FLOPs and transcendentals of an instruction with a rule of its own.
+    /// FLOPs and transcendentals of an instruction with its own rule.
     fn special_row(
         &mut self,
         row: Row,
@@ -257,7 +257,7 @@ impl Engine<'_> {
         (flops, transcendentals, provenance)
     }
 
-    /// Work of an instruction with a rule of its own, including the computations it applies to
+    /// Work of an instruction with its own rule, including the computations that it applies to
     /// elements.
     fn special(&mut self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Work {
         if opcode == Opcode::CustomCall {
@@ -279,7 +279,7 @@ impl Engine<'_> {
         if is_reduction
             && matches!(body(self.rules.module), AsyncBody::Start | AsyncBody::Overlapped)
         {
-            // The fusion that waits for the collective contains it as well and counts it.
+            // The fusion that waits for the collective also contains the collective, and counts it.
             return Work::default();
         }
         let mut work = self.rules.work(row, opcode, fact);
@@ -336,7 +336,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Counts the branch with the most FLOPs, the first of equals.
+    /// Counts the branch with the most FLOPs; on a tie, the first.
     fn link_branches(&mut self, calls: std::ops::Range<usize>) {
         let module = self.rules.module;
         let flops = |call: &Call| self.result.computations[call.computation.0 as usize].flops;

@@ -6,7 +6,7 @@ use crate::ir::{Module, Opcode, Row, ShapeView};
 /// One rule that differs.
 #[derive(Clone, Copy)]
 pub struct Departure {
-    /// The subject, in a few words.
+    /// The subject of the rule, in a few words.
     pub rule: &'static str,
     /// What XLA counts.
     pub xla: &'static str,

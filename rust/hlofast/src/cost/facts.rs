@@ -1,7 +1,7 @@
 //! Attributes that the cost rules need, decoded once per module.
 //!
-//! XLA decodes attributes while parsing; we decode them when the first cost is requested. A fact
-//! holds an attribute in the form that the rules use.
+//! XLA decodes attributes while parsing; hlofast decodes them when the first cost is requested. A
+//! fact holds an attribute in the form that the rules use.
 
 use super::convolution::convolution_flops;
 use super::custom_call::{CustomCallCost, custom_call_cost, custom_call_target};
@@ -19,7 +19,7 @@ pub enum Fact {
     RaggedDot {
         /// FLOPs by XLA's rule.
         xla: i128,
-        /// FLOPs when every row meets the weights of one group; None if unknown.
+        /// FLOPs when every row is multiplied with the weights of one group; None if unknown.
         executed: Option<i128>,
     },
     /// FLOPs of a convolution.
@@ -43,7 +43,7 @@ pub enum Fact {
     SortedDimension(i64),
     /// The cost of a custom call.
     CustomCall(Box<CustomCallCost>),
-    /// Devices in one group of a collective; None if the text does not say.
+    /// Devices in one group of a collective; None if the text does not tell.
     Participants(Option<u64>),
     /// Trip count of a loop.
     TripCount(TripCount),
@@ -53,7 +53,7 @@ pub enum Fact {
 #[derive(Clone, Debug)]
 pub struct Facts {
     entries: Vec<(u32, Fact)>,
-    /// Where the entries of each computation begin, and the end of the last.
+    /// For each computation the index of its first entry; then the number of entries.
     starts: Vec<u32>,
     /// Rows of parameters by computation, in order of parameter number.
     parameters: Csr,
@@ -69,14 +69,14 @@ pub struct Facts {
 /// these computations contains the collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum AsyncBody {
-    /// No asynchronous collective, or all of it.
+    /// The computation contains no asynchronous collective, or the whole of one.
     #[default]
     None,
-    /// It starts the collective.
+    /// The computation starts the collective.
     Start,
-    /// It does other work while the collective runs.
+    /// The computation does other work while the collective runs.
     Overlapped,
-    /// It waits for the end.
+    /// The computation waits for the end of the collective.
     Done,
 }
 
@@ -292,8 +292,8 @@ fn contracted(module: &Module, row: Row) -> Option<i128> {
     })
 }
 
-/// XLA multiplies the result's dimensions after the group dimensions, which leaves out the ragged
-/// dimension. As executed, every row meets the weights of its one group.
+/// XLA multiplies the sizes of the result's dimensions after the group dimensions, which leaves out
+/// the ragged dimension. As executed, every row is multiplied with the weights of one group.
 fn ragged_dot(module: &Module, row: Row) -> Option<Fact> {
     let contracted = contracted(module, row)?;
     let groups = listed(module, row, "rhs_group_dims")?.len();
@@ -364,7 +364,7 @@ fn is_bitcast(module: &Module, row: Row) -> bool {
 /// The `-start` that a `-done` waits for; None if it is not in the same computation.
 pub(super) fn start_of(module: &Module, row: Row) -> Option<Row> {
     let mut row = Row(*module.operands(row).first()?);
-    // Updates form a chain towards earlier rows; malformed text may close it into a cycle.
+    // Updates form a chain towards earlier rows; in malformed text the chain may be a cycle.
     for _ in 0..64 {
         match module.opcode(row) {
             Opcode::AllReduceStart

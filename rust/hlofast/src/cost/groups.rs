@@ -19,7 +19,7 @@ pub enum GroupKey {
     Scope {
         /// The number of components.
         depth: u32,
-        /// Whether scopes that differ only in numbers of layers are one.
+        /// Whether scopes that differ only in layer numbers form one group.
         merges_layers: bool,
     },
     /// Source file and line.
@@ -43,8 +43,8 @@ pub struct Group {
     pub instructions: u64,
     /// Cost of all their executions.
     pub totals: Totals,
-    /// The part of the FLOPs that is exact: not modelled, from configuration or unknown, and not
-    /// inside a loop of unknown trip count.
+    /// The exact part of the FLOPs: no figures that are modelled, unknown or from configuration,
+    /// and none inside loops of unknown trip count.
     pub exact_flops: i128,
 }
 
@@ -172,8 +172,7 @@ pub fn flops_by_phase(
     sums
 }
 
-/// Executions of every node, without those in loops of unknown trip count; None if there are no
-/// such loops.
+/// Executions of every node outside loops of unknown trip count; None if there are no such loops.
 fn known_executions(module: &Module, cost: &Cost, attribution: &Attribution) -> Option<Vec<i128>> {
     let open = cost.loops.iter().filter(|entry| entry.trip_count.count.is_none());
     let open: Vec<Row> = open.map(|entry| entry.row).collect();
@@ -306,8 +305,8 @@ impl Cost {
         &self.other_memory[start..start + length]
     }
 
-    /// One execution of `row`, memory space 0 only. XLA does not distinguish reads from writes; its
-    /// bytes count as read.
+    /// One execution of `row`, memory space 0 only. XLA does not distinguish reads from writes;
+    /// with XLA's counting, all bytes count as read.
     fn row_totals(&self, row: Row) -> Totals {
         let at = row.0 as usize;
         let of = |column: &[i64]| column.get(at).copied().map_or(0, i128::from);

@@ -13,10 +13,11 @@ pub enum ContractionKind {
     Dot,
     /// `ragged-dot`: each row of the left side is multiplied with one group of the right side.
     RaggedDot,
-    /// A `convolution` that is a matmul: dots as TPU programs write them, and convolutions without
-    /// neighbourhoods.
+    /// A `convolution` that is a matmul: TPU programs write dots this way. Every output position
+    /// reads one input position.
     ConvolutionAsDot,
-    /// A `convolution` over neighbourhoods, or a library call that is one.
+    /// A `convolution` whose outputs read several input positions, or a library call that computes
+    /// such a convolution.
     Convolution,
     /// A library matmul.
     Gemm,
@@ -59,7 +60,7 @@ pub struct Contraction {
     /// Element type of the result.
     pub output_type: ElementType,
     /// Element type of the accumulator: from `algorithm`, from the library's rule for these
-    /// operands, else the result's type, as HLO does not state it.
+    /// operands, or else the result's type, because HLO does not state an accumulation type.
     pub accumulation_type: ElementType,
     /// FLOPs: two per multiply-add. `2 * batch * m * n * k`, except where convolutions skip
     /// padding.
@@ -217,8 +218,8 @@ fn algorithm_type(name: &[u8]) -> Option<ElementType> {
     Some(types.next_back().unwrap_or(first))
 }
 
-/// XLA undercounts ragged dots. Whether the ragged dimension is free, contracted or a batch
-/// dimension, each of its elements is multiplied with the right side of one group.
+/// XLA undercounts ragged dots. Each element of the ragged dimension (free, contracted or batch) is
+/// multiplied with the right side of one group.
 fn ragged_dot(module: &Module, row: Row) -> Option<Contraction> {
     let shapes = dot_shapes(module, row)?;
     let dimensions = dot_dimensions(module, row)?;
@@ -258,8 +259,7 @@ pub(crate) fn convolution_contraction(
         let (input, kernel, output) =
             (unsigned(dimension.input)?, unsigned(dimension.kernel)?, unsigned(dimension.output)?);
         let valid = u64::try_from(dimension.valid).ok()?;
-        // The dimension's role in a matmul follows from which indices are multiplied with each
-        // other.
+        // The indices that are multiplied with each other decide the dimension's role in a matmul.
         let (role, size) = if input == output && kernel == output && valid == output {
             (&mut contraction.batch, output)
         } else if kernel == 1 && valid == output {
@@ -280,8 +280,8 @@ pub(crate) fn convolution_contraction(
     {
         return Some(contraction);
     }
-    // Over neighbourhoods, every output position is a row, and every tap of every feature is
-    // summed.
+    // In a convolution over several input positions, every output position is a row, and the sum
+    // runs over every tap of every feature.
     let mut real = Contraction { kind: ContractionKind::Convolution, ..whole };
     for dimension in convolution.spatial()? {
         real.m = real.m.checked_mul(unsigned(dimension.output)?)?;
@@ -290,8 +290,8 @@ pub(crate) fn convolution_contraction(
     Some(real)
 }
 
-/// The type in which libraries accumulate for these operands: f32 for floats of at most 16 bits,
-/// s32 for integers of at most 8 bits.
+/// The type in which libraries accumulate products of these operands: f32 for floats of at most 16
+/// bits, s32 for integers of at most 8 bits.
 pub(crate) fn library_accumulation(lhs: ElementType, output: ElementType) -> ElementType {
     match lhs.kind() {
         ElementKind::Float if lhs.bits() <= 16 => ElementType::F32,

@@ -1,7 +1,7 @@
-//! What instructions cost: FLOPs, transcendentals, bytes.
+//! The cost of instructions: FLOPs, transcendentals, bytes.
 //!
 //! Start at [`cost`]. There are two engines over the same per-opcode rules (`rules.rs`):
-//! `executed.rs` counts what runs (loops times their trip count, library calls, memory spaces);
+//! `executed.rs` counts executed work (loops times their trip count, library calls, memory spaces);
 //! `xla.rs` reproduces XLA's `HloCostAnalysis`, quirks included.
 
 pub mod convolution;
@@ -38,11 +38,11 @@ use xla::Properties;
 /// How to count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Counts as XLA does instead of counting what runs.
+    /// Counts as XLA does instead of as executed.
     pub is_xla: bool,
     /// With `is_xla`: adds up in 32-bit floats, in XLA's order.
     pub is_float32: bool,
-    /// The backend whose shape sizes are used; None: the module's own backend.
+    /// The backend whose shape sizes are used; None uses the module's own backend.
     pub backend: Option<Backend>,
     /// Costs that the user gives for single custom calls, ascending by row. Ignored with `is_xla`.
     pub overrides: Vec<Override>,
@@ -77,8 +77,8 @@ pub struct Cost {
     pub is_xla: bool,
     /// The backend whose shape sizes were used.
     pub backend: Backend,
-    /// FLOPs of one execution of each row. As executed: without the computations it calls or fuses;
-    /// as XLA counts: with them.
+    /// FLOPs of one execution of each row. As executed, without called and fused computations; as
+    /// XLA counts, with them.
     pub flops: Vec<i64>,
     /// Transcendentals of one execution of each row, counted like `flops`.
     pub transcendentals: Vec<i64>,
@@ -100,7 +100,8 @@ pub struct Cost {
     pub unfused_executions: Vec<Option<i64>>,
     /// Rows whose bytes are unknown, ascending.
     pub unknown_bytes: Vec<u32>,
-    /// For each of the module's calls, in order: how often one execution of the caller makes it.
+    /// For each of the module's calls, in order: how often one execution of the caller makes the
+    /// call.
     pub call_times: Vec<CallTimes>,
     /// The whole module.
     pub totals: Totals,
@@ -133,7 +134,7 @@ impl Cost {
     }
 }
 
-/// Counts the cost of `module`. `facts` are its decoded attributes; they do not depend on
+/// Counts the cost of `module`. `facts` are the module's decoded attributes, which do not depend on
 /// `options`.
 pub fn cost(module: &Module, facts: &Facts, options: &Options) -> Cost {
     with_rules(module, options, |rules| {

@@ -1,8 +1,8 @@
 //! FLOPs and transcendentals of one instruction: as `HloCostAnalysis` counts them, and as executed
 //! where XLA's count differs from what runs.
 //!
-//! Called computations are added by the two engines, which know how often each one runs. Products
-//! are 128-bit, so that no input makes them wrap.
+//! The two engines add called computations, because they know how often each computation runs.
+//! Products are 128-bit, so that no input makes them wrap.
 
 use super::facts::Fact;
 use super::size::{Backend, ShapeCost, part_sizes};
@@ -13,15 +13,15 @@ use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 /// How an opcode is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Neither computes nor moves data.
+    /// The instruction neither computes nor moves data.
     Free,
-    /// One operation per element of the result.
+    /// The instruction performs one operation per element of the result.
     Elementwise,
-    /// One transcendental per element of the result.
+    /// The instruction performs one transcendental per element of the result.
     Transcendental,
-    /// Reads its operands and writes its result.
+    /// The instruction only reads its operands and writes its result.
     Moves,
-    /// Has a rule of its own.
+    /// The opcode has its own rule.
     Special,
 }
 
@@ -97,8 +97,8 @@ pub(super) struct Rules<'a> {
     pub backend: Backend,
     /// Follows XLA even where it is wrong.
     pub is_xla: bool,
-    /// By shape: sizes of constants, if they differ from those of other values. XLA's parser drops
-    /// `E(n)` from the layouts of constants.
+    /// By shape: sizes of constants, if they differ from the sizes of other values. XLA's parser
+    /// drops `E(n)` from the layouts of constants.
     pub constant_sizes: Option<&'a [i64]>,
 }
 

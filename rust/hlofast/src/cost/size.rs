@@ -1,7 +1,7 @@
 //! Bytes of a shape by backend, as XLA's `shape_size` functions count them.
 //!
 //! Computed once per interned shape. Sources: `CpuExecutable::ShapeSizeBytes` for CPU and GPU
-//! (sub-byte types are packed only where the layout says `E(n)`, dynamic arrays carry 32 bits per
+//! (sub-byte types are packed only if the layout has `E(n)`; dynamic arrays carry 32 bits per
 //! dimension); for TPU, the tiled sizes that ahead-of-time compiled programs report.
 
 use crate::ir::{
@@ -32,8 +32,8 @@ impl Backend {
         }
     }
 
-    /// TPU if a layout of `module` has tiles, as only TPU programs have them; else CPU, whose sizes
-    /// equal those of GPU.
+    /// TPU if a layout of `module` has tiles, which only TPU programs have; otherwise CPU, whose
+    /// sizes equal GPU sizes.
     pub fn of_module(module: &Module) -> Self {
         let shapes = module.shapes();
         let is_tiled = |id: ShapeId| {
@@ -111,7 +111,7 @@ pub fn shape_costs(shapes: &ShapeTable, backend: Backend, packed: bool) -> Vec<S
     costs
 }
 
-/// Sizes of all shapes as if no layout packed its elements; None if no layout packs.
+/// Sizes of all shapes if layouts did not pack elements; None if no layout packs elements.
 pub fn unpacked_sizes(shapes: &ShapeTable, costs: &[ShapeCost]) -> Option<Vec<i64>> {
     let packing = |id: ShapeId| {
         let array = shapes.array(id)?;
@@ -147,7 +147,7 @@ fn array_cost(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> ShapeCo
 
 /// The memory spaces of synchronisation flags and scalars on TPU.
 const FLAG_SPACES: [i64; 2] = [2, 4];
-/// Measured: libtpu's size of an untiled array in those spaces, and of an untiled scalar in any
+/// Measured: libtpu's size of an untiled array in `FLAG_SPACES`, and of an untiled scalar in any
 /// space.
 const UNTILED_BYTES: i64 = 4096;
 
@@ -171,7 +171,7 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
     bytes.checked_add(metadata)
 }
 
-/// Bytes of a part of `array` with the sizes `dimension`, stored on its own.
+/// Bytes of a part of `array` whose sizes are `dimension`, stored as an array of its own.
 fn part_size(
     array: &ArrayShape<'_>,
     backend: Backend,
@@ -196,7 +196,7 @@ fn part_size(
     i64::try_from(elements.checked_mul(u128::from(bits))?.div_ceil(8)).ok()
 }
 
-/// Bytes of a part of `array` with the sizes `sizes`: padded to whole tiles, and without padding.
+/// Bytes of a part of `array` whose sizes are `sizes`: padded to whole tiles, and without padding.
 pub fn part_sizes(
     array: &ArrayShape<'_>,
     sizes: &[i64],
@@ -208,7 +208,8 @@ pub fn part_sizes(
 }
 
 /// Elements with the minor dimensions rounded up to the first tile; if the tile has more dimensions
-/// than the array, leading dimensions are 1. Further tiles only reorder within the first.
+/// than the array, leading dimensions are 1. Further tiles only reorder elements within the first
+/// tile.
 fn tiled_elements(
     rank: usize,
     layout: &Layout,

@@ -1,8 +1,8 @@
 //! Bytes that one execution of an instruction reads and writes, by memory space.
 //!
 //! The model: every operand is read once, the result is written once, and values inside a fusion
-//! are free. Slices read what they take, in-place updates write what they change, and of an
-//! asynchronous pair only the done counts.
+//! are free. Slices read only the elements they take, in-place updates write only the elements they
+//! change, and of an asynchronous pair only the done counts.
 
 use super::custom_call::CustomCallKind;
 use super::facts::{AsyncBody, Fact, Facts, start_of};
@@ -233,8 +233,8 @@ impl<'a> Traffic<'a> {
             | Opcode::CopyDone => {
                 match start_of(module, row) {
                     Some(start) => self.reads_operands(start, 0),
-                    // Started elsewhere, for example in an earlier loop: reads count as much as
-                    // writes.
+                    // The start is elsewhere, for example in an earlier loop: the bytes read are
+                    // taken to be the bytes written.
                     None => {
                         let cost = self.rules.shape(row);
                         self.add_read(cost.leaves, cost.memory_space);
@@ -246,7 +246,8 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Reads as much of operand 0 as the result holds, and all of the other operands.
+    /// Counts as many bytes read from operand 0 as the result holds, and the whole of the other
+    /// operands.
     fn slice(&mut self, row: Row) {
         let result = self.rules.shape(row);
         self.add_read(result.size, self.rules.operand(row, 0).memory_space);
@@ -448,7 +449,7 @@ impl<'a> Traffic<'a> {
             match module.shapes().tuple(shape) {
                 None => {
                     let cost = self.rules.shapes[shape.0 as usize];
-                    // A leaf that nothing extracts is not read.
+                    // A tuple leaf that no get-tuple-element extracts is not read.
                     if module.shape(value) == shape {
                         let size = self.taken(value, cost);
                         self.add_read(size, cost.memory_space);
@@ -462,8 +463,8 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Bytes of fusion input `value` that are read: the sum of what slices take, at most the whole,
-    /// and the whole if any user needs all of it.
+    /// Bytes of fusion input `value` that are read: the sum of all slices, limited to the size of
+    /// the whole, or the whole if any user needs all elements.
     fn taken(&mut self, value: Row, cost: ShapeCost) -> i64 {
         let module = self.rules.module;
         let mut bytes = 0i64;
@@ -561,7 +562,8 @@ fn is_view(module: &Module, row: Row) -> bool {
     }
 }
 
-/// Whether `row`, in a fusion that overlaps a collective, is the collective or only passed through.
+/// Whether `row`, in a fusion that overlaps a collective, is the collective or a value that is only
+/// passed through.
 pub(super) fn is_in_flight(module: &Module, row: Row) -> bool {
     match module.opcode(row) {
         Opcode::Parameter => true,

@@ -1,4 +1,5 @@
-//! What a module's totals cannot know: loops of unknown trip count and matmuls of unknown size.
+//! The uncertain parts of a module's totals: loops of unknown trip count and matmuls of unknown
+//! size.
 
 use super::Cost;
 use super::custom_call::{CustomCallKind, custom_call_cost};

@@ -61,8 +61,8 @@ pub(super) struct Properties<N> {
     pub flops: N,
     pub transcendentals: N,
     pub bytes: N,
-    /// -1 for each custom call, but 0 for a fusion or asynchronous start that contains one, as XLA
-    /// times these by their own figures. A client without a device knows no rates.
+    /// -1 for each custom call. A fusion or asynchronous start that contains a custom call has 0:
+    /// XLA computes its seconds from its own figures, and without a device it has no rates.
     pub optimal_seconds: N,
 }
 
@@ -76,7 +76,7 @@ impl<N: Number> Properties<N> {
         }
     }
 
-    /// The larger of each property; a 0 in `other` is ignored, even against -1.
+    /// The larger value of each property; a 0 in `other` is ignored, even if the value here is -1.
     fn maximum(self, other: Self) -> Self {
         let max = |a: N, b: N| if b > a && b != N::default() { b } else { a };
         Self {
@@ -88,7 +88,7 @@ impl<N: Number> Properties<N> {
     }
 }
 
-/// XLA's figures of every row, and of every computation as if it were the entry.
+/// XLA's figures for every row, and for every computation as if it were the entry.
 pub(super) struct XlaCost<N> {
     pub rows: Vec<Properties<N>>,
     pub computations: Vec<Properties<N>>,
@@ -121,7 +121,7 @@ pub(super) struct Engine<'a, N> {
 }
 
 impl<'a, N: Number> Engine<'a, N> {
-    /// An engine that has not counted anything.
+    /// An engine in its initial state.
     pub(super) fn new(rules: Rules<'a>, facts: &'a Facts, backend: Backend) -> Self {
         let cost = XlaCost { rows: Vec::new(), computations: Vec::new() };
         let budget = Cell::new(super::traffic::budget(rules.module));
@@ -248,8 +248,8 @@ impl<'a, N: Number> Engine<'a, N> {
         }
     }
 
-    /// Sizes of the result's leaves, plus those of the operands; a tuple operand counts its pointer
-    /// table.
+    /// Sizes of the leaves of the result, plus sizes of the operands; a tuple operand counts as its
+    /// pointer table.
     pub(super) fn default_bytes(&self, row: Row) -> N {
         let module = self.rules.module;
         let mut bytes = N::default();
@@ -367,7 +367,7 @@ impl VisitOrder {
             }
         }
         self.visit(module, computation.root, &within);
-        // Rows that no root reaches are on a cycle in malformed text.
+        // Rows that are not reachable from any root lie on a cycle in malformed text.
         for row in computation.rows() {
             if self.states[row as usize] != 2 {
                 self.visit(module, row, &within);

@@ -165,10 +165,9 @@ impl<N: Number> Engine<'_, N> {
     }
 
     /// Bytes of `value` read as an operand of nested fusion `fusion`, on behalf of the fusion's
-    /// users; 0 without users. If the first operand of the fusion's root is a parameter (any
-    /// parameter), slices of the fusion count as slices of `value`; otherwise the reads inside
-    /// count once. Inner parameters still to visit go to `pending`. None if the fusion cannot be
-    /// followed.
+    /// users; 0 without users. If the first operand of the fusion's root is any parameter, slices
+    /// of the fusion count as slices of `value`; otherwise the reads inside the fusion count once.
+    /// Inner parameters still to visit go to `pending`. None if the fusion cannot be followed.
     fn nested_reads(&self, value: Row, fusion: Row, pending: &mut Vec<Row>) -> Option<i128> {
         let module = self.rules.module;
         let id = module.called(fusion, CallRole::Calls)?;

@@ -181,7 +181,7 @@ pub(super) fn operand_sums<N: Real>(
     Some(sums.named())
 }
 
-/// Whether the sums of the callees of `opcode` are part of its own.
+/// Whether an instruction's sums include the sums of its callees.
 fn is_summed(opcode: Opcode, backend: Backend) -> bool {
     backend == Backend::Tpu && opcode == Opcode::Scatter
         || matches!(
@@ -198,7 +198,7 @@ struct Operands<'a, N> {
     engine: &'a Engine<'a, i128>,
     /// By computation, once visited.
     sums: Vec<Option<Sums<N>>>,
-    /// By fused computation, once visited: what it reads of its parameters.
+    /// By fused computation, once visited: the bytes it reads of each parameter.
     reads: Vec<Option<Rc<[Read]>>>,
     /// Remaining steps.
     left: u64,
@@ -392,7 +392,7 @@ impl<N: Real> Operands<'_, N> {
         }
     }
 
-    /// XLA knows nothing about custom calls and reports -1; libtpu knows some.
+    /// XLA does not know custom calls and reports -1; libtpu knows some of them.
     fn custom_call(&self, sums: &mut Sums<N>, row: Row, fact: Option<&Fact>) {
         let engine = self.engine;
         let target = match engine.backend {

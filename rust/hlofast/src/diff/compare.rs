@@ -1,4 +1,4 @@
-//! Differences between partners, and which of them other differences explain.
+//! Finds the differences between partners, and marks differences that follow from others.
 
 use super::matching::Matcher;
 use super::meaning::Meaning;
@@ -10,13 +10,14 @@ use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::print::{Seen, Spacing, shape_to_text_within, write_literal, write_value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Longer shape texts are shortened.
+/// Limit on the length of shape texts; longer texts are shortened.
 const LONGEST_SHAPE: usize = 1 << 10;
 
 /// Collects the differences between matched modules.
 pub(super) struct Comparison<'m, 'a> {
     matcher: &'m Matcher<'a>,
-    /// Sorted pairs in different computations, and the same from the second module to the first.
+    /// Sorted pairs of rows in different computations, and the same pairs from the second module to
+    /// the first.
     moved: &'m [(u32, u32)],
     moved_back: HashMap<u32, u32>,
     options: Options,
@@ -247,7 +248,8 @@ impl<'m, 'a> Comparison<'m, 'a> {
         }
     }
 
-    /// The aspects explained by the shapes that the shape of `a` follows from.
+    /// The aspects that differences of other shapes explain, because the shape of `a` follows from
+    /// those shapes.
     fn explained_bits(&self, a: u32, b: u32) -> u8 {
         let side = &self.matcher.a;
         if side.opcode(a) == Opcode::Tuple && self.matcher.b.opcode(b) == Opcode::Tuple {
@@ -456,9 +458,10 @@ impl<'m, 'a> Comparison<'m, 'a> {
 /// The fate of a computation without a partner.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
-    /// The computation has a partner, or its caller has a partner that calls another computation.
+    /// Nothing to report: the computation has a partner, or its caller has a partner that calls
+    /// another computation.
     No,
-    /// It appeared or vanished with its callers.
+    /// The computation appeared or vanished with its callers.
     WithCallers,
     /// The other module has an equal computation.
     Copied,
@@ -488,7 +491,7 @@ fn left_computations(
     (0..).zip(partners).map(left).collect()
 }
 
-/// Whether another difference explains that `row` appeared or vanished; None if that is not a
+/// Whether another difference explains why `row` appeared or vanished; None if its absence is not a
 /// difference.
 fn is_brought_along(
     side: &Side<'_>,
@@ -501,7 +504,7 @@ fn is_brought_along(
         Some(Left::Copied) => None,
         Some(Left::WithCallers) => Some(true),
         _ => Some(match side.opcode(row) {
-            // Callers gained or lost an operand.
+            // A parameter appears or vanishes when callers gain or lose an operand.
             Opcode::Parameter => id != side.module.entry(),
             Opcode::GetTupleElement => side.operands(row).iter().any(|operand| is_left(*operand)),
             _ => false,

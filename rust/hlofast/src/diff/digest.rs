@@ -1,4 +1,4 @@
-//! Hashes of what each row is computed from and used for.
+//! Hashes of the values that each row is computed from and of its uses.
 
 use super::hash::Mixer;
 use super::side::{Level, NONE, Side, callees};
@@ -6,15 +6,15 @@ use crate::ir::ComputationId;
 
 /// Hashes of the rows of one module at one level.
 pub(super) struct Digests {
-    /// Of a row and everything it is computed from.
+    /// By row: the row and everything it is computed from.
     pub(super) below: Vec<u64>,
-    /// Of everything computed from a row within its computation, excluding the row itself. Every
-    /// row that the root depends on has a different hash, since following operand numbers leads to
-    /// a single row.
+    /// By row: everything computed from the row within its computation, excluding the row itself.
+    /// All rows that the root depends on have different hashes, because a path of operand numbers
+    /// from the root leads to a single row.
     pub(super) above: Vec<u64>,
-    /// Of a row and the rows at most two edges away.
+    /// By row: the row and all rows at most two edges away.
     pub(super) near: Vec<u64>,
-    /// Of each computation: its root and all its rows, in any order.
+    /// By computation: its root and all its rows, in any order.
     pub(super) computations: Vec<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Digests {
         digests
     }
 
-    /// Of a row with everything below and above it.
+    /// The hash of a row with everything below and above it.
     pub(super) fn both(&self, mixer: Mixer, row: u32) -> u64 {
         let of = |column: &[u64]| column.get(row as usize).copied().unwrap_or_default();
         let mut hash = mixer.start(8);
@@ -108,7 +108,7 @@ impl Digests {
                 let mut hash = own;
                 hash.word(index as u64);
                 if let Some(slot) = self.above.get_mut(*operand as usize) {
-                    // A sum, since users have no order.
+                    // Hashes are added, because users have no order.
                     *slot = slot.wrapping_add(hash.finish());
                 }
             }
@@ -116,7 +116,7 @@ impl Digests {
     }
 }
 
-/// The hash of each row with those of its operands and users in `known`.
+/// The hash of each row combined with the hashes of its operands and users in `known`.
 fn around(side: &Side<'_>, labels: &[u64], known: &[u64]) -> Vec<u64> {
     let of = |row: u32| known.get(row as usize).copied().unwrap_or_default();
     let mut around = Vec::with_capacity(labels.len());

@@ -1,5 +1,5 @@
-//! Hashes for finding candidates for equality, with a new key per comparison, so that no text can
-//! be prepared whose instructions collide.
+//! Hashes that find candidates for equality. Every comparison has a new key, so that nobody can
+//! prepare a text whose instructions collide.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

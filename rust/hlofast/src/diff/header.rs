@@ -7,7 +7,7 @@ use crate::ir::{Module, Row};
 use crate::print::{Seen, Spacing, is_metadata, shape_to_text_within, write_value};
 use std::collections::BTreeMap;
 
-/// One change per attribute; for lists of aliases and donors one per entry.
+/// One change per attribute; lists of aliases and donors have one change per entry.
 pub(super) fn changes(a: &Module, b: &Module, options: &Options) -> Vec<Change> {
     let (of_a, of_b) = (attributes(a), attributes(b));
     let mut changes = Vec::new();
@@ -131,8 +131,8 @@ fn compare_entries(
     }
 }
 
-/// The layouts of parameters and result at the program's interface, where they differ from those of
-/// the instructions.
+/// The layouts of parameters and result at the program's interface, if they differ from the layouts
+/// of the instructions.
 fn entry_layout(
     a: &Module,
     b: &Module,
@@ -140,7 +140,7 @@ fn entry_layout(
     changes: &mut Vec<Change>,
 ) {
     let (x, y) = (border(a, x), border(b, y));
-    // Without the attribute the layouts of the instructions apply, which are compared elsewhere.
+    // Without the attribute, the layouts of the instructions apply; `compare` compares them.
     let (Some(x), Some(y)) = (x, y) else { return };
     if x.len() != y.len() {
         return;

@@ -9,10 +9,10 @@
 //!    equal near: islands between changes;
 //! 3. operands and users of matched rows, as long as they agree.
 //!
-//! These steps run over instructions that are equal except for names, then over those with equal
-//! opcode and shape, then over those with equal opcode. Operation names and finally the position
-//! between matched rows decide the rest. Every step visits each row and edge a bounded number of
-//! times, or sorts them.
+//! These steps run first over instructions that are equal except for names, then over instructions
+//! with equal opcode and shape, then over instructions with equal opcode. Operation names and
+//! finally the position between matched rows decide the rest. Every step visits each row and edge a
+//! bounded number of times, or sorts them.
 
 use super::digest::Digests;
 use super::side::{Level, NONE, Side, callees};
@@ -21,9 +21,9 @@ use std::collections::{HashMap, VecDeque};
 
 /// How often the steps of a level are repeated while they find pairs.
 const ROUNDS: usize = 3;
-/// How often they are repeated for dead code.
+/// How often the steps are repeated for dead code.
 const DEAD_ROUNDS: usize = 8;
-/// How many single-operand instructions are skipped to find the source of a value.
+/// Limit on the single-operand instructions skipped to find the source of a value.
 const LONGEST_CHAIN: usize = 8;
 
 /// The pairs found so far.
@@ -33,7 +33,7 @@ pub(super) struct Matcher<'a> {
     /// For each row of `a` its partner in `b`, and vice versa.
     pub(super) to_b: Vec<u32>,
     pub(super) to_a: Vec<u32>,
-    /// The same for computations.
+    /// For each computation of `a` its partner in `b`, and vice versa.
     pub(super) computations_to_b: Vec<u32>,
     pub(super) computations_to_a: Vec<u32>,
     /// By level; the first always exists.
@@ -41,8 +41,8 @@ pub(super) struct Matcher<'a> {
     refined: Option<(Vec<u64>, Vec<u64>)>,
     queue: VecDeque<(u32, u32)>,
     pairs_found: usize,
-    /// How many more operands may be examined to tell whether an instruction replaces another: an
-    /// instruction with many users would be examined once per user.
+    /// Remaining budget of operands to examine when deciding whether one instruction replaces
+    /// another. An instruction with many users would otherwise be examined once per user.
     looks: std::cell::Cell<usize>,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Matcher<'a> {
                         self.pair_computations(x.1, y.1);
                     }
                 } else {
-                    // By role, if both have it.
+                    // Pairs callees by role, if both callers have the role.
                     for (role, callee) in calls {
                         if let Some(same_role) = others.iter().find(|other| other.0 == role) {
                             self.pair_computations(callee, same_role.1);
@@ -275,8 +275,8 @@ impl<'a> Matcher<'a> {
     }
 
     /// Pairs rows that differ only in the position of their operands: repeated dead code. Some
-    /// pairs determine others, so rows whose operands have found partners meanwhile wait for the
-    /// next round.
+    /// pairs determine other pairs, so rows whose operands have found partners in this round wait
+    /// for the next round.
     fn interchangeable(&mut self, open: &mut Open, of_a: &[u64], of_b: &[u64]) -> bool {
         let key_a = |row: u32| of_a.get(row as usize).copied().unwrap_or_default();
         let key_b = |row: u32| of_b.get(row as usize).copied().unwrap_or_default();
@@ -289,7 +289,7 @@ impl<'a> Matcher<'a> {
             let (in_a, in_b) = (keyed(&keys_a, &open.a), keyed(&keys_b, &open.b));
             let mut groups: Vec<_> =
                 common(&in_a, &in_b).into_iter().filter(|(a, b)| a.len() == b.len()).collect();
-            // Users first; their operands follow.
+            // Users come first; pairing them pairs their operands.
             groups.sort_by_key(|(a, _)| std::cmp::Reverse(a.last().map(|entry| entry.1)));
             let before = self.pairs_found;
             for (group_a, group_b) in groups {
@@ -421,14 +421,14 @@ impl<'a> Matcher<'a> {
         self.a.label(level, a) == self.b.label(level, b)
     }
 
-    /// Whether `b` replaces `a` with a different computation: same operands, and a result of the
+    /// Whether `b` replaces `a`: a different operation with the same operands and a result of the
     /// same shape.
     fn takes_the_place(&self, a: u32, b: u32) -> bool {
         let is_parameter = |side: &Side<'_>, row| side.opcode(row) == Opcode::Parameter;
         let (operands, others) = (self.a.operands(a), self.b.operands(b));
         if operands.len() != others.len()
             || is_parameter(&self.a, a) != is_parameter(&self.b, b)
-            // A fused instruction has moved; the fusion is not its replacement.
+            // An instruction that is now inside a fusion has moved; the fusion does not replace it.
             || self.a.is_transparent(a) != self.b.is_transparent(b)
             || self.a.plain_shape(a) != self.b.plain_shape(b)
         {

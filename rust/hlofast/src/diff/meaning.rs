@@ -5,8 +5,8 @@ use crate::ir::decode::{
     AttributeValue, LeafSharding, Placement, ReplicaGroups, Sharding, SubgroupKind, decode,
 };
 
-/// Compares the meaning of values. Devices are enumerated, up to a limit; beyond it the spelling
-/// decides.
+/// Compares the meaning of values. Devices are enumerated up to a limit; beyond the limit, values
+/// are equal only if their texts are equal.
 pub(super) struct Meaning {
     devices_left: u64,
 }

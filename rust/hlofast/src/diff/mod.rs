@@ -1,9 +1,9 @@
 //! Differences between two modules, ignoring the names and the order of instructions.
 //!
-//! `matching` finds corresponding instructions, `moved` finds those that moved into or out of a
-//! called computation, `compare` finds the differences between partners, and `header` those between
-//! module headers. Consequences of a change (a user has another operand; a result has another shape
-//! because its operand has) are distinguished from the change itself: see
+//! `matching` finds corresponding instructions, `moved` finds instructions that moved into or out
+//! of a called computation, `compare` finds the differences between partners, and `header` the
+//! differences between module headers. Consequences of a change (a user has another operand; a
+//! result has another shape because its operand has) are distinguished from the change itself: see
 //! [`Change::is_consequence`].
 
 mod compare;
@@ -23,7 +23,7 @@ use hash::Mixer;
 use matching::Matcher;
 use side::{NONE, Side};
 
-/// What counts as a difference.
+/// The properties that count as differences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Layouts, if both modules have any.
@@ -43,13 +43,13 @@ impl Default for Options {
 /// The kind of change of an instruction or a module attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// Both modules have it, with differences.
+    /// Both modules have the instruction or attribute, with differences.
     Changed,
-    /// Only the first module has it.
+    /// Only the first module has the instruction or attribute.
     Vanished,
-    /// Only the second module has it.
+    /// Only the second module has the instruction or attribute.
     Appeared,
-    /// It moved into or out of a called computation, as by fusion.
+    /// The instruction moved into or out of a called computation, for example by fusion.
     Moved,
 }
 
@@ -57,7 +57,7 @@ impl Kind {
     /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Changed, Kind::Vanished, Kind::Appeared, Kind::Moved];
 
-    /// Its name.
+    /// The name used in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Changed => "changed",
@@ -86,9 +86,9 @@ pub struct Change {
     pub before_text: Vec<u8>,
     /// The value in the second module, shortened if long.
     pub after_text: Vec<u8>,
-    /// Whether another difference explains it: a result whose operand changed in the same way, an
-    /// operand that appeared or vanished, the instructions of a computation that appeared or
-    /// vanished with its caller, the trip count of a loop.
+    /// Whether the change follows from another difference: a result whose operand changed in the
+    /// same way, an operand that appeared or vanished, the instructions of a computation that
+    /// appeared or vanished with its caller, the trip count of a loop.
     pub is_consequence: bool,
 }
 
@@ -156,7 +156,7 @@ fn left_out(module: &Module, row: Row, key: &[u8], options: &Options) -> bool {
         || side::is_call(module, row, key)
 }
 
-/// Longer texts are shortened.
+/// Limit on the length of values; longer texts are shortened.
 const LONGEST_TEXT: usize = 1 << 12;
 
 /// `text`, shortened if long.

@@ -1,11 +1,11 @@
-//! Instructions that moved into or out of a called computation, as by fusion.
+//! Finds instructions that moved into or out of a called computation, for example by fusion.
 
 use super::matching::Matcher;
 use super::side::{Level, NONE, Side, callees};
 use crate::ir::{ComputationId, Opcode, Row};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// How many calls and parameters a value is followed through.
+/// Limit on the calls and parameters through which a value is followed.
 const LONGEST_WAY: usize = 64;
 /// How often the rows are visited: callees may come before or after their callers.
 const ROUNDS: usize = 4;

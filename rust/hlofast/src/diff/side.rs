@@ -5,7 +5,7 @@ use super::{Options, left_out};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::print::{Seen, Spacing, row_order, write_literal, write_value};
 
-/// How much of an instruction has to agree, each level less than the one before.
+/// How much of two instructions has to agree; each level demands less than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// Opcode, shape, payload and attributes.
@@ -14,14 +14,14 @@ pub(super) enum Level {
     Shape,
     /// Opcode.
     Opcode,
-    /// Only the position among other rows.
+    /// The position among other rows; nothing else has to agree.
     Place,
 }
 
-/// No row, no computation.
+/// Stands for an absent row or computation.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// One module and what matching needs of it.
+/// One module with the tables that matching needs.
 pub(super) struct Side<'a> {
     pub(super) module: &'a Module,
     pub(super) mixer: Mixer,
@@ -80,7 +80,7 @@ impl<'a> Side<'a> {
         self.module.opcode(Row(row))
     }
 
-    /// Whether `row` computes just the one computation that it calls.
+    /// Whether `row` is a fusion or a call, which only runs the computation that it calls.
     pub(super) fn is_transparent(&self, row: u32) -> bool {
         matches!(self.opcode(row), Opcode::Fusion | Opcode::Call)
     }
@@ -164,7 +164,7 @@ fn labels(
             }
             _ => {}
         }
-        // A sum, since the order of attributes has no meaning.
+        // Hashes are added, because the order of attributes has no meaning.
         let mut sum = 0u64;
         let mut seen = Seen::default();
         for attribute in module.attributes(row) {

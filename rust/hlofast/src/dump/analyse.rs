@@ -64,8 +64,8 @@ impl Tables {
 pub struct AnalysisOptions {
     /// The requested tables.
     pub tables: Tables,
-    /// The mesh of all modules; None for the mesh that each module implies, with axis names as
-    /// [`Beside::names`] says.
+    /// The mesh of all modules; None uses the mesh that each module implies, with axis names from
+    /// [`Beside::names`].
     pub mesh: Option<Mesh>,
     /// The frame of a stack that tables show, and which files belong to libraries.
     pub sources: SourceOptions,
@@ -74,7 +74,7 @@ pub struct AnalysisOptions {
 }
 
 impl AnalysisOptions {
-    /// For `tables`, with nothing known about the modules.
+    /// Options for `tables`, with nothing known about the modules.
     pub fn new(tables: Tables) -> Self {
         Self { tables, mesh: None, sources: SourceOptions::default(), merges_layers: false }
     }
@@ -83,15 +83,15 @@ impl AnalysisOptions {
 /// The file and the program that a module belongs to.
 #[derive(Clone, Debug, Default)]
 pub struct Place<'a> {
-    /// The file, as shown to people.
+    /// The path of the file, as shown to people.
     pub path: &'a str,
     /// Its program.
     pub program: &'a str,
     /// The line where the module begins, from 1.
     pub line: u64,
-    /// The name by which a log announces it.
+    /// The name by which a log announces the module.
     pub label: &'a str,
-    /// The stage of compilation; empty if the name does not say.
+    /// The stage of compilation; empty if the name does not tell.
     pub stage: &'a str,
     /// The number of the pass.
     pub step: Option<u32>,
@@ -104,18 +104,19 @@ pub struct Place<'a> {
 pub struct Beside<'a> {
     /// XLA's memory files about the module.
     pub memory_files: &'a [Vec<u8>],
-    /// The chip that it was compiled for.
+    /// The chip that the module was compiled for.
     pub device: Option<&'a Device>,
     /// Names for mesh axes that the text does not name.
     pub names: Option<AxisNames<'a>>,
 }
 
-/// The tables of a module, which may occur in several places.
+/// The tables of a module. A module may occur in several places.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleTables {
     name: Vec<u8>,
     tables: Vec<(TableKind, Columns)>,
-    /// Whether axis names were asked for, since neither the options nor the text give them.
+    /// Whether axis names were needed from elsewhere, because neither the options nor the text give
+    /// them.
     pub(super) lacks_axis_names: bool,
 }
 
@@ -417,7 +418,7 @@ pub fn analyse(
         row.texts(
             Field::text(
                 "unknown_figures",
-                "Unknown device figures, whose contribution the times lack.",
+                "Device figures that are unknown; the modelled times leave out their contribution.",
             )
             .nullable(),
             text(&missing.unwrap_or_default()),

@@ -1,5 +1,5 @@
 //! Runs many jobs on several threads: results come in the order of the jobs, within a memory
-//! budget, and a failing job does not affect the others.
+//! budget, and a failing job does not affect other jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How far results may run ahead of the oldest one that is not ready.
+/// How many jobs may run ahead of the oldest unfinished job.
 const WINDOW: usize = 256;
 
 /// Stack size of a worker; the parser takes more for deeply nested texts.
@@ -33,8 +33,8 @@ pub trait Work: Send + Sync + 'static {
     /// Approximate bytes of memory of a result.
     fn weight(&self, result: &Self::Result) -> u64;
 
-    /// How many jobs, starting with this one, one thread should run in succession, since results of
-    /// one may serve the next.
+    /// How many jobs, starting with this one, one thread should run in succession, because a job
+    /// may reuse results of the previous job.
     fn together(&self, _job: usize) -> usize {
         1
     }
@@ -94,14 +94,14 @@ struct State<R> {
     memory: u64,
     running: BTreeMap<usize, Running>,
     ready: BTreeMap<usize, (R, u64)>,
-    /// Jobs that a thread was to run after one that was abandoned.
+    /// Jobs that were queued on a thread behind an abandoned job.
     left: BTreeSet<usize>,
     is_cancelled: bool,
 }
 
 struct Running {
     began: Instant,
-    /// End of the jobs that its thread runs in succession.
+    /// End of the group of jobs that the thread runs in succession.
     end: usize,
 }
 
@@ -152,7 +152,7 @@ impl<W: Work> Shared<W> {
     fn may_begin(&self, state: &State<W::Result>, job: usize) -> bool {
         let memory = state.memory.saturating_add(self.work.cost(job));
         let fits = state.memory == 0 || memory <= self.limits.memory;
-        // The oldest job may always start, since everything waits for it.
+        // The oldest job may always start, because all results wait for it.
         job < state.taken + WINDOW && (fits || job == state.taken)
     }
 
@@ -161,8 +161,8 @@ impl<W: Work> Shared<W> {
         state.running.insert(job, Running { began: Instant::now(), end });
     }
 
-    /// Stores a result; false if the job was abandoned meanwhile. If so, other threads run the rest
-    /// of its group.
+    /// Stores a result; false if the job was abandoned in the meantime. Other threads then run the
+    /// rest of its group.
     fn put(&self, job: usize, result: W::Result, is_given_up: bool) -> bool {
         let weight = self.work.weight(&result);
         let mut state = self.state();
@@ -222,7 +222,7 @@ impl<W: Work> Bulk<W> {
     fn spawn_worker(&mut self) {
         let shared = Arc::clone(&self.shared);
         let builder = thread::Builder::new().name("hlofast".to_owned()).stack_size(STACK);
-        // If a thread cannot be started, the existing ones do the work.
+        // If a thread cannot be started, the existing threads do the work.
         self.threads.extend(builder.spawn(move || shared.run_worker()));
     }
 
@@ -249,7 +249,7 @@ impl<W: Work> Bulk<W> {
             });
             if let Some((job, limit)) = timed_out {
                 drop(state);
-                // Outside the lock, since the job may finish just now: then its result stands.
+                // Called outside the lock. If the job finishes at this moment, its result is kept.
                 if shared.put(job, shared.work.timed_out(job, limit), true) {
                     self.spawn_worker();
                 }
@@ -273,7 +273,7 @@ impl<W: Work> Bulk<W> {
 }
 
 impl<W: Work> Bulk<W> {
-    /// Starts no further jobs and waits for running ones, unless one was abandoned.
+    /// Starts no further jobs and waits for running jobs, unless a job was abandoned.
     pub fn end(&mut self) {
         self.cancel();
         let is_running = |thread: &thread::JoinHandle<()>| !thread.is_finished();

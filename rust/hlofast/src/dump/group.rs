@@ -7,7 +7,7 @@ use super::walk::Found;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-/// No program.
+/// Stands for an absent program.
 pub const NONE: u32 = u32::MAX;
 
 /// One compilation of one module.
@@ -15,11 +15,11 @@ pub const NONE: u32 = u32::MAX;
 pub struct Program {
     /// The key that is unique within a scan: directories and the common part of the file names.
     pub key: String,
-    /// The index of the given path it is below.
+    /// Index of the given path that contains the program.
     pub root: u32,
-    /// The folder of its files, relative to that path.
+    /// The folder of its files, relative to the given path.
     pub folder: String,
-    /// The host or process that wrote it, according to directory names; empty if unknown.
+    /// The host or process that wrote the files, according to directory names; empty if unknown.
     pub host: String,
     /// Microseconds since 1970, if names have a time stamp.
     pub timestamp: Option<u64>,
@@ -27,18 +27,18 @@ pub struct Program {
     pub module_id: Option<u64>,
     /// The name of the module; empty if no file has it.
     pub module_name: String,
-    /// The version of the compiler's source that wrote it.
+    /// The changelist of the compiler that wrote the files.
     pub changelist: Option<u64>,
     /// Its files, by number, ascending.
     pub files: Vec<u32>,
-    /// The file that represents it: the last stage available.
+    /// The file that represents the program: the last stage available.
     pub canonical: Option<u32>,
     /// The module before optimisation.
     pub before: Option<u32>,
-    /// The module after it.
+    /// The module after optimisation.
     pub after: Option<u32>,
-    /// The program that has the module before or after optimisation that this one lacks, if the two
-    /// have different numbers.
+    /// If the compiler gave the modules before and after optimisation different numbers: the
+    /// program that holds the other of the two modules.
     pub partner: Option<u32>,
 }
 
@@ -62,7 +62,7 @@ pub struct Programs {
     pub of_file: Vec<u32>,
 }
 
-/// What the files of a program share.
+/// The parts of a file name that all files of a program share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     root: u32,
@@ -75,8 +75,8 @@ struct Key {
 /// Groups `files` by name. `roots` are the given paths as shown to people; keys contain them only
 /// if there are several.
 ///
-/// `names` are the parsed names of `files`, with the kinds found from the first bytes where these
-/// say more than the name.
+/// `names` are the parsed names of `files`; if the first bytes of a file tell more than its name,
+/// the kind follows from the bytes.
 pub fn programs(files: &[Found], names: &[FileName<'_>], roots: &[String]) -> Programs {
     let mut keys: Vec<Option<Key>> = files.iter().zip(names).map(|(f, n)| key(f, n)).collect();
     adopt(&mut keys, names);
@@ -112,7 +112,7 @@ pub fn programs(files: &[Found], names: &[FileName<'_>], roots: &[String]) -> Pr
     programs
 }
 
-/// The key that `file` shares with others; None for files of a whole process.
+/// The key that `file` shares with other files of its program; None for files of a whole process.
 fn key(file: &Found, name: &FileName<'_>) -> Option<Key> {
     if file.is_folder {
         return None;
@@ -121,7 +121,7 @@ fn key(file: &Found, name: &FileName<'_>) -> Option<Key> {
     let (root, folder) = (file.root, file.folder.clone());
     let (timestamp, module_id) = (name.timestamp, name.module_id);
     if module_id.is_none() {
-        // Saved under a custom name: a program by itself, with its memory files.
+        // A file saved under a custom name is a program of its own, with its memory files.
         let stem = if name.module_name.is_empty() { name.stem } else { name.module_name };
         let own = if stem.is_empty() { name::without_compression(&file.name) } else { stem };
         return is_module.then(|| Key { root, folder, timestamp, module_id, name: own.to_owned() });
@@ -129,7 +129,8 @@ fn key(file: &Found, name: &FileName<'_>) -> Option<Key> {
     Some(Key { root, folder, timestamp, module_id, name: name.module_name.to_owned() })
 }
 
-/// Files without the time stamp or module name join the only program that has them.
+/// Files without a time stamp or module name join the program that matches the rest of their key,
+/// if there is only one.
 fn adopt(keys: &mut [Option<Key>], names: &[FileName<'_>]) {
     let mut full: HashMap<(u32, String, u64), Vec<Key>> = HashMap::new();
     for (key, name) in keys.iter().zip(names) {
@@ -211,7 +212,7 @@ fn key_text(program: &Program, files: &[Found], roots: &[String]) -> String {
     parts.join("/")
 }
 
-/// How well a file represents its program; None if it does not.
+/// How well a file represents its program; None if the file cannot represent it.
 fn rank(name: &FileName<'_>) -> Option<(u32, u32, bool)> {
     (name.kind == Kind::Module).then_some(())?;
     let stage = name.stage.map_or(1, |stage| 2 * stage.rank() + 2);
@@ -227,7 +228,7 @@ fn choose(program: &mut Program, files: &[Found], names: &[FileName<'_>]) {
             let is_there = files.get(*file as usize)?.trouble.is_none();
             is_there.then_some((rank(name)?, *file))
         });
-        // The first among equals.
+        // On a tie, the first file.
         ranked.max_by_key(|(rank, file)| (*rank, std::cmp::Reverse(*file))).map(|(_, file)| file)
     };
     let canonical = best(&|_| true);

@@ -7,7 +7,7 @@ macro_rules! words {
         pub enum $name { $($(#[$variant_doc])* $variant,)* }
 
         impl $name {
-            /// All of them.
+            /// Every variant, in declaration order.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
             /// The name used in tables.
@@ -115,7 +115,7 @@ impl Stage {
 }
 
 impl Kind {
-    /// Why files of this kind are not read; None for those that are.
+    /// Why files of this kind are not read; None for kinds that are read.
     pub fn why_skipped(self) -> Option<&'static str> {
         Some(match self {
             Kind::Module | Kind::Fragment | Kind::Log | Kind::Other | Kind::Folder => return None,

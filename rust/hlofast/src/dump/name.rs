@@ -16,11 +16,11 @@ pub struct FileName<'a> {
     pub module_id: Option<u64>,
     /// The name of the module; empty if the file name omits it.
     pub module_name: &'a str,
-    /// The version of the compiler's source that wrote it (`cl_N`, TPU only).
+    /// The changelist of the compiler that wrote the file (`cl_N`, TPU only).
     pub changelist: Option<u64>,
     /// The kind of file, according to the name.
     pub kind: Kind,
-    /// The stage of compilation; for a memory file that of its module.
+    /// The stage of compilation; for a memory file, the stage of its module.
     pub stage: Option<Stage>,
     /// Number of the pass within its module.
     pub step: Option<u32>,
@@ -32,7 +32,7 @@ pub struct FileName<'a> {
     pub before: &'a str,
     /// The text after the module name, without compression suffixes.
     pub suffix: &'a str,
-    /// Everything before the suffix, which related files share: `module_0001.jit_step.cl_7`.
+    /// The text before the suffix, equal for related files: `module_0001.jit_step.cl_7`.
     pub stem: &'a str,
 }
 
@@ -88,7 +88,7 @@ fn last_part(rest: &str) -> (&str, Suffix<'_>) {
     (rest.rsplit_once('.').map_or(rest, |(head, _)| head), Suffix::default())
 }
 
-/// A name without `module_ID`: a file for the whole process, or one that a person saved.
+/// A name without `module_ID`: a file for the whole process, or a file that a person saved.
 fn unprefixed<'a>(plain: &'a str, rest: &'a str) -> FileName<'a> {
     if let Some(file_name) = snapshot(plain, rest) {
         return file_name;

@@ -1,5 +1,5 @@
-//! Names of mesh axes that only the module before optimisation has. Its header names them, so that
-//! only the start of its file is read, once per program.
+//! Names of mesh axes that only the module before optimisation has. The names are in its header, so
+//! only the start of the file is read, once per program.
 
 use super::store::{Disk, Store};
 use super::survey::Survey;
@@ -12,11 +12,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How much of a file is read until its first line ends. The header of a program with 500 arrays
-/// takes 20 kB.
+/// Bytes to read from the start of a file, in growing steps, until its first line ends. The header
+/// of a program with 500 arrays takes 20 kB.
 const STEPS: [u64; 3] = [1 << 16, 1 << 20, 1 << 24];
 
-/// Maximum size of a protobuf, whose header is anywhere in it.
+/// Maximum size of a protobuf, which has to be read whole because its header may be anywhere.
 const MOST_PROTO: u64 = 1 << 30;
 
 /// The header attribute that names axes.
@@ -25,19 +25,19 @@ const MESHES: &[u8] = b"xla.sdy.meshes";
 /// A minimal body that turns a header into a module.
 const BODY: &[u8] = b"\nENTRY e { ROOT p = f32[] parameter(0) }";
 
-/// By program: the mesh of its module before optimisation, once it was read.
+/// By program: the mesh of its module before optimisation, once that module was read.
 pub type MeshesBefore = Arc<[OnceLock<Option<DerivedMesh>>]>;
 
 impl Survey {
-    /// The module before optimisation of the program of `file`; None for that module itself.
+    /// The module before optimisation of the program of `file`; None if `file` is that module.
     pub fn before(&self, file: u32) -> Option<u32> {
         let program = self.program_of(file)?;
         let partner = || self.programs.list.get(program.partner? as usize)?.before;
         program.before.or_else(partner).filter(|before| *before != file)
     }
 
-    /// The mesh that the module before optimisation names; None if there is none or if it cannot be
-    /// read.
+    /// The mesh that the module before optimisation names; None if there is no such module or it
+    /// cannot be read.
     pub fn mesh_before(&self, file: u32) -> Option<&DerivedMesh> {
         let before = self.found.get(self.before(file)? as usize)?;
         let number = *self.programs.of_file.get(file as usize)?;
@@ -46,10 +46,10 @@ impl Survey {
     }
 }
 
-/// Where to ask for the names of a module's axes.
+/// The source of axis names for a module.
 #[derive(Clone, Copy, Debug)]
 pub struct AxisNames<'a> {
-    /// The survey that has the module.
+    /// The survey that contains the module.
     pub survey: &'a Survey,
     /// The file of the module.
     pub file: u32,
@@ -68,8 +68,8 @@ impl<'a> AxisNames<'a> {
     }
 }
 
-/// The mesh that the header of the module in the file at `path` names; None if it names none or
-/// cannot be read.
+/// The mesh that the header of the module in the file at `path` names; None if the header names no
+/// mesh or cannot be read.
 pub fn header_mesh(path: &Path) -> Option<DerivedMesh> {
     mesh_in(&Found::listed(path.to_owned(), &[]), &Disk)
 }
@@ -109,7 +109,7 @@ fn header(found: &Found, store: &dyn Store) -> Option<Vec<u8>> {
     None
 }
 
-/// The first line that a protobuf has as text; None if it names no meshes.
+/// The first line of a protobuf written as text; None if the protobuf names no meshes.
 fn header_of_proto(found: &Found, store: &dyn Store) -> Option<Vec<u8>> {
     let bytes = store.read(found, MOST_PROTO).ok()?;
     let bytes = decompress(&bytes, Some(MOST_PROTO)).ok()?.unwrap_or(bytes);

@@ -1,5 +1,5 @@
-//! What the other files in its dump directory say about one module. A survey of the directory finds
-//! the same, but this only examines the relevant names.
+//! Facts about one module from the other files in its dump directory. A survey of the directory
+//! finds the same facts, but this code examines only the relevant names.
 
 use super::kind::{Kind, Stage};
 use super::name;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 /// Files beside a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
-    /// The chip, as [`Survey::targets`] names it, and the file that names it.
+    /// The chip, named as in [`Survey::targets`], and the file that names the chip.
     pub target: Option<(String, PathBuf)>,
-    /// The module before optimisation; None if the module is that one.
+    /// The module before optimisation; None if the module itself is not optimised.
     pub before: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Reads one file, splits it into modules and analyses them, or says why not.
+//! Reads one file, splits it into modules and analyses them; gives a reason on failure.
 
 use super::analyse::{
     AnalysisOptions, Beside, ModuleTables, Place, TableKind, analyse, hexadecimal,
@@ -35,7 +35,7 @@ pub struct ReadOptions {
     pub max_seconds: Option<Duration>,
     /// Results shared by files with identical bytes.
     pub repeated: Arc<Repeated>,
-    /// Uses the portable scanning kernels even if faster ones exist (for tests).
+    /// Uses the portable scanning kernels even if the CPU has faster kernels (for tests).
     pub force_scalar: bool,
 }
 
@@ -46,13 +46,13 @@ pub struct Outcome {
     pub file: u32,
     /// Read, failed or skipped.
     pub status: Status,
-    /// Its kind, if reading showed more than the name.
+    /// The kind of the file, corrected if its content shows more than its name.
     pub kind: Kind,
-    /// Why it failed or was skipped; empty if it was read.
+    /// Why the file failed or was skipped; empty if it was read.
     pub reason: String,
     /// Line and column of the fault, from 1.
     pub place: Option<(u64, u64)>,
-    /// Digest of the file's bytes; None if it was not read to the end.
+    /// Digest of the file's bytes; None if the file was not read to the end.
     pub digest: Option<[u8; 16]>,
     /// Number of modules read.
     pub modules: u32,
@@ -61,7 +61,7 @@ pub struct Outcome {
     /// Whether its text lacks axis names, so that its rows also depend on
     /// [`Survey::mesh_before`].
     pub lacks_axis_names: bool,
-    /// Whether the file is unchanged since its rows were made; then it has no rows here.
+    /// Whether the file is unchanged since its rows were made. An unchanged file has no rows here.
     pub is_unchanged: bool,
     /// The rows of its modules.
     pub tables: Vec<(TableKind, Columns)>,
@@ -104,8 +104,8 @@ impl Outcome {
     }
 }
 
-/// Reads the file with this number. `is_known` tells whether the rows of a file with this digest
-/// exist; then it is only hashed.
+/// Reads the file with this number. `is_known` tells whether rows for a file with this digest
+/// exist; such a file is only hashed.
 pub fn read(
     survey: &Survey,
     file: u32,
@@ -127,7 +127,8 @@ pub fn read(
     let path = survey.found[file as usize].text();
     let names = AxisNames { survey, file };
     let context = Context { survey, options, device, names, path: &path, deadline };
-    // Modules in logs have places of their own, and neighbouring files add information.
+    // Results are not shared for modules in logs, because each has a place of its own, and for
+    // modules with facts in neighbouring files.
     let may_repeat = outcome.kind == Kind::Module && survey.memory_files(file).next().is_none();
     if may_repeat && let Some(result) = options.repeated.get(&digest, device, names) {
         outcome.text_bytes = result.text_bytes;
@@ -136,7 +137,7 @@ pub fn read(
     context.content(outcome, bytes)
 }
 
-/// The bytes of a file, or its outcome if it is not to be read.
+/// The bytes of a file, or the outcome of a file that is not to be read.
 fn bytes_of(
     survey: &Survey,
     file: u32,
@@ -182,7 +183,7 @@ fn not_to_read(kind: Kind) -> Option<&'static str> {
     if kind == Kind::Other { Some("not HLO") } else { kind.why_skipped() }
 }
 
-/// The bytes of a file; more than `limit` are an error, since the file may grow while it is read.
+/// The bytes of a file; more than `limit` are an error, because the file may grow while it is read.
 fn read_within(survey: &Survey, entry: &Found, limit: u64) -> io::Result<Vec<u8>> {
     let bytes = survey.store.read(entry, limit.saturating_add(1))?;
     if bytes.len() as u64 > limit {
@@ -244,7 +245,7 @@ impl Context<'_> {
             return outcome.failed("the file is empty");
         }
         let reading = Options { force_scalar: self.options.force_scalar, ..Options::default() };
-        // Most files are one module, which need not be searched for.
+        // Most files consist of one module, so no search is needed.
         if starts_with_module(source.bytes())
             && let Ok(module) = parse_whole(source, &reading)
         {
@@ -279,7 +280,7 @@ impl Context<'_> {
         outcome
     }
 
-    /// XLA's memory files about the module in a file, excluding unreadable ones.
+    /// XLA's memory files about the module in a file, excluding unreadable files.
     fn memory_files(&self, file: u32) -> Vec<Vec<u8>> {
         let read = |entry: &Found| {
             let bytes = read_within(self.survey, entry, self.options.max_bytes).ok()?;
@@ -357,8 +358,8 @@ impl Context<'_> {
     }
 }
 
-/// Reads a module; a text that ends before its entry is an error, since figures of the rest would
-/// be taken for the program's.
+/// Reads a module; a text that ends before its entry is an error, because the figures of its
+/// remaining computations would pass for figures of the program.
 fn parse_whole(source: &Source, options: &Options) -> crate::error::Result<Module> {
     let module = parse(source.clone(), options)?;
     module.missing_entry().map_or(Ok(module), Err)

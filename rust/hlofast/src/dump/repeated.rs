@@ -1,6 +1,6 @@
 //! Reuses results for files with identical bytes: hosts dump the same program, and passes that
-//! change nothing dump the same module. The result of one file holds for the others if each
-//! contains exactly one module and no neighbouring file adds information.
+//! change nothing dump the same module. The result of one file applies to another with the same
+//! bytes if both contain exactly one module and no neighbouring file adds information.
 
 use super::analyse::ModuleTables;
 use super::names::AxisNames;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Recent results. Files that are read concurrently are analysed separately.
 #[derive(Debug, Default)]
 pub struct Repeated {
-    /// Bytes that may be kept.
+    /// Maximum bytes kept.
     limit: usize,
     state: Mutex<State>,
 }
@@ -41,7 +41,7 @@ pub(super) struct OfFile {
     pub analysed: ModuleTables,
     /// The mesh of the module before optimisation, if the text does not name its axes.
     before: Option<DerivedMesh>,
-    /// Bytes of its text.
+    /// Bytes of the file's text.
     pub text_bytes: u64,
 }
 
@@ -49,13 +49,13 @@ impl Repeated {
     /// The default for scans, in bytes.
     pub const USUAL: usize = 16 << 20;
 
-    /// Keeps about `limit` bytes; 0 keeps nothing.
+    /// Keeps up to `limit` bytes of results; 0 keeps nothing.
     pub fn new(limit: usize) -> Self {
         Self { limit, state: Mutex::default() }
     }
 
-    /// The result of a file with this digest, if it was analysed for this device and names from
-    /// elsewhere would be the same.
+    /// The result of a file with this digest, if the file was analysed for this device and with the
+    /// same axis names.
     pub(super) fn get(
         &self,
         digest: &Digest,
@@ -71,7 +71,7 @@ impl Repeated {
         holds.then_some(result)
     }
 
-    /// Keeps the result of a file, evicting the oldest ones for space.
+    /// Keeps the result of a file and evicts the oldest results for space.
     pub(super) fn put(
         &self,
         digest: Digest,

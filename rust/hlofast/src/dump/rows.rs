@@ -211,8 +211,8 @@ fn in_logs<'a>(
     Line { program: Cow::Owned(program), module: best.map(|(_, row)| row) }
 }
 
-/// The values of `rows`; unknown where there is no row or no column. `empty` is a column of the
-/// same type.
+/// The values of `rows`; unknown where a row is None or the column is missing. `empty` is a column
+/// of the same type.
 fn taken(values: Option<&Values>, empty: &Values, rows: &[Option<usize>]) -> Values {
     fn each<T: Copy>(values: &[T], rows: &[Option<usize>], missing: T) -> Vec<T> {
         let value = |row: &Option<usize>| row.and_then(|row| values.get(row)).copied();

@@ -11,13 +11,13 @@ pub const HEAD: usize = 8 << 10;
 /// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing.
+    /// An empty file.
     Empty,
-    /// Compressed in this form; the content has to be examined after decompression.
+    /// Compressed data of this form; the content has to be examined after decompression.
     Compressed(Compression),
     /// The text of a module.
     Hlo,
-    /// Text with modules further on: a log, a page.
+    /// Text that contains modules after other text: a log, a page.
     HloInside,
     /// A serialised `HloProto` or `HloModuleProto`.
     Proto,
@@ -118,7 +118,7 @@ fn text(head: &[u8]) -> Content {
     Content::Text
 }
 
-/// `Memory Space: ... Total bytes: ...`, or what newer versions write.
+/// `Memory Space: ... Total bytes: ...`, or the form that newer versions write.
 fn is_report(start: &[u8]) -> bool {
     let line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
     line.starts_with(b"Memory Space:") || memmem::find(line, b"Total bytes:").is_some()

@@ -1,4 +1,4 @@
-//! The source of the bytes of files.
+//! Supplies the bytes of files.
 
 use super::walk::Found;
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ pub trait Store: Debug + Send + Sync {
     }
 }
 
-/// The results of `read` for the numbers below `count`, read concurrently as `store` prefers.
+/// The results of `read` for all numbers below `count`, on as many threads as `store` prefers.
 pub(super) fn all<T: Send>(
     store: &dyn Store,
     count: usize,
@@ -32,7 +32,7 @@ pub(super) fn all<T: Send>(
     };
     let mut results = thread::scope(|scope| {
         let others = 1..store.at_once().min(count);
-        // If a thread cannot be started, the existing ones do the work.
+        // If a thread cannot be started, the existing threads do the work.
         let others = others.filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok());
         let others: Vec<_> = others.collect();
         let mut results = work();

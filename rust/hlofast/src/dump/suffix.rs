@@ -97,8 +97,8 @@ pub(super) fn whole(name: &str) -> Option<Suffix<'_>> {
     FIXED.iter().find(|(suffix, _)| *suffix == name).map(|(_, kind)| of_kind(*kind))
 }
 
-/// The start and meaning of the suffix of `rest`. Suffixes are matched from the right, those of
-/// passes first, since a pass may have the name of a stage.
+/// The start and meaning of the suffix of `rest`. Suffixes are matched from the right. Suffixes of
+/// passes come first, because a pass may have the name of a stage.
 pub(super) fn find(rest: &str) -> Option<(usize, Suffix<'_>)> {
     let starts = || Starts { rest, at: Some(rest.len()) };
     let first = |of: fn(&str) -> Option<Suffix<'_>>| {

@@ -23,13 +23,13 @@ pub struct Survey {
     pub kinds: Vec<Kind>,
     /// The programs.
     pub programs: Programs,
-    /// The paths that the files are below, as shown to people.
+    /// The given paths that contain the files, as shown to people.
     pub roots: Vec<String>,
-    /// How many files, from the first, are to be read; the others are only context.
+    /// Number of files to read, counted from the first; further files are only context.
     pub own: usize,
-    /// The source of their bytes.
+    /// Supplies the bytes of the files.
     pub store: Arc<dyn Store>,
-    /// By program: the mesh of its module before optimisation, read when asked for.
+    /// By program: the mesh of its module before optimisation, read on first use.
     pub meshes_before: MeshesBefore,
 }
 
@@ -46,9 +46,9 @@ impl Survey {
         Self::from_listing(Vec::new(), &[], Arc::new(Disk))
     }
 
-    /// Surveys listed files; `roots` are the paths they are below, as shown to people. Files whose
-    /// name says nothing are opened, since a dump may be saved under any name. Datasets written by
-    /// hlofast are not entered.
+    /// Surveys listed files; `roots` are the paths that contain them, as shown to people. Files
+    /// with an unknown kind of name are opened, because a dump may be saved under any name.
+    /// Datasets written by hlofast are not entered.
     pub fn from_listing(files: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
         let mut files = without_datasets(files);
         let kind = |file: &Found| match file.is_folder {
@@ -74,9 +74,9 @@ impl Survey {
         Self { kinds, programs, found: files, roots: roots.to_vec(), own, store, meshes_before }
     }
 
-    /// Some of the files, to be read elsewhere: with their neighbours and what is known of their
-    /// programs, so that reading them gives the same result. Also returns the numbers that the
-    /// programs have here.
+    /// A survey of some of the files, for reading elsewhere. It includes neighbouring files and
+    /// facts about programs, so that reading gives the same result. Also returns the numbers of the
+    /// programs in this survey.
     pub fn part(&self, range: Range<usize>) -> (Self, Vec<u32>) {
         let range = range.start.min(self.own)..range.end.min(self.own);
         let beside = range.clone().flat_map(|file| self.beside(file as u32));
@@ -136,13 +136,14 @@ impl Survey {
     }
 }
 
-/// How many possibly identical files are read in succession.
+/// Limit on the possibly identical files that are read in succession.
 const MOST_ALIKE: usize = 16;
 
 impl Survey {
-    /// How many files, starting with this one, may be modules with identical bytes, as between
-    /// passes that change nothing: neighbours of the same size, or with one file between them,
-    /// since XLA may write a protobuf beside each text. 1 if nothing suggests identical files.
+    /// How many files, starting with this one, may be modules with identical bytes, which XLA
+    /// writes around passes that change nothing. Candidates have the same size and are neighbours
+    /// or have one file between them, because XLA may write a protobuf beside each text. 1 if
+    /// nothing suggests identical files.
     pub fn alike(&self, file: usize) -> usize {
         let files = self.found.get(file..).unwrap_or_default();
         let kinds = self.kinds.get(file..).unwrap_or_default();
@@ -177,8 +178,8 @@ impl Survey {
         files.iter().copied().filter(is_about)
     }
 
-    /// The module that a memory file is about: the one whose name its own begins with, preferably
-    /// the text rather than the protobuf.
+    /// The module that a memory file describes: the name of the memory file begins with the name of
+    /// the module. A text is preferred to a protobuf.
     pub fn module_of(&self, memory: u32) -> Option<u32> {
         if self.kinds[memory as usize] != Kind::Memory {
             return None;
@@ -189,7 +190,7 @@ impl Survey {
         named.min_by_key(|file| self.name(**file).suffix.ends_with("pb")).copied()
     }
 
-    /// The other files needed to read this one: for a module its memory files and the module before
+    /// The other files needed to read a file: for a module its memory files and the module before
     /// optimisation, for a memory file its module.
     fn beside(&self, file: u32) -> Vec<u32> {
         self.memory_of(file).chain(self.module_of(file)).chain(self.before(file)).collect()

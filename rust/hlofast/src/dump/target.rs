@@ -70,15 +70,15 @@ impl Survey {
     }
 }
 
-/// The name of the chip in a description: a device of the built-in table, or the description's own
-/// words for unknown chips.
+/// The name of the chip in a description: a device of the built-in table, or, for unknown chips,
+/// the name as the description spells it.
 fn chip(text: &str) -> Option<String> {
     let Some(version) = value(text, "version") else {
         return value(text, "device_description_str");
     };
     let variant = value(text, "variant").unwrap_or_default();
     let is_lite = variant == "lite";
-    // As written by libtpu 0.0.51 when it compiles for the topologies of these names.
+    // The spellings that libtpu 0.0.51 writes when it compiles for the topologies of these names.
     Some(match (version.strip_prefix("TPU_VERSION_").unwrap_or(&version), is_lite) {
         ("JELLYFISH", false) => "v2".to_owned(),
         ("DRAGONFISH", false) => "v3".to_owned(),
@@ -91,8 +91,8 @@ fn chip(text: &str) -> Option<String> {
 }
 
 /// The chip in the name of a module compiled for GPUs: `sm_8.0` in
-/// `module_0001.jit_step.sm_8.0_gpu_after_optimizations.txt`. It is an alias in the built-in table
-/// if only one device has it.
+/// `module_0001.jit_step.sm_8.0_gpu_after_optimizations.txt`. The name is an alias in the built-in
+/// table if only one device has that compute capability.
 fn chip_of_name(name: &str) -> Option<String> {
     let rest = super::name::without_compression(name);
     let (head, _) = rest.split_once("_gpu_after_optimizations")?;

@@ -15,11 +15,11 @@ const DATASET: &str = "a dataset that hlofast wrote";
 /// A file below one of the given paths, or a directory that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// How to open it.
+    /// The path that opens the file.
     pub path: PathBuf,
-    /// The index of the given path it is below.
+    /// Index of the given path that contains the file.
     pub root: u32,
-    /// The directories between that path and the file, joined by `/`; empty if there are none.
+    /// The directories between the given path and the file, joined by `/`; may be empty.
     pub folder: String,
     /// The name of the file; bytes that are not UTF-8 are replaced.
     pub name: String,
@@ -29,7 +29,7 @@ pub struct Found {
     pub modified: u64,
     /// Whether it is a directory.
     pub is_folder: bool,
-    /// Why it cannot or need not be read.
+    /// Why the file cannot or need not be read.
     pub trouble: Option<Trouble>,
 }
 
@@ -43,13 +43,13 @@ pub enum Trouble {
 }
 
 impl Found {
-    /// A listed file, below the longest of `roots` that its path begins with, or else with its
-    /// whole path as directories.
+    /// A listed file below the longest of `roots` that its path begins with. Without such a root,
+    /// the whole path counts as directories.
     pub fn listed(path: PathBuf, roots: &[String]) -> Self {
         let text = path.to_string_lossy().into_owned();
         let below = |root: &String| {
             let rest = text.strip_prefix(root.trim_end_matches('/'))?;
-            // A root may be a file.
+            // A root may itself be a file.
             (rest.is_empty() || rest.starts_with('/') || root.is_empty()).then_some(rest.len())
         };
         let roots = (0..).zip(roots).filter_map(|(number, root)| Some((below(root)?, number)));
@@ -77,8 +77,8 @@ struct Folder {
     is_root: bool,
 }
 
-/// All files below `roots`, by root and path. A root may be a file. Links to files are followed,
-/// and links to directories unless the directory is read anyway.
+/// All files below `roots`, by root and path. A root may itself be a file. Links to files are followed.
+/// Links to directories are followed unless the directory is also reached directly.
 pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
     let mut walk = Walk::default();
     for (number, root) in roots.iter().enumerate() {
@@ -91,7 +91,8 @@ pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
             Err(error) => walk.refused(folder, &error, false),
         }
     }
-    // Links come last, so that a directory is read at its own path rather than through a link.
+    // Links are followed last, so that a directory is read at its own path rather than through a
+    // link.
     loop {
         if let Some(folder) = walk.real.pop() {
             walk.enter(folder);
@@ -162,7 +163,7 @@ impl Walk {
         match identity(&folder.path) {
             Ok(identity) if self.seen.insert(identity) => {}
             Ok(_) => {
-                let reason = "a link to a directory that is read already".to_owned();
+                let reason = "a link to a directory that was already read".to_owned();
                 return self.push(folder, 0, true, Some(Trouble::Skipped(reason)));
             }
             Err(error) => return self.refused(folder, &error, true),

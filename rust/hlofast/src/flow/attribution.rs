@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 /// Options of the attribution.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AttributionOptions {
-    /// A user's rules; they take precedence over names.
+    /// The user's rules, which take precedence over names.
     pub rules: Rules,
 }
 
@@ -34,7 +34,7 @@ pub struct Attribution {
     pub inferred: Vec<u32>,
     /// Pipeline sections; if there are any, they determine the phases.
     pub sections: Sections,
-    /// The scope of each position; a name's last component is the operation itself.
+    /// The scope of each position. The last component of a name is the operation itself.
     pub scope: Vec<u32>,
     whose: OnceLock<Whose>,
 }
@@ -49,8 +49,8 @@ impl Attribution {
             + self.whose.get().map_or(0, Whose::heap_bytes)
     }
 
-    /// The phases of `module`'s rows, including those without a name. `module` is the one that this
-    /// attribution was made of.
+    /// The phases of `module`'s rows, including rows without a name. `module` must be the module of
+    /// this attribution.
     pub fn whose(&self, module: &Module) -> &Whose {
         self.whose.get_or_init(|| Whose::new(module, self))
     }
@@ -58,12 +58,13 @@ impl Attribution {
 
 /// Phase and scope of every instruction of `module`, from its operation names.
 ///
-/// A row without a name has scope 0 and no phase. A nameless fusion takes phase and scope of its
-/// root (of a tuple, from the first named element). XLA may rewrite a matmul or convolution and
-/// leave its name to the next instruction; such a row takes the earliest of its users' phases in
-/// the order forward, recompute, backward, optimizer, or, if no user has a name, the latest of its
-/// operands' phases. `Attribution::inferred` lists these rows. A copy called `x.remat` has its
-/// original's name; it is recompute if only backward work uses it.
+/// A row without a name has scope 0 and no phase. A nameless fusion takes the phase and scope of
+/// its root (if the root is a tuple, of its first named element). XLA may rewrite a matmul or
+/// convolution and leave its name to the next instruction; such a row takes the earliest of its
+/// users' phases in the order forward, recompute, backward, optimizer, or, if no user has a name,
+/// the latest of its operands' phases. `Attribution::inferred` lists these rows. A copy called
+/// `x.remat` has the operation name of its original; the copy is recompute if only backward work
+/// uses it.
 pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution {
     let mut scopes = ScopeTree::default();
     let mut names = Names::new(module, &mut scopes);
@@ -84,7 +85,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
     }
     let classes: Vec<NameClass> =
         (0..scopes.len() as u32).map(|scope| NameClass::of(scopes.marks(scope))).collect();
-    // A scope without its own rows has the marks of its children.
+    // A scope without rows of its own takes the marks of its children.
     let has_backward = classes.iter().any(|class| {
         matches!(class, NameClass::Backward | NameClass::Recompute | NameClass::Either)
     });
@@ -110,7 +111,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
         phase = section_phases(module, &contexts, &sections);
     }
     if !options.rules.is_empty() {
-        // By scope, filled in when a row needs it.
+        // By scope: the phase that rules give, filled in when a row needs it.
         let mut ruled: Vec<Option<Option<Phase>>> = vec![None; scopes.len()];
         for (phase, scope) in phase.iter_mut().zip(&scope) {
             let rule = || options.rules.phase(module, &scopes, *scope);

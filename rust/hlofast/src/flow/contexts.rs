@@ -28,7 +28,7 @@ pub struct Node {
     pub computation: ComputationId,
     /// The scope that relative names in the computation continue.
     pub prefix: u32,
-    /// Whether it is applied to elements (`to_apply` of a reduce, scatter, sort, ...).
+    /// Whether the computation is applied to elements (`to_apply` of a reduce, scatter, sort, ...).
     pub is_applied: bool,
     /// Position of its first row in columns over (node, row): see `Contexts::position`.
     pub start: u32,
@@ -55,7 +55,7 @@ pub struct Contexts {
     pub nodes: Vec<Node>,
     /// The edges by caller, and in text order for each caller.
     pub edges: Vec<Edge>,
-    /// Where the edges of each node begin, and the end of the last.
+    /// For each node the index of its first edge; then the number of edges.
     first_edge: Vec<u32>,
     /// The first node of each computation.
     first: Vec<NodeId>,
@@ -80,7 +80,8 @@ impl Contexts {
         build(module, &order, None, &mut |_| true, &mut |_, _| ScopeTree::ROOT).unwrap_or_default()
     }
 
-    /// One node per computation and chain of `call`s to it, as if calls were inlined.
+    /// One node per computation and per chain of `call`s that leads to it, as if calls were
+    /// inlined.
     pub fn by_call(module: &Module) -> Contexts {
         let order = CallOrder::of(module);
         let weights: Vec<usize> = module
@@ -145,7 +146,7 @@ impl Contexts {
     }
 
     /// The index of (`node`, `row`) in columns over all nodes' rows. For the first node of each
-    /// computation it is the row itself; the other nodes follow.
+    /// computation, the index is the row itself; further nodes follow.
     #[inline]
     pub fn position(&self, module: &Module, node: NodeId, row: Row) -> usize {
         let node = &self.nodes[node as usize];
@@ -414,7 +415,7 @@ fn build(
             });
         }
     }
-    // Also for nodes that are not reached.
+    // Nodes that are not reached need an entry too.
     contexts.first_edge.resize(contexts.nodes.len() + 1, contexts.edges.len() as u32);
     Some(contexts)
 }

@@ -4,13 +4,15 @@
 //!   instructions. An instruction that depends on a cotangent, a value that a backward instruction
 //!   computes, is backward.
 //! * In a module with backward work, an undifferentiated instruction is optimizer work if it
-//!   depends on a value of the backward pass. Otherwise it is forward work if differentiated work
-//!   uses it (masks, casts, slices of the batch), optimizer work if only optimizer work uses it
-//!   (learning rates, decays), and forward work if neither uses it (an independent program).
+//!   depends on a value of the backward pass. Otherwise, the instruction is forward work if
+//!   differentiated work uses it (masks, casts, slices of the batch), optimizer work if only
+//!   optimizer work uses it (learning rates, decays), and forward work if neither uses it (an
+//!   independent program).
 //!
-//! Values of earlier iterations are ignored: in a loop over whole steps everything depends on the
+//! Values of earlier iterations are ignored: in a loop over whole steps, every value depends on the
 //! previous step's backward pass. For the same reason cotangents do not pass through
-//! undifferentiated instructions. A node that is called several times keeps the union.
+//! undifferentiated instructions. A node that is called several times keeps the union of the bits
+//! from all calls.
 
 use super::contexts::{Edge, NodeId};
 use super::phase::NameClass;
@@ -18,13 +20,13 @@ use super::values::{Arguments, Values, is_structural, passes_on};
 use crate::ir::{CallRole, Opcode, Row};
 use std::ops::Range;
 
-/// Depends on a cotangent.
+/// The value depends on a cotangent.
 const COTANGENT: u8 = 1;
-/// Depends on a value that the backward pass computed.
+/// The value depends on a value that the backward pass computed.
 const AFTER_BACKWARD: u8 = 2;
-/// Used by differentiated work.
+/// Differentiated work uses the value.
 const FOR_MODEL: u8 = 4;
-/// Used by undifferentiated work that depends on the backward pass.
+/// Undifferentiated work that depends on the backward pass uses the value.
 const FOR_OPTIMIZER: u8 = 8;
 
 const DEPENDS: u8 = COTANGENT | AFTER_BACKWARD;
@@ -51,7 +53,7 @@ struct Frame {
     end: u32,
     /// Wrapping offset from a row to its position.
     offset: u32,
-    /// The node's calls not yet visited, and the row of the next.
+    /// The node's calls that are not yet visited, and the row of the next call.
     edges: Range<usize>,
     edge_row: u32,
     /// Number of the row's calls visited so far.
@@ -229,8 +231,8 @@ impl<'a> Flow<'a> {
         self.bits[range].iter_mut().for_each(|place| *place |= bits);
     }
 
-    /// Adds the bits of `from` in `mask` to `to`, value by value if the lengths match, else their
-    /// union.
+    /// Adds the bits of `from` that are in `mask` to `to`: value by value if the lengths match,
+    /// otherwise their union to every value.
     fn pass(&mut self, from: Range<usize>, to: Range<usize>, mask: u8) {
         if from.len() == to.len() {
             for (from, to) in from.zip(to) {
@@ -287,8 +289,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Passes the operands' bits to `own`, value by value if the total lengths match, else as a
-    /// union.
+    /// Passes the operands' bits to `own`, value by value if the total lengths match, otherwise as
+    /// a union.
     fn pass_operands(&mut self, node: NodeId, operands: &[u32], own: Range<usize>) {
         let values = self.values;
         if let [operand] = operands {
@@ -314,7 +316,8 @@ impl<'a> Flow<'a> {
         let values = self.values;
         let module = values.module;
         let operands = module.operands(Row(row));
-        // A loop may run no iteration; which branch runs depends on the selector.
+        // A loop may run zero times, so its result also depends on its operands; the result of a
+        // conditional also depends on its selector.
         if opcode == Opcode::While {
             self.pass_operands(node, operands, own.clone());
         } else if opcode == Opcode::Conditional
@@ -342,8 +345,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Passes the use bits of `row` to the root of the callee of `edge`; returns whether any is
-    /// new.
+    /// Passes the use bits of `row` to the root of the computation that `edge` calls; returns
+    /// whether any bit is new.
     fn ask_root(&mut self, edge: &Edge, row: u32) -> bool {
         let module = self.values.module;
         let call = &module.all_calls()[edge.call as usize];
@@ -386,7 +389,7 @@ impl<'a> Flow<'a> {
                 }
                 return;
             }
-            // Their parameters have already passed the bits to the operands.
+            // Parameters of the callee have already passed the bits to the operands.
             Opcode::Fusion | Opcode::Call => return,
             Opcode::Conditional => {
                 if let Some(selector) = operands.first() {

@@ -26,11 +26,11 @@ const MOST_CALLERS: usize = 8;
 /// A computation seen from one call site.
 #[derive(Clone, Copy, Debug)]
 enum Frame {
-    /// From any of its call sites.
+    /// Called from any of its call sites.
     Anywhere,
-    /// As the condition or body of this loop: parameter 0 is the loop's state.
+    /// Runs as the condition or body of this loop: parameter 0 is the loop's state.
     Loop(Row),
-    /// From `row` in another frame. Parameter `n` is operand `operand + n` of `row`.
+    /// Called from `row` in another frame. Parameter `n` is operand `operand + n` of `row`.
     Called { frame: usize, row: Row, operand: usize },
 }
 
@@ -125,7 +125,8 @@ impl<'a> Tracer<'a> {
         if let Some(Step::InProgress) = self.steps.get(&key) {
             return None;
         }
-        // A nested query for the same element meanwhile gets "varies", which is always safe.
+        // Until the answer is known, a nested query for this element gets "varies", which is always
+        // safe.
         self.kept.insert(key.clone(), None);
         let stays = self.step(while_row, path).is_ok_and(|step| step.is_element(path));
         let start = if stays { self.start(while_row, path).ok() } else { None };
@@ -194,7 +195,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The value that all of `places` have in common.
+    /// The value of `places`, if all of them have the same value.
     fn common(&mut self, places: Vec<Place>) -> Result<Linear, Reason> {
         let mut common: Option<Linear> = None;
         for place in places {
@@ -312,8 +313,8 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Deducts a visit of `row` from the budget. Attributes are searched again at each visit, so
-    /// longer rows cost more.
+    /// Deducts a visit of `row` from the budget. Each visit searches the attributes, so longer rows
+    /// cost more.
     fn pay_for(&mut self, row: Row) -> Result<(), Reason> {
         const BYTES_PER_UNIT: usize = 256;
         let columns = self.module.columns();
@@ -417,7 +418,7 @@ impl<'a> Tracer<'a> {
                     }
                     (Opcode::Conditional, role) if number == 0 => branch_operand(role, index),
                     (Opcode::Fusion | Opcode::Call | Opcode::AsyncStart, _) => 0,
-                    // They only repeat the call of the start.
+                    // These opcodes only repeat the call of the start.
                     (Opcode::AsyncUpdate | Opcode::AsyncDone, _) => continue,
                     _ => return Err("the trip count depends on a computation applied per element"),
                 };
@@ -443,7 +444,7 @@ impl<'a> Tracer<'a> {
 }
 
 enum Argument {
-    /// The place has moved to the argument.
+    /// `place` was moved to the argument.
     Passed,
     Ended(Origin),
 }

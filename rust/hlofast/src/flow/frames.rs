@@ -1,4 +1,4 @@
-//! The source line that stands for each instruction: which frame of its call stack.
+//! Chooses the source line of each instruction: one frame of its call stack.
 
 use crate::ir::decode::StackFrames;
 use crate::ir::{MetadataColumns, Module, Row};
@@ -41,8 +41,8 @@ impl FrameChoice {
 pub struct SourceOptions {
     /// The frame that is shown.
     pub frame: FrameChoice,
-    /// Further libraries: packages or folders (`mylib`, `mylib/layers`), from the root if they
-    /// begin with a slash.
+    /// Further libraries: packages or folders (`mylib`, `mylib/layers`). A folder that begins with
+    /// a slash is an absolute path.
     pub libraries: Vec<String>,
 }
 
@@ -72,8 +72,8 @@ fn parts(path: &[u8]) -> Vec<&[u8]> {
     path.split(is_slash).filter(|part| !part.is_empty() && *part != b".").collect()
 }
 
-/// Whether the parts of `library` follow each other in those of `file`, for a library that begins
-/// with a slash at its beginning.
+/// Whether the parts of `library` occur as consecutive parts of `file`; if the library begins with
+/// a slash, at the beginning of `file`.
 fn is_inside(file: &[u8], parts_of_file: &[&[u8]], library: &[u8]) -> bool {
     let wanted = parts(library);
     if wanted.is_empty() {
@@ -88,24 +88,24 @@ fn is_inside(file: &[u8], parts_of_file: &[&[u8]], library: &[u8]) -> bool {
 /// The longest text of a stack in bytes; outer frames beyond it are left out.
 const STACK_BYTES: usize = 4096;
 
-/// Between two frames of a stack.
+/// The separator between two frames of a stack.
 const CALLS: &[u8] = b" > ";
 
-/// The source of each row: the file and line as written, or those of a frame of its stack. One
-/// entry per frame is kept; most rows share theirs with others.
+/// The source of each row: the file and line as written, or the file and line of a frame of its
+/// stack. Entries are stored per frame, because most rows share a frame with others.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// Names after those of `MetadataColumns::source_files`.
+    /// File names that are not in `MetadataColumns::source_files`; their numbers follow.
     further: Vec<Box<[u8]>>,
-    /// By frame id: file and line that stand for it; file -1 to keep what the columns say. Empty
-    /// if the columns say it for all rows.
+    /// By frame id: the file and line shown for the frame; file -1 keeps the source in the columns.
+    /// Empty if the columns hold the source of every row.
     of_frame: Vec<(i32, i32)>,
-    /// By file of the columns: whether the frames of a row are asked at all.
+    /// By file of the columns: whether the shown source of its rows comes from their frames.
     is_followed: Vec<bool>,
 }
 
 impl Sources {
-    /// For the rows of `module`.
+    /// The sources of the rows of `module`.
     pub fn new(module: &Module, options: &SourceOptions) -> Self {
         let columns = module.metadata_columns();
         if columns.frame.is_empty() || options.frame == FrameChoice::Innermost {
@@ -146,8 +146,8 @@ impl Sources {
         Self { further, of_frame, is_followed }
     }
 
-    /// The number of the file of `row` (-1 without one) and its line (0 without one). Numbers are
-    /// those of [`Sources::file`].
+    /// The number of the file of `row` (-1 without one) and its line (0 without one).
+    /// [`Sources::file`] takes these numbers.
     pub fn place(&self, columns: &MetadataColumns, row: Row) -> (i32, i32) {
         let at = row.0 as usize;
         let written = (columns.source_file[at], columns.source_line[at]);
@@ -160,7 +160,7 @@ impl Sources {
         if is_kept { written } else { *place }
     }
 
-    /// Whether the columns say the source of every row.
+    /// Whether the columns hold the source of every row.
     pub fn is_as_written(&self) -> bool {
         self.of_frame.is_empty()
     }
@@ -185,7 +185,7 @@ impl Sources {
     }
 }
 
-/// File names: those of the columns, then new ones.
+/// File names: first the names in the columns, then new names.
 struct Names<'a> {
     ids: HashMap<Box<[u8]>, i32>,
     columns: &'a MetadataColumns,
@@ -213,8 +213,8 @@ fn line(value: i64) -> i32 {
     i32::try_from(value).unwrap_or(0).max(0)
 }
 
-/// By frame id: the first frame outside libraries, from it outwards; 0 without one. `is_library`
-/// says it for each file of the tables.
+/// By frame id: the first frame outside libraries, searching outwards from the frame; 0 if there is
+/// none. `is_library` has one entry per file of the tables.
 fn user_frames(tables: &StackFrames, is_library: &[bool]) -> Vec<u32> {
     let is_user = |id: u32| {
         let location = *tables.frame_locations.get(id as usize - 1)?;
@@ -239,7 +239,7 @@ fn user_frames(tables: &StackFrames, is_library: &[bool]) -> Vec<u32> {
                 users[at as usize] = Some(at);
                 break at;
             }
-            // Known for now, so that a cycle of parents ends here.
+            // A provisional value, so that a cycle of parents ends here.
             users[at as usize] = Some(0);
             path.push(at);
             let parent = tables.frame_parents.get(at as usize - 1).copied().unwrap_or(0);

@@ -1,15 +1,15 @@
-//! Layers that a program repeats without a loop: their numbers in scopes, and scopes that differ in
-//! nothing else.
+//! Layers that a program repeats without a loop: layer numbers in scopes, and scopes that differ
+//! only in these numbers.
 
 use super::scope::ScopeTree;
 use crate::ir::Module;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// The word that stands for the number of a layer.
+/// The character that stands for a layer number.
 const ANY: u8 = b'*';
 
-/// What the name before the number of a layer ends with.
+/// Endings of the name in front of a layer number.
 const LAYERS: [&[u8]; 5] = [b"layer", b"layers", b"block", b"blocks", b"blk"];
 
 /// `component` of a scope with `*` for the numbers of layers: `layer_3`, `layers[3]`, `block12`,
@@ -42,9 +42,10 @@ pub fn without_layer_numbers(component: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(text)
 }
 
-/// Whether a number after `before` is that of a layer.
+/// Whether a number after `before` is a layer number.
 fn numbers_layers(before: &[u8]) -> bool {
-    // Between name and number: `layer_3`, `layers.3`, `['layers'][3]`, `[\'layers\'][3]`.
+    // Characters between name and number: `layer_3`, `layers.3`, `['layers'][3]`,
+    // `[\'layers\'][3]`.
     let is_between = |byte: &u8| b"_-.[]'\"\\".contains(byte);
     let end = before.len() - before.iter().rev().take_while(|byte| is_between(byte)).count();
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic();
@@ -55,7 +56,7 @@ fn numbers_layers(before: &[u8]) -> bool {
 }
 
 impl ScopeTree {
-    /// For each scope the first one that has the same path except for numbers of layers.
+    /// For each scope, the first scope whose path differs only in layer numbers.
     pub fn merged_layers(&self, module: &Module) -> Vec<u32> {
         let mut first: HashMap<(u32, Cow<'_, [u8]>), u32> = HashMap::new();
         let mut merged: Vec<u32> = Vec::with_capacity(self.len());

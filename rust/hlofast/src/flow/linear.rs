@@ -30,7 +30,7 @@ impl IntegerType {
     }
 
     /// The congruent number nearest to zero, the most likely meaning of a step or factor. The
-    /// choice does not affect the result, since ranges are checked afterwards.
+    /// choice does not affect the result, because ranges are checked afterwards.
     pub(super) fn nearest(self, value: i128) -> i128 {
         Self { bits: self.bits, is_signed: true }.wrap(value)
     }
@@ -53,7 +53,7 @@ pub(super) struct Linear {
     pub(super) offset: i128,
     /// The element of the loop's state; empty and meaningless if the factor is 0.
     pub(super) element: Path,
-    /// Forms of the same element that were widened; this form is only valid if they do not wrap.
+    /// Forms of the same element that were widened; this form is valid only if none of them wraps.
     pub(super) guards: Vec<Guard>,
 }
 
@@ -137,7 +137,7 @@ impl Linear {
         Some(Linear::new(of.integer_type, factor, offset, of.element, of.guards))
     }
 
-    /// The number in another type: narrower types wrap, wider ones keep the value.
+    /// The number in another type: narrower types wrap, wider types keep the value.
     pub(super) fn converted(self, to: IntegerType) -> Option<Linear> {
         if let Some(value) = self.as_constant() {
             return Some(Linear::constant(to, value));
@@ -160,8 +160,8 @@ impl Linear {
     }
 }
 
-/// How an element of a loop's state changes: `first + step * iteration`, while that is in the range
-/// of its type.
+/// How an element of a loop's state changes: `first + step * iteration`, while the sum is in the
+/// range of its type.
 #[derive(Clone, Debug)]
 pub(super) struct Motion {
     pub(super) integer_type: IntegerType,
@@ -178,7 +178,8 @@ impl Motion {
             return true;
         }
         let at = |iteration: i128| self.step.checked_mul(iteration)?.checked_add(self.first);
-        // A linear form in range at both ends is in range in between.
+        // If a linear form is in range in the first and the last iteration, it is in range in every
+        // iteration.
         [Some(self.first), at(last)].into_iter().all(|value| {
             value.is_some_and(|value| {
                 self.integer_type.holds(value)
@@ -192,7 +193,7 @@ impl Motion {
     }
 }
 
-/// A value by iteration: `first + slope * iteration`, while it does not wrap.
+/// A value by iteration: `first + slope * iteration`, while the sum does not wrap.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     integer_type: IntegerType,
@@ -220,7 +221,8 @@ impl Series {
         let last = self.slope.checked_mul(count).and_then(|way| way.checked_add(self.first));
         last.is_some_and(|last| self.integer_type.holds(last))
             && self.source.as_ref().is_none_or(|(motion, guards)| {
-                // The condition runs in iterations 0 to `count`, the body in one less.
+                // The condition runs in iterations 0 to `count`, the body in iterations 0 to `count
+                // - 1`.
                 motion.keeps(guards, count)
                     && (count == 0 || motion.keeps(&motion.guards, count - 1))
             })

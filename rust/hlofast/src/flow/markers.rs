@@ -1,9 +1,9 @@
 //! Alpa's pipeline sections, between pairs of marker instructions.
 //!
 //! A marker is a custom call `pipeline_marker` (`xla_fallback_pipeline_marker`) that returns its
-//! only operand, a tuple. Its operation name, `layer_1$start` or `layer_1$end`, names its section
-//! and end. With newer JAX the marker is nested in one or two computations, and the entry contains
-//! only a `call`.
+//! only operand, a tuple. Its operation name, `layer_1$start` or `layer_1$end`, gives the name of
+//! the section and whether the marker starts or ends it. With newer JAX the marker is nested in one
+//! or two computations, and the entry contains only a `call`.
 
 use super::contexts::Contexts;
 use super::phase::Phase;
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub struct Section {
     /// The name in both markers.
     pub name: String,
-    /// Backward for `*_backward`, optimizer for `*apply_grad*`, else forward.
+    /// Backward for names that match `*_backward`, optimizer for `*apply_grad*`, otherwise forward.
     pub phase: Phase,
     /// The first marker's row in the entry, or the row of the call that leads to the marker.
     pub start: Row,
@@ -70,14 +70,14 @@ pub fn is_marker(module: &Module, row: Row) -> bool {
     })
 }
 
-/// A row and where the entry reaches it.
+/// A row and the place from which the entry reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reached {
-    /// The entry's row that is the row or calls it.
+    /// The row of the entry that calls `row`, directly or not, or is `row` itself.
     pub place: Row,
     /// The row itself.
     pub row: Row,
-    /// Number of calls in between.
+    /// Number of calls between `place` and `row`.
     pub calls: u32,
 }
 
@@ -123,7 +123,7 @@ pub fn markers(module: &Module) -> Vec<Reached> {
     through_calls(module, module.rows().filter(|row| is_marker(module, *row)))
 }
 
-/// Name and mark (`start`, `end`) of a marker.
+/// The section name and the mark (`start` or `end`) of a marker.
 pub fn name_and_mark(module: &Module, marker: Row) -> Option<(String, String)> {
     let columns = module.metadata_columns();
     let id = usize::try_from(columns.op_name[marker.0 as usize]).ok()?;
@@ -144,8 +144,9 @@ fn phase_of(name: &str) -> Phase {
 
 /// The sections of `module`; empty without markers.
 ///
-/// An instruction belongs to the section whose first marker it depends on without another marker in
-/// between. An instruction that depends on no marker belongs to the first section that uses it.
+/// An instruction belongs to a section if it depends on the section's first marker, with no other
+/// marker in between. An instruction that depends on no marker belongs to the first section that
+/// uses it.
 pub fn sections(module: &Module) -> Sections {
     const NONE: u32 = Sections::NONE;
     let markers = markers(module);
@@ -155,7 +156,8 @@ pub fn sections(module: &Module) -> Sections {
     }
     let rows = module.computation(module.entry()).rows();
     let first = rows.start;
-    // The section that users of a row inherit, and whether the row must not take a user's section.
+    // The section that users of a row inherit, and whether the row is barred from taking a user's
+    // section.
     let mut inherited = vec![NONE; rows.len()];
     let mut is_fixed = vec![false; rows.len()];
     sections.of_row = vec![NONE; rows.len()];

@@ -5,9 +5,9 @@ use super::markers::is_marker;
 use super::origin::Place;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
-/// How many instructions that move a value are followed.
+/// Limit on the moving instructions that are followed.
 pub(crate) const MOST_MOVES: usize = 4096;
-/// How many of them are followed from each part of a value that is fetched in parts.
+/// Limit on the moving instructions followed from each part of a value that is fetched in parts.
 const MOST_OF_A_PART: usize = 64;
 
 /// Whether `row` only moves values.
@@ -27,8 +27,8 @@ pub(crate) fn moves(module: &Module, row: Row) -> bool {
     }
 }
 
-/// Goes from `at` to the value that its row moves. False if the row does more than that; `at` then
-/// stays.
+/// Goes from `at` to the value that its row moves. Returns false, and leaves `at` unchanged, if the
+/// row does more than move a value.
 pub(crate) fn step_back(module: &Module, at: &mut Place) -> bool {
     step(module, at, true)
 }
@@ -93,7 +93,7 @@ pub(crate) fn wrapped(module: &Module, row: Row) -> Option<Opcode> {
     let mut start = row;
     while matches!(module.opcode(start), Opcode::AsyncUpdate | Opcode::AsyncDone) {
         let operand = Row(*module.operands(start).first()?);
-        // Text in any order may contain a cycle.
+        // Text that is not in execution order may contain a cycle.
         if operand.0 >= start.0 {
             return None;
         }
@@ -112,15 +112,15 @@ fn is_join(module: &Module, row: Row) -> bool {
     module.attribute_bytes(row, "custom_call_target") == Some(b"\"ConcatBitcast\"")
 }
 
-/// The value whose parts the row at `at` joins; None if they are of several values.
+/// The value whose parts the row at `at` joins; None if the parts belong to several values.
 fn source_of_join(module: &Module, at: &Place) -> Option<Place> {
-    // The nearest common value, so that callers see where it lies.
+    // Prefer the nearest common value, so that callers see its memory space.
     let near =
         |place: &Place| matches!(module.opcode(place.row), Opcode::AsyncStart | Opcode::AsyncDone);
     common_source(module, at, near).or_else(|| common_source(module, at, |_| true))
 }
 
-/// The one value that all parts come from, if each is followed as long as `follows` says.
+/// The one value that all parts come from, following each part while `follows` holds.
 fn common_source(module: &Module, at: &Place, follows: impl Fn(&Place) -> bool) -> Option<Place> {
     let mut whole: Option<Place> = None;
     for operand in module.operands(at.row) {

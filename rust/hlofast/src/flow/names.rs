@@ -1,4 +1,4 @@
-//! Operation names: complete ones, and relative ones that continue the name of a call site.
+//! Operation names: complete names, and relative names that continue the name of a call site.
 //!
 //! New JAX lowers every function once and names its instructions relative to the function; the call
 //! site holds the rest (`jit(step)/transpose(jvp())/while/body/closed_call` calls a computation
@@ -46,13 +46,12 @@ impl<'a> Names<'a> {
             let name = module.bytes(*span);
             if !roots.is_empty() && !begins_with(name, last) {
                 let first = first_component(name);
-                // The first component is empty if the name begins with a slash; then it is not a
-                // call.
+                // The first component is empty, and so not a call, if the name begins with a slash.
                 if !roots.contains(first) {
                     continue;
                 }
-                // A component that ends at a slash has no open bracket, so it ends there in other
-                // names too.
+                // A component that ends at a slash has no open bracket, so the same bytes are a
+                // component in other names too.
                 last = if first.len() < name.len() { first } else { b"" };
             }
             names.complete[id] = names.read(scopes, ScopeTree::ROOT, *span);
@@ -124,7 +123,7 @@ impl<'a> Names<'a> {
         self.scope(scopes, prefix, id)
     }
 
-    /// The scope of `name`; of names joined by `;`, the first that indicates a phase, else the
+    /// The scope of `name`; of names joined by `;`, the first that indicates a phase, otherwise the
     /// first.
     fn read(&mut self, scopes: &mut ScopeTree, prefix: u32, name: Span) -> u32 {
         let Self { module, reader, .. } = self;

@@ -27,7 +27,7 @@ impl From<Row> for Place {
     }
 }
 
-/// What to look through, besides tuples, calls, loops and barriers.
+/// Instructions to look through, besides tuples, calls, loops and barriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Through {
     /// Instructions that keep every element: converts, copies, bitcasts, reshapes, transposes,
@@ -40,14 +40,14 @@ pub struct Through {
 }
 
 impl Through {
-    /// All of them.
+    /// Looks through all of these instructions.
     pub const EVERYTHING: Through = Through { conversions: true, slices: true, gathers: true };
 }
 
 /// Where following a value ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A parameter of the entry computation or of an uncalled one.
+    /// A parameter of the entry computation or of a computation that nothing calls.
     Parameter(Row),
     /// A constant or a broadcast constant.
     Constant(Row),
@@ -109,7 +109,7 @@ pub(crate) fn origins_within(
     origins
 }
 
-/// Number of places that a step back from `row` may lead to, at least 1. A parameter leads to all
+/// Number of places, at least 1, to which a step back from `row` may lead. A parameter leads to all
 /// callers.
 pub(crate) fn fan_out(module: &Module, row: Row) -> usize {
     let calls = |row: Row| module.calls(row).len();
@@ -128,7 +128,7 @@ pub(crate) fn fan_out(module: &Module, row: Row) -> usize {
     places.max(1)
 }
 
-/// Pushes the places that pass their value on to `place` onto `next`, or returns the end.
+/// Appends the places whose value `place` receives unchanged to `next`, or returns the end.
 pub(crate) fn step(
     module: &Module,
     place: &Place,
@@ -277,7 +277,7 @@ fn is_many(module: &Module, row: Row) -> bool {
     matches!(target, Some(b"\"ConcatBitcast\"" | b"\"AsyncCollectiveDone\""))
 }
 
-/// Pushes the places that pass their value on to a result of a TPU compiler call.
+/// Appends the places whose value a result of a TPU compiler call receives unchanged.
 fn tpu_call(
     module: &Module,
     place: &Place,
@@ -286,7 +286,7 @@ fn tpu_call(
 ) -> Option<End> {
     let operands = || module.operands(place.row).iter().map(|operand| Row(*operand));
     match module.attribute_bytes(place.row, "custom_call_target")? {
-        // Slices fetched one by one, joined into the array they are parts of.
+        // Slices that were fetched one by one are joined into their array.
         b"\"ConcatBitcast\"" if through.slices => {
             next.extend(operands().map(|row| Place { row, path: place.path.clone() }));
         }
@@ -313,8 +313,8 @@ fn tpu_call(
     None
 }
 
-/// The operand of `caller` that becomes parameter `number` of `call`, which is its call number
-/// `place`.
+/// The operand of `caller` that becomes parameter `number` of `call`; `place` is the index of
+/// `call` among the caller's calls.
 fn argument(module: &Module, caller: Row, call: &Call, place: usize, number: usize) -> Option<Row> {
     let index = match (module.opcode(caller), call.role) {
         (Opcode::Fusion | Opcode::Call | Opcode::AsyncStart | Opcode::CustomCall, _) => number,

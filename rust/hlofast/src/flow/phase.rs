@@ -59,7 +59,7 @@ impl Phase {
     }
 }
 
-/// What a name alone indicates.
+/// The phase that a name alone indicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum NameClass {

@@ -147,7 +147,7 @@ impl ScopeTree {
         module.bytes(self.scopes[scope as usize].component)
     }
 
-    /// The scope of the first `depth` components; the scope itself if it is not deeper.
+    /// The scope of the first `depth` components, or `scope` itself if it is not deeper.
     pub fn at_depth(&self, scope: u32, depth: u32) -> u32 {
         let mut scope = scope;
         while self.depth(scope) > depth {
@@ -241,9 +241,9 @@ impl ScopeTree {
     }
 }
 
-/// Where the component of `name` that starts at `start` ends: at a `/` outside brackets, or at the
-/// end. Old JAX writes parameters into names: `dot_general[dimension_numbers=(/)]`. An unclosed
-/// bracket extends to the end.
+/// The end of the component of `name` that starts at `start`: the next `/` outside brackets, or the
+/// end of `name`. Old JAX writes parameters into names: `dot_general[dimension_numbers=(/)]`. An
+/// unclosed bracket extends to the end.
 pub(super) fn component_end(name: &[u8], start: usize) -> usize {
     let mut depth = 0u32;
     let mut ends_at = |at: usize| {
@@ -276,7 +276,7 @@ fn slashes_and_brackets(word: u64) -> u64 {
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & ONES << 7;
     let all = |byte: u8| ONES * u64::from(byte);
     let is = |byte: u8, ignored: u8| zeros((word ^ all(byte)) & !all(ignored));
-    // Opening and closing parentheses differ in one bit, as do square brackets and braces.
+    // Opening and closing parentheses differ in one bit; so do square brackets and braces.
     is(b'/', 0) | is(b'(', 1) | is(b'[', 0x20) | is(b']', 0x20)
 }
 
@@ -378,7 +378,7 @@ mod tests {
                 (state >> 33) as usize % below
             };
             let length = next(40);
-            // Mostly letters, so that components reach over several words.
+            // Mostly letters, so that components extend over several machine words.
             let byte = |at: usize| if at < BYTES.len() { BYTES[at] } else { b'x' };
             let name: Vec<u8> = (0..length).map(|_| byte(next(5 * BYTES.len()))).collect();
             let start = next(length + 1);

@@ -10,8 +10,8 @@ const DEEPEST_CALLS: usize = 16;
 
 /// The row of the same computation that computes the value of `row`. Looks through
 /// get-tuple-elements of tuples, optimization barriers, pipeline markers, calls that return an
-/// argument and, with `through_bitcasts`, bitcasts. Returns `row` if it computes its value, and the
-/// last get-tuple-element if a loop, a fusion or another instruction computes the value.
+/// argument and, with `through_bitcasts`, bitcasts. Returns `row` if `row` computes its value, and
+/// the last get-tuple-element if a loop, a fusion or another instruction computes the tuple.
 pub fn source_of(module: &Module, row: Row, through_bitcasts: bool) -> Row {
     let mut source = row;
     let mut at = row;

@@ -1,16 +1,17 @@
 //! Phases of a program without operation names, from its data flow alone.
 //!
-//! A program trains if results replace weights, and those weights also lead to a result that does
-//! not need the products which the new weights need: the loss. Then
+//! A program trains if some results replace weights, and another result, the loss, depends on these
+//! weights but not on the matmuls that compute the new weights. In such a program
 //!
-//! * what such a result depends on is forward work;
-//! * a row that writes a result from the parameter which it replaces is optimizer work;
-//! * the rest of what the new weights depend on, and that depends on data, is backward work,
-//!   including what is recomputed.
+//! * rows that the loss depends on are forward work;
+//! * a row that computes a result from the parameter that the result replaces is optimizer work;
+//! * all other rows that the new weights depend on, and that depend on data, are backward work,
+//!   recomputed rows included.
 //!
-//! Without a loss among the results, the rows that all new weights depend on are forward work, if
-//! others are products that only some depend on. A program without a result that may be a gradient
-//! or a new weight is all forward work. Of any other program the phases stay unknown.
+//! If no result is a loss, the rows that all new weights depend on are forward work, provided that
+//! there are also matmuls that only some new weights depend on. A program without any result that
+//! may be a gradient or a new weight is all forward work. The phases of any other program stay
+//! unknown.
 
 use super::moved::{moves, step_back};
 use super::origin::Place;
@@ -18,17 +19,17 @@ use super::phase::Phase;
 use crate::ir::decode::{HeaderValue, decode_header};
 use crate::ir::{ComputationId, ElementKind, Module, Opcode, Row, ShapeId};
 
-/// How the phases of nameless rows are known.
+/// The evidence for the phases of nameless rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Basis {
     /// Operation names give phases to some rows.
     #[default]
     Names,
-    /// No name does; the data flow shows a training step.
+    /// No name gives a phase; the data flow shows a training step.
     Training,
-    /// No name does; the data flow shows no gradients.
+    /// No name gives a phase; the data flow shows no gradients.
     Inference,
-    /// No name does, and the data flow does not tell forward from backward work.
+    /// No name gives a phase, and the data flow does not tell forward from backward work.
     Unknown,
 }
 
@@ -44,7 +45,7 @@ impl Basis {
     }
 }
 
-/// How many results, and how many new weights, are followed one by one.
+/// Limit on the results, and on the new weights, that are followed one by one.
 const MOST: usize = 64;
 
 struct Step<'a> {
@@ -56,7 +57,8 @@ struct Step<'a> {
     products: Vec<bool>,
     /// By row of the entry: the results that depend on it, one bit for each of `followed`.
     results: Vec<u64>,
-    /// By row of the entry: the new weights that depend on it, one bit for each of some of them.
+    /// By row of the entry: the new weights that depend on it, one bit for each weight that is
+    /// followed.
     weights: Vec<u64>,
     /// By row of the entry: whether any result that replaces a parameter depends on it.
     is_for_state: Vec<bool>,
@@ -64,9 +66,9 @@ struct Step<'a> {
 
 /// A result of the entry.
 struct Made {
-    /// The row that computes it.
+    /// The row that computes the result.
     maker: Row,
-    /// The parameter that it replaces.
+    /// The parameter that the result replaces.
     replaces: Option<Row>,
     shape: ShapeId,
 }
@@ -101,7 +103,7 @@ pub(super) fn phases(
     let replaced = || made.iter().filter(|made| made.replaces.is_some());
     let for_state = step.reach(replaced().map(|made| (made.maker, 1)));
     step.is_for_state = for_state.iter().map(|bits| *bits != 0).collect();
-    // New weights: parameters that a program replaces by what products give.
+    // New weights: results that matmuls contribute to and that replace a parameter.
     let trained: Vec<&Made> =
         replaced().filter(|made| is_float(module, made.shape)).take(MOST).collect();
     let seeds = trained.iter().enumerate().map(|(bit, made)| (made.maker, 1 << bit));
@@ -183,7 +185,7 @@ impl Step<'_> {
                 continue;
             }
             for operand in self.module.operands(Row(self.first + at as u32)) {
-                // Later operands belong to text that cannot run.
+                // An operand that comes later in the text belongs to a program that cannot run.
                 if let Some(operand) = self.at(Row(*operand)).filter(|operand| *operand < at) {
                     bits[operand] |= own;
                 }
@@ -198,7 +200,7 @@ impl Step<'_> {
         row != later && self.at(row).is_some_and(|at| bits[at] != 0)
     }
 
-    /// By row of the entry: whether it is forward work. None if nothing shows that the program
+    /// By row of the entry: whether the row is forward work. None if nothing shows that the program
     /// trains.
     fn forward(&self, others: &[&Made], trained: &[&Made], depends: &[bool]) -> Option<Vec<bool>> {
         let every = self.weights.iter().fold(0, |all, bits| all | bits);
@@ -207,7 +209,7 @@ impl Step<'_> {
         }
         let some_need = |at: usize| self.weights[at] != 0 && self.weights[at] != every;
         let rows = 0..self.count;
-        // The results that need no product which only some new weights need.
+        // The results that do not depend on matmuls which only some new weights depend on.
         let spoiled = rows
             .clone()
             .filter(|at| self.products[*at] && depends[*at] && some_need(*at))
@@ -228,11 +230,11 @@ impl Step<'_> {
         (is_split && has_common && trained.len() > 1).then(|| rows.map(is_common).collect())
     }
 
-    /// Whether most new weights come from weights that lead to result `bit`, by products that do
-    /// not.
+    /// Whether most new weights replace weights that result `bit` depends on, and depend on matmuls
+    /// that result `bit` does not.
     fn trains(&self, bit: u64, trained: &[&Made]) -> bool {
         let leads = |row: Row| self.at(row).is_some_and(|at| self.results[at] & bit != 0);
-        // New weights that need a product beside those of the result.
+        // New weights that depend on a matmul on which the result does not depend.
         let beside = (0..self.count)
             .filter(|at| self.products[*at] && self.results[*at] & bit == 0)
             .fold(0, |all, at| all | self.weights[at]);
@@ -245,8 +247,9 @@ impl Step<'_> {
         learn > 0 && 2 * learn >= weights
     }
 
-    /// Whether `made` has the rank of a floating-point matrix among the parameters and its
-    /// dimensions, or multiples or parts of them where the two are sharded differently.
+    /// Whether the shape of `made` fits a floating-point matrix among the parameters: the same
+    /// rank, and dimensions that are equal, or multiples or fractions because of different
+    /// sharding.
     fn may_be_gradient(&self, made: &Made) -> bool {
         let module = self.module;
         let shapes = module.shapes();
@@ -279,7 +282,7 @@ impl Step<'_> {
     }
 }
 
-/// Where `row`'s value was moved from.
+/// The place from which the value of `row` was moved.
 fn source(module: &Module, row: Row) -> Place {
     let mut at = Place::from(row);
     for _ in 0..MOST {
@@ -333,7 +336,7 @@ fn results(module: &Module) -> Vec<Made> {
     operands.into_iter().enumerate().map(made).collect()
 }
 
-/// A parameter of the shape of a result that the row which computes the result reads.
+/// A parameter with the result's shape that is read by the row that computes the result.
 fn replaced(module: &Module, maker: Row, shape: ShapeId) -> Option<Row> {
     if !is_float(module, shape) {
         return None;

@@ -1,10 +1,10 @@
 //! Trip counts of loops: from the compiler's note, or from the condition and the induction
 //! variable.
 //!
-//! Loops are never simulated. A variable that changes by a constant per iteration is a straight
-//! line, and division gives the iteration in which it crosses the bound. The trip count is unknown
-//! if the variable would wrap around, the bound changes unpredictably or the condition depends on
-//! data.
+//! Loops are never simulated. A variable that changes by a constant per iteration follows a
+//! straight line, and a division gives the iteration in which the line crosses the bound. The trip
+//! count is unknown if the variable would wrap around, the bound changes unpredictably or the
+//! condition depends on data.
 
 use super::follow::{Place, Reason, TOO_COMPLEX, Tracer};
 use super::linear::{Motion, Path, Series};
@@ -85,11 +85,11 @@ fn infer(tracer: &mut Tracer<'_>, row: Row) -> TripCount {
     }
 }
 
-/// When a condition first ends its loop.
+/// The iteration after which a condition ends its loop.
 enum End {
     /// After this many iterations.
     After(u64),
-    /// Never by this condition.
+    /// The condition never ends the loop.
     Never,
     Unknown {
         reason: Reason,
@@ -202,7 +202,7 @@ fn motion(tracer: &mut Tracer<'_>, row: Row, path: &Path, depth: u32) -> Result<
     if step.element == *path {
         return Ok(Motion { integer_type, first, step: step.offset, guards: step.guards });
     }
-    // The element takes another element's previous value: a copy that lags by one iteration.
+    // The element takes the previous value of another element and so lags by one iteration.
     let leader = motion(tracer, row, &step.element, depth + 1)?;
     let before = leader.first - leader.step + step.offset;
     if leader.integer_type != integer_type

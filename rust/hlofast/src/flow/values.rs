@@ -60,7 +60,7 @@ impl<'a> Values<'a> {
         place(self.leaves[row as usize])..place(self.leaves[row as usize + 1])
     }
 
-    /// The values of its operand that a get-tuple-element takes.
+    /// The values of its operand that get-tuple-element `row` takes.
     pub fn element(&self, node: NodeId, row: u32, operand: u32) -> Range<usize> {
         let values = self.of(node, operand);
         let shape = self.module.shape(Row(operand));
@@ -77,8 +77,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// How operands of the caller map to parameters of the callee of `edge`; None if they do not.
-    /// `branch` counts the row's calls before this one.
+    /// How operands of the caller map to parameters of the computation that `edge` calls; None if
+    /// they do not correspond. `branch` counts the row's calls before this one.
     pub fn arguments(&self, edge: &Edge, branch: usize) -> Option<Arguments> {
         let call = self.module.all_calls().get(edge.call as usize)?;
         let caller = edge.caller;
@@ -134,7 +134,7 @@ pub(super) fn passes_on(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether `opcode` computes nothing itself; any work is in the computations it calls.
+/// Whether `opcode` itself does not compute; its work is in the computations it calls.
 pub(super) fn is_structural(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(

@@ -1,21 +1,23 @@
-//! Whose the values without a name are.
+//! Phases and names for values without a name.
 //!
-//! Compilers leave names off most of what they add: copies between memory spaces, slices in flight,
-//! clones of loops, converted weights. Such a row gets its phase, in this order, from
+//! Compilers do not name most of the instructions that they add: copies between memory spaces,
+//! slices in flight, clones of loops, converted weights. Such a row gets its phase from the first
+//! of these that applies:
 //!
-//! 1. the rows inside it: a fusion takes the phase of its matmuls, or else runs as late as
-//!    its latest row; a loop takes the phase of its body if that is only one;
-//! 2. what it moves, if it only moves a value: a value that is evicted and fetched again stays the
-//!    value of the row that computed it;
-//! 3. its operands and its users: it is not earlier than the rows whose results it reads, nor later
-//!    than the rows that read its result. If these differ, a row before the turn belongs with its
-//!    operands and one after it with its users. The turn is where the schedule begins with backward
-//!    or recomputed work on the data;
+//! 1. the rows inside it: a fusion takes the phase of its matmuls, or else the latest phase of its
+//!    rows; a loop takes the phase of its body if all of the body has one phase;
+//! 2. the row whose value it moves, if it only moves a value: evicting and fetching a value does
+//!    not change its phase;
+//! 3. its operands and its users: the row's phase is not earlier than the phases of its operands,
+//!    nor later than the phases of its users. If these differ, a row before the turn takes the
+//!    phase of its operands, and a row after the turn the phase of its users. The turn is the row
+//!    at which the schedule begins backward or recomputed work on the data;
 //! 4. the loop, branch or call around it.
 //!
-//! If no row has a name, `structure` gives the rows of the entry their phases before.
+//! If no row has a name, `structure` first gives the rows of the entry their phases.
 //!
-//! A parameter of the entry has the phase that reads it first. What is left is unattributed.
+//! A parameter of the entry has the phase of the first row that reads it. The remaining rows are
+//! unattributed.
 
 use super::attribution::Attribution;
 use super::moved::{MOST_MOVES, moves, step_back, wrapped};
@@ -29,15 +31,15 @@ use std::ops::Range;
 /// Phases of all rows, in the first context of their computation.
 #[derive(Clone, Debug, Default)]
 pub struct Whose {
-    /// By row: its phase, by its name or else by the rules above.
+    /// By row: its phase, from its name or else from the rules above.
     pub phase: Vec<Phase>,
-    /// By row: the row whose name and source describe its value; often itself.
+    /// By row: the row whose name and source describe its value, often the row itself.
     pub told_by: Vec<Row>,
     /// By row: whether backward or recomputed work reads its value, through rows that move it.
     pub is_read_late: Vec<bool>,
     /// By computation: the row at which backward or recomputed work on the data begins.
     pub turn: Vec<Option<Row>>,
-    /// How the phases are known.
+    /// The evidence for the phases.
     pub basis: Basis,
 }
 
@@ -72,11 +74,11 @@ fn phase_of(rank: u8) -> Phase {
 #[derive(Clone, Copy, Debug, Default)]
 struct Inside {
     all: u8,
-    /// Those of matmuls and convolutions.
+    /// The phases of matmuls and convolutions inside the computation.
     products: u8,
 }
 
-/// A rank and the row that gives it.
+/// The rank of a phase and the row that gives it.
 type Bound = (u8, u32);
 const NO_BOUND: Bound = (NONE, u32::MAX);
 
@@ -85,14 +87,14 @@ struct Finder<'a> {
     attribution: &'a Attribution,
     whose: Whose,
     inside: Vec<Inside>,
-    /// By computation: the phase of what calls it.
+    /// By computation: the phase of its callers.
     around: Vec<Bound>,
     /// Remaining steps for following moved values.
     steps: usize,
 }
 
 impl Whose {
-    /// For `module`, whose names say `attribution`.
+    /// The phases of `module`; `attribution` holds the phases that names give.
     pub(super) fn new(module: &Module, attribution: &Attribution) -> Whose {
         let rows = module.row_count();
         let computations = module.computations().len();
@@ -148,7 +150,7 @@ impl Whose {
     }
 
     /// The row that describes element `path` (outermost first) of the state of `caller`, a loop
-    /// without a name: the one that computes the element in the loop's body.
+    /// without a name: the row in the loop's body that computes the element.
     pub fn writer(&self, module: &Module, caller: Row, path: &[u32]) -> Option<Row> {
         let body = module.called(caller, CallRole::Body)?;
         let root = Row(module.computation(body).root);
@@ -269,8 +271,8 @@ impl Finder<'_> {
     }
 
     /// The first row of late work that depends on data, after all forward products. Data are the
-    /// parameters that the program does not replace. Late rows before that, such as indices made of
-    /// the batch or gathered weights, wait for nothing.
+    /// parameters that the program does not replace. Late rows before all forward products, such as
+    /// indices computed from the batch or gathered weights, wait for nothing.
     fn find_turn(&mut self, id: ComputationId, is_data: &[bool]) {
         let module = self.module;
         if !module.is_scheduled() {
@@ -360,8 +362,8 @@ impl Finder<'_> {
         None
     }
 
-    /// The row whose phase an asynchronous update of a slice has: that of what it writes, or else of
-    /// what it writes to.
+    /// The row that gives an asynchronous update of a slice its phase: the source of the written
+    /// value, or else of the updated array.
     fn updated(&mut self, row: u32) -> Option<u32> {
         let module = self.module;
         let operands = module.operands(Row(row));
@@ -382,7 +384,7 @@ impl Finder<'_> {
         None
     }
 
-    /// By row: the latest phase among what it is computed from.
+    /// By row: the latest phase among the values it is computed from.
     fn low(&self, rows: Range<u32>) -> Vec<Bound> {
         let module = self.module;
         let mut low = vec![NO_BOUND; rows.len()];
@@ -451,7 +453,7 @@ fn module_lacks_name(finder: &Finder<'_>, row: u32) -> bool {
     scope.is_none_or(|scope| scope == super::ScopeTree::ROOT)
 }
 
-/// The phase between those of operands and users.
+/// The phase of a row, given the phases of its operands and users.
 fn between(low: Bound, high: Bound, is_after_turn: bool) -> Bound {
     match (low.0, high.0) {
         (NONE, _) => high,
@@ -462,12 +464,12 @@ fn between(low: Bound, high: Bound, is_after_turn: bool) -> Bound {
     }
 }
 
-/// Whether `opcode` computes nothing from data.
+/// Whether the result of `opcode` does not depend on data.
 fn is_from_nothing(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Parameter | Opcode::Constant | Opcode::Iota)
 }
 
-/// Whether `opcode` ends what its operand has started.
+/// Whether `opcode` ends the asynchronous operation that its operand started.
 fn ends(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -489,8 +491,8 @@ fn applies(opcode: Opcode) -> bool {
     )
 }
 
-/// The phase of a fusion with `inside` in it. A collective of another phase may run beside the
-/// products of a fusion.
+/// The phase of a fusion, given the phases `inside` it. A fusion may overlap its matmuls with a
+/// collective of another phase.
 fn of_fusion(inside: Inside) -> u8 {
     match inside.products.count_ones() {
         1 => latest(inside.products),
@@ -502,9 +504,9 @@ fn latest(phases: u8) -> u8 {
     (FORWARD..NONE).rev().find(|rank| phases & (1 << rank) != 0).unwrap_or(NONE)
 }
 
-/// The phase of a loop, a branch or a call with `inside` in it: one phase, or backward if it is
-/// backward work and recomputed work. Forward rows that compute no products may have been
-/// moved in.
+/// The phase of a loop, a branch or a call, given the phases `inside` it: the only phase, or
+/// backward if there is both backward and recomputed work. Forward rows without matmuls are
+/// ignored, because the compiler may have moved them in.
 fn of_loop(inside: Inside) -> u8 {
     const F: u8 = 1 << FORWARD;
     const R: u8 = 1 << RECOMPUTE;
@@ -522,8 +524,8 @@ fn of_loop(inside: Inside) -> u8 {
     }
 }
 
-/// By number: whether a parameter of the entry holds data, because the program does not replace it.
-/// All do if none is replaced.
+/// By parameter number: whether the entry parameter holds data, which is true if the program does
+/// not replace it. If the program replaces no parameter, all hold data.
 fn data_parameters(module: &Module) -> Vec<bool> {
     const KEY: &str = "input_output_alias";
     let value = module.header_attribute(KEY).map(|span| module.bytes(span));
@@ -532,14 +534,14 @@ fn data_parameters(module: &Module) -> Vec<bool> {
     let mut is_data = Vec::new();
     for alias in &aliases {
         let Ok(number) = usize::try_from(alias.number) else { continue };
-        // A number that no parameter has must not cost memory.
+        // A number too large for any parameter must not cost memory.
         if number >= module.row_count() {
             continue;
         }
         if is_data.len() <= number {
             is_data.resize(number + 1, true);
         }
-        // A part of a tuple does not tell about the rest.
+        // If a part of a tuple is replaced, the rest may or may not be replaced.
         is_data[number] &= !alias.index.is_empty();
     }
     is_data

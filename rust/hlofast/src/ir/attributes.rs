@@ -17,12 +17,12 @@ pub struct Attribute {
 /// Iterator over the attributes of one row, in text order.
 pub struct Attributes<'a> {
     cursor: Cursor<'a>,
-    /// What to add to positions to get module offsets (arena rows are read from the arena).
+    /// The number added to positions to get module offsets (arena rows are read from the arena).
     base: u32,
     filter: Filter,
 }
 
-/// Async sugar writes one list for two rows: the async instruction and the one it wraps.
+/// Async sugar writes one list for two rows: the async instruction and the instruction it wraps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Filter {
     All,
@@ -94,7 +94,7 @@ pub(crate) fn read_value(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<Span> {
     }
 }
 
-/// `{key="text",key={opaque}}`: in opaque values only braces are balanced.
+/// `{key="text",key={opaque}}`; in opaque values, only braces have to balance.
 fn read_dictionaries(cursor: &mut Cursor<'_>) -> Result<Span> {
     let start = cursor.position();
     let before = *cursor;
@@ -181,7 +181,7 @@ fn read_run(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<Span> {
     Ok(cursor.span_since(start))
 }
 
-/// Whether the token after a gap still belongs to the value before it.
+/// Whether the token after a gap belongs to the value before the gap.
 fn run_continues(cursor: &Cursor<'_>, gap: usize, key: &[u8]) -> bool {
     match cursor.peek() {
         b'{' | b'[' | b'(' | b'<' | b'"' | b'\'' => true,

@@ -1,4 +1,4 @@
-//! Compressed lists: one flat column of items and the offsets of each row's part.
+//! Compressed lists: one flat column of items, and the offset at which each row's items begin.
 
 /// Lists of `u32`, one per row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl Csr {
         &self.items[self.offsets[i] as usize..self.offsets[i + 1] as usize]
     }
 
-    /// From (row, item) pairs sorted by row.
+    /// Builds the lists from (row, item) pairs sorted by row.
     pub fn from_sorted(rows: usize, pairs: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut offsets = Vec::with_capacity(rows + 1);
         let mut items = Vec::new();

@@ -11,7 +11,8 @@ use super::shape_text::parse_shape;
 use crate::text::{Cursor, Span};
 use std::sync::OnceLock;
 
-/// Lazily filled columns. No part calls into Python, so threads may race to compute it.
+/// Lazily filled columns. Computing a column never calls into Python, so threads may race to
+/// compute it.
 #[derive(Debug, Default)]
 pub struct Derived {
     users: OnceLock<Csr>,
@@ -88,7 +89,7 @@ impl Module {
         })
     }
 
-    /// Numbers all values densely: row `r`'s leaf `k` is value `leaf_offsets()[r] + k`. One entry
+    /// Numbers all values densely: leaf `k` of row `r` is value `leaf_offsets()[r] + k`. One entry
     /// more than rows.
     pub fn leaf_offsets(&self) -> &[u64] {
         self.derived().leaf_offsets.get_or_init(|| {

@@ -35,8 +35,8 @@ impl MetadataColumns {
 }
 
 impl Module {
-    /// op_name, source file and line of every row. Where the text gives only a stack frame, file
-    /// and line are those of its innermost frame.
+    /// op_name, source file and line of every row. If the text gives only a stack frame, file and
+    /// line are taken from the innermost frame.
     pub fn metadata_columns(&self) -> &MetadataColumns {
         self.derived().metadata.get_or_init(|| build(self))
     }
@@ -140,7 +140,7 @@ fn build(module: &Module) -> MetadataColumns {
     columns
 }
 
-/// A number of a line or a frame as the column holds it; 0 if it is out of range.
+/// A line or frame number as stored in its column; 0 if out of range.
 fn line_number(value: i64) -> i32 {
     i32::try_from(value).unwrap_or(0).max(0)
 }
@@ -167,7 +167,7 @@ impl Files {
     }
 }
 
-/// Reads the two forms XLA prints most, without escapes: `{op_name="a" source_file="b"
+/// Reads the two forms that XLA prints most, without escapes: `{op_name="a" source_file="b"
 /// source_line=1}` and `{op_name="a" stack_frame_id=1}`; None for any other.
 fn read_printed(bytes: &[u8], base: u32, text: &[u8], last_file: &mut Span) -> Option<Facts> {
     const OP_NAME: &[u8] = b"{op_name=\"";
@@ -182,7 +182,7 @@ fn read_printed(bytes: &[u8], base: u32, text: &[u8], last_file: &mut Span) -> O
         return Some(facts);
     }
     let quoted = after.strip_prefix(FILE)?;
-    // Neighbouring rows mostly share a file, so the end of its name need not be searched.
+    // Neighbouring rows mostly share a file, so the end of the file name need not be searched.
     let known = text.get(last_file.range())?;
     let length =
         if !known.is_empty() && quoted.starts_with(known) && quoted.get(known.len()) == Some(&b'"')

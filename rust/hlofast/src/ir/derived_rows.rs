@@ -24,7 +24,7 @@ impl CallRole {
 }
 
 impl Module {
-    /// The bytes after the source text: text that this crate wrote, not the user.
+    /// The bytes after the source text, which this crate wrote and not the user.
     pub fn arena(&self) -> &[u8] {
         &self.arena
     }
@@ -129,7 +129,7 @@ impl Module {
                 if !range.contains(&operand) {
                     continue;
                 }
-                // Marked when first reached, so that a cycle in broken text ends here too.
+                // Marked when first reached, so that a cycle in malformed text also ends here.
                 if !std::mem::replace(&mut done[(operand - first) as usize], true) {
                     stack.push((operand, 0));
                 }

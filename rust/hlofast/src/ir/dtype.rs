@@ -21,7 +21,7 @@ macro_rules! element_types {
                 match self { $(ElementType::$name => $bits,)* }
             }
 
-            /// The family of its values.
+            /// The family of the type's values.
             pub fn kind(self) -> ElementKind {
                 match self { $(ElementType::$name => ElementKind::$kind,)* }
             }

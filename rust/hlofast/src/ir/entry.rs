@@ -9,16 +9,17 @@ use crate::text::Span;
 
 impl Module {
     /// An error if the text seems to end before its entry computation: no computation is marked
-    /// `ENTRY`, and the last one, which is therefore the entry, does not have the parameters and
-    /// result that the header gives. XLA reads such text without complaint, and so does `parse`.
+    /// `ENTRY`, and the last computation, which then counts as the entry, does not have the
+    /// parameters and result that the header gives. XLA and `parse` both read such text without an
+    /// error.
     pub fn missing_entry(&self) -> Option<ParseError> {
         let entry = self.computation(self.entry());
-        // Collected faults are reported already, and the entry may be among them.
+        // Collected faults are already reported, and the missing entry may be one of them.
         if entry.is_marked_entry || !self.errors().is_empty() {
             return None;
         }
         let value = self.header_attribute("entry_computation_layout")?;
-        // A layout that cannot be read proves nothing.
+        // A layout that cannot be read is not evidence.
         let HeaderValue::EntryLayout(layout) =
             decode_header(b"entry_computation_layout", self.bytes(value)).ok()?
         else {

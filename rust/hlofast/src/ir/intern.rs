@@ -26,7 +26,7 @@ pub struct ShapeInterner {
 /// An array shape's text seen recently.
 #[derive(Clone, Copy)]
 struct RecentArray {
-    /// The text's first eight bytes, and a mask of those that exist.
+    /// The text's first eight bytes, and a mask of the bytes that exist.
     head: u64,
     head_mask: u64,
     text: Span,
@@ -50,8 +50,8 @@ struct KnownLayout {
     rank: usize,
 }
 
-/// Hasher state for structural keys: keyed once per process, so that collisions cannot be
-/// prepared.
+/// Hasher state for structural keys, with a key drawn once per process, so that nobody can prepare
+/// colliding inputs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildMix;
 
@@ -137,7 +137,7 @@ impl ShapeInterner {
         self.array_with_layout(element_type, dimensions, layout, text)
     }
 
-    /// As `array`, with a layout that is already interned.
+    /// Like `array`, with a layout that is already interned.
     pub fn array_with_layout(
         &mut self,
         element_type: ElementType,
@@ -259,8 +259,8 @@ impl ShapeInterner {
         self.layouts.insert_unique(hash, id, hash_of);
     }
 
-    /// Announces that a shape of `text` is read next. The caches of another text are cleared, since
-    /// they hold only spans.
+    /// Announces that a shape of `text` is read next. Clears caches that belong to another text,
+    /// because they hold only spans.
     pub(crate) fn begin_text(&mut self, text: &[u8]) {
         let text = (text.as_ptr() as usize, text.len());
         if self.text != text {
@@ -271,7 +271,8 @@ impl ShapeInterner {
     }
 
     /// Takes the layout at the cursor if its text is cached; returns it with its number of
-    /// dimensions. A layout text ends with its only closing brace, so none is a prefix of another.
+    /// dimensions. A layout text ends with its only closing brace, so no layout text is a prefix of
+    /// another.
     pub(crate) fn known_layout(&mut self, cursor: &mut Cursor<'_>) -> Option<(LayoutId, usize)> {
         let rest = cursor.rest();
         let window = rest.get(..rest.len().min(LONGEST_LAYOUT))?;
@@ -395,7 +396,7 @@ fn same_structure(table: &ShapeTable, a: ShapeId, b: ShapeId) -> bool {
     }
 }
 
-/// A number drawn once per process, so that colliding inputs cannot be prepared.
+/// A number drawn once per process, so that nobody can prepare colliding inputs.
 pub fn hash_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     static SEED: std::sync::OnceLock<u64> = std::sync::OnceLock::new();

@@ -18,8 +18,8 @@ use std::sync::OnceLock;
 #[repr(transparent)]
 pub struct Row(pub u32);
 
-/// The number of a computation in its module, in text order (implicit ones follow the
-/// computation they were written in).
+/// The number of a computation in its module, in text order. An implicit computation follows the
+/// computation whose text implies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct ComputationId(pub u32);
@@ -32,11 +32,12 @@ impl Flags {
     pub const ROOT: u8 = 1;
     /// Not an instruction of the text, but implied by it.
     pub const IMPLICIT: u8 = 2;
-    /// The text omits the result shape; it was inferred.
+    /// The text omits the result shape, so the shape was inferred.
     pub const SHAPE_INFERRED: u8 = 4;
-    /// Written as async sugar: an `X-start`, `X-update` or `X-done` of an `X` without such forms.
+    /// The text has the short form of an asynchronous operation: `X-start`, `X-update` or `X-done`
+    /// for an opcode `X` that has no such opcodes.
     pub const SUGAR: u8 = 8;
-    /// Marked `ROOT` in the text.
+    /// The text marks the instruction as `ROOT`.
     pub const MARKED_ROOT: u8 = 16;
     /// The operand list holds something other than plain or typed names (nested instructions,
     /// `#` paths, empty slots).
@@ -137,11 +138,11 @@ pub struct Computation {
     pub end_row: u32,
     /// The row of its root.
     pub root: u32,
-    /// Marked `ENTRY` in the text.
+    /// The text marks the computation as `ENTRY`.
     pub is_marked_entry: bool,
-    /// Written as a block where a computation name was expected.
+    /// The text has the computation as a block in place of its name.
     pub is_inline: bool,
-    /// Not in the text: wrapped by async sugar.
+    /// The text implies the computation: async sugar wraps it.
     pub is_implicit: bool,
 }
 
@@ -174,7 +175,7 @@ pub struct Header {
     pub has_tables: bool,
 }
 
-/// In `Columns::metadata_starts`: the row has no metadata.
+/// Value in `Columns::metadata_starts` for rows without metadata.
 pub const NO_METADATA: u32 = u32::MAX;
 
 /// The columns, one entry per row. Public within the crate: analyses read them directly.
@@ -194,7 +195,7 @@ pub struct Columns {
     pub tail_starts: Vec<u32>,
     /// Where the instruction's text ends.
     pub tail_ends: Vec<u32>,
-    /// Where the value of the attribute `metadata` starts; `NO_METADATA` without one.
+    /// Where the value of the attribute `metadata` starts; `NO_METADATA` for rows without metadata.
     pub metadata_starts: Vec<u32>,
     /// Offsets into `operands`; one entry more than rows.
     pub operand_offsets: Vec<u32>,
@@ -244,7 +245,7 @@ pub struct Module {
     pub(crate) control_predecessors: Vec<(Row, Row)>,
     pub(crate) shapes: ShapeTable,
     pub(crate) errors: Vec<ParseError>,
-    /// Allocated on first use, so that small modules do not carry it.
+    /// Allocated on first use, which keeps small modules small.
     pub(crate) derived: OnceLock<Box<Derived>>,
 }
 
@@ -319,7 +320,7 @@ impl Module {
         self.bytes(self.computation(id).name)
     }
 
-    /// The entry computation: the one marked `ENTRY`, else the last one written.
+    /// The entry computation: the computation marked `ENTRY`, otherwise the last in the text.
     pub fn entry(&self) -> ComputationId {
         self.entry
     }
@@ -404,8 +405,8 @@ impl Module {
         }
         let start = self.calls.partition_point(|call| call.row < row);
         let rest = &self.calls[start..];
-        // Few rows make many calls. Those that do (conditionals) are queried once per branch, so
-        // the end is searched in steps that double.
+        // Only conditionals make many calls, and they are queried once per branch, so the end is
+        // searched in steps that double.
         let mut most = 1;
         super::work::count(1);
         while rest.get(most).is_some_and(|call| call.row == row) {
@@ -458,12 +459,12 @@ impl Module {
         &self.errors
     }
 
-    /// The number of instructions the text writes: rows that are not implicit.
+    /// The number of instructions in the text; implicit rows do not count.
     pub fn instruction_count(&self) -> usize {
         self.columns.flags.iter().filter(|flags| **flags & Flags::IMPLICIT == 0).count()
     }
 
-    /// The number of computations the text writes: those that are not implicit.
+    /// The number of computations in the text; implicit computations do not count.
     pub fn computation_count(&self) -> usize {
         self.computations.iter().filter(|computation| !computation.is_implicit).count()
     }

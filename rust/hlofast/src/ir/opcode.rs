@@ -40,7 +40,7 @@ macro_rules! opcodes {
         #[repr(u8)]
         pub enum Opcode {
             $($name,)*
-            /// An opcode that this table does not have; the instruction keeps its text.
+            /// An opcode that is not in this table; the instruction keeps its text.
             Unknown,
         }
 
@@ -367,7 +367,7 @@ impl Opcode {
             if code >= Opcode::Unknown as usize {
                 return None;
             }
-            // Up to 16 bytes, the first and last eight and the length are the whole word.
+            // Up to 16 bytes, the length and the first and last eight bytes determine the word.
             if KEYS[code] == (head, tail, length)
                 && (length <= 16 || Self::NAMES[code].as_bytes() == word)
             {
@@ -389,7 +389,7 @@ impl Opcode {
         Self::NAMES[self as usize]
     }
 
-    /// How many operands it takes.
+    /// How many operands the opcode takes.
     #[inline]
     pub fn arity(self) -> Arity {
         Self::ARITIES[self as usize]
@@ -401,7 +401,7 @@ impl Opcode {
         Self::INFERABLE[self as usize]
     }
 
-    /// Whether it may call computations.
+    /// Whether the opcode may call computations.
     #[inline]
     pub fn may_call(self) -> bool {
         const MAY_CALL: [bool; Opcode::ALL.len()] = {
@@ -416,8 +416,8 @@ impl Opcode {
         MAY_CALL[self as usize]
     }
 
-    /// Whether async sugar (`X-start`, `X-update`, `X-done`) may wrap it. Opcodes with native
-    /// start and done forms, and the async opcodes themselves, may not be wrapped.
+    /// Whether async sugar (`X-start`, `X-update`, `X-done`) may wrap the opcode. Opcodes with
+    /// native start and done forms, and the async opcodes themselves, may not be wrapped.
     pub fn may_be_wrapped(self) -> bool {
         use Opcode::*;
         !matches!(self, AllGather | AllReduce | CollectivePermute | Copy | Recv | Send | Unknown)

@@ -167,8 +167,8 @@ impl<'a> ArrayShape<'a> {
         })
     }
 
-    /// Bytes of the elements, unpadded: sub-byte types take whole bytes unless the layout gives
-    /// `E(n)`, then they pack. None if unbounded or beyond 64 bits. `token` and `opaque` are 0.
+    /// Bytes of the elements, unpadded: sub-byte types take whole bytes unless the layout packs
+    /// them with `E(n)`. None if unbounded or beyond 64 bits; 0 for `token` and `opaque`.
     pub fn logical_bytes(&self) -> Option<u64> {
         let elements = self.elements()?;
         let bits = match self.layout {
@@ -211,7 +211,7 @@ impl ShapeTable {
         }
     }
 
-    /// The array shape `id`, if it is one.
+    /// Shape `id` as an array; None for tuples and buffers.
     pub fn array(&self, id: ShapeId) -> Option<ArrayShape<'_>> {
         match self.get(id) {
             ShapeView::Array(array) => Some(array),
@@ -219,7 +219,7 @@ impl ShapeTable {
         }
     }
 
-    /// The element shapes of tuple `id`, if it is one.
+    /// The element shapes of tuple `id`; None if `id` is not a tuple.
     #[inline]
     pub fn tuple(&self, id: ShapeId) -> Option<&[ShapeId]> {
         match self.get(id) {
@@ -255,8 +255,8 @@ impl ShapeTable {
         self.child_leaves.get(record.start as usize + index).copied()
     }
 
-    /// One text that spells this shape, as a span into the module's bytes (empty for shapes that
-    /// were only inferred).
+    /// A text of this shape, as a span into the module's bytes; empty for shapes that were only
+    /// inferred.
     pub fn text(&self, id: ShapeId) -> Span {
         self.records[id.0 as usize].text
     }

@@ -117,7 +117,7 @@ pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Res
     }
 }
 
-/// Takes a tuple element that is spelled like one of the last few.
+/// Takes a tuple element whose text equals one of the last few texts.
 fn known_element(
     cursor: &mut Cursor<'_>,
     interner: &mut ShapeInterner,
@@ -285,8 +285,8 @@ fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Layout items in XLA's fixed order; each at most once. XLA ignores an item that it cannot read
-/// and continues with the next kind of item where it stopped; so does this reader.
+/// Layout items in XLA's fixed order; each at most once. If XLA cannot read an item, it stops there
+/// and tries the next kind of item from the same place; so does this reader.
 fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()> {
     if eat_item(cursor, b"D")? {
         layout.had_level_types = true;

@@ -43,7 +43,7 @@ impl<'a> Cut<'a> {
         })
     }
 
-    /// A place to report, with the slices, or the fusions around them, as evidence.
+    /// A place to report; the slices, or the fusions around them, are the evidence.
     pub fn site(&self, program: &Program<'_>) -> Option<Site> {
         let mut site = Site::new(self.collective.row)
             .runs(&program.runs_of(self.collective))
@@ -73,8 +73,8 @@ fn slices(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
     uses(walk, row, conversions, is_slice).filter(|slices| !slices.is_empty())
 }
 
-/// The dimension along which all of `slices` cut, and where they cut on `devices`; None if they
-/// differ or if that is unknown.
+/// The dimension along which all of `slices` cut, and the start of each device's part on `devices`;
+/// None if the slices differ or their starts are unknown.
 pub(super) fn same_parts(
     offsets: &Offsets<'_>,
     slices: &[Use],

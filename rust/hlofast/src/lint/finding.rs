@@ -4,7 +4,7 @@ use crate::Provenance;
 use crate::flow::Phase;
 use crate::ir::Row;
 
-/// What the bytes of a finding measure. All are per device.
+/// The meaning of a finding's bytes. All byte counts are per device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Bytes sent per step, with ring algorithms.
@@ -32,9 +32,9 @@ impl Measure {
 /// A number behind a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Its name.
+    /// The name of the figure.
     pub name: &'static str,
-    /// Its value.
+    /// The value of the figure.
     pub value: u64,
 }
 
@@ -45,7 +45,8 @@ pub struct Finding {
     pub code: &'static str,
     /// Instructions: the most costly first, then further evidence.
     pub rows: Vec<Row>,
-    /// Number of combined places: one source line or, for some rules, the same devices.
+    /// Number of places that the finding combines: places on one source line or, for some rules,
+    /// with the same devices.
     pub places: u64,
     /// Bytes at stake per step and device; None if unknown or if the finding is not about bytes.
     pub bytes: Option<u64>,
@@ -59,9 +60,9 @@ pub struct Finding {
     pub phases: Vec<Phase>,
     /// Whether more may be at stake: an instruction runs in a loop of unknown trip count.
     pub is_lower_bound: bool,
-    /// Provenance of what is at stake.
+    /// Provenance of the bytes or FLOPs at stake.
     pub provenance: Provenance,
-    /// What was found, with its figures.
+    /// The description of the finding, with its figures.
     pub message: String,
     /// What to change.
     pub remedy: &'static str,
@@ -74,7 +75,7 @@ impl Finding {
     }
 }
 
-/// The findings of a module, those with most at stake first.
+/// The findings of a module; findings with more at stake come first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
     /// The findings.

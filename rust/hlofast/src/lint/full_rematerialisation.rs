@@ -1,8 +1,8 @@
 //! `full-rematerialisation`: an array gathered in full on every device and then sliced.
 //!
-//! XLA does this where it finds no way from one sharding to another ("involuntary full
-//! rematerialization"): it gathers, then each device takes the part it needs. All uses of the
-//! gathered array are then dynamic-slices whose start depends on the device.
+//! XLA gathers the array when it cannot convert one sharding into another directly ("involuntary
+//! full rematerialization"); each device then takes the part it needs. All uses of the gathered
+//! array are then dynamic-slices whose start depends on the device.
 
 use super::cut::{Cut, same_parts};
 use super::finding::Measure;

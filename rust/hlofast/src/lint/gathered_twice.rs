@@ -1,9 +1,9 @@
 //! `gathered-twice`: an all-gather of an array that every device already holds.
 //!
 //! Either each device's part was sliced from an array that all devices of the group hold, or the
-//! same part is gathered twice along the same devices in one phase. A second gather in a
-//! later phase saves memory and is not reported, nor is one behind an optimization barrier, nor one
-//! of unknown phase in a program with phases.
+//! same part is gathered twice along the same devices in one phase. Not reported: a second gather
+//! in a later phase, which saves memory, a gather behind an optimization barrier, and a gather of
+//! unknown phase in a program with phases.
 
 use super::finding::Measure;
 use super::offsets::{Offsets, devices};
@@ -59,7 +59,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// Whether both may be parts of one collective: each fusion that carries it along contains it once.
+/// Whether both may be parts of one collective: every fusion that overlaps a collective contains a
+/// copy of its instruction.
 fn may_be_one(first: &Collective, second: &Collective) -> bool {
     let is_carried = |collective: &Collective| collective.outer != collective.row;
     first.channel.is_some()
@@ -68,11 +69,11 @@ fn may_be_one(first: &Collective, second: &Collective) -> bool {
         && is_carried(second)
 }
 
-/// What two gathers of the same array have in common: operand, devices, dimension, result bytes,
-/// computation and phase.
+/// The properties that two gathers of the same array share: operand, devices, dimension, result
+/// bytes, computation and phase.
 type Likeness = (Row, u32, Vec<u8>, Option<u64>, ComputationId, Phase);
 
-/// The operand of a gather that has only one.
+/// The operand of a gather with exactly one operand.
 fn operand(program: &Program<'_>, collective: &Collective) -> Option<Row> {
     let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
     match program.collectives.pieces.get(pieces)? {
@@ -109,7 +110,7 @@ fn likeness(program: &Program<'_>, collective: &Collective) -> Option<Likeness> 
 }
 
 /// Arrays that all devices of a group hold: by groups and row, the first collective that computes
-/// it.
+/// the array.
 type Makers = HashMap<(Option<u32>, Row), usize>;
 
 fn makers(program: &Program<'_>) -> Makers {
@@ -124,8 +125,8 @@ fn makers(program: &Program<'_>) -> Makers {
     makers
 }
 
-/// If the part that `collective` gathers was sliced from an array that all devices of the group
-/// hold: the slice and the collective that computed that array.
+/// The slice that `collective` gathers and the collective that computed the sliced array, if all
+/// devices of the group already hold the whole array.
 fn held_already(
     program: &Program<'_>,
     offsets: &Offsets<'_>,

@@ -53,15 +53,16 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 /// How a row of a loop body changes between iterations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
-    /// Computed from constants only: compilers write loops that send such values, programs do not.
+    /// Computed from constants only. Loops that send such values come from compilers, not from
+    /// programs.
     Constant,
     /// Computed from values that the loop passes on unchanged.
     Kept,
-    /// It may change.
+    /// The row may change.
     Changes,
 }
 
-/// By row of loop body `body`: how it changes.
+/// By row of loop body `body`: how the row changes.
 fn changes(module: &Module, body: ComputationId, varying: &[bool]) -> Vec<Change> {
     use Opcode::*;
     let computation = module.computation(body);
@@ -140,7 +141,7 @@ fn site(
     let mut site = Site::new(collective.row).runs(&runs).of(number);
     site.evidence.push(around);
     site.key = u64::from(collective.groups.unwrap_or(u32::MAX));
-    // Enclosing loops need their executions; only repetitions in this loop are spared.
+    // Enclosing loops still need one execution each; only repetitions in this loop are saved.
     let spared = match (runs.count, collective.trip_count) {
         (Some(count), Some(trips)) if trips > 0 => Some(count - count / trips),
         _ => None,

@@ -36,7 +36,7 @@ fn is_narrow(element_type: ElementType) -> bool {
     element_type.kind() == ElementKind::Float && element_type.bits() <= 16
 }
 
-/// The 16-bit entry parameter that the f32 array `row` is a copy of.
+/// The 16-bit entry parameter of which the f32 array `row` is a copy.
 fn widened(module: &Module, row: Row) -> Option<Row> {
     let mut trail = Trail::new(row);
     let mut is_widened = false;

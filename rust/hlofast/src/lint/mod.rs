@@ -1,9 +1,9 @@
-//! Findings: what a change to the model, its sharding or its checkpoint policy would save, with the
-//! instructions concerned and what is at stake.
+//! Findings: savings that a change to the model, its sharding or its checkpoint policy would bring,
+//! with the instructions concerned and the bytes or FLOPs at stake.
 //!
-//! Start at [`lint()`]. Each rule is a file with its code, what it finds, its message and its
-//! remedy: a new rule needs such a file, its line in `RULES` and a test. Everything else, including
-//! the README's table of codes, is generated from `RULES`.
+//! Start at [`lint()`]. Each rule is a file with a code, a description, a message and a remedy. A
+//! new rule needs a file, a line in `RULES` and a test. Everything else, including the README's
+//! table of codes, is generated from `RULES`.
 
 mod cut;
 mod finding;
@@ -38,9 +38,9 @@ use std::cmp::Reverse;
 /// Thresholds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// The least share of the step's total that a finding has at stake: of the payload or wire
-    /// bytes of all collectives, or of the FLOPs of all matmuls. A replicated parameter counts from
-    /// this share of the bytes of all parameters.
+    /// The least share of the step's total that a finding must have at stake: a share of the
+    /// payload or wire bytes of all collectives, or of the FLOPs of all matmuls. For a replicated
+    /// parameter, the share of the bytes of all parameters.
     pub min_share: f64,
     /// Replicated parameters are a finding if sharding them saves at least this share of the bytes
     /// of all parameters.
@@ -90,7 +90,7 @@ pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
 /// mesh.
 pub type AlongOf<'a> = dyn Fn() -> &'a [Along] + 'a;
 
-/// What is known besides the module.
+/// Facts that are known besides the module.
 pub struct Known<'a> {
     /// The mesh, whose axes messages name.
     pub mesh: &'a MeshOf<'a>,
@@ -100,12 +100,12 @@ pub struct Known<'a> {
     pub sources: &'a Sources,
 }
 
-/// All codes and what each finds, in the order of the rules.
+/// All codes with descriptions, in the order of the rules.
 pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
     RULES.iter().map(|rule| (rule.code, rule.what))
 }
 
-/// The findings in `module`, those with most at stake first.
+/// The findings in `module`; findings with more at stake come first.
 pub fn lint<'a>(
     module: &'a Module,
     cost: &'a Cost,

@@ -7,10 +7,10 @@ use crate::ir::{ElementKind, Module, Opcode, Row};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// How deep an expression is followed.
+/// Limit on the depth to which an expression is followed.
 const DEEPEST: usize = 32;
 const MOST_STEPS: usize = 2048;
-/// Steps taken for all expressions of a program together.
+/// Limit on the steps for all expressions of a program together.
 const MOST_STEPS_OF_ALL: usize = 1 << 24;
 
 /// A device, as the program identifies it.
@@ -34,8 +34,8 @@ impl<'a> Offsets<'a> {
         Self { module, tables: RefCell::default(), left: Cell::new(MOST_STEPS_OF_ALL) }
     }
 
-    /// The value of the scalar at `trail` on `device`; None if it depends on anything but the
-    /// device.
+    /// The value of the scalar at `trail` on `device`; None if the value depends on anything but
+    /// the device.
     pub fn value(&self, trail: Trail, device: Device) -> Option<i128> {
         let mut steps = 0;
         let value = self.evaluate(trail, device, 0, &mut steps);
@@ -79,7 +79,7 @@ impl<'a> Offsets<'a> {
             Add => operand(0)?.checked_add(operand(1)?)?,
             Subtract => operand(0)?.checked_sub(operand(1)?)?,
             Multiply => operand(0)?.checked_mul(operand(1)?)?,
-            // Operands derive from device numbers, which are not negative.
+            // Operands are computed from device numbers, which are not negative.
             Divide => operand(0)?.checked_div(operand(1)?)?,
             Remainder => operand(0)?.checked_rem(operand(1)?)?,
             And => operand(0)? & operand(1)?,
@@ -144,7 +144,7 @@ impl<'a> Offsets<'a> {
     }
 }
 
-/// The elements of an integer constant, as far as the text gives them.
+/// The elements of an integer constant that the text gives.
 fn integers(module: &Module, row: Row) -> Option<Vec<i128>> {
     let (_, payload) = module.opcode_and_payload(row);
     let literal = Literal::split(module.bytes(payload), module.shapes(), module.shape(row)).ok()?;

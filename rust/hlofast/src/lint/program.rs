@@ -1,4 +1,4 @@
-//! What rules ask about a program, each answer computed once.
+//! Facts about a program that rules use, each computed once.
 
 use super::finding::Measure;
 use super::site::Site;
@@ -15,7 +15,7 @@ use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;
 use std::cell::OnceCell;
 
-/// Larger groups are not expanded into devices.
+/// Limit on the devices of a group that is expanded.
 const MOST_DEVICES: usize = 1 << 14;
 
 /// A program with its analyses.
@@ -149,7 +149,7 @@ impl<'a> Program<'a> {
         self.open.get(id.0 as usize).copied().unwrap_or(false)
     }
 
-    /// Whether at least the configured share is at stake; true if what is at stake is unknown.
+    /// Whether at least the configured share is at stake; true if the amount at stake is unknown.
     pub fn matters(&self, site: &Site, measure: Measure) -> bool {
         let (value, total) = match measure {
             Measure::Payload => (site.bytes, self.payload),
@@ -209,7 +209,7 @@ impl<'a> Program<'a> {
         self.collectives.context.devices().or_else(|| Some(self.mesh()?.device_count()))
     }
 
-    /// Whether the module is the program of one device, so that its shapes are those of shards.
+    /// Whether the module is the program of one device, so that its shapes are shapes of shards.
     pub fn is_partitioned(&self) -> bool {
         use Opcode::*;
         let tells = |opcode: &Opcode| matches!(opcode, Fusion | PartitionId);
@@ -222,7 +222,8 @@ impl<'a> Program<'a> {
     }
 
     /// By collective: a number shared by all collectives along the same mesh axes, permutes
-    /// included, or, without axes, by those with the same groups. None if neither is known.
+    /// included. Without axes, collectives with the same groups share a number. None if neither
+    /// axes nor groups are known.
     pub fn links(&self) -> Vec<Option<u32>> {
         #[derive(PartialEq, Eq, Hash)]
         enum Link<'a> {
@@ -243,7 +244,7 @@ impl<'a> Program<'a> {
         self.collectives.collectives.iter().enumerate().map(link).collect()
     }
 
-    /// `along model (4 devices)`; without axes `over` and the groups.
+    /// `along model (4 devices)`; without axes, `over` and the groups.
     pub fn along(&self, collective: &Collective) -> String {
         let groups = collective.groups.and_then(|at| self.collectives.groups.get(at as usize));
         match groups {
@@ -272,7 +273,8 @@ impl<'a> Program<'a> {
         format!("between devices {}{more}", shown.join(", "))
     }
 
-    /// `along model (4 devices)`, or `over` all or a list of groups of devices.
+    /// `along model (4 devices)`; without axes, `over all 8 devices` or `over 4 devices of` and the
+    /// groups.
     pub fn groups_text(&self, groups: &DeviceGroups) -> String {
         let size = groups.group_size();
         let devices = match size {
@@ -311,8 +313,8 @@ impl<'a> Program<'a> {
     pub fn place_of(&self, device: u64) -> (u64, u64) {
         let context = &self.collectives.context;
         if context.header_is_silent() {
-            // Either partitions or replicas number the devices, and the program asks for that
-            // number.
+            // The program has only partitions or only replicas, so device numbers are
+            // numbers of partitions or of replicas.
             return (device, device);
         }
         let partitions = context.num_partitions.unwrap_or(1).max(1);
@@ -330,7 +332,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Whether `row` is a matmul, and not a library call that does something else.
+/// Whether `row` is a matmul; false for library calls that do other work.
 fn is_product(module: &Module, row: Row) -> bool {
     use CustomCallKind::*;
     if module.opcode(row) != Opcode::CustomCall {

@@ -77,7 +77,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let place = collective.map(|collective| program.along(collective)).unwrap_or_default();
     let places = counted(site.places, kind, &format!("{kind}s"));
     if site.figure("executions") == 0 {
-        // Call counts beyond 64 bits are unknown, and so are the totals.
+        // Call counts beyond 64 bits are unknown; so are totals that contain them.
         let are = form(site.places, "is", "are");
         return format!(
             "{places}{what} {place} {are} recomputed an unknown number of times per step"

@@ -1,8 +1,8 @@
 //! `reduced-twice`: arrays that are all-reduced separately and then added.
 //!
 //! Sums may be taken in any order: the all-reduces of two arrays over the same devices add up to
-//! one all-reduce of their sum. Parameters that are used in two places (tied embeddings) get such a
-//! gradient.
+//! one all-reduce of their sum. The gradient of a parameter that is used in two places (tied
+//! embeddings) is such a sum.
 
 use super::cut::results;
 use super::finding::Measure;
@@ -49,14 +49,14 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             }
         }
     }
-    // By addition, with the fusions around it: the sums that it adds.
+    // By addition, with the fusions around it: the sums that the addition adds.
     let mut places: Vec<(Row, &[Row], usize)> = Vec::new();
     for (index, sum) in sums.iter().enumerate() {
         places.extend(sum.additions.iter().map(|used| (used.row, &used.calls[..], index)));
     }
     places.sort_unstable();
     for (index, sum) in sums.iter().enumerate() {
-        // Neither sum has another use than this addition.
+        // Neither sum is used outside this addition.
         let Some(other) = partner(&sums, &places, index) else { continue };
         let is_pair = index < other && partner(&sums, &places, other) == Some(index);
         if is_pair && sums[other].groups == sum.groups {
@@ -65,7 +65,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// The other sum, if every use of the sum `index` adds it to that sum.
+/// The sum to which every use of sum `index` adds it, if there is one.
 fn partner(sums: &[Sum], places: &[(Row, &[Row], usize)], index: usize) -> Option<usize> {
     let mut others = sums[index].additions.iter().map(|used| {
         let key = (used.row, &used.calls[..]);
@@ -137,8 +137,8 @@ fn additions(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
     uses(walk, row, passes, is_addition).filter(|additions| !additions.is_empty())
 }
 
-/// Whether `row` repeats one constant. Sums multiplied by different numbers cannot be combined
-/// before scaling, but each array can be scaled before it is added and reduced.
+/// Whether `row` repeats one constant. Sums with different factors cannot be combined before
+/// scaling, but each array can be scaled first, then added and reduced.
 fn is_number(module: &Module, row: Row) -> bool {
     let is_constant = |row: Row| module.opcode(row) == Opcode::Constant;
     match module.opcode(row) {

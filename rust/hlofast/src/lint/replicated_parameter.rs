@@ -60,7 +60,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     if !has_cut {
         return;
     }
-    // If the step donates its state, only donated parameters count: the others are inputs.
+    // If the step donates its state, only donated parameters count, because the others are inputs.
     let state = donated(module);
     let least = program.options.min_share * program.parameter_bytes() as f64;
     for (row, held, bytes) in arrays {
@@ -96,7 +96,7 @@ fn donated(module: &Module) -> Vec<u64> {
     numbers
 }
 
-/// How each leaf of the sharding `text` is held; None if unknown.
+/// How devices hold each leaf of the sharding `text`; None if unknown.
 fn held(text: &[u8], devices: u64) -> Option<Vec<Held>> {
     let AttributeValue::Sharding(sharding) = decode(b"sharding", Opcode::Parameter, text).ok()?
     else {

@@ -8,14 +8,14 @@ use crate::flow::Phase;
 use crate::ir::Row;
 use std::cmp::Reverse;
 
-/// A rule: what it looks for and what it says.
+/// A rule: its search and its texts.
 pub(super) struct Rule {
     /// The name in output and options. It never changes.
     pub code: &'static str,
-    /// What it finds, for help texts and tables of rules.
+    /// The description of its findings, for help texts and tables of rules.
     pub what: &'static str,
     pub measure: Measure,
-    /// Appends the places where it applies.
+    /// Appends the places where the rule applies.
     pub find: fn(&Program<'_>, &mut Vec<Site>),
     /// The message for places that are combined.
     pub message: fn(&Program<'_>, &Site) -> String,
@@ -27,7 +27,7 @@ pub(super) struct Rule {
 pub(super) struct Site {
     /// The instructions the finding is about.
     pub subjects: Vec<Row>,
-    /// The other instructions that show it.
+    /// Other instructions that are evidence for the finding.
     pub evidence: Vec<Row>,
     /// At stake in all executions; None if unknown.
     pub bytes: Option<u64>,
@@ -40,11 +40,11 @@ pub(super) struct Site {
     pub phases: Vec<Phase>,
     pub is_lower_bound: bool,
     pub provenance: Provenance,
-    /// What else places must have in common to be combined.
+    /// A further key that must be equal for places to be combined.
     pub key: u64,
     /// The number of the collective.
     pub collective: Option<usize>,
-    /// The kind of these collectives, if they have one in common and the message names it.
+    /// The kind of the collectives, if all have the same kind and the message names it.
     pub kind: Option<CollectiveKind>,
     /// Places with the same key are combined whatever their source lines.
     pub is_anywhere: bool,
@@ -129,7 +129,7 @@ impl Site {
     }
 }
 
-/// A finding lists at most this many instructions, and as many again as evidence.
+/// Limit on the instructions that a finding lists; the limit on evidence is equal.
 const MOST_ROWS: usize = 1024;
 
 fn add_rows(rows: &mut Vec<Row>, more: Vec<Row>, most: usize) {
@@ -140,12 +140,12 @@ fn add_rows(rows: &mut Vec<Row>, more: Vec<Row>, most: usize) {
     }
 }
 
-/// What the places of one finding have in common.
+/// The properties that all places of one finding share.
 type Likeness = (u64, i32, i32, u32);
 
-/// Drains `sites` and combines those with the same key and source line (without a source line, the
-/// same shape), those with most at stake first. Results are in the order in which calls reach the
-/// first place of each.
+/// Drains `sites` and combines places with the same key and source line (without a source line, the
+/// same shape). Within a result, places with more at stake come first; results are in the order in
+/// which calls reach their first places.
 pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
     if sites.is_empty() {
         return Vec::new();

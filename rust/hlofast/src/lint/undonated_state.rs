@@ -1,5 +1,5 @@
-//! `undonated-state`: parameters that results of the same shape replace, without taking their
-//! buffers.
+//! `undonated-state`: parameters that are replaced by results of the same shape, but whose buffers
+//! the results do not take.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// How many steps a value is followed.
+/// Limit on the steps for following a value.
 const MOST_STEPS: usize = 512;
 const DEEPEST: usize = 16;
 
@@ -50,7 +50,7 @@ impl Trail {
         self
     }
 
-    /// Goes one step back; false if there is none.
+    /// Goes one step back; false if the value does not come from another row.
     pub fn step(&mut self, module: &Module, through: fn(Opcode) -> bool) -> bool {
         self.steps += 1;
         if self.steps > MOST_STEPS || self.path.len() > DEEPEST {
@@ -136,7 +136,7 @@ pub(super) fn is_kept(module: &Module, body: ComputationId, index: usize) -> boo
 /// A use of a value.
 #[derive(Clone, Debug)]
 pub(super) struct Use {
-    /// The row that uses it.
+    /// The row that uses the value.
     pub row: Row,
     /// The operand position.
     pub operand: usize,
@@ -149,7 +149,7 @@ const MOST_USES: usize = 256;
 /// How many operands are searched for uses.
 const MOST_OPERANDS: usize = 1 << 14;
 
-/// A module with caches for what many walks through the same tuples and fusions need.
+/// A module with caches that speed up many walks through the same tuples and fusions.
 pub(super) struct Walk<'a> {
     pub module: &'a Module,
     elements: RefCell<HashMap<Row, Rc<Elements>>>,
@@ -158,7 +158,7 @@ pub(super) struct Walk<'a> {
 
 /// The users of a tuple.
 struct Elements {
-    /// Get-tuple-elements with the index each takes, ascending.
+    /// Get-tuple-elements with their indices, ascending by index.
     taken: Vec<(usize, Row)>,
     /// All other users.
     others: Vec<Row>,
@@ -208,12 +208,12 @@ impl<'a> Walk<'a> {
         let elements = self.elements(row);
         let first = elements.taken.partition_point(|(other, _)| *other < index);
         let rows = elements.taken[first..].iter().take_while(|(other, _)| *other == index);
-        // One more than the limit makes the caller give up.
+        // One row more than the limit makes the caller give up.
         rows.take(MOST_STEPS + 1).map(|(_, user)| (*user, calls.to_vec())).collect()
     }
 }
 
-/// Whether a value may be followed through a row whose given operand it is.
+/// Whether a value may be followed through the row that takes it as the given operand.
 pub(super) type Passes = fn(&Module, Row, usize) -> bool;
 
 /// Rows that keep every element of their operand.
@@ -223,7 +223,7 @@ pub(super) fn conversions(module: &Module, row: Row, operand: usize) -> bool {
 
 /// The uses of the result of `row`, looking through rows that `passes` accepts, into and out of
 /// fusions, and through tuples that are taken apart again. None if the value leaves the
-/// computation, if there are too many uses, or as soon as `wanted` rejects one.
+/// computation, has too many uses, or has a use that `wanted` rejects.
 pub(super) fn uses(
     walk: &Walk<'_>,
     row: Row,
@@ -273,7 +273,7 @@ pub(super) fn uses(
     Some(uses)
 }
 
-/// Where the value continues if `used` only passes it on; else the use itself.
+/// The next uses of the value if `used` only passes it on; otherwise `used` itself.
 fn follow_use(walk: &Walk<'_>, used: Use, passes: Passes) -> Result<Vec<(Row, Vec<Row>)>, Use> {
     use Opcode::*;
     let module = walk.module;

@@ -1,13 +1,14 @@
 //! `widened-payload`: collectives that send values in a wider type than they were computed in.
 //!
-//! A value is wider than it needs to be if it comes from a convert of a narrower floating-point
-//! type and nothing was computed in between. Collectives that only move values give the
-//! bit-identical result if the convert follows. A sum does not: every addition in the narrow type
-//! rounds, so reductions count only from 16 to 32 bits, and the message says so.
+//! A value is wider than it needs to be if a convert made it from a narrower floating-point type
+//! and nothing was computed in the wider type before the collective. Collectives that only move
+//! values give a bit-identical result if the convert comes after them. Reductions do not, because
+//! every addition in the narrow type rounds; they count only from 16 to 32 bits, and the message
+//! mentions the rounding.
 //!
 //! Widening by compilers is not reported: XLA's AllReducePromotion, and float normalisation for
-//! CPUs, which have no 16-bit sums, put a convert before and one after. So programs for CPUs are
-//! left out, and so are results that are only converted back.
+//! CPUs, which cannot add 16-bit floats, put one convert before the collective and one after it.
+//! The rule therefore skips programs for CPUs and results that are only converted back.
 
 use super::cut::results;
 use super::finding::Measure;
@@ -41,7 +42,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 }
 
 /// Whether XLA has compiled the program for CPUs or is about to. A program without tiled layouts
-/// may be for GPUs too; before fusion nothing tells the two apart.
+/// may also be for GPUs; before fusion, nothing in the text distinguishes CPU from GPU.
 fn is_compiled_for_cpu(program: &Program<'_>) -> bool {
     let opcodes = &program.module.columns().opcodes;
     program.cost.backend == Backend::Cpu
@@ -90,7 +91,7 @@ fn widened(program: &Program<'_>, number: usize, collective: &Collective) -> Opt
     Some(site)
 }
 
-/// The convert that widened `row`, and from which type to which.
+/// The convert that widened `row`, with its source and target types.
 fn origin(module: &Module, row: Row) -> Option<(Row, ElementType, ElementType)> {
     let float = |row: Row| {
         let of = module.shapes().array(module.shape(row))?.element_type;
@@ -104,13 +105,13 @@ fn origin(module: &Module, row: Row) -> Option<(Row, ElementType, ElementType)> 
     is_wider.then_some((trail.row, from, to))
 }
 
-/// Opcodes that pass the values of their first operand on unchanged, or some of them.
+/// Opcodes whose result consists of unchanged values of the first operand.
 fn keeps(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, Bitcast | Copy | Reshape | Transpose | Slice | DynamicSlice)
 }
 
-/// Whether every use of what `collective` makes of operand `index` converts it back.
+/// Whether every use of the result of `collective` for operand `index` converts it back.
 fn is_narrowed_again(
     program: &Program<'_>,
     collective: &Collective,

@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
              multiply in the type of the weights",
 };
 
-/// Smaller copies are not reported.
+/// The size of the smallest copies that are reported.
 const LEAST: u64 = 1 << 20;
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

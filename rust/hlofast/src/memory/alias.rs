@@ -1,7 +1,7 @@
-//! Which values must share a buffer, as in XLA's alias analysis.
+//! Finds values that must share a buffer, as in XLA's alias analysis.
 //!
-//! Loop state, results of branches, operands that an instruction overwrites in place
-//! (dynamic-update-slice, scatter, all-reduce-start, fusions around them, and those in
+//! These are loop state, results of branches, operands that an instruction overwrites in place
+//! (dynamic-update-slice, scatter, all-reduce-start, fusions around them, and operands in
 //! `output_to_operand_aliasing`), and parameters that results alias.
 
 use super::schedule::nth_call;
@@ -74,7 +74,7 @@ impl Donations {
         for alias in &aliases {
             match donated_pair(reader, &parameters, root, alias, &costs) {
                 Some((pair, true)) => donations.pairs.push(pair),
-                // A result cannot take memory of another size.
+                // A result cannot take memory of a different size.
                 Some((_, false)) | None => donations.contradictory += 1,
             }
         }
@@ -126,7 +126,7 @@ pub(super) fn join_aliases(
     for (result, parameter) in &donations.pairs {
         join(*result, *parameter);
     }
-    // Searched once: most modules have none, and then no attribute is read at all.
+    // Searched once: most modules lack the attribute, and then no attribute has to be read.
     let listed = memchr::memmem::find(reader.module.text(), b"output_to_operand_aliasing");
     let overwriting = Overwriting { reader, has_listed: listed.is_some(), depth: 0 };
     let mut pairs = Vec::new();
@@ -218,7 +218,7 @@ fn may_overwrite(opcode: Opcode) -> bool {
     )
 }
 
-/// How deep fusions inside fusions are examined.
+/// Limit on the depth of nested fusions that are examined.
 const DEEPEST_FUSION: u32 = 4;
 /// Instructions inside fusions with more parts than this are not examined part by part.
 const WIDEST_NESTED: u32 = 64;
@@ -310,7 +310,8 @@ impl Overwriting<'_, '_> {
             return;
         }
         if module.opcode(Row(root)) != Opcode::Tuple {
-            // A scatter of several arrays, or a nested fusion: its parts are those of this fusion.
+            // A scatter of several arrays, or a nested fusion: the parts of its result are the
+            // parts of this fusion's result.
             let mut inner = Vec::new();
             if may_overwrite(module.opcode(Row(root))) && depth < DEEPEST_FUSION {
                 self.deeper().pairs(root, &mut inner);
@@ -337,16 +338,16 @@ impl Overwriting<'_, '_> {
         }
     }
 
-    /// The parameter and its node that node `node` of `row`, an instruction inside a fusion,
-    /// overwrites.
+    /// The parameter, and the node in it, that node `node` of `row` overwrites; `row` is inside a
+    /// fusion.
     fn updated(self, row: u32, node: u32) -> Option<(usize, u32)> {
         let (row, node) = look_through(self.reader, row, node)?;
         let (row, node) = self.overwritten(row, node)?;
         self.parameter_behind(row, node)
     }
 
-    /// The parameter and its node behind node `node` of `row`, looking through one nested fusion
-    /// that works in place.
+    /// The parameter, and the node in it, from which node `node` of `row` comes, looking through
+    /// one nested fusion that works in place.
     fn parameter_behind(self, row: u32, node: u32) -> Option<(usize, u32)> {
         let module = self.reader.module;
         let (mut row, mut node) = look_through(self.reader, row, node)?;

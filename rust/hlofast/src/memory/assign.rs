@@ -1,12 +1,12 @@
-//! XLA's buffer assignment: which values lie in the memory of results and donated parameters, and
-//! which share the heap.
+//! XLA's buffer assignment: which values use the memory of results and donated parameters, and
+//! which values share the heap.
 //!
-//! Follows `BufferAssigner` of XLA's `buffer_assignment.cc`. Buffers, that is values that must
-//! share memory, are assigned largest first, of equal ones those that leave the program first.
-//! A result or a donated parameter opens an allocation. A later buffer goes into the first
-//! allocation that is large enough and free whenever one of its values is live; where a value
-//! begins in the step in which another ends, only if the instruction may run in place. Temporaries
-//! that find no allocation lie in the heap of their memory space.
+//! Follows `BufferAssigner` of XLA's `buffer_assignment.cc`. A buffer is a set of values that must
+//! share memory. Buffers are assigned largest first; among equal sizes, results of the program come
+//! first. A result or a donated parameter opens an allocation. A later buffer goes into the first
+//! allocation that is large enough and free whenever one of the buffer's values is live. If a value
+//! begins in the step in which another ends, the instruction must be able to run in place.
+//! Temporaries that fit no allocation go to the heap of their memory space.
 
 use super::MemoryError;
 use super::alias::Donations;
@@ -67,7 +67,8 @@ pub(super) struct Assignment<'a> {
     pub sizes: &'a Sizes,
     kinds: Vec<Kind>,
     fused: RefCell<FusedUses>,
-    /// Operands and bytes that may still be looked at to find out what runs in place.
+    /// Remaining budget of operands and bytes to examine when deciding which instructions run in
+    /// place.
     looks: Cell<usize>,
 }
 
@@ -82,7 +83,7 @@ struct Use {
 /// Memory that stays allocated, and when it is in use.
 struct Allocation {
     bytes: i64,
-    /// Ascending; consecutive uses meet in one step at most.
+    /// Ascending; consecutive uses overlap in at most one step.
     uses: Vec<Use>,
 }
 
@@ -94,8 +95,8 @@ impl Allocation {
         }
     }
 
-    /// Whether nothing is live during `new`; `shares(operand, user)` tells whether two values may
-    /// meet in the step that ends one and begins the other.
+    /// Whether the allocation is free during `new`. `shares(operand, user)` tells whether two
+    /// values may overlap in the step in which the first ends and the second begins.
     fn is_free(&self, new: Use, shares: impl Fn(u32, u32) -> bool) -> bool {
         let before = self.uses.partition_point(|known| known.start <= new.end);
         for known in self.uses[..before].iter().rev() {
@@ -125,7 +126,8 @@ impl<'a> Assignment<'a> {
     ) -> Self {
         let kinds = kinds(reader, values, buffers);
         let fused = RefCell::default();
-        // Every operand and every byte of the text some times over; few programs need this many.
+        // A small multiple of the operands and bytes of the text; few programs need this many
+        // steps.
         let looks = Cell::new(MOST_LOOKS.max(16 * reader.module.text().len()));
         Assignment { reader, values, buffers, ranges, sizes, kinds, fused, looks }
     }
@@ -170,7 +172,7 @@ impl<'a> Assignment<'a> {
                 }
                 tries -= 1;
                 let allocation = &allocations[*index];
-                // A result only fits memory of exactly its size.
+                // A result needs memory of exactly its own size.
                 let is_large_enough = match kind {
                     Kind::Temporary => allocation.bytes >= bytes,
                     _ => allocation.bytes == bytes,
@@ -202,8 +204,8 @@ impl<'a> Assignment<'a> {
         is_in_heap
     }
 
-    /// Bytes and buffer in the order of assignment: largest first, then those that leave the
-    /// program, then callers before callees, then earliest.
+    /// Bytes and buffer in the order of assignment: largest first; among equal sizes, results of
+    /// the program first, then callers before callees, then the earliest.
     fn order(&self, donations: &Donations) -> Vec<(i64, usize)> {
         let mut is_donated = vec![false; self.kinds.len()];
         for (_, parameter) in &donations.pairs {
@@ -245,7 +247,8 @@ impl<'a> Assignment<'a> {
         order.into_iter().map(|(bytes, _, _, buffer)| (-bytes, buffer)).collect()
     }
 
-    /// The buffers of the operands of the arrays in `buffer`, whose allocations come first.
+    /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are
+    /// tried first.
     fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = u32> + '_ {
         let module = self.reader.module;
         self.buffers.values(buffer).iter().flat_map(move |value| {
@@ -260,7 +263,8 @@ impl<'a> Assignment<'a> {
         })
     }
 
-    /// Whether the instruction that defines `user` may write it over `operand`, which ends there.
+    /// Whether the instruction that defines `user` may write `user` over `operand`, whose live
+    /// range ends at that instruction.
     fn shares(&self, operand: u32, user: u32) -> bool {
         let step = self.reader.nodes.steps[user as usize];
         let row = Row(self.reader.steps.rows[step as usize]);
@@ -271,13 +275,13 @@ impl<'a> Assignment<'a> {
         })
     }
 
-    /// The value of an operand that is an array.
+    /// The value of operand `index` if the operand is an array.
     fn value_of_operand(&self, step: u32, index: usize) -> Option<u32> {
         let place = self.reader.operand(step, index)?;
         self.values.get(place.start as usize).copied()
     }
 
-    /// Whether the instruction that defines `user` may write it over its operand `index`.
+    /// Whether the instruction that defines `user` may write `user` over operand `index`.
     fn is_written_over(&self, index: usize, user: u32) -> bool {
         let Reader { module, steps, nodes, .. } = *self.reader;
         let step = nodes.steps[user as usize];
@@ -299,15 +303,16 @@ impl<'a> Assignment<'a> {
         })
     }
 
-    /// Takes `size` from what may still be looked at; false if less is left.
+    /// Takes `size` from the remaining budget; false if less is left.
     fn is_looked_at(&self, size: usize) -> bool {
         let left = self.looks.get().checked_sub(size);
         self.looks.set(left.unwrap_or(0));
         left.is_some()
     }
 
-    /// Whether an all-gather writes the value, also one that a fusion starts. libtpu never puts such
-    /// values where results lie (`must_not_live_out`; seen in its buffer assignments).
+    /// Whether an all-gather, possibly started by a fusion, writes the value. libtpu never puts
+    /// such values into the memory of results (`must_not_live_out`; observed in its buffer
+    /// assignments).
     fn is_gathered(&self, value: u32) -> bool {
         let Reader { module, steps, nodes, .. } = *self.reader;
         let step = nodes.steps[value as usize];
@@ -331,7 +336,7 @@ impl<'a> Assignment<'a> {
         shape_at(module, self.reader.shapes, shape, part)
     }
 
-    /// Of each memory space, the heap of the values that `is_in_heap` marks by buffer.
+    /// The heap of each memory space; `is_in_heap` marks, by buffer, the values in a heap.
     pub fn heaps(&self, is_in_heap: &[bool]) -> Result<BTreeMap<i64, Heap>, MemoryError> {
         let over = self.written_over(is_in_heap);
         let mut events: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
@@ -339,7 +344,7 @@ impl<'a> Assignment<'a> {
         for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
             for mut alive in self.uses(buffer) {
                 if over[alive.value as usize] {
-                    // The value written over it begins in its last step.
+                    // The value that overwrites this one begins in its last step.
                     alive.end = alive.end.saturating_sub(1);
                 }
                 let bytes = self.sizes.bytes[alive.value as usize];
@@ -368,22 +373,22 @@ impl<'a> Assignment<'a> {
         Ok(events.into_iter().map(|(space, events)| (space, largest(events))).collect())
     }
 
-    /// By node: whether its value lies in the heap and another is written over it when it ends. As
-    /// in XLA's heap simulation both must be alone in their buffers.
+    /// By node: whether its value is in the heap and is overwritten by another value when it ends.
+    /// As in XLA's heap simulation, both values must be alone in their buffers.
     fn written_over(&self, is_in_heap: &[bool]) -> Vec<bool> {
         let mut over = vec![false; self.values.len()];
         self.each_overwrite(is_in_heap, |operand, _| over[operand as usize] = true);
         over
     }
 
-    /// Calls `each` with every value in the heap of HBM and the value that is written over it.
+    /// Calls `each` with every value in the HBM heap and the value that overwrites it.
     fn each_overwrite(&self, is_in_heap: &[bool], mut each: impl FnMut(u32, u32)) {
         let Reader { module, steps, nodes, .. } = *self.reader;
         let is_alone = |value: u32| {
             let buffer = self.buffers.of[value as usize] as usize;
             is_in_heap.get(buffer) == Some(&true)
                 && self.buffers.values(buffer).len() == 1
-                // Fast memory is assigned by another pass, which shares nothing.
+                // Another pass assigns fast memory and shares no buffers there.
                 && self.sizes.spaces[value as usize] == 0
         };
         let mut taken: Vec<u32> = Vec::new();
@@ -416,7 +421,7 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// Bytes of the pointer tables of tuples inside the program, each on its own.
+    /// Bytes of the pointer tables of tuples inside the program; tables do not share memory.
     pub fn table_bytes(&self, is_in_heap: &[bool]) -> i64 {
         let is_table = |value: &u32| {
             let module = self.reader.module;
@@ -431,7 +436,7 @@ impl<'a> Assignment<'a> {
     /// Bytes of the heap in HBM when its values are packed; None if that takes too long.
     pub fn packed(&self, is_in_heap: &[bool]) -> Option<i64> {
         let mut block_of: Vec<u32> = (0..is_in_heap.len() as u32).collect();
-        // Operands come before their users, so a chain ends in one block.
+        // Operands come before their users, so a chain of overwrites ends in one block.
         self.each_overwrite(is_in_heap, |operand, user| {
             let operand = self.buffers.of[operand as usize] as usize;
             block_of[self.buffers.of[user as usize] as usize] = block_of[operand];
@@ -445,7 +450,7 @@ impl<'a> Assignment<'a> {
             alive.extend(self.uses(buffer));
             alive[first..].sort_unstable();
             for at in first + 1..alive.len() {
-                // The earlier value is freed once the later one is there.
+                // The earlier value is freed after the later value is allocated.
                 if alive[at - 1].end.saturating_add(1) == alive[at].start {
                     alive[at - 1].end = alive[at].start;
                 }
@@ -464,8 +469,8 @@ impl<'a> Assignment<'a> {
     }
 }
 
-/// XLA's heap counts time in allocations and releases: in each step values are allocated, then
-/// those that end there are released.
+/// XLA's heap counts time in allocations and releases: each step first allocates values and then
+/// releases the values that end in the step.
 fn event_times(alive: &[Use]) -> Vec<(u32, u32)> {
     let mut events: Vec<(u32, bool, u32)> = Vec::with_capacity(2 * alive.len());
     for (known, number) in alive.iter().zip(0..) {
@@ -485,11 +490,12 @@ fn event_times(alive: &[Use]) -> Vec<(u32, u32)> {
 pub struct Heap {
     /// The bytes.
     pub bytes: i64,
-    /// The step at which they are live.
+    /// The step at which these bytes are live.
     pub step: u32,
 }
 
-/// Of what libtpu places in HBM; seen in its buffer assignments for v4, v5e, v5p and v6e.
+/// The alignment of values that libtpu places in HBM; observed in its buffer assignments for v4,
+/// v5e, v5p and v6e.
 const HEAP_ALIGNMENT: i64 = 16384;
 
 /// Whether a fusion is the start of an asynchronous all-gather; its element 0 is the operand.

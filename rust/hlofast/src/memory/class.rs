@@ -12,8 +12,7 @@
 //! | `temporary` | anything else whose phase is known |
 //! | `unknown` | none of these, and the phase is unknown |
 //!
-//! A value that was only moved, between memory spaces or in parts, keeps the class of the value that
-//! it was moved from.
+//! A value that was only moved, whole or in parts, keeps the class of the original value.
 
 use super::{LiveValue, Memory};
 use crate::flow::moved::{moves, step_back};
@@ -40,9 +39,9 @@ pub enum Class {
     Residual,
     /// Computed by the backward pass with the dimensions of a parameter.
     Gradient,
-    /// None of these.
+    /// A value of any other purpose.
     Temporary,
-    /// Unknown.
+    /// The purpose is unknown.
     Unknown,
 }
 
@@ -90,11 +89,11 @@ pub struct Classes<'a> {
     weights: Vec<Vec<i64>>,
 }
 
-/// How many operations between a parameter and a derived value are followed.
+/// Limit on the operations that are followed between a parameter and a derived value.
 const MOST_STEPS: usize = 64;
 
 impl<'a> Classes<'a> {
-    /// For the values of `memory`.
+    /// Classifies the values of `memory`.
     pub fn new(module: &'a Module, memory: &'a Memory, attribution: &'a Attribution) -> Self {
         let entry = module.computation(module.entry());
         let mut weights = Vec::new();
@@ -120,8 +119,9 @@ impl<'a> Classes<'a> {
     }
 
     /// The row whose metadata describe `value`, and the value's phase. For a value that was only
-    /// moved these are the row and the phase of what computed it; for an element of a loop's state,
-    /// those of the loop or, if it has no name, of what writes the element.
+    /// moved, the result is the row that computed it and the phase of that row. For an element of a
+    /// loop's state, the result is the loop or, if the loop has no name, the row that writes the
+    /// element.
     pub fn described(&self, value: &LiveValue) -> (Row, Phase) {
         let (module, whose) = (self.module, self.whose);
         let row = self.memory.described_by(module, value.row);
@@ -156,7 +156,7 @@ impl<'a> Classes<'a> {
             };
         }
         if let Some(parameter) = self.parameter_of(value.buffer) {
-            // It aliases a donated parameter.
+            // The value aliases a donated parameter.
             return if self.is_optimizer_state(parameter) {
                 Class::OptimizerState
             } else {
@@ -196,7 +196,7 @@ impl<'a> Classes<'a> {
         self.whose.phase.get(row.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Whether `row` is late work, or moves a value to late work.
+    /// Whether `row` is backward or recomputed work, or moves a value to such work.
     fn is_late(&self, row: Row) -> bool {
         if moves(self.module, row) {
             return self.whose.is_read_late.get(row.0 as usize).copied().unwrap_or(false);
@@ -204,7 +204,7 @@ impl<'a> Classes<'a> {
         matches!(self.phase(row), Phase::Backward | Phase::Recompute)
     }
 
-    /// The parameter of the entry that `value` was moved from.
+    /// The entry parameter from which `value` was moved.
     fn moved_parameter(&self, value: &LiveValue) -> Option<Row> {
         let module = self.module;
         if !moves(module, value.row) {
@@ -221,7 +221,7 @@ impl<'a> Classes<'a> {
         is_parameter.then_some(at.row)
     }
 
-    /// Whether `value` is made of gathered parameters by conversions and slices.
+    /// Whether `value` consists of converted or sliced gathered parameters.
     fn is_from_gather(&self, value: &LiveValue) -> bool {
         let ends = |through: Through| {
             let most = self.steps.get().min(MOST_GATHER_STEPS);
@@ -394,7 +394,8 @@ const OPTIMIZER_WORDS: [&[u8]; 14] = [
     b"second_moment",
 ];
 
-/// Limits on the steps that gathered values are followed: for one, and for all at least.
+/// Limits on the steps for following gathered values: for one value, and the minimum for all
+/// values.
 const MOST_GATHER_STEPS: usize = 256;
 const FEWEST_STEPS: usize = 1 << 20;
 

@@ -1,11 +1,11 @@
-//! Parameters that could be donated and are not: results of the same shape and layout are computed
-//! from them, and no parameter gives its buffer to these results.
+//! Parameters that could be donated but are not: results of the same shape and layout are computed
+//! from them, and these results do not take the buffer of any parameter.
 //!
-//! The new state of a step follows from the old one element by element (`w - rate * update`), or by
-//! updates of slices (caches). Every such result is followed back to the parameters, and each
-//! parameter is matched with one result. Results of the backward pass are gradients, which replace no
-//! parameter. Without a backward pass, element-by-element results are
-//! activations rather than state, unless they replace most of the parameters.
+//! A step computes the new state from the old state element by element (`w - rate * update`) or by
+//! updating slices (caches). Every such result is followed back to the parameters, and each
+//! parameter is matched with one result. Results of the backward pass are gradients, which do not
+//! replace a parameter. Without a backward pass, element-by-element results are activations rather
+//! than state, unless they replace most of the parameters.
 
 use crate::cost::Backend;
 use crate::cost::size::{ShapeCost, shape_costs};
@@ -27,21 +27,22 @@ pub struct Donatable {
 
 /// Limit on the steps of all walks together.
 const MOST_STEPS_TOGETHER: usize = 1 << 21;
-/// More arrays among parameters and results are not matched.
+/// Limit on the arrays among parameters and results; beyond it, nothing is matched.
 const MOST_ARRAYS: usize = 1 << 16;
 
 /// An array of a parameter or of the result.
 struct Array {
-    /// Its place; tuple indices innermost first.
+    /// The place of the array, with tuple indices innermost first.
     place: Place,
     shape: ShapeId,
-    /// The numbers by which the header names it: the parameter's, then the path from outside.
+    /// The numbers that identify the array in the header: the parameter number, then the path from
+    /// the outermost tuple.
     index: Vec<i64>,
 }
 
 /// The parameters of `module` that could be donated, in the order of their rows.
 ///
-/// Empty before partitioning, when shapes are not those of one device.
+/// Empty before partitioning, because shapes then cover all devices.
 pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     if !is_of_one_device(module) {
         return Vec::new();
@@ -74,7 +75,8 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     if is_step {
         return pairs;
     }
-    // Without phases, a step is known by what it replaces besides caches.
+    // Without phases, a training step is recognised by the parameters that it replaces besides
+    // caches.
     let caches = matched(module, &parameters, &results, &costs, &|_| false);
     let sum = |entries: &[Donatable]| {
         entries.iter().map(|entry| entry.bytes).fold(0, i64::saturating_add)
@@ -86,7 +88,7 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
 /// Whether the array that a row computes may be new state.
 type IsNew<'a> = &'a dyn Fn(Row) -> bool;
 
-/// Whether shapes are those of one device.
+/// Whether shapes are the shapes of one device.
 fn is_of_one_device(module: &Module) -> bool {
     let tells = |opcode: &Opcode| matches!(opcode, Opcode::Fusion | Opcode::PartitionId);
     module.is_scheduled() || module.columns().opcodes.iter().any(tells)
@@ -178,8 +180,9 @@ fn matched(
         of_shape.iter().for_each(|number| demand[*number] += 1);
         sources.push(of_shape);
     }
-    // Results with the fewest sources choose first, and take what the fewest others could take: a
-    // moment follows from itself, the weight from itself and all moments.
+    // Results with the fewest sources choose first, and choose the parameter that the fewest other
+    // results could take: a new moment depends on its old value alone, a new weight on its old
+    // value and all moments.
     sources.sort_by_key(Vec::len);
     let mut is_taken = vec![false; parameters.len()];
     for of_shape in sources {
@@ -196,14 +199,14 @@ fn matched(
     donatable
 }
 
-/// The places in parameters of the entry that the array at `place` follows from: through what
-/// passes values on, through updates of slices and element by element, unless the row that computes
-/// the array is not accepted by `is_new`.
+/// The places in entry parameters from which the array at `place` is computed, looking through
+/// instructions that pass values on, updates of slices and elementwise instructions. Empty if
+/// `is_new` rejects the row that computes the array.
 fn reached(module: &Module, place: &Place, is_new: IsNew<'_>, steps: &mut usize) -> Vec<Place> {
     let mut ends = Vec::new();
     // A parameter that is returned unchanged does not count as new state.
     let mut is_changed = false;
-    // Whether the row that computes the array may be new state; None before it is reached.
+    // Whether the row that computes the array may be new state; None until the row is reached.
     let mut elementwise = None;
     let mut own = MOST_STEPS.min(*steps);
     let before = own;

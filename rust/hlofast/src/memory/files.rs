@@ -1,8 +1,8 @@
 //! XLA's own memory files, matched to their module: `-live-range.txt`, `-buffer-assignment.txt`,
 //! `-memory-usage-report.txt`.
 //!
-//! A file does not say which module it belongs to, so everything in it is checked against the
-//! module: names, order, shapes and sizes. A mismatch is an error with its line.
+//! A file does not name its module, so all its contents are checked against the module: names,
+//! order, shapes and sizes. A mismatch is an error with its line.
 
 use super::nodes::ShapeNodes;
 use super::schedule::Steps;
@@ -59,7 +59,7 @@ pub struct FileRow {
     pub row: Option<Row>,
     /// The index of the value in its result.
     pub path: Vec<u32>,
-    /// Number of its allocation.
+    /// The number of the allocation that holds the value.
     pub allocation: i64,
     /// The purpose of the allocation: `parameter`, `constant`, `output`, `temporary` or `other`.
     pub kind: &'static str,
@@ -71,7 +71,7 @@ pub struct FileRow {
     pub offset: i64,
     /// First and last step of its live range.
     pub steps: (i64, i64),
-    /// Whether it is live at the file's peak.
+    /// Whether the value is live at the file's peak.
     pub is_at_peak: bool,
     /// In a usage report: number of values that share the place.
     pub values: i64,
@@ -97,7 +97,8 @@ pub struct XlaFile {
 struct Reader<'a> {
     module: &'a Module,
     shapes: ShapeNodes,
-    /// Opcodes and shapes of instructions that the text writes as part of asynchronous ones.
+    /// Opcodes and shapes of instructions that the text writes as part of asynchronous
+    /// instructions.
     wrapped: Vec<(Opcode, ShapeId)>,
     line: u32,
 }
@@ -187,8 +188,9 @@ impl Reader<'_> {
         Ok((row, path.iter().map(|step| *step as u32).collect(), shape))
     }
 
-    /// Whether `name` is an instruction that the text writes as part of an asynchronous one, as
-    /// `slice` in `slice-start`: the text does not name it, the file does.
+    /// Whether `name` is an instruction that the text writes as part of an asynchronous
+    /// instruction, as `slice` in `slice-start`. Such an instruction has a name in the file but not
+    /// in the text.
     fn is_wrapped(&self, name: &[u8], shape_text: &[u8]) -> bool {
         if !self.module.find_instructions(name).is_empty() {
             return false;

@@ -75,7 +75,7 @@ pub struct Doubts {
     pub has_unreadable_aliases: bool,
     /// Rows of unknown size, ascending; they count as 0 bytes.
     pub unknown_sizes: Vec<u32>,
-    /// Rows that call a computation that another row calls too, ascending.
+    /// Rows that call a computation which another row calls too, ascending.
     pub repeated_calls: Vec<u32>,
     /// Whether array shapes lack a layout in a module whose other shapes have tiles.
     pub lacks_layouts: bool,
@@ -117,7 +117,7 @@ struct Frame {
     donations: Donations,
     /// Values that must share a buffer.
     sets: Sets,
-    /// From the step that defines a value to its last use.
+    /// By value: from the step that defines it to its last use.
     ranges: Ranges,
 }
 
@@ -244,12 +244,12 @@ impl Memory {
         &self.steps.rows
     }
 
-    /// The step at which `row` runs; None if it has none, like the insides of fusions.
+    /// The step at which `row` runs; None for rows without a step, such as rows inside fusions.
     pub fn step_of(&self, row: Row) -> Option<u32> {
         self.steps.of(row.0)
     }
 
-    /// The instruction and part that define the value in part `part` of `row`.
+    /// The instruction, and the part of its result, that define the value in part `part` of `row`.
     pub fn maker_of(&self, row: Row, part: u32) -> Option<(Row, u32)> {
         let nodes = self.nodes.of(self.steps.of(row.0)?);
         let node = nodes.start.checked_add(part).filter(|node| *node < nodes.end)?;
@@ -288,8 +288,8 @@ impl Memory {
         live
     }
 
-    /// The maximum of the timeline. Under the rule `values` the peak may be elsewhere, because it
-    /// is where XLA's file puts it.
+    /// The maximum of the timeline. Under the rule `values`, the peak may be at another step,
+    /// because it follows XLA's live-range file.
     pub fn highest(&self) -> Peak {
         let step = peak::highest(&self.timeline);
         Peak { step, bytes: self.timeline.get(step as usize).copied().unwrap_or(0) }
@@ -306,7 +306,7 @@ impl Memory {
         caller.filter(|caller| caller.0 != schedule::NONE).map_or(row, |caller| Row(caller.0))
     }
 
-    /// The peak and its step if the values in `buffer` took no memory.
+    /// The peak that would result, and its step, if the values in `buffer` took no memory.
     pub fn peak_without(&self, buffer: u32) -> Peak {
         let mut timeline = self.timeline.clone();
         let is_one = (buffer as usize) < self.buffers.len();

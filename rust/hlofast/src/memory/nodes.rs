@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(super) struct ShapeNodes {
     /// By shape: number of nodes.
     counts: Vec<u32>,
-    /// By shape: the start of its elements in `firsts`; only tuples have any.
+    /// By shape: where its elements start in `firsts`; only tuples have elements.
     starts: Vec<u32>,
     /// The first node of each element, within its tuple.
     firsts: Vec<u32>,

@@ -5,11 +5,12 @@ use super::schedule::Order;
 /// Which values share memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// As in XLA's live-range file: values share a buffer only if they must, and where one takes
-    /// over from another, both count in that step. The peak is where that file puts it.
+    /// As in XLA's live-range file: values share a buffer only if they must, and in the step in
+    /// which one value takes over from another, both count. The peak is at the step that the file
+    /// would give.
     Values,
-    /// Results may also reuse the memory of operands that end with them, as in XLA's buffer
-    /// assignment; a buffer counts once. Pipeline markers pass their operands on.
+    /// As in XLA's buffer assignment: a result may also reuse the memory of an operand whose last
+    /// use computes the result. A buffer counts once. Pipeline markers pass their operands on.
     #[default]
     InPlace,
     /// As in libtpu's account of a compiled program: parameters, constants and results that alias
@@ -51,7 +52,7 @@ impl Sizes {
 /// How long constants are live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Constants {
-    /// From their position to their last use.
+    /// From their position in the schedule to their last use.
     #[default]
     LastUse,
     /// For the whole program.
@@ -73,7 +74,7 @@ impl Constants {
 pub enum Space {
     /// One memory space, by its number in layouts (`S(5)`); 0 is the device's main memory.
     One(i64),
-    /// All of them.
+    /// All memory spaces.
     All,
 }
 

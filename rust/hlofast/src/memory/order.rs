@@ -1,4 +1,4 @@
-//! Orders of instructions other than the text's.
+//! Orders of instructions other than the order of the text.
 
 use super::schedule::Order;
 use crate::ir::{Module, Row};
@@ -26,7 +26,7 @@ pub(super) fn post_order_of_all(module: &Module) -> Vec<u32> {
 fn post_order(module: &Module, rows: Range<u32>, is_seen: &mut [bool], order: &mut Vec<u32>) {
     let users = module.users();
     let mut stack: Vec<(u32, usize)> = Vec::new();
-    // Broken text may have cycles that nothing outside uses: they come last.
+    // Malformed text may contain cycles without outside users; these come last.
     let sinks = rows.clone().filter(|row| users.get(*row).is_empty());
     for start in sinks.chain(rows.clone()) {
         if std::mem::replace(&mut is_seen[start as usize], true) {

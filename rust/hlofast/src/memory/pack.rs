@@ -1,9 +1,9 @@
-//! Packing of live ranges into a heap, as XLA places temporaries: what fragmentation adds to the
-//! peak of live bytes.
+//! Packing of live ranges into a heap, as XLA places temporaries. The difference from the peak of
+//! live bytes is fragmentation.
 //!
 //! Follows `GlobalDecreasingSizeBestFitHeap` of XLA's `heap_simulator.cc`: buffers are placed one
-//! after another, each into the smallest gap that is free throughout its life. Two orders are
-//! tried, largest first and longest-lived first, and the smaller heap wins.
+//! after another, each into the smallest gap that is free throughout its live range. Two orders are
+//! tried, largest first and longest-lived first, and the smaller heap is kept.
 
 use std::cmp::Reverse;
 
@@ -11,14 +11,14 @@ use std::cmp::Reverse;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     pub bytes: i64,
-    /// First and last time of each life, ascending, without overlap.
+    /// First and last time of each live range, ascending, without overlap.
     pub lives: Vec<(u32, u32)>,
-    /// How long the first of the values in the block lives.
+    /// Length of the live range of the block's first value.
     first_life: u32,
 }
 
 impl Block {
-    /// Sorts the lives and joins those without a gap.
+    /// Sorts the live ranges and joins adjacent ones.
     pub fn join_lives(&mut self) {
         self.lives.sort_unstable();
         self.first_life = self.lives.first().map_or(0, |life| life.1 - life.0);
@@ -38,8 +38,8 @@ impl Block {
     }
 }
 
-/// Bytes of the heap that holds `blocks` at multiples of `alignment`; None if that exceeds 64 bits
-/// or takes more than `MOST_VISITS` comparisons.
+/// Bytes of the heap that holds `blocks` at multiples of `alignment`; None if the size exceeds 64
+/// bits or packing takes more than `MOST_VISITS` comparisons.
 pub(super) fn packed(blocks: &[Block], alignment: i64) -> Option<i64> {
     let mut order: Vec<usize> =
         (0..blocks.len()).filter(|block| blocks[*block].bytes > 0).collect();
@@ -69,7 +69,7 @@ fn place_all(blocks: &[Block], order: &[usize], alignment: i64) -> Option<i64> {
     Some(heap)
 }
 
-/// The offset of the smallest gap between `taken` that holds `bytes`, the lowest of equal ones.
+/// The offset of the smallest gap between `taken` that holds `bytes`; on a tie, the lowest.
 fn smallest_gap(taken: &[(i64, i64)], bytes: i64, alignment: i64) -> Option<i64> {
     let mut best: Option<(i64, i64)> = None;
     let mut at = 0i64;
@@ -89,16 +89,16 @@ fn aligned(end: i64, alignment: i64) -> Option<i64> {
     Some(end.checked_add(alignment - 1)? / alignment * alignment)
 }
 
-/// Lives of placed blocks, found by time: a tree over all lives in the order of their beginnings,
-/// whose nodes hold the latest end of what is placed below them.
+/// Live ranges of placed blocks, searchable by time: a tree over all live ranges, ordered by
+/// beginning. Each node holds the latest end of the placed ranges below it.
 struct Placed {
     /// (beginning, end, block), ascending.
     lives: Vec<(u32, u32, usize)>,
-    /// By life: offset and end of the block; empty until it is placed.
+    /// By live range: offset and end of its block; empty until the block is placed.
     chunks: Vec<(i64, i64)>,
-    /// By block: its lives' positions.
+    /// By block: the positions of its live ranges.
     positions: Vec<Vec<u32>>,
-    /// A binary tree in an array, leaves at `leaves..`; -1 without placed lives.
+    /// A binary tree in an array, with leaves at `leaves..`; -1 where no range is placed.
     latest: Vec<i64>,
     leaves: usize,
     visits: u64,
@@ -153,5 +153,5 @@ impl Placed {
     }
 }
 
-/// Real steps take some millions.
+/// Real training steps take some millions of comparisons.
 const MOST_VISITS: u64 = 400_000_000;

@@ -21,11 +21,11 @@ pub struct Peak {
 /// A live value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveValue {
-    /// The instruction that defines it.
+    /// The instruction that defines the value.
     pub row: Row,
     /// The part of the result, in pre-order with tuples before their elements.
     pub part: u32,
-    /// The path to that part.
+    /// The path to the part.
     pub path: Vec<u32>,
     /// Its shape.
     pub shape: ShapeId,
@@ -33,7 +33,7 @@ pub struct LiveValue {
     pub bytes: i64,
     /// Its memory space.
     pub memory_space: i64,
-    /// The first step at which it is live.
+    /// The first step at which the value is live.
     pub first_step: u32,
     /// The last step, inclusive; one past all steps for values that outlive the program.
     pub last_step: u32,
@@ -43,10 +43,10 @@ pub struct LiveValue {
 
 /// Bytes of values.
 pub(super) struct Sized {
-    /// By node: bytes of the value it defines.
+    /// By node: bytes of the value that the node defines.
     pub bytes: Vec<i64>,
-    /// By node: the bytes that XLA counts for the value to find the peak of its live-range file. A
-    /// tuple counts as its pointer table.
+    /// By node: the bytes that XLA counts for the value when it looks for the peak of its
+    /// live-range file. A tuple counts as its pointer table.
     pub weights: Vec<i64>,
     /// Rows of unknown size, ascending.
     pub unknown: Vec<u32>,
@@ -110,7 +110,7 @@ impl Sized {
     }
 }
 
-/// Whether some array has no layout although others have tiles.
+/// Whether some array has no layout although other arrays have tiles.
 pub(super) fn lacks_layouts(reader: &Reader<'_>) -> bool {
     let shapes = reader.module.shapes();
     let lacks = |row: &u32| {
@@ -187,8 +187,8 @@ pub(super) fn highest(timeline: &[i64]) -> u32 {
     at
 }
 
-/// Where XLA's live-range file puts the peak: it weighs every part of a tuple by the tuple's
-/// pointer table, and counts values that ended one step before as still live.
+/// The step of the peak in XLA's live-range file. There, XLA counts a value as live for one step
+/// after its end, and counts every part of a tuple with the size of the tuple's pointer table.
 pub(super) fn moment_of_xla(ranges: &Ranges, sized: &Sized, count: u32) -> u32 {
     let total: i128 = sized.weights.iter().map(|weight| i128::from(*weight)).sum();
     let weights = if total > i128::from(i64::MAX) { &sized.bytes } else { &sized.weights };

@@ -110,8 +110,9 @@ impl Ranges {
         }
     }
 
-    /// A concatenation that moves nothing takes over the memory of its operands: operands that end
-    /// with it end one step earlier. TPU compilers write it as a custom call.
+    /// A concatenation that moves no data takes over the memory of its operands: an operand that is
+    /// used last by the concatenation ends one step earlier. TPU compilers write such a
+    /// concatenation as a custom call.
     pub fn hand_over_joined(&mut self, reader: &Reader<'_>, values: &[u32]) {
         const TARGET: &[u8] = b", custom_call_target=\"ConcatBitcast\"";
         for (step, row) in (0u32..).zip(&reader.steps.rows) {
@@ -145,9 +146,9 @@ impl Ranges {
         }
     }
 
-    /// Among values that share a buffer, each ends where the next begins, and lives at least as
-    /// long as those before it. `is_once` tells whether two such values do not overlap even in the
-    /// step where the second takes over.
+    /// Among values that share a buffer, each ends where the next begins, and no value ends before
+    /// an earlier value. `is_once` tells whether two such values do not overlap even in the step in
+    /// which the second takes over.
     pub fn take_turns(&mut self, buffers: &Buffers, is_once: impl Fn(&Self, usize, usize) -> bool) {
         let mut members: Vec<u32> = Vec::new();
         for buffer in 0..buffers.len() {
@@ -167,7 +168,7 @@ impl Ranges {
                 self.ends[second] = self.ends[second].max(self.ends[first]);
                 self.ends[first] = self.ends[first].min(start);
                 if self.ends[first] >= start && is_once(self, first, second) {
-                    // An empty range if both begin together.
+                    // The range is empty if both values begin together.
                     self.ends[first] = start.saturating_sub(1);
                     if start == self.starts[first] {
                         self.starts[first] = start.saturating_add(1);
@@ -184,7 +185,7 @@ impl Ranges {
 pub(super) struct Buffers {
     offsets: Vec<u32>,
     values: Vec<u32>,
-    /// By node: the buffer of the value it defines; `u32::MAX` if it defines none.
+    /// By node: the buffer of the value that the node defines; `u32::MAX` if it defines no value.
     pub of: Vec<u32>,
 }
 
@@ -197,7 +198,7 @@ impl Buffers {
                 continue;
             }
             let first = sets.find(node);
-            // The first member represents its set, so it is numbered already.
+            // The first member represents its set, so it already has a number.
             if first == node {
                 of[node as usize] = counts.len() as u32;
                 counts.push(1);

@@ -5,7 +5,7 @@
 
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 
-/// No step, no row.
+/// Stands for an absent step or row.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The source of an order of instructions.
@@ -14,7 +14,7 @@ pub enum Order {
     /// The text's own order, which is the schedule of a scheduled module.
     #[default]
     Text,
-    /// Operands before users, otherwise as in the text.
+    /// Operands before users, otherwise in text order.
     PostOrder,
 }
 
@@ -36,9 +36,10 @@ impl Order {
 pub(super) struct Steps {
     /// The row of each step.
     pub rows: Vec<u32>,
-    /// By row: its step; `NONE` if it has none.
+    /// By row: its step, or `NONE`.
     pub step_of: Vec<u32>,
-    /// By computation: its first step, and one past its last; `NONE` if it has none.
+    /// By computation: its first step, and one past its last; `NONE` for computations without
+    /// steps.
     pub spans: Vec<(u32, u32)>,
     /// By computation: its first caller, and the index of the call among that row's calls.
     pub callers: Vec<(u32, u32)>,
@@ -49,7 +50,7 @@ pub(super) struct Steps {
     pub starts: Vec<u32>,
     /// Number of steps whose operands come later: the module cannot run in this order.
     pub disordered: u32,
-    /// Calls of computations that already run elsewhere, by caller's row.
+    /// Rows that call a computation whose steps belong to an earlier caller.
     pub repeated: Vec<u32>,
 }
 
@@ -65,7 +66,7 @@ struct Frame {
 
 impl Steps {
     /// The steps of the entry computation and its callees. `order` is a permutation of the rows
-    /// that keeps each computation's rows together; None is the text's order.
+    /// that keeps the rows of each computation together; None keeps the order of the text.
     pub fn new(module: &Module, order: Option<&[u32]>) -> Self {
         let computations = module.computations().len();
         let count = module.row_count();

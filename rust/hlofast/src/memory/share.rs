@@ -1,9 +1,10 @@
-//! Which results may reuse the memory of an operand that ends with them.
+//! Which results may reuse the memory of an operand whose live range ends when the result is
+//! computed.
 //!
 //! As in XLA's heap simulator: result and operand have the same shape, layout and memory space,
-//! neither shares a buffer already, and the instruction reads each element of the operand before it
-//! writes that element of the result. In addition to XLA's generic rule, all-reduces run in place,
-//! as on XLA's backends.
+//! neither already shares a buffer, and the instruction reads each element of the operand before it
+//! writes the same element of the result. In addition to XLA's generic rule, all-reduces run in
+//! place, as on XLA's backends.
 
 use super::alias::Sets;
 use super::ranges::Ranges;
@@ -17,7 +18,7 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
     let mut fused = FusedUses::default();
     let module = reader.module;
     let mut parts: Vec<ShapeId> = Vec::new();
-    // Operands that end here: index and node.
+    // Operands whose last use is this instruction: index and node.
     let mut candidates: Vec<(usize, u32)> = Vec::new();
     for (step, row) in (0u32..).zip(&reader.steps.rows) {
         let opcode = module.opcode(Row(*row));
@@ -45,9 +46,10 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
                 candidates.push((index, node));
             }
         }
-        // Results with many parts and operands: limits the work to the sum of both.
+        // For results with many parts and operands, limits the work in proportion to the sum of
+        // both.
         let mut tries = MOST_TRIES.max(16 * (parts.len() + operands.len()));
-        // Candidates before this one are taken.
+        // Index of the first candidate that is still free.
         let mut first = 0;
         for (node, part) in nodes.zip(&parts) {
             if first == candidates.len() || tries == 0 {
@@ -73,7 +75,7 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
             if let Some((_, candidate)) = taken {
                 let candidate = std::mem::replace(candidate, NONE);
                 sets.join(candidate, node);
-                // Nothing else may take the operand; the result may be taken in turn.
+                // No other result may take the operand; a later instruction may take this result.
                 is_alone[candidate as usize] = false;
             }
         }
@@ -82,7 +84,7 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
 
 const MOST_TRIES: usize = 1 << 12;
 
-/// By node: whether it defines a value that shares its buffer with no other.
+/// By node: whether it defines a value that has a buffer to itself.
 fn alone(values: &[u32], sets: &mut Sets) -> Vec<bool> {
     let mut is_alone = vec![true; values.len()];
     for node in 0..values.len() as u32 {
@@ -136,9 +138,9 @@ pub(super) fn overwrites(
     }
 }
 
-/// Whether libtpu's own list says that operand `operand` and element `element` of the result lie in
-/// one buffer; the list counts results on after operands. None without a list: other compilers, and programs
-/// before buffer assignment.
+/// Whether libtpu's own list puts operand `operand` and element `element` of the result into one
+/// buffer; the list numbers results after operands. None without a list, as in programs of other
+/// compilers and before buffer assignment.
 pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32) -> Option<bool> {
     const KEY: &[u8] = b"\"aliasing_operands\":{\"lists\":[";
     let tail = module.bytes(module.tail(row));
@@ -169,7 +171,7 @@ pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32)
     Some(false)
 }
 
-/// The value of `kind=`, empty without one.
+/// The value of `kind=`; empty if the attribute is absent.
 fn fusion_kind(module: &Module, row: Row) -> &[u8] {
     match module.bytes(module.tail(row)).strip_prefix(b", kind=") {
         Some(rest) => {
@@ -200,7 +202,7 @@ fn adds_to_product(module: &Module, row: u32, index: usize) -> bool {
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// Whether everything computed from a parameter of a fused computation is elementwise.
+/// Tells whether all computation from a parameter of a fused computation is elementwise.
 #[derive(Default)]
 pub(super) struct FusedUses {
     /// By row: whether it is elementwise, for the fused computations visited so far.

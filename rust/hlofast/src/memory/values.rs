@@ -1,9 +1,10 @@
-//! Which parts of results hold the same value, as in XLA's dataflow analysis.
+//! Finds parts of results that hold the same value, as in XLA's dataflow analysis.
 //!
 //! A value is defined at one node (see `nodes.rs`) and identified by that node's number. Tuples,
 //! their elements, bitcasts, barriers, calls and the `-done` of asynchronous pairs pass values on.
 //! An element of loop state is a value of its own in the condition, in the body and after the loop,
-//! unless every iteration passes it on unchanged: then it is the value that entered the loop.
+//! unless every iteration passes it on unchanged; the element then holds the value that entered the
+//! loop.
 
 use super::nodes::{Nodes, ShapeNodes};
 use super::schedule::{NONE, Steps, nth_call};
@@ -31,7 +32,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The nodes of `row`; None if it has no step before step `before`.
+    /// The nodes of `row`; None if `row` has no step before step `before`.
     fn earlier(&self, row: u32, before: u32) -> Option<Range<u32>> {
         let step = self.steps.of(row).filter(|step| *step < before)?;
         Some(self.nodes.of(step))
@@ -48,7 +49,7 @@ impl Reader<'_> {
         Some(self.module.shape(Row(operand)))
     }
 
-    /// The nodes of element `index` of an operand whose nodes are `of`.
+    /// The nodes of element `index` of the operand with the nodes `of`.
     fn element(&self, of: &Range<u32>, shape: ShapeId, index: usize) -> Option<Range<u32>> {
         let inside = self.shapes.element(self.module, shape, index)?;
         (inside.end <= of.end - of.start).then(|| of.start + inside.start..of.start + inside.end)
@@ -98,7 +99,7 @@ impl Values {
 
     fn resolve(&self, node: u32) -> u32 {
         let mut value = node;
-        // Chains lead to earlier nodes; loop values may lead on once more.
+        // Chains lead to earlier nodes; a loop value may lead one node further.
         loop {
             let next = self.of[value as usize];
             if next == value {
@@ -120,7 +121,7 @@ impl Values {
         }
     }
 
-    /// Like `copy`, but the outermost tuple is new.
+    /// Like `copy`, but the outermost tuple is a new value.
     fn copy_elements(&mut self, to: Range<u32>, from: Option<Range<u32>>) {
         let inner = |range: Range<u32>| (range.start + 1).min(range.end)..range.end;
         if to.len() > 1 {
@@ -279,7 +280,7 @@ impl Values {
         }
     }
 
-    /// Passes arrays on; tuples are new.
+    /// Passes array values on; tuples become new values.
     fn copy_arrays(
         &mut self,
         reader: &Reader<'_>,
@@ -326,8 +327,8 @@ impl Values {
             self.mismatched += length as u32;
             return;
         }
-        // Whether a moved value is constant may depend on another moved value. A few rounds
-        // suffice; elements that remain unresolved are separate values.
+        // A carried value may be unchanged only if another carried value is. A few rounds suffice;
+        // elements that remain unresolved are separate values.
         for _ in 0..4 {
             let mut is_changed = false;
             for index in 0..length as u32 {
@@ -399,7 +400,7 @@ impl<'a> Computations<'a> {
     }
 }
 
-/// Whether a part of the result may be a value defined elsewhere.
+/// Whether a part of the result of `opcode` may be a value that another instruction defines.
 #[inline]
 fn hands_on(opcode: Opcode) -> bool {
     use Opcode::*;

@@ -2,10 +2,10 @@
 //!
 //! Parameters, constants and results that alias no parameter stay allocated throughout. All other
 //! values lie in heaps, one per memory space; a value in HBM may use the memory of a donated
-//! parameter or a result while that is unused (`assign.rs`). libtpu's peak adds the largest heap,
-//! even if that heap is in fast memory. What it compares with the memory of the chip is what it
-//! allocates in HBM, fragmentation included (`pack.rs`). Found by comparison with programs compiled
-//! ahead of time for v4, v5e, v5p and v6e; see `tests/memory_tpu.rs`.
+//! parameter or a result while that memory is unused (`assign.rs`). libtpu's peak adds the largest
+//! heap, even if that heap is in fast memory. With the memory of the chip libtpu compares the bytes
+//! it allocates in HBM, fragmentation included (`pack.rs`). Found by comparison with programs
+//! compiled ahead of time for v4, v5e, v5p and v6e; see `tests/memory_tpu.rs`.
 
 use super::alias::{Donations, Sets};
 use super::assign::{Assignment, Heap, Kind, kinds};
@@ -24,7 +24,7 @@ const HBM: i64 = 0;
 const HOST: i64 = 5;
 /// The memory space of fast on-chip memory.
 const FAST: i64 = 1;
-/// The memory space of the common memory of v4, which its compiler uses as fast memory.
+/// The memory space of the common memory of v4, which libtpu uses as fast memory.
 const COMMON: i64 = 3;
 
 /// How a device rounds the pointer table of a tuple.
@@ -37,9 +37,9 @@ pub enum Tables {
 }
 
 impl Tables {
-    /// What the text implies: 512 bytes on TPU, but 32 on v5p, whose two cores make a megacore. v4
-    /// has a megacore as well, and the common memory of space 3; v6e has tables of 32 bytes without
-    /// its text saying so.
+    /// The rounding that the text implies: 512 bytes on TPU, but 32 on v5p, recognised by its
+    /// megacore of two cores. v4 also has a megacore, and is recognised by its common memory, space
+    /// 3. v6e has tables of 32 bytes too, but nothing in its text shows that.
     pub fn of_module(module: &Module, backend: Backend) -> Self {
         if backend != Backend::Tpu {
             return Tables::Pointers;
@@ -88,14 +88,14 @@ pub struct XlaAccount {
     pub constants: i64,
     /// The peak of live bytes in the largest heap.
     pub heap: i64,
-    /// The memory space of that heap.
+    /// The memory space of the largest heap.
     pub heap_space: i64,
-    /// The step of that peak.
+    /// The step of the peak of the largest heap.
     pub heap_step: u32,
-    /// What XLA calls the peak, `peak_memory_in_bytes`: the largest heap, of whichever memory
-    /// space, and everything that stays allocated.
+    /// XLA's `peak_memory_in_bytes`: the largest heap of any memory space, plus everything that
+    /// stays allocated.
     pub peak: i64,
-    /// The peak of live bytes in the heap of HBM.
+    /// The peak of live bytes in the HBM heap.
     pub hbm: Heap,
     /// The peak of live bytes in the heap of fast on-chip memory: VMEM, or the common memory of v4.
     pub fast: Heap,
@@ -104,7 +104,7 @@ pub struct XlaAccount {
 }
 
 impl XlaAccount {
-    /// The peak in HBM: parameters, results, constants, and the heap of HBM.
+    /// The peak in HBM: parameters, results, constants and the HBM heap.
     pub fn hbm_peak(&self) -> i64 {
         self.device.total() + self.constants + self.hbm.bytes
     }
@@ -114,7 +114,7 @@ impl XlaAccount {
         self.fast.bytes
     }
 
-    /// The peak in host memory: parameters and results there, and the heap.
+    /// The peak in host memory: parameters and results in host memory, and its heap.
     pub fn host_peak(&self) -> i64 {
         self.host.total() + self.on_host.bytes
     }
@@ -161,25 +161,25 @@ pub(super) fn account_of(
     })
 }
 
-/// What XLA allocates for the heap of HBM.
+/// The bytes that XLA allocates for the HBM heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     /// Bytes of the heap when its values are placed.
     pub heap: i64,
-    /// What placing them adds to the peak of live bytes: gaps that no value fits.
+    /// Bytes that placing values adds to the peak of live bytes: gaps that no value fits.
     pub fragmentation: i64,
     /// Bytes of the pointer tables of tuples, which are placed one by one behind the heap.
     pub tables: i64,
 }
 
 impl Packing {
-    /// What XLA allocates in HBM: the peak there of `account`, fragmentation and tables.
+    /// The bytes that XLA allocates in HBM: the HBM peak of `account`, fragmentation and tables.
     pub fn allocated(&self, account: &XlaAccount) -> Option<i64> {
         account.hbm_peak().checked_add(self.fragmentation)?.checked_add(self.tables)
     }
 }
 
-/// Places the values of the heap of HBM as XLA does for a scheduled TPU module. None for other
+/// Places the values of the HBM heap as XLA does for a scheduled TPU module. None for other
 /// modules, whose heaps are packed in other ways, and for a module that has too many values.
 pub fn xla_packing(module: &Module) -> Result<Option<Packing>, MemoryError> {
     if Backend::of_module(module) != Backend::Tpu || !module.is_scheduled() {
@@ -199,7 +199,7 @@ pub fn xla_packing(module: &Module) -> Result<Option<Packing>, MemoryError> {
     })
 }
 
-/// Calls `then` with the assignment of buffers, and by buffer whether it lies in a heap.
+/// Calls `then` with the assignment of buffers, and for each buffer whether it lies in a heap.
 fn assigned<T>(
     module: &Module,
     frame: &Frame,
@@ -324,10 +324,11 @@ fn signature(
     Ok(())
 }
 
-/// What libtpu allocates for a scalar without tiles.
+/// Bytes that libtpu allocates for a scalar without tiles.
 const UNTILED_SCALAR: i64 = 4096;
 
-/// Constants of all computations except fused ones, including those that are applied to elements.
+/// Bytes of the constants of all computations except fused ones; computations applied to elements
+/// count too.
 fn constants(reader: &Reader<'_>, sizes: &Sizes) -> Result<i64, MemoryError> {
     let module = reader.module;
     let is_tpu = Backend::of_module(module) == Backend::Tpu;
@@ -359,8 +360,8 @@ fn constants(reader: &Reader<'_>, sizes: &Sizes) -> Result<i64, MemoryError> {
     i64::try_from(sum).map_err(|_| MemoryError::TooLarge)
 }
 
-/// Under the rule `xla`, parameters and results stay from beginning to end; of the values that
-/// share their memory, the first represents all.
+/// Under the rule `xla`, parameters and results stay allocated from beginning to end; the first
+/// value in their buffer stands for all values that share it.
 pub(super) fn keep_results(
     reader: &Reader<'_>,
     values: &[u32],

@@ -1,6 +1,7 @@
 //! Parses one text with several threads: the text is cut where computations end, and the parts are
-//! read separately and joined. The result equals the single-threaded one, id for id. A text that
-//! cannot be handled this way (an error, a brace line inside a string) is read again by one thread.
+//! read separately and joined. The result equals the single-threaded one, id for id. If reading in
+//! parts fails (an error in the text, a brace line inside a string), one thread reads the text
+//! again.
 
 use super::Options;
 use super::reader::Reader;
@@ -9,7 +10,7 @@ use crate::ir::module::NO_METADATA;
 use crate::ir::{Call, Columns, ComputationId, Dimension, Row, ShapeId, ShapeView};
 use crate::text::Span;
 
-/// Shorter texts are read by one thread.
+/// The default minimum size for several threads; one thread reads shorter texts.
 const DEFAULT_MIN_BYTES: usize = 8 << 20;
 
 /// Upper limit on threads per text, regardless of the options.
@@ -21,7 +22,7 @@ pub(super) fn read_parallel<'a>(text: &'a [u8], options: &Options) -> Option<Rea
         0 => DEFAULT_MIN_BYTES,
         bytes => bytes,
     };
-    // An additional thread pays off only for another eighth of the minimum size.
+    // An additional thread pays off only if it gets at least an eighth of the minimum size.
     let threads = options.threads.min(MAX_THREADS).min(1 + text.len() / (least / 8).max(1));
     if threads < 2 || text.len() < least {
         return None;
@@ -125,7 +126,7 @@ impl Shift {
         Span { start: self.offset(span.start), end: self.offset(span.end) }
     }
 
-    /// Appends a column of offsets, shifted if any of them can point into the arena.
+    /// Appends a column of offsets, shifted if an offset can point into the arena.
     fn append_offsets(&self, to: &mut Vec<u32>, from: &[u32], has_arena: bool) {
         if has_arena {
             to.extend(from.iter().map(|at| self.offset(*at)));
@@ -136,7 +137,7 @@ impl Shift {
 }
 
 impl Reader<'_> {
-    /// Appends the results of other readers, whose parts follow this one's in order; None if names
+    /// Appends the results of other readers, whose parts of the text follow in order; None if names
     /// clash.
     fn append(&mut self, mut parts: Vec<Self>) -> Option<()> {
         let mut shift = Shift {
@@ -163,7 +164,8 @@ impl Reader<'_> {
             shift.calls += part.calls.len() as u32;
             shift.arena.1 += part.arena.len() as u32;
         }
-        // Most of the time is spent faulting in new pages, which several threads can do at once.
+        // Most of the time goes into page faults for new memory, which several threads can take at
+        // once.
         let mut columns = std::mem::take(&mut self.columns);
         let taken: Vec<Columns> =
             parts.iter_mut().map(|part| std::mem::take(&mut part.columns)).collect();
@@ -242,7 +244,7 @@ impl Reader<'_> {
         )
     }
 
-    /// Adds the shapes of another reader's table to this one's; returns the new ids.
+    /// Adds the shapes of another reader's table to this reader's table; returns the new ids.
     fn import_shapes(&mut self, part: &Reader<'_>) -> Vec<ShapeId> {
         let table = &part.shapes.table;
         let mut map: Vec<ShapeId> = Vec::with_capacity(table.len());

@@ -12,7 +12,7 @@ use crate::text::{Source, Span};
 use std::sync::OnceLock;
 
 impl Reader<'_> {
-    /// Resolves what the finished computation left open and appends its record.
+    /// Resolves the open references of the finished computation and appends its record.
     pub(super) fn finish_computation(
         &mut self,
         mut computation: Computation,
@@ -57,7 +57,7 @@ impl Reader<'_> {
         let id = self.computations.len() as u32;
         let at = (computation.name.start as usize, computation.name.len());
         self.computation_names.push((at.0 as u32, at.1 as u32));
-        // Names in the arena are generated; no text refers to them.
+        // Names in the arena are generated, so no text refers to them.
         if at.0 < self.arena_base() {
             let hash = self.keys.hash(self.whole, at.0, at.1);
             let scope = &mut self.computation_scope;
@@ -69,7 +69,7 @@ impl Reader<'_> {
         Some(ComputationId(id))
     }
 
-    /// Resolves operands and control predecessors that were named before their definition.
+    /// Resolves operands and control predecessors that are used before their definition.
     #[cold]
     fn resolve_pending(&mut self) -> Result<()> {
         let mut unresolved = Vec::new();
@@ -119,7 +119,7 @@ impl Reader<'_> {
         let offsets = &self.columns.operand_offsets[first as usize..];
         let operands = &self.columns.operands;
         let edges = |row: usize| &operands[offsets[row] as usize..offsets[row + 1] as usize];
-        // Control predecessors are dependencies too: they follow the row's operands.
+        // Control predecessors are dependencies too; as edges of a row, they follow its operands.
         let pairs = &self.control_predecessors;
         let first_pair = pairs.partition_point(|(row, _)| row.0 < first);
         let inside = pairs[first_pair..].iter().map(|(row, before)| (row.0 - first, before.0));
@@ -170,8 +170,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The span of the name of `row`; for an implicit row, of the written instruction that it
-    /// belongs to.
+    /// The span of the name of `row`; for an implicit row, of the name of the instruction in the
+    /// text that implies it.
     fn place_of(&self, row: u32) -> Span {
         let from = row as usize;
         let written = (from..self.columns.flags.len())
@@ -268,8 +268,8 @@ impl Reader<'_> {
                 Some(id) => {
                     let call = &mut self.calls[*call as usize];
                     call.computation = ComputationId(id);
-                    // With several threads, a computation before its caller may have been read by
-                    // another thread.
+                    // With several threads, another thread may have read a computation that
+                    // precedes its caller.
                     is_late |= self.computations[id as usize].end_row > call.row.0;
                 }
                 None => {

@@ -42,7 +42,7 @@ impl Reader<'_> {
                 b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
                 _ => {
                     let stop = masked.value_end(value)?.min(end);
-                    // A space may end the value; that is left to the general path.
+                    // A space may end the value; the general path reads such lines.
                     if masks.next::<SPACE>(value) < stop {
                         return None;
                     }

@@ -12,18 +12,18 @@ use crate::ir::{Call, CallRole, Computation, ComputationId, Flags, Opcode, Row, 
 use crate::text::{Cursor, Span, is_identifier_byte};
 use std::sync::Arc;
 
-/// Maximum nesting of blocks that are read ahead for their signatures. Each level takes about 20
-/// KiB of a stack that may be as small as 2 MiB.
+/// Maximum nesting of blocks that are read ahead for their signatures. Each level takes 20 KiB of a
+/// stack that may be as small as 2 MiB.
 const MAX_BLOCK_LEVEL: u8 = 32;
 
-/// Levels without a limit on text; deeper ones are bounded by `Reader::signature_budget`.
+/// Levels without a limit on text; `Reader::signature_budget` limits deeper levels.
 const FREE_BLOCK_LEVELS: u8 = 8;
 
 /// How an opcode is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Plain,
-    /// `X-start`, `X-update` or `X-done` for an opcode `X` that has no such opcodes of its own.
+    /// `X-start`, `X-update` or `X-done` for an opcode `X` without native asynchronous forms.
     Sugar(Opcode),
 }
 
@@ -85,7 +85,7 @@ impl Reader<'_> {
         let word = cursor.span_since(at);
         if text.is_empty() {
             return Err(match shape {
-                // A broken shape is more likely here.
+                // A malformed shape is the more likely fault here.
                 None => parse_shape(cursor, &mut self.shapes).map_or_else(
                     |error| error,
                     |_| cursor.expected("an opcode", "after the result shape"),
@@ -373,8 +373,8 @@ impl Reader<'_> {
     }
 
     /// Blocks are read after the computation that contains them, so a block whose signature is
-    /// needed earlier is read twice. Its own blocks may need the same, up to `MAX_BLOCK_LEVEL`
-    /// levels.
+    /// needed earlier is read twice. Blocks inside it may also be read twice, up to
+    /// `MAX_BLOCK_LEVEL` levels.
     fn block_signature(&mut self, body: Span) -> Option<Arc<Signature>> {
         if self.block_level >= MAX_BLOCK_LEVEL {
             return None;
@@ -439,8 +439,8 @@ pub(super) fn opcode_of(word: &[u8]) -> (Opcode, Form) {
     (Opcode::Unknown, Form::Plain)
 }
 
-/// Most leaves, tuples and buffers of an inferred shape, for a text of `length` bytes: more than
-/// any honest text needs, and proportional to its length.
+/// Limit on the leaves, tuples and buffers of an inferred shape in a text of `length` bytes:
+/// proportional to the length, and more than any real text needs.
 fn most_nodes(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(1 << 16)
 }

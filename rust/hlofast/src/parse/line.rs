@@ -3,9 +3,9 @@
 //! ```text
 //!   ROOT %add.3 = f32[2]{0} add(f32[2]{0} %x, f32[2]{0} %y), metadata={op_name="a"}
 //! ```
-//! The line's masks show where identifiers, strings and brackets end, so that no byte is examined
-//! twice. Anything not in this form is left unread for the general path (`instruction`), which
-//! reads the whole language; both produce equal rows.
+//! The masks of the line mark the ends of identifiers, strings and brackets, so that no byte is
+//! examined twice. Anything not in this form is left unread for the general path (`instruction`),
+//! which reads the whole language; both produce equal rows.
 
 #![allow(unsafe_code, reason = "calls kernels whose CPU features were detected")]
 
@@ -21,14 +21,14 @@ use crate::text::kernel::{Kernel, LineMasks, NOT_IDENTIFIER, OUTSIDE, SPACE};
 use crate::text::{is_identifier_byte, is_identifier_start};
 use std::ops::Range;
 
-/// Operand lists from this length count as long.
+/// The length from which operand lists count as long.
 const MANY: usize = 8;
 
 /// The outcome of reading a line.
 pub(super) enum Line {
     /// A row was appended; the next line starts here.
     Read(usize),
-    /// Not in the printed form; nothing was appended.
+    /// The line is not in the printed form; nothing was appended.
     Other,
 }
 
@@ -55,8 +55,8 @@ impl Reader<'_> {
         result
     }
 
-    /// Prefetches the hash slot for the name defined on the line at `start` while the previous line
-    /// is read: in a table of megabytes, every new name is a cache miss.
+    /// Prefetches the hash slot of the name that the line at `start` defines, while the previous
+    /// line is read. In a table of megabytes, every new name is a cache miss.
     #[inline(always)]
     fn prefetch_name<K: Kernel>(&self, start: usize) {
         let Some(rest) = self.text.get(start..) else { return };
@@ -187,7 +187,7 @@ impl Reader<'_> {
     }
 
     /// The end of the tuple type at `at`. Old dumps repeat a tuple's whole type in each of its
-    /// get-tuple-elements, so it is compared with the last few types before its brackets are
+    /// get-tuple-elements, so the type is compared with the last few types before its brackets are
     /// matched.
     #[inline(always)]
     fn tuple_type_end(
@@ -212,8 +212,8 @@ impl Reader<'_> {
         Some(end)
     }
 
-    /// Whether the type written before an operand is a shape. Usually it is spelled as at the
-    /// operand's definition.
+    /// Whether the type written before an operand is a shape. Usually the type has the same text as
+    /// at the operand's definition.
     #[inline(always)]
     fn check_operand_type(
         &mut self,
@@ -232,7 +232,8 @@ impl Reader<'_> {
         self.shape_of_text(start + typed.start, start + typed.end).map(|_| ())
     }
 
-    /// Whether the instruction ends with its line: the next line must start something new.
+    /// Whether the instruction ends with its line, which is true if the next line starts a new
+    /// instruction or ends the body.
     #[inline(always)]
     pub(super) fn ends_here(&self, newline: usize) -> bool {
         let mut at = newline + 1;
@@ -245,7 +246,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the operands after the parenthesis at `open`; returns the position of the closing one.
+    /// Reads the operands after the parenthesis at `open`; returns the position of the closing
+    /// parenthesis.
     #[inline(always)]
     fn operand_list(
         &mut self,

@@ -18,7 +18,7 @@ impl MaskedLine<'_, '_> {
         self.line.get(at).copied().unwrap_or(b'\n')
     }
 
-    /// The bracket that closes the one at `open`; None if the brackets do not match.
+    /// The bracket that closes the bracket at `open`; None if the brackets do not match.
     #[inline(always)]
     pub fn closing(&self, open: usize) -> Option<usize> {
         let at = self.masks.next_of::<OPEN, CLOSE>(open + 1);
@@ -28,7 +28,7 @@ impl MaskedLine<'_, '_> {
         self.closing_nested(open, at)
     }
 
-    /// Like `closing`, with nested brackets in between; `at` is the first of them.
+    /// Like `closing`, with nested brackets in between; `at` is the first nested bracket.
     #[inline(always)]
     pub fn closing_nested(&self, open: usize, at: usize) -> Option<usize> {
         let mut stack = [0u8; MAX_NESTING];
@@ -54,8 +54,8 @@ impl MaskedLine<'_, '_> {
         }
     }
 
-    /// Whether every special byte belongs to an index comment, `/*index=5*/`, or quotes a plain
-    /// word, `'axis_0'`.
+    /// Whether every special byte is part of an index comment, `/*index=5*/`, or of the quotes
+    /// around a plain word, `'axis_0'`.
     #[cold]
     #[inline(never)]
     pub fn has_only_harmless_specials(&self) -> bool {
@@ -84,8 +84,8 @@ impl MaskedLine<'_, '_> {
         if self.byte(at) == b'/' { self.masks.next::<SPECIAL>(at + 1) + 1 } else { at }
     }
 
-    /// Checks that `value..end` is a single word for the general path too, which ends values at
-    /// gaps, continues after comments and allows a comma in a mesh.
+    /// Checks that the general path would also read `value..end` as one value. The general path
+    /// ends values at gaps, continues after comments and allows a comma in a mesh.
     #[cold]
     #[inline(never)]
     pub fn plain_value(&self, value: usize, end: usize) -> Option<()> {
@@ -115,7 +115,7 @@ impl MaskedLine<'_, '_> {
     }
 }
 
-/// The bracket that closes `open`; 0 if it opens nothing.
+/// The bracket that closes `open`; 0 if `open` is not an opening bracket.
 #[inline(always)]
 fn partner(open: u8) -> u8 {
     match open {

@@ -22,7 +22,7 @@ use crate::ir::Module;
 use crate::text::{Source, Span};
 use reader::Reader;
 
-/// Offsets are 32-bit, and the arena's offsets follow those of the text.
+/// Offsets are 32-bit, and the arena's offsets follow the offsets of the text.
 const MAX_TEXT: usize = u32::MAX as usize - (64 << 20);
 
 /// How strictly to read.
@@ -31,9 +31,9 @@ pub enum Strictness {
     /// Unknown opcodes, attributes and keys are kept as data; forward references are resolved.
     #[default]
     Tolerant,
-    /// Accepts and rejects what the XLA parser of jaxlib 0.10.2 does.
+    /// Accepts exactly the texts that the XLA parser of jaxlib 0.10.2 accepts.
     Jaxlib,
-    /// Also accepts what only newer XLA accepts.
+    /// Also accepts texts that only newer XLA accepts.
     Newest,
 }
 
@@ -47,7 +47,7 @@ pub struct Options {
     pub collect_errors: bool,
     /// Number of threads for large texts; 0 and 1 mean one.
     pub threads: usize,
-    /// Texts of at least this many bytes are read by several threads; 0 means 8 MB.
+    /// The size in bytes from which several threads read a text; 0 means 8 MiB.
     pub parallel_from: usize,
     /// Use the portable scanning kernels even if faster ones are available (tests).
     pub force_scalar: bool,
@@ -87,15 +87,15 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
     Ok(parts.into_module(source))
 }
 
-/// Reads a faulty text again to find out whether an unclosed bracket or string caused the fault;
-/// returns `first` if not.
+/// Reads a faulty text again to find out whether an unclosed bracket or string caused the fault; if
+/// neither did, returns `first`.
 #[cold]
 fn read_again(
     text: &[u8],
     options: &Options,
     first: Result<finish::Parts>,
 ) -> Result<finish::Parts> {
-    // The fast path reads strings across lines, so everything takes the general path.
+    // The fast path reads strings across lines, so the second reading uses only the general path.
     let options = Options { force_general: true, ..*options };
     let mut reader = Reader::new(text, options);
     reader.unclosed = unclosed::Unclosed::checked(text.len());
@@ -105,7 +105,7 @@ fn read_again(
     }
     let second = read.and_then(|()| reader.into_parts());
     match (&first, &second) {
-        // Losing more rows than the first reading means that brackets were followed wrongly.
+        // If the second reading loses more rows than the first, it followed brackets wrongly.
         (Ok(before), Ok(after)) if after.row_count() < before.row_count() => first,
         _ => second,
     }

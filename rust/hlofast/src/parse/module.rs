@@ -12,7 +12,8 @@ use crate::text::kernel::{Kernel, KernelChoice, LineMasks, Portable};
 use crate::text::{Cursor, Span, is_identifier_byte};
 
 /// Maximum nesting of blocks that replace computation names, well beyond what strict modes (and
-/// XLA) read. Each level is read once more, so `Reader::block_budget` bounds depth times length.
+/// XLA) read. Each level reads its text once more, so `Reader::block_budget` limits depth times
+/// length.
 const MAX_BLOCKS: u32 = 256;
 
 /// Levels without a limit on text.
@@ -61,7 +62,7 @@ impl Reader<'_> {
     }
 
     /// Whether reading may continue at `at` after `error`. Text that the faulty read skipped is
-    /// read again; a budget bounds this, for all faults together, to a few times the text.
+    /// read again; a budget limits the total for all faults to a few times the text.
     fn may_read_again(&mut self, error: &ParseError, at: usize) -> bool {
         use ErrorKind::{UnclosedBracket, UnclosedComment, UnclosedString, UnexpectedEnd};
         let reached = match error.kind() {
@@ -80,7 +81,7 @@ impl Reader<'_> {
         memchr::memchr(b'\n', rest).map_or(self.text.len(), |skip| at + skip + 1)
     }
 
-    /// The position after the next line that is only a closing brace.
+    /// The position after the next line that contains only a closing brace.
     fn after_computation(&self, from: usize) -> usize {
         let mut at = from;
         while let Some(skip) = memchr::memmem::find(&self.text[at..], b"\n}") {
@@ -146,7 +147,8 @@ impl Reader<'_> {
         self.read_tables(cursor)
     }
 
-    /// Reads `ENTRY? name signature? { instructions }` and the computations that it queues.
+    /// Reads `ENTRY? name signature? { instructions }` and the computations that its instructions
+    /// queue.
     fn read_computation(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         let computation = match self.header_line(cursor) {
             Some(computation) => computation,
@@ -398,8 +400,8 @@ impl Reader<'_> {
             return Ok(cursor.position());
         }
         if let Err(error) = self.check_closed(cursor.position()) {
-            // The instruction is read all the same, to intern its shapes as the fast path does: all
-            // ways of reading a text have to give equal tables.
+            // The instruction is read nevertheless, to intern its shapes as the fast path does,
+            // because all ways of reading a text must give equal tables.
             let read = self.instruction(cursor.position());
             let reached = read.map_or(self.text.len(), |end| end);
             self.unclosed.resume = self.unclosed.resume.map(|(line, at)| (line, at.max(reached)));
@@ -441,7 +443,7 @@ impl Reader<'_> {
         self.root = None;
     }
 
-    /// Reads the queued computations, and those that they queue.
+    /// Reads the queued computations, and computations that these queue in turn.
     fn read_queue(&mut self) -> Result<()> {
         while let Some(queued) = self.queue.pop_front() {
             self.has_late_calls = true;
@@ -463,7 +465,7 @@ impl Reader<'_> {
                 format!("computations nest deeper than {MAX_BLOCKS} levels"),
             ));
         }
-        // The first levels of a large text are free, whatever the rest of it used.
+        // The first levels do not count against the budget, however much text they contain.
         if depth >= FREE_BLOCKS {
             self.block_budget = self.block_budget.checked_sub(body.len()).ok_or_else(|| {
                 let start = Span { start: body.start, end: body.start + 1 };

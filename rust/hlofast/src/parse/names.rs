@@ -2,7 +2,7 @@
 
 use crate::text::is_identifier_byte;
 
-/// Random hash keys, drawn once per process, so that collisions cannot be crafted.
+/// Random hash keys, drawn once per process, so that nobody can craft colliding names.
 #[derive(Clone, Copy)]
 pub(super) struct HashKeys(u64, u64);
 
@@ -138,7 +138,7 @@ fn long_name(text: &[u8], start: usize) -> usize {
     text.iter().skip(start).take_while(|byte| is_identifier_byte(**byte)).count()
 }
 
-/// A list of (start, length) by id.
+/// A list of (start, length) pairs, indexed by id.
 impl Names for [(u32, u32)] {
     #[inline(always)]
     fn name(&self, _text: &[u8], id: u32) -> (usize, usize) {
@@ -147,7 +147,7 @@ impl Names for [(u32, u32)] {
 }
 
 const SMALL: usize = 128;
-/// Tables from this number of slots no longer fit the second-level cache.
+/// The number of slots from which a table no longer fits the second-level cache.
 const LARGE: usize = 1 << 16;
 
 /// The names in one scope. A slot holds a 32-bit hash and id + 1; 0 means empty.

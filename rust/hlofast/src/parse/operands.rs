@@ -22,7 +22,7 @@ pub(super) enum Operand {
 #[derive(Default)]
 pub(super) struct Operands {
     pub list: Vec<Operand>,
-    /// Whether it contained anything but plain or typed names.
+    /// Whether the list contained anything but plain or typed names.
     pub folded: bool,
 }
 
@@ -64,13 +64,13 @@ impl Reader<'_> {
                     if !(stopped && reserved && cursor.position() > slot.position()) {
                         *cursor = slot;
                         // An inner slot that cannot be dropped also prevents dropping the outer
-                        // ones.
+                        // slots.
                         let hopeless = slot.position() < self.undroppable;
                         if hopeless || !skip_droppable(cursor, &mut self.undroppable) {
                             return Err(error);
                         }
                     }
-                    // Instructions completed by then are kept, as in XLA.
+                    // Instructions that were complete before the failure are kept, as in XLA.
                     let rows = self.next_row();
                     while self.parameters.last().is_some_and(|last| last.1 >= rows) {
                         self.parameters.pop();
@@ -128,8 +128,8 @@ impl Reader<'_> {
         cursor.skip_space()?;
         if cursor.peek() == b'(' && !marked {
             *folded = true;
-            // Recursion is as deep as the nesting in the text and must not depend on the thread's
-            // stack.
+            // Recursion is as deep as the nesting in the text, so it must not depend on the size of
+            // the thread's stack.
             return stacker::maybe_grow(64 << 10, 1 << 20, || {
                 self.read_nested(cursor, name, shape, depth)
             })
@@ -218,7 +218,7 @@ impl Reader<'_> {
                 Some(known) => *known,
                 None => {
                     let mut spelled = &self.text[name.start as usize..cursor.position()];
-                    // With full names, each step of a long path would repeat all earlier steps, and
+                    // Full names would repeat all earlier steps of a long path at each step, and
                     // names longer than 254 bytes are cut.
                     let short = format!("get-tuple-element.anon.{at}");
                     if spelled.len() > if steps > 0 { 64 } else { 254 } {
@@ -302,7 +302,7 @@ impl Reader<'_> {
             None => self.infer_shape(opcode, &operands.list, &[], &[], word)?,
         };
         let payload = String::from_utf8_lossy(&self.text[payload.range()]).into_owned();
-        // XLA generates the same names, and text may refer to them.
+        // XLA generates these names too, and text may refer to them.
         let mut name = format!("{}.anon", opcode.as_str());
         if self.anonymous.contains_key(name.as_bytes()) {
             name = format!("{name}.{}", self.anonymous.len());
@@ -379,7 +379,7 @@ impl Reader<'_> {
             self.parameter_index.insert(*known, index);
         }
         self.indexed_parameters = self.parameters.len();
-        // The index entry of a removed parameter points to another one.
+        // The index entry of a removed parameter may point to a different parameter.
         let index = self.parameter_index.get(&number).copied();
         index.and_then(|index| self.parameters.get(index)).is_some_and(|known| known.0 == number)
     }
@@ -432,9 +432,9 @@ fn is_reserved(word: &[u8]) -> bool {
         || super::instruction::opcode_of(word).0 != Opcode::Unknown
 }
 
-/// XLA silently drops an operand slot if it fails to read it but stops at its end: a type without a
-/// name, an opcode without operands. Skips such a slot. For anything else returns false and sets
-/// `stopped` to the position that prevents it.
+/// Skips an operand slot that XLA drops: a slot that XLA cannot read although it stops at the end
+/// of the slot, such as a type without a name or an opcode without operands. For any other slot,
+/// returns false and sets `stopped` to the position where reading stopped.
 fn skip_droppable(cursor: &mut Cursor<'_>, stopped: &mut usize) -> bool {
     let mut ahead = *cursor;
     if !starts_shape(cursor) && !is_reserved(ahead.identifier()) {

@@ -1,5 +1,5 @@
-//! Reads instructions whose parts have known positions: text generated from a protobuf. The result
-//! equals that of the line path, without any scanning.
+//! Reads instructions whose parts have known positions, as in text generated from a protobuf. The
+//! result equals the result of the line path, without any scanning.
 
 use super::line::parameter_number;
 use super::names::InstructionNames;
@@ -9,10 +9,11 @@ use crate::ir::{CallRole, Computation, Opcode, ShapeId};
 use crate::text::kernel::Kernel;
 use crate::text::{Outline, OutlinedCall, OutlinedHeader, OutlinedLine, Span};
 
-/// Lines that are read before their names are inserted, so that the hash slots are prefetched.
+/// Number of lines that are read before their names are inserted, so that the hash slots are
+/// prefetched.
 const RUN: usize = 64;
 
-/// A shape whose number has not occurred yet.
+/// Stands for a shape whose number has not occurred yet.
 const UNKNOWN: ShapeId = ShapeId(u32::MAX);
 
 impl Reader<'_> {
@@ -39,9 +40,9 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads the instruction at `start` (after indentation) and some of those after it, if their
-    /// positions are known; returns where the last line ends. Faults end the parse: callers that
-    /// collect errors do not use an outline.
+    /// Reads the instruction at `start` (after indentation) and some of the next instructions, if
+    /// their positions are known; returns the end of the last line. Faults end the parse: callers
+    /// that collect errors do not use an outline.
     #[inline(always)]
     pub(super) fn outlined_lines<K: Kernel>(&mut self, start: usize) -> Result<Option<usize>> {
         if self.outlined >= self.outline.lines.len() {
@@ -110,8 +111,8 @@ impl Reader<'_> {
         Ok(Some(lines[last].end as usize))
     }
 
-    /// Reads what the text of `line` determines: opcode, shape, parameter number, calls. None, with
-    /// nothing read, if its row or its operands differ from the outline.
+    /// Reads the facts that the text of `line` determines: opcode, shape, parameter number, calls.
+    /// None, with nothing read, if the row or its operands differ from the outline.
     #[inline(always)]
     fn outlined_line(
         &mut self,
@@ -163,7 +164,8 @@ impl Reader<'_> {
     }
 
     /// Appends the outline's data for `lines` to the columns, which already have their opcodes and
-    /// shapes. `operands` are those of `lines`; they start at `operands_start` in the outline.
+    /// shapes. `operands` are the operands of `lines`, which start at `operands_start` in the
+    /// outline.
     #[inline(always)]
     fn push_outlined(&mut self, lines: &[OutlinedLine], operands: &[u32], operands_start: u32) {
         let columns = &mut self.columns;

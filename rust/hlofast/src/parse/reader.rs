@@ -23,7 +23,7 @@ pub(super) struct Pending {
     pub name: Span,
 }
 
-/// A computation that is read after the one that contains it.
+/// A computation that is read after the computation that contains it.
 pub(super) enum Queued {
     /// A block `{...}` in place of a name, nested in `depth` others.
     Inline { call: u32, body: Span, depth: u32 },
@@ -52,7 +52,7 @@ pub(super) struct ShapeTexts {
 pub(super) struct Reader<'a> {
     /// The text up to the end of this reader's part.
     pub text: &'a [u8],
-    /// The whole text; the arena's offsets follow those of the text.
+    /// The whole text; the arena's offsets follow the offsets of the text.
     pub whole: &'a [u8],
     pub options: Options,
     pub kernel: KernelChoice,
@@ -82,13 +82,13 @@ pub(super) struct Reader<'a> {
     pub queue: VecDeque<Queued>,
     /// (number, row) of the parameters of the computation being read.
     pub parameters: Vec<(u64, u32)>,
-    /// Position in `parameters` by number, for the first `indexed_parameters` of them; only filled
-    /// for parameters inside operand lists.
+    /// Position in `parameters` by number, for the first `indexed_parameters` entries; only filled
+    /// if operand lists contain parameters.
     pub parameter_index: hashbrown::HashMap<u64, usize, crate::ir::intern::BuildMix>,
     pub indexed_parameters: usize,
     /// Implicit get-tuple-elements of the computation being read, by (operand row, index).
     pub tuple_elements: hashbrown::HashMap<(u32, u32), u32, crate::ir::intern::BuildMix>,
-    /// Their keys in the order of insertion, to undo them.
+    /// The keys of `tuple_elements` in the order of insertion, to undo insertions.
     pub tuple_element_keys: Vec<(u32, u32)>,
     /// Rows of nested instructions of the computation being read, by their generated names.
     pub anonymous: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
@@ -97,25 +97,27 @@ pub(super) struct Reader<'a> {
     /// First row of the computation being read.
     pub first_row: u32,
     pub root: Option<u32>,
-    /// Below this offset the fast path was tried without success.
+    /// The fast path failed on text below this offset.
     pub general_until: usize,
-    /// Whether a computation was read after the one that contains its text, which it may call.
+    /// Whether a computation was read after the computation that contains its text; it may call
+    /// that computation.
     pub has_late_calls: bool,
     /// Number of blocks around the computation being read.
     pub depth: u32,
     /// Bytes that deeply nested blocks may still contain, counted once per level.
     pub block_budget: usize,
-    /// Bytes that may still be read again after faults; keeps collecting faults linear.
+    /// Bytes that may still be read again after faults; the limit keeps the collection of faults
+    /// linear.
     pub budget: usize,
     /// Operand slots that start below this offset cannot be dropped.
     pub undroppable: usize,
-    /// Unclosed brackets found so far, if brackets are followed before instructions are read.
+    /// Unclosed brackets found so far, if the reader follows brackets before it reads instructions.
     pub unclosed: Unclosed,
     /// Positions in the text that are known in advance, and the next line.
     pub outline: Outline,
     pub outlined: usize,
     pub outlined_headers: usize,
-    /// The shapes by the outline's numbers; `u32::MAX` for those that have not occurred yet.
+    /// The shapes by the outline's numbers; `u32::MAX` for shapes that have not occurred yet.
     pub outlined_shapes: Vec<ShapeId>,
     /// Where the general path stopped in the last instruction.
     pub reached: usize,
@@ -123,7 +125,7 @@ pub(super) struct Reader<'a> {
     pub is_first_part: bool,
     /// Whether unknown typed operands become parameters (single-instruction text).
     pub single_instruction: bool,
-    /// Rows of those parameters.
+    /// Rows of the parameters that unknown operands became, by name.
     pub single_parameters: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
     /// Signatures of computations that shape inference asked for.
     pub signatures: Signatures,
@@ -133,7 +135,7 @@ pub(super) struct Reader<'a> {
     pub signature_budget: usize,
 }
 
-/// The lengths of the columns before an instruction, to undo it after a fault.
+/// The lengths of the columns before an instruction, to remove the instruction after a fault.
 pub(super) struct Mark {
     rows: usize,
     operands: usize,
@@ -516,9 +518,9 @@ impl<'a> Reader<'a> {
 }
 
 /// Bytes that computations in place of names may contain in total beyond the twelfth level, for a
-/// text of `length` bytes. Each level is read once more and takes memory, which `parse_hostile.rs`
-/// bounds at 40 bytes per byte; a small text may nest a hundred levels, as XLA reads them, within
-/// 512 KiB.
+/// text of `length` bytes. Each level reads its text once more and takes memory, which
+/// `parse_hostile.rs` limits to 40 bytes per byte of text. Within 512 KiB, a small text may nest a
+/// hundred levels, as XLA allows.
 fn block_budget(length: usize) -> usize {
     (512_usize << 10).saturating_sub(length) + length / 2
 }

@@ -1,7 +1,7 @@
 //! Finds brackets and quotes that are never closed, at the place where they open.
 //!
-//! The effect of an unclosed bracket is only noticed where the text stops making sense, possibly
-//! pages later. So a faulty text is read a second time, and each instruction is first followed to
+//! The parser notices an unclosed bracket only where the text stops making sense, possibly pages
+//! later. A faulty text is therefore read a second time, and each instruction is first followed to
 //! its end: if the next instruction or computation begins while a bracket or string is open, that
 //! bracket or string is the fault. Texts without a fault are never read this way, because strings
 //! and dictionaries may contain anything, even whole modules.
@@ -13,37 +13,38 @@ use crate::text::{Cursor, Span, is_computation, is_instruction, line};
 /// An open bracket.
 struct Open {
     at: usize,
-    /// It contains instructions: a computation in place of a name.
+    /// Whether the bracket contains instructions: a computation in place of a name.
     is_block: bool,
-    /// Only braces and strings count inside it, as in `backend_config`.
+    /// Whether only braces and strings count inside the bracket, as in `backend_config`.
     is_opaque: bool,
 }
 
 /// State of the second reading of a text, for unclosed brackets and strings.
 pub(super) struct Unclosed {
-    /// Bytes that may still be followed; 0 in a first reading. It keeps the work linear if unclosed
-    /// brackets are followed repeatedly.
+    /// Bytes that may still be followed; 0 in a first reading. The budget keeps the work linear if
+    /// unclosed brackets are followed repeatedly.
     budget: usize,
     /// Whether anything was found.
     pub is_found: bool,
-    /// Where reading continues after the last one: the next instruction, and how far the text was
-    /// examined.
+    /// Where reading continues after the last unclosed bracket: the next instruction, and how far
+    /// the text was examined.
     pub resume: Option<(usize, usize)>,
 }
 
 impl Unclosed {
-    /// Does not follow brackets.
+    /// The state in which brackets are not followed.
     pub const UNCHECKED: Self = Self { budget: 0, is_found: false, resume: None };
 
-    /// For the second reading of a text of `length` bytes.
+    /// The state for the second reading of a text of `length` bytes.
     pub fn checked(length: usize) -> Self {
-        // The same multiple of the text as faults may cost.
+        // The budget is the same multiple of the text's length as the budget for faults.
         Self { budget: length.saturating_mul(16).saturating_add(1 << 20), ..Self::UNCHECKED }
     }
 }
 
-/// Bytes after a brace in which a block's first instruction is searched, and bytes of a line that
-/// are examined to recognise one: enough for any name and the beginning of a shape.
+/// Limit on the bytes after a brace that are searched for a block's first instruction, and on the
+/// bytes of a line that are examined to recognise an instruction: enough for any name and the
+/// beginning of a shape.
 const NEAR: usize = 4096;
 
 /// Bracket nesting up to which an instruction is followed; XLA reads at most a hundred levels of
@@ -68,7 +69,7 @@ impl Reader<'_> {
     fn follow_brackets(&mut self, start: usize, at: &mut usize) -> Result<()> {
         let text = self.text;
         let mut open: Vec<Open> = Vec::new();
-        // The last bracket closed by a line that begins with `}`.
+        // The last bracket that a line beginning with `}` closed.
         let mut closed_by_line = None;
         while let Some(&byte) = text.get(*at) {
             let is_opaque = open.last().is_some_and(|open| open.is_opaque);
@@ -131,7 +132,7 @@ impl Reader<'_> {
                 _ => *at += 1,
             }
         }
-        // The brace of the body was taken as one of the instruction's.
+        // The closing brace of the body was taken for a brace of the instruction.
         let mut cursor = self.cursor(*at);
         let is_after_body = cursor.skip_space().is_ok()
             && (cursor.is_at_end() || is_header(line(text, cursor.position()).trim_ascii()));
@@ -145,8 +146,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Moves past the string at `at`; an error if it contains instructions and is followed by
-    /// something that cannot follow a string.
+    /// Moves past the string at `at`; an error if the string contains instructions and is followed
+    /// by text that cannot follow a string.
     fn follow_string(&mut self, at: &mut usize) -> Result<()> {
         let open = *at;
         let mut cursor = self.cursor(open);
@@ -181,7 +182,7 @@ impl Reader<'_> {
     }
 }
 
-/// Where an instruction continues after the line break at `at`, if it does.
+/// The position after the line break at `at` where the instruction continues, if it does.
 fn goes_on(text: &[u8], start: usize, at: usize) -> Option<usize> {
     let before = text.get(start..at)?.trim_ascii_end().last();
     let mut cursor = Cursor::new(text);

@@ -1,4 +1,4 @@
-//! Copies of instructions and computations, printed under other names.
+//! Prints copies of instructions and computations under new names.
 
 use super::{PrintOptions, Printer};
 use crate::ir::{ComputationId, Module, Row, ShapeId};
@@ -26,7 +26,7 @@ const OPTIONS: PrintOptions = PrintOptions {
     layouts: true,
     metadata: true,
     backend_config: true,
-    // Copies are inserted into the original text and may only use names that it writes.
+    // Copies are inserted into the original text and may use only names that the text contains.
     fold: true,
 };
 

@@ -10,7 +10,7 @@ use crate::ir::{Call, Computation, ComputationId, Flags, Module, Opcode, Row, Sh
 use std::collections::HashMap;
 use std::fmt;
 
-/// What to compare besides the graph.
+/// Properties to compare besides the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EqualityOptions {
     /// Compare layouts.
@@ -41,16 +41,17 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-/// Whether `a` and `b` are the same program: names, opcodes, shapes, operands, calls, attributes
-/// by key and value, roots, entry, header. Order matters for rows of scheduled modules only (not
-/// in fusions, which have no schedule), not for computations; spacing, comments, which rows are
-/// implicit and whether the text writes defaults (default layouts, `replica_count=1`, the entry's
-/// layout) do not matter. Names of implicit rows and names that XLA rejects may differ.
+/// Whether `a` and `b` are the same program: names, opcodes, shapes, operands, calls, attributes by
+/// key and value, roots, entry, header. The order of rows matters in scheduled modules only, and
+/// there not in fusions, which have no schedule. These do not matter: the order of computations,
+/// spacing, comments, which rows are implicit, and whether the text writes defaults (default
+/// layouts, `replica_count=1`, the entry's layout). Names of implicit rows and names that XLA
+/// rejects may differ.
 pub fn structurally_equal(a: &Module, b: &Module) -> Result<(), Difference> {
     structurally_equal_with(a, b, &EqualityOptions::default())
 }
 
-/// As `structurally_equal`, comparing only what `options` ask for.
+/// Like `structurally_equal`, for the parts that `options` select.
 pub fn structurally_equal_with(
     a: &Module,
     b: &Module,
@@ -194,8 +195,8 @@ impl Comparison<'_> {
         if a == b { Ok(()) } else { different("stack-frame tables", &a.1, &b.1) }
     }
 
-    /// Pairs the computations that both texts name; implicit and inline ones are paired by the
-    /// calls that lead to them.
+    /// Pairs computations that both texts name. Implicit and inline computations are paired later,
+    /// by the calls that lead to them.
     fn pair_computations(&mut self) -> Result<(), Difference> {
         same_number("computations", self.computations.len(), self.computations_back.len())?;
         let is_named = |c: &Computation| !c.is_inline && !c.is_implicit;
@@ -215,7 +216,7 @@ impl Comparison<'_> {
                 Some(other) => {
                     self.pair_computation(ComputationId(id), ComputationId(*other))?;
                 }
-                // If not found, it may be inline or implicit on the other side.
+                // A computation that is not found may be inline or implicit on the other side.
                 None if self.b.computations().iter().all(is_named) => {
                     return different("computations", name, b"(none)");
                 }
@@ -262,7 +263,7 @@ impl Comparison<'_> {
         self.pair_by_name(a, b)
     }
 
-    /// Pairs explicit rows by name; in scheduled modules their orders have to agree.
+    /// Pairs explicit rows by name; in scheduled modules, their order has to agree.
     fn pair_by_name(&mut self, a: ComputationId, b: ComputationId) -> Result<(), Difference> {
         let explicit = |module: &Module, row: Row| {
             !module.is_implicit(row) && is_valid_name(module.instruction_name(row))

@@ -1,6 +1,6 @@
-//! A stable 128-bit fingerprint of what a module computes.
+//! A stable 128-bit fingerprint of the computation in a module.
 //!
-//! The algorithm (version 3), the same on every machine and in every run:
+//! The algorithm (version 3) gives equal results on every machine and in every run:
 //!
 //! * A *digest* absorbs a sequence of 64-bit words into two lanes with multiplications that keep
 //!   both halves of the product; bytes are absorbed as their length and little-endian words.
@@ -12,11 +12,12 @@
 //!   without optional whitespace. `control-predecessors` count as edges.
 //! * A *computation* is the digest of its root, its execution thread, and all its instructions: in
 //!   text order if `schedule` is set, the module is scheduled and not only fusions call the
-//!   computation; else sorted by digest, so that text order does not matter; then its control
-//!   edges, sorted.
+//!   computation; otherwise sorted by digest, so that text order does not matter. Its sorted
+//!   control edges follow.
 //! * A *module* is the digest of the entry computation and the header attributes sorted by key,
-//!   without those that have their default value; an absent layout of the entry is that of its
-//!   parameters and result. Computations that nothing reachable calls do not count.
+//!   except attributes with their default value; if the entry's layout is absent, the layouts of
+//!   its parameters and result count instead. Computations that the entry does not reach do not
+//!   count.
 //!
 //! Folding in the text (`%x#0`, asynchronous sugar, nested operands) makes no difference.
 
@@ -28,7 +29,7 @@ use super::value::{Spacing, write_literal, write_value, write_without_layouts};
 use super::{Seen, implicit_callers, is_metadata, thread_of};
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 
-/// What the fingerprint includes besides the graph.
+/// Properties that the fingerprint includes besides the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FingerprintOptions {
     /// Names of the module, its computations and instructions.
@@ -136,8 +137,8 @@ impl Digest {
 struct Hasher<'a> {
     module: &'a Module,
     options: &'a FingerprintOptions,
-    /// The names of canonical text, if names count: rows that the text only implies have them too,
-    /// and printing must not change the fingerprint.
+    /// The names of canonical text, if names count. Rows that the text only implies need names too,
+    /// because printing must not change the fingerprint.
     names: Option<Names>,
     rows: Vec<Lanes>,
     computations: Vec<Lanes>,
@@ -145,7 +146,7 @@ struct Hasher<'a> {
     /// By computation: whether only fusions call it.
     is_fused: Vec<bool>,
     buffer: Vec<u8>,
-    /// By opcode: the digest that all its rows start from.
+    /// By opcode: the digest from which the digests of its rows start.
     begun: [Option<Digest>; Opcode::ALL.len()],
     /// The attributes of one row.
     attributes: Vec<(&'a [u8], &'a [u8])>,
@@ -153,7 +154,8 @@ struct Hasher<'a> {
 }
 
 impl<'a> Hasher<'a> {
-    /// Digests of all shapes; a tuple's digest is made of its elements' digests.
+    /// Computes the digests of all shapes; the digest of a tuple is computed from the digests of
+    /// its elements.
     fn shapes(&mut self) {
         let table = self.module.shapes();
         for id in table.ids() {

@@ -7,8 +7,8 @@ use super::{Seen, is_metadata};
 use crate::ir::Module;
 use crate::text::Cursor;
 
-/// Header attributes that mean the same as their absence, in their tight form: the initial values
-/// of XLA's `HloModuleConfig`.
+/// Header attributes with their default values, in tight form: the initial values of XLA's
+/// `HloModuleConfig`.
 const IMPLIED: [(&[u8], &[u8]); 10] = [
     (b"alias_passthrough_params", b"false"),
     (b"allow_spmd_sharding_propagation_to_output", b"{false}"),
@@ -24,9 +24,9 @@ const IMPLIED: [(&[u8], &[u8]); 10] = [
 
 const ENTRY_LAYOUT: &[u8] = b"entry_computation_layout";
 
-/// Limit on an entry's layout that the text omits: inferred shapes share parts, so their text may
-/// exceed any memory. Twenty thousand parameters fit. The limit does not depend on the text's
-/// length, which differs between spellings of one program.
+/// Limit on the length of an entry layout that the text omits. Inferred shapes share parts, so
+/// their text could exceed any memory. Twenty thousand parameters fit. The limit does not depend on
+/// the text's length, which differs between spellings of one program.
 const LONGEST: usize = 1 << 20;
 
 /// Header attributes by key. Without `layouts` the entry's layout has shapes only.
@@ -62,8 +62,8 @@ pub(super) fn header_attributes(
     attributes
 }
 
-/// The layout of the entry that XLA assumes where the text has none: the shapes of its parameters
-/// and its result. None if it is longer than `LONGEST`.
+/// The entry layout that XLA assumes if the text has none: the shapes of the entry's parameters and
+/// result. None if its text is longer than `LONGEST`.
 fn entry_layout(module: &Module) -> Option<Vec<u8>> {
     let mut out = b"{(".to_vec();
     let parameters = module.parameters(module.entry());
@@ -80,8 +80,8 @@ fn entry_layout(module: &Module) -> Option<Vec<u8>> {
     (out.len() <= LONGEST).then_some(out)
 }
 
-/// Appends `text` with the default layout after each array shape without one, or with all layouts
-/// removed.
+/// Appends `text` with the default layout after each array shape that lacks a layout, or with all
+/// layouts removed.
 fn write_shapes(out: &mut Vec<u8>, text: &[u8], layouts: bool) {
     if !layouts {
         return write_without_layouts(out, text);

@@ -14,11 +14,11 @@ impl Printer<'_> {
         }
         self.name(row);
         self.out.extend_from_slice(b" = ");
-        // Shapes that the text writes are written; shapes that it implies may stay implied.
+        // Shapes that are in the text are printed; shapes that the text implies may stay implied.
         let is_implied =
             module.flags(row) & Flags::SHAPE_INFERRED != 0 || is_tuple_path(module, row);
-        // XLA infers a permuted layout where none was written, but reads a written shape without
-        // layout as one with the default layout.
+        // XLA infers a permuted layout if the shape is omitted, but assumes the default layout if
+        // the shape is written without a layout.
         let is_permuted = is_implied
             && module.opcode(row) == Opcode::Transpose
             && module.shapes().array(module.shape(row)).is_some_and(|array| array.layout.is_none());
@@ -73,7 +73,7 @@ impl Printer<'_> {
         }
     }
 
-    /// The name of `row` where it is used; folded tuple elements as `%x#1#0`.
+    /// Appends the name of `row` as an operand; folded tuple elements are written as `%x#1#0`.
     fn reference(&mut self, row: Row) {
         let module = self.module;
         let mut path = Vec::new();
@@ -95,7 +95,7 @@ impl Printer<'_> {
     fn attributes(&mut self, row: Row) {
         let module = self.module;
         let mut list: Attributes<'_> = module.attributes(row);
-        // The row whose call edges the attributes name: sugar writes the wrapped instruction's.
+        // The row whose call edges the attributes name; with sugar, the wrapped instruction.
         let mut caller = row;
         if let Some(inner) = wrapped(module, row) {
             if self.keeps_sugar(row) {
@@ -159,7 +159,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Appends `, role=%computation`; returns whether `row` calls any in that role.
+    /// Appends `, role=%computation`; returns whether `row` calls a computation in that role.
     fn calls(&mut self, row: Row, role: CallRole) -> bool {
         let is_list = matches!(role, CallRole::Branch | CallRole::Called);
         let calls = self.module.calls(row);

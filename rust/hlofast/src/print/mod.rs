@@ -1,8 +1,8 @@
 //! Text from modules: the original bytes, canonical text, fingerprints, structural comparison.
 //!
-//! Canonical text is what XLA's parser reads: every result shape written out, everything defined
-//! before it is used, computations in their own blocks, one instruction per line. Reading it
-//! gives a module that is structurally equal to the printed one.
+//! Canonical text is text that XLA's parser reads: every result shape is written out, definitions
+//! precede uses, every computation has its own block, and every instruction its own line. Reading
+//! it gives a module that is structurally equal to the printed one.
 
 mod copy;
 mod equal;
@@ -42,7 +42,7 @@ pub enum Form {
     Short,
 }
 
-/// What canonical text holds.
+/// The contents of canonical text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrintOptions {
     /// Long or short.
@@ -137,7 +137,7 @@ pub fn layout_to_text(layout: &Layout) -> Vec<u8> {
 }
 
 /// The literal of constant `row`, spelled so that XLA's parser keeps the signs of zeros; None if
-/// that changes nothing.
+/// the text stays the same.
 pub(crate) fn literal_with_signs(module: &Module, row: Row) -> Option<Vec<u8>> {
     let array = module.shapes().array(module.shape(row))?;
     let has_signed_zeros =
@@ -183,7 +183,8 @@ fn wrapped(module: &Module, row: Row) -> Option<ComputationId> {
     if is_start && is_sugar { module.called(row, CallRole::Wrapped) } else { None }
 }
 
-/// The execution thread of a computation; an implicit one has that of its asynchronous start.
+/// The execution thread of a computation; an implicit computation has the thread of its
+/// asynchronous start.
 pub(crate) fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u32, Row>) -> Span {
     let computation = module.computation(id);
     if !computation.is_implicit {
@@ -193,7 +194,7 @@ pub(crate) fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u3
     caller.and_then(|row| module.attribute(*row, "async_execution_thread")).unwrap_or_default()
 }
 
-/// The callers of implicit computations; each has one.
+/// The callers of implicit computations; each computation has one caller.
 pub(crate) fn implicit_callers(module: &Module) -> HashMap<u32, Row> {
     let calls = module.all_calls().iter();
     calls.filter(|call| call.role == CallRole::Wrapped).map(|c| (c.computation.0, c.row)).collect()
@@ -207,7 +208,7 @@ struct Printer<'a> {
     callers: HashMap<u32, Row>,
     /// Lengths of the texts of all shapes.
     lengths: Vec<u64>,
-    /// Bytes that may still be written for shapes that the original text does not write.
+    /// Remaining budget of bytes for shapes that the original text omits.
     budget: u64,
     /// Whether to print a copy, which is never a root and has no control predecessors.
     is_copy: bool,
@@ -232,8 +233,9 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Whether to write a shape that the original text omits at this place. Large tuples could
-    /// make the printed text larger than the original by any factor; small shapes cannot.
+    /// Whether the budget allows writing a shape that the original text omits at this place. Large
+    /// tuples could make the printed text larger than the original by any factor; small shapes
+    /// cannot.
     fn affords(&mut self, id: ShapeId) -> bool {
         let length = self.lengths.get(id.0 as usize).copied().unwrap_or(u64::MAX);
         if length > 256 {

@@ -5,12 +5,12 @@ use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// The names that differ from those in the module.
+/// The names that differ from names in the module.
 #[derive(Default)]
 pub(crate) struct Names {
     rows: HashMap<u32, Vec<u8>>,
     computations: HashMap<u32, Vec<u8>>,
-    /// Names that override all others.
+    /// Names that override all other names.
     pub(super) renaming: Renaming,
 }
 
@@ -19,7 +19,7 @@ pub(crate) fn is_tuple_path(module: &Module, row: Row) -> bool {
     module.is_implicit(row) && module.opcode(row) == Opcode::GetTupleElement
 }
 
-/// Whether XLA's parser accepts `name` as an instruction's.
+/// Whether XLA's parser accepts `name` as the name of an instruction.
 pub(crate) fn is_valid_name(name: &[u8]) -> bool {
     !name.contains(&b'#')
         && ElementType::from_bytes(name).is_none()
@@ -127,7 +127,7 @@ impl Names {
     }
 }
 
-/// `name`, with the smallest change that makes it valid.
+/// `name` with the smallest change that makes it valid.
 fn valid_name(name: &[u8]) -> Vec<u8> {
     let mut name: Vec<u8> =
         name.iter().map(|byte| if *byte == b'#' { b'_' } else { *byte }).collect();

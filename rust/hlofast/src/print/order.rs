@@ -1,4 +1,4 @@
-//! Orders in which everything is defined before it is used, as XLA's parser requires.
+//! Orders in which definitions precede uses, as XLA's parser requires.
 
 use crate::ir::{ComputationId, Module, Row};
 

@@ -15,8 +15,8 @@ pub(crate) fn write_shape(
     write_shape_within(out, table, id, layouts, comments, usize::MAX);
 }
 
-/// As `write_shape`, but stops soon after `limit` bytes: inferred shapes share parts, so their text
-/// may exceed any memory.
+/// Like `write_shape`, but stops soon after `limit` bytes: inferred shapes share parts, so their
+/// text may exceed any memory.
 pub(crate) fn write_shape_within(
     out: &mut Vec<u8>,
     table: &ShapeTable,
@@ -95,8 +95,8 @@ fn write_array(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, layouts: bool
     }
 }
 
-/// Appends array shape `id` with its layout. An absent layout is the one that XLA's parser assumes:
-/// from the last dimension to the first.
+/// Appends array shape `id` with its layout. If the layout is absent, appends the layout that XLA's
+/// parser assumes: from the last dimension to the first.
 pub(crate) fn write_array_meaning(
     out: &mut Vec<u8>,
     table: &ShapeTable,
@@ -181,7 +181,7 @@ fn write_group(out: &mut Vec<u8>, values: &[i64]) {
     out.push(b')');
 }
 
-/// Integers with commas; `i64::MIN` is written as `*` (tiles combine dimensions with it).
+/// Appends integers with commas; `i64::MIN` is written as `*`, which combines dimensions in tiles.
 fn write_integers(out: &mut Vec<u8>, values: &[i64]) {
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
@@ -209,7 +209,7 @@ pub(crate) fn text_lengths(table: &ShapeTable, layouts: bool) -> Vec<u64> {
                 scratch.len() as u64
             }
             ShapeView::Buffer(inner) => of(inner).saturating_add(3),
-            // With separators and comments.
+            // The length of a tuple includes separators and comments.
             ShapeView::Tuple(elements) => elements
                 .iter()
                 .fold(2u64, |sum, element| sum.saturating_add(of(*element)).saturating_add(6)),

@@ -1,21 +1,21 @@
-//! The text of values, without comments and line breaks but with everything that carries meaning.
+//! The text of values, without comments and line breaks.
 
 use crate::ir::ElementType;
 use crate::text::{Cursor, is_identifier_byte};
 
-/// What to do with whitespace between tokens.
+/// The treatment of whitespace between tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spacing {
-    /// One space where there was whitespace.
+    /// Each run of whitespace becomes one space.
     Readable,
-    /// No space where tokens stay apart without it: the form in which values are compared.
+    /// Spaces stay only where tokens would otherwise join: the form in which values are compared.
     Tight,
 }
 
 /// Appends the value of attribute `key`.
 pub(crate) fn write_value(out: &mut Vec<u8>, key: &[u8], value: &[u8], spacing: Spacing) {
     match (key, value.first()) {
-        // Opaque: every byte between the braces belongs to the value.
+        // The value is opaque: every byte between the braces belongs to it.
         (b"backend_config", Some(b'{')) => out.extend_from_slice(value),
         (b"frontend_attributes", Some(b'{')) => write_tokens(out, value, spacing, true),
         _ => write_tokens(out, value, spacing, false),
@@ -35,7 +35,7 @@ pub(crate) fn write_literal(out: &mut Vec<u8>, payload: &[u8], spacing: Spacing)
     }
 }
 
-/// `literal` with `spelling` for each negative zero; None if that changes nothing.
+/// `literal` with `spelling` for each negative zero; None if there is none to change.
 ///
 /// XLA prints a negative floating-point zero as `-0`, but its parser reads `-0` as the integer 0
 /// and loses the sign. `-0.0` keeps it.
@@ -64,7 +64,7 @@ pub(crate) fn with_signed_zeros(literal: &[u8], spelling: &[u8]) -> Option<Vec<u
     Some(out)
 }
 
-/// The literal after a shape that repeats the instruction's: `f32[2] {1, 2}`.
+/// The literal without the shape that old dumps repeat in front of it: `f32[2] {1, 2}`.
 fn without_shape(payload: &[u8]) -> &[u8] {
     let mut cursor = Cursor::new(payload);
     let read = (|| {
@@ -139,13 +139,14 @@ pub(crate) fn write_tokens(out: &mut Vec<u8>, text: &[u8], spacing: Spacing, dic
     }
 }
 
-/// Whether `text` holds neither comments nor other whitespace than spaces.
+/// Whether `text` has no comments, and no whitespace except spaces.
 fn is_plain(text: &[u8]) -> bool {
     !text.iter().any(|byte| matches!(byte, b'\n' | b'\r' | b'\t' | b'/'))
         && memchr::memmem::find(text, b" =").is_none()
 }
 
-/// Whether `text` has no whitespace and no comments. No early exit, so that the loop vectorises.
+/// Whether `text` has no whitespace and no comments. The loop has no early exit, so that it
+/// vectorises.
 fn is_tight(text: &[u8]) -> bool {
     !text.iter().fold(false, |is_loose, byte| is_loose | (*byte <= b' ') | (*byte == b'/'))
 }
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(
             spelt("{{-0,1},{-0.,-00.00}}", "-0").as_deref(),
             Some("{{-0,1},{-0,-0}}"),
-            "those spelt so already stay"
+            "zeros with this spelling stay"
         );
         assert_eq!(spelt("(-0, -0)", "-0.0").as_deref(), Some("(-0.0, -0.0)"));
         for text in ["0", "-0", "-0.5", "1e-0", "-0x1", "-1", "-0.0.0", "{2,-03}", "-", ""] {

@@ -5,7 +5,7 @@ use crate::text::{Cursor, Span};
 
 impl Module {
     /// The span of `row`'s text, from `ROOT` or its name to its last attribute. For rows that the
-    /// text only implies this is generated text, in the arena.
+    /// text only implies, the span covers generated text in the arena.
     pub fn instruction_span(&self, row: Row) -> Span {
         let name = self.name_span(row);
         let end = self.tail(row).end;
@@ -15,7 +15,7 @@ impl Module {
         }
         let computation = self.computation(self.computation_of(row));
         if computation.header.is_empty() {
-            // Text that is one instruction, perhaps without a name.
+            // The text is a single instruction, perhaps without a name.
             return Span { start: computation.body.start, end };
         }
         let mut start = name.start as usize;
@@ -26,7 +26,7 @@ impl Module {
             let between = cursor.rest();
             let _ = cursor.skip_space();
             let at = cursor.position();
-            // If errors were collected, skipped lines may lie in between.
+            // If errors were collected, skipped lines may come before the instruction.
             if cursor.identifier() == b"ROOT" {
                 start = at;
             } else if let Some(skip) = memchr::memmem::rfind(between, b"ROOT") {
@@ -43,7 +43,7 @@ impl Module {
         rows.find(|row| !self.is_implicit(*row)).map(|row| self.tail(row).end)
     }
 
-    /// The text of `row`, with `ROOT` and `%` if it has them.
+    /// The text of `row`, with `ROOT` and `%` where the text has them.
     pub fn instruction_text(&self, row: Row) -> &[u8] {
         self.bytes(self.instruction_span(row))
     }

@@ -9,7 +9,7 @@ use super::wire::{Fault, Read};
 
 /// A value in an allocation.
 struct Buffer<'a> {
-    /// The `LogicalBufferProto.Location` where it is defined.
+    /// The `LogicalBufferProto.Location` of its definition.
     defined_at: &'a [u8],
     color: i64,
 }

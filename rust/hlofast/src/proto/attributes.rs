@@ -1,5 +1,5 @@
-//! The attributes of an opcode, in XLA's order: regular values are written by the table of
-//! attributes, others by functions of their own.
+//! The attributes of an opcode, in XLA's order: the table of attributes writes regular values;
+//! other values have their own functions.
 
 use super::computation::Scope;
 use super::out::Out;
@@ -27,7 +27,7 @@ pub(super) fn write<'a>(
     if fields.has_any(attribute::fields(opcode)) || attribute::is_always_printed(opcode) {
         return own(out, scope, opcode, fields);
     }
-    // A fault for opcodes that call nothing.
+    // A fault if the opcode does not call computations.
     if fields.has(instruction::CALLS) {
         return instruction::calls(out, scope, opcode, fields);
     }
@@ -46,7 +46,7 @@ fn own<'a>(
         let path = first.field.path;
         if path == [0, 0] {
             if matches!(first.grammar, Grammar::Computation | Grammar::Computations) {
-                // All of these attributes together determine which calls there are and their names.
+                // All these attributes together determine the calls and their names.
                 if !has_called {
                     instruction::calls(out, scope, opcode, fields)?;
                 }
@@ -80,7 +80,7 @@ fn own<'a>(
     Ok(())
 }
 
-/// Appends one attribute, whose field is in `message`; `fields` holds the whole instruction.
+/// Appends the attribute whose field is in `message`; `fields` holds the whole instruction.
 fn write_attribute<'a>(
     out: &mut Out<'a>,
     scope: &Scope<'a, '_>,
@@ -134,7 +134,7 @@ fn write_attribute<'a>(
             }
         }
         Grammar::Word(words) => {
-            // Codes below the one for absence mean the same.
+            // Codes below the code for absence also mean absence.
             let code = message.integer(number);
             let is_usual = code == field.absent || code < field.absent && field.absent > 0;
             if field.is_always_printed || !is_usual {
@@ -174,7 +174,7 @@ fn write_attribute<'a>(
         }
         Grammar::Pairs => pairs(out, attribute, message)?,
         Grammar::Domain => {
-            // The first field is for the operand's side, which the text calls the exit.
+            // The first field describes the operand's side, which the text calls `exit`.
             for (number, name) in [
                 (field.with, &b", domain={kind=\"sharding\", entry="[..]),
                 (field.number, b", exit="),
@@ -185,7 +185,8 @@ fn write_attribute<'a>(
             out.byte(b'}');
         }
         Grammar::Accuracy => result_accuracy(out, message.bytes(number).unwrap_or_default())?,
-        // Computations are written by `own`; attributes of all opcodes follow those of the opcode.
+        // `own` writes computations; attributes of all opcodes come after the opcode's own
+        // attributes.
         Grammar::Computation
         | Grammar::Computations
         | Grammar::Names
@@ -242,7 +243,7 @@ fn list(out: &mut Out<'_>, attribute: &Use, message: &Record<'_, '_>) -> Read<()
 
 /// Writes `slice_sizes={{1,2},{1,2}}` of a collective-permute, whose field concatenates the lists.
 /// Each list has one number per dimension of the sliced array (`CreateFromProto` in XLA's
-/// hlo_instruction.cc reads them this way); remaining numbers form a list of their own.
+/// hlo_instruction.cc reads them this way); the remaining numbers form one more list.
 fn slice_sizes(
     out: &mut Out<'_>,
     scope: &Scope<'_, '_>,
@@ -384,7 +385,7 @@ fn pad(out: &mut Out<'_>, config: &[u8]) -> Read<()> {
     Ok(())
 }
 
-/// Writes `operand_precision={high,default}`, unless all are the default.
+/// Writes `operand_precision={high,default}`, unless all precisions are the default.
 fn precision(out: &mut Out<'_>, config: &Record<'_, '_>, number: u32) -> Read<()> {
     let operands = config.list(number)?;
     if operands.iter().all(|code| *code == 0) {

@@ -21,11 +21,11 @@ pub(super) struct Parts {
     /// The parentheses around the operands.
     pub(super) open: u32,
     pub(super) close: u32,
-    /// The value of its metadata; `u32::MAX` without one.
+    /// The value of its metadata; `u32::MAX` without metadata.
     pub(super) metadata: u32,
-    /// The number of its shape among the texts that were written only once.
+    /// The number of its shape; equal texts share a number.
     pub(super) shape: u32,
-    /// Whether it refers to nothing but operands and computations.
+    /// Whether the instruction refers only to operands and computations.
     pub(super) is_plain: bool,
 }
 
@@ -83,7 +83,8 @@ impl Places {
             self.dense.resize(at + 1, u32::MAX);
         }
         let earlier = std::mem::replace(&mut self.dense[at], index);
-        // A late instruction may be in the dense table although an earlier one with its id is not.
+        // A late instruction may be in the dense table although an earlier instruction with the
+        // same id is in the sparse table.
         earlier == u32::MAX && (self.sparse.is_empty() || !self.sparse.contains_key(&local))
     }
 
@@ -147,7 +148,7 @@ impl<'a> Computation<'a> {
                         return Err(Fault::new(instruction, message));
                     }
                     let ends = (lines.operands.len() as u32, lines.calls.len() as u32);
-                    // Filled in place: copying it would require it to be complete first.
+                    // The line is filled in place; a copy would require a complete line first.
                     let line = lines.list.push_mut(Line::default());
                     line.at.start = start;
                     line.at.row = row;
@@ -182,7 +183,7 @@ impl<'a> Computation<'a> {
             None => None,
         };
         written.parameters[first_parameter..].sort_by_key(|(number, _)| *number);
-        // Stable, so the calls of one instruction keep their order.
+        // The sort is stable, so calls of one instruction keep their order.
         calls.sort_by_key(|(row, _)| written.lines.list[first + *row as usize].id as u32);
         written.callees.extend(calls.iter().map(|(_, callee)| *callee));
         let name = if name.is_empty() {
@@ -311,7 +312,7 @@ fn id_of(fields: &Record<'_, '_>) -> Read<i64> {
 /// The current computation, as seen by its next instruction.
 pub(super) struct Scope<'a, 's> {
     pub(super) module: &'s Context<'a>,
-    /// The instructions read so far; those of this computation start at `first`.
+    /// The instructions read so far; the instructions of this computation start at `first`.
     lines: &'s mut Lines<'a>,
     first: usize,
     places: &'s Places,
@@ -319,8 +320,8 @@ pub(super) struct Scope<'a, 's> {
 }
 
 impl<'a> Scope<'a, '_> {
-    /// The index of the instruction with `id` in its computation. It must be before this one, which
-    /// excludes cycles.
+    /// The index of the instruction with `id` in its computation. It must precede the current
+    /// instruction, which excludes cycles.
     #[inline]
     fn find(&self, id: i64, message: &[u8]) -> Read<usize> {
         self.places.find(id).ok_or_else(|| {
@@ -334,7 +335,7 @@ impl<'a> Scope<'a, '_> {
         self.lines.refer(out, self.first + self.find(id, message)?)
     }
 
-    /// Appends the name of an operand, and records it.
+    /// Appends the name of an operand and records the operand.
     #[inline]
     pub(super) fn operand(&mut self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
         let place = self.find(id, message)?;
@@ -361,8 +362,8 @@ impl<'a> Scope<'a, '_> {
         self.calls.extend(numbers.map(|number| (row, *number)));
     }
 
-    /// Appends the name of the computation with `id`, which must be before this one: no recursion.
-    /// `key` is the range of the calling attribute in the text.
+    /// Appends the name of the computation with `id`, which must precede the current computation,
+    /// so that recursion is impossible. `key` is the range of the calling attribute in the text.
     pub(super) fn call(
         &mut self,
         out: &mut Out<'a>,

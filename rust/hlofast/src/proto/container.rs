@@ -1,4 +1,4 @@
-//! Finds out which message a file holds, and where the module is in it.
+//! Finds out which message a file holds, and where in the message the module is.
 
 use super::wire::{Fault, Fields, Read, Value, varint};
 use crate::error::ErrorKind;
@@ -7,7 +7,7 @@ use crate::error::ErrorKind;
 pub(super) struct Found<'a> {
     /// An `HloModuleProto`.
     pub(super) module: &'a [u8],
-    /// The `BufferAssignmentProto` next to it.
+    /// The `BufferAssignmentProto` beside the module.
     pub(super) assignment: Option<&'a [u8]>,
 }
 
@@ -66,8 +66,8 @@ fn is_name(bytes: &[u8], length: u64) -> bool {
 /// complete.
 pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
     if is_module(bytes) {
-        // Field 1 is a message in an HloProto around a module, but a name in a module. A snapshot
-        // with a result and a platform has fields that a module has too.
+        // In an HloProto, field 1 is a message that holds the module; in a module, field 1 is a
+        // name. A snapshot with a result and a platform has some of the fields of a module.
         let outer = first(bytes, 1);
         let proto = outer.filter(|inner| !is_module(inner));
         if let Some(module) = proto.and_then(|proto| first(proto, 1)).filter(|m| is_module(m)) {
@@ -79,11 +79,11 @@ pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
         };
     }
     if let Some(inner) = first(bytes, 1) {
-        // HloProto, and the module with its configuration.
+        // An HloProto, or a module with its configuration.
         if is_module(inner) {
             return beside(inner, bytes);
         }
-        // HloSnapshot.
+        // An HloSnapshot.
         if let Some(module) = first(inner, 1).filter(|module| is_module(module)) {
             read_to_end(bytes)?;
             return beside(module, inner);
@@ -161,7 +161,7 @@ fn explain(bytes: &[u8]) -> Fault {
             }
         }
         match next {
-            // A message rather than a name.
+            // Field 1 is a message and not a name.
             Some(inner) if inner.first() == Some(&0x0a) => level = inner,
             _ => break,
         }

@@ -107,7 +107,7 @@ pub(super) fn dimension_labels(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
             place(numbers.integer(number), vec![letter])?;
         }
         for (index, dimension) in numbers.list(spatial)?.iter().enumerate() {
-            // Negative for a spatial dimension that this side does not have.
+            // The number is negative if this side lacks the spatial dimension.
             if *dimension < 0 {
                 continue;
             }

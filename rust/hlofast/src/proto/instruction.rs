@@ -24,7 +24,7 @@ const CONFIGURATION_PAYLOAD: u32 = second_field_of("backend_config");
 /// The repeated fields.
 pub(super) const REPEATED: u128 = attribute::REPEATED
     | repeated(&[
-        OPERANDS, 49, 57, // Of earlier years.
+        OPERANDS, 49, 57, // Fields of earlier years.
         4, 5, 6, 44, 64, 86,
     ]);
 
@@ -105,7 +105,7 @@ pub(super) fn write<'a>(
     })
 }
 
-/// The direction in an opcode from the time before `compare`.
+/// The comparison direction in an opcode that is older than `compare`.
 fn old_comparison(word: &[u8]) -> Option<&'static [u8]> {
     Some(match word {
         b"equal-to" => b"EQ",
@@ -159,7 +159,7 @@ pub(super) fn calls<'a>(
         }
         (O::Conditional, _) => list(out, scope, CallRole::Branch, &ids, fields),
         (O::CustomCall, _) => list(out, scope, CallRole::Called, &ids, fields),
-        // Their callee is that of the operand; old dumps repeat it.
+        // The text leaves the callee out because the operand names it; only old dumps repeat it.
         (O::AsyncUpdate | O::AsyncDone, _) => Ok(()),
         (O::Fusion | O::AsyncStart | O::Unknown, [callee]) => {
             write_call(out, scope, CallRole::Calls, *callee, fields)
@@ -219,8 +219,8 @@ fn role_key(out: &mut Out<'_>, role: CallRole) -> Span {
     Span::new(start, out.text.len())
 }
 
-/// Writes the attributes that every opcode may have. Returns the start of the metadata's value,
-/// `u32::MAX` without one.
+/// Writes the attributes that every opcode may have. Returns the start of the metadata's value, or
+/// `u32::MAX` without metadata.
 fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<u32> {
     if let Some(value) = fields.bytes(SHARDING) {
         out.push(b", sharding=");

@@ -10,7 +10,7 @@ use std::ops::Range;
 pub(super) const INDENT: &[u8] = b"  ";
 const ROOT: &[u8] = b"ROOT ";
 
-/// Instructions whose lines are written, and what they refer to.
+/// Instructions whose lines are written, with their operands and calls.
 #[derive(Default)]
 pub(super) struct Lines<'a> {
     pub(super) list: Vec<Line<'a>>,
@@ -26,7 +26,7 @@ pub(super) struct Line<'a> {
     /// The positions of its parts in the scratch text, without indentation and `ROOT`, and its
     /// index in the computation in file order.
     pub(super) at: OutlinedLine,
-    /// Whether it refers to nothing but operands and computations.
+    /// Whether the instruction refers only to operands and computations.
     pub(super) is_plain: bool,
     /// Its id. Within a computation, XLA only uses the low 32 bits.
     pub(super) id: i64,
@@ -97,7 +97,8 @@ impl Lines<'_> {
         (first.0..end.0, first.1..end.1)
     }
 
-    /// The shift of the references of lines from `first` on, if they are next in `outline`.
+    /// The shift for the references of lines from `first` on, if these references come next in
+    /// `outline`.
     fn shift(&self, first: usize, outline: &Outline) -> Shift {
         let (operands, calls) = self.references(first);
         let distance = |to: usize, from: usize| (to as u32).wrapping_sub(from as u32);
@@ -176,7 +177,7 @@ impl Lines<'_> {
     }
 
     /// Adds line `index` to the outline as row `row` of its computation, shifted by `text` in the
-    /// text, if it refers to nothing but operands and computations.
+    /// text, if the line refers only to operands and computations.
     fn outline(
         &self,
         index: usize,

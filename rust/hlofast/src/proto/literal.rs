@@ -9,7 +9,7 @@ use crate::ir::{ElementKind, ElementType};
 
 /// Maximum number of dimensions; XLA's own limit is far lower.
 const MAX_RANK: usize = 64;
-/// Maximum number of braces of a literal without elements; larger ones are elided.
+/// Maximum number of braces in a literal without elements; literals with more are elided.
 const MAX_EMPTY: usize = 1024;
 
 /// The field of `LiteralProto` that holds elements of a type, and its storage.
@@ -101,7 +101,7 @@ pub(super) fn write<'a>(
     };
     let (sizes, strides, count) = extents(shape, literal)?;
     let values = Values::read(&fields, number, storage, element_type, count)?;
-    // Even without elements there may be any number of empty braces.
+    // A literal without elements may still have any number of empty braces.
     let leading = sizes.iter().take_while(|size| **size != 0);
     if count == 0 && leading.fold(1usize, |all, size| all.saturating_mul(*size)) > MAX_EMPTY {
         out.push(b"{...}");
@@ -145,7 +145,8 @@ fn extents(shape: &[u8], literal: &[u8]) -> Read<(Vec<usize>, Vec<usize>, usize)
             Some(stride) if *stride == 0 => *stride = count,
             _ => return Err(Fault::new(literal, "a literal whose layout is not a permutation")),
         }
-        // A zero size counts as one: a stride of 0 marks a dimension that has not occurred yet.
+        // A size of zero counts as one, because a stride of 0 marks a dimension that has not
+        // occurred yet.
         let next = count.checked_mul(sizes[dimension].max(1));
         count = next.ok_or_else(|| Fault::new(literal, "a literal of too many elements"))?;
     }
@@ -296,8 +297,8 @@ impl Printer<'_> {
     }
 }
 
-/// Appends a float as XLA does: the shorter of two precisions that round-trips; small types with as
-/// many digits as distinguish all their values; NaNs with their payload if it is unusual.
+/// Appends a float as XLA does: the shorter of two precisions that round-trips; for small types, as
+/// many digits as distinguish all values; for NaNs, the payload if it is unusual.
 pub(super) fn write_float(out: &mut Out<'_>, bits: u64, element_type: ElementType) {
     let (value, payload) = float_value(bits, element_type);
     if value.is_nan() {
@@ -313,8 +314,8 @@ pub(super) fn write_float(out: &mut Out<'_>, bits: u64, element_type: ElementTyp
     }
 }
 
-/// Appends a `double` as XLA prints statistics and tolerances: six digits, or more if digits would
-/// be lost.
+/// Appends a `double` as XLA prints statistics and tolerances: six digits, or more if six would
+/// lose precision.
 pub(super) fn write_figure(out: &mut Out<'_>, value: f64) {
     if !value.is_finite() {
         write_float(out, value.to_bits(), ElementType::F64);

@@ -6,7 +6,7 @@ use super::shape::MAX_DEPTH;
 use super::wire::{Fault, Fields, Read, Value};
 use crate::text::{Cursor, is_identifier_byte, is_identifier_start};
 
-/// The bytes of a `Payload`: its own, or those it refers to in `payloads`.
+/// The bytes of a `Payload`: its own bytes, or an entry of `payloads` to which it refers.
 pub(super) fn payload<'a>(payload: &'a [u8], payloads: &[&'a [u8]]) -> Read<&'a [u8]> {
     let mut store = Store::default();
     let fields = store.read(payload, 0)?;
@@ -153,7 +153,7 @@ fn is_dictionary(text: &[u8], quotes: &mut Quotes) -> bool {
 }
 
 /// Appends the value of a backend configuration or frontend attribute: dictionaries as they are,
-/// anything else as a string.
+/// other values as a string.
 pub(super) fn write_opaque(out: &mut Out<'_>, value: &[u8]) {
     if is_dictionary(value, &mut out.quotes) {
         out.push(value);
@@ -180,7 +180,7 @@ pub(super) fn write_frontend(out: &mut Out<'_>, key: &[u8], attributes: &[u8]) -
     if entries.is_empty() {
         return Ok(());
     }
-    // For duplicate keys the last one counts.
+    // Of duplicate keys, the last counts.
     entries.reverse();
     entries.sort_by_key(|(key, _)| *key);
     entries.dedup_by_key(|(key, _)| *key);
@@ -195,7 +195,7 @@ pub(super) fn write_frontend(out: &mut Out<'_>, key: &[u8], attributes: &[u8]) -
     Ok(())
 }
 
-/// A name in the characters that text allows: like XLA, replaces other characters with `_`.
+/// The name with characters that text does not allow replaced by `_`, as in XLA.
 pub(super) fn clean_name(name: &[u8]) -> std::borrow::Cow<'_, [u8]> {
     // Avoids a branch for each byte.
     let is_word = |all: bool, byte: &u8| all & is_identifier_byte(*byte);
@@ -255,7 +255,7 @@ pub(super) fn write_origin(out: &mut Out<'_>, origin: &[u8]) -> Read<()> {
             }
             let shared = path.iter().zip(next.iter()).take_while(|(a, b)| a == b).count();
             if count > 0 {
-                // The component in which they diverge stays inside the same brackets.
+                // The component in which the paths diverge stays inside the same brackets.
                 (shared + 1..path.len()).for_each(|_| out.byte(b')'));
                 out.push(b", ");
                 (shared + 1..next.len()).for_each(|_| out.byte(b'('));

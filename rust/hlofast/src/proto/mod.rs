@@ -26,7 +26,7 @@ use crate::text::{Outline, Span};
 
 pub use write::{NOT_IN_PROTO, Written, from_module, wrapped};
 
-/// Tables keyed by numbers from the proto; collisions cannot be crafted.
+/// Tables keyed by numbers from the proto, with a hasher that prevents crafted collisions.
 type Map<K, V> = hashbrown::HashMap<K, V, crate::ir::intern::BuildMix>;
 
 /// Fields that HLO text lacks; reading a protobuf drops them.
@@ -82,7 +82,8 @@ pub fn begins_with_module(head: &[u8]) -> bool {
 
 /// Converts the module in `bytes` to text. Errors give the byte offset.
 ///
-/// Work and memory are linear in `bytes`; text far larger than that of any real module is refused.
+/// Work and memory are linear in `bytes`; text far larger than the text of any real module is
+/// refused.
 pub fn to_text(bytes: &[u8]) -> Result<Translation> {
     let read = || {
         let container = container::find(bytes)?;

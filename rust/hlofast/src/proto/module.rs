@@ -18,7 +18,7 @@ pub(super) struct Context<'a> {
     pub(super) entry: usize,
     /// The instruction sequence of each scheduled computation, by the computation's id.
     pub(super) schedule: Map<i64, &'a [u8]>,
-    /// Strings that others refer to by index.
+    /// Strings to which other fields refer by index.
     pub(super) payloads: Vec<&'a [u8]>,
     /// The contents of the computations.
     written: Written<'a>,
@@ -29,15 +29,15 @@ const REPEATED: u128 = repeated(&[3, 10, 13, 14, 22, 24]);
 /// Maximum nesting of modules inside modules: each level escapes its contents.
 const MAX_MODULES: u32 = 4;
 
-/// The text of the module `message`, nested `depth` levels in other modules, and of the
-/// `BufferAssignmentProto` next to it.
+/// The texts of the module `message`, which is nested `depth` levels in other modules, and of the
+/// `BufferAssignmentProto` beside the module.
 pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> Read<Translation> {
     if depth > MAX_MODULES {
         return Err(Fault::new(message, "modules nested more than 4 deep"));
     }
     let mut store = Store::default();
     let fields = store.read(message, REPEATED)?;
-    // Lines in file order: each refers only to earlier ones.
+    // Lines in file order; each line refers only to earlier lines.
     let mut lines = Out::new(message.len());
     let context = Context::read(&fields, &mut lines)?;
     let scratch = std::mem::take(&mut lines.text);
@@ -107,8 +107,8 @@ impl<'a> Context<'a> {
     }
 
     /// Computations in text order: depth first, callees before callers. Computations without
-    /// callers are ordered by id, and callees by the ids of the calling instructions: XLA keeps
-    /// instructions ordered by id and writes protos in a different order.
+    /// callers are ordered by id, callees by the ids of the calling instructions, because XLA's
+    /// text follows ids although its protos do not.
     fn text_order(&self) -> Vec<usize> {
         let mut is_called = vec![false; self.computations.len()];
         let callees = |number: usize| self.computations[number].callees(&self.written);
@@ -151,7 +151,7 @@ fn schedule(message: &[u8]) -> Read<Map<i64, &[u8]>> {
         if let (1, Some(sequence)) = (number, value.bytes()) {
             let mut store = Store::default();
             let sequence = store.read(sequence, 0)?;
-            // For duplicate keys the last one counts.
+            // Of duplicate keys, the last counts.
             sequences.insert(sequence.integer(1), sequence.bytes(2).unwrap_or_default());
         }
     }
@@ -285,7 +285,8 @@ fn entry_layout<'a>(out: &mut Out<'a>, message: &'a [u8]) -> Read<()> {
     Ok(())
 }
 
-/// Writes the tables of source locations. Parent ids are one higher in text, where 1 means none.
+/// Writes the tables of source locations. Parent ids are one higher in the text, where 1 means no
+/// parent.
 fn tables(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let sections: [(u32, &[u8]); 4] =
         [(1, b"FileNames"), (2, b"FunctionNames"), (3, b"FileLocations"), (4, b"StackFrames")];

@@ -63,7 +63,7 @@ struct Known<'a> {
     meaning: Meaning,
     start: u32,
     end: u32,
-    /// The number of texts written before it.
+    /// The number of texts written before this one.
     number: u32,
 }
 
@@ -94,8 +94,8 @@ impl<'a> Out<'a> {
         self.text.push(byte);
     }
 
-    /// Appends text from elsewhere in the proto. Only such text can be longer than the bytes that
-    /// refer to it.
+    /// Appends text from elsewhere in the proto. A reference of few bytes can stand for a long
+    /// text, so the sum of these texts has a limit.
     #[inline]
     pub(super) fn refer(&mut self, text: &[u8]) -> Read<()> {
         self.limit_reference(text)?;
@@ -118,7 +118,7 @@ impl<'a> Out<'a> {
         Fault { at: 0, kind: ErrorKind::TooLarge, message }
     }
 
-    /// Appends a copy of `range`, a name that others refer to.
+    /// Appends a copy of `range`, a name to which other instructions refer.
     #[inline]
     pub(super) fn copy(&mut self, range: std::ops::Range<usize>) -> Read<()> {
         if self.text.len() + range.len() > self.limit {
@@ -169,7 +169,7 @@ impl<'a> Out<'a> {
         Ok(number)
     }
 
-    /// Continues the numbering of texts after that of `other`.
+    /// Continues the numbering of texts after the last number of `other`.
     pub(super) fn number_from(&mut self, other: &Out<'_>) {
         self.written = other.written;
     }
@@ -222,7 +222,8 @@ impl<'a> Out<'a> {
         if high > 0 {
             self.unsigned(high);
         }
-        // The first digit is produced last and becomes the lowest byte, so all are written at once.
+        // The first digit is produced last and becomes the lowest byte, so a single write appends
+        // all digits.
         let (mut digits, mut count) = (0u64, 0);
         while count == 0 || low > 0 || high > 0 && count < 8 {
             let digit = u64::from(b'0') + low % 10;
@@ -294,7 +295,7 @@ fn plain_length(text: &[u8]) -> usize {
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
     let mut length = 0;
     for chunk in text.chunks_exact(16) {
-        // Avoids a branch for each byte, so that all are compared at once.
+        // Avoids a branch for each byte, so that all bytes are compared at once.
         let special = |byte: &u8| {
             u8::from(byte.wrapping_sub(0x20) >= 0x5f)
                 | u8::from(*byte == b'"')

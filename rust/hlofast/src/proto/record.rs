@@ -40,7 +40,7 @@ impl Numbers {
     }
 }
 
-/// Field numbers from this one on are unused.
+/// The first unused field number; all higher numbers are unused too.
 const NUMBERS: usize = 128;
 
 impl Default for Store {
@@ -69,7 +69,7 @@ impl Store {
         if message.len() > u32::MAX as usize {
             return Err(Fault::new(message, "a message of 4 GiB or more"));
         }
-        // Two variables instead of an array stay in registers.
+        // Two variables stay in registers; an array would not.
         let (mut low, mut high) = (0u64, 0u64);
         let (mut at, mut count) = (0, 0);
         while at < message.len() {
@@ -275,12 +275,12 @@ impl<'a> Record<'a, '_> {
     }
 }
 
-/// A list of integers; short ones take no heap memory.
+/// A list of integers; a short list takes no heap memory.
 #[derive(Default)]
 pub(super) struct List {
     inline: [i64; 8],
     length: usize,
-    /// All of them, if they do not fit inline.
+    /// All integers, if they do not fit inline.
     more: Vec<i64>,
 }
 

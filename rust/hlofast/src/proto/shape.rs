@@ -55,7 +55,7 @@ const TYPES: [Option<ElementType>; 37] = [
 ];
 
 /// The element type with number `code` in `PrimitiveType`; None for tuples, buffers and unknown
-/// ones.
+/// numbers.
 pub(super) fn element_type(code: i64) -> Option<ElementType> {
     TYPES.get(usize::try_from(code).ok()?).copied().flatten()
 }
@@ -68,7 +68,7 @@ pub(super) fn code_of(element_type: ElementType) -> i64 {
 /// The parts of a shape to write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// Everything, as in instructions.
+    /// All parts, as in instructions.
     Full,
     /// Without layouts, as in signatures.
     Plain,
@@ -202,7 +202,7 @@ fn write_layout<'a>(out: &mut Out<'a>, layout: &'a [u8], rank: usize, depth: u32
     while let Some((number, value)) = fields.next()? {
         match number {
             1 => value.integers(|dimension| limited(&mut order, dimension, layout))?,
-            // Always written as 1, which is the default.
+            // XLA always writes 1, which is the default.
             16 => has_items |= value.integer().is_some_and(|items| items > 1),
             7 | 8 | 11 | 12 | 15 => has_items |= value.integer().is_some_and(|value| value != 0),
             6 | 10 | 17 => has_items = true,

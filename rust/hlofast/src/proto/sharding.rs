@@ -323,7 +323,7 @@ impl<'a> Mesh<'a> {
         Ok(())
     }
 
-    /// Writes `'a'`, or `'a':(1)2` for a part of it.
+    /// Writes `'a'`, or `'a':(1)2` for a part of an axis.
     fn write_axis(&self, out: &mut Out<'_>, axis: &[u8]) -> Read<()> {
         let mut store = Store::default();
         let fields = store.read(axis, 0)?;
@@ -374,7 +374,7 @@ pub(super) fn write_groups(out: &mut Out<'_>, fields: &super::record::Record<'_,
         return write_group_list(out, fields.messages(49));
     }
     let list = store.read(fields.bytes(87).unwrap_or_default(), repeated(&[1]))?;
-    // Until 2025, the list could contain its compact form.
+    // Until 2025, the field for lists could contain the compact form.
     match list.bytes(2) {
         Some(iota) => write_iota_groups(out, iota),
         None => write_group_list(out, list.messages(1)),

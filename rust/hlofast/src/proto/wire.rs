@@ -1,10 +1,10 @@
-//! The protobuf wire format: reads the fields of a message in place, without copying, and without
-//! allocating for lengths that are merely claimed.
+//! The protobuf wire format: reads the fields of a message in place, without copying. A claimed
+//! length never causes an allocation.
 
 use crate::error::ErrorKind;
 
-/// A fault and its address. The address becomes an offset where the error leaves this module,
-/// because the start of the file is known there.
+/// A fault and its address. The caller outside this module knows the start of the file, and
+/// converts the address to an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) at: usize,
@@ -37,7 +37,7 @@ pub(crate) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A message or a string; None for another wire type, which is then skipped as in C++.
+    /// A message or a string; None for other wire types, which are skipped as in C++.
     pub(crate) fn bytes(self) -> Option<&'a [u8]> {
         match self {
             Value::Bytes(bytes) => Some(bytes),
@@ -61,7 +61,7 @@ impl<'a> Value<'a> {
             Value::Bytes(bytes) => (bytes, None),
             _ => (&[], None),
         };
-        // A single call site, so that the callee is inlined here.
+        // There is a single call site, so that the compiler inlines the callee.
         while single.is_some() || !rest.is_empty() {
             let value = match single.take() {
                 Some(value) => value,
@@ -96,8 +96,8 @@ const TOPS: u64 = 0x8080_8080_8080_8080;
 fn long_varint(rest: &mut &[u8]) -> Read<u64> {
     let word = match rest.first_chunk() {
         Some(chunk) => u64::from_le_bytes(*chunk),
-        // Many numbers are at the end of their message. Padding bytes have the top bit set, so they
-        // never end a number.
+        // Many numbers are at the end of their message, where padding fills the word. Padding bytes
+        // have the top bit set, so they never end a number.
         None => rest.iter().rev().fold(TOPS, |word, byte| word << 8 | u64::from(*byte)),
     };
     let ends = !word & TOPS;
@@ -166,7 +166,7 @@ impl<'a> Fields<'a> {
     /// The number and wire type of the next field, which must exist.
     #[inline(always)]
     fn tag(&mut self) -> Read<u32> {
-        // One or two bytes, as writers encode all of HLO's fields.
+        // Tags of one or two bytes, which writers use for all fields of HLO.
         match self.rest {
             [tag @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
@@ -269,7 +269,7 @@ fn quick_field(message: &[u8], at: usize) -> Option<(u32, u64, usize)> {
         let ends = !word & TOPS;
         value = joined(word, ends);
         next += ends.trailing_zeros() as usize / 8 + 1;
-        // A number that continues past the eight bytes would end in the zeros.
+        // Otherwise, a number that continues past the eight bytes would seem to end in the zeros.
         if next > start + 8 {
             return None;
         }
@@ -337,7 +337,8 @@ mod tests {
         assert!(varint(&mut &[0xff; 11][..]).is_err());
     }
 
-    /// Read at once and one by one, any bytes give the same.
+    /// Reading fields by their offsets and reading them one after another give equal results for
+    /// any bytes.
     #[test]
     fn fields_at_any_place() {
         let mut state = 1u64;
@@ -345,7 +346,7 @@ mod tests {
             let mut message = Vec::new();
             for _ in 0..round % 24 {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                // Small bytes make fields, large ones numbers that go on.
+                // Small bytes form fields; large bytes form numbers that continue.
                 let byte = (state >> 40) as u8;
                 message.push(if state >> 33 & 3 == 0 { byte } else { byte & 0x1f });
             }

@@ -11,12 +11,13 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::{HashMap, HashSet};
 
-/// How many instructions one candidate copies at most, and how many uses of one are followed.
+/// Limit on the instructions that one candidate copies, and on the uses of an instruction that are
+/// followed.
 const MOST_COPIED: usize = 16;
 const MOST_USES: usize = 4096;
-/// How many operands and users are examined for all candidates of a module.
+/// Limit on the operands and users that are examined for all candidates of a module.
 const MOST_WORK: usize = 1 << 24;
-/// How deep computations inside computations are examined.
+/// Limit on the depth of nested computations that are examined.
 const DEEPEST: u32 = 8;
 
 /// How a residual could be recomputed.
@@ -26,15 +27,15 @@ pub struct Candidate {
     pub residual: u32,
     /// The request for [`super::rewrite()`]; empty if there is an obstacle.
     pub recomputes: Vec<Recompute>,
-    /// The instructions that run again, excluding those that only pass values on.
+    /// The instructions that run again, except instructions that only pass values on.
     pub again: Vec<Row>,
-    /// Where they run.
+    /// The computation in which they run.
     pub place: ComputationId,
-    /// Where its value is kept: parts of results that hold it or copies of it.
+    /// Where the residual's value is kept: parts of results that hold the value or copies of it.
     pub held: Vec<Place>,
     /// Bytes of the values to keep instead.
     pub kept_instead: i64,
-    /// Why there is no request.
+    /// The reason why there is no request.
     pub obstacle: Option<&'static str>,
 }
 
@@ -69,9 +70,9 @@ pub fn candidates(
     };
     let find = |(number, residual): (usize, &Residual)| {
         let outcome = match residual.stacked {
-            _ if residual.is_in_flight => Err(
-                "it is still being gathered, and instructions meanwhile carry the gather's state",
-            ),
+            _ if residual.is_in_flight => {
+                Err("its all-gather is still in flight, and fusions carry the state of the gather")
+            }
             Some(_) => finder.smaller_stack(residual),
             None => finder.for_users(residual),
         };
@@ -102,9 +103,9 @@ struct Finder<'a> {
     sizes: Vec<i64>,
     /// By row: the last row of its computation that reads its value.
     last_reads: HashMap<Row, u32, BuildMix>,
-    /// By row: why it is expensive, if it is.
+    /// By row: why the row is expensive to recompute; None if it is cheap.
     dear: HashMap<Row, Option<&'static str>, BuildMix>,
-    /// How many more operands and users may be examined.
+    /// Remaining budget of operands and users to examine.
     work: usize,
 }
 
@@ -121,7 +122,7 @@ impl Finder<'_> {
         self.module.users().get(row.0).iter().map(|user| Row(*user))
     }
 
-    /// Copies for the late users of a residual.
+    /// Finds the copies for the late users of a residual.
     fn for_users(&mut self, residual: &Residual) -> Outcome {
         let Held { reads, places } = self.late_reads(&residual.place)?;
         if reads.is_empty() {
@@ -152,7 +153,8 @@ impl Finder<'_> {
         let module = self.module;
         let mut reads: HashMap<Row, Vec<Use>, BuildMix> = HashMap::default();
         let mut seen: HashSet<Place, BuildMix> = HashSet::default();
-        // Whether the place is behind a barrier, or in a tuple that only backward code reads.
+        // Places to visit; the flag tells whether a place is behind a barrier, or in a tuple that
+        // only backward code reads.
         let mut stack = vec![(place.clone(), false)];
         while let Some((at, is_late_here)) = stack.pop() {
             if seen.len() > MOST_USES {
@@ -240,7 +242,8 @@ impl Finder<'_> {
     }
 
     /// The instructions to copy for `value`, back to at least `maker`, and the values to keep
-    /// instead. Several chains of cheap instructions may lead back; the result keeps the fewest bytes.
+    /// instead. Several chains of cheap instructions may lead back to `maker`; the result is the
+    /// chain that keeps the fewest bytes.
     fn chain(
         &mut self,
         value: Row,
@@ -266,7 +269,7 @@ impl Finder<'_> {
             }
             let is_whole = members.contains(&maker);
             if !is_whole {
-                // First back to the maker, through rows that only pass the value on.
+                // First goes back to the maker through rows that only pass the value on.
                 let way = |row: &&Row| **row == maker || passes(self.module.opcode(**row));
                 let next = frontier.iter().filter(way).max_by_key(|row| **row == maker).copied();
                 let Some(next) = next.filter(|_| members.len() < MOST_COPIED) else {
@@ -302,7 +305,7 @@ impl Finder<'_> {
         Ok((members, frontier))
     }
 
-    /// Whether the value of `row` is live at `late` in any case.
+    /// Whether the value of `row` is live at `late` even without a copy.
     fn is_alive(&mut self, row: Row, late: Row) -> bool {
         let free = [Opcode::Parameter, Opcode::Constant, Opcode::Iota, Opcode::PartitionId];
         let mut at = row;
@@ -332,7 +335,7 @@ impl Finder<'_> {
         last
     }
 
-    /// The last row that reads `row` where tuple or barrier `user` passes it on.
+    /// The last row that reads the value of `row` after tuple or barrier `user` has passed it on.
     fn last_read_behind(&self, row: Row, user: Row) -> u32 {
         let operands = self.module.operands(user).iter().enumerate();
         let mine = operands.filter(|(_, operand)| **operand == row.0);
@@ -347,8 +350,8 @@ impl Finder<'_> {
         *self.dear.entry(row).or_insert_with(|| dear(module, row, 0))
     }
 
-    /// Why the operand that `row` takes a part of is expensive: taking the part again would keep
-    /// all of the operand.
+    /// Why the operand that `row` slices is expensive to recompute. Slicing again would keep the
+    /// whole operand.
     fn dear_before(&mut self, row: Row) -> Option<&'static str> {
         let module = self.module;
         let mut at = row;
@@ -371,8 +374,8 @@ impl Finder<'_> {
         let Some(update) = update else {
             return Err("the instruction that writes the stack is unknown");
         };
-        // Compilers fuse the write of a stack; the value to stack instead has to exist in the
-        // loop's body.
+        // Compilers fuse the write of a stack, but the replacement value has to exist in the loop's
+        // body.
         let mut fusion = None;
         let mut place = module.computation_of(update);
         if let [caller] = module.callers(place) {
@@ -436,7 +439,7 @@ fn hands_on(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::GetTupleElement | Opcode::Tuple | Opcode::Bitcast)
 }
 
-/// Whether `opcode` has its operand's value, perhaps elsewhere in memory.
+/// Whether the result of `opcode` has the value of its operand, perhaps at another place in memory.
 fn passes(opcode: Opcode) -> bool {
     hands_on(opcode) || matches!(opcode, Opcode::Copy | Opcode::CopyStart | Opcode::CopyDone)
 }
@@ -462,7 +465,7 @@ fn is_step(opcode: Opcode) -> bool {
     )
 }
 
-/// Why `row`, or what it calls, does more than move, convert or combine elements.
+/// Why `row`, or a computation that it calls, does more than move, convert or combine elements.
 fn dear(module: &Module, row: Row, depth: u32) -> Option<&'static str> {
     use Opcode::*;
     if async_gather(module, row).is_some() {

@@ -1,4 +1,4 @@
-//! What a module needs at its peak, under one of several rules.
+//! The memory that a module needs at its peak, under one of several rules.
 
 use super::residuals::shape_at;
 use crate::cost::Backend;
@@ -17,16 +17,16 @@ const HOST: i64 = 5;
 /// How the peak is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counting {
-    /// How live ranges are counted. Under [`Rule::Xla`] the peak is that of HBM in XLA's own account
-    /// (`XlaAccount::hbm_peak`), in the module's order and sizes.
+    /// How live ranges are counted. Under [`Rule::Xla`], the peak is the HBM peak of XLA's own
+    /// account (`XlaAccount::hbm_peak`), for the module's own order and sizes.
     pub memory: Options,
     /// For [`Rule::Xla`]: how the device rounds pointer tables, if known.
     pub tables: Option<Tables>,
 }
 
 impl Counting {
-    /// The counting to compare with the memory of a device: XLA's account for scheduled TPU
-    /// modules, live bytes for other modules.
+    /// How to count a peak that is compared with the memory of a device: XLA's account for scheduled
+    /// TPU modules, live bytes for other modules.
     pub fn usual(module: &Module, tables: Option<Tables>) -> Self {
         let is_compiled = Backend::of_module(module) == Backend::Tpu && module.is_scheduled();
         let is_counted = is_compiled && xla_account(module, tables).is_ok();
@@ -35,7 +35,7 @@ impl Counting {
     }
 }
 
-/// What a module needs at its peak.
+/// The memory that a module needs at its peak.
 pub(super) struct AtPeak<'a> {
     /// Bytes at the peak.
     pub peak: i64,
@@ -47,7 +47,7 @@ pub(super) struct AtPeak<'a> {
     module: &'a Module,
 }
 
-/// Counts what `module` needs.
+/// Counts the memory that `module` needs.
 pub(super) fn count<'a>(
     module: &'a Module,
     counting: &Counting,
@@ -92,7 +92,7 @@ impl AtPeak<'_> {
         maker.is_some_and(|maker| values.contains(&maker))
     }
 
-    /// Where a value is kept that takes no counted memory.
+    /// Where a value is kept if it takes no counted memory.
     pub fn kept_elsewhere(&self, held: &[Place]) -> Option<&'static str> {
         let shapes = self.module.shapes();
         let arrays = held.iter().filter_map(|place| shapes.array(shape_at(self.module, place)?));
@@ -110,7 +110,7 @@ impl AtPeak<'_> {
     }
 }
 
-/// The part of the row's result that `place` is.
+/// The number of the part of the row's result at `place`.
 fn part(module: &Module, place: &Place) -> Option<u32> {
     let shapes = module.shapes();
     let mut shape = module.shape(place.row);

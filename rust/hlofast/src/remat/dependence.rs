@@ -1,16 +1,16 @@
-//! Which parameters of the program a result depends on.
+//! The parameters of the program on which a result depends.
 
 use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashSet;
 
-/// How many parts of results are visited, and how deep tuples may nest.
+/// Limit on the parts of results that are visited, and on the nesting of tuples.
 const MOST_PLACES: usize = 1 << 20;
 const DEEPEST_PATH: usize = 32;
 
-/// The parameters of the entry computation that `rows` depend on, ascending; None if there is too
-/// much to follow.
+/// The parameters of the entry computation that `rows` depend on, ascending; None if the search
+/// exceeds its limits.
 ///
 /// Tuples are taken apart. For other instructions that call computations, every result depends on
 /// every operand, so the answer may contain too many parameters but never too few.

@@ -8,13 +8,12 @@ use crate::flow::origin::Place;
 use crate::ir::{Flags, Module, Opcode, Row};
 use std::collections::HashSet;
 
-/// How many rows that pass a value on are followed, in either direction.
+/// Limit on the passing rows that are followed in either direction.
 const MOST_STEPS: usize = 4096;
-/// How many of their users are examined.
+/// Limit on the users of these rows that are examined.
 const MOST_USERS: usize = 1 << 14;
 
-/// The rows whose value `row` has because tuples and at least one barrier pass it on, nearest
-/// first.
+/// The rows whose value reaches `row` through tuples and at least one barrier, nearest first.
 pub(super) fn before_barrier(module: &Module, row: Row) -> Vec<Row> {
     let mut values = Vec::new();
     let mut path: Vec<usize> = Vec::new();
@@ -46,12 +45,12 @@ pub(super) fn before_barrier(module: &Module, row: Row) -> Vec<Row> {
     values
 }
 
-/// Whether rows of `opcode` do more than pass a value through a barrier.
+/// Whether rows with `opcode` do more than pass values into or out of barriers.
 fn is_value(opcode: Opcode) -> bool {
     !matches!(opcode, Opcode::OptBarrier | Opcode::Tuple)
 }
 
-/// The one of `members` whose value `row` has; `row` itself if there is none.
+/// The member whose value `row` has; `row` itself if there is none.
 pub(super) fn member(module: &Module, row: Row, is_member: impl Fn(Row) -> bool) -> Row {
     if is_member(row) || !matches!(module.opcode(row), Opcode::GetTupleElement | Opcode::OptBarrier)
     {
@@ -86,19 +85,19 @@ fn is_bound(module: &Module, row: Row) -> bool {
     module.flags(row) & Flags::ROOT != 0 || module.is_implicit(row)
 }
 
-/// Where barriers pass on one element of a tuple, or one array.
+/// The rows to which barriers pass on one element of a tuple, or one array.
 #[derive(Debug, Default)]
 pub(super) struct Behind {
-    /// The tuples and barriers that hold it, with its index in them.
+    /// The tuples and barriers that hold the element, with its index in each.
     pub held: Vec<Place>,
-    /// The rows that have its value.
+    /// The rows behind the barriers that have the element's value.
     pub rows: Vec<Row>,
-    /// The readers of those rows: user and operand.
+    /// The readers of `rows`: user and operand.
     pub reads: Vec<(Row, usize)>,
 }
 
-/// Where barriers pass on operand `operand` of `user`, a tuple or a barrier. None if none does, or
-/// if its holder has any other use.
+/// The rows to which barriers pass on operand `operand` of `user`, a tuple or a barrier. None if no
+/// barrier passes the operand on, or if a tuple that holds it has any other use.
 pub(super) fn behind(module: &Module, user: Row, operand: usize) -> Option<Behind> {
     let mut behind = Behind::default();
     let mut is_behind = false;

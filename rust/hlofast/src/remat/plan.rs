@@ -15,27 +15,27 @@ use crate::ir::{Module, Opcode, Row};
 use crate::memory::MemoryError;
 use hashbrown::HashMap;
 
-/// Order of candidates without modelled seconds: FLOPs that one byte sent to other devices counts
-/// for.
+/// Order of candidates without modelled seconds: one byte sent to other devices counts as this many
+/// FLOPs.
 pub const FLOPS_PER_WIRE_BYTE: i128 = 1000;
-/// FLOPs that one byte read or written in memory counts for, see [`FLOPS_PER_WIRE_BYTE`].
+/// One byte read or written in memory counts as this many FLOPs; see [`FLOPS_PER_WIRE_BYTE`].
 pub const FLOPS_PER_BYTE: i128 = 100;
 
 /// See [`PlanOptions::most_measured`].
 pub const MOST_ROWS: usize = 4_000_000;
 
-/// How deep fusions inside fusions are examined.
+/// Limit on the depth of nested fusions that are examined.
 const DEEPEST: u32 = 4;
 
-/// What to plan for.
+/// The goal of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanOptions {
     /// How memory is counted.
     pub counting: Counting,
-    /// The largest acceptable peak in bytes; None for as low as possible.
+    /// The largest acceptable peak in bytes; None plans for the lowest possible peak.
     pub budget: Option<i64>,
-    /// How many rewritten modules are measured at most. Fewer, but at least 8, if together they
-    /// would have more than four million instructions.
+    /// Limit on the rewritten modules that are measured. The limit is lowered, to no less than 8,
+    /// if these modules together would have more than four million instructions.
     pub most_measured: u32,
 }
 
@@ -72,10 +72,10 @@ impl Price {
     }
 }
 
-/// What is known about a candidate.
+/// A candidate with its price and its effect on the peak.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// What is copied, and for which residual.
+    /// The instructions to copy, and the residual they replace.
     pub candidate: Candidate,
     /// Whether the residual is live at the peak.
     pub is_alive: bool,
@@ -85,7 +85,7 @@ pub struct Entry {
     pub peak: Option<i64>,
     /// Why no such module exists or was tried.
     pub refusal: Option<String>,
-    /// Why recomputing it saves nothing, if it was measured.
+    /// For a measured candidate without a saving: why recomputing it does not save memory.
     pub no_saving: Option<&'static str>,
     /// Its position among the chosen candidates.
     pub chosen: Option<u32>,
@@ -96,15 +96,15 @@ pub struct Entry {
 pub struct Plan {
     /// Bytes at the peak of the original.
     pub before: i64,
-    /// The instruction that runs at that peak.
+    /// The instruction that runs at the peak of the original.
     pub at: Option<Row>,
-    /// The number of the memory space with the most bytes there under the rule `xla`; otherwise the
-    /// requested one.
+    /// Under the rule `xla`, the number of the memory space with the most bytes at the peak;
+    /// otherwise the requested memory space.
     pub space: i64,
-    /// All candidates: those that save most for their price first, then those that save nothing,
-    /// then those that cannot be rewritten.
+    /// All candidates. Candidates that save most for their price come first, then candidates
+    /// without a saving, then candidates that cannot be rewritten.
     pub entries: Vec<Entry>,
-    /// Bytes at the peak after each chosen candidate, in their order.
+    /// Bytes at the peak after each chosen candidate, in the order of the choice.
     pub steps: Vec<i64>,
     /// Whether the budget is met; None without a budget.
     pub fits: Option<bool>,
@@ -129,7 +129,7 @@ impl Plan {
 }
 
 /// A plan for a module with these `residuals`. `seconds` gives the time of each row on a device,
-/// collectives included, NaN if unknown. An error if memory cannot be counted.
+/// collectives included, NaN if unknown. Returns an error if memory cannot be counted.
 pub fn plan(
     module: &Module,
     cost: &Cost,
@@ -212,7 +212,7 @@ pub fn measure(
     Ok((counted.peak, rewritten))
 }
 
-/// The reason why recomputing `entry` saves no memory.
+/// Why recomputing `entry` saves no memory.
 fn no_saving(original: &AtPeak<'_>, entry: &Entry) -> &'static str {
     if let Some(where_) = original.kept_elsewhere(&entry.candidate.held) {
         return where_;
@@ -240,8 +240,8 @@ impl Planner<'_> {
         self.options.budget.is_some_and(|budget| peak <= budget)
     }
 
-    /// Takes one candidate after another while the peak falls, until the budget is met; then drops
-    /// those that the budget does not need.
+    /// Chooses candidates one after another while the peak falls, until the budget is met; then
+    /// drops candidates that the budget does not need.
     fn choose(&mut self, plan: &mut Plan) {
         if self.fits(plan.before) {
             return;
@@ -250,7 +250,7 @@ impl Planner<'_> {
         let mut peak = plan.before;
         for number in 0..plan.entries.len() {
             let entry = &plan.entries[number];
-            // A candidate that saves nothing alone may save something with others.
+            // A candidate that saves no memory by itself may save some together with others.
             if entry.peak.is_none() || self.measured >= self.options.most_measured {
                 continue;
             }
@@ -299,7 +299,7 @@ struct Prices<'a> {
     cost: &'a Cost,
     collectives: &'a Collectives,
     seconds: Option<&'a [f64]>,
-    /// By row: the collective that it is part of.
+    /// By row: the collective to which it belongs.
     part_of: HashMap<Row, u32, BuildMix>,
 }
 
@@ -346,7 +346,7 @@ impl<'a> Prices<'a> {
                 if let Some(collective) =
                     collective.filter(|collective| collective.done == Some(*row))
                 {
-                    // Only its end is copied, as a plain collective.
+                    // Only the fusion that ends the collective is copied, as a plain collective.
                     let outer = collective.outer.0 as usize;
                     known = self.seconds.and_then(|column| column.get(outer).copied());
                     let both = collective.payload_in.zip(collective.payload_out);

@@ -9,7 +9,7 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashMap;
 
-/// Who decided to recompute an instruction.
+/// The origin of a recomputation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RecomputedBy {
@@ -17,12 +17,13 @@ pub enum RecomputedBy {
     Program,
     /// The compiler: the instruction's name ends in `.remat`.
     Compiler,
-    /// No name says so, but an earlier instruction computes the same value from the same inputs.
+    /// No name marks the recomputation, but an earlier instruction computes an equal value from
+    /// equal inputs.
     Twin,
 }
 
 impl RecomputedBy {
-    /// All of them, in the order of their codes.
+    /// Every origin, in the order of the codes.
     pub const ALL: [RecomputedBy; 3] =
         [RecomputedBy::Program, RecomputedBy::Compiler, RecomputedBy::Twin];
 
@@ -41,7 +42,7 @@ impl RecomputedBy {
 pub struct Recomputed {
     /// The instruction.
     pub row: Row,
-    /// Who decided it.
+    /// The origin of the recomputation.
     pub by: RecomputedBy,
     /// Executions as recomputation; None beyond 64 bits.
     pub executions: Option<i64>,
@@ -57,13 +58,13 @@ pub struct Recomputed {
 pub enum GatherFate {
     /// Its result, or a copy of it, is kept from forward to backward.
     Kept,
-    /// It is gathered again for the backward pass.
+    /// The array is gathered again for the backward pass.
     Recomputed,
-    /// It belongs to the forward pass alone.
+    /// The gather belongs to the forward pass alone.
     Forward,
-    /// It belongs to the backward pass alone.
+    /// The gather belongs to the backward pass alone.
     Backward,
-    /// Anything else: the optimizer, or no known phase.
+    /// The gather belongs to the optimizer, or its phase is unknown.
     Other,
 }
 
@@ -94,7 +95,7 @@ impl GatherFate {
 pub struct Gather {
     /// Its index in [`Collectives::collectives`].
     pub collective: u32,
-    /// Its fate.
+    /// The fate of its result.
     pub fate: GatherFate,
     /// If kept: the residual that holds it.
     pub residual: Option<u32>,
@@ -170,7 +171,7 @@ fn constraints(module: &Module) -> Vec<Row> {
     .collect()
 }
 
-/// Names first: repetitions by the program and the compiler; then twins.
+/// Finds repetitions by the program and the compiler first, by their names, and then twins.
 fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Recomputed> {
     let executions = Executions::new(module, cost, attribution);
     let mut recomputed = Vec::new();
@@ -219,8 +220,8 @@ fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -
         }
         let range = collective.members.start as usize..collective.members.end as usize;
         let members = collectives.members[range].iter().copied();
-        // The source of a residual is the end of the gather: a done row or, in the fusion that ends
-        // it, the custom call whose operand is the gather.
+        // The source of a gathered residual is the end of the gather: a done row or, inside the
+        // fusion that ends the gather, the custom call whose operand is the gather.
         let ends = members.chain(collective.done).chain([collective.outer]);
         let residual = ends
             .flat_map(|row| {
@@ -256,13 +257,13 @@ impl Report {
             + rows * size_of::<Row>()
     }
 
-    /// Whether nothing of the forward pass is left: gradients that depend on no forward value.
+    /// Whether no forward work is left, as in gradients that do not depend on any forward value.
     pub fn has_no_forward(&self) -> bool {
         self.instructions[Phase::Forward as usize] == 0
             && self.instructions[Phase::Backward as usize] > 0
     }
 
-    /// The gathers of arrays of one kind with one fate.
+    /// The gathers of one kind of array with one fate.
     pub fn gathers_of<'a>(
         &'a self,
         collectives: &'a Collectives,

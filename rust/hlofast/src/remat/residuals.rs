@@ -45,39 +45,42 @@ impl ResidualKind {
 /// A value that forward code computes and backward code reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residual {
-    /// Where it is kept: the part of the result that holds it; for residuals of a scan, the loop's.
+    /// The part of a result that holds the value; for residuals of a scan, a part of the loop's
+    /// result.
     pub place: Place,
     /// Its shape.
     pub shape: ShapeId,
     /// Bytes in the device's layout; -1 if unknown.
     pub bytes: i64,
-    /// The farthest memory space between the row that makes it and those that read it: 5 (the host)
-    /// before 0 (HBM) before any other.
+    /// The farthest memory space that the value passes between its producer and its readers: 5 (the
+    /// host) is farther than 0 (HBM), and 0 is farther than any other.
     pub memory_space: i64,
-    /// The first and the last row that read it after the forward pass.
+    /// The first and the last row that read the value after the forward pass.
     pub uses: (Row, Row),
-    /// Rows of its computation between the one that makes it and the last that reads it.
+    /// Number of rows of the computation between the row that makes the value and the last row that
+    /// reads it.
     pub span: u32,
     /// Its kind.
     pub kind: ResidualKind,
     /// The row that computes the kept value, before rows that only pass it on.
     pub made_by: Row,
-    /// The row that computes the value before conversions (for residuals of a scan, in the loop's
-    /// body), or the parameter that it copies.
+    /// The row that computes the value before conversions (for residuals of a scan, a row in the
+    /// loop's body), or the parameter that the value copies.
     pub source: Row,
     /// For a copy of a weight in a wider type: the weight's element type.
     pub widened_from: Option<ElementType>,
     /// If a loop stacks it: the trip count, if known.
     pub stacked: Option<Option<u64>>,
-    /// Whether its name marks it as forward work. Otherwise it only comes before all backward work.
+    /// Whether the name of the producer marks it as forward work; if not, the only evidence is that
+    /// it runs before all backward work.
     pub is_named: bool,
-    /// Whether an all-gather is still writing it: a fusion of forward code has started the gather,
-    /// and one of backward code ends it.
+    /// Whether an all-gather is still writing the value: a fusion in forward code starts the
+    /// gather, and a fusion in backward code ends it.
     pub is_in_flight: bool,
 }
 
-/// The residuals of `module`, by computation and row. Parameters, and rows that only pass them on,
-/// do not count: they are kept in any case.
+/// The residuals of `module`, by computation and row. Parameters, and rows that only pass
+/// parameters on, do not count, because they are kept anyway.
 pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Residual> {
     let whose = attribution.whose(module);
     let mut finder = Finder {
@@ -102,7 +105,7 @@ pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec
     residuals
 }
 
-/// Whether the rows of computation `id` are scheduled one by one: it belongs to no fusion and is
+/// Whether the rows of computation `id` are scheduled one by one: it is not inside a fusion and is
 /// not applied to elements.
 fn is_scheduled_by_itself(module: &Module, id: ComputationId) -> bool {
     use Opcode::{Call, Conditional, While};
@@ -111,9 +114,9 @@ fn is_scheduled_by_itself(module: &Module, id: ComputationId) -> bool {
         || callers.into_iter().any(|opcode| matches!(opcode, Call | Conditional | While))
 }
 
-/// How many elements of nested tuples are followed per computation.
+/// Limit on the elements of nested tuples that are followed per computation.
 const MOST_ELEMENTS: usize = 1 << 20;
-/// How many rows that pass a value on are followed.
+/// Limit on the passing rows that are followed.
 const MOST_STEPS: usize = 4096;
 
 struct Finder<'a> {
@@ -135,8 +138,8 @@ impl Finder<'_> {
         matches!(self.phase(row), Phase::Backward | Phase::Recompute)
     }
 
-    /// The first row of the backward part of computation `id`, and whether that is the turn of the
-    /// schedule.
+    /// The first row of the backward part of computation `id`, and whether that row is the turn of
+    /// the schedule.
     fn first_late(&self, id: ComputationId) -> Option<(u32, bool)> {
         let turn = self.whose.turn.get(id.0 as usize).copied().flatten();
         let mut rows = self.module.computation(id).rows();
@@ -152,7 +155,7 @@ impl Finder<'_> {
         let Some((first_late, is_turn)) = self.first_late(id) else { return };
         let mut here: HashMap<Place, usize, BuildMix> = HashMap::default();
         let mut opened = 0;
-        // By row after the turn: the last late row whose operands include what it computes.
+        // By row after the turn: the last late row whose operands depend on it.
         let mut replaced_for = vec![None; (rows.end - first_late) as usize];
         for late in (first_late..rows.end).map(Row) {
             if !self.is_late(late) || moves(module, late) {
@@ -175,7 +178,7 @@ impl Finder<'_> {
                     continue;
                 }
                 if is_turn && made.row.0 >= first_late {
-                    // Forward work that runs here: what it reads was kept.
+                    // Forward work that runs after the turn: its operands were kept.
                     let before = &mut replaced_for[(made.row.0 - first_late) as usize];
                     if before.replace(late) != Some(late) {
                         let operands = module.operands(made.row).iter();
@@ -221,8 +224,8 @@ impl Finder<'_> {
         }
     }
 
-    /// The producer of `place`, looking through rows of its computation that only move it, and the
-    /// memory spaces on the way.
+    /// The producer of the value at `place`, looking through rows of the computation that only move
+    /// the value, and the memory spaces on the way.
     fn maker(&mut self, place: Place, spaces: &mut Spaces) -> Option<Place> {
         let module = self.module;
         let mut at = place;
@@ -251,7 +254,8 @@ impl Finder<'_> {
         let body = module.called(place.row, CallRole::Body);
         let is = body.is_some_and(|body| {
             let root = Place { row: Row(module.computation(body).root), path: place.path.clone() };
-            // Provisional: stops the recursion if broken text makes a loop contain itself.
+            // A provisional answer, which stops the recursion if malformed text makes a loop
+            // contain itself.
             self.invariant.insert(place.clone(), false);
             let made = self.maker(root, &mut Spaces::default());
             made.is_some_and(|made| {
@@ -296,7 +300,7 @@ impl Spaces {
 /// The memory space of the host.
 const HOST: i64 = 5;
 
-/// Whether `row` is kept in any case, or is computed from nothing.
+/// Whether `row` is kept anyway, or is computed without operands.
 fn is_free(module: &Module, row: Row) -> bool {
     match module.opcode(row) {
         Opcode::Parameter | Opcode::Constant | Opcode::Iota | Opcode::PartitionId => true,
@@ -318,8 +322,8 @@ pub(super) fn shape_at(module: &Module, place: &Place) -> Option<ShapeId> {
         .try_fold(shape, |shape, index| shapes.tuple(shape)?.get(*index as usize).copied())
 }
 
-/// Fills in the kind and source of a residual. False if it is not one: an unchanged parameter, or
-/// nameless work that does not come from forward work.
+/// Fills in the kind and source of a residual. False if the value is not a residual: an unchanged
+/// parameter, or nameless work that does not depend on forward work.
 fn describe(
     module: &Module,
     cost: &Cost,
@@ -370,7 +374,7 @@ fn describe(
                 return false;
             }
             if gathers(module, row) && is_part(module, residual, row) {
-                // The value is only the device's own part.
+                // The value is only the device's own part of the array.
                 let all = origins(module, residual.place.clone(), Through::EVERYTHING);
                 let computed = all.ends.iter().find_map(|end| match end {
                     End::Computed(row) => Some(*row),
@@ -395,7 +399,7 @@ fn describe(
     true
 }
 
-/// Whether `row` is the start of a collective that fusions carry along.
+/// Whether `row` starts a collective that fusions overlap with other work.
 fn is_under_way(module: &Module, row: Row) -> bool {
     module.opcode(row) == Opcode::CustomCall
         && module.attribute_bytes(row, "custom_call_target") == Some(b"\"AsyncCollectiveStart\"")
@@ -447,8 +451,8 @@ fn widened_from(module: &Module, residual: &Residual) -> Option<ElementType> {
     (weight.bits() < copy.bits()).then_some(weight)
 }
 
-/// The stack that `place` completes: XLA may take the last write of a loop out of it. Otherwise
-/// `place` itself.
+/// The stack that `place` completes, because XLA may move the last write of a stack out of the
+/// loop; otherwise `place` itself.
 fn stack_of(module: &Module, place: &Place) -> Place {
     if wrapped(module, place.row) != Some(Opcode::DynamicUpdateSlice) {
         return place.clone();

@@ -1,12 +1,11 @@
 //! Modules that recompute values for late users instead of keeping them.
 //!
 //! A copy of the value's producer is inserted right before its first late user. Copies read their
-//! operands through an `opt-barrier` that also takes a value computed only shortly before that
-//! place (see `late.rs`), so that no pass merges a copy with its original or hoists it. All late
-//! users of one [`Recompute`] share one copy; to give users that are far apart separate copies,
-//! pass several.
+//! operands through an `opt-barrier` that also takes a value computed shortly before the copy (see
+//! `late.rs`), so that no pass merges a copy with its original or hoists it. All late users of one
+//! [`Recompute`] share one copy; pass several requests to give distant users copies of their own.
 //!
-//! Copies are called `x.remat`, `x.remat2` and so on. They keep everything of their originals
+//! Copies are called `x.remat`, `x.remat2` and so on. Copies keep all properties of their originals
 //! except control predecessors and channels: the operation name still identifies the program's
 //! operation, and the suffix marks the repetition. Computations that belong to one instruction (of
 //! fusions and asynchronous operations) are copied with it; reducers and the like are shared.
@@ -55,27 +54,27 @@ pub struct Use {
 /// What to recompute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recompute {
-    /// A copy of an instruction replaces it as operand of some of its users. Users of its value
-    /// behind tuples and optimization barriers count as its users; if all users behind a barrier
-    /// get copies, the barrier passes on the copies' inputs instead.
+    /// A copy of an instruction replaces it as operand of some of its users. Users of the
+    /// instruction's value behind tuples and optimization barriers count as its users; if all users
+    /// behind a barrier get copies, the barrier passes on the copies' inputs instead.
     ForUsers {
         /// The instruction whose result is kept too long.
         producer: Row,
-        /// Instructions that `producer` depends on and that are copied with it: their operands are
-        /// kept instead. Starts of asynchronous operations may be omitted.
+        /// Instructions that `producer` depends on and that are copied with it. Their operands are
+        /// kept instead of the producer's result. Starts of asynchronous operations may be omitted.
         chain: Vec<Row>,
         /// The users that get the copy; all in the producer's computation.
         uses: Vec<Use>,
     },
-    /// A loop stacks a value that is computed from something smaller, for a later loop: the smaller
-    /// value is stacked instead, and the value is recomputed where slices of the stack are read.
-    /// Shapes change in the state of both loops.
+    /// A loop stacks a value for a later loop, and the value is computed from a smaller value. The
+    /// smaller value is stacked instead, and the value is recomputed where slices of the stack are
+    /// read. Shapes change in the state of both loops.
     FromStack {
-        /// The dynamic-update-slice that writes the stack, in the loop's body or in a fusion there
-        /// that does nothing else.
+        /// The dynamic-update-slice that writes the stack, in the loop's body or in a fusion of the
+        /// body that does nothing else.
         update: Row,
-        /// The value to stack instead, in the loop's body. Everything between the two is copied to
-        /// each reader of the stack.
+        /// The value to stack instead, in the loop's body. All rows between `source` and the
+        /// stacked value are copied to each reader of the stack.
         source: Row,
     },
 }
@@ -94,12 +93,12 @@ pub struct Copied {
 pub struct Rewritten {
     /// The new module.
     pub module: Module,
-    /// The requested copies, excluding barriers and the insides of fusions.
+    /// The requested copies, excluding barriers and instructions inside fusions.
     pub copies: Vec<Copied>,
 }
 
-/// The module that recomputes what `recomputes` ask for. An error names the instruction that cannot
-/// be rewritten, and why; nothing is left out silently.
+/// The module that recomputes the values requested in `recomputes`. If an instruction cannot be
+/// rewritten, returns an error that names the instruction and the reason.
 pub fn rewrite(module: &Module, recomputes: &[Recompute]) -> Result<Rewritten, RewriteError> {
     let mut plan = Plan::new(module);
     for recompute in recomputes {
@@ -118,7 +117,7 @@ pub fn rewrite(module: &Module, recomputes: &[Recompute]) -> Result<Rewritten, R
     plan.finish()
 }
 
-/// The edits so far, with what they must not conflict with.
+/// The edits so far, with the facts needed to avoid conflicts between them.
 struct Plan<'a> {
     module: &'a Module,
     fresh: Fresh,
@@ -132,13 +131,13 @@ struct Plan<'a> {
     shapes: Shapes,
     /// Uses that read a copy.
     replaced: HashSet<Use>,
-    /// Originals; those without remaining users are removed.
+    /// Originals; originals without remaining users are removed.
     originals: HashSet<Row>,
     /// By original: the inputs of its copies.
     inputs: HashMap<Row, Vec<Row>>,
     /// Rows that new text reads.
     read: HashSet<Row>,
-    /// Rows behind barriers that hold originals' values: no copy may wait for them.
+    /// Rows behind barriers that hold values of originals; no copy may wait for such a row.
     behind: HashSet<Row>,
 }
 
@@ -186,7 +185,7 @@ impl<'a> Plan<'a> {
         let tie = self.lateness.get(&id).and_then(|late| late.tie(producer, uses, &self.behind));
         let Some(tie) = tie else {
             let reason =
-                "no value is computed between it and its late users that could hold a copy back";
+                "no value that could delay a copy is computed between it and its late users";
             return Err(RewriteError::new(self.module, producer, reason));
         };
         let mut renaming = Renaming::default();
@@ -229,7 +228,7 @@ impl<'a> Plan<'a> {
         self.buffers.as_ref().ok_or_else(|| RewriteError::new(self.module, row, reason))
     }
 
-    /// Checks that `uses` are uses of `producer` that no other copy serves.
+    /// Checks that `uses` are uses of `producer` and that no other copy already replaces them.
     fn check_uses(&mut self, producer: Row, uses: &[Use]) -> Result<(), RewriteError> {
         let module = self.module;
         for usage in uses {
@@ -257,7 +256,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Removes originals without users, applies the edits and reorders instructions so that
-    /// everything is defined before its use.
+    /// definitions precede uses.
     fn finish(mut self) -> Result<Rewritten, RewriteError> {
         let pairs = self.module.control_predecessors();
         let waited_for = pairs.iter().map(|(_, before)| *before).collect();
@@ -278,7 +277,8 @@ impl<'a> Plan<'a> {
         Ok(Rewritten { module: edited, copies: self.copies })
     }
 
-    /// XLA's parser loses the sign of the zeros that XLA prints; write them in full.
+    /// XLA's parser loses the sign of negative zeros as XLA prints them, so they are written in
+    /// full.
     fn keep_signs(&mut self) {
         let module = self.module;
         for row in module.rows() {
@@ -317,7 +317,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether every operand stands before its users.
+/// Whether every operand precedes its users.
 fn is_ordered(module: &Module) -> bool {
     module.rows().all(|row| {
         module.is_implicit(row) || module.operands(row).iter().all(|operand| *operand < row.0)

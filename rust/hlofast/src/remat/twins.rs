@@ -1,4 +1,5 @@
-//! Instructions that compute the same value from the same inputs: recomputation that no name marks.
+//! Finds instructions that compute an equal value from equal inputs: recomputation that no name
+//! marks.
 
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
@@ -6,10 +7,10 @@ use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-/// Rows that repeat an earlier row of their computation, each with that row.
+/// Rows that repeat an earlier row of their computation, each paired with the earlier row.
 ///
-/// Only work counts: matmuls, reductions, sorts, collectives, library calls and fusions. The first
-/// of the two is forward work or nameless, the second backward work or nameless; both have the same
+/// Only matmuls, reductions, sorts, collectives, library calls and fusions count. The first row of
+/// a pair is forward work or nameless, the second is backward work or nameless; both have the same
 /// opcode, attributes (ignoring names, layout annotations and channels), called computations and,
 /// looking through barriers, operands.
 pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row)> {
@@ -47,7 +48,7 @@ pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row
 
 fn is_work(module: &Module, row: Row) -> bool {
     use Opcode::*;
-    // An instruction without operands makes a buffer or queries the device.
+    // An instruction without operands creates a buffer or queries the device.
     if module.operands(row).is_empty() {
         return false;
     }
@@ -110,7 +111,7 @@ impl Numbers<'_> {
             self.of_row[*operand as usize].hash(&mut hasher);
         }
         match module.opcode(row) {
-            // Values that differ each time, which equal only themselves.
+            // Values that differ on every execution equal only themselves.
             Opcode::Parameter if module.computation_of(row) == module.entry() => {
                 row.0.hash(&mut hasher)
             }

@@ -1,5 +1,5 @@
-//! The share of one device in a module whose shapes are those of all devices together: what the
-//! written shardings determine, and bounds for the rest.
+//! The share of one device in a module whose shapes cover all devices together. Written shardings
+//! determine a part of the shares; the rest has bounds.
 //!
 //! Parameters, results and annotated values follow from their own shardings. Matmuls follow from
 //! the shardings of their operands and results, which [`shares`] spreads over the module as XLA's
@@ -22,11 +22,11 @@ use parts::Mask;
 use spread::{Known, Spread};
 use std::ops::Range;
 
-/// Number of devices whose arrays the shapes of a module cover together; 1 if shapes are those of
-/// one device. `mesh` is the mesh derived from the text.
+/// Number of devices that the shapes of a module cover together; 1 if they are the shapes of one
+/// device. `mesh` is the mesh derived from the text.
 ///
-/// Before partitioning, shapes cover all partitions. Text that no compiler pass has printed states
-/// their number in its shardings only.
+/// Before partitioning, shapes cover all partitions. In text that no compiler pass has printed,
+/// only the shardings show the number of partitions.
 pub fn devices_together<'a>(
     module: &Module,
     status: Status,
@@ -38,19 +38,19 @@ pub fn devices_together<'a>(
     if module.header_attribute("num_partitions").is_some() {
         return u64::try_from(module.num_partitions().unwrap_or(1)).unwrap_or(1).max(1);
     }
-    // Groups of collectives may be those of replicas, each of which has arrays of its own.
+    // Groups of collectives may consist of replicas, each with arrays of its own.
     let written = mesh().filter(|mesh| mesh.source != MeshSource::ReplicaGroups);
     written.map_or(1, |derived| derived.mesh.device_count())
 }
 
-/// Where the bytes of a device come from.
+/// The evidence for the bytes of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// From the sharding that the module writes for the array.
+    /// The sharding that the module writes for the array.
     Written,
-    /// From shardings of other values; XLA may decide otherwise.
+    /// Shardings of other values; XLA may choose another sharding.
     Implied,
-    /// Nothing is known.
+    /// There is no evidence.
     Unknown,
 }
 
@@ -70,13 +70,13 @@ impl Source {
 pub struct Bytes {
     /// The whole array.
     pub whole: i64,
-    /// On each device, as far as known; otherwise the whole.
+    /// Bytes on each device; the bytes of the whole array if unknown.
     pub device: i64,
     /// The fewest bytes that a device may hold.
     pub least: i64,
     /// The most bytes that a device may hold.
     pub most: i64,
-    /// Where `device` comes from.
+    /// The evidence for `device`.
     pub source: Source,
 }
 
@@ -102,7 +102,7 @@ pub struct Product {
     pub whole: i128,
     /// The fewest FLOPs of a device.
     pub least: i128,
-    /// The most FLOPs of a device. Equal to `least` where the shardings determine them.
+    /// The most FLOPs of a device; equal to `least` if the shardings determine the share.
     pub most: i128,
 }
 
@@ -120,13 +120,13 @@ pub struct Shares {
     pub devices: u64,
     /// Arrays of the entry's parameters.
     pub parameters: Vec<Array>,
-    /// Arrays of the entry's result; the row is that of the root.
+    /// Arrays of the entry's result; their row is the root.
     pub results: Vec<Array>,
     /// Other arrays whose shardings are written.
     pub annotated: Vec<Array>,
     /// Matmuls and convolutions, by row.
     pub products: Vec<Product>,
-    /// Whether any sharding is written that splits or replicates a value.
+    /// Whether the module writes any sharding that splits or replicates a value.
     pub is_written: bool,
 }
 
@@ -181,7 +181,7 @@ pub fn shares(module: &Module, cost: &Cost, mesh: Option<&Mesh>, devices: u64) -
     shares
 }
 
-/// The arrays of `row`, of which nothing is known.
+/// The arrays of `row`, with unknown shares.
 fn unknown(module: &Module, row: Row, devices: u64) -> Vec<Array> {
     let shapes = module.shapes();
     let leaves = shapes.leaves(module.shape(row)).enumerate();
@@ -265,8 +265,8 @@ fn bytes(spread: &Spread<'_>, shape: ShapeId, value: usize, devices: u64) -> Byt
     }
 }
 
-/// The arrays of the entry's result. The sharding of one may be written beside the root or beside
-/// the operand that it is.
+/// The arrays of the entry's result. The sharding of a result may be written on the root or on the
+/// root's operand.
 fn results(spread: &Spread<'_>, root: Row, devices: u64) -> Vec<Array> {
     let own: Vec<Array> = arrays(spread, root, spread.values.of(0, root.0), devices).collect();
     if spread.module.opcode(root) != Opcode::Tuple {
@@ -314,8 +314,8 @@ fn products(
     products
 }
 
-/// The share of one device in `flops`, those of one call of product `row` as it is written.
-/// `is_complete` if the shardings of all parameters are written.
+/// The share of one device in `flops`, the FLOPs of one call of product `row` as written.
+/// `is_complete` tells whether the module writes the shardings of all parameters.
 fn product(
     spread: &Spread<'_>,
     node: NodeId,
@@ -339,8 +339,8 @@ fn product(
         dimensions.iter().filter_map(|at| masks.get(*at)).fold(0, |all, mask| all | mask)
     };
     let (left, right) = contracted(module, row)?;
-    // What both sides are contracted along is summed over devices. An axis that only one side has
-    // may be gathered first.
+    // Devices sum over axes along which both sides are contracted. XLA may gather an axis that only
+    // one side has.
     let certain = spread.used(out) | along(lhs, &left) & along(rhs, &right);
     let possible = spread.used(out) | spread.used(lhs) | spread.used(rhs);
     let local = all.iter().fold(0, |mask, value| mask | spread.local[*value]);

@@ -13,7 +13,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// The parts of `mesh` that express all of `used`; None if there are more than 64 of them.
+    /// The parts of `mesh` that express all axes in `used`; None if there are more than 64 parts.
     pub fn new<'a>(mesh: &Mesh, used: impl Iterator<Item = &'a AxisPart>) -> Option<Self> {
         let whole = |size: u64| BTreeSet::from([1, size]);
         let mut borders: Vec<BTreeSet<u64>> =

@@ -9,7 +9,7 @@ use crate::ir::{Module, Row, ShapeView};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Sweeps over all instructions; a sharding moves on along the text in each.
+/// Limit on the sweeps over all instructions; in each sweep, shardings spread along the text.
 const MOST_SWEEPS: usize = 64;
 
 /// How every value is split.
@@ -23,27 +23,27 @@ pub(super) struct Spread<'a> {
     pub sizes: Vec<i64>,
     /// By dimension: the parts of the mesh along which it is split.
     pub masks: Vec<Mask>,
-    /// By dimension: whether its sharding is written and propagation may not add to it.
+    /// By dimension: whether its sharding is written and closed to propagation.
     closed: Vec<bool>,
     /// By dimension: its value.
     owners: Vec<u32>,
-    /// By dimension: the number of tiles that is written; 1 where nothing is written.
+    /// By dimension: the number of tiles in the text; 1 without a sharding.
     pub tiles: Vec<u64>,
-    /// By value: what is known of it.
+    /// By value: the evidence for its sharding.
     pub known: Vec<Known>,
-    /// By value: the parts along which its shape is that of one device already.
+    /// By value: the parts along which its shape already is the shape of one device.
     pub local: Vec<Mask>,
 }
 
-/// What is known of the sharding of a value.
+/// The evidence for the sharding of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Known {
-    /// What other values imply.
+    /// Other values imply the sharding.
     #[default]
     Implied,
-    /// It is written.
+    /// The sharding is written.
     Written,
-    /// It is written, but not along axes of the mesh.
+    /// The sharding is written, but does not follow axes of the mesh.
     Irregular,
 }
 
@@ -171,7 +171,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Applies all instructions until nothing changes: first those that pass elements on.
+    /// Applies all instructions until nothing changes. Instructions that only pass elements on come
+    /// first.
     fn settle(&mut self, ties: &Ties) {
         for only_simple in [true, false] {
             for sweep in 0..MOST_SWEEPS {
@@ -191,7 +192,7 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Splits all dimensions of a factor as the one that is split most, where they may be.
+    /// Gives all open dimensions of a factor the split of the dimension that is split most.
     fn apply(&mut self, factor: &[u32]) -> bool {
         let mut most: Mask = 0;
         let mut local: Mask = 0;

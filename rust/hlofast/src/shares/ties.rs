@@ -1,7 +1,7 @@
-//! Which dimensions of operands and results are split alike, instruction by instruction.
+//! Finds, for each instruction, the dimensions of operands and results that are split together.
 //!
-//! As in XLA's propagation, an instruction is a list of factors: dimensions of its operands and
-//! results that run together. A dot has the factors batch, M, N and K.
+//! As in XLA's propagation, an instruction is a list of factors. A factor is a set of dimensions of
+//! operands and results that are split together. A dot has the factors batch, M, N and K.
 
 use super::spread::Spread;
 use crate::cost::matmul::{DotDimensions, dimensions, dot_dimensions};
@@ -26,7 +26,7 @@ impl Ties {
         self.instructions.len()
     }
 
-    /// Whether instruction `at` only passes elements on, or computes each from its own.
+    /// Whether instruction `at` only passes elements on or is elementwise.
     pub fn is_simple(&self, at: usize) -> bool {
         self.instructions[at].1
     }
@@ -59,7 +59,7 @@ impl Ties {
     }
 }
 
-/// The dimensions of one array: those of a value.
+/// The dimensions of one array value.
 #[derive(Clone, Copy)]
 struct Array<'s> {
     first: u32,
@@ -105,7 +105,7 @@ impl<'s> Collector<'s, '_> {
         Array { first: dimensions.start as u32, sizes: &self.spread.sizes[dimensions] }
     }
 
-    /// Values of equal shape that are split alike.
+    /// Adds factors for values of equal shape whose dimensions are split together.
     fn same(&mut self, values: &[usize], is_simple: bool) {
         let arrays: Vec<Array<'_>> = values.iter().map(|value| self.leaf(*value)).collect();
         let Some(first) = arrays.first() else { return };
@@ -116,7 +116,7 @@ impl<'s> Collector<'s, '_> {
         self.ties.end(is_simple);
     }
 
-    /// Each leaf of one range with the leaf of the other.
+    /// Ties each leaf of one range to the corresponding leaf of the other.
     fn pairs(&mut self, a: std::ops::Range<usize>, b: std::ops::Range<usize>) {
         if a.len() == b.len() {
             for (a, b) in a.zip(b) {
@@ -125,7 +125,7 @@ impl<'s> Collector<'s, '_> {
         }
     }
 
-    /// All instructions of `node`, and its calls.
+    /// Adds the factors of all instructions of `node`, and of its calls.
     pub fn node(&mut self, node: NodeId) {
         let contexts = self.spread.values.contexts;
         let computation = contexts.nodes[node as usize].computation;
@@ -241,7 +241,7 @@ impl<'s> Collector<'s, '_> {
                 for dimension in 0..result.rank() {
                     let size = result.sizes.get(dimension);
                     let alike = |array: &&Array<'_>| array.sizes.get(dimension) == size;
-                    // A cut dimension of a slice starts anywhere.
+                    // A slice of a dimension may start anywhere, so that dimension is not tied.
                     if opcode == DynamicUpdateSlice || arrays.iter().all(|own| alike(&own)) {
                         let members = arrays.iter().filter(alike);
                         self.ties.factor(members.map(|array| array.at(dimension)));
@@ -415,7 +415,7 @@ impl<'s> Collector<'s, '_> {
 /// The dimensions of the indices of a gather or scatter that list places.
 struct Places {
     dimensions: Vec<u32>,
-    /// Those that run together with dimensions of the operand.
+    /// Dimensions that are batching dimensions of the operand too.
     batching: Vec<u32>,
 }
 
@@ -432,7 +432,7 @@ impl Places {
         Some(Self { dimensions: indices.free(&[&[vector]]), batching: batching.collect() })
     }
 
-    /// The dimension of `operand` that runs together with place `index`.
+    /// The batching dimension of `operand` for place `index`.
     fn batching_of(&self, index: usize, batching: &[i64], operand: Array<'_>) -> Option<u32> {
         let own = self.dimensions.get(index)?;
         let at = self.batching.iter().position(|dimension| dimension == own)?;
@@ -466,8 +466,8 @@ fn is_identity(module: &Module, row: Row) -> bool {
     TARGETS.contains(&target) && module.operands(row).len() == 1
 }
 
-/// Pairs of dimensions of two shapes with the same elements in the same order, such that a split of
-/// one is the same split of the other: equal dimensions, and the first ones of merged dimensions.
+/// Pairs of dimensions of two shapes with equal elements in equal order, for which splitting one is
+/// the same as splitting the other: equal dimensions, and the first of merged dimensions.
 fn aligned(a: &[i64], b: &[i64]) -> Vec<(usize, usize)> {
     let own = |sizes: &[i64]| -> Vec<usize> {
         (0..sizes.len()).filter(|at| sizes.get(*at).is_some_and(|size| *size != 1)).collect()

@@ -1,4 +1,4 @@
-//! The shardings that a module writes beside its values: `sharding=`, or Shardy's in the
+//! The shardings that a module writes on its instructions: `sharding=`, or Shardy's shardings in
 //! frontend attributes.
 
 use crate::comms::{AxisPart, Mesh};
@@ -9,18 +9,18 @@ use std::rc::Rc;
 /// How one array is split.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
-    /// Tiles along each dimension; empty if it is whole on every device.
+    /// Tiles along each dimension; empty if every device holds the whole array.
     pub tiles: Vec<u64>,
     /// Mesh axes along each dimension; empty like `tiles`. None if the mesh lacks them.
     pub axes: Option<Vec<Vec<AxisPart>>>,
     /// The dimensions to which propagation may add axes.
     pub open: Vec<bool>,
-    /// Axes along which the shape is that of one device already.
+    /// Axes along which the shape already is the shape of one device.
     pub manual: Vec<AxisPart>,
 }
 
 impl Written {
-    /// Takes the `manual` axes off: the shape is divided along them already.
+    /// Removes the `manual` axes, along which the shape is already divided.
     fn divide(&mut self, manual: &[AxisPart]) {
         let is_manual = |part: &AxisPart| manual.iter().any(|own| own.axis == part.axis);
         for (axes, tiles) in self.axes.iter_mut().flatten().zip(&mut self.tiles) {
@@ -50,7 +50,7 @@ pub(super) fn written(module: &Module, mesh: &Mesh, row: Row, leaves: usize) -> 
     };
     let mut all: Vec<Option<Written>> =
         (0..leaves).map(|leaf| of_leaf(mesh, sharding.leaf(leaf)?)).collect();
-    // Only Shardy's text says which dimensions are open.
+    // Only Shardy's text tells which dimensions are open.
     for (leaf, other) in all.iter_mut().zip(shardy.iter().flatten()) {
         if let (Some(leaf), Some(other)) = (leaf, other) {
             leaf.open.clone_from(&other.open);
@@ -103,14 +103,15 @@ fn unspecified(module: &Module, row: Row) -> Option<Vec<i64>> {
     list.split(',').map(|number| number.trim().parse().ok()).collect()
 }
 
-/// `#sdy.sharding<@mesh, [{"data"}, {?}]>`, or several of them in `#sdy.sharding_per_value`.
+/// `#sdy.sharding<@mesh, [{"data"}, {?}]>`, or several shardings in `#sdy.sharding_per_value`.
 fn shardy(mesh: &Mesh, attributes: &[FrontendAttribute<'_>]) -> Option<Vec<Option<Written>>> {
     // Inside the dictionary, the quotes of axis names are escaped.
     let plain = |key: &[u8]| -> Option<String> {
         let text = &attributes.iter().find(|own| own.key == key)?.value;
         Some(String::from_utf8_lossy(text).chars().filter(|letter| *letter != '\\').collect())
     };
-    // Into and out of a manual computation. Inside, shapes are divided along the manual axes.
+    // Instructions that lead into or out of a manual computation. Inside, shapes are divided along
+    // the manual axes.
     let inwards = plain(b"xla.sdy.in_shardings");
     let manual = inwards.is_some().then(|| plain(b"xla.sdy.manual_axes")).flatten();
     let text =

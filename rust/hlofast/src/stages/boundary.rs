@@ -1,11 +1,12 @@
-//! What a stage receives from the previous stage, and whether a nearby cut would send less.
+//! The values that a stage receives from the previous stage, and the nearby cut that would send
+//! fewer bytes, if any.
 
 use super::elements::{Elements, Source};
 use super::{Options, RowCosts, row_bytes};
 use crate::flow::{Phase, source_of};
 use crate::ir::{ElementKind, Module, Opcode, Row};
 
-/// What the first forward section receives per micro-batch.
+/// The values that the first forward section receives per micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boundary {
     /// The section.
@@ -100,13 +101,13 @@ struct Search<'a> {
     rows: Vec<Row>,
     /// By place in `rows`: the places of its operands.
     operands: Vec<Vec<u32>>,
-    /// By place: the places of its users, except those that only backward code needs.
+    /// By place: the places of its users, except users that only backward code needs.
     users: Vec<Vec<u32>>,
-    /// By place: whether the stage sends it on wherever the cut is.
+    /// By place: whether the stage sends the value on, wherever the cut is.
     is_sent_on: Vec<bool>,
     /// By place: FLOPs of the row alone.
     flops: Vec<i128>,
-    /// By place: bytes to send it; None if unbounded.
+    /// By place: bytes to send; None if unbounded.
     bytes: Vec<Option<u64>>,
     /// The places of the received values.
     sources: Vec<u32>,
@@ -183,13 +184,14 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// Drops users whose results only backward code reads: they would move with their operands.
+    /// Drops users whose results only backward code reads, because they would move with their
+    /// operands.
     fn leave_out_what_only_backward_reads(&mut self) {
         let mut leads_on = self.is_sent_on.clone();
         for place in (0..self.rows.len()).rev() {
             leads_on[place] |= self.users[place].iter().any(|user| leads_on[*user as usize]);
         }
-        // If nothing is sent on, users cannot be told apart.
+        // If no value is sent on, forward users cannot be distinguished from backward users.
         if leads_on.contains(&true) {
             for users in &mut self.users {
                 users.retain(|user| leads_on[*user as usize]);
@@ -197,10 +199,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The cut that sends the fewest bytes, and fewer than `most`, among those that move at most
-    /// `limit` FLOPs; among equals the one that moves least. Candidates are cuts after each
-    /// instruction, with just the instructions it needs, and between any two consecutive
-    /// instructions of the text.
+    /// The cut that sends the fewest bytes, if fewer than `most`, among cuts that move at most
+    /// `limit` FLOPs; on a tie, the cut that moves the least. Candidates are a cut after each
+    /// instruction, moving only the instructions it depends on, and a cut between any two
+    /// consecutive instructions of the text.
     fn cheapest(&self, limit: i128, most: u64) -> (Option<Cut>, bool) {
         let mut best: Option<Cut> = None;
         let mut steps = 0;
@@ -241,7 +243,7 @@ impl<'a> Search<'a> {
         matches!(opcode, Opcode::GetTupleElement | Opcode::Tuple | Opcode::Bitcast)
     }
 
-    /// `place` and everything it needs; None if that exceeds `limit` FLOPs.
+    /// `place` and all rows it depends on; None if they exceed `limit` FLOPs.
     fn needed(
         &self,
         place: u32,

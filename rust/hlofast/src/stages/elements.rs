@@ -20,7 +20,7 @@ pub(super) enum Source {
     Elsewhere,
 }
 
-/// What the analyses of stages ask about the entry computation.
+/// Facts about the entry computation that the analyses of stages share.
 pub(super) struct Elements<'a> {
     pub module: &'a Module,
     pub sections: &'a Sections,
@@ -54,7 +54,7 @@ impl<'a> Elements<'a> {
         (section != Sections::NONE).then_some(section)
     }
 
-    /// Whether section `id` is a forward one.
+    /// Whether section `id` is a forward section.
     pub fn is_forward(&self, id: u32) -> bool {
         let section = self.sections.sections.get(id as usize);
         section.is_some_and(|section| section.phase == Phase::Forward)

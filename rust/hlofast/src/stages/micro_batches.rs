@@ -19,9 +19,9 @@ pub struct Division {
 /// The number of micro-batches in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MicroBatches {
-    /// The only whole number that gradients are divided by; None if there is no such number.
+    /// The whole number by which gradients are divided; None if there is none or several.
     pub count: Option<u64>,
-    /// The divisions that show it.
+    /// The divisions by this number.
     pub divisions: Vec<Division>,
 }
 

@@ -1,5 +1,5 @@
-//! Pipeline stages as Alpa writes them: sections between markers, the values that go between
-//! sections, stages and meshes, and the memory of one more micro-batch in flight.
+//! Pipeline stages as Alpa writes them: sections between markers, the values that sections, stages
+//! and meshes exchange, and the memory of each further micro-batch in flight.
 //!
 //! Start at [`stages`]. The sections themselves are found in `flow/markers.rs`.
 
@@ -40,15 +40,15 @@ impl Default for Options {
 /// A pipeline marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// The row of the entry that is the marker or calls it.
+    /// The row of the entry that is the marker or leads to it through calls.
     pub place: Row,
     /// The row of the marker.
     pub row: Row,
-    /// The number of calls in between.
+    /// The number of calls between `place` and `row`.
     pub calls: u32,
-    /// The name of its section; empty if it has none.
+    /// The name of the marker's section; empty without a section.
     pub name: String,
-    /// `start`, `end` or another mark; empty if it has none.
+    /// `start`, `end` or another mark; empty without a mark.
     pub mark: String,
     /// The sizes in its `backend_config`; None if it holds no list of 64-bit integers.
     pub sizes: Option<Vec<i64>>,
@@ -105,7 +105,8 @@ impl StashKind {
 pub struct StashItem {
     /// Its index at the backward section's first marker.
     pub index: u32,
-    /// Its index at the forward section's last marker; None if it does not pass through it.
+    /// Its index at the forward section's last marker; None if the value does not pass through this
+    /// marker.
     pub forward_index: Option<u32>,
     /// The backward section that reads it.
     pub section: u32,
@@ -128,7 +129,7 @@ pub struct StashItem {
 pub struct CrossMesh {
     /// The custom call.
     pub row: Row,
-    /// The row of the entry that is the custom call or calls it.
+    /// The row of the entry that is the custom call or leads to it through calls.
     pub place: Row,
     /// The section that contains it.
     pub section: Option<u32>,
@@ -149,7 +150,7 @@ pub struct Stages {
     pub sections: Vec<Section>,
     /// By backward section, in the order of its first marker.
     pub stash: Vec<StashItem>,
-    /// What the first forward section receives from the previous stage.
+    /// The values that the first forward section receives from the previous stage.
     pub boundary: Option<Boundary>,
     /// Cross-mesh reductions.
     pub cross_mesh: Vec<CrossMesh>,
@@ -188,7 +189,7 @@ fn row_bytes(module: &Module, row: Row) -> Option<u64> {
     u64::try_from(*bytes).ok()
 }
 
-/// How many arrays of markers are examined in a module.
+/// Limit on the arrays of markers that are examined in a module.
 const MOST_LEAVES: u32 = 1 << 20;
 
 fn all_markers(module: &Module) -> Vec<Marker> {
@@ -232,7 +233,7 @@ impl RowCost {
     }
 }
 
-/// By row of the entry, from its first.
+/// By row of the entry, from the entry's first row on.
 struct RowCosts {
     first: u32,
     of: Vec<RowCost>,

@@ -109,8 +109,7 @@ impl Checker<'_> {
         self.right_hand_side(row, true, &mut facts)
     }
 
-    /// XLA renames an instruction whose name it would print differently, and then rejects the
-    /// changed name.
+    /// XLA changes a name that it would print differently, and then rejects the changed name.
     fn check_name(&self, name: Span) -> Result<()> {
         let word = self.bytes(name);
         let is_reserved = word.starts_with(b"__") && !word.starts_with(b"__xla_");

@@ -54,7 +54,8 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The opcode whose attributes and rules apply: the wrapped one for the start of async sugar.
+    /// The opcode whose attributes and rules apply; for a start written as async sugar, the wrapped
+    /// opcode.
     pub fn described(self) -> Opcode {
         match self.form {
             Form::Start(stem) => stem,
@@ -88,8 +89,8 @@ impl<'a> Checker<'a> {
         self.operation(row, opcode, form, attributes, facts)
     }
 
-    /// Skips ` = shape opcode` after the name that ends at `end`, if it is in XLA's printed form
-    /// and the text of the shape passed before. The current token is then the parenthesis.
+    /// Skips ` = shape opcode` after the name that ends at `end`, if the text is in XLA's printed
+    /// form and the shape's text passed before. The current token is then the parenthesis.
     #[inline]
     pub(super) fn plain_head(&mut self, row: Row, end: usize, facts: &mut Facts) -> bool {
         let module: &'a Module = self.module;
@@ -209,7 +210,7 @@ impl<'a> Checker<'a> {
         self.expect(Kind::RightParen, "')' after a constant's value")
     }
 
-    /// The attributes that the subject may have, and those that it must have.
+    /// The attributes that the subject may have, and the attributes that it must have.
     fn expected_attributes(&self, subject: Subject) -> (Set, Set) {
         let newest = self.is_newest();
         const THREAD: Set = Key::of("async_execution_thread").only();

@@ -127,7 +127,7 @@ pub(super) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// Creates a lexer whose current token is the first one from `position` on.
+    /// Creates a lexer whose current token is the first token from `position` on.
     pub fn new(text: &'a [u8], position: usize) -> Self {
         let mut lexer = Self {
             text,
@@ -161,7 +161,7 @@ impl<'a> Lexer<'a> {
         self.kind == Kind::Keyword && self.word() == word
     }
 
-    /// The kind of the token after the current one.
+    /// The kind of the token after the current token.
     pub fn look_ahead(&self) -> Kind {
         let mut ahead = *self;
         ahead.advance();
@@ -409,7 +409,7 @@ impl<'a> Lexer<'a> {
 
     #[inline]
     fn number(&mut self, at: usize) {
-        // Plain integers first: they are by far the most frequent.
+        // Plain integers are tried first, because they are by far the most frequent.
         let mut end = at;
         let mut value = 0i64;
         while self.byte(end).is_ascii_digit() && end - at < 18 {

@@ -1,4 +1,4 @@
-//! Literals: element counts, ranges, and what else XLA accepts inside braces.
+//! Literals: element counts, ranges, and other text that XLA accepts inside braces.
 
 use super::Checker;
 use super::lexer::Kind;
@@ -8,7 +8,7 @@ use crate::ir::shape::ArrayShape;
 use crate::ir::{Dimension, ElementKind, ElementType, ShapeId, ShapeTable, ShapeView};
 use crate::text::Span;
 
-/// Brace nesting that is counted without using the heap.
+/// Limit on the nesting of braces that is counted without using the heap.
 const INLINE_RANK: usize = 8;
 
 impl<'a> Checker<'a> {
@@ -125,7 +125,7 @@ impl<'a> Checker<'a> {
                     return Err(self.nested_wrongly(rank));
                 }
                 _ => {
-                    // XLA counts a number only at its proper nesting level, but stores it anyway.
+                    // XLA stores every number, but counts only numbers at the proper nesting level.
                     if level == rank
                         && let Some((seen, size)) = counts.last_mut()
                     {

@@ -1,4 +1,4 @@
-//! The memory of a check: keyed hashes of texts, and attribute values that passed.
+//! Caches of a check: keyed hashes of texts, and attribute values that passed.
 
 use super::Checker;
 use super::instruction::Subject;
@@ -54,7 +54,7 @@ impl Hasher for TextHasher {
 }
 
 /// Values in braces that passed. Such a value ends where its braces close, so text that starts with
-/// the same bytes starts with the same value.
+/// the bytes of a passed value starts with that value.
 #[derive(Default)]
 pub(super) struct PassedValues {
     slots: Vec<(Key, Span)>,
@@ -87,8 +87,8 @@ impl Checker<'_> {
         let end = self.module.tail(subject.row).end as usize;
         let Some(rest) = self.text.get(start..end) else { return PassedValue::Unknown };
         let mut key = rest.get(..LONGEST_KEY).unwrap_or(rest);
-        // A backend configuration is the last attribute and may contain braces; for others, the
-        // text up to the first closing brace is enough of the value.
+        // The text up to the first closing brace identifies a value well enough, except for a
+        // backend configuration, which may contain braces and is the last attribute.
         if !matches!(grammar, Grammar::BackendConfig)
             && let Some(close) = memchr::memchr(b'}', key)
         {

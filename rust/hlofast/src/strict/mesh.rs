@@ -54,7 +54,7 @@ impl Checker<'_> {
             }
             checker.expect(Kind::RightBrace, "',' or '}' after an axis")
         })?;
-        // A list given twice replaces the first one.
+        // If a list is given twice, the second replaces the first.
         let dimensions = parts.len();
         let mut sets: [Vec<Part>; 3] = Default::default();
         while self.eat(Kind::Comma) {
@@ -75,7 +75,7 @@ impl Checker<'_> {
         self.expect(Kind::RightBrace, "',' or '}' in a sharding")
     }
 
-    /// Reads `replicated={'a'}` or a similar set; returns which one.
+    /// Reads `replicated={'a'}` or a similar set; returns the kind of set.
     fn axis_set(&mut self, mesh: &Mesh, parts: &mut Vec<Part>) -> Result<usize> {
         let (_, index) = self.attribute_key(&[b"replicated", b"unreduced", b"manual"])?;
         if index == 1 && self.allows(Newer::UnreducedKinds) && self.kind() == Kind::Ident {

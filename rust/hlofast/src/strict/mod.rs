@@ -1,8 +1,8 @@
 //! Strict mode: accepts exactly what XLA's own parser accepts.
 //!
 //! The tolerant reader builds the module. Then a checker reads the text again, token by token as
-//! XLA does, and looks up shapes and operands in the module. A module that passes is therefore the
-//! one that tolerant reading gives.
+//! XLA does, and looks up shapes and operands in the module. A module that passes is therefore
+//! exactly the module that tolerant reading gives.
 
 mod computation;
 mod header;
@@ -279,8 +279,8 @@ impl<'a> Checker<'a> {
             ));
         }
         self.depth += 1;
-        // Recursion is as deep as the nesting in the text and must not depend on the thread's
-        // stack.
+        // Recursion is as deep as the nesting in the text, so it must not depend on the size of the
+        // thread's stack.
         let result = stacker::maybe_grow(64 << 10, 1 << 20, || read(self));
         self.depth -= 1;
         result

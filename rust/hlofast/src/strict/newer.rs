@@ -1,6 +1,6 @@
 //! Constructs, other than attributes, that only XLA newer than jaxlib 0.10.2 understands.
 
-/// A construct, other than an attribute, in which XLA newer than jaxlib 0.10.2 differs from it.
+/// A construct, other than an attribute, that jaxlib 0.10.2 and newer XLA treat differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Newer {
     /// `%x#1#0`: an operand that is a tuple element.
@@ -12,8 +12,8 @@ pub(super) enum Newer {
     SharedComputations,
     /// `unreduced=max{'a'}` in shardings over a mesh.
     UnreducedKinds,
-    /// Tile assignments and iota groups must have as many devices as their dimensions say. Newer
-    /// XLA is stricter in this.
+    /// Tile assignments and iota groups must have as many devices as their dimensions imply; only
+    /// newer XLA demands this.
     DeviceCounts,
 }
 

@@ -9,8 +9,8 @@ pub(super) fn parse(word: &[u8]) -> Option<f64> {
     (!value.is_infinite()).then_some(value)
 }
 
-/// Whether an integer, already wrapped to 64 bits, fits. XLA accepts every bit pattern for the
-/// 64-bit types.
+/// Whether an integer that was wrapped to 64 bits fits the type. XLA accepts every bit pattern for
+/// the 64-bit types.
 pub(super) fn fits_integer(element_type: ElementType, value: i64) -> bool {
     let bits = element_type.bits();
     if bits >= 64 {
@@ -29,8 +29,8 @@ pub(super) fn fits_float(element_type: ElementType, value: f64) -> bool {
         return true;
     }
     let size = value.abs();
-    // The smallest value that no longer rounds to the largest finite one: halfway to the next
-    // representable value, where ties round to even, away from the largest.
+    // The smallest value that no longer rounds to the largest finite value. It lies halfway to the
+    // next representable value, and the tie rounds to even, away from the largest finite value.
     let limit = match element_type {
         F16 => return f64::from(value as f32).abs() < 65520.0,
         Bf16 => return f64::from((value as f32).abs()) < 2f64.powi(128) * (1.0 - 2f64.powi(-9)),
@@ -46,7 +46,7 @@ pub(super) fn fits_float(element_type: ElementType, value: f64) -> bool {
     size < limit
 }
 
-/// The largest NaN payload of the type; 0 if its NaN has none.
+/// The largest NaN payload of the type; 0 if its NaN does not have a payload.
 pub(super) fn nan_payload_mask(element_type: ElementType) -> u64 {
     use ElementType::*;
     match element_type {

@@ -13,7 +13,7 @@ pub(super) const NO_ROW: u32 = u32::MAX;
 
 impl<'a> Checker<'a> {
     /// Reads an operand list in XLA's printed form, `(%a, f32[2]{0} %b)`, with types whose text
-    /// passed before. Returns false, with nothing read, for anything else.
+    /// passed before. Returns false, with nothing read, for any other form.
     #[inline]
     pub(super) fn plain_operands(&mut self, row: Row) -> bool {
         if self.kind() != Kind::LeftParen || self.single {
@@ -44,7 +44,7 @@ impl<'a> Checker<'a> {
                     marked = true;
                     at += 1;
                 }
-                // A name, unless a type starts here.
+                // The operand is a name, unless a type starts here.
                 Some(byte) if is_identifier_start(*byte) && self.ends_name(at, spelled) => {}
                 _ => match self.spelled_at(at, Row(*operand)) {
                     Some(end)
@@ -117,8 +117,8 @@ impl<'a> Checker<'a> {
                             self.operands.push(known);
                             index += 1;
                         }
-                        // XLA drops a slot that it could not read if it stopped at the end of the
-                        // slot.
+                        // XLA drops a slot that it cannot read if its reader stops at the end of
+                        // the slot.
                         Err(_) if matches!(self.kind(), Kind::Comma | Kind::RightParen) => {}
                         Err(error) => return Err(self.operand_error(&place, known, error)),
                     }
@@ -149,8 +149,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads `shape? name`; returns the row of that name, None if the operand does not end there.
-    /// `known` is the next operand row found by tolerant reading.
+    /// Reads `shape? name`; returns the row with this name, or None if the operand does not end
+    /// after the name. `known` is the next operand row found by tolerant reading.
     #[inline]
     fn plain_operand(&mut self, known: u32) -> Result<Option<u32>> {
         let mut declared = None;
@@ -195,8 +195,8 @@ impl<'a> Checker<'a> {
         Ok(Some(row))
     }
 
-    /// The earlier row with the name `name`. Tolerant reading drops some operand slots, so strict
-    /// reading looks their names up here.
+    /// The earlier row with the name `name`. Tolerant reading drops some operand slots; strict
+    /// reading looks up the names in these slots here.
     #[cold]
     fn find_row(&mut self, name: Span) -> u32 {
         let module: &'a Module = self.module;

@@ -61,7 +61,7 @@ impl<'a> Checker<'a> {
         let wrong =
             |kind: ErrorKind, message: &str| Err(ParseError::new(kind, facts.word, message));
         if let Form::Start(stem) = subject.form {
-            // Its update or done has all of the operands.
+            // The update or done of such a start has all operands.
             if count == 0 && self.allows(Newer::LateOperands) {
                 return Ok(());
             }
@@ -379,7 +379,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks an update or done: its operand must be the start or an update of it.
+    /// Checks the update or done of an asynchronous operation: the operand must be the operation's
+    /// start or an earlier update.
     fn check_continuation(&mut self, subject: Subject, facts: &Facts) -> Result<()> {
         let rows = self.operand_rows(subject);
         let first = rows.first().copied().filter(|row| *row != NO_ROW).map(Row);

@@ -112,8 +112,8 @@ impl<'a> Checker<'a> {
         ))
     }
 
-    /// Reads `f32[2,3]{1,0}` and sets `end` to the end of its last token; returns whether it is a
-    /// token or opaque. XLA validates layouts only inside tuples.
+    /// Reads `f32[2,3]{1,0}` and sets `end` to the end of its last token; returns whether the type
+    /// is `token` or `opaque`. XLA validates layouts only inside tuples.
     fn array_shape(&mut self, end: &mut usize, in_tuple: bool) -> Result<bool> {
         let start = self.lexer.start;
         if self.kind() != Kind::Type {
@@ -175,7 +175,7 @@ impl<'a> Checker<'a> {
         Ok(is_opaque)
     }
 
-    /// Reads a dimension; a negative size only becomes an error when all dimensions are read.
+    /// Reads a dimension. A negative size becomes an error only after all dimensions are read.
     fn dimension(&mut self, negative: &mut Option<Span>) -> Result<()> {
         if self.eat(Kind::Question) {
             return Ok(());
@@ -190,8 +190,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Reads `{1,0:T(8,128)}`; returns the number of dimensions it orders, and whether each is
-    /// ordered once.
+    /// Reads `{1,0:T(8,128)}`; returns the number of dimensions that the layout orders, and whether
+    /// each occurs once.
     fn layout(&mut self, end: &mut usize) -> Result<(usize, bool)> {
         self.advance();
         let mut ordered = 0;
@@ -217,8 +217,8 @@ impl<'a> Checker<'a> {
         Ok((ordered, numbers.into_iter().eq(0..ordered as i64)))
     }
 
-    /// XLA ignores errors in an item and continues where its reader stopped, with the next kind of
-    /// item; only the closing brace is required.
+    /// If XLA cannot read an item, it tries the next kind of item from the place where it stopped;
+    /// only the closing brace is required.
     fn layout_items(&mut self) -> Result<()> {
         if self.eat_word(b"D") {
             let _ = self.list(Kind::LeftParen, Kind::RightParen, Self::level_type);
@@ -340,7 +340,7 @@ impl<'a> Checker<'a> {
         Ok(id)
     }
 
-    /// Whether the shape spelled by `span` is compatible with that of `row`.
+    /// Whether the shape spelled by `span` is compatible with the shape of `row`.
     pub(super) fn is_compatible(&mut self, span: Span, row: Row) -> Result<bool> {
         let declared = self.declared_shape(span)?;
         let module: &'a Module = self.module;

@@ -134,7 +134,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Reads `[2,2]0,1,2,3` or `[2,2]<=[4]`; device lists are only allowed if `devices`.
+    /// Reads `[2,2]0,1,2,3` or `[2,2]<=[4]`; `devices` tells whether device lists are allowed.
     fn tile_assignment(&mut self, tiles: &mut Tiles, devices: bool) -> Result<()> {
         self.expect(Kind::LeftSquare, "'[' before the dimensions of a tile assignment")?;
         loop {

@@ -161,7 +161,7 @@ impl Checker<'_> {
         self.expect(Kind::RightBrace, "'}' after an original array")
     }
 
-    /// Reads `{({"a"}, {"b"})}` or `{[synthetic_call]}`. XLA does not match the parentheses.
+    /// Reads `{({"a"}, {"b"})}` or `{[synthetic_call]}`. XLA does not check that the parentheses match.
     pub(super) fn origin(&mut self) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' before an origin")?;
         if self.eat(Kind::LeftSquare) {

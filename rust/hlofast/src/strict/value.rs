@@ -35,7 +35,7 @@ const METADATA_KEYS: [&[u8]; 12] = [
 ];
 
 impl<'a> Checker<'a> {
-    /// Reads the value of `attribute`, or skips one that passed before.
+    /// Reads the value of `attribute`, or skips a value that passed before.
     #[inline]
     pub(super) fn value(
         &mut self,
@@ -327,7 +327,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Skips metadata in XLA's printed form: each key once, single spaces, no escapes. Returns
-    /// false, with nothing read, for anything else.
+    /// false, with nothing read, for any other form.
     #[inline]
     fn plain_metadata(&mut self) -> bool {
         if self.kind() != Kind::LeftBrace {

@@ -40,7 +40,8 @@ impl Donation {
         Self { aliases, aliased_bytes, donors }
     }
 
-    /// By parameter of `signature`: whether a result may reuse its buffer or a part of it.
+    /// By parameter of `signature`: whether a result may reuse the parameter's buffer or a part of
+    /// it.
     pub fn donated(&self, signature: &Signature) -> Vec<bool> {
         let mut numbers: Vec<u64> = self.donors.clone();
         numbers.extend(self.aliases.iter().filter_map(|alias| u64::try_from(alias.number).ok()));

@@ -1,5 +1,5 @@
-//! The compilation status of a module and its backend. Both are inferred from what compiler passes
-//! leave in the text, so each comes with its evidence.
+//! The compilation status and the backend of a module. Both are inferred from traces of compiler
+//! passes in the text, so each comes with its evidence.
 
 use super::{ComputationUse, Role, unquoted};
 use crate::ir::{Module, Opcode, Row, ShapeView};
@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 /// How far a module has been compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// As the framework wrote it: for one device, or without shardings that partition it.
+    /// The text is as the framework wrote it: for one device, or without shardings that partition
+    /// it.
     Unoptimised,
-    /// Has shardings that say how to partition it.
+    /// The text has shardings that say how to partition it.
     Annotated,
-    /// Partitioned: the program of one device, with collectives.
+    /// The module is the program of one device, with collectives.
     Partitioned,
-    /// Has fusions or library calls.
+    /// The module has fusions or library calls.
     Optimised,
     /// Text order is execution order.
     Scheduled,
@@ -236,7 +237,7 @@ const TPU_CALLS: [&str; 2] = ["tpu_custom_call", "AsyncCollective"];
 const CPU_CALLS: [&str; 2] = ["__onednn", "lapack_"];
 const NEURON_CALLS: [&str; 1] = ["AwsNeuron"];
 
-/// The backend, without the other facts where layouts or custom calls tell it.
+/// The backend; other facts are not examined if layouts or custom calls identify it.
 pub(super) fn backend_alone(module: &Module) -> Option<Guess<Backend>> {
     let mut calls = Facts::default();
     for row in module.rows().filter(|row| module.opcode(*row) == Opcode::CustomCall) {

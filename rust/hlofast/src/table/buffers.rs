@@ -31,8 +31,8 @@ pub fn buffers(
         each().map(|value| index_text(&value.path)),
     );
     table.texts(common::opcode(), each().map(|value| module.opcode_text(value.row)));
-    // Shapes written in the text stay far below this; inferred shapes share parts and may be
-    // endless.
+    // Shapes written in the text stay far below this limit. Inferred shapes share parts, so their
+    // texts may be of any length.
     let mut left = module.text().len().saturating_mul(8).saturating_add(1 << 20);
     let shape = |value: &LiveValue| {
         let text = shape_text(module, value.shape, left.max(256));

@@ -7,7 +7,8 @@ use crate::ir::Row;
 /// The row of a change in one of the modules.
 type RowOf = fn(&Change) -> Option<Row>;
 
-/// One row per change from `before` to `after`: all, or only those that no other change explains.
+/// One row per change from `before` to `after`: all changes, or only changes that do not follow
+/// from others.
 pub fn changes(before: &Origin<'_>, after: &Origin<'_>, diff: &Diff, only_causes: bool) -> Columns {
     let changes = diff.changes.iter();
     let each = || changes.clone().filter(|change| !(only_causes && change.is_consequence));

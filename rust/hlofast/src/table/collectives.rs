@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Sent {
     /// The collectives.
     pub collectives: Arc<Collectives>,
-    /// The place of each on the mesh.
+    /// The place of each collective on the mesh.
     pub along: Vec<Along>,
     /// Scope of each entry of each collective's executions.
     scopes: Vec<Vec<u8>>,
@@ -21,7 +21,8 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// `uncertain` gives, by computation, the executions inside loops of unknown trip count.
+    /// Builds the table. `uncertain` gives, by computation, the executions inside loops of unknown
+    /// trip count.
     pub fn new(
         origin: &Origin<'_>,
         collectives: Arc<Collectives>,
@@ -54,7 +55,7 @@ impl Sent {
             + self.is_lower_bound.capacity()
     }
 
-    /// Devices in one exchange; the mesh's device count if the text does not say.
+    /// Devices in one exchange; the mesh's device count if the text does not tell.
     pub fn group_size(&self, number: usize) -> Option<u64> {
         let own =
             self.collectives.collectives.get(number).and_then(|collective| collective.group_size);
@@ -125,7 +126,7 @@ impl Sent {
         built.texts(
             Field::word(
                 "written_as",
-                "The kind that the compiler wrote it as, which may differ from its effect.",
+                "The kind of collective in the text, which may differ from the effect.",
             ),
             each().map(|c| c.written_as.as_str()),
         );
@@ -282,8 +283,8 @@ fn total(size: i64, count: Option<i64>) -> i64 {
     }
 }
 
-/// The element type of most bytes of the result of `row`. The result of a start includes its
-/// operands, which have the same types, and small counters or a token, which do not.
+/// The element type of most bytes of the result of `row`. The result of a start also includes the
+/// operands, of the same element types, and small counters or a token, of other types.
 fn most_of(module: &Module, row: Row) -> Option<ElementType> {
     let shapes = module.shapes();
     let mut sums: Vec<(ElementType, u64)> = Vec::new();
@@ -298,7 +299,8 @@ fn most_of(module: &Module, row: Row) -> Option<ElementType> {
     sums.into_iter().rev().max_by_key(|(_, sum)| *sum).map(|(of, _)| of)
 }
 
-/// The row that names the origin of `collective`: its wrapper if it has no origin itself.
+/// The row that names the origin of `collective`: its wrapper if the collective itself has no
+/// origin.
 fn named(origin: &Origin<'_>, collective: &Collective) -> Row {
     let has_file = origin.source_file(collective.row).is_some();
     if has_file || origin.op_name(collective.row).is_some() {

@@ -31,7 +31,7 @@ pub enum Values {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
     bytes: Vec<u8>,
-    /// The start of each text, then the end of the last; empty without texts.
+    /// The start of each text, then the end of the last text; empty without texts.
     bounds: Vec<i64>,
 }
 
@@ -62,8 +62,8 @@ impl Texts {
             .map(|pair| self.bytes.get(pair[0] as usize..pair[1] as usize).unwrap_or_default())
     }
 
-    /// The concatenated texts with the start of each and the end of the last; None if one is not
-    /// UTF-8.
+    /// The concatenated texts, with the start of each text and the end of the last; None if any
+    /// text is not UTF-8.
     pub fn as_utf8(&self) -> Option<(&str, &[i64])> {
         let all = std::str::from_utf8(&self.bytes).ok()?;
         let is_between = |at: &i64| all.is_char_boundary(*at as usize);
@@ -223,7 +223,8 @@ impl Columns {
 
     /// Approximate bytes of the values.
     pub fn heap_bytes(&self) -> usize {
-        // Each column costs an allocation or two, which matters when there are few rows.
+        // Approximate bytes that a column takes besides its values, which matter when there are few
+        // rows.
         const COLUMN: usize = size_of::<(Field, Values)>() + 32;
         self.list.iter().map(|(_, values)| values.heap_bytes() + COLUMN).sum()
     }

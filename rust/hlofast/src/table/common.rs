@@ -21,12 +21,12 @@ fields! {
     shape = shape, "The shape of the result.";
     shape_bytes = bytes nullable summed, "Bytes of the result without padding.";
     op_name = scope nullable, "The framework's name for the operation.";
-    source_file = path nullable, "The source file of the operation: by default that of the first stack frame outside libraries.";
+    source_file = path nullable, "The source file of the operation: by default the file of the first stack frame outside libraries.";
     source_line = index nullable, "The line in the source file; for a whole stack the innermost line.";
     phase = word, "Whether the operation belongs to the forward pass, the backward pass, recomputation or the optimizer.";
     scope = scope nullable, "The scopes of the framework around the operation, outermost first.";
     provenance = word, "Provenance of the FLOPs.";
-    is_lower_bound = flag, "Whether the true figures may be higher: a loop of unknown trip count around it counts once.";
+    is_lower_bound = flag, "Whether the true figures may be higher: a loop of unknown trip count around the instruction counts once.";
     trip_count = count nullable, "Trip count of the innermost enclosing loop; 1 outside loops.";
     channel_id = index nullable, "The channel.";
     axes = axes nullable, "The mesh axes along which devices communicate.";
@@ -59,7 +59,7 @@ pub fn flops() -> Field {
 
 /// Bytes that each device sends.
 pub fn wire_bytes() -> Field {
-    let doc = "Bytes that each device sends in one execution, around a ring of the group: 2(n-1)/n of the payload of an all-reduce, all of it in a permute, (n-1)/n in others.";
+    let doc = "Bytes that each device sends in one execution, around a ring of the group: 2(n-1)/n of the payload for an all-reduce, the whole payload for a permute, (n-1)/n of the payload for other kinds.";
     Field::bytes("wire_bytes", doc).nullable().label("wire B")
 }
 

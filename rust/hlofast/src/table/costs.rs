@@ -69,7 +69,7 @@ pub fn computation_costs(module: &Module, cost: &Cost) -> Columns {
     table
 }
 
-/// One row per loop, with its call count. `multiplicity` is by row.
+/// One row per loop, with its call count. `multiplicity` has a value for each row.
 pub fn loops(module: &Module, cost: &Cost, multiplicity: &[i64]) -> Columns {
     let each = || cost.loops.iter();
     let mut table = Columns::default();

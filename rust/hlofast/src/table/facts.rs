@@ -7,12 +7,12 @@ use crate::ir::decode::unescape;
 use crate::ir::{MetadataColumns, Module, Row, ShapeId};
 use crate::print::shape_to_text_within;
 
-/// An unsigned number as a signed one; -1 if it is unknown or too large.
+/// An unsigned number as a signed number; -1 if it is unknown or too large.
 pub fn number(value: Option<u64>) -> i64 {
     value.and_then(|value| i64::try_from(value).ok()).unwrap_or(-1)
 }
 
-/// The number of a row; -1 without one.
+/// The number of a row; -1 if there is no row.
 pub fn row_or_none(row: Option<Row>) -> i64 {
     row.map_or(-1, |row| i64::from(row.0))
 }
@@ -28,8 +28,8 @@ pub fn index_text(path: &[u32]) -> String {
     format!("{{{}}}", path.join(","))
 }
 
-/// Where a shape's text is cut: inferred shapes share parts, and their full text may exceed any
-/// memory.
+/// The length at which a shape's text is cut. Inferred shapes share parts, so their full text may
+/// exceed any memory.
 const LONGEST_SHAPE: usize = 1 << 24;
 
 /// The canonical text of a shape; a text longer than about `limit` characters is cut and ends in
@@ -56,8 +56,8 @@ pub struct Origin<'a> {
 }
 
 impl<'a> Origin<'a> {
-    /// For the rows of `module`. `sources` says which frame of a stack is shown, `merges_layers`
-    /// whether scopes leave out the numbers of layers.
+    /// The origins of the rows of `module`. `sources` chooses the frame of a stack that is shown;
+    /// `merges_layers` leaves layer numbers out of scopes.
     pub fn new(module: &'a Module, sources: &'a Sources, merges_layers: bool) -> Self {
         Self { module, columns: module.metadata_columns(), sources, merges_layers }
     }
@@ -80,7 +80,7 @@ impl<'a> Origin<'a> {
         self.sources.file(self.columns, file).map(<[u8]>::to_vec)
     }
 
-    /// The source line of `row`; -1 without one.
+    /// The source line of `row`; -1 if unknown.
     pub fn source_line(&self, row: Row) -> i64 {
         let (_, line) = self.sources.place(self.columns, row);
         if line > 0 { i64::from(line) } else { -1 }

@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
-/// What the values of a column are.
+/// The meaning of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The row number of an instruction.
     Instruction,
-    /// A number that names something: a channel, a step, a line, a memory space.
+    /// A number that identifies a channel, a step, a line, a memory space or the like.
     Index,
     /// A count.
     Count,
@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// Every kind.
     pub const ALL: [Kind; 18] = [
         Kind::Instruction,
         Kind::Index,
@@ -96,7 +96,7 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// The unit of its values; empty without one.
+    /// The unit of the values; empty without a unit.
     pub fn unit(self) -> &'static str {
         match self {
             Kind::Bytes => "B",
@@ -108,18 +108,18 @@ impl Kind {
         }
     }
 
-    /// Whether its values are real numbers, with NaN for unknown ones.
+    /// Whether the values are real numbers, with NaN for unknown ones.
     pub fn is_real(self) -> bool {
         matches!(self, Kind::Seconds | Kind::Ratio | Kind::FlopRate | Kind::ByteRate)
     }
 
-    /// Whether its values are texts.
+    /// Whether the values are texts.
     pub fn is_text(self) -> bool {
         use Kind::{Axes, Name, Path, Scope, Shape, Text, Word};
         matches!(self, Text | Word | Name | Shape | Axes | Scope | Path)
     }
 
-    /// Whether its values are amounts, which may be added up.
+    /// Whether the values are amounts, which may be added up.
     pub fn is_amount(self) -> bool {
         use Kind::{ByteRate, Bytes, Count, Flag, FlopRate, Flops, Number, Ratio, Seconds};
         let is_rate = matches!(self, FlopRate | ByteRate);
@@ -131,7 +131,7 @@ impl Kind {
 /// unknown, and whether they add up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The name, the same everywhere.
+    /// The name, which is the same in every output.
     pub name: Cow<'static, str>,
     /// The kind of its values.
     pub kind: Kind,
@@ -204,7 +204,8 @@ impl Field {
         }
     }
 
-    /// The number that represents an unknown value in a column of integers, if there is one.
+    /// The number that represents an unknown value in a column of integers; None if values are
+    /// never unknown.
     pub fn unknown(&self) -> Option<i64> {
         let sentinel = if self.is_signed { i64::MIN } else { -1 };
         (self.is_nullable && !self.kind.is_text()).then_some(sentinel)

@@ -102,7 +102,7 @@ pub fn instructions(origin: &Origin<'_>, cost: &Cost, attribution: &Attribution)
     table
 }
 
-/// One row per finding, those with most at stake first.
+/// One row per finding; findings with more at stake come first.
 pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Columns {
     let module = origin.module;
     let each = || findings.iter();
@@ -113,7 +113,7 @@ pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Colum
     let doc = "The first instruction of the finding.";
     let field = common::name().renamed("name", doc).nullable();
     table.texts(field, each().map(|finding| first(finding).map_or(&b""[..], name)));
-    let doc = "The row number of that instruction.";
+    let doc = "The row number of the finding's first instruction.";
     let field = common::instruction().renamed("instruction", doc).nullable();
     table.numbers(field, each().map(|finding| super::row_or_none(first(finding))));
     let field = Field::count("instructions", "Instructions that are its evidence.");

@@ -181,7 +181,7 @@ mod tests {
         fn columns_come_back(columns in columns(), more in columns()) {
             let read = Columns::from_bytes(&columns.to_bytes());
             prop_assert_eq!(read.as_ref(), Some(&columns));
-            // Columns that were read can be appended to.
+            // More rows can be appended to columns that were read.
             let mut both = columns;
             both.append(more.clone());
             let mut read = read.unwrap_or_default();

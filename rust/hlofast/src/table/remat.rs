@@ -6,7 +6,7 @@ use crate::ir::{Module, Row, ShapeId};
 use crate::print::plain_shape_within;
 use crate::remat::{Gather, Recomputed, Report, Residual};
 
-/// Characters of a shape in a table; longer ones are cut in the middle.
+/// Limit on the characters of a shape in a table; longer texts are cut in the middle.
 const SHAPE_LIMIT: usize = 120;
 
 /// The table of instructions that run again.
@@ -133,7 +133,7 @@ pub fn residuals(origin: &Origin<'_>, report: &Report) -> Columns {
 }
 
 /// Recomputed instructions and residuals in one table: `what` is `recomputed` or `kept`; `bytes`
-/// are those written by all executions, or those kept.
+/// are the bytes that all executions write, or the bytes kept.
 pub fn remat(origin: &Origin<'_>, cost: &Cost, report: &Report) -> Columns {
     let module = origin.module;
     let again = || report.recomputed.iter();

@@ -1,5 +1,5 @@
-//! Scopes as texts. Names may be long and deep, so that the texts of all prefixes of a name would
-//! take space quadratic in its length: only scopes of rows become text, and texts have a maximum
+//! Scopes as texts. Names may be long and deep, and the texts of all prefixes of a name take space
+//! quadratic in its length. Therefore only scopes of rows become text, and texts have a maximum
 //! length.
 
 use crate::flow::{ScopeTree, without_layer_numbers};
@@ -16,13 +16,14 @@ pub struct ScopeTexts<'a> {
     scopes: &'a ScopeTree,
     /// Whether texts leave out the numbers of layers.
     merges_layers: bool,
-    /// By number, for scopes that are too long: the first prefix that is too long. Other scopes map
-    /// to themselves or, if layers are merged, to the first scope of the same text.
+    /// By scope: the scope whose text is shown. A scope that is too long maps to its first prefix
+    /// that is too long; other scopes map to themselves or, if layers are merged, to the first
+    /// scope with the same text.
     shown: Vec<u32>,
 }
 
 impl<'a> ScopeTexts<'a> {
-    /// For the `scopes` of `module`; `merges_layers` leaves out the numbers of layers.
+    /// The texts of the `scopes` of `module`; `merges_layers` leaves layer numbers out.
     pub fn new(module: &'a Module, scopes: &'a ScopeTree, merges_layers: bool) -> Self {
         let mut shown: Vec<u32> = Vec::with_capacity(scopes.len());
         let mut lengths: Vec<usize> = Vec::with_capacity(scopes.len());
@@ -44,7 +45,8 @@ impl<'a> ScopeTexts<'a> {
         Self { module, scopes, merges_layers, shown }
     }
 
-    /// The scope whose text stands for `scope`; scopes that differ only beyond the cut share one.
+    /// The scope whose text stands for `scope`; scopes that differ only beyond the cut share a
+    /// text.
     pub fn shown(&self, scope: u32) -> u32 {
         self.shown.get(scope as usize).copied().unwrap_or(ScopeTree::ROOT)
     }

@@ -4,7 +4,7 @@ use super::{Columns, Field, common, narrow, shape_text};
 use crate::ir::{Module, Row};
 use crate::shares::{Array, Product};
 
-/// Characters of a shape; longer ones are cut.
+/// Limit on the characters of a shape; longer texts are cut.
 const SHAPE_LIMIT: usize = 120;
 
 /// One row per array.

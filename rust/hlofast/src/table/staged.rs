@@ -5,7 +5,7 @@ use crate::ir::{Module, Row, ShapeId};
 use crate::print::plain_shape_within;
 use crate::stages::Stages;
 
-/// Characters of a shape in a table; longer ones are cut in the middle.
+/// Limit on the characters of a shape in a table; longer texts are cut in the middle.
 const SHAPE_LIMIT: usize = 120;
 
 fn shape(module: &Module, shape: ShapeId) -> Vec<u8> {

@@ -4,7 +4,7 @@ use super::columns::{Columns, Values};
 use super::field::Field;
 use std::io::Write;
 
-/// The values of a column, one after the other.
+/// Iterates over the values of a column.
 struct Cells<'a> {
     values: Cursor<'a>,
     /// The number that represents an unknown value.
@@ -118,7 +118,8 @@ fn plain(cell: &Cell<'_>, out: &mut Vec<u8>) {
     // Writing to memory does not fail.
     let _ = match cell {
         Cell::Integer(value) => write!(out, "{value}"),
-        // Always with a point or an exponent, so that readers infer a column of real numbers.
+        // The text always has a point or an exponent, so that readers infer a column of real
+        // numbers.
         Cell::Real(value) => write!(out, "{value:?}"),
         Cell::Flag(value) => write!(out, "{value}"),
         Cell::Text(_) => Ok(()),

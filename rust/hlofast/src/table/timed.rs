@@ -1,4 +1,4 @@
-//! The tables of modelled time: collectives, tracks of the schedule, loops in it.
+//! The tables of modelled time: collectives, tracks of the schedule, and loops of the schedule.
 
 use super::{Columns, Field, common, number};
 use crate::comms::Collective;
@@ -6,8 +6,7 @@ use crate::ir::Module;
 use crate::time::{Communication, Time};
 use crate::trace::{ShownLoop, Track};
 
-/// One row per collective: its time and how much of it the step waits for.
-/// `multiplicity` is by row.
+/// One row per collective: its time and its exposed time. `multiplicity` has a value for each row.
 pub fn communications(
     module: &Module,
     time: &Time,

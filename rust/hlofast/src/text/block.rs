@@ -1,8 +1,8 @@
-//! Where a module or a computation ends, judged by its lines.
+//! Finds the end of a module or a computation from the shape of its lines.
 //!
-//! Bodies end at a line that begins with `}` and is indented no further than the line that opened
-//! them. Quotes are only counted while their number shows that the line is outside strings, and
-//! matched one by one otherwise.
+//! A body ends at a line that begins with `}` and is indented no further than the line that opened
+//! the body. Quotes are only counted as long as an even count shows that the line is outside
+//! strings; after that, they are matched one by one.
 
 use super::{is_identifier_byte, is_identifier_start};
 use memchr::{memchr, memchr_iter, memchr2, memchr3, memmem};
@@ -10,9 +10,9 @@ use memchr::{memchr, memchr_iter, memchr2, memchr3, memmem};
 /// The end of a module's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
-    /// Just after its last byte.
+    /// The offset just after the module's last byte.
     pub(super) end: usize,
-    /// How many computations were seen.
+    /// Number of computations seen.
     pub(super) count: usize,
     /// Whether text that is not part of the module follows, so that more text would not change the
     /// end.
@@ -76,7 +76,7 @@ pub(super) fn module(text: &[u8], start: usize, budget: &mut usize) -> Blocks {
     let limit = if *budget > 0 { text.len() } else { start + line(text, start).len() };
     let text_or_line = text.get(..limit).unwrap_or(text);
     let long = header(text_or_line, start, true);
-    // An unclosed string: its line is damaged, the rest need not be.
+    // A string is unclosed: its line is damaged, but the rest of the module may be intact.
     let damaged = long.is_none();
     let (end, body) = long.or_else(|| header(text_or_line, start, false)).unwrap_or((limit, limit));
     *budget = budget.saturating_sub(if damaged { text.len() - start } else { body - start });
@@ -88,13 +88,13 @@ pub(super) fn module(text: &[u8], start: usize, budget: &mut usize) -> Blocks {
     Blocks { followed, ..blocks }
 }
 
-/// Where the header (with its tables) ends, and where the first line after it begins. None if a
-/// string in it does not close.
+/// The end of the header (with its tables), and the start of the first line after it. None if the
+/// header has a string that does not close.
 fn header(text: &[u8], start: usize, long_strings: bool) -> Option<(usize, usize)> {
     let mut at = start;
     let mut depth = 0usize;
     loop {
-        // One line; strings may hold line breaks (and whole modules).
+        // The header is one line, but its strings may hold line breaks (and whole modules).
         let mut last = b'\n';
         loop {
             let Some(skip) = text.get(at..).and_then(header_stop) else {
@@ -182,7 +182,7 @@ pub(super) fn computations(text: &[u8], start: usize) -> Blocks {
         }
         blocks.count += 1;
         let Some(end) = computation_end(text, next, limit) else {
-            // Cut off: everything up to the next module is the best guess.
+            // The text is cut off. The best guess for the end is the start of the next module.
             let rest = text.get(next..limit).unwrap_or_default();
             blocks.end = next + rest.trim_ascii_end().len();
             blocks.followed = limit < text.len();
@@ -193,10 +193,10 @@ pub(super) fn computations(text: &[u8], start: usize) -> Blocks {
     }
 }
 
-/// Skips empty lines and comments; the blanks before what follows are kept.
+/// Skips empty lines and comments, but not the blanks before the next text.
 fn skip_between(text: &[u8], at: usize) -> usize {
     let mut at = skip_blank(text, at);
-    // Where a line begins, if only blanks lie before.
+    // Go back to the start of the line if only blanks precede.
     while at > 0 && matches!(text.get(at - 1), Some(b' ' | b'\t')) {
         at -= 1;
     }
@@ -238,8 +238,8 @@ pub(crate) fn is_computation(line: &[u8]) -> bool {
     }
 }
 
-/// Whether `line` defines an instruction: `name = shape ...`. Names without `%` need a shape, or
-/// an assignment in any language would match.
+/// Whether `line` defines an instruction: `name = shape ...`. Names without `%` need a shape;
+/// otherwise assignments in other languages would match.
 pub(crate) fn is_instruction(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let line = match line.strip_prefix(b"ROOT") {
@@ -277,7 +277,7 @@ fn is_shape(value: &[u8]) -> bool {
     })
 }
 
-/// Whether the line at `at` opens a computation and what follows is its first instruction.
+/// Whether the line at `at` opens a computation and the next text is its first instruction.
 pub(super) fn is_headerless_computation(text: &[u8], at: usize) -> bool {
     let opening = line(text, at);
     if !is_computation(opening.trim_ascii()) {
@@ -292,13 +292,13 @@ pub(super) fn is_headerless_computation(text: &[u8], at: usize) -> bool {
             None => return false,
         }
     };
-    // Bounded: an unclosed comment must not be read once per line.
+    // The range is bounded, because an unclosed comment must not be read once per line.
     let near = text.get(..body.saturating_add(4096).min(text.len())).unwrap_or(text);
     is_instruction(line(near, skip_blank(near, body)))
 }
 
-/// Just after the brace that closes the computation at `start`, and after the attributes that may
-/// follow it on its line.
+/// The offset just after the brace that closes the computation at `start`, and after any attributes
+/// on the line of the brace.
 fn computation_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
     let opening = line(text, start);
     let indentation = opening.len() - opening.trim_ascii_start().len();
@@ -307,7 +307,7 @@ fn computation_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
         return Some(with_attributes(text, end, limit));
     }
     let mut strings = Strings { at: start, odd: false };
-    // The end of the body by brackets, found once lines alone do not tell.
+    // The end of the body according to brackets, computed when lines alone do not show it.
     let mut balanced = None;
     let mut at = first_line;
     // In the usual case, without indentation, not every line is inspected.
@@ -338,8 +338,8 @@ fn computation_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
 }
 
 /// Whether the text after a closing brace shows that the computation goes on: the rest of a value,
-/// another attribute, another instruction, or the brace of the body. No computation ends before
-/// these, but damaged text may look as if it did.
+/// another attribute, another instruction, or the brace of the body. None of these can follow the
+/// end of a computation, but damaged text may look as if one did.
 fn is_inside_instruction(text: &[u8], after: usize, limit: usize) -> bool {
     let near = text.get(..after.saturating_add(4096).min(limit)).unwrap_or_default();
     let rest = line(near, after).trim_ascii();
@@ -354,7 +354,7 @@ fn is_inside_instruction(text: &[u8], after: usize, limit: usize) -> bool {
 }
 
 /// Whether a dictionary goes on after a closing brace: another key, or another brace. A
-/// backend_config may span lines whose braces are placed like those of a computation.
+/// backend_config may span lines whose braces are placed like the braces of a computation.
 fn is_inside_dictionary(text: &[u8], after: usize) -> bool {
     let rest = text.get(after..).unwrap_or_default();
     match rest.strip_prefix(b",") {
@@ -367,7 +367,8 @@ fn is_blank(text: &[u8], at: usize) -> bool {
     matches!(text.get(at), Some(b' ' | b'\t'))
 }
 
-/// `}, execution_thread="x"`: attributes on the line of the closing brace belong to it.
+/// `}, execution_thread="x"`: attributes on the line of the closing brace belong to the
+/// computation.
 fn with_attributes(text: &[u8], end: usize, limit: usize) -> usize {
     let rest = line(text.get(..limit).unwrap_or(text), end);
     match rest.trim_ascii().strip_prefix(b",") {
@@ -378,7 +379,8 @@ fn with_attributes(text: &[u8], end: usize, limit: usize) -> usize {
     }
 }
 
-/// Just after the brace that closes the first one from `start` on, if it is before `limit`.
+/// The offset just after the brace that closes the first opening brace from `start` on, if it is
+/// before `limit`.
 fn balanced_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
     let mut at = start;
     let mut depth = 0usize;
@@ -408,7 +410,8 @@ fn balanced_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
 
 /// Tracks whether a place is inside a string.
 struct Strings {
-    /// Every string before this place is closed, or (once `odd`) the exact reader's position.
+    /// Strings that begin before this place also end before it; if `odd`, the place is the position
+    /// of the exact reader.
     at: usize,
     odd: bool,
 }
@@ -444,8 +447,8 @@ impl Strings {
     }
 }
 
-/// Just after the quote that closes the string at `open`; None if there is none before `limit`
-/// (and, if asked, before the end of the line).
+/// The offset just after the quote that closes the string at `open`; None if `limit` (or, if asked,
+/// the end of the line) comes first.
 fn closing_quote(text: &[u8], open: usize, limit: usize, one_line: bool) -> Option<usize> {
     let limit = if one_line {
         let rest = text.get(open..limit)?;

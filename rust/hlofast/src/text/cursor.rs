@@ -1,7 +1,7 @@
 //! A byte cursor over HLO text: whitespace, comments, identifiers, strings and balanced runs.
 //!
-//! The tolerant reader of attribute values and of everything outside the line-based fast path.
-//! Positions are offsets into the slice the cursor was made with.
+//! The tolerant reader uses it for attribute values and for all text outside the line-based fast
+//! path. Positions are offsets into the slice the cursor was made with.
 
 use super::Span;
 use crate::error::{ErrorKind, ParseError, Result};
@@ -80,7 +80,7 @@ impl Stack {
     }
 }
 
-/// A position in a text, with the basic readers that all others build on.
+/// A position in a text, with the basic readers on which all other readers build.
 #[derive(Clone, Copy)]
 pub struct Cursor<'a> {
     text: &'a [u8],
@@ -108,13 +108,13 @@ impl<'a> Cursor<'a> {
         self.text
     }
 
-    /// Where the cursor stands.
+    /// The position of the cursor.
     #[inline]
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Where the cursor's range ends.
+    /// The end of the cursor's range.
     #[inline]
     pub fn end(&self) -> usize {
         self.end
@@ -126,7 +126,7 @@ impl<'a> Cursor<'a> {
         self.position = position.min(self.end);
     }
 
-    /// Whether nothing is left.
+    /// Whether the cursor is at the end of its range.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.position >= self.end
@@ -183,7 +183,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips one comment; the cursor stands on its slash.
+    /// Skips one comment; the cursor must be at its slash.
     fn skip_comment(&mut self) -> Result<()> {
         let start = self.position;
         match self.peek_at(1) {
@@ -275,8 +275,8 @@ impl<'a> Cursor<'a> {
         &self.text[start..self.position]
     }
 
-    /// A name: an identifier with or without `%`, after whitespace; a directly following colon
-    /// belongs to it (`foo:` is the name `foo`). None if there is none.
+    /// A name: an identifier with or without `%`, after whitespace; a colon directly after the name
+    /// is skipped (`foo:` is the name `foo`). None if there is no name.
     pub fn name(&mut self) -> Result<Option<Span>> {
         self.skip_space()?;
         let before = self.position;
@@ -292,7 +292,7 @@ impl<'a> Cursor<'a> {
         Ok(Some(name))
     }
 
-    /// Skips a string; the cursor stands on its quote. Returns the span with both quotes.
+    /// Skips a string; the cursor must be at its opening quote. Returns the span with both quotes.
     pub fn string(&mut self) -> Result<Span> {
         let start = self.position;
         let quote = self.peek();
@@ -315,8 +315,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips a run from an opening bracket to its match, over strings and comments. The cursor
-    /// stands on the bracket; returns the span with both brackets.
+    /// Skips a run from an opening bracket to its match, over strings and comments. The cursor must
+    /// be at the opening bracket; returns the span with both brackets.
     pub fn balanced(&mut self) -> Result<Span> {
         let start = self.position;
         let mut stack = Stack::default();
@@ -369,8 +369,8 @@ impl<'a> Cursor<'a> {
         )
     }
 
-    /// Skips a brace dictionary (`backend_config={...}`, frontend attribute values): braces are
-    /// counted outside double-quoted strings, everything else is opaque.
+    /// Skips a brace dictionary (`backend_config={...}`, frontend attribute values): braces outside
+    /// double-quoted strings are counted, all other text is opaque.
     pub fn dictionary(&mut self) -> Result<Span> {
         let start = self.position;
         let mut depth = 0usize;

@@ -1,14 +1,14 @@
 //! Compressed input: gzip, xz and zstd, recognised by their first bytes, never by a file name.
 //!
-//! The output is bounded: it grows with the bytes actually decompressed, and sizes that the input
-//! declares are not trusted. The decoders' own windows are bounded as well.
+//! Memory is bounded: the output grows with the bytes actually decompressed, whatever size the
+//! input declares, and the decoders' windows have limits.
 
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::Span;
 use std::io::{self, Read};
 
-/// Default limit on the decompressed size. A few kilobytes can be made to expand to any size, so
-/// there is always a limit.
+/// Default limit on the decompressed size. A few crafted kilobytes can expand to any size, so there
+/// is always a limit.
 pub const DEFAULT_MAX_BYTES: u64 = 1 << 30;
 
 /// Memory that an xz decoder may take for its dictionary (`xz -9` needs 64 MiB).
@@ -64,8 +64,8 @@ pub fn decompress(bytes: &[u8], max_bytes: Option<u64>) -> Result<Option<Vec<u8>
     output.map(Some).map_err(|stop| explain(format, limit, stop))
 }
 
-/// The first `most` decompressed bytes of `bytes`, the beginning of compressed input; fewer if they
-/// cannot be decompressed that far.
+/// The first `most` decompressed bytes of `bytes`, the beginning of compressed input; fewer if the
+/// input cannot be decompressed that far.
 pub fn decompress_head(bytes: &[u8], most: usize) -> Vec<u8> {
     let mut head = Vec::with_capacity(most);
     let decoder = Compression::of(bytes).and_then(|format| decoder(format, bytes).ok());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn zstd(data: &[u8]) -> Vec<u8> {
-        // As the zstd tool does: without a checksum some damage cannot be seen.
+        // The zstd tool writes a checksum too; without one, some damage goes unnoticed.
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
         encoder.include_checksum(true).unwrap();
         encoder.write_all(data).unwrap();

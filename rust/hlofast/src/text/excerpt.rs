@@ -1,8 +1,8 @@
-//! From byte offsets to lines, columns and windowed excerpts for people.
+//! Turns byte offsets into lines, columns and excerpts for people.
 //!
-//! Nothing here runs until someone looks at an error. Columns count characters from 1, as
-//! editors do (bytes that are not UTF-8 count one each, unless they look like the rest of a
-//! character); lines end at `\n`.
+//! This code runs only when someone looks at an error. Columns count characters from 1, as editors
+//! do; each byte that is not UTF-8 counts as one, unless it looks like the rest of a character.
+//! Lines end at `\n`.
 
 use super::{LineIndex, Source, Span};
 use crate::error::{ErrorKind, ParseError};
@@ -10,9 +10,9 @@ use std::fmt::Write;
 
 /// Display columns of an excerpt, without the gutter.
 const WINDOW: usize = 100;
-/// How many of them lie before the caret where the line is cut.
+/// Display columns before the caret in a line that is cut.
 const BEFORE: usize = 40;
-/// Bytes looked at on each side of the caret; lines may have millions.
+/// Limit on the bytes examined on each side of the caret; lines may have millions.
 const REACH: usize = 8 * WINDOW;
 const ELLIPSIS: &str = "…";
 const TAB: &str = "    ";
@@ -37,16 +37,16 @@ pub struct ErrorPlace {
 }
 
 impl ErrorPlace {
-    /// Where `error` is in the file that `source` is part of.
+    /// The place of `error` in the file of which `source` is a part.
     pub fn new(source: &Source, error: &ParseError) -> Self {
         Self::with_index(source, &index_for(source.bytes(), error), error)
     }
 
-    /// As `new`, with an existing index, for many errors in one text.
+    /// Like `new`, with an existing index, for many errors in one text.
     pub fn with_index(source: &Source, index: &LineIndex, error: &ParseError) -> Self {
         let text = source.bytes();
         let span = within(text, error.span());
-        // Bytes of a protobuf have no line.
+        // Offsets into a protobuf do not have a line.
         let place = |at: u32| match error.kind() {
             ErrorKind::InvalidProto => (1, 1),
             _ => index.place(text, at as usize),
@@ -71,8 +71,8 @@ impl ErrorPlace {
     }
 }
 
-/// An index of the lines up to those of `error`. Lines may be as short as two bytes: an index of a
-/// whole text can be larger than the text.
+/// An index of the lines up to the lines of `error`. An index of the whole text could be larger
+/// than the text, because lines may be as short as two bytes.
 fn index_for(text: &[u8], error: &ParseError) -> LineIndex {
     if is_about_everything(error) {
         return LineIndex::default();
@@ -191,8 +191,8 @@ fn excerpt(
     let whole = from == line.start && to == line.end && widths.iter().sum::<usize>() <= WINDOW;
     let (mut first, mut last) = (0, cells.len());
     if !whole {
-        // Grow to the left by its share, then to the right, and give the left the space that the
-        // right does not need.
+        // The window grows to the left by its share, then to the right; the left gets the space
+        // that the right does not need.
         let mut used = 0;
         first = caret.min(cells.len());
         while first > 0 && used + widths[first - 1] <= BEFORE {
@@ -343,12 +343,12 @@ mod tests {
         assert_eq!(lines[0], "m.hlo:1:5000001: error: expected ')' after the operands");
         assert_eq!(lines[1], format!(" 1 | …{}[X]{}…", "a".repeat(40), "b".repeat(57)));
         assert_eq!(lines[2], format!("   | {}^^^", " ".repeat(41)));
-        // At the ends there is one ellipsis, and the window stays full.
+        // At the ends of a line there is only one ellipsis, and the window stays full.
         let first = shown(&text, 0, 3);
         assert!(first.contains(&format!(" 1 | {}…\n   | ^^^", "a".repeat(100))), "{first}");
         let last = shown(&text, text.len(), text.len());
         assert!(last.contains(&format!(" 1 | …{}\n   | {}^", "b".repeat(100), " ".repeat(101))));
-        // A span longer than the window: the carets stop with it.
+        // If the span is longer than the window, the carets stop at the window's end.
         let run = shown(&text, 5_000_000, 9_000_000);
         assert!(run.ends_with(&format!(" {}", "^".repeat(60))), "{run}");
     }
@@ -407,7 +407,7 @@ mod tests {
         assert!(
             render(&part, &error, false).starts_with("page:4:1: error: empty\n 4 | ENTRY e {\n")
         );
-        // A span over lines, and one outside the text.
+        // A span over several lines, and a span outside the text.
         let error = ParseError::new(ErrorKind::InvalidComputation, Span::new(12, 23), "empty");
         assert_eq!(ErrorPlace::new(&part, &error).end_line, 5);
         let error = ParseError::new(ErrorKind::InvalidComputation, Span::new(900, 950), "empty");

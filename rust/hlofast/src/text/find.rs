@@ -1,9 +1,9 @@
 //! Modules embedded in other text: pages, logs with line prefixes, framed standard output,
 //! several modules in one file, and text without a module header.
 //!
-//! The search looks only at the shape of lines and leaves validity to the parser, so damaged
-//! modules are found too. Every input costs a bounded number of passes: text that is read twice (a
-//! header with a string over several lines, a cleaned copy) draws on a budget.
+//! The search looks only at the shape of lines and leaves validity to the parser, so it also finds
+//! damaged modules. Every input costs a bounded number of passes: reading text twice (a header with
+//! a string over several lines, a cleaned copy) draws on a budget.
 
 use super::block::{self, Blocks};
 use super::prefix::Prefix;
@@ -13,7 +13,7 @@ use std::ops::Range;
 
 const HEADER: &[u8] = b"HloModule ";
 
-/// How far before `HloModule` its line may begin.
+/// Limit on the bytes between the start of the line and `HloModule`.
 const LONGEST_PREFIX: usize = 512;
 
 /// First piece of a prefixed text that is cleaned to see whether it holds the whole module.
@@ -22,11 +22,11 @@ const FIRST_PIECE: usize = 64 << 10;
 /// A module (or loose computations) in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where it lies in the text.
+    /// The range of the module in the text.
     pub span: Range<usize>,
-    /// Lines of the text before it.
+    /// Number of lines before the module.
     pub lines_before: u64,
-    /// The file name that a dump to standard output announces it with.
+    /// The file name with which a dump to standard output announces the module.
     pub label: Option<Range<usize>>,
     /// A copy without the log prefixes or HTML entities of the original, if it had any.
     pub cleaned: Option<Cleaned>,
@@ -37,7 +37,7 @@ pub struct Found {
 pub struct Cleaned {
     /// The copy.
     pub text: Vec<u8>,
-    /// Where each line comes from.
+    /// The origin of each line.
     pub lines: Vec<LineOrigin>,
 }
 
@@ -53,8 +53,8 @@ pub fn find_modules(text: &[u8]) -> Vec<Found> {
     search.taken
 }
 
-/// Whether the first token of `text` is `HloModule`, so that it most likely is one module and
-/// nothing else.
+/// Whether the first token of `text` is `HloModule`, so that the text most likely is a single
+/// module.
 pub fn starts_with_module(text: &[u8]) -> bool {
     let start = block::skip_blank(text, 0);
     text.get(start..).is_some_and(|rest| {
@@ -92,14 +92,14 @@ impl<'a> Search<'a> {
         let start = match memrchr(b'\n', self.text.get(floor..hit)?) {
             Some(newline) => floor + newline + 1,
             None if floor == 0 => 0,
-            // The earlier module ends on this very line, or the prefix is too long.
+            // Either the previous module ends on this line, or the prefix is too long.
             None if self.taken.last().is_some_and(|last| last.span.end == floor) => floor,
             None => return None,
         };
         let before = self.text.get(start..hit)?;
         if before.iter().all(u8::is_ascii_whitespace) {
             let blocks = block::module(self.text, hit, &mut self.budget);
-            // A header with nothing after it is a truncated module if it cannot be prose.
+            // A header without further text is a truncated module if it cannot be prose.
             let first = self.taken.is_empty() && block::skip_blank(self.text, 0) == hit;
             if blocks.count == 0 && !first && !block::is_module_header(self.text, hit) {
                 return None;
@@ -111,7 +111,7 @@ impl<'a> Search<'a> {
         {
             return Some(end);
         }
-        // `print("compiled:", text)` puts something before the first line only.
+        // `print("compiled:", text)` puts text in front of the first line only.
         let blocks = block::module(self.text, hit, &mut self.budget);
         (blocks.count > 0).then(|| self.take(start, hit, blocks))
     }
@@ -125,7 +125,7 @@ impl<'a> Search<'a> {
         end
     }
 
-    /// A module whose lines all carry a prefix like that of its first line.
+    /// A module whose lines all have a prefix like the prefix of the first line.
     fn prefixed(&mut self, prefix: &Prefix, line: usize, hit: usize) -> Option<usize> {
         self.repeats(prefix, hit).then_some(())?;
         let mut piece = FIRST_PIECE;
@@ -159,8 +159,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a line soon after that of `hit` has `prefix` too. Lines of other threads may come
-    /// first.
+    /// Whether a line soon after the line of `hit` has `prefix` too. Lines of other threads may
+    /// come first.
     fn repeats(&self, prefix: &Prefix, hit: usize) -> bool {
         let mut at = hit;
         for _ in 0..8 {

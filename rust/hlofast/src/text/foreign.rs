@@ -1,10 +1,10 @@
-//! Input that is not HLO text: what it is and what to do about it.
+//! Errors for input that is not HLO text: the kind of input and what to do about it.
 
 use crate::error::{ErrorKind, ParseError};
 use crate::text::Span;
 use memchr::memmem;
 
-/// How much of the input is looked at.
+/// Limit on the bytes of the input that are examined.
 const LOOK: usize = 64 << 10;
 
 const AS_TEXT: &str = "in JAX: lowered.as_text(\"hlo\") or compiled.as_text() gives HLO text";
@@ -31,7 +31,7 @@ fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
     if bytes.is_empty() {
         return (NoModule, "the input is empty", "check that the dump was written to the end");
     }
-    // The mark of UTF-32 begins with that of UTF-16.
+    // The byte order mark of UTF-32 begins with the mark of UTF-16.
     if head.starts_with(b"\xff\xfe\0\0") || head.starts_with(b"\0\0\xfe\xff") {
         return (NotHlo, "this is UTF-32 text", "save it as UTF-8");
     }

@@ -10,8 +10,8 @@ const BLOCK: usize = 4096;
 pub struct LineIndex {
     /// Offsets of the line breaks.
     breaks: Vec<u32>,
-    /// Characters before each block, so that a column on a line of megabytes costs one block;
-    /// empty if every character is one byte.
+    /// Characters before each block, so that computing a column on a line of megabytes reads one
+    /// block only. Empty if every character is one byte.
     characters: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ impl LineIndex {
                 let from = offset / BLOCK * BLOCK;
                 before + starts(text.get(from..offset).unwrap_or_default())
             }
-            // The end of a text that fills its last block.
+            // The offset is the end of a text that fills its last block.
             None => match self.characters.last() {
                 Some(&before) => {
                     let from = (self.characters.len() - 1) * BLOCK;
@@ -80,7 +80,7 @@ impl LineIndex {
     }
 }
 
-/// Characters that begin in `bytes`. A stray continuation byte belongs to what is before it.
+/// Characters that begin in `bytes`. A stray continuation byte belongs to the character before it.
 fn starts(bytes: &[u8]) -> u32 {
     bytes.iter().filter(|&&byte| byte & 0xc0 != 0x80).count() as u32
 }

@@ -1,4 +1,4 @@
-//! Text: where bytes come from and how they are scanned. Knows nothing of HLO's structure.
+//! Sources of text, and scanning. This room knows nothing of HLO's structure.
 
 mod block;
 mod cursor;

@@ -1,4 +1,4 @@
-//! From the bytes of a file to the texts of its modules.
+//! Turns the bytes of a file into the texts of its modules.
 
 use super::find::{find_modules, starts_with_module};
 use super::source::{SharedBytes, Source};
@@ -21,7 +21,7 @@ pub struct OpenOptions<'a> {
 pub struct FoundModule {
     /// The text, which knows its place in the file.
     pub source: Source,
-    /// The file name under which a dump to standard output announces it.
+    /// The file name with which a dump to standard output announces the module.
     pub label: Option<Box<str>>,
 }
 
@@ -82,8 +82,9 @@ pub fn open(bytes: SharedBytes, options: &OpenOptions<'_>) -> Result<Vec<FoundMo
 
 /// Reads the one module of `source` with `read`, which must fail on text after a module.
 ///
-/// Text that begins with a module goes to `read` as it is, so that the usual file is not searched;
-/// modules are searched for only if that fails. An error carries the text that its span refers to.
+/// Text that begins with a module goes to `read` directly, so that usual files are not searched.
+/// Only if `read` fails is the text searched for modules. An error carries the text that its span
+/// refers to.
 pub fn read_one<T>(
     source: &Source,
     mut read: impl FnMut(Source) -> Result<T>,
@@ -100,7 +101,7 @@ pub fn read_one<T>(
     let [module] = modules.as_slice() else { return Err(whole(several(&modules))) };
     let text = module.source.bytes();
     match first {
-        // Only blanks surround the module: the first error stands.
+        // Only blanks surround the module, so the first error is returned.
         Some(error) if text.trim_ascii().len() == source.bytes().trim_ascii().len() => {
             Err(whole(error))
         }

@@ -1,10 +1,10 @@
-//! Positions of the parts of instructions, recorded by the writer of a text so that its reader need
-//! not search for them.
+//! Positions of the parts of instructions. The writer of a text records them, so that the reader
+//! need not search for them.
 
 use super::Span;
 
 /// The lines of a text that are instructions in the printed form, in text order. Lines may be
-/// missing; lines with control predecessors always are.
+/// missing; lines with control predecessors always are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outline {
     pub lines: Vec<OutlinedLine>,
@@ -22,11 +22,11 @@ pub(crate) struct OutlinedHeader {
     /// From the start of the line to just after the brace.
     pub whole: Span,
     pub name: Span,
-    /// The parentheses, and what follows them.
+    /// The parentheses and the rest of the signature.
     pub signature: Span,
-    /// Where the result shape begins; it ends with the signature.
+    /// The start of the result shape, which ends with the signature.
     pub result: u32,
-    /// As in `OutlinedLine`.
+    /// The number of the shape, as in `OutlinedLine`.
     pub shape: u32,
 }
 
@@ -40,18 +40,19 @@ pub(crate) struct OutlinedLine {
     /// Where the name begins and ends.
     pub name: u32,
     pub name_end: u32,
-    /// Where the shape ends; it begins after ` = `.
+    /// The end of the shape, which begins after ` = `.
     pub shape_end: u32,
-    /// A number that shapes share only if they are spelled alike.
+    /// The number of the shape; equal numbers mean equal text.
     pub shape: u32,
     /// The parentheses around the operands.
     pub open: u32,
     pub close: u32,
-    /// Where the value of `metadata` begins; `u32::MAX` without any.
+    /// Where the value of `metadata` begins; `u32::MAX` without metadata.
     pub metadata: u32,
     /// The newline.
     pub end: u32,
-    /// Where its operands end in `Outline::operands`; they begin where the previous line's end.
+    /// The end of its operands in `Outline::operands`; they begin at the end of the previous line's
+    /// operands.
     pub operands_end: u32,
     /// Where its calls end in `Outline::calls`.
     pub calls_end: u32,

@@ -1,5 +1,5 @@
 //! Prefixes that log writers put before lines. The prefix of a module's first line is the example;
-//! other lines have the same letters and punctuation with other numbers.
+//! the prefixes of other lines differ only in numbers.
 
 /// The form of a prefix.
 pub(super) struct Prefix {
@@ -13,12 +13,12 @@ enum Piece {
     Blanks,
     /// This byte.
     Byte(u8),
-    /// Blanks at the end: at most that many, since further ones belong to the line itself.
+    /// Blanks at the end: at most this many, because further blanks belong to the line itself.
     Last(usize),
 }
 
 impl Prefix {
-    /// The form of `example`, or None if nothing in it looks like a prefix.
+    /// The form of `example`; None if it does not look like a prefix.
     pub(super) fn of(example: &[u8]) -> Option<Self> {
         let body = example.trim_ascii_end();
         // The characters that log writers and terminals put last; other text is prose.
@@ -38,7 +38,8 @@ impl Prefix {
                 pieces.push(Piece::Blanks);
                 blanks
             } else {
-                // A word without digits matches byte by byte, or `file.cc` would fit `other.cc`.
+                // A word without digits matches byte by byte; otherwise `file.cc` would fit
+                // `other.cc`.
                 let count = length.max(1);
                 pieces.extend(rest.iter().take(count).map(|&byte| Piece::Byte(byte)));
                 count
@@ -50,7 +51,7 @@ impl Prefix {
         Some(Self { pieces })
     }
 
-    /// The length of the prefix of `line`, if it has one of this form.
+    /// The length of the prefix of `line`, if the line has a prefix of this form.
     pub(super) fn matches(&self, line: &[u8]) -> Option<usize> {
         let mut at = 0;
         for piece in &self.pieces {

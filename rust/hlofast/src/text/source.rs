@@ -1,4 +1,4 @@
-//! Where a module's text comes from: shared bytes, a range of them, and what to call them.
+//! The source of a module's text: shared bytes, a range of them, and a name for messages.
 
 use super::outline::Outline;
 use std::ops::Range;
@@ -16,11 +16,11 @@ pub struct Source {
     path: Option<Arc<str>>,
     lines_before: u64,
     origin: Option<Arc<Origin>>,
-    /// Set if the text was translated from a protobuf: what the protobuf held besides the module.
+    /// Data of the protobuf besides the module, if the text was translated from a protobuf.
     proto: Option<Arc<FromProto>>,
 }
 
-/// What a protobuf holds besides a module.
+/// Data of a protobuf besides its module.
 #[derive(Debug, Default)]
 struct FromProto {
     buffer_assignment: Option<Vec<u8>>,
@@ -28,14 +28,14 @@ struct FromProto {
     outline: Mutex<Option<Outline>>,
 }
 
-/// Where a cleaned copy comes from: log prefixes were removed, line by line.
+/// The origin of a cleaned copy, from which log prefixes were removed line by line.
 #[derive(Debug)]
 struct Origin {
     /// One entry per line of the copy.
     lines: Vec<LineOrigin>,
 }
 
-/// Where one line of a cleaned copy comes from.
+/// The origin of one line of a cleaned copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineOrigin {
     /// Where the line begins in the copy.
@@ -86,7 +86,7 @@ impl Source {
     }
 
     /// A cleaned copy of a part of this source that starts after `lines` of its lines; `origins`
-    /// says where (in this source) each line of the copy comes from.
+    /// gives the place in this source from which each line of the copy comes.
     #[must_use]
     pub fn cleaned_part(&self, bytes: Vec<u8>, mut origins: Vec<LineOrigin>, lines: u64) -> Self {
         for line in &mut origins {
@@ -156,7 +156,7 @@ impl Source {
         self.offset_in_file(0)
     }
 
-    /// Where byte `at` of this text is in its file (the decompressed one).
+    /// The offset of byte `at` of this text in its (decompressed) file.
     pub fn offset_in_file(&self, at: usize) -> usize {
         let at = self.start + at;
         match self.line_origin(at) {
@@ -165,7 +165,7 @@ impl Source {
         }
     }
 
-    /// The column in the file of a column of this text's line `line` (both from 1).
+    /// The column in the file for column `column` of line `line` of this text (both from 1).
     pub fn column_in_file(&self, line: u64, column: u64) -> u64 {
         let origin = self.origin.as_ref().and_then(|origin| {
             let first = origin.lines.partition_point(|line| (line.start as usize) < self.start + 1);
@@ -175,8 +175,8 @@ impl Source {
         column + origin.map_or(0, |line| u64::from(line.removed))
     }
 
-    /// Where each line of this text comes from, as `cleaned_part` takes it; one entry for a text
-    /// that is in its file unchanged.
+    /// The origin of each line of this text, in the form that `cleaned_part` takes; a single entry
+    /// for a text that is unchanged in its file.
     pub fn line_origins(&self) -> Vec<LineOrigin> {
         let Some(origin) = &self.origin else {
             return vec![LineOrigin { start: 0, offset: self.start, removed: 0 }];

@@ -35,19 +35,19 @@ impl Span {
         (self.end - self.start) as usize
     }
 
-    /// Whether it holds no byte.
+    /// Whether the span is empty.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// As a range for slicing.
+    /// The span as a range for slicing.
     #[inline]
     pub fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 
-    /// The same length, `delta` bytes further on (saturating).
+    /// The span moved by `delta` bytes (saturating).
     #[must_use]
     pub fn shifted(self, delta: u32) -> Self {
         Self { start: self.start.saturating_add(delta), end: self.end.saturating_add(delta) }

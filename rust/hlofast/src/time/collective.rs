@@ -4,16 +4,16 @@
 //! reduce-scatter, all-to-all or permute. `n` devices take part.
 //!
 //! * Ring and switch, per device and direction: all-gather, reduce-scatter and all-to-all move
-//!   `(n-1)/n B`, an all-reduce twice that, the others `B`.
+//!   `(n-1)/n B`, an all-reduce moves twice as much, other kinds move `B`.
 //! * Torus (How to Scale Your Model, part 3): an axis that wraps around uses both directions;
-//!   without wraparound the last chip receives everything over one link. An all-to-all crosses
+//!   without wraparound, the last chip receives all bytes over one link. An all-to-all crosses
 //!   `n/4` links on average. Several axes share the work.
-//! * Several levels: reduce-scatter inside, the same collective on the shard outside, all-gather
-//!   inside.
+//! * Several levels: a reduce-scatter inside each group, the collective itself between groups on
+//!   the shards, and an all-gather inside each group.
 
 use super::device::{Device, Topology};
 
-/// The kind of a collective, as far as its time depends on it.
+/// The kind of a collective; kinds with equal time formulas are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Every device gets the sum.
@@ -62,7 +62,7 @@ impl Kind {
 /// The network between the devices of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Network {
-    /// Neighbours in a closed chain; `directions` is 1 or 2.
+    /// A closed chain of neighbours; `directions` is 1 or 2.
     Ring {
         /// Bytes per second of one link, one way.
         bandwidth: f64,
@@ -79,7 +79,7 @@ pub enum Network {
         latency: f64,
         /// Number of axes that the group spans.
         axes: f64,
-        /// Whether those axes wrap around.
+        /// Whether these axes wrap around.
         wraps: bool,
     },
     /// Every device at full bandwidth to every other, through a switch.
@@ -177,9 +177,9 @@ pub fn on_network(kind: Kind, bytes: f64, group: u64, network: Network) -> Estim
     }
 }
 
-/// The time among `inner * outer` devices: `inner` devices connected by `near` (a host or slice),
-/// `outer` such groups connected by `far`. The inner exchange runs first and last, the outer one in
-/// between, on the shard of each device.
+/// The time among `inner * outer` devices: `near` connects the `inner` devices of a host or slice,
+/// and `far` connects `outer` such groups. The inner exchange runs first and last; the outer
+/// exchange runs in between, on the shard of each device.
 pub fn on_two_levels(
     kind: Kind,
     bytes: f64,
@@ -217,7 +217,7 @@ pub struct Group {
     pub size: u64,
     /// Devices of the group in one host (switch) or slice (torus).
     pub near: u64,
-    /// Torus axes that the group spans; None: one.
+    /// Torus axes that the group spans; None counts as one axis.
     pub axes: Option<u64>,
 }
 
@@ -300,7 +300,8 @@ pub fn speed_of_light(
 }
 
 /// Alpa's cost of a collective along one mesh dimension, in its own unit
-/// (`LogicalDeviceMesh` of alpa 0.2.3). `alpha` and `beta` are 1 and 1 (dimension 0) or 0.1.
+/// (`LogicalDeviceMesh` of alpa 0.2.3). Alpa's `alpha` is 1, and its `beta` is 1 along
+/// dimension 0 and 0.1 along dimension 1.
 pub fn alpa(kind: Kind, bytes: f64, group: u64, alpha: f64, beta: f64) -> Option<f64> {
     let n = group.max(1) as f64;
     let share = (n - 1.0) / n;

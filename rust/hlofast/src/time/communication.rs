@@ -13,7 +13,7 @@ pub enum Model {
     /// Latency and bandwidth by the device's topology.
     #[default]
     Topology,
-    /// XLA's estimate between GPU hosts; the topology within a host.
+    /// XLA's estimate between GPU hosts, and the topology within a host.
     SpeedOfLight,
     /// Alpa's costs, which have no unit: only their sum is meaningful, not seconds.
     Alpa,
@@ -22,8 +22,8 @@ pub enum Model {
 /// The time of one collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Communication {
-    /// The mesh axes that it crosses, or `all links` without a mesh. Collectives with the same text
-    /// share links.
+    /// The mesh axes that the collective crosses, or `all links` without a mesh. Collectives with
+    /// the same text share links.
     pub axes: String,
     /// Seconds and their components; zeros if a figure is missing.
     pub estimate: Estimate,
@@ -112,7 +112,7 @@ fn communication(
             })
         }
         Model::Alpa => {
-            // Dimension 0 of Alpa's meshes is the slow one.
+            // Dimension 0 of Alpa's meshes is the slow dimension.
             let is_slow = mesh.is_some_and(|mesh| {
                 mesh.axes().first().is_some_and(|axis| axes.split('×').any(|a| a == axis.name))
             });

@@ -1,8 +1,8 @@
-//! The figures of a chip, as plain numbers given by the caller; nothing is read here.
+//! The figures of a chip as plain numbers, which the caller supplies.
 
 use crate::ir::{ElementKind, ElementType};
 
-/// A chip. Figures are per chip; a JAX device gets its share. None: unknown.
+/// A chip. Figures are per chip; a JAX device gets its share. None means unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Device {
     /// The name used in messages.

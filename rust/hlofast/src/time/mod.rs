@@ -3,7 +3,7 @@
 //! Start at [`time`]. `work.rs` gives the work of a row, `windows.rs` the TPU compiler's notes
 //! about it; `tpu.rs` and `roofline.rs` turn both into seconds; `collective.rs` times one
 //! collective, `communication.rs` all collectives of a module; `simulate.rs` plays the schedule
-//! and, on request, records what time is spent on (`recording.rs`).
+//! and, on request, records the use of time (`recording.rs`).
 
 pub mod collective;
 mod communication;
@@ -33,9 +33,9 @@ pub enum Estimates {
     /// This crate's model of the device.
     #[default]
     Model,
-    /// The longer of computing at the peak and moving HBM bytes at full bandwidth.
+    /// The longer of two times: computing at the peak, and moving HBM bytes at full bandwidth.
     Roofline,
-    /// The compiler's estimate if it has one, else the model.
+    /// The compiler's estimate for instructions that have one, otherwise the model.
     Compiler,
 }
 

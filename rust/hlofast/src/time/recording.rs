@@ -1,4 +1,4 @@
-//! A record of what the schedule spends its time on, for timelines.
+//! A record of how the schedule spends its time, for timelines.
 
 use crate::ir::Row;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub enum Resource {
 pub struct Stretch {
     /// The row that takes the time.
     pub row: Row,
-    /// Index of the collective, if it is one.
+    /// Index of the collective, if the row is a collective.
     pub collective: Option<u32>,
     /// The resource in use.
     pub resource: Resource,

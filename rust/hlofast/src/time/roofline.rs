@@ -9,7 +9,7 @@ use crate::Provenance;
 use crate::cost::{Backend, Cost, ShapeCost, shape_costs};
 use crate::ir::{Module, Opcode, Row};
 
-/// What limits a row.
+/// The limit of a row's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Bound {
@@ -18,11 +18,11 @@ pub enum Bound {
     None,
     /// Matrix or vector units.
     Compute,
-    /// Moving data, including waiting for it.
+    /// Moving data, including the wait for it.
     Memory,
     /// Links between devices.
     Communication,
-    /// The launch.
+    /// The time to launch the instruction.
     Launch,
     /// A required figure is unknown.
     Unknown,
@@ -55,7 +55,7 @@ impl Bound {
 /// Columns over the rows of a module; seconds are per execution.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
-    /// By the model: `tpu.rs` on TPU, else the roofline. 0 for rows that take no time.
+    /// Seconds by the model: `tpu.rs` on TPU, otherwise the roofline. 0 for rows that take no time.
     pub seconds: Vec<f64>,
     /// Lower bound: the larger of computing at the peak and moving HBM bytes at full bandwidth.
     pub roofline_seconds: Vec<f64>,
@@ -65,7 +65,7 @@ pub struct Rows {
     pub memory_seconds: Vec<f64>,
     /// `estimated_cycles` divided by the clock; NaN without an estimate.
     pub compiler_seconds: Vec<f64>,
-    /// What limits each row.
+    /// The limit of each row's time.
     pub bound: Vec<Bound>,
     /// Provenance of the seconds.
     pub provenance: Vec<Provenance>,
@@ -103,7 +103,8 @@ pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
     timer.result
 }
 
-/// By computation: whether its rows run one after the other, not inside a fusion or per element.
+/// By computation: whether its rows run one after the other; false inside fusions and for
+/// computations applied per element.
 fn runs_by_itself(module: &Module) -> Vec<bool> {
     let mut runs = vec![false; module.computations().len()];
     let entry = module.entry();
@@ -126,7 +127,7 @@ struct Timer<'a> {
     device: &'a Device,
     works: Works<'a>,
     shapes: Vec<ShapeCost>,
-    /// Where the next row's entries in `cost.other_memory` start at the earliest.
+    /// Lower bound for the start of the next row's entries in `cost.other_memory`.
     other: usize,
     result: Rows,
 }
@@ -264,9 +265,10 @@ impl Timer<'_> {
         }
     }
 
-    /// Elements (with padding) and element bits of the main result array of `row`: for a matmul the
-    /// array closest in size to its windows, otherwise the largest, among equals the one with the
-    /// fewest bits. Then whether the array fills vector registers, and whether it has their layout.
+    /// Elements (with padding) and element bits of the main result array of `row`, whether the
+    /// array fills vector registers, and whether it has their layout. The main array of a matmul is
+    /// the array closest in size to its windows; otherwise, it is the largest array and, on a tie,
+    /// the array with the fewest bits.
     fn result(&self, row: Row, windows: Option<&Windows>) -> (f64, f64, bool, bool) {
         let shapes = self.module.shapes();
         let mut best = (0.0, 32.0, true, true);

@@ -1,6 +1,6 @@
 //! Simulates the schedule: one compute unit, links by axis, transfers to and from other memories.
-//! An asynchronous operation overlaps the rows between its start and its done; the time left at the
-//! done is waited for and counts as exposed.
+//! An asynchronous operation overlaps the rows between its start and its done; the done waits for
+//! the remaining time, which counts as exposed.
 
 use super::communication::Communication;
 use super::device::Device;
@@ -94,7 +94,7 @@ pub fn simulate(
     play(module, cost, device, rows, collectives, communications, None).result
 }
 
-/// Plays the schedule of `module` as [`simulate`] does, and records what its time is spent on.
+/// Plays the schedule of `module` as [`simulate`] does, and records how it spends its time.
 pub fn record(
     module: &Module,
     cost: &Cost,
@@ -182,7 +182,7 @@ struct Player<'a> {
     /// By start row of an asynchronous copy: when the copy ends.
     last_of_channel: HashMap<u32, f64>,
     collectives: &'a Collectives,
-    /// What time is spent on, if requested.
+    /// The record of the use of time, if requested.
     recording: Option<Recording>,
 }
 
@@ -208,7 +208,7 @@ impl Player<'_> {
             let outer = collective.outer;
             let Some(place) = self.transfers.get_mut(outer.0 as usize) else { continue };
             if *place != Transfer::None {
-                // A fusion may contain several collectives; the others run together with it.
+                // A fusion may contain several collectives; all but the first run together with it.
                 self.further.entry(outer).or_default().push(number);
                 continue;
             }
@@ -306,8 +306,8 @@ impl Player<'_> {
             }
             Transfer::Done(number) => {
                 let end = play.flying.remove(&number).unwrap_or_else(|| {
-                    // Started elsewhere, for example in the previous iteration: counts its full
-                    // duration.
+                    // The start is elsewhere, for example in the previous iteration, so the full
+                    // duration counts.
                     play.clock + self.seconds.get(number as usize).copied().unwrap_or(0.0)
                 });
                 self.wait_for(Some(row), number, end, play);
@@ -401,7 +401,7 @@ impl Player<'_> {
                         let is_condition = call.role == CallRole::Condition;
                         trips.saturating_add(u64::from(is_condition))
                     }
-                    // Two branches may share a computation, which still runs once.
+                    // If two branches share a computation, it still runs once.
                     Opcode::Conditional if longest.get(&call.row) == Some(&call.computation) => {
                         longest.remove(&call.row);
                         1
@@ -503,7 +503,7 @@ impl Player<'_> {
 /// The state of the computation being played.
 struct Play<'a> {
     clock: f64,
-    /// By axes: when their links are free.
+    /// By axes: when the links of these axes are free.
     links: Vec<f64>,
     /// By collective in flight: when it ends.
     flying: HashMap<u32, f64>,

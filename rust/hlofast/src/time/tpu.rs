@@ -5,13 +5,14 @@
 //! constants were found by compiling single operations of many sizes ahead of time for v4, v5e,
 //! v5p, v6e and 7x (libtpu 0.0.42.1) and reading `estimated_cycles`:
 //!
-//! * elementwise and similar: every window pays latency and its bytes, read and written; computing
-//!   overlaps with the transfers of the next window;
-//! * element types narrower than 32 bits add the bytes of a 32-bit result, reductions add those of
-//!   the array they reduce;
-//! * matmuls: reading the next window overlaps with the current matmul; each window pays the larger
-//!   of matmul and writing; a contracted dimension split over several windows is accumulated in
-//!   vector registers.
+//! * elementwise and similar instructions: the time of every window is the latency plus the
+//!   transfer of its bytes, read and written; computing overlaps with the transfers of the next
+//!   window;
+//! * element types narrower than 32 bits add the bytes of a 32-bit result; reductions add the bytes
+//!   of the array they reduce;
+//! * matmuls: reading the next window overlaps with the current matmul; the time of each window is
+//!   the larger of its matmul and its writes; if a contracted dimension is split over several
+//!   windows, vector registers accumulate the result.
 
 use super::device::Device;
 use super::windows::Windows;
@@ -28,7 +29,7 @@ pub(super) struct Load {
     pub result_bits: f64,
     /// Whether the result fills whole vector registers of 32-bit values.
     pub is_native: bool,
-    /// Whether it has the layout of vector registers, filled or not.
+    /// Whether the result has the layout of vector registers, even if it does not fill them.
     pub is_tiled: bool,
     pub is_copy: bool,
     pub is_fusion: bool,
@@ -51,7 +52,7 @@ const START_CYCLES: f64 = 16.0;
 const SCALAR_BYTES: f64 = 4096.0;
 /// Cycles of one window of a copy within VMEM.
 const COPY_CYCLES: f64 = 100.0;
-/// Bytes of all windows together if the compiler does not say: its usual choice.
+/// Bytes of all windows together, if the compiler does not give them: the compiler's usual choice.
 const WINDOW_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
 
 /// The time of `load`; None if the device lacks a figure.
@@ -64,7 +65,7 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
     let vectors = VECTOR * device.vector_operations? * cores;
     let bytes = load.hbm_read + load.hbm_written + load.fast_read;
     let all = windows.map_or_else(|| (bytes / WINDOW_BYTES).ceil(), |w| w.iterations).max(1.0);
-    // Windows of a reduction refer to the array it reduces.
+    // Windows of a reduction are windows of the reduced array.
     let seen = windows.map_or(0.0, |windows| windows.output * all);
     let is_reduced = seen > 1.5 * load.result_elements && load.work.matrix_cycles <= 0.0;
     let written = match seen > 0.0 && !is_reduced {
@@ -121,7 +122,7 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
     let writes = write > 0.0 || !(is_in_place || load.is_tiled);
     let read_wait = if reads { latency + read } else { 0.0 };
     let write_wait = if writes { latency + write } else { 0.0 };
-    // Waiting for data hides part of the time to fill the arrays.
+    // The wait for data hides part of the time to fill the arrays.
     let start = match reads {
         true => START_CYCLES + device.matrix_unit_latency.unwrap_or(restart),
         false => restart,

@@ -11,9 +11,9 @@ pub struct Windows {
     pub iterations: f64,
     /// Elements of one window of the result, in whole tiles of 8 by 128.
     pub output: f64,
-    /// Elements of one window of a convolution's kernel; 0 without one.
+    /// Elements of one window of a convolution's kernel; 0 for other instructions.
     pub kernel: f64,
-    /// Elements of one window of a convolution's input; 0 without one.
+    /// Elements of one window of a convolution's input; 0 for other instructions.
     pub input: f64,
     /// The compiler's own estimate.
     pub estimated_cycles: Option<f64>,
@@ -30,7 +30,7 @@ pub fn windows(module: &Module, row: Row) -> Option<Windows> {
     let key = b"\"window_config\":";
     let at = memchr::memmem::find(&content, key)? + key.len();
     let rest = content.get(at..)?;
-    // It contains only lists and plain values, no nested dictionaries.
+    // The configuration contains only lists and plain values, so the first closing brace ends it.
     let end = memchr::memchr(b'}', rest)? + 1;
     let config: Value = serde_json::from_slice(rest.get(..end)?).ok()?;
     let bounds = |name: &str| {

@@ -15,7 +15,7 @@ pub struct Work {
     pub matrix_seconds: f64,
     /// Cycles of the systolic arrays, with dimensions padded to their size; 0 without arrays.
     pub matrix_cycles: f64,
-    /// Operations and transcendentals of everything else.
+    /// Operations and transcendentals of all other instructions.
     pub vector_operations: f64,
     /// Hardware vector operations before the first matmul of a fusion; transcendentals count as
     /// many operations as they take.
@@ -30,7 +30,7 @@ impl Work {
     fn add(&mut self, other: &Work) {
         self.matrix_seconds += other.matrix_seconds;
         self.matrix_cycles += other.matrix_cycles;
-        // In text order: work after a matmul does not delay it.
+        // Rows are added in text order; work after a matmul does not delay the matmul.
         if self.matrix_flops <= 0.0 {
             self.prologue_operations += other.prologue_operations;
         }
@@ -41,8 +41,8 @@ impl Work {
     }
 }
 
-/// Vector operations of one transcendental before a matmul, and of one that needs argument
-/// reduction (sine, cosine); found like the constants in `tpu.rs`.
+/// Vector operations of one transcendental before a matmul, and of a transcendental with argument
+/// reduction (sine, cosine); measured like the constants in `tpu.rs`.
 const TRANSCENDENTAL: f64 = 4.0;
 const PERIODIC: f64 = 144.0;
 /// Rows and columns of a vector register.
@@ -73,7 +73,7 @@ impl<'a> Works<'a> {
         works
     }
 
-    /// The work of `row`; for a fusion, of the fused computation.
+    /// The work of `row`; for a fusion, the work of the fused computation.
     pub fn row(&self, row: Row) -> Work {
         let at = row.0 as usize;
         let opcode = self.module.opcode(row);
@@ -158,8 +158,8 @@ impl<'a> Works<'a> {
     }
 
     /// Cycles of all systolic arrays of one core. One array holds a square of one operand (the
-    /// weights) while rows of the other stream through it. So contracted and output dimensions are
-    /// padded to whole squares, and with few rows loading the weights dominates.
+    /// weights) while rows of the other operand stream through it. Contracted and output dimensions
+    /// are therefore padded to whole squares; with few rows, loading the weights dominates.
     fn matrix_cycles(
         &self,
         product: &Contraction,
@@ -181,7 +181,7 @@ impl<'a> Works<'a> {
             let rows = (rows as f64 / SUBLANES).ceil() * SUBLANES;
             held * rows.max(least) / rows_per_cycle
         };
-        // Either operand may be the one held in the array.
+        // The array may hold either operand.
         let best = cycles(product.m, product.n).min(cycles(product.n, product.m));
         let whole = 2.0 * product.batch as f64 * product.m as f64;
         let whole = whole * product.n as f64 * product.k as f64;

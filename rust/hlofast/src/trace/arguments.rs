@@ -22,7 +22,7 @@ pub enum Value<'a> {
 
 /// A trace with the analyses that its slices refer to.
 pub struct Described<'a> {
-    /// The module played.
+    /// The module of the trace.
     pub module: &'a Module,
     /// Cost of its instructions.
     pub cost: &'a Cost,

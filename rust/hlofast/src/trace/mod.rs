@@ -53,7 +53,7 @@ impl std::error::Error for TraceError {}
 pub enum Shown {
     /// The whole module.
     Module,
-    /// An instruction: computing, moving, on the links, or waiting; or a loop or call with
+    /// An instruction: computing, moving, communicating or waiting; or a loop or call with
     /// everything inside.
     Instruction,
     /// One iteration of a loop, by index.
@@ -75,7 +75,7 @@ pub struct Slice {
     pub seconds: f64,
     /// The instruction.
     pub row: Row,
-    /// Index of the collective, if it is one.
+    /// Index of the collective, if the instruction is a collective.
     pub collective: Option<u32>,
     /// What the slice represents.
     pub shown: Shown,
@@ -103,13 +103,13 @@ pub struct Track {
 pub struct ShownLoop {
     /// The while instruction.
     pub row: Row,
-    /// Trip count; None: unknown, counted once.
+    /// Trip count; None for an unknown trip count, which counts as one iteration.
     pub trip_count: Option<u64>,
     /// Iterations shown individually; the rest is one slice per track.
     pub shown: u64,
 }
 
-/// Live bytes from a moment on.
+/// A change of live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Nanoseconds from the start of the step, rounded.
@@ -136,8 +136,8 @@ pub struct Trace {
 /// The trace of one run of `module`, timed in `simulation` and `recording`. Live bytes come from
 /// `memory`.
 ///
-/// The first iterations of each loop are played; the rest is one slice per track with their total
-/// length, so that the slices of every track add up to the timed seconds.
+/// The first iterations of each loop are played. The remaining iterations are one slice per track
+/// with their total length, so that the slices of every track add up to the timed seconds.
 pub fn trace(
     module: &Module,
     cost: &Cost,

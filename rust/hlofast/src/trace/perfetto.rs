@@ -1,6 +1,6 @@
 //! Traces as Perfetto's protobuf: packets of one sequence with interned texts.
 //!
-//! Field numbers are those of `perfetto_trace.proto`.
+//! Field numbers are taken from `perfetto_trace.proto`.
 
 use super::arguments::{Described, Value};
 use super::events::{Event, events};
@@ -83,7 +83,7 @@ impl Texts {
         let number = self.numbers.len() as u64 + 1;
         self.numbers.insert_unique(hash, (text.into(), number), |known| hash_bytes(&known.0));
         let mut entry = Message::default();
-        // Every kind of text has its id and its text in these fields. Strings are UTF-8.
+        // Fields 1 and 2 hold the id and the text for every kind of text. Strings are UTF-8.
         entry.unsigned(1, number).bytes(2, String::from_utf8_lossy(text).as_bytes());
         fresh.message(self.field, &entry);
         number

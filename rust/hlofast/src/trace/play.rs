@@ -7,10 +7,10 @@ use crate::ir::{CallRole, ComputationId, Opcode, Row};
 use crate::time::Resource;
 use std::collections::BTreeMap;
 
-/// A pending task; the last one in the list is next. An explicit stack, because the text determines
-/// how deep calls nest.
+/// A pending task; the last task in the list comes next. The stack is explicit, because the text
+/// determines how deep calls nest.
 enum Task {
-    /// Plays a computation from this row and stretch on.
+    /// Plays a computation, starting with this row and stretch.
     Play { id: ComputationId, base: f64, row: u32, stretch: usize, depth: usize },
     /// Enters a computation, or aggregates it if it does not fit.
     Enter { caller: Row, id: ComputationId, base: f64, depth: usize },
@@ -75,7 +75,7 @@ impl Player<'_> {
         let computation = self.program.module.computation(id);
         let size = self.extent.sizes.get(id.0 as usize).copied().unwrap_or(0);
         let Some(seen) = self.seen.get_mut(id.0 as usize) else { return };
-        // Every computation is shown at least once; this is bounded by the text.
+        // Every computation is shown at least once, which the text bounds.
         if *seen && self.played.saturating_add(size) > self.extent.limit {
             self.not_played += 1;
             self.whole(caller, &[(id, 1)], base, depth);
@@ -104,8 +104,8 @@ impl Player<'_> {
             }
         }
         for (resource, seconds) in sums {
-            // Overlapping or never awaited transfers may take longer than the whole, so they are
-            // split over lanes.
+            // Transfers that overlap or are never awaited may take longer than the whole, so they
+            // are split over lanes.
             let mut rest = seconds;
             for _ in 0..MOST_LANES {
                 let part = if rest > length * (1.0 + 1e-9) { length } else { rest };

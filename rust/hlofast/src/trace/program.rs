@@ -1,5 +1,5 @@
-//! The contents of calls: computations and counts, seconds by track, and how many iterations to
-//! show.
+//! The contents of calls: computations and counts, seconds by track, and the number of iterations
+//! to show.
 
 use super::ShownLoop;
 use crate::cost::{Cost, Loop};
@@ -125,7 +125,7 @@ impl<'a> Program<'a> {
         memory.timeline.get(memory.step_of(row)? as usize).copied()
     }
 
-    /// Iterations of loop `row` that are shown if every loop shows at most `iterations`.
+    /// Number of iterations shown of loop `row` if every loop shows at most `iterations`.
     pub fn shown(&self, row: Row, iterations: u64) -> u64 {
         self.trip_count(row).unwrap_or(1).min(iterations)
     }
@@ -183,7 +183,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Limit on rows and slices with repetitions: 10 MB of JSON, approximately.
+/// Limit on rows and slices, repetitions included; 100,000 give 10 MB of JSON.
 const MOST: u64 = 100_000;
 /// The limit if the user asks for a number of iterations.
 const MOST_WANTED: u64 = 5_000_000;

@@ -68,7 +68,7 @@ pub struct Tracks {
 impl Tracks {
     pub fn new(min_seconds: f64) -> Self {
         let first = || vec![Lane::default()];
-        // These tracks exist even if they are empty.
+        // These tracks are kept even if they are empty.
         let shown = [Resource::Called, Resource::Compute, Resource::Memory];
         let lanes = shown.into_iter().map(|resource| (resource, first())).collect();
         Self { min_seconds, lanes, open: Vec::new(), last: Vec::new() }
@@ -80,7 +80,8 @@ impl Tracks {
         self.last.truncate(depth + 1);
         self.last.resize(depth + 1, 0);
         let (from, to) = self.open.last().copied().unwrap_or((0, u64::MAX));
-        // Sums added in a different order differ in their last digits, so clamp to the neighbours.
+        // Sums in a different order differ in their last digits, so the slice is clamped to its
+        // neighbours.
         let last = self.last.get(depth).copied().unwrap_or(0);
         let begin = nanoseconds(piece.begin).max(from).max(last).min(to);
         let end = nanoseconds(piece.end).clamp(begin, to);
@@ -171,7 +172,7 @@ impl Tracks {
     }
 }
 
-/// The track of calls first, then the others in the order of resources.
+/// The track of calls first, then all other tracks in the order of resources.
 fn order(mut lanes: BTreeMap<Resource, Vec<Lane>>) -> impl Iterator<Item = (Resource, Vec<Lane>)> {
     let called = lanes.remove(&Resource::Called).map(|lanes| (Resource::Called, lanes));
     called.into_iter().chain(lanes)

@@ -15,8 +15,8 @@ pub(super) struct Estimate {
 
 const LONGEST: usize = 1000;
 
-/// Reads an estimate in any spelling: JSON, JSON inside a string, an MLIR dictionary. It searches
-/// for words and numbers, so quotes may be escaped in any way.
+/// Reads an estimate in any spelling: JSON, JSON inside a string, an MLIR dictionary. The search
+/// looks for words and numbers, so quotes may be escaped in any way.
 pub(super) fn find(config: &[u8]) -> Option<Estimate> {
     let start = memchr::memmem::find(config, b"cost_estimate")?;
     let text = config.get(start..)?;

@@ -26,8 +26,8 @@ pub(super) fn cost(
         }
         _ => from_dimensions(module, row, call.config?, ContractionKind::Gemm)?,
     };
-    // What cublasLt computes besides the matmul (an auxiliary output, a maximum) is an output; the
-    // last tuple element, raw bytes, is the workspace.
+    // Results that cublasLt computes besides the matmul (an auxiliary output, a maximum) count as
+    // outputs; the last tuple element, raw bytes, is the workspace.
     let outputs = output_count(module, row);
     let bytes = bytes_without_workspace(module, row, outputs);
     Some(CustomCallCost::of_contraction(known.kind, known.reason, contraction, bytes))
@@ -45,7 +45,7 @@ fn output_count(module: &Module, row: Row) -> usize {
 }
 
 /// Reads `dot_dimension_numbers` in backend_config: at the top level in old texts, nested in new
-/// ones.
+/// texts.
 fn from_dimensions(
     module: &Module,
     row: Row,
@@ -54,7 +54,7 @@ fn from_dimensions(
 ) -> Option<Contraction> {
     let start = memchr::memmem::find(config, b"dot_dimension_numbers")?;
     let numbers = config.get(start..)?;
-    // Its braces contain only lists.
+    // The braces contain only lists, so the first closing brace ends the value.
     let numbers = numbers.get(..memchr::memchr(b'}', numbers)?)?;
     let rhs_group = match kind {
         ContractionKind::GroupedGemm => integers_after(config, b"rhs_group_dimensions")?,

@@ -16,7 +16,7 @@ use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{ArrayShape, Module, Opcode, Row, ShapeView};
 use std::borrow::Cow;
 
-/// The cost of a custom call. Bytes of None are taken from operands and outputs.
+/// The cost of a custom call. Where bytes are None, the sizes of operands and outputs count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CustomCallCost {
     /// FLOPs.
@@ -31,7 +31,7 @@ pub struct CustomCallCost {
     pub provenance: Provenance,
     /// The matmul or convolution that the call performs, if any.
     pub contraction: Option<Contraction>,
-    /// What kind of work it does.
+    /// The kind of work that the call does.
     pub kind: CustomCallKind,
     /// How the call was counted, or why it was not.
     pub reason: &'static str,
@@ -51,7 +51,7 @@ impl CustomCallCost {
         }
     }
 
-    /// No arithmetic; bytes are those of operands and outputs.
+    /// The cost of a call without arithmetic, with the bytes of operands and outputs.
     fn without_arithmetic(kind: CustomCallKind, reason: &'static str) -> Self {
         let (flops, transcendentals) = (Some(0), Some(0));
         let provenance = Provenance::Exact;
@@ -156,8 +156,8 @@ pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
     cost.unwrap_or_else(|| CustomCallCost::unknown(kind, reason))
 }
 
-/// The result array of a library call: the whole result, or the first tuple element, as workspace
-/// and by-products follow it.
+/// The result array of a library call: the whole result, or the first tuple element, which precedes
+/// by-products and the workspace.
 fn first_output(module: &Module, row: Row) -> Option<ArrayShape<'_>> {
     let shapes = module.shapes();
     match shapes.get(module.shape(row)) {
@@ -167,7 +167,7 @@ fn first_output(module: &Module, row: Row) -> Option<ArrayShape<'_>> {
     }
 }
 
-/// Bytes of a library call without its workspace.
+/// Bytes that a library call reads and writes, workspace excluded.
 #[derive(Clone, Copy, Debug)]
 struct Bytes {
     read: Option<i64>,
@@ -191,8 +191,8 @@ fn bytes_without_workspace(module: &Module, row: Row, outputs: usize) -> Bytes {
     Bytes { read, written }
 }
 
-/// A cuDNN convolution. Its attributes describe the forward convolution, whichever of the three
-/// arrays it computes.
+/// A cuDNN convolution. Its attributes describe the forward convolution even if the call computes
+/// the gradient of the input or the kernel.
 fn convolution(
     module: &Module,
     row: Row,

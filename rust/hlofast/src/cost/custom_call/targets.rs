@@ -1,6 +1,6 @@
 //! The table of known custom calls, the only place that lists them.
 
-/// What kind of work a custom call does.
+/// The kind of work of a custom call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CustomCallKind {
     /// A library matmul.
@@ -69,7 +69,7 @@ impl CustomCallKind {
 pub struct KnownTarget {
     /// The target; a final `*` stands for any ending.
     pub pattern: &'static str,
-    /// What it does.
+    /// The kind of work.
     pub kind: CustomCallKind,
     /// How calls of this target are counted, in one line.
     pub reason: &'static str,

@@ -16,8 +16,8 @@ pub(super) fn value_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// The list of integers after the word `key`; empty if the word is absent, as protobuf omits empty
-/// lists. None if the word is not followed by a list of integers.
+/// The list of integers after the word `key`; empty if the word is absent, because protobuf omits
+/// empty lists. None if the word is not followed by a list of integers.
 pub(super) fn integers_after(text: &[u8], key: &[u8]) -> Option<Vec<i64>> {
     let Some(after) = value_after(text, key) else { return Some(Vec::new()) };
     let mut rest = skip_quotes(after.strip_prefix(b"[")?);

@@ -1,6 +1,6 @@
 //! Attributes: how values are written, which opcodes take them, and which protobuf field holds
-//! them. `table.rs` states all of it; decoding, strict checks, and reading and writing protobufs
-//! derive from that table.
+//! them. `table.rs` states all of these facts; decoding, strict checks, and reading and writing
+//! protobufs derive from that table.
 
 mod table;
 mod words;
@@ -52,7 +52,7 @@ pub(crate) enum Grammar {
 pub(crate) enum HeaderGrammar {
     Boolean,
     Integer,
-    /// One boolean, or a list of them.
+    /// A boolean, or a list of booleans.
     Propagation,
     Frontend,
     Aliases,
@@ -70,11 +70,11 @@ pub(crate) struct Use {
     pub(crate) grammar: Grammar,
     /// Opcodes for which XLA's parser requires the attribute.
     needed: &'static [Opcode],
-    /// Opcodes for which XLA's parser accepts it; every opcode for common attributes.
+    /// Opcodes for which XLA's parser accepts the attribute; every opcode for common attributes.
     taken: &'static [Opcode],
-    /// Opcodes for which only XLA newer than jaxlib 0.10.2 accepts it.
+    /// Opcodes for which only XLA newer than jaxlib 0.10.2 accepts the attribute.
     newer: &'static [Opcode],
-    /// Opcodes that have it only in protobufs and older texts.
+    /// Opcodes that have the attribute only in protobufs and older texts.
     also: &'static [Opcode],
     pub(crate) field: Field,
 }
@@ -94,9 +94,10 @@ pub(crate) struct Field {
     pub(crate) is_always_printed: bool,
     /// The value that text without the attribute implies.
     pub(crate) absent: i64,
-    /// Whether the field is only written: text made from protobufs uses another attribute for it.
+    /// Whether the field is only written: when reading protobufs, another attribute covers the
+    /// field.
     pub(crate) is_only_written: bool,
-    /// What a conversion to a protobuf loses, if anything.
+    /// The information that a conversion to a protobuf loses, if any.
     pub(crate) loses: Option<&'static str>,
 }
 
@@ -134,13 +135,13 @@ const fn at(number: u8) -> Field {
     Field { number, ..NO_FIELD }
 }
 
-/// No field, and no way to derive the value: a protobuf loses `what`.
+/// No field holds the value and nothing implies it: a conversion to a protobuf loses `what`.
 const fn lost(what: &'static str) -> Field {
     NO_FIELD.losing(what)
 }
 
 impl Field {
-    /// Field `number` of the message in this field.
+    /// The field with number `number` inside the message in this field.
     const fn part(self, number: u8) -> Field {
         let path = if self.path[0] == 0 { [self.number, 0] } else { [self.path[0], self.number] };
         Field { path, number, ..self }
@@ -194,7 +195,7 @@ impl Field {
         self.form(Form::Thread)
     }
 
-    /// The outermost fields of `HloInstructionProto` that it uses, as bits.
+    /// The outermost fields of `HloInstructionProto` that the attribute uses, as bits.
     const fn outer(self) -> u128 {
         let first = if self.path[0] == 0 { self.number } else { self.path[0] };
         (1 << first | 1 << self.with) & !1
@@ -300,7 +301,7 @@ static FACTS: [Facts; COUNT] = {
     facts
 };
 
-/// Whether two grammars are known to be the same; false for equal ones that are not listed.
+/// Whether two grammars are known to be equal; false for equal grammars that are not listed here.
 const fn is_alike(a: Grammar, b: Grammar) -> bool {
     use Grammar::*;
     matches!(
@@ -331,7 +332,7 @@ static SLOT_KEYS: [u8; SLOTS] = {
     table
 };
 
-/// The attributes of one opcode, without those common to all opcodes.
+/// The attributes of one opcode, except attributes common to all opcodes.
 #[derive(Clone, Copy)]
 struct OfOpcode {
     lines: [u8; MOST],
@@ -451,7 +452,7 @@ pub(crate) fn common() -> impl Iterator<Item = &'static Use> {
     LINES.0[..LINES.1].iter().map(|line| &TABLE[*line as usize])
 }
 
-/// The attributes of `opcode` in the order in which XLA prints them, without those that every
+/// The attributes of `opcode` in the order in which XLA prints them, except attributes that every
 /// opcode takes.
 #[inline]
 pub(crate) fn uses(opcode: Opcode) -> impl ExactSizeIterator<Item = &'static Use> + Clone {
@@ -513,7 +514,8 @@ impl Key {
         let mut slot = slot_of(head, tail, word.len());
         loop {
             let facts = FACTS.get(SLOT_KEYS[slot] as usize)?;
-            // Up to 16 bytes, the first and last eight and the length are the whole word.
+            // For words of up to 16 bytes, the first and last eight bytes and the length determine
+            // the word.
             if facts.word == (head, tail, word.len())
                 && (word.len() <= 16 || facts.key.as_bytes() == word)
             {
@@ -539,7 +541,7 @@ impl Key {
         1 << self.0
     }
 
-    /// The grammar of its value for `opcode`.
+    /// The grammar of the attribute's value for `opcode`.
     #[inline]
     pub(crate) fn grammar(self, opcode: Opcode) -> Grammar {
         let facts = &FACTS[self.0 as usize];

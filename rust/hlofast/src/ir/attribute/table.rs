@@ -30,10 +30,11 @@ macro_rules! table {
     (@ $names:tt) => { opcodes! $names };
 }
 
-// "key": grammar, [opcodes that need it] [opcodes that take it], field of HloInstructionProto;
-//   `newer`: opcodes that take it only in XLA newer than jaxlib 0.10.2,
-//   `also`: opcodes that have it only in protobufs and older texts; XLA's parser rejects it,
-//   `Unknown` among those: also printed for unknown opcodes, if the field is present.
+// "key": grammar, [opcodes that need the attribute] [opcodes that take it], field of
+// HloInstructionProto.
+//   `newer`: opcodes that take the attribute only in XLA newer than jaxlib 0.10.2.
+//   `also`: opcodes that have the attribute only in protobufs and older texts, and for which XLA's
+//   parser rejects it. `Unknown` in this list prints the attribute for unknown opcodes too.
 // `at(30).part(3)` is field 3 of the message in field 30.
 table! {
     "parameter_replication": Booleans, [] [*] also [Parameter], at(61);
@@ -134,7 +135,7 @@ table! {
     "unit_diagonal": Boolean, [] [TriangularSolve], at(59).part(3);
     "transpose_a": Word(&TRANSPOSES), [] [TriangularSolve], at(59).part(4);
     "k": Integer, [Topk] [], at(81).always();
-    // XLA takes the largest unless the text says otherwise.
+    // Without the attribute, XLA takes the largest elements.
     "largest": Boolean, [] [Topk], at(85).absent(1).always();
     "is_stable": Boolean, [] [Sort] newer [Topk], at(60);
     "num_carries": Integer, [Scan] [], at(95).always();
@@ -147,7 +148,7 @@ table! {
         at(91);
     "kind": Word(&FUSION_KINDS), [Fusion] [], at(11).spelled();
     "async_execution_thread": Text, [] [AsyncStart], at(79).thread();
-    // The thread is that of the start at the end of the operand chain.
+    // The thread is taken from the start at the end of the operand chain.
     "async_execution_thread": Text, [] [AsyncDone AsyncUpdate], NO_FIELD;
     "output_to_operand_aliasing": Aliasing, [] [AsyncStart CustomCall Fusion] newer [AsyncUpdate]
         also [AsyncDone Call Unknown], at(74);
@@ -187,7 +188,7 @@ table! {
 }
 
 /// Header attributes: key, grammar, and whether only XLA newer than jaxlib 0.10.2 accepts it. Their
-/// fields of `HloModuleProto` share no form, so they are not listed here.
+/// fields of `HloModuleProto` have different forms, so this table does not list them.
 pub(crate) const HEADER: [(&str, H, bool); 12] = [
     ("is_scheduled", H::Boolean, false),
     ("replica_count", H::Integer, false),

@@ -4,7 +4,7 @@
 #[derive(Debug)]
 pub(crate) struct Words {
     pub(crate) names: &'static [&'static str],
-    /// Whether XLA reads them in any case.
+    /// Whether XLA accepts the words in upper and lower case.
     pub(crate) any_case: bool,
     /// Words that XLA's parser rejects: only protobufs and older texts have them.
     pub(crate) refused: &'static [&'static str],

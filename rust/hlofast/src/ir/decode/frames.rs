@@ -71,7 +71,7 @@ pub struct Frame<'t> {
 pub struct Frames<'t> {
     tables: &'t StackFrames,
     next: i64,
-    /// Frames still allowed: a chain longer than the table has a cycle.
+    /// Frames still allowed. A chain longer than the table contains a cycle.
     left: usize,
 }
 
@@ -149,8 +149,8 @@ impl StackFrames {
         self.frame_locations.is_empty()
     }
 
-    /// Frame `id` and its parents, innermost first; nothing for 0 and for numbers beyond the
-    /// table. A cycle of parents ends after as many frames as the table has.
+    /// Frame `id` and its parents, innermost first; empty for 0 and for numbers beyond the table.
+    /// If the parents form a cycle, the iterator ends after as many frames as the table has.
     pub fn resolve(&self, id: i64) -> Frames<'_> {
         Frames { tables: self, next: id, left: self.len() }
     }

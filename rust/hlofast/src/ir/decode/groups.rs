@@ -1,4 +1,4 @@
-//! Replica groups in their three generations, kept as compact as they are written.
+//! Replica groups in their three generations, stored in the compact form of the text.
 
 use super::iota::{Iota, iota, product, square_list, write_list};
 use super::mesh::{AxisReference, Mesh, at_mesh, axis_references, mesh};
@@ -6,7 +6,7 @@ use super::scan::{Trailing, integer, invalid_since, list, whole};
 use crate::error::{ErrorKind, Result};
 use crate::text::Cursor;
 
-/// Lists of integers: one flat column and the offsets of each list's part.
+/// Lists of integers: one flat column, and the offset at which each list begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntegerLists {
     /// One entry more than lists.
@@ -59,7 +59,7 @@ pub enum ReplicaGroups<'a> {
     Iota {
         /// Number of groups.
         groups: i64,
-        /// Devices in each.
+        /// Devices in each group.
         group_size: i64,
         /// The device order that is divided into groups.
         order: Iota,
@@ -105,8 +105,8 @@ impl<'a> ReplicaGroups<'a> {
         }
     }
 
-    /// For iota and mesh groups: the order of positions whose equal parts are the groups. A mesh
-    /// with its own device order still has to map positions to devices.
+    /// For iota and mesh groups: an order of positions; cut into equal parts, it gives the groups.
+    /// A mesh with its own device order still has to map positions to devices.
     fn positions(&self) -> Option<Iota> {
         match self {
             ReplicaGroups::Iota { order, groups, group_size } => {
@@ -138,8 +138,8 @@ impl<'a> ReplicaGroups<'a> {
         }
     }
 
-    /// Device `index` of group `group`, by arithmetic where the groups are compact. None if there
-    /// is no such device, and for `Everyone`.
+    /// Device `index` of group `group`; computed by arithmetic for compact groups. None if there is
+    /// no such device, and for `Everyone`.
     pub fn device(&self, group: u64, index: u64) -> Option<i64> {
         if let ReplicaGroups::Lists(lists) = self {
             let list = lists.get(usize::try_from(group).ok()?)?;
@@ -153,8 +153,8 @@ impl<'a> ReplicaGroups<'a> {
         self.device_at(self.positions()?.get(flat)?)
     }
 
-    /// All groups written out; None for `Everyone`, for groups that cannot be resolved, and for
-    /// more than `limit` devices in total.
+    /// All groups as lists of devices; None for `Everyone`, for groups that cannot be resolved, and
+    /// for more than `limit` devices in total.
     pub fn expand(&self, limit: usize) -> Option<IntegerLists> {
         if let ReplicaGroups::Lists(lists) = self {
             return (lists.items.len() <= limit).then(|| lists.clone());
@@ -162,7 +162,7 @@ impl<'a> ReplicaGroups<'a> {
         let (count, size) = (self.group_count()?, self.group_size()?);
         let total = count.checked_mul(size)?;
         let bound = u64::try_from(limit).ok()?.min(u64::from(u32::MAX));
-        // Empty groups cost nothing per device but still one offset each.
+        // An empty group has no devices but still takes one offset.
         if total > bound || count > bound {
             return None;
         }

@@ -53,7 +53,7 @@ pub struct OriginRecovery<'a> {
     pub removed: Option<OriginalValue<'a>>,
     /// The value that takes its place.
     pub replacing: Option<OriginalValue<'a>>,
-    /// The text of the module that computes one from the other.
+    /// The text of the module that computes the removed value from the replacing value.
     pub module: Option<Cow<'a, [u8]>>,
 }
 
@@ -193,7 +193,7 @@ fn debug_record<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<(&'a [u8], &'a [u8])>
     Ok(fields)
 }
 
-/// The first alias that repeats the result index of an earlier one; XLA uses the earlier one.
+/// The first alias that repeats the result index of an earlier alias; XLA uses the earlier alias.
 pub fn first_duplicate_alias(aliases: &[Alias]) -> Option<usize> {
     let mut seen = std::collections::HashSet::new();
     aliases.iter().position(|alias| !seen.insert(&alias.output_index))

@@ -26,7 +26,7 @@ pub(crate) fn product(sizes: impl IntoIterator<Item = i64>) -> Option<u64> {
         }
         match product.checked_mul(size) {
             Some(next) => product = next,
-            // A later zero still makes the whole product zero.
+            // After an overflow, a zero still makes the whole product zero.
             None => overflow = true,
         }
     }
@@ -72,7 +72,7 @@ impl Iota {
         let length = self.len()?;
         for (slot, size) in strides.iter_mut().zip(&self.reshape).rev() {
             *slot = stride;
-            // Saturation can only happen when another size is zero; then nothing is looked up.
+            // Saturation can happen only if another size is zero, and then no device is looked up.
             stride = stride.saturating_mul(u64::try_from(*size).ok()?);
         }
         let mut axes = Vec::with_capacity(self.transpose.len());
@@ -121,9 +121,9 @@ impl IotaReader {
 /// An order of devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceOrder {
-    /// Computed.
+    /// An order given by a formula.
     Iota(Iota),
-    /// Written out.
+    /// An order written out as a list.
     List(Vec<i64>),
 }
 

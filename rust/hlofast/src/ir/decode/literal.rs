@@ -1,7 +1,7 @@
 //! Literals: `constant(...)` payloads, split into leaves and decoded into flat arrays.
 //!
-//! Memory is bounded by the text, never by the numbers in a shape: an elided literal gives the
-//! elements that it shows and is marked as elided.
+//! Memory is bounded by the text, never by the numbers in a shape: an elided literal yields only
+//! the elements in the text and is marked as elided.
 
 use super::scan::{bytes, invalid, invalid_since, number_text};
 use super::shape_text;
@@ -35,7 +35,7 @@ pub struct LiteralLeaf {
 pub enum Extent {
     /// Every element.
     Full,
-    /// `...` stands for the elements after those shown, which may be none.
+    /// `...` stands for all elements after the elements in the text, if there are any.
     Elided,
     /// One element without braces for a whole array: XLA sets the first and leaves the rest 0.
     FirstOnly,
@@ -46,7 +46,7 @@ pub enum Extent {
 pub struct LiteralData {
     /// The element type.
     pub element_type: ElementType,
-    /// How much of the array this is.
+    /// How much of the array `bytes` holds.
     pub extent: Extent,
     /// Number of elements in `bytes`.
     pub count: usize,

@@ -28,13 +28,13 @@ pub struct Metadata<'a> {
     pub source_end_column: Option<i64>,
     /// Kinds of profile guidance that were applied.
     pub profile_type: Option<Vec<i64>>,
-    /// The name of the computation it was deduplicated into.
+    /// The name of the computation that replaced the duplicate.
     pub deduplicated_name: Option<Cow<'a, [u8]>>,
-    /// The name the scheduler knows it by.
+    /// The name that the scheduler uses for the instruction.
     pub scheduling_name: Option<Cow<'a, [u8]>>,
     /// Frame number in the module's stack frame table; 0 = none.
     pub stack_frame_id: Option<i64>,
-    /// Free payload.
+    /// A payload without defined meaning.
     pub metadata_payload: Option<Cow<'a, [u8]>>,
     /// Other keys and their raw values.
     pub other: Vec<(&'a [u8], &'a [u8])>,
@@ -114,8 +114,8 @@ pub(crate) fn decode_metadata(value: &[u8]) -> Result<Metadata<'_>> {
     whole(value, metadata)
 }
 
-/// The string field `wanted` of a metadata value, without decoding the others; None if it is
-/// absent or the text before it cannot be read.
+/// The string field `wanted` of a metadata value, without decoding other fields; None if the field
+/// is absent or the text before it cannot be read.
 pub fn metadata_string<'a>(value: &'a [u8], wanted: &[u8]) -> Option<Cow<'a, [u8]>> {
     let mut cursor = Cursor::new(value);
     cursor.expect(b'{', "").ok()?;
@@ -203,9 +203,9 @@ impl Metadata<'_> {
 pub struct FrontendAttribute<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The content of the string, or the braces and what is between them.
+    /// The content of the string, or the braces with their content.
     pub value: Cow<'a, [u8]>,
-    /// Whether it is written as braces instead of a string.
+    /// Whether the value is written in braces instead of as a string.
     pub is_dictionary: bool,
 }
 

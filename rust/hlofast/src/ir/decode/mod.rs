@@ -77,7 +77,7 @@ pub enum AttributeValue<'a> {
     Dictionary(&'a [u8]),
     /// An enumeration's word as written.
     Word(&'a [u8]),
-    /// Several such words.
+    /// Several words of an enumeration.
     Words(Vec<&'a [u8]>),
     /// The name of a computation, without `%`, or the text of an inline one, with braces.
     Computation(&'a [u8]),
@@ -115,16 +115,17 @@ pub enum AttributeValue<'a> {
     Origin(Origin<'a>),
     /// Numbers attached by tools; None for `{}`.
     Statistics(Option<Statistics<'a>>),
-    /// What a domain instruction separates.
+    /// The shardings on both sides of a domain instruction.
     Domain(Box<Domain<'a>>),
     /// N:M sparsity of a convolution.
     SparsityConfig(SparsityConfig),
-    /// The value of an unknown attribute, or of a known one in a form of old texts, as written.
+    /// The value, as written, of an unknown attribute, or of a known attribute in a form of old
+    /// texts.
     Raw(&'a [u8]),
 }
 
 /// The typed value of attribute `key` of an instruction with `opcode`. Unknown attributes are
-/// `Raw`; known ones that cannot be read are errors.
+/// `Raw`; known attributes that cannot be read are errors.
 pub fn decode<'a>(key: &[u8], opcode: Opcode, value: &'a [u8]) -> Result<AttributeValue<'a>> {
     match Key::from_bytes(key) {
         Some(key) => decode_as(key.grammar(opcode), value),

@@ -18,18 +18,18 @@ pub enum Sharding<'a> {
 pub struct LeafSharding<'a> {
     /// How the array is placed on the devices.
     pub placement: Placement<'a>,
-    /// The group of arrays that propagation treats alike, if any.
+    /// The group of arrays to which propagation gives equal or similar shardings, if any.
     pub group: Option<ShardGroup>,
-    /// Where it comes from.
+    /// Where the sharding comes from.
     pub metadata: Vec<Metadata<'a>>,
 }
 
 /// `shard_as N` and `shard_like N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardGroup {
-    /// All of the group get exactly the same sharding.
+    /// All arrays of the group get exactly the same sharding.
     As(i64),
-    /// All of the group get similar shardings.
+    /// All arrays of the group get similar shardings.
     Like(i64),
 }
 
@@ -65,7 +65,7 @@ impl Reduction {
     }
 }
 
-/// What a trailing dimension of a tile grid means.
+/// The meaning of a trailing dimension of a tile grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubgroupKind {
     /// Devices of the subgroup hold the same data.
@@ -103,7 +103,7 @@ impl SubgroupKind {
 /// How an array is placed on the devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement<'a> {
-    /// Every device holds all of it.
+    /// Every device holds the whole array.
     Replicated,
     /// The program partitions the array itself.
     Manual,
@@ -111,7 +111,7 @@ pub enum Placement<'a> {
     Unknown,
     /// Every device holds a partial result.
     Unreduced(Reduction),
-    /// One device holds all of it.
+    /// One device holds the whole array.
     Maximal(i64),
     /// Divided into tiles.
     Tiled(Tiles),
@@ -119,8 +119,8 @@ pub enum Placement<'a> {
     Named(NamedSharding<'a>),
 }
 
-/// A grid of tiles and the devices that hold them. Their numbers may differ: XLA's parser accepts
-/// that.
+/// A grid of tiles and the devices that hold them. The number of tiles and the number of devices
+/// may differ; XLA's parser accepts the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiles {
     /// Number of tiles along each dimension of the array, then the sizes of the subgroups.
@@ -166,7 +166,7 @@ impl<'a> Sharding<'a> {
         }
     }
 
-    /// The shardings that are written: one, or one per leaf.
+    /// The shardings in the text: a single sharding, or one per leaf.
     pub fn leaves(&self) -> &[LeafSharding<'a>] {
         match self {
             Sharding::Single(leaf) => std::slice::from_ref(leaf),
@@ -205,8 +205,8 @@ impl LeafSharding<'_> {
         }
     }
 
-    /// Number of tiles along each dimension of the array; None if the sharding does not give it
-    /// (it divides nothing, or its number of dimensions is unknown).
+    /// Number of tiles along each dimension of the array; None if the array is not divided or the
+    /// sharding does not tell its number of dimensions.
     pub fn tile_dimensions(&self) -> Option<Vec<i64>> {
         match &self.placement {
             Placement::Tiled(tiles) => {
@@ -224,7 +224,7 @@ impl LeafSharding<'_> {
         }
     }
 
-    /// Number of devices that the sharding names; None if it names none.
+    /// Number of devices that the sharding names; None if it names no devices.
     pub fn device_count(&self) -> Option<u64> {
         match &self.placement {
             Placement::Maximal(_) => Some(1),
@@ -234,8 +234,8 @@ impl LeafSharding<'_> {
         }
     }
 
-    /// The devices in row-major order of the tile grid (subgroups are its last dimension), up to
-    /// `limit` of them; None beyond that or if the sharding names none.
+    /// The devices in row-major order of the tile grid (subgroups are its last dimension), None for
+    /// more than `limit` devices or if the sharding names no devices.
     pub fn devices(&self, limit: usize) -> Option<Vec<i64>> {
         let count = self.device_count()?;
         if count > u64::try_from(limit).ok()? {
@@ -269,7 +269,8 @@ impl Tiles {
 }
 
 impl NamedSharding<'_> {
-    /// The order of mesh positions: axes of the dimensions first, then all others in mesh order.
+    /// The order of mesh positions: axes of the dimensions first, then all other axes in mesh
+    /// order.
     fn order(&self) -> Option<Iota> {
         let split = self.mesh.split(self.dimensions.iter().flat_map(|d| &d.axes))?;
         let mut order = split.dimensions.clone();

@@ -41,7 +41,7 @@ fn leaf<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
     if at_mesh(cursor)? { named(cursor) } else { words(cursor) }
 }
 
-/// What the words of a first- or second-generation sharding say, in any order.
+/// The words of a first- or second-generation sharding, which may come in any order.
 #[derive(Default)]
 struct Words {
     replicated: bool,
@@ -122,7 +122,7 @@ pub(crate) fn given_reduction(origins: &[Metadata<'_>]) -> Option<Reduction> {
     Reduction::from_word(origin.op_name.as_deref()?)
 }
 
-/// Chooses the placement the words mean; the order of the cases is XLA's precedence.
+/// Chooses the placement that the words mean; the order of the cases is XLA's precedence.
 fn placement<'a>(cursor: &Cursor<'_>, start: usize, words: Words) -> Result<Placement<'a>> {
     let fail = |message: &str| Err(invalid_since(cursor, start, KIND, message));
     let count = words.devices.as_ref().map(DeviceOrder::len);

@@ -42,7 +42,8 @@ impl LeafSharding<'_> {
             Placement::Unknown => text.extend_from_slice(b"unknown"),
             Placement::Unreduced(op) => {
                 text.extend_from_slice(b"unreduced");
-                // XLA reads the operation from metadata only; it is not repeated.
+                // XLA reads the reduction from metadata only, so the text does not repeat a
+                // reduction that metadata holds.
                 if *op != given_reduction(&self.metadata).unwrap_or_default() {
                     text.extend_from_slice(format!("={}", op.as_str()).as_bytes());
                 }

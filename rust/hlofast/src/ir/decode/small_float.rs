@@ -3,7 +3,7 @@
 use super::scan::decimal_text;
 use crate::ir::ElementType;
 
-/// What the largest bit patterns of a format mean.
+/// The meaning of the largest bit patterns of a format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Special {
     /// The largest exponent holds infinity and NaNs.
@@ -12,7 +12,7 @@ enum Special {
     AllOnes,
     /// No infinity, no negative zero; the pattern of negative zero is NaN.
     NegativeZero,
-    /// Neither infinity nor NaN.
+    /// The format has neither infinity nor NaN.
     None,
 }
 
@@ -57,7 +57,7 @@ impl Format {
                 valid.then(|| self.infinity() | payload)
             }
             (Special::AllOnes, None) => Some(self.sign() - 1),
-            // Without any NaN the conversion XLA uses gives negative zero.
+            // For formats without NaN, the conversion that XLA uses gives negative zero.
             (Special::NegativeZero | Special::None, None) => Some(self.sign()),
             _ => None,
         }
@@ -92,7 +92,7 @@ pub(crate) enum FloatFault {
     NotANumber,
     /// A finite number beyond the type's range.
     OutOfRange,
-    /// The type has no such value: a payload, an infinity.
+    /// The type lacks this value: a NaN with a payload, or an infinity.
     NoSuchValue,
 }
 
@@ -203,7 +203,8 @@ fn round(value: f64, format: Format) -> Option<u64> {
         }
         _ => 0,
     };
-    // Carries run from the mantissa into the exponent, and the leading bit adds one to it.
+    // Carries run from the mantissa into the exponent, and the mantissa's leading bit adds one to
+    // the exponent.
     let bits = ((field as u64 - 1) << format.mantissa_bits) + count;
     match format.special {
         // Formats without infinity and NaN saturate.
@@ -352,7 +353,7 @@ mod tests {
         for bad in ["", "x", "infinity", "+1", "1_0", "0x1p3", "nan(7)", "1e"] {
             assert_eq!(float_bits(bad.as_bytes(), T::F32), Err(FloatFault::NotANumber), "{bad}");
         }
-        // One rounding, not two: this lies just above the middle of two singles.
+        // One rounding, not two: the number lies just above the middle of two singles.
         assert_eq!(read("1.00000005960464477540", T::F32), Some(0x3f80_0001));
     }
 }

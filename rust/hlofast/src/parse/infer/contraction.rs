@@ -94,7 +94,7 @@ pub(super) fn ragged_dot(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         return Err(context.invalid("lhs_ragged_dims", "exactly one dimension must be ragged"));
     };
     let ragged = context.index("lhs_ragged_dims", value, left.rank())?;
-    // Group sizes may differ between the indices of the dimensions before the ragged one.
+    // Group sizes may differ along the dimensions before the ragged dimension.
     let position = |list: &[usize]| list.iter().position(|index| *index == ragged);
     let (mode, before): (Ragged, Vec<usize>) = if let Some(at) = position(&numbers.left_batch) {
         (Ragged::Batch, numbers.left_batch.iter().take(at).copied().collect())

@@ -30,7 +30,7 @@ pub(super) fn is_dynamic(dimension: Dimension) -> bool {
     !matches!(dimension, Dimension::Static(_))
 }
 
-/// The bound, or XLA's marker if there is none: XLA compares unbounded sizes by it.
+/// The bound, or XLA's marker for unbounded sizes, which XLA uses in comparisons.
 pub(super) fn raw(dimension: Dimension) -> i64 {
     dimension.bound().unwrap_or(i64::MIN)
 }
@@ -53,7 +53,7 @@ impl Context<'_, '_> {
         self.resized(Dimension::Static(0), size)
     }
 
-    /// The element type in which XLA computes when the two are mixed.
+    /// The element type in which XLA computes when operands have both types.
     pub fn wider(&self, a: ElementType, b: ElementType) -> Result<ElementType> {
         if a == b {
             return Ok(a);

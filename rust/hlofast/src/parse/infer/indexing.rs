@@ -35,16 +35,16 @@ const SCATTER: Names = Names {
 struct IndexDimensions {
     /// The window dimensions of the result or the updates.
     window: Vec<usize>,
-    /// The operand dimensions that the window does not have.
+    /// The operand dimensions that are not in the window.
     dropped: Vec<usize>,
     batching: Vec<usize>,
-    /// The sizes of the indices, without the index vector dimension.
+    /// The sizes of the index array, without the index vector dimension.
     outer: Vec<Dimension>,
 }
 
 impl IndexDimensions {
-    /// Reads the attributes. `rank` is the rank of the operand, `window_rank` that of the array
-    /// with window dimensions; None if it has to be derived.
+    /// Reads the attributes. `rank` is the rank of the operand; `window_rank` is the rank of the
+    /// array with window dimensions, None if it has to be derived.
     fn read(
         context: &Context<'_, '_>,
         names: &Names,

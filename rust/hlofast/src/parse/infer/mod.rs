@@ -22,7 +22,7 @@ use crate::ir::{Opcode, ShapeId, ShapeInterner};
 use request::{Context, cannot};
 
 /// Infers the result shape of `request`. An error whose span is `Span::EMPTY` concerns the whole
-/// instruction; others point into an attribute.
+/// instruction; other errors point into an attribute.
 pub fn infer(request: &Request<'_>, interner: &mut ShapeInterner) -> Result<ShapeId> {
     let mut context = Context { request, interner };
     rule(request.opcode).map_or_else(|| Err(cannot(request.opcode)), |rule| rule(&mut context))

@@ -42,7 +42,7 @@ pub struct Attribute<'a> {
 pub struct Callee {
     /// The attribute that names it.
     pub role: CallRole,
-    /// Parameter and result shapes; None if the computation is only defined later in the text.
+    /// Parameter and result shapes; None if the computation is defined later in the text.
     pub signature: Option<Arc<Signature>>,
 }
 
@@ -54,7 +54,7 @@ pub struct Signature {
     pub result: ShapeId,
 }
 
-/// Signatures by computation, so that each is collected only once.
+/// Signatures by computation, so that each signature is collected only once.
 pub type Signatures = HashMap<u32, Arc<Signature>, BuildMix>;
 
 /// An array shape that a rule works with.
@@ -153,7 +153,7 @@ impl<'r> Context<'r, '_> {
         ParseError::new(ErrorKind::InvalidAttribute, at, message)
     }
 
-    /// The error for something missing that the rule needs.
+    /// The error for a missing part that the rule needs.
     #[cold]
     pub fn missing(&self, what: impl fmt::Display) -> ParseError {
         let name = self.opcode().as_str();

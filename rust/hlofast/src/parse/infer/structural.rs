@@ -16,7 +16,7 @@ pub(super) fn tuple(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let most = context.request.most_nodes;
     let table = context.table();
     let nodes = operands.iter().fold(1u32, |sum, id| sum.saturating_add(table.node_count(*id)));
-    // Otherwise a few lines of `tuple(t, t)` would double a shape to any size.
+    // Without the limit, a few lines of `tuple(t, t)` would double a shape to any size.
     if nodes > most {
         return Err(ParseError::new(
             ErrorKind::TooLarge,
@@ -47,8 +47,8 @@ pub(super) fn device_number(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     Ok(context.intern(Array::new(ElementType::U32, Vec::new())))
 }
 
-/// If the result shape is omitted, `dimensions` are not the operand's dimensions in the result but
-/// sizes to prepend: the parser shares this rule with XLA's client interface.
+/// If the result shape is omitted, `dimensions` lists sizes to prepend and not the operand's
+/// dimensions in the result, because XLA's parser shares this rule with its client interface.
 pub(super) fn broadcast(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let operand = context.array(0)?;
     let sizes = match context.integers("dimensions")? {
@@ -83,7 +83,7 @@ pub(super) fn transpose(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         return Err(context.invalid("dimensions", message));
     }
     let dimensions = permutation.iter().map(|index| operand.dimensions[*index]).collect();
-    // An array without a layout has the default one, which is permuted with its dimensions too.
+    // An array without a layout has the default layout, which is also permuted with its dimensions.
     let default = || Layout::with_order((0..operand.rank() as i64).rev().collect());
     let is_identity = permutation.iter().copied().eq(0..operand.rank());
     let layout = match operand.layout.clone() {

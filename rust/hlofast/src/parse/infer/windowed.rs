@@ -51,7 +51,7 @@ fn dilated(size: i64, dilation: i64) -> Option<i64> {
     if size == 0 { Some(0) } else { size.checked_sub(1)?.checked_mul(dilation)?.checked_add(1) }
 }
 
-/// XLA's parser infers only the form with one operand: operands after the first two are ignored.
+/// XLA's parser infers the shape for one input only and ignores operands after the first two.
 pub(super) fn reduce_window(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let (operand, start) = (context.array(0)?, context.operand(1)?);
     check_reducer(context, CallRole::ToApply, &[start], &[operand.element_type])?;

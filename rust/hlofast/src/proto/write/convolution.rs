@@ -59,7 +59,7 @@ pub(super) fn dimension_numbers(labels: &DimensionLabels) -> Message {
             let place = DimensionLabels::position(side, label).unwrap_or_default();
             message.integer(field, place as i64);
         }
-        // Negative for a spatial dimension that this side does not have.
+        // The number is negative if this side lacks the spatial dimension.
         message.integers(
             number,
             (0..rank).map(|index| {

@@ -168,8 +168,8 @@ fn buffer_donors(donors: &[BufferDonor]) -> Message {
     message
 }
 
-/// A `DeviceAssignmentProto`, the only field for the counts. Text does not list the devices, so
-/// they get the numbers that XLA assigns by default.
+/// A `DeviceAssignmentProto`, the only field that holds the counts of replicas and partitions. Text
+/// does not list the devices, so they get the numbers that XLA assigns by default.
 fn device_assignment(
     replicas: Option<(i64, Span)>,
     partitions: Option<(i64, Span)>,

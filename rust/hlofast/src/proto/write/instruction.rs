@@ -27,7 +27,7 @@ impl Writer<'_> {
         }
         fields.text(2, opcode.as_str().as_bytes());
         let place = self.place(row);
-        // A literal always has a layout, and XLA requires its constant to have the same one.
+        // A literal always has a layout, and XLA requires the constant to have the same layout.
         let style = if opcode == Opcode::Constant { Style::Laid } else { Style::Full };
         let shape = self.shapes.get(module.shape(row), style);
         fields.element(3, shape.map_err(|error| super::at(error, place))?);
@@ -49,7 +49,7 @@ impl Writer<'_> {
         Ok(fields)
     }
 
-    /// Operands come before their users, and as many as XLA's reader requires.
+    /// Checks that operands precede their users and that XLA's reader accepts their number.
     fn operands(&self, fields: &mut Message, row: Row) -> Result<()> {
         let (module, opcode) = (self.module, self.module.opcode(row));
         if matches!(opcode, Opcode::Parameter | Opcode::Constant) {
@@ -75,7 +75,7 @@ impl Writer<'_> {
         let (_, payload) = self.module.opcode_and_payload(row);
         let text = self.module.bytes(payload);
         let literal = literal::constant(text, &mut self.shapes, self.module.shape(row));
-        // Without a value XLA prints `{...}` too.
+        // XLA also prints `{...}` for a constant without a value.
         if let Some(value) = literal.map_err(|error| error.shifted(payload.start))? {
             fields.message(const { field_of("literal") }, value);
         }
@@ -97,14 +97,14 @@ impl Writer<'_> {
             keys.take(const { Key::of("called_computations") });
         }
         if matches!(opcode, Opcode::AsyncUpdate | Opcode::AsyncDone) {
-            // They call the computation of the start that their operands lead to.
+            // These opcodes call the computation of the start at the end of their operand chain.
             return Ok(());
         }
         if calls.iter().any(|call| !self.is_written(call.computation)) {
             let message = "a computation that calls itself, which XLA does not read";
             return Err(ParseError::new(ErrorKind::InvalidComputation, self.place(row), message));
         }
-        // Stable: the branches of a conditional keep their order.
+        // The sort is stable, so branches of a conditional keep their order.
         calls.sort_by_key(|call| match call.role {
             CallRole::Condition | CallRole::Scatter | CallRole::FalseComputation => 1,
             _ => 0,
@@ -137,7 +137,7 @@ impl Writer<'_> {
     }
 }
 
-/// The shape spelled by all of `text`.
+/// The shape that the whole of `text` spells.
 pub(super) fn whole_shape(text: &[u8], interner: &mut ShapeInterner) -> Result<ShapeId> {
     let mut cursor = Cursor::new(text);
     let id = parse_shape(&mut cursor, interner)?;

@@ -13,7 +13,7 @@ use AttributeValue as V;
 pub(super) struct Keys<'m> {
     module: &'m Module,
     left: Vec<(Option<Key>, Attribute)>,
-    /// Those of them that are in the table of attributes.
+    /// Attributes not taken yet that are in the table of attributes.
     known: Set,
 }
 
@@ -59,7 +59,7 @@ impl<'m> Keys<'m> {
     ) -> Result<()> {
         let value = decode::decode_as(attribute.grammar, self.module.bytes(span))
             .map_err(|error| error.shifted(span.start))?;
-        // Faults in values have no location of their own.
+        // A fault without a place of its own is placed at the whole value.
         let place = |error: ParseError| match error.span() {
             Span::EMPTY => at(error, span),
             _ => error.shifted(span.start),
@@ -71,7 +71,7 @@ impl<'m> Keys<'m> {
         Err(ParseError::new(ErrorKind::InvalidAttribute, span, message))
     }
 
-    /// Checks that all attributes were taken; the error names the first that was not.
+    /// Checks that all attributes were taken; the error names the first attribute that was not.
     pub(super) fn finish(self, word: &[u8]) -> Result<()> {
         let Some((_, first)) = self.left.first() else { return Ok(()) };
         let key = String::from_utf8_lossy(self.module.bytes(first.key));

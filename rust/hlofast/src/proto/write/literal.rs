@@ -9,8 +9,8 @@ use crate::ir::{ElementKind, ShapeId, ShapeInterner, ShapeTable, ShapeView};
 use crate::proto::literal::{Storage, field};
 use crate::text::{Cursor, Span};
 
-/// The `LiteralProto` of the literal `payload` of shape `shape`; None if the text elides all of it:
-/// the protobuf then has no literal. Spans of errors are relative to `payload`.
+/// The `LiteralProto` of the literal `payload` of shape `shape`; None if the text elides the whole
+/// literal, which the protobuf then omits. Spans of errors are relative to `payload`.
 pub(super) fn constant(
     payload: &[u8],
     shapes: &mut Shapes<'_>,
@@ -35,7 +35,8 @@ pub(super) fn constant(
     tree(shapes, shape, &mut values).map(Some)
 }
 
-/// The error for a partly elided literal: neither its values nor their absence can be written.
+/// The error for a partly elided literal: a protobuf can express neither the elided values nor
+/// their absence.
 fn cut(span: Span) -> ParseError {
     let message = "a part of this literal is elided, so its values are not known";
     ParseError::new(ErrorKind::InvalidLiteral, span, message)
@@ -46,7 +47,7 @@ fn cut(span: Span) -> ParseError {
 /// with a number in the text.
 const MOST_FILLED: u64 = 1 << 20;
 
-/// None if all of it is elided.
+/// None if the whole leaf is elided.
 fn leaf_value(
     literal: &Literal<'_>,
     index: usize,
@@ -65,7 +66,7 @@ fn leaf_value(
         (Extent::Elided, 0) if elements == Some(0) => Ok(Some(data)),
         (Extent::Elided, 0) => Ok(None),
         (Extent::Elided, _) => Err(cut(leaf.span)),
-        // XLA's parser sets the first element and leaves the others zero.
+        // XLA's parser sets the first element and leaves all other elements zero.
         (Extent::FirstOnly, 1) if elements.is_some_and(|count| count <= MOST_FILLED) => {
             let count = elements.and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
             data.bytes.resize(data.bytes.len().saturating_mul(count), 0);
@@ -180,7 +181,7 @@ fn in_memory_order(bytes: &[u8], width: usize, sizes: &[usize], order: &[usize])
     sorted
 }
 
-/// The `LiteralProto` of a literal in which each array has its shape before it.
+/// The `LiteralProto` of a literal in which every array follows its shape.
 pub(super) fn typed(text: &[u8], limit: usize) -> Result<Message> {
     let mut cursor = Cursor::new(text);
     let mut interner = ShapeInterner::default();

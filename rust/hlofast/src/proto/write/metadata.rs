@@ -53,7 +53,7 @@ pub(super) fn metadata(metadata: &Metadata<'_>) -> Result<Message> {
     Ok(message)
 }
 
-/// Encodes `FrontendAttributes`; for equal keys the last counts.
+/// Encodes `FrontendAttributes`; of equal keys, the last counts.
 pub(super) fn frontend_attributes(attributes: &[FrontendAttribute<'_>]) -> Message {
     let sorted: BTreeMap<&[u8], &[u8]> =
         attributes.iter().map(|attribute| (attribute.key, attribute.value.as_ref())).collect();

@@ -1,8 +1,8 @@
 //! Converts a module to `HloModuleProto`; the inverse of reading one.
 //!
-//! Every attribute is decoded and its field written. Anything without a field is an error with its
-//! location, except what XLA itself loses between text and protobuf, which is listed in
-//! [`Written::left_out`].
+//! Every attribute is decoded and its field written. Text without a field is an error with its
+//! location. The exception is information that XLA itself loses between text and protobuf, which
+//! [`Written::left_out`] lists.
 
 mod convolution;
 mod header;
@@ -26,7 +26,7 @@ use shape::{Shapes, too_large};
 use std::collections::HashMap;
 use wire::Message;
 
-/// Parts of text that a protobuf does not have, and which are therefore lost in writing.
+/// Parts of the text that a protobuf cannot hold and that are lost in the conversion.
 pub const NOT_IN_PROTO: &[(&str, &str)] = &[
     ("allow_spmd_sharding_propagation_to_parameters", "a compiler option"),
     ("allow_spmd_sharding_propagation_to_output", "a compiler option"),
@@ -37,8 +37,8 @@ pub const NOT_IN_PROTO: &[(&str, &str)] = &[
     ("slice_sizes", "the grouping of the numbers, for a collective-permute of tuples"),
 ];
 
-/// Maximum bytes of protobuf per byte of text, and minimum limit. The protobufs of real modules are
-/// smaller than their text.
+/// Maximum bytes of protobuf per byte of text. The protobufs of real modules are smaller than their
+/// text.
 const GROWTH: usize = 32;
 const FLOOR: usize = 16 << 20;
 
@@ -98,7 +98,7 @@ struct Writer<'m> {
     shapes: Shapes<'m>,
     /// The rows of each computation in the order of writing.
     orders: Vec<Vec<Row>>,
-    /// The position of each row in that order, and its computation.
+    /// The position of each row in the order of writing.
     places: Vec<u32>,
     owners: Vec<u32>,
     /// The computations that are already written.
@@ -256,7 +256,7 @@ fn fused(module: &Module) -> Vec<bool> {
     is_fused
 }
 
-/// Whether `row` is wrapped by async sugar: its control predecessors are those of the start.
+/// Whether async sugar wraps `row`, so that its control predecessors belong to the start.
 fn is_wrapped(module: &Module, row: Row) -> bool {
     module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == Flags::SUGAR | Flags::IMPLICIT
 }

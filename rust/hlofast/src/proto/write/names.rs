@@ -15,7 +15,7 @@ pub(super) struct UniqueNames<'m> {
 }
 
 impl<'m> UniqueNames<'m> {
-    /// The first user of a name keeps it, the others get numbers.
+    /// The first user of a name keeps the name; later users get numbered names.
     pub(super) fn new(module: &'m Module, names: &'m Names) -> UniqueNames<'m> {
         let ids = (0..module.computations().len() as u32).map(ComputationId);
         let rows = distinct(module.rows().map(|row| (row, names.row(module, row))));
@@ -33,7 +33,7 @@ impl<'m> UniqueNames<'m> {
     }
 }
 
-/// New names for all but the first of those that share one.
+/// New names for items that share a name with an earlier item.
 fn distinct<'n, K: Copy + Eq + std::hash::Hash>(
     all: impl Iterator<Item = (K, &'n [u8])>,
 ) -> HashMap<K, Vec<u8>> {

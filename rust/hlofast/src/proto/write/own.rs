@@ -1,5 +1,5 @@
-//! The fields of attributes: regular values are written by the table of attributes, others by
-//! functions of their own.
+//! The fields of attributes: the table of attributes writes regular values; other values have their
+//! own functions.
 
 use super::keys::{Keys, code_of};
 use super::shape::Style;
@@ -105,7 +105,7 @@ fn write_attribute(
             }
             (Grammar::Integers, V::Integers(value)) => fields.integers(number, value),
             (Grammar::IntegerLists, V::IntegerLists(lists)) => {
-                // Readers split the numbers by the dimensions of the sliced array.
+                // Readers divide the numbers into lists by the rank of the sliced array.
                 let operand = writer.module.operands(row).first();
                 let array = operand.and_then(|operand| {
                     writer.module.shapes().array(writer.module.shape(Row(*operand)))
@@ -186,7 +186,8 @@ fn write_attribute(
                 fields.message(number, literal::typed(text, writer.limit)?);
             }
             (Grammar::Domain, V::Domain(domain)) if domain.kind.as_ref() == b"sharding" => {
-                // The field called entry is for the operand's side, which the text calls the exit.
+                // The field named `entry` describes the operand's side, which the text calls
+                // `exit`.
                 fields.message(number, sharding::sharding(&domain.exit)?);
                 fields.message(field.with.into(), sharding::sharding(&domain.entry)?);
             }
@@ -245,7 +246,7 @@ fn absent(writer: &mut Writer<'_>, fields: &mut Message, row: Row, attribute: &U
     Ok(())
 }
 
-/// A message of numbers: its first field, its second and so on.
+/// A message whose fields 1, 2 and so on hold `values`.
 fn numbers<const N: usize>(values: [i64; N]) -> Message {
     let mut message = Message::default();
     for (number, value) in (1..).zip(values) {

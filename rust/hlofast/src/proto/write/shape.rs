@@ -8,15 +8,15 @@ use crate::text::Span;
 use std::collections::HashMap;
 
 /// Maximum nesting of tuples that XLA can read: its reader stops at messages nested 100 deep, and a
-/// shape is inside up to 8 others.
+/// shape is inside up to 8 other messages.
 pub(super) const MAX_DEPTH: usize = 90;
 
 /// How much of a layout is written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Style {
-    /// As in the text; no layout if the text has none.
+    /// The layout as in the text; no layout if the text has none.
     Full,
-    /// As XLA reads the text: the default layout if the text has none.
+    /// The layout as XLA reads the text; the default layout if the text has none.
     Laid,
     /// For literals: only the order of dimensions, the default one if the text has none.
     Order,
@@ -25,7 +25,7 @@ pub(super) enum Style {
 /// The encoded shapes of a table.
 pub(super) struct Shapes<'m> {
     table: &'m ShapeTable,
-    /// The range of each in `bytes`.
+    /// The range of each encoded shape in `bytes`.
     known: HashMap<(ShapeId, Style), (usize, usize)>,
     bytes: Vec<u8>,
     limit: usize,

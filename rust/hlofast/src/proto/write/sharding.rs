@@ -44,7 +44,8 @@ fn leaf(sharding: &LeafSharding<'_>) -> Result<Message> {
         Placement::Unreduced(reduction) => {
             let given = crate::ir::decode::given_reduction(&sharding.metadata);
             if *reduction != Reduction::Sum && given != Some(*reduction) {
-                // Stored as XLA stores it, since the message has no field for it.
+                // The message has no field for the reduction, so it is stored in metadata, as in
+                // XLA.
                 let mut carrier = Message::default();
                 carrier.text(1, b"sdy::reduction_op");
                 carrier.text(2, reduction.as_str().to_ascii_uppercase().as_bytes());

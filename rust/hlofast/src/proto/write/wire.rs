@@ -1,4 +1,4 @@
-//! Messages being written: fields are added in any order and written in the order of their numbers.
+//! Writes messages: fields are added in any order and written in the order of their numbers.
 
 /// A protobuf message. Numbers and strings equal to their default are omitted.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Message {
         self.fields.push((number, self.bytes.len()));
     }
 
-    /// Writes a number even if it is 0, for fields whose absence means something else.
+    /// Writes a number even if it is 0, for fields whose absence has another meaning than 0.
     pub(super) fn present(&mut self, number: u32, value: i64) {
         self.head(number, VARINT);
         varint(&mut self.bytes, value as u64);

@@ -1,19 +1,19 @@
-//! All-gathers that a TPU compiler overlaps with other work: a fusion that starts the gather,
-//! fusions that run beside it, and a fusion that ends it, each with the gather in its body. A copy
-//! is a plain all-gather.
+//! All-gathers that a TPU compiler overlaps with other work: one fusion starts the gather, further
+//! fusions run while it is in flight, and a last fusion ends it. Each of these fusions
+//! has the gather in its body. A copy of such a gather is a plain all-gather.
 
 use super::copyable::target;
 use crate::ir::{CallRole, Module, Opcode, Row};
 use crate::remat::handed_on::member;
 
-/// A gather in the fusion that ends it.
+/// A gather and the fusion that ends it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::remat) struct AsyncGather {
     /// The gather, in the fusion's body.
     pub gather: Row,
-    /// The parameter it reads there.
+    /// The parameter that the gather reads in the fusion's body.
     pub parameter: Row,
-    /// The operand of that parameter at the fusion.
+    /// The operand of the fusion for that parameter.
     pub operand: Row,
 }
 
@@ -42,8 +42,8 @@ pub(in crate::remat) fn async_gather(module: &Module, row: Row) -> Option<AsyncG
     is_gather.then_some(AsyncGather { gather, parameter, operand })
 }
 
-/// The operands of a copy of `row`: originals for operands that are copied with it, even if `row`
-/// reads them behind a barrier.
+/// The operands of a copy of `row`. For an operand that is copied too, this is the original, even
+/// if `row` reads the operand behind a barrier.
 pub(in crate::remat) fn reads(
     module: &Module,
     row: Row,

@@ -1,8 +1,8 @@
-//! Empties barriers whose elements nobody reads any more.
+//! Removes elements that nobody reads any more from barriers.
 //!
-//! Once the late users of a value have a copy, the barrier that passed them the value would still
-//! keep it live. The element is replaced by an input of the copies, as openxla/xla pull request
-//! 19163 proposed for all-gathers; a barrier without any readers is removed.
+//! When the late users of a value read a copy, the barrier that passed the value on would still
+//! keep it live. The element is therefore replaced by an input of the copies, as openxla/xla pull
+//! request 19163 proposed for all-gathers; a barrier without any readers is removed.
 
 use super::stack::ShapeText;
 use super::{Plan, Use};
@@ -21,8 +21,8 @@ struct Unread {
 }
 
 impl Plan<'_> {
-    /// Removes originals from barriers where all readers behind them read copies; returns the
-    /// removed rows. `waited_for` are rows that others name as control predecessors.
+    /// Removes originals from barriers if all readers behind the barriers read copies; returns the
+    /// removed rows. `waited_for` are rows that other rows name as control predecessors.
     pub(super) fn empty_barriers(&mut self, waited_for: &HashSet<Row>) -> HashSet<Row> {
         let module = self.module;
         let unread = self.unread(waited_for);
@@ -31,7 +31,7 @@ impl Plan<'_> {
             let held = entry.behind.held.iter().map(|place| place.row);
             held.chain(entry.behind.rows.iter().copied())
         });
-        // Users come after what they use.
+        // Users come after their operands, so rows are visited in reverse.
         for row in rows.collect::<BTreeSet<Row>>().into_iter().rev() {
             let mut users = module.users().get(row.0).iter().map(|user| Row(*user));
             let is_used = users.any(|user| {

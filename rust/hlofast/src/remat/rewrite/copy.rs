@@ -1,4 +1,4 @@
-//! The text of copies.
+//! Builds the text of copies.
 
 use super::asynchronous::{AsyncGather, async_gather, reads};
 use super::copyable::{is_done, is_start, obstacle};
@@ -10,7 +10,7 @@ use crate::print::{Renaming, shape_to_text};
 use crate::remat::handed_on::member;
 use std::collections::HashSet;
 
-/// `producer`, `chain` and the starts of their done instructions, operands first.
+/// The set to copy: `producer`, `chain` and the starts of their done instructions, operands first.
 pub(super) fn set_to_copy(
     module: &Module,
     producer: Row,
@@ -81,8 +81,8 @@ fn operands_first(module: &Module, producer: Row, members: &HashSet<Row>) -> Vec
 }
 
 impl Plan<'_> {
-    /// The text of a barrier around `tie` and everything that `copied` reads from elsewhere, and
-    /// the names under which copies read it. Constants need no barrier if there is another operand.
+    /// The text of a barrier around `tie` and all outside operands of `copied`, and the names under
+    /// which copies read these operands. Constants need no barrier if there is another operand.
     pub(super) fn barrier(
         &mut self,
         producer: Row,
@@ -102,7 +102,7 @@ impl Plan<'_> {
             inputs.retain(|row| module.opcode(*row) != Opcode::Constant);
         }
         if inputs.is_empty() {
-            let reason = "it has no operands, so nothing can hold a copy of it back";
+            let reason = "it has no operands, so no barrier can delay a copy of it";
             return Err(RewriteError::new(module, producer, reason));
         }
         let base = self.fresh.copy_of(module.instruction_name(producer));
@@ -170,7 +170,8 @@ impl Plan<'_> {
     ) -> Result<(), RewriteError> {
         let module = self.module;
         for row in copied {
-            // Operands behind a barrier that are copied here are read as these copies.
+            // If an operand is read behind a barrier and is copied too, the copy reads the copied
+            // operand.
             for operand in module.operands(*row).iter().map(|operand| Row(*operand)) {
                 let original = member(module, operand, |row| copied.contains(&row));
                 if let Some(name) = renaming.rows.get(&original.0).cloned() {
@@ -195,7 +196,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The text of the gather that fusion `row` ends as a plain gather with the fusion's shape.
+    /// The gather that fusion `row` ends, written as a plain gather with the fusion's shape.
     fn plain_gather(
         &mut self,
         row: Row,
@@ -217,7 +218,8 @@ impl Plan<'_> {
         Ok(line)
     }
 
-    /// Names the copy of `row`, unless it is named, and gives it a channel if `row` has one.
+    /// Names the copy of `row`, unless the copy already has a name, and gives it a channel if `row`
+    /// has one.
     fn rename(&mut self, row: Row, renaming: &mut Renaming) -> Result<(), RewriteError> {
         let module = self.module;
         let name = renaming.rows.entry(row.0);
@@ -245,13 +247,13 @@ impl Plan<'_> {
         owned.map(|call| call.computation).collect()
     }
 
-    /// Adds copies of computation `id` and of those that belong to its instructions.
+    /// Adds copies of computation `id` and of computations that belong to its instructions.
     fn copy_computation(
         &mut self,
         id: ComputationId,
         renaming: &mut Renaming,
     ) -> Result<(), RewriteError> {
-        // Depth is bounded, since `obstacle` has walked the same calls.
+        // The depth is bounded, because `obstacle` has walked these calls before.
         let module = self.module;
         if renaming.computations.contains_key(&id.0) {
             return Ok(());

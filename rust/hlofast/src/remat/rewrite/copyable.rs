@@ -3,12 +3,13 @@
 use super::asynchronous::async_gather;
 use crate::ir::{ElementKind, Module, Opcode, Row, ShapeView};
 
-/// How deep computations inside computations are examined.
+/// Limit on the depth of nested computations that are examined.
 const DEEPEST: usize = 16;
-/// Results with more parts than this are not copied.
+/// Limit on the parts of a result that is copied.
 const MOST_LEAVES: u32 = 1 << 10;
 
-/// Custom calls that are half of a pair, or memory that other instructions write.
+/// Targets of custom calls that are half of a pair, or that return memory which other instructions
+/// write.
 const BOUND_TARGETS: [&[u8]; 5] = [
     b"AsyncCollectiveStart",
     b"AsyncCollectiveDone",
@@ -46,7 +47,7 @@ fn own_obstacle(module: &Module, row: Row, is_inside: bool) -> Option<&'static s
     use Opcode::*;
     match module.opcode(row) {
         Parameter if is_inside => return None,
-        Parameter => return Some("a parameter is not computed"),
+        Parameter => return Some("it is a parameter"),
         While => return Some("it is a loop"),
         Conditional => return Some("it is a conditional"),
         Call => return Some("it is a call"),

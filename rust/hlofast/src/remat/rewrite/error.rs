@@ -14,16 +14,16 @@ pub enum RewriteError {
     },
     /// An instruction cannot be rewritten as requested.
     Refused {
-        /// Its row.
+        /// The instruction's row.
         row: Row,
         /// Its name.
         name: String,
-        /// The reason; "it" is the instruction.
+        /// The reason, in which "it" means the instruction.
         reason: &'static str,
     },
     /// The operand of a copy is overwritten before the copy would run.
     Overwritten {
-        /// The row of that operand.
+        /// The row of the operand.
         row: Row,
         /// Its name.
         name: String,

@@ -3,7 +3,7 @@
 use crate::ir::{Attributes, ComputationId, Module, Row};
 use std::collections::{HashMap, HashSet};
 
-/// Hands out names and channels, each once.
+/// Gives out names and channels, each of them once.
 pub(super) struct Fresh {
     names: HashSet<Vec<u8>>,
     /// By base name: the number of the next copy.

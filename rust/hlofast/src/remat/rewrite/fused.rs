@@ -8,12 +8,12 @@ use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row};
 pub(super) struct Writer {
     /// The dynamic-update-slice, or the fusion that does nothing else.
     pub row: Row,
-    /// The operand position of the stack, and the stack.
+    /// The operand position of the stack, and the row of the stack.
     pub operand: usize,
     pub stack: Row,
     /// The index of the slice, in the computation of `row`.
     pub index: Row,
-    /// An index for the other dimensions, which slices span.
+    /// The index for all other dimensions, which slices span in full.
     pub rest: Row,
     /// The stacked value, in the computation of `row`.
     pub value: Row,
@@ -30,7 +30,7 @@ pub(super) struct Reader {
     pub row: Row,
     /// The index of the slice, in the computation of `row`.
     pub index: Row,
-    /// An index for the other dimensions, which slices span.
+    /// The index for all other dimensions, which slices span in full.
     pub rest: Row,
     /// A dynamic-slice whose shape the slices have.
     pub slice: Row,
@@ -43,7 +43,7 @@ pub(super) struct Reader {
 pub(super) struct Inside {
     /// The operand position of the stack at the fusion.
     pub operand: usize,
-    /// The parameters that are the stack, in the fusion and in fusions inside it.
+    /// The parameters that hold the stack, in the fusion and in nested fusions.
     pub parameters: Vec<Row>,
     /// The dynamic-slices, each with the parameter it reads.
     pub slices: Vec<(Row, Row)>,
@@ -52,7 +52,7 @@ pub(super) struct Inside {
 /// How deep fusions inside fusions are examined.
 const DEEPEST: usize = 4;
 
-/// Whether `row` has the size of one whole slice of the first dimension of `stack`.
+/// Whether `row` has the size of one whole slice of `stack` along the first dimension.
 pub(super) fn is_slice(module: &Module, stack: Row, row: Row) -> bool {
     let array = |row| module.shapes().array(module.shape(row));
     match (array(stack), array(row)) {
@@ -187,7 +187,7 @@ pub(super) fn fused_reader(
     }
 }
 
-/// The row outside all `fusions` for `row` in the innermost one.
+/// The row outside all `fusions` that corresponds to `row` in the innermost fusion.
 fn outermost(module: &Module, fusions: &[Row], mut row: Row) -> Option<Row> {
     for fusion in fusions.iter().rev() {
         row = outside(module, *fusion, row)?.1;

@@ -1,24 +1,27 @@
-//! What a copy waits for: a value that exists only shortly before the copy is needed.
+//! Chooses the value that a copy waits for: a value that is computed only shortly before the copy
+//! is needed.
 //!
-//! In a scheduled module this is the latest operand of a late user that is computed before the
-//! first of them, or else the last value computed before it. Otherwise it is the operand, of a late
-//! user or of its followers, that lies deepest in the graph, and deeper than the value itself.
+//! In a scheduled module, this value is the latest operand of a late user that is computed before
+//! the first late user, or else the last value computed before that user. In other modules, the
+//! value is the deepest operand in the graph among the operands of late users and their followers,
+//! and it must be deeper than the original value.
 
 use super::Use;
 use super::copyable::is_forwarding;
 use crate::ir::{ComputationId, ElementKind, Flags, Module, Opcode, Row};
 use std::collections::HashSet;
 
-/// How far before the first late user a scheduled module is searched.
+/// In a scheduled module: limit on the rows before the first late user that are searched.
 const LONGEST_SEARCH: usize = 4096;
 
-/// How late values are, and where copies may go, in one computation.
+/// The lateness of values, and the places for copies, in one computation.
 pub(super) struct Lateness<'a> {
     module: &'a Module,
     is_scheduled: bool,
     first_row: u32,
     end_row: u32,
-    /// Position or depth of each row from `first_row`; a forwarding row has its operand's.
+    /// Position or depth of each row from `first_row`; a forwarding row takes the rank of its
+    /// operand.
     ranks: Vec<u32>,
 }
 
@@ -89,7 +92,7 @@ impl<'a> Lateness<'a> {
         operands.filter(|row| is_candidate(*row)).max_by_key(|row| (self.rank(*row), *row))
     }
 
-    /// Whether `row` is an array in memory that a barrier can hand on.
+    /// Whether `row` is an array in memory that a barrier can pass on.
     fn is_suitable(&self, row: Row) -> bool {
         let module = self.module;
         module.flags(row) & Flags::IMPLICIT == 0

@@ -1,7 +1,7 @@
-//! Whether the operands of a copy still exist when the copy runs.
+//! Checks that the operands of a copy still exist when the copy runs.
 //!
-//! A scheduled module has its copies inserted already: values share a buffer because nobody reads
-//! the earlier one after the later one is computed. A late copy would be such a reader.
+//! In a scheduled module, values share a buffer because nobody reads the earlier value after the
+//! later value is computed. A late copy could be such a reader.
 
 use super::RewriteError;
 use super::asynchronous::{async_gather, reads};
@@ -9,10 +9,10 @@ use crate::ir::{Module, Row};
 use crate::memory::{Memory, Options, Rule, Sizes, Space, memory};
 use std::collections::HashMap;
 
-/// When the values in each buffer are computed.
+/// The steps at which the values in each buffer are computed.
 pub(super) struct Buffers {
     memory: Memory,
-    /// By value (instruction, part): its buffer and first step.
+    /// By value (instruction and part): its buffer and first step.
     made: HashMap<(Row, u32), (u32, u32)>,
     /// By buffer: first step and instruction of each value in it, ascending.
     turns: HashMap<u32, Vec<(u32, Row)>>,
@@ -37,7 +37,7 @@ impl Buffers {
         Some(Self { memory, made, turns })
     }
 
-    /// Buffer and first step of every value that `row` holds.
+    /// The buffer and first step of every value that `row` holds.
     fn held(&self, row: Row) -> impl Iterator<Item = (u32, u32)> + '_ {
         let made = (0..).map_while(move |part| self.memory.maker_of(row, part));
         made.filter_map(|maker| self.made.get(&maker).copied())
@@ -69,7 +69,7 @@ impl Buffers {
                     continue;
                 }
                 if async_gather(module, *row).is_none() && self.is_in_place(*row, operand) {
-                    let reason = "it overwrites its operand, which a copy of it cannot";
+                    let reason = "it overwrites its operand, and a copy must not";
                     return Err(RewriteError::new(module, *row, reason));
                 }
                 if let Some(by) = self.overwriter(operand, user) {

@@ -1,4 +1,4 @@
-//! Follows one element of loop state everywhere: through tuples, loops and barriers.
+//! Follows one element of loop state to all its uses, through tuples, loops and barriers.
 
 use super::RewriteError;
 use super::copyable::target;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 pub(super) struct Fill {
     /// The tuple that initialises the loop.
     pub tuple: Row,
-    /// The index of the stack in it.
+    /// The index of the stack in the tuple.
     pub element: usize,
     /// The row that computes the stack's initial value.
     pub row: Row,
@@ -22,12 +22,12 @@ pub(super) struct Fill {
 /// The places of a stack.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// Rows that are the stack.
+    /// Rows whose result is the stack.
     pub arrays: BTreeSet<Row>,
-    /// Tuples that hold it, with its index.
+    /// Tuples that hold the stack, with its index in each.
     pub elements: BTreeSet<(Row, usize)>,
     pub fills: Vec<Fill>,
-    /// Instructions that read slices of it.
+    /// Instructions that read slices of the stack.
     pub readers: Vec<Reader>,
 }
 

@@ -1,4 +1,4 @@
-//! Changing shapes of loop state, and the signatures and operands that follow.
+//! Changes shapes of loop state, and the signatures and operands that depend on them.
 
 use super::Use;
 use super::stack::ShapeText;
@@ -18,7 +18,7 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
-    /// Records a new shape for the array `row`; false if it has one already.
+    /// Records a new shape for the array `row`; false if a new shape is already recorded.
     pub fn change_array(&mut self, row: Row) -> bool {
         self.arrays.insert(row)
     }
@@ -117,7 +117,7 @@ fn push_tuple(
         text.extend_from_slice(if layouts { &change.full } else { &change.bare });
         return;
     }
-    // Paths that start with this one follow it.
+    // Longer paths that start with this path follow it.
     let is_within =
         changes.range(path.clone()..).next().is_some_and(|(at, _)| at.starts_with(path));
     let Some(parts) = module.shapes().tuple(shape).filter(|_| is_within) else {

@@ -1,5 +1,5 @@
-//! Values stacked into loop state: a stack of computed values becomes a stack of the smaller value
-//! they are computed from, and the readers of the stack recompute them.
+//! Values stacked into loop state: instead of computed values, the loop stacks the smaller value
+//! they are computed from, and the readers of the stack recompute the values.
 
 use super::asynchronous::reads;
 use super::copy::push_line;
@@ -23,10 +23,10 @@ pub(super) struct ShapeText {
 struct Shard<'a> {
     row: Row,
     shape: ArrayShape<'a>,
-    /// The new stack, and one slice of it.
+    /// The shape of the new stack, and of one slice of it.
     stack: ShapeText,
     slice: ShapeText,
-    /// The instructions from it up to the stacked value.
+    /// The instructions from the shard up to the stacked value.
     chain: Vec<Row>,
     /// The instructions inside the fusion that writes the stack, up to the slice.
     inner: Vec<Row>,
@@ -34,7 +34,7 @@ struct Shard<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Stacks `source` where `update` stacks a value computed from it.
+    /// Makes `update` stack `source` instead of a value computed from `source`.
     pub(super) fn restack(&mut self, update: Row, source: Row) -> Result<(), RewriteError> {
         let module = self.module;
         for row in [update, source] {
@@ -61,7 +61,7 @@ impl<'a> Plan<'a> {
                 return Err(RewriteError::new(
                     module,
                     *row,
-                    "two changes of its stack are requested",
+                    "two changes to its stack are requested",
                 ));
             }
             if *row != writer.row {
@@ -81,7 +81,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// The value to stack instead of the one that `writer` stacks.
+    /// The value to stack instead of the value that `writer` stacks.
     fn shard(&self, writer: Writer, source: Row) -> Result<Shard<'a>, RewriteError> {
         let module = self.module;
         let refused = |reason| Err(RewriteError::new(module, writer.row, reason));
@@ -147,7 +147,8 @@ impl<'a> Plan<'a> {
         self.originals.insert(fill.row);
     }
 
-    /// Writes the shard into the stack: at the old write, or where the shard is still available.
+    /// Writes the shard into the stack: at the place of the old write, or earlier if the shard is
+    /// no longer available there.
     fn write_shard(&mut self, shard: &Shard<'_>, places: &Places) -> Result<(), RewriteError> {
         let module = self.module;
         let writer = &shard.writer;
@@ -158,7 +159,8 @@ impl<'a> Plan<'a> {
         if module.is_scheduled()
             && let Some(by) = self.buffers(writer.row)?.overwriter(shard.row, writer.row)
         {
-            // The loop's state is available from the start; its element may only be named later.
+            // The loop's state is available from the start, although its element may get a name
+            // only later.
             let state = module.operands(writer.stack).first().map(|state| Row(*state));
             let element = module.tuple_index(writer.stack);
             let (Some(state), Some(element)) = (state, element) else {
@@ -211,7 +213,8 @@ impl<'a> Plan<'a> {
         rows.find(|row| !self.module.is_implicit(*row)).unwrap_or(row)
     }
 
-    /// `reader` takes a slice of the new stack and computes its users' value from it.
+    /// Makes `reader` take a slice of the new stack and compute the value for its users from the
+    /// slice.
     fn read_shard(&mut self, reader: &Reader, shard: &Shard<'_>) -> Result<(), RewriteError> {
         let module = self.module;
         let metadata = metadata_of(module, reader.slice);
@@ -235,7 +238,7 @@ impl<'a> Plan<'a> {
         let reshaping = self.reshaping();
         push_line(&mut text, &[&whole, b" = ", &shape, reshaping, &from, &metadata]);
         renaming.rows.insert(shard.row.0, whole);
-        // A fusion may read one memory space and write another; its parts alone may not.
+        // A fusion may read one memory space and write another; a single instruction may not.
         let value = shard.writer.value;
         let space = space_of(module, shard.writer.slice);
         let mut is_elsewhere = shard.writer.parameter.is_some() && space_of(module, value) != space;
@@ -261,7 +264,7 @@ impl<'a> Plan<'a> {
         }
         let mut result = renaming.rows.remove(&shard.writer.slice.0).unwrap_or_default();
         if module.shape(shard.writer.slice) != module.shape(reader.slice) {
-            // The same array in another memory space or layout.
+            // A copy of the array in another memory space or layout.
             let moved = self.fresh.copy_of(name);
             let shape = shape_to_text(module, module.shape(reader.slice), true);
             let from = [b" copy(%", &result[..], b")"].concat();
@@ -290,7 +293,7 @@ impl<'a> Plan<'a> {
         self.originals.insert(row);
     }
 
-    /// A fusion takes the slice `name` instead of the stack.
+    /// Makes a fusion take the slice `name` instead of the stack.
     fn pass_slice(&mut self, reader: &Reader, inside: &Inside, name: Vec<u8>) {
         let module = self.module;
         let (row, index) = (reader.row, inside.operand);
@@ -319,7 +322,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The opcode that adds a dimension of size one: layouts are final in scheduled modules.
+    /// The opcode that adds a dimension of size one. In scheduled modules layouts are final, so a
+    /// bitcast is used.
     fn reshaping(&self) -> &'static [u8] {
         if self.module.is_scheduled() { b" bitcast" } else { b" reshape" }
     }
@@ -343,8 +347,7 @@ fn widened(shape: &ArrayShape<'_>, length: i64, space: i64) -> ShapeText {
     ShapeText { full, bare }
 }
 
-/// Everything between `source` and `last` that `last` is computed from, operands first, excluding
-/// `source`.
+/// All rows from `source` (exclusive) to `last` on which `last` depends, operands first.
 fn chain_between(module: &Module, source: Row, last: Row) -> Result<Vec<Row>, RewriteError> {
     let mut order = Vec::new();
     let mut met = HashSet::from([source, last]);
@@ -368,7 +371,7 @@ fn chain_between(module: &Module, source: Row, last: Row) -> Result<Vec<Row>, Re
                     return Err(RewriteError::NoSuchInstruction { row });
                 }
                 if module.opcode(row) == Opcode::Parameter {
-                    let reason = "the stacked value is computed from it as well";
+                    let reason = "the stacked value also depends on this parameter";
                     return Err(RewriteError::new(module, row, reason));
                 }
                 if let Some(reason) = obstacle(module, row) {

@@ -1,8 +1,8 @@
 //! Scanning kernels: one pass over a line gives bit masks of the bytes that structure it.
 //!
 //! A line ends at the first newline outside a double-quoted string. Bits of bytes inside strings
-//! are cleared in every structural mask, so that brackets and commas in metadata do not count.
-//! All kernels give equal masks; the fastest one the machine has is chosen at run time.
+//! are cleared in every structural mask, so that brackets and commas in metadata do not count. All
+//! kernels give equal masks; the fastest kernel that the machine supports is chosen at run time.
 
 #![allow(unsafe_code, reason = "vector intrinsics; every block states why it is sound")]
 
@@ -43,7 +43,7 @@ pub(crate) trait Kernel {
     /// The CPU must have the kernel's features.
     unsafe fn prefix_xor(bits: u64) -> u64;
 
-    /// Asks for the cache line of `place`, which will be read soon.
+    /// Prefetches the cache line of `place`, which will be read soon.
     fn prefetch(place: &u64);
 }
 
@@ -62,7 +62,8 @@ pub(crate) const COMMA: usize = 2;
 pub(crate) const SPACE: usize = 3;
 /// `/` and `'`: comments and single-quoted strings, which only the general path reads.
 pub(crate) const SPECIAL: usize = 4;
-/// Bytes outside strings; a string's closing quote is outside, its opening one is not.
+/// Bytes outside strings. The closing quote of a string counts as outside, the opening quote as
+/// inside.
 pub(crate) const OUTSIDE: usize = 6;
 /// Everything but `[A-Za-z0-9_.-]`.
 pub(crate) const NOT_IDENTIFIER: usize = 5;
@@ -78,7 +79,8 @@ pub(crate) struct LineMasks {
 }
 
 impl LineMasks {
-    /// Scans the line that starts at `start`. False if a string is still open at the text's end.
+    /// Scans the line that starts at `start`. False if a string is still open at the end of the
+    /// text.
     ///
     /// # Safety
     /// The CPU must have the features of `K`.
@@ -209,7 +211,7 @@ fn low_bits(count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { (1u64 << count) - 1 }
 }
 
-/// Bytes that a backslash escapes: the second of each pair in a run of backslashes.
+/// Bytes that a backslash escapes. In a run of backslashes, every second one is escaped.
 #[inline(always)]
 fn escaped(backslash: u64, carry: &mut u64) -> u64 {
     let mut result = *carry;
@@ -270,7 +272,7 @@ mod dispatch {
         enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt"
     )]
     pub unsafe fn scan_avx512(masks: &mut LineMasks, text: &[u8], start: usize) -> bool {
-        // SAFETY: this function's features are the kernel's.
+        // SAFETY: this function enables the CPU features of the kernel.
         unsafe { masks.scan::<Avx512>(text, start) }
     }
 
@@ -278,7 +280,7 @@ mod dispatch {
     /// The CPU must have the features named.
     #[target_feature(enable = "avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
     pub unsafe fn scan_avx2(masks: &mut LineMasks, text: &[u8], start: usize) -> bool {
-        // SAFETY: this function's features are the kernel's.
+        // SAFETY: this function enables the CPU features of the kernel.
         unsafe { masks.scan::<Avx2>(text, start) }
     }
 }
@@ -298,7 +300,7 @@ impl KernelChoice {
         }
     }
 
-    /// The best kernel of this machine, or the portable one if `force_scalar`.
+    /// The best kernel for this machine; with `force_scalar`, the portable kernel.
     pub fn detect(force_scalar: bool) -> Self {
         #[cfg(target_arch = "x86_64")]
         if !force_scalar {

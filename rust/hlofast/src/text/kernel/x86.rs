@@ -23,7 +23,7 @@ const IDENTIFIER_BY_LOW: [i8; 16] = {
     table
 };
 
-/// Per high nibble: its bit.
+/// Per high nibble: the bit that stands for it in `IDENTIFIER_BY_LOW`.
 const BIT_BY_HIGH: [i8; 16] = {
     let mut table = [0i8; 16];
     let mut high = 0;
@@ -80,7 +80,7 @@ impl Kernel for Avx512 {
             let upper = _mm512_loadu_si512(CLASSES.as_ptr().add(64).cast());
             let classes = _mm512_permutex2var_epi8(lower, bytes, upper);
             let is = |bit: i8| _mm512_test_epi8_mask(classes, _mm512_set1_epi8(bit));
-            // The table is looked up by the low seven bits.
+            // The low seven bits are the index into the table.
             let high = _mm512_movepi8_mask(bytes);
             if high != 0 {
                 let ascii = !high;
@@ -180,7 +180,7 @@ impl Kernel for Avx2 {
 
 #[inline(always)]
 fn prefetch(place: &u64) {
-    // SAFETY: every x86-64 CPU has SSE; a prefetch reads nothing the program could see.
+    // SAFETY: every x86-64 CPU has SSE; a prefetch does not change the program's state.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast()) }
 }
 
