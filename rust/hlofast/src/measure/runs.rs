@@ -45,39 +45,54 @@ pub(super) fn runs(module: &Module, profile: &Profile, joined: &Joined) -> Vec<R
     runs
 }
 
-/// The runs on a device without marks, whose events `inside` are: start, end, row. The instructions
-/// of the entry computation run once in each run, so the one that runs first and as often as most
-/// others opens each run. What precedes its first event belongs to a run that began before the
-/// profile, and is left out.
+/// The runs on a device without marks, whose events `inside` are: start, end, row.
+///
+/// The instructions of the entry computation run once in each run, with the same number of events
+/// every time. So most of them have as many events as there are runs, or a multiple. The last of
+/// them in the schedule closes a run, and what begins after it belongs to the next. A run without the
+/// first instruction began before the profile, and what follows the last closing event ended after
+/// it; both are left out.
 fn repeated(module: &Module, device: u32, mut inside: Vec<(i64, i64, u32)>) -> Vec<Run> {
     inside.sort_unstable();
     let entry = module.computation(module.entry()).rows();
-    // How often each instruction of the entry ran, in order of first event.
-    let mut order: Vec<u32> = Vec::new();
-    let mut times: HashMap<u32, u64> = HashMap::new();
-    for (_, _, row) in &inside {
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    // The place of each instruction: its row if text order is the schedule, else its first event.
+    let mut places: HashMap<u32, usize> = HashMap::new();
+    for (at, (_, _, row)) in inside.iter().enumerate() {
         if entry.contains(row) {
-            let count = times.entry(*row).or_default();
-            if *count == 0 {
-                order.push(*row);
-            }
-            *count += 1;
+            *counts.entry(*row).or_default() += 1;
+            let place = if module.is_scheduled() { *row as usize } else { at };
+            places.entry(*row).or_insert(place);
         }
     }
-    let mut frequent: HashMap<u64, usize> = HashMap::new();
-    for count in times.values() {
+    let mut frequent: HashMap<usize, usize> = HashMap::new();
+    for count in counts.values() {
         *frequent.entry(*count).or_default() += 1;
     }
     let usual = frequent.into_iter().max_by_key(|(count, rows)| (*rows, *count));
     let Some((usual, _)) = usual else { return Vec::new() };
-    let Some(first) = order.iter().find(|row| times[*row] == usual) else { return Vec::new() };
+    let place = |row: &u32| places[row];
+    let regular = counts.keys().filter(|row| counts[*row] % usual == 0).copied();
+    let Some(last) = regular.max_by_key(place) else { return Vec::new() };
+    let often = counts.keys().filter(|row| counts[*row] + 1 >= usual).copied();
+    let first = often.min_by_key(place).unwrap_or(last);
+    let events_of_last = counts[&last] / usual;
+
     let mut runs: Vec<Run> = Vec::new();
+    let mut run: Option<(i64, i64)> = None;
+    let (mut has_first, mut events_seen) = (false, 0);
     for (start, end, row) in inside {
-        if row == *first {
-            runs.push(Run { device, start_ps: start, ..Run::default() });
-        }
-        if let Some(run) = runs.last_mut() {
-            run.duration_ps = run.duration_ps.max(end.saturating_sub(run.start_ps));
+        let (begin, close) = run.unwrap_or((start, end));
+        let close = close.max(end);
+        run = Some((begin, close));
+        has_first |= row == first;
+        events_seen += usize::from(row == last);
+        if events_seen == events_of_last {
+            if has_first {
+                let duration_ps = close.saturating_sub(begin);
+                runs.push(Run { device, start_ps: begin, duration_ps, ..Run::default() });
+            }
+            (run, has_first, events_seen) = (None, false, 0);
         }
     }
     // The end of one run may lie behind the start of the next: asynchronous work.
