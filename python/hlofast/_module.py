@@ -99,8 +99,10 @@ class Module(_core.Module):
         `device` and `mesh` default to those of the context. Figures that need one are unknown
         without it, and notes say what to pass. See `hlofast.Verdict`.
         """
+        from hlofast._fragment import refuse
         from hlofast._verdict import verdict
 
+        refuse(self, "the verdict")
         return verdict(self, device, mesh)
 
     def show(self, name: str) -> Shown:
@@ -193,8 +195,10 @@ class Module(_core.Module):
         `hlofast.Remat`.
         """
         from hlofast import _context as known
+        from hlofast._fragment import refuse
         from hlofast._remat import remat
 
+        refuse(self, "rematerialisation")
         budget, chip = known.hbm_for(self, hbm), known.device_for(self, device)
         place, phases = known.mesh_for(self, mesh), known.rules_for(self, rules)
         return remat(self, budget, chip, place, phases, rule)
@@ -216,8 +220,10 @@ class Module(_core.Module):
         `hlofast.Stages`.
         """
         from hlofast._context import device_for, hbm_for
+        from hlofast._fragment import refuse
         from hlofast._stages import stages
 
+        refuse(self, "the pipeline stage")
         budget, chip = hbm_for(self, hbm), device_for(self, device)
         return stages(self, budget, chip, devices, most_moved)
 
@@ -239,8 +245,10 @@ class Module(_core.Module):
         `hlofast.devices.UnknownDeviceError` for an unknown name.
         """
         from hlofast._context import mesh_for, required_device
+        from hlofast._fragment import refuse
         from hlofast._time import time
 
+        refuse(self, "the step time")
         chip = required_device(self, device)
         return time(self, chip, mesh_for(self, mesh), estimates, collectives)
 
@@ -266,8 +274,10 @@ class Module(_core.Module):
         step longer than a trace can hold.
         """
         from hlofast._context import mesh_for, required_device
+        from hlofast._fragment import refuse
         from hlofast._trace import trace
 
+        refuse(self, "the schedule")
         chip, place = required_device(self, device), mesh_for(self, mesh)
         return trace(self, path, chip, place, estimates, collectives, iterations, min_duration)
 
@@ -354,8 +364,10 @@ class Module(_core.Module):
         TOML declaration, as for `hlofast.check`. `plots=False` leaves out the charts, which need
         bokeh.
         """
+        from hlofast._fragment import refuse
         from hlofast._report import of_module
 
+        refuse(self, "the report")
         return of_module(self, path, device, mesh, config, plots)
 
     @property
@@ -396,6 +408,10 @@ def load(
     is the number of threads for large texts, by default one per processor up to 8; it does not
     change results. A path with `://` is opened by fsspec (the extra `remote`) with
     `storage_options`.
+
+    A text of instruction lines or computations without a module, as people paste them, is read as
+    a fragment (`Module.is_fragment`): line numbers, quote marks, log prefixes and colours are
+    removed, and operands that no line defines become placeholders.
 
     `context` describes the run with the arguments of `hlofast.Context`: `mesh`, `device`, `hosts`,
     `slices`, `rules`, `hbm`, `step_seconds`. Raises `ValueError` for a mesh or device that does not

@@ -175,7 +175,10 @@ impl Reader<'_> {
 
     /// Reads a header in any form, up to the opening brace; None if the text is a single
     /// instruction.
-    fn read_computation_header(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Computation>> {
+    pub(super) fn read_computation_header(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<Option<Computation>> {
         let start = cursor.position();
         let mut computation = Computation::default();
         if cursor.identifier() == b"ENTRY" && cursor.peek() != b':' {
@@ -442,7 +445,7 @@ impl Reader<'_> {
     }
 
     /// Reads the queued computations, and those that they queue.
-    fn read_queue(&mut self) -> Result<()> {
+    pub(super) fn read_queue(&mut self) -> Result<()> {
         while let Some(queued) = self.queue.pop_front() {
             self.has_late_calls = true;
             let read = match queued {
