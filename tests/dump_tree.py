@@ -228,6 +228,7 @@ PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01"
 OF_XLA = {
     r"\.before_optimizations\.(txt|hlo\.pb)": Expected("module", "read", "before"),
     r"\.(cpu_)?after_optimizations\.(txt|hlo\.pb)": Expected("module", "read", "after"),
+    r"\.oom_intermediate_module\.(txt|hlo\.pb)": Expected("module", "read", "after"),
     r"\.after_codegen\.(txt|hlo\.pb)": Expected("module", "read", "codegen"),
     r"\.after_optimizations_after_buffer_assignment\.(txt|hlo\.pb)": Expected(
         "module", "read", "after-buffer-assignment"

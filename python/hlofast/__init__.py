@@ -47,7 +47,7 @@ from hlofast._core import (
     provenances,
 )
 from hlofast._module import Module, find_modules, load, loads
-from hlofast.errors import ContextError, ParseError
+from hlofast.errors import ContextError, FragmentError, ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ __all__ = [
     "Alias", "Attributes", "AxisMatch", "Check", "Collectives", "Column", "Columns", "Comparison",
     "Computation", "ComputationSequence", "Context", "ContextError", "Cost", "Declaration",
     "DeclaredParameter", "DeclaredValue", "Diff", "DimensionLabels", "Expectations", "Finding",
-    "Findings", "FoundModule", "Graph", "History", "Instruction", "InstructionSequence", "Layout",
-    "Literal", "Matmuls", "Measured", "Memory", "Mesh", "Messages", "Metadata", "Module",
-    "PaddingDimension", "ParseError", "PartitionSpec", "Plot", "Prediction", "Profile",
-    "ProfileEvent", "ProfileEvents", "ProfileLine", "ProfilePlane", "ProfileSummary", "Remat",
-    "ReplicaGroups", "Report", "Scan", "Shape", "Sharding", "Shown", "SliceDimension",
+    "Findings", "FoundModule", "FragmentError", "Graph", "History", "Instruction",
+    "InstructionSequence", "Layout", "Literal", "Matmuls", "Measured", "Memory", "Mesh", "Messages",
+    "Metadata", "Module", "PaddingDimension", "ParseError", "PartitionSpec", "Plot", "Prediction",
+    "Profile", "ProfileEvent", "ProfileEvents", "ProfileLine", "ProfilePlane", "ProfileSummary",
+    "Remat", "ReplicaGroups", "Report", "Scan", "Shape", "Sharding", "Shown", "SliceDimension",
     "SourceLocation", "StackFrame", "Stages", "Summary", "Table", "TextColumn", "Time", "Trace",
     "Utilization", "Verdict", "WindowDimension", "__version__", "call_roles", "check", "config",
     "devices", "diff", "element_types", "find_modules", "fingerprints", "from_jax", "history",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _core
+from hlofast import _core, _fragment
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._result import Fact, Note, Result, Section
@@ -150,7 +150,7 @@ class Collectives(Result, Table):
         """Assumptions and gaps behind the figures."""
         from hlofast._collectives_notes import notes
 
-        return tuple(notes(self))
+        return (*_fragment.notes(self.module), *notes(self))
 
     def sections(
         self, by: str | None = None, *, pieces: bool = False, alpa: bool = False

@@ -306,7 +306,10 @@ def resolved(module: Module) -> Context:
         try:
             chip_device = devices.get(chip)
         except devices.UnknownDeviceError:
-            return _timed(module, Context._of(values, sources, chip))
+            described = beside.described()
+            if described is None:
+                return _timed(module, Context._of(values, sources, chip))
+            chip_device = described
         if backend_misfit(module, chip_device) is None:
             values["device"], sources["device"] = chip_device, file
     return _timed(module, Context._of(values, sources))
@@ -355,6 +358,18 @@ class _Beside:
         """The chip, and the name of the file that names it."""
         chip, _ = self._neighbours()
         return None if chip is None else (chip[0], _name(chip[1]))
+
+    def described(self) -> Device | None:
+        """Returns the device in XLA's description beside the dump; None without one."""
+        from hlofast import devices
+
+        chip, _ = self._neighbours()
+        if chip is None or "gpu_target_config" not in _name(chip[1]):
+            return None
+        try:
+            return devices.read_target_config(chip[1])
+        except (OSError, ValueError):
+            return None
 
     def named_mesh(self, module: Module) -> tuple[Mesh, str] | None:
         """Returns the mesh of the module before optimisation if it names axes, and its source."""

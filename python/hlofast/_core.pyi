@@ -287,6 +287,20 @@ class Module:
     def errors(self) -> tuple[ParseError, ...]:
         """The faults that were passed over; empty unless `on_error="collect"`."""
     @property
+    def is_fragment(self) -> bool:
+        """Whether the text has pieces of a program rather than a module.
+
+        Such text is instruction lines without a module, computations with lines left out, lines of
+        `--xla_hlo_profile`, the body of a fusion alone, or lines cut at the right edge, as people
+        paste them. Operands that no line defines are placeholders (implicit parameters without a
+        number), of the shape that their use gives or else `opaque[?]`. Step time, memory and other
+        figures of a whole program are unknown for a fragment. A module that ends before its entry
+        is not one: see `missing_entry`.
+        """
+    @property
+    def _lacks(self) -> dict[str, int] | None:
+        """What a fragment lacks, as counts by name; None for a module."""
+    @property
     def missing_entry(self) -> ParseError | None:
         """The fault if the text seems to end before its entry computation; otherwise None.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _collections_abc import Iterable, Mapping
 from os import PathLike
 
-from hlofast import _core
+from hlofast import _core, _fragment
 from hlofast._core import Field
 from hlofast._cost_facts import FACTS
 from hlofast._custom_calls import stated
@@ -416,6 +416,7 @@ class Cost(Result):
             raise ContextError("mfu needs step_seconds, and peak_flops or a device in the context")
         if self.xla:
             raise ValueError("mfu needs a count as executed: call cost() without xla=True")
+        _fragment.refuse(self.module, "the MFU")
         if self.refuses_mfu:
             from hlofast._shares import refusal
 
@@ -447,11 +448,14 @@ class Cost(Result):
 
     @property
     def refuses_mfu(self) -> bool:
-        """Whether the share of one device is unknown.
+        """Whether the share of one device is unknown, or the text is a fragment of a step.
 
         The share is unknown if shapes cover all devices and no shardings are written.
         """
         from hlofast._shares import shares
+
+        if self.module.is_fragment:
+            return True
 
         own = shares(self.module)
         return own is not None and not own.is_written
@@ -517,7 +521,7 @@ class Cost(Result):
         """Assumptions and gaps behind the figures."""
         from hlofast._cost_facts import notes
 
-        return tuple(notes(self))
+        return (*_fragment.notes(self.module), *notes(self))
 
     def sections(
         self, by: str = "phase", *, depth: int = 3, explain: bool = False

@@ -8,7 +8,30 @@ from contextlib import contextmanager
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import BinaryIO
+    from typing import IO, BinaryIO
+
+
+@contextmanager
+def decompressing(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file for reading; gzip and xz are recognised by their first bytes, not by name.
+
+    Reading damaged data raises `OSError`, `EOFError`, `zlib.error` or `lzma.LZMAError`.
+    """
+    with open(path, "rb") as file:
+        head = file.read(6)
+        file.seek(0)
+        if head.startswith(b"\x1f\x8b"):
+            import gzip
+
+            with gzip.open(file, "rb") as plain:
+                yield plain  # type: ignore[misc]
+        elif head == b"\xfd7zXZ\0":
+            import lzma
+
+            with lzma.open(file, "rb") as plain:
+                yield plain
+        else:
+            yield file
 
 
 @contextmanager

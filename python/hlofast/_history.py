@@ -8,10 +8,12 @@ from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import quiet
 from hlofast._module import Module, load
+from hlofast._pass_times import beside
+from hlofast._pass_times import read as read_times
 from hlofast._programs import Program, programs, reason, whole
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import Whole, counted, names
-from hlofast.table import Table
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line shows histories; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from hlofast._core import Mesh
     from hlofast._cost import Rules
+    from hlofast._pass_times import PassTimes
     from hlofast._programs import File
 
 _FIGURES = (
@@ -33,6 +36,12 @@ _FIGURES = (
     Field("bytes", "live_peak", "Peak of live bytes.", nullable=True),
     Field("bytes", "wire_bytes", "Bytes that each device sends in one run.", nullable=True),
 )
+_SECONDS = Field(
+    "seconds",
+    "seconds",
+    "Own time of all runs of the pass in its pipeline, without the passes inside it.",
+    nullable=True,
+)
 FIGURES = tuple(field.name for field in _FIGURES)
 """Figures of every step."""
 KINDS = ("vanished", "appeared", "moved", "changed")
@@ -42,6 +51,7 @@ _FIELDS = (
     Field("name", "pipeline", "The pipeline of the pass.", nullable=True),
     Field("name", "pass", "The pass that had just run.", nullable=True),
     Field("path", "file", "The file."),
+    _SECONDS,
     *_FIGURES,
     *(
         Field(
@@ -56,10 +66,29 @@ _FIELDS = (
     Field("flag", "is_same", "Whether the dump equals the previous one."),
     Field("text", "error", "Why the dump could not be read.", nullable=True),
 )
+_CHANGES = tuple(
+    Field("count", kind, f"Differences of the kind {kind} in its dumps.", nullable=True,
+          adds_up=True)
+    for kind in KINDS
+)  # fmt: skip
+_TIMES = (
+    Field("word", "kind", "The kind of range: pass, pipeline, or XLA's name of a compile stage."),
+    Field("name", "pipeline", "The pipeline around it.", nullable=True),
+    Field("name", "pass", "The pass; None for a pipeline itself and for stages.", nullable=True),
+    Field("count", "runs", "Number of runs.", adds_up=True),
+    Field("seconds", "seconds", "Time of all runs without the ranges inside them.", adds_up=True),
+    Field("seconds", "total_seconds", "Time of all runs.", label="with inner"),
+    Field("count", "dumps", "Dumps after the pass.", nullable=True, adds_up=True),
+    *_CHANGES,
+)
 _SHOWN = (
-    *("step", "stage", "pipeline", "pass", "instructions", "fusions", "collectives"),
+    *("step", "stage", "pipeline", "pass", "seconds", "instructions", "fusions", "collectives"),
     *("flops", "bytes_accessed", "live_peak", *KINDS),
 )
+
+
+_KINDS = {"XlaPass": "pass", "XlaPassPipeline": "pipeline"}
+_COUNTED = ("dumps", *KINDS)
 
 
 class History(Result, Table):
@@ -73,24 +102,39 @@ class History(Result, Table):
     selected for dumping.
     """
 
-    __slots__ = ("_files", "_mesh", "_rules", "program")
+    __slots__ = ("_files", "_mesh", "_pass_times", "_rules", "_times", "program")
 
     VERB = "history"
     FACTS = (
         Field("name", "module", "The name of the module."),
         Field("count", "dumps", "Dumps of the module."),
         Field("count", "same", "Dumps that equal the previous one."),
-    )
+        Field("seconds", "compile_seconds", "Time of the compilation.", label="compile time"),
+        Field("seconds", "pass_seconds", "Own time of its passes and pipelines.",
+              label="in passes"),
+        Field("path", "pass_times", "The file with the times of passes.", label="times from"),
+    )  # fmt: skip
 
     def __init__(
-        self, program: Program, mesh: Mesh | None = None, rules: list[tuple[str, str]] | None = None
+        self,
+        program: Program,
+        mesh: Mesh | None = None,
+        rules: list[tuple[str, str]] | None = None,
+        pass_times: PassTimes | None = None,
     ) -> None:
         self.program = program
         """The program of the folder."""
         self._mesh = mesh
         self._rules = rules
+        self._pass_times = pass_times
         self._files = list(program.steps())
+        self._times = {}
+        if pass_times is not None:
+            self._times = pass_times.of(program.name, program.module_id)
         rows = list(_rows(self._files, mesh, rules))
+        for row in rows:
+            time = self._times.get(("XlaPass", row["pipeline"] or "", row["pass"] or ""))
+            row["seconds"] = None if time is None or not row["pass"] else time.seconds
         table = Table.of((field, [row[field.name] for row in rows]) for field in _FIELDS)
         super().__init__(table._described())
 
@@ -107,23 +151,70 @@ class History(Result, Table):
     def facts(self) -> tuple[Fact, ...]:
         """The module, the number of dumps, and the number of unchanged dumps."""
         same = sum(self.values("is_same"))
-        return tuple(map(Fact, self.FACTS, (self.program.name, len(self), same)))
+        values = (self.program.name, len(self), same, *self._compile_seconds())
+        return tuple(
+            Fact(field, value)
+            for field, value in zip(self.FACTS, values, strict=True)
+            if value is not None
+        )
+
+    def _compile_seconds(self) -> tuple[float | None, float | None, str | None]:
+        """Seconds of the compilation and of its passes, and their file; None without times."""
+        if self._pass_times is None or not self._times:
+            return None, None, None
+        whole = [time.total_seconds for key, time in self._times.items() if key[0] == "XlaCompile"]
+        inside = [time.seconds for key, time in self._times.items() if key[0] in _KINDS]
+        return sum(whole) if whole else None, sum(inside), self._pass_times.path
+
+    @property
+    def times(self) -> Table:
+        """Seconds of every pass and stage of the compilation, the longest first.
+
+        One row per pass and pipeline, also for passes without dumps; empty without pass times.
+        """
+        changed: dict[tuple[str, str, str], dict[str, int]] = {}
+        dumps = (self.values(name) for name in ("pipeline", "pass", *KINDS))
+        for pipeline, own, *counts in zip(*dumps, strict=True):
+            if own:
+                sums = changed.setdefault(("XlaPass", pipeline or "", own), {"dumps": 0})
+                sums["dumps"] += 1
+                for kind, count in zip(KINDS, counts, strict=True):
+                    sums[kind] = sums.get(kind, 0) + (count or 0)
+        rows = [
+            (
+                _KINDS.get(kind, kind),
+                pipeline or None,
+                own or None,
+                time.runs,
+                # Differences of nanoseconds may leave a residue below 0.
+                max(time.seconds, 0.0),
+                time.total_seconds,
+                *(changed.get((kind, pipeline, own), {}).get(what) for what in _COUNTED),
+            )
+            for (kind, pipeline, own), time in self._times.items()
+        ]
+        return of_rows(_TIMES, sorted(rows, key=lambda row: -row[4]))
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """A note if dumps could not be read."""
-        failed = sum(error is not None for error in self.values("error"))
-        if not failed:
-            return ()
-        text = f"{counted(failed, 'dump')} could not be read"
-        return (Note("unreadable", text, dumps=failed),)
+        notes = []
+        if self._pass_times is not None and not self._times:
+            text = f"{self._pass_times.path} has no pass times of {self.program.name}"
+            notes.append(Note("no-pass-times", text))
+        if failed := sum(error is not None for error in self.values("error")):
+            text = f"{counted(failed, 'dump')} could not be read"
+            notes.append(Note("unreadable", text, dumps=failed))
+        return tuple(notes)
 
     def sections(self, *, everything: bool = False, files: bool = False) -> tuple[Section, ...]:
         """The passes that changed the module, or all passes; `files` shows the file of each."""
         rows = [row for row, same in enumerate(self.values("is_same")) if everything or not same]
         table = self.take(rows)
         if not files:
-            return (Section("steps", "Passes", table, _SHOWN, is_whole=True, named="pass"),)
+            steps = Section("steps", "Passes", table, _SHOWN, is_whole=True, named="pass")
+            times = Section("times", "Compile time by pass", self.times, figure="seconds")
+            return (steps, times)
         # File names have to stay whole, so that they can be given to other verbs.
         lines = [
             (f"{step if step is not None else '-'} {name or stage}", [("file", Whole(path))])
@@ -142,7 +233,7 @@ class History(Result, Table):
         return load(self._files[row].path)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return History, (self.program, self._mesh, self._rules)
+        return History, (self.program, self._mesh, self._rules, self._pass_times)
 
 
 def _rows(
@@ -212,16 +303,21 @@ def history(
     *,
     mesh: Mesh | None = None,
     rules: Rules | None = None,
+    pass_times: str | os.PathLike[str] | None = None,
 ) -> History:
     """The effect of each pass on a module, from dumps of `--xla_dump_hlo_pass_re` in `folder`.
 
     `module` is the module's name, number or key (`host1/module_0007.jit_step`); it may be omitted
     if the folder holds only one module. `mesh` and `rules` are as in `Module.cost` and
-    `Module.collectives`. Raises `ValueError` with a list of the modules if none or several match,
-    and `OSError` if the folder cannot be read.
+    `Module.collectives`. `pass_times` is the file of Nsight Systems with the times of XLA's passes
+    (`report_nvtx_pushpop_trace.csv.xz` of an nsys-jax archive), or a folder with it; by default the
+    file in the folder or beside it, if there is one. Raises `ValueError` with a list of the modules
+    if none or several match, and `OSError` if the folder cannot be read.
     """
     read = None if rules is None else read_rules(rules)
-    return History(one_program(folder, module), mesh, read)
+    program = one_program(folder, module)
+    found = pass_times if pass_times is not None else beside(str(folder))
+    return History(program, mesh, read, None if found is None else read_times(found))
 
 
 def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Program:

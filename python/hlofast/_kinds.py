@@ -206,6 +206,31 @@ def several(path: str, modules: Sequence[Module], options: Sequence[str] = ()) -
     return Contents(path, "text with several modules", programs=rows, notes=[note])
 
 
+def fragment(path: str, module: Module, options: Sequence[str] = ()) -> Contents:
+    """Returns the contents of a text with pieces of a program."""
+    from hlofast import _fragment
+
+    first = next((one for one in module if not one.is_implicit), None)
+    shown = (
+        [] if first is None else [("an instruction", shell("hlofast", "show", path, first.name))]
+    )
+    verbs = (
+        ("contents", "summary"),
+        ("FLOPs and bytes", "cost"),
+        ("collectives", "collectives"),
+        ("operands and users", "graph"),
+    )
+    return Contents(
+        path,
+        "pieces of a program",
+        commands=[
+            *((what, shell("hlofast", verb, path, *options)) for what, verb in verbs),
+            *shown,
+        ],
+        notes=_fragment.notes(module),
+    )
+
+
 def trainer(path: str, config: Config) -> Contents:
     """Returns a short description of a trainer config."""
     from hlofast.config._results import Described

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _core, _text
+from hlofast import _core, _fragment, _text
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._result import Fact, Note, Result, Section
@@ -200,6 +200,8 @@ class Findings(Result):
     @property
     def notes(self) -> tuple[Note, ...]:
         """Reservations about the findings."""
+        if pieces := _fragment.notes(self.module):
+            return pieces
         if not self.module.summary().is_unfused:
             return ()
         text = f"the module is {self._status}: later passes may remove some of these findings"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._core import Field
+from hlofast._fragment import refuse
 from hlofast._memory_account import account, beside, hbm_of, packing
 from hlofast._memory_file import MemoryFile
 from hlofast._names import meant
@@ -96,6 +97,7 @@ def quiet(
     device: str | Device | None = None,
 ) -> Memory:
     """`Module.memory` without the warning for contradictions, which notes also report."""
+    refuse(module, "the memory peak")
     # Unknown device names are rejected here, and not only when XLA's account is read.
     table_bytes(device)
     data = _core._memory(

@@ -101,8 +101,10 @@ class Module(_core.Module):
         `device` and `mesh` default to the context's. Figures that need a device or a mesh
         are unknown without it, and notes name the missing argument. See `hlofast.Verdict`.
         """
+        from hlofast._fragment import refuse
         from hlofast._verdict import verdict
 
+        refuse(self, "the verdict")
         return verdict(self, device, mesh)
 
     def show(self, name: str) -> Shown:
@@ -195,8 +197,10 @@ class Module(_core.Module):
         `hlofast.Remat`.
         """
         from hlofast import _context as known
+        from hlofast._fragment import refuse
         from hlofast._remat import remat
 
+        refuse(self, "rematerialisation")
         budget, chip = known.hbm_for(self, hbm), known.device_for(self, device)
         place, phases = known.mesh_for(self, mesh), known.rules_for(self, rules)
         return remat(self, budget, chip, place, phases, rule)
@@ -218,8 +222,10 @@ class Module(_core.Module):
         previous stage. See `hlofast.Stages`.
         """
         from hlofast._context import device_for, hbm_for
+        from hlofast._fragment import refuse
         from hlofast._stages import stages
 
+        refuse(self, "the pipeline stage")
         budget, chip = hbm_for(self, hbm), device_for(self, device)
         return stages(self, budget, chip, devices, most_moved)
 
@@ -242,8 +248,10 @@ class Module(_core.Module):
         unknown name.
         """
         from hlofast._context import mesh_for, required_device
+        from hlofast._fragment import refuse
         from hlofast._time import time
 
+        refuse(self, "the step time")
         chip = required_device(self, device)
         return time(self, chip, mesh_for(self, mesh), estimates, collectives)
 
@@ -287,8 +295,10 @@ class Module(_core.Module):
         step longer than a trace can hold.
         """
         from hlofast._context import mesh_for, required_device
+        from hlofast._fragment import refuse
         from hlofast._trace import trace
 
+        refuse(self, "the schedule")
         chip, place = required_device(self, device), mesh_for(self, mesh)
         return trace(self, path, chip, place, estimates, collectives, iterations, min_duration)
 
@@ -375,8 +385,10 @@ class Module(_core.Module):
         TOML declaration, as for `hlofast.check`. `plots=False` leaves out the charts, which need
         bokeh.
         """
+        from hlofast._fragment import refuse
         from hlofast._report import of_module
 
+        refuse(self, "the report")
         return of_module(self, path, device, mesh, config, plots)
 
     @property
@@ -417,6 +429,10 @@ def load(
     is the number of threads for large texts, by default one per processor up to 8; it does not
     change results. A path with `://` is opened by fsspec (the extra `remote`) with
     `storage_options`.
+
+    A text of instruction lines or computations without a module, as people paste them, is read as
+    a fragment (`Module.is_fragment`): line numbers, quote marks, log prefixes and colours are
+    removed, and operands that no line defines become placeholders.
 
     `context` describes the run with the arguments of `hlofast.Context`: `mesh`, `device`, `hosts`,
     `slices`, `rules`, `hbm`, `step_seconds`. Raises `ValueError` for a mesh or device that does not

@@ -136,6 +136,8 @@ class Shown(Result):
         instruction = self.instruction
         if instruction is None or not instruction.is_implicit:
             return ()
+        if self.module.is_fragment and instruction.opcode == "parameter":
+            return (Note("placeholder", "no line of the text defines this operand"),)
         return (Note("implied", "the text implies this instruction without writing it"),)
 
     def sections(self) -> tuple[Section, ...]:
@@ -210,7 +212,7 @@ def _figures(module: Module, instruction: Instruction) -> dict[str, Any]:
         # Ordered from exact to unknown; an unknown part makes the sum a lower bound.
         worst = max(sources[row] for row in rows)
         values["provenance"]["flops"] = ("exact", "configuration", "modelled", "bound")[worst]
-    if module.context.device is not None:
+    if module.context.device is not None and not module.is_fragment:
         seconds = module.time()._data.column("seconds")[instruction.row]
         values["seconds"] = seconds if seconds == seconds else None
         values["provenance"]["seconds"] = "modelled"

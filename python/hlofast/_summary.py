@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hlofast import _fragment
 from hlofast._core import Field
-from hlofast._result import Fact, Result, Section
+from hlofast._result import Fact, Note, Result, Section
 from hlofast.errors import ParseError
 from hlofast.table import Table, of_rows
 
@@ -75,7 +76,7 @@ _TITLES = {
     "computations": ("Computations by size", "instructions"),
 }
 """Heading and sort column of each table."""
-_OPTIONAL = ("status_reason", "backend_reason", "devices_together", "replicated_bytes")
+_OPTIONAL = ("fragment", "status_reason", "backend_reason", "devices_together", "replicated_bytes")
 """Facts that are left out if unknown."""
 
 
@@ -100,6 +101,8 @@ class Summary(Result):
 
     VERB = "summary"
     FACTS = (
+        Field("text", "fragment", "What the text lacks of a program, if it has pieces of one.",
+              label="fragment without"),
         Field("word", "status", "Compilation stage of the module."),
         Field("text", "status_reason", "Evidence for the status.", label="status from"),
         Field("word", "backend", "Backend of the compiler."),
@@ -176,6 +179,7 @@ class Summary(Result):
         values |= {name: entry[name] for name in ("parameter_bytes", "output_bytes")}
         # In `record`, `computations` is also the name of a table.
         values["computations"] = record["counts"]["computations"]
+        values["fragment"] = _fragment.lacks(self.module)
         values["replicated_bytes"] = self._replicated_bytes()
         together = self.devices_together
         values["devices_together"] = together if together > 1 else None
@@ -204,6 +208,11 @@ class Summary(Result):
         from hlofast._shares import labelled
 
         return labelled(self.module, facts, ("bytes",), ("text_bytes",))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """A note if the text has pieces of a program."""
+        return _fragment.notes(self.module)
 
     def sections(self) -> tuple[Section, ...]:
         """Parameters, results, opcodes, shapes, fusions, custom calls, computations."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FIGURES", "CollectiveTime", "Device", "DeviceTable", "Figure", "Measurements",
     "UnknownDeviceError", "UnknownFigureError", "built_in", "get", "load", "names",
-    "read_measurements", "table",
+    "read_measurements", "read_target_config", "table",
 ]  # fmt: skip
 
 FIGURES: dict[str, str] = {
@@ -372,6 +372,20 @@ def load(path: str | PathLike[str]) -> DeviceTable:
     from hlofast._toml import read_file
 
     return DeviceTable(_read(*read_file(path), _built_in_table()))
+
+
+def read_target_config(path: str | PathLike[str]) -> Device:
+    """Returns the GPU that XLA's file `gpu_target_config.pbtxt` describes, compressed or not.
+
+    Memory, bandwidth, cache, clock and cores are those of the file. Peaks are computed from its
+    matrix units, or, in files of older XLA without them, from cores, clock and the manufacturer's
+    rate per core; the source of a figure says which, and begins with `assumed` for the latter. The
+    links of a chip with the cores of a built-in device are assumed to be those of that device.
+    Raises `ValueError` for other files.
+    """
+    from hlofast import _target_config
+
+    return _target_config.read_file(str(path), _built_in_table())
 
 
 def table(devices: Mapping[str, Device] | None = None) -> Any:

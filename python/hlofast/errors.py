@@ -58,6 +58,13 @@ class ContextError(ValueError):
     """The context of a run does not fit the module: another number of devices or backend."""
 
 
+class FragmentError(ValueError):
+    """A figure of a whole program, such as its peak memory, was asked of pieces of a program.
+
+    See `hlofast.Module.is_fragment`.
+    """
+
+
 class ConfigError(ParseError):
     """A fault in the text of a config, with its place."""
 

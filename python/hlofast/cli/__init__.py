@@ -271,10 +271,10 @@ def main(argv: list[str] | None = None) -> int:
     except BaseException as error:  # A panic of the core is not an `Exception`.
         # Imported late, because most runs do not need it.
         from hlofast._text import complain
-        from hlofast.errors import ContextError
+        from hlofast.errors import ContextError, FragmentError
 
-        if isinstance(error, ContextError):
+        if isinstance(error, ContextError | FragmentError):
             complain(str(error))
-            return USAGE
+            return UNREADABLE if isinstance(error, FragmentError) else USAGE
         return _internal_error(error)
     return code

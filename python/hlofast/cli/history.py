@@ -14,6 +14,7 @@ examples:
   hlofast history dump/ jit_train_step
   hlofast history --all dump/ module_0042         also passes that changed nothing
   hlofast history --files dump/                   the file of each pass, for hlofast diff A B
+  hlofast history nsys-jax/dump/ jit_train_step   with seconds per pass from nsys-jax
   hlofast history --json dump/ 42 | jq '.results[].tables.steps[] | [.pass, .live_peak]'
 
 DIR is a dump directory written with --xla_dump_to=DIR --xla_dump_hlo_as_text
@@ -21,8 +22,9 @@ DIR is a dump directory written with --xla_dump_to=DIR --xla_dump_hlo_as_text
 after a pass, with the number of differences from the row before: instructions removed, added,
 moved into or out of fusions, and changed, without changes that follow from others. `hlofast diff`
 on two of the files (--files) lists them. Loops count as often as they run where the trip count is
-known, so figures may rise when a pass makes a trip count known. Exit codes: 0 done, 2 wrong usage,
-3 a file could not be read.
+known, so figures may rise when a pass makes a trip count known. With the times of passes
+(--pass-times), a second table lists the seconds of every pass, also of those without dumps. Exit
+codes: 0 done, 2 wrong usage, 3 a file could not be read.
 """
 
 
@@ -36,6 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files", action="store_true", help="show the file of each pass instead of its figures"
     )
+    parser.add_argument(
+        "--pass-times",
+        metavar="FILE",
+        help="times of XLA's passes from Nsight Systems: report_nvtx_pushpop_trace.csv.xz of an "
+        "nsys-jax archive (default: the file in DIR or beside it)",
+    )
     inputs.add_context(parser)
 
 
@@ -47,9 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     name = arguments.module
     try:
         module = int(name) if name and name.isdigit() else name
-        program_history = history(arguments.folder, module, mesh=told.mesh, rules=told.rules)
+        program_history = history(
+            arguments.folder,
+            module,
+            mesh=told.mesh,
+            rules=told.rules,
+            pass_times=arguments.pass_times,
+        )
     except OSError as error:
-        inputs.complain(f"{arguments.folder}: {error.strerror or error}")
+        inputs.complain(f"{error.filename or arguments.folder}: {error.strerror or error}")
         return UNREADABLE
     except ValueError as error:
         inputs.complain(str(error))

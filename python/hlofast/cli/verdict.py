@@ -149,6 +149,9 @@ def _show(
     arguments: argparse.Namespace,
 ) -> None:
     path = "-" if loaded.path == "<stdin>" else loaded.path
+    if loaded.module.is_fragment:
+        shower.show(_kinds.fragment(path, loaded.module, options))
+        return
     try:
         verdict = Verdict(loaded.module, path=path, options=options)
     except (ValueError, OverflowError) as error:

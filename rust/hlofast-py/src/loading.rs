@@ -6,7 +6,8 @@ use crate::module::Module;
 use hlofast::parse::Strictness;
 use hlofast::profile::xplane::Space;
 use hlofast::text::{
-    LineOrigin, OpenOptions, SharedBytes, Source, Span, modules, read_one, starts_with_module,
+    LineOrigin, OpenOptions, Pieces, SharedBytes, Source, Span, fragment, modules, read_one,
+    starts_with_module,
 };
 use hlofast::{ErrorKind, Opened, Options, ParseError, open, parse};
 use pyo3::buffer::PyBuffer;
@@ -156,12 +157,14 @@ impl Request {
             }
             None if starts_with_module(source.bytes()) => {
                 read_one(&source, |source| self.parse(source))
+                    .or_else(|fault| self.pieces(&source).ok_or(fault))
             }
             // In a text without a header, the shape of lines does not always show where
             // computations end.
             None => self
                 .parse_alone(source.clone())
-                .or_else(|_| read_one(&source, |source| self.parse(source))),
+                .or_else(|_| read_one(&source, |source| self.parse(source)))
+                .or_else(|fault| self.pieces(&source).ok_or(fault)),
             Some(wanted) => self.read_wanted(&source, wanted),
         }
     }
@@ -211,6 +214,14 @@ impl Request {
             }
         };
         modules.iter().map(read).collect()
+    }
+
+    /// The pieces of a module in `source`, if it is such a text and reading is tolerant.
+    fn pieces(&self, source: &Source) -> Option<Arc<Held>> {
+        if self.options.strictness != Strictness::Tolerant {
+            return None;
+        }
+        self.parse(fragment(source)?).ok()
     }
 
     fn read_wanted(&self, source: &Source, wanted: &Wanted) -> Result<Arc<Held>, Fault> {
@@ -376,14 +387,24 @@ pub fn _find_modules<'py>(
             Opened::Text(source) => source,
             Opened::Profile(space) => return Ok(request.all_of(&space, path)),
         };
-        let modules = modules(&source).map_err(|error| (error, source))?;
-        Ok(modules
+        let pieces = || {
+            let held = request.pieces(&source)?;
+            Some(vec![(held.core.source().clone(), None, Ok(held))])
+        };
+        let modules = match modules(&source) {
+            Ok(modules) => modules,
+            Err(error) => return pieces().ok_or((error, source)),
+        };
+        let read: Vec<_> = modules
             .into_iter()
             .map(|module| {
                 let result = request.parse(module.source.clone());
                 (module.source, module.label, result)
             })
-            .collect::<Vec<_>>())
+            .collect();
+        // The pieces of one module may look like several that cannot be read.
+        let is_read = read.iter().all(|(_, _, result)| result.is_ok());
+        Ok(if is_read { read } else { pieces().unwrap_or(read) })
     });
     let results: Vec<_> = results.map_err(|(error, source): Fault| to_python(&source, &error))?;
     let list = PyList::empty(py);
@@ -433,6 +454,13 @@ pub fn _restore_module<'py>(
     let whole = path.map_or(whole.clone(), |path| whole.with_path(&path));
     let bytes = (*bytes_of(text)?).as_ref().to_vec();
     let source = whole.cleaned_part(bytes, origins.collect(), lines);
+    let pieces = option("pieces")?.extract::<Option<(u64, u64, u64, u64)>>()?;
+    let source = match pieces {
+        Some((instructions, gaps, cut, others)) => {
+            source.with_pieces(Pieces { instructions, gaps, cut, others })
+        }
+        None => source,
+    };
     let read = py.detach(|| request.parse(source.clone()).map_err(|error| (error, source)));
     finish(py, read, context)
 }

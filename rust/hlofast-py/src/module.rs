@@ -191,6 +191,33 @@ impl Module {
         fault.map(|error| crate::errors::object(py, source, &error)).transpose()
     }
 
+    /// Whether the text has pieces of a program rather than a module.
+    ///
+    /// Such text is instruction lines without a module, computations with lines left out, lines of
+    /// `--xla_hlo_profile`, the body of a fusion alone, or lines cut at the right edge, as people
+    /// paste them. Operands that no line defines are placeholders (implicit parameters without a
+    /// number), of the shape that their use gives or else `opaque[?]`. Step time, memory and other
+    /// figures of a whole program are unknown for a fragment. A module that ends before its entry
+    /// is not one: see `missing_entry`.
+    #[getter]
+    fn is_fragment(&self) -> bool {
+        self.core().fragment().is_some()
+    }
+
+    /// What a fragment lacks, as counts by name; None for a module.
+    #[getter]
+    fn _lacks<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(fragment) = self.core().fragment() else { return Ok(None) };
+        let lacks = PyDict::new(py);
+        lacks.set_item("operands", fragment.operands)?;
+        lacks.set_item("computations", fragment.computations)?;
+        lacks.set_item("gaps", fragment.pieces.gaps)?;
+        lacks.set_item("cut", fragment.pieces.cut)?;
+        lacks.set_item("unread", fragment.unread)?;
+        lacks.set_item("others", fragment.pieces.others)?;
+        Ok(Some(lacks))
+    }
+
     /// Read-only NumPy arrays over the module's memory.
     #[getter]
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -510,6 +537,9 @@ impl Module {
         let origins = source.line_origins();
         let origins = origins.iter().map(|line| (line.start, line.offset, line.removed));
         options.set_item("origins", origins.collect::<Vec<_>>())?;
+        let pieces = source.pieces();
+        let pieces = pieces.map(|own| (own.instructions, own.gaps, own.cut, own.others));
+        options.set_item("pieces", pieces)?;
         let builder = restorer(py, "_restore_module")?;
         let bytes = PyBytes::new(py, source.bytes());
         Ok((builder, (bytes, options)).into_pyobject(py)?.into_any())

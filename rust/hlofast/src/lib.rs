@@ -160,7 +160,7 @@ pub enum Opened {
 /// module.
 pub fn open(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Result<Opened> {
     let source = text::unpack(bytes, options)?;
-    if !proto::is_proto(source.bytes()) {
+    if !proto::is_proto(source.bytes()) && !proto::is_cached(source.bytes()) {
         return Ok(Opened::Text(source));
     }
     if profile::xplane::is_space(source.bytes())
@@ -184,8 +184,12 @@ pub fn unpack(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Resu
 /// Reads the only module in `source`, as strictly as `options` say.
 ///
 /// A strict mode reads tolerantly first and then checks the text, so that every mode gives the
-/// same module. With `collect_errors`, faults go to `Module::errors`.
+/// same module. With `collect_errors`, faults go to `Module::errors`. Strict modes refuse pieces of a
+/// module ([`text::fragment`]).
 pub fn parse(source: text::Source, options: &Options) -> Result<ir::Module> {
+    if source.pieces().is_some() && options.strictness != Strictness::Tolerant {
+        return Err(text::explain_no_module(source.bytes()));
+    }
     let mut module = parse::read(source, options)?;
     if options.strictness != Strictness::Tolerant
         && let Err(error) = strict::check(&module, options.strictness)

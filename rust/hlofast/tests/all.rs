@@ -52,6 +52,7 @@ mod rewrite_properties;
 mod rewrite_stacks;
 mod shares;
 mod source_find;
+mod source_fragment;
 mod source_open;
 mod strict_hostile;
 mod strict_probes;

@@ -37,6 +37,10 @@ fn names_of_every_kind() {
             "module after-before-buffer-assignment #0 jit_f cl7",
         ),
         (
+            "module_0000.jit_f.cl_933746096.oom_intermediate_module.txt",
+            "module after #0 jit_f cl933746096",
+        ),
+        (
             "module_0000.jit_f.cl_7.after_optimizations_after_buffer_assignment.txt",
             "module after-buffer-assignment #0 jit_f cl7",
         ),

@@ -363,3 +363,51 @@ fn changed_texts_take_no_more_memory() {
         survive(&format!("{} changed by {seed}", probe.id), &text);
     }
 }
+
+/// Reads `text` as pieces of a module: the heap stays in proportion, and the module is sound.
+fn survive_pieces(what: &str, text: &[u8]) {
+    let source = Source::from_slice(text);
+    let (peak, read) = HEAP.peak_of(|| {
+        let pieces = hlofast::text::fragment(&source)?;
+        parse(pieces, &Options::default()).ok()
+    });
+    let bound = text.len() * BYTES_PER_BYTE + AT_LEAST;
+    assert!(peak <= bound, "{what}: {peak} bytes of heap for {} of text", text.len());
+    if let Some(module) = &read {
+        check_invariants(module);
+        exercise(module);
+    }
+}
+
+#[test]
+fn pieces_take_time_and_memory_in_proportion() {
+    let _alone = alone();
+    let line = "%a = f32[2] add(%b, %c)\n";
+    let times = (1 << 20) / line.len();
+    let texts = [
+        ("one line many times", line.repeat(times)),
+        ("one name in a second listing", format!("{}{line}", line.repeat(2))),
+        ("blank lines", format!("{line}{}", "\n".repeat(1 << 20))),
+        ("braces", format!("{line}{}", "}\n".repeat(1 << 19))),
+        ("headers", format!("{line}{}", "ENTRY e {\n".repeat(1 << 16))),
+        ("a long cut line", format!("%a = f32[2] add({}", "%b, ".repeat(1 << 18))),
+        ("cut lines", "%a = f32[2] add(%b,\n".repeat(1 << 15)),
+        ("lines that continue none", format!("%a = f32[2] add(%b,\n{}", "%c,\n".repeat(1 << 18))),
+        ("open shapes", format!("{line}{}", "%a = ((((((((((((\n".repeat(1 << 15))),
+        ("one open shape", format!("{line}%a = {}", "(".repeat(1 << 20))),
+        ("equal signs", format!("{line}{}", "=".repeat(1 << 20))),
+        ("dots", format!("%a = f32[2] add({}", "...".repeat(1 << 18))),
+        ("escapes", format!("{line}{}", "\x1b[".repeat(1 << 19))),
+        ("quotes", format!("{line}{}", ">".repeat(1 << 20))),
+        ("numbers", format!("{line}{}", "1:".repeat(1 << 19))),
+        ("operands", format!("%a = f32[2] tuple({})\n{line}", "%b, ".repeat(1 << 17))),
+        ("names", (0..1 << 15).map(|n| format!("%a{n} = f32[2] add(%b{n}, %c{n})\n")).collect()),
+        (
+            "calls",
+            (0..1 << 14).map(|n| format!("%a{n} = f32[] call(), to_apply=%c{n}\n")).collect(),
+        ),
+    ];
+    for (what, text) in texts {
+        survive_pieces(what, text.as_bytes());
+    }
+}

@@ -62,9 +62,26 @@ pub struct Collective {
 }
 
 impl Collective {
-    /// Bytes of the full array; see [`CollectiveKind::payload`].
+    /// Bytes of the full array: the result of an all-gather, the operands of any other collective.
     pub fn payload(&self) -> Option<u64> {
-        Some(self.kind.payload(self.payload_in?, self.payload_out?))
+        if self.kind == CollectiveKind::AllGather {
+            return self.payload_out;
+        }
+        self.payload_in.or_else(|| self.payload_of_result())
+    }
+
+    /// The payload of a fragment's collective, whose operands may be unknown: by its kind, the
+    /// result is the array or one shard of it.
+    fn payload_of_result(&self) -> Option<u64> {
+        use CollectiveKind::{
+            AllReduce, AllToAll, CollectiveBroadcast, CollectivePermute, ReduceScatter,
+        };
+        match self.kind {
+            _ if self.kind != self.written_as => None,
+            AllReduce | AllToAll | CollectivePermute | CollectiveBroadcast => self.payload_out,
+            ReduceScatter => self.payload_out?.checked_mul(self.group_size?),
+            _ => None,
+        }
     }
 
     /// Bytes that each device sends in a ring; see [`CollectiveKind::ring_wire_bytes`].

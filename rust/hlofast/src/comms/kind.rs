@@ -78,16 +78,8 @@ impl CollectiveKind {
         matches!(self, CollectiveKind::CollectivePermute | CollectiveKind::SendReceive)
     }
 
-    /// Bytes of the full array: the result of an all-gather, the operands of any other collective.
-    pub fn payload(self, payload_in: u64, payload_out: u64) -> u64 {
-        match self {
-            CollectiveKind::AllGather => payload_out,
-            _ => payload_in,
-        }
-    }
-
     /// Bytes that each device sends when `group_size` devices exchange a full array of `payload`
-    /// bytes (see [`CollectiveKind::payload`]) in a ring, rounded down.
+    /// bytes (see [`super::Collective::payload`]) in a ring, rounded down.
     ///
     /// An all-reduce sends 2(n-1)/n of the array (a reduce-scatter and an all-gather); all-gather,
     /// reduce-scatter and all-to-all send (n-1)/n; a permute or send sends the whole array. A

@@ -362,8 +362,10 @@ impl Engine<'_> {
         let count = module.computations().len();
         let mut executions = vec![Some(0i64); count];
         let mut unfused = vec![Some(0i64); count];
-        let entry = module.entry().0 as usize;
-        (executions[entry], unfused[entry]) = (Some(1), Some(1));
+        for start in module.starts() {
+            let start = start.0 as usize;
+            (executions[start], unfused[start]) = (Some(1), Some(1));
+        }
         let add = |table: &mut [Option<i64>], callee: usize, caller: Option<i64>, times: u64| {
             let more = match caller {
                 Some(0) => Some(0),

@@ -197,7 +197,10 @@ fn with_rules<T>(module: &Module, options: &Options, count: impl FnOnce(Rules<'_
 
 fn as_executed(rules: Rules<'_>, facts: &Facts, backend: Backend, overrides: &[Override]) -> Cost {
     let executed = executed::analyse(rules, facts, overrides);
-    let entry = rules.module.entry().0 as usize;
+    let mut totals = Totals::default();
+    for start in rules.module.starts() {
+        totals.add(&executed.computations[start.0 as usize], 1, 1);
+    }
     Cost {
         is_xla: false,
         backend,
@@ -208,7 +211,7 @@ fn as_executed(rules: Rules<'_>, facts: &Facts, backend: Backend, overrides: &[O
         bytes_accessed: Vec::new(),
         other_memory: executed.other_memory,
         provenance: executed.provenance,
-        totals: executed.computations[entry],
+        totals,
         computations: executed.computations,
         executions: executed.executions,
         unfused_executions: executed.unfused_executions,
@@ -236,9 +239,13 @@ fn as_xla(rules: Rules<'_>, facts: &Facts, backend: Backend) -> Cost {
         ..Totals::default()
     };
     let entry = module.entry().0 as usize;
-    // XLA counts called computations where the entry calls them.
+    // XLA counts called computations where the entry calls them. A fragment has several entries.
     let mut executions = vec![Some(0); module.computations().len()];
-    executions[entry] = Some(1);
+    let mut sum = Totals::default();
+    for start in module.starts() {
+        executions[start.0 as usize] = Some(1);
+        sum.add(&totals(&cost.computations[start.0 as usize]), 1, 1);
+    }
     Cost {
         is_xla: true,
         backend,
@@ -249,7 +256,7 @@ fn as_xla(rules: Rules<'_>, facts: &Facts, backend: Backend) -> Cost {
         bytes_accessed: column(|row| row.bytes),
         other_memory: Vec::new(),
         provenance: vec![Provenance::Exact; module.row_count()],
-        totals: totals(&cost.computations[entry]),
+        totals: sum,
         computations: cost.computations.iter().map(totals).collect(),
         unfused_executions: executions.clone(),
         executions,

@@ -154,7 +154,8 @@ const UNTILED_BYTES: i64 = 4096;
 fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<i64> {
     match array.element_type {
         ElementType::Token => return Some(0),
-        ElementType::Opaque => return Some(8),
+        // A placeholder of a fragment has no size, as any array without a bound.
+        ElementType::Opaque => return array.elements().map(|_| 8),
         _ => {}
     }
     let is_place = |layout: &Layout| {

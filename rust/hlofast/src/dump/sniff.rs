@@ -1,7 +1,7 @@
 //! Identifies a file by its first bytes, whatever its name.
 
 use crate::profile::xplane::is_space;
-use crate::proto::begins_with_module;
+use crate::proto::{begins_with_module, is_cached};
 use crate::text::{Compression, starts_with_module};
 use memchr::memmem;
 
@@ -64,7 +64,7 @@ pub fn sniff(head: &[u8]) -> Content {
     if let Some(what) = signature(head) {
         return what;
     }
-    if begins_with_module(head) {
+    if begins_with_module(head) || is_cached(head) {
         return Content::Proto;
     }
     if is_space(head) {

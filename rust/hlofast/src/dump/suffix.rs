@@ -201,6 +201,8 @@ fn stage_of(word: &str) -> Option<Stage> {
     Some(match word {
         "before_optimizations" | "before_optimization" => Stage::Before,
         "after_optimizations" | "cpu_after_optimizations" => Stage::After,
+        // libtpu writes it when a program does not fit; it equals `after_optimizations`.
+        "oom_intermediate_module" => Stage::After,
         "after_optimizations_before_buffer_assignment" => Stage::AfterBeforeBuffers,
         "after_optimizations_after_buffer_assignment" => Stage::AfterBuffers,
         "after_codegen" => Stage::Codegen,

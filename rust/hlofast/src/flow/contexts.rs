@@ -184,8 +184,15 @@ pub fn multiplicities(
         return vec![None; contexts.nodes.len()];
     }
     let mut counts = vec![Some(0u64); contexts.nodes.len()];
-    if let Some(entry) = counts.first_mut() {
-        *entry = Some(1);
+    // The entry, and in a fragment every computation that nothing calls.
+    let mut is_called = vec![false; counts.len()];
+    for edge in &contexts.edges {
+        is_called[edge.callee as usize] = true;
+    }
+    for node in 0..contexts.reached as usize {
+        if !is_called[node] || node == 0 {
+            counts[node] = Some(1);
+        }
     }
     for edge in &contexts.edges {
         let caller = counts[edge.caller as usize];
@@ -241,21 +248,22 @@ impl CallOrder {
             calls: ranges,
             is_cyclic: false,
         };
-        let Some(start) = order.calls.get(module.entry().0 as usize).cloned() else {
-            return order;
-        };
         let mut is_seen = vec![false; order.calls.len()];
-        is_seen[module.entry().0 as usize] = true;
-        let mut stack = vec![(module.entry().0, start)];
-        while let Some((top, left)) = stack.last_mut() {
-            let Some(call) = left.next() else {
-                order.computations.push(*top);
-                stack.pop();
-                continue;
-            };
-            let callee = calls[call as usize].computation.0;
-            if !std::mem::replace(&mut is_seen[callee as usize], true) {
-                stack.push((callee, order.calls[callee as usize].clone()));
+        // The order is reversed, so that the entry becomes the first.
+        for start in module.starts().into_iter().rev() {
+            let Some(left) = order.calls.get(start.0 as usize).cloned() else { continue };
+            is_seen[start.0 as usize] = true;
+            let mut stack = vec![(start.0, left)];
+            while let Some((top, left)) = stack.last_mut() {
+                let Some(call) = left.next() else {
+                    order.computations.push(*top);
+                    stack.pop();
+                    continue;
+                };
+                let callee = calls[call as usize].computation.0;
+                if !std::mem::replace(&mut is_seen[callee as usize], true) {
+                    stack.push((callee, order.calls[callee as usize].clone()));
+                }
             }
         }
         order.computations.reverse();
@@ -338,9 +346,13 @@ fn build(
     // The first and the last draft of each computation.
     let mut ends = vec![(NONE, NONE); count];
     let mut known: HashMap<(u32, u32), u32, BuildMix> = HashMap::default();
-    if let Some(end) = ends.get_mut(module.entry().0 as usize) {
-        drafts.push(Draft { prefix: ScopeTree::ROOT, next: NONE, number: 0, is_applied: false });
-        *end = (0, 0);
+    for start in module.starts() {
+        if let Some(end) = ends.get_mut(start.0 as usize) {
+            let draft = drafts.len() as u32;
+            let prefix = ScopeTree::ROOT;
+            drafts.push(Draft { prefix, next: NONE, number: 0, is_applied: false });
+            *end = (draft, draft);
+        }
     }
     for computation in &order.computations {
         let record = module.computation(ComputationId(*computation));

@@ -157,6 +157,22 @@ impl Module {
         is_fused.iter().zip(&runs).map(|(fused, runs)| *fused && !runs).collect()
     }
 
+    /// Where execution starts: the entry, and in a fragment every computation that nothing calls.
+    pub fn starts(&self) -> Vec<ComputationId> {
+        let mut starts = vec![self.entry];
+        if self.fragment.is_some() {
+            let mut is_called = vec![false; self.computations.len()];
+            for call in &self.calls {
+                if let Some(called) = is_called.get_mut(call.computation.0 as usize) {
+                    *called = true;
+                }
+            }
+            let ids = (0..self.computations.len() as u32).map(ComputationId);
+            starts.extend(ids.filter(|id| !is_called[id.0 as usize] && *id != self.entry));
+        }
+        starts
+    }
+
     /// The range of `all_calls` that holds the calls of computation `id`.
     pub fn calls_within(&self, id: ComputationId) -> Range<usize> {
         let starts = self.derived().call_starts.get_or_init(|| {

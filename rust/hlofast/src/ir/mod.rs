@@ -22,6 +22,8 @@ pub use csr::Csr;
 pub use derived_metadata::MetadataColumns;
 pub use dtype::{ElementKind, ElementType};
 pub use intern::ShapeInterner;
-pub use module::{Call, CallRole, Columns, Computation, ComputationId, Flags, Header, Module, Row};
+pub use module::{
+    Call, CallRole, Columns, Computation, ComputationId, Flags, Fragment, Header, Module, Row,
+};
 pub use opcode::{Arity, Opcode};
 pub use shape::{ArrayShape, Dimension, Layout, ShapeId, ShapeTable, ShapeView};

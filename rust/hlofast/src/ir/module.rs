@@ -9,7 +9,7 @@ use super::derived::Derived;
 use super::opcode::Opcode;
 use super::shape::{ShapeId, ShapeTable};
 use crate::error::ParseError;
-use crate::text::{Source, Span, is_identifier_byte};
+use crate::text::{Pieces, Source, Span, is_identifier_byte};
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -230,6 +230,19 @@ impl Columns {
     }
 }
 
+/// What a text lacks that has pieces of a module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fragment {
+    /// What the lines say.
+    pub pieces: Pieces,
+    /// Operands that no line defines; each is a placeholder, an implicit parameter without number.
+    pub operands: u64,
+    /// Computations that are called and missing.
+    pub computations: u64,
+    /// Instruction lines that could not be read.
+    pub unread: u64,
+}
+
 /// A parsed module.
 #[derive(Debug)]
 pub struct Module {
@@ -245,6 +258,8 @@ pub struct Module {
     pub(crate) control_predecessors: Vec<(Row, Row)>,
     pub(crate) shapes: ShapeTable,
     pub(crate) errors: Vec<ParseError>,
+    /// Set if the text has pieces of a module.
+    pub(crate) fragment: Option<Fragment>,
     /// Allocated on first use, which keeps small modules small.
     pub(crate) derived: OnceLock<Box<Derived>>,
 }
@@ -265,6 +280,19 @@ impl Module {
     #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
         bytes_of(self.text(), &self.arena, span)
+    }
+
+    /// What is missing, if the text has pieces of a module instead of a module.
+    pub fn fragment(&self) -> Option<Fragment> {
+        self.fragment
+    }
+
+    /// Whether `row` stands for an operand that no line of a fragment defines.
+    pub fn is_placeholder(&self, row: Row) -> bool {
+        self.fragment.is_some()
+            && self.is_implicit(row)
+            && self.opcode(row) == Opcode::Parameter
+            && self.parameter_number(row).is_none()
     }
 
     /// The module's name.

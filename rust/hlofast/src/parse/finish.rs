@@ -6,7 +6,8 @@ use super::reader::{Queued, Reader};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::module::NO_METADATA;
 use crate::ir::{
-    Call, Columns, Computation, ComputationId, Csr, Flags, Header, Module, Opcode, Row, ShapeTable,
+    Call, Columns, Computation, ComputationId, Csr, Flags, Fragment, Header, Module, Opcode, Row,
+    ShapeTable,
 };
 use crate::text::{Source, Span};
 use std::sync::OnceLock;
@@ -79,6 +80,11 @@ impl Reader<'_> {
                 (Some(row), Some(slot)) => self.columns.operands[slot as usize] = row,
                 (Some(row), None) => {
                     self.control_predecessors.push((Row(pending.row), Row(row)));
+                }
+                (None, slot) if self.missing.is_some() => {
+                    let Some(slot) = slot else { continue };
+                    let name = self.bytes(pending.name).to_vec();
+                    self.columns.operands[slot as usize] = self.push_placeholder(&name, None)?;
                 }
                 (None, slot) => {
                     let error = unknown_instruction(self.text, pending.name);
@@ -183,6 +189,9 @@ impl Reader<'_> {
 
     /// Checks that the parameter numbers of a computation are distinct.
     fn check_parameters(&mut self) -> Result<()> {
+        if self.missing.is_some() {
+            return Ok(());
+        }
         let in_order = |p: &[(u64, u32)]| p.windows(2).all(|w| w[0].0 < w[1].0);
         if in_order(&self.parameters) {
             return Ok(());
@@ -343,6 +352,10 @@ impl Reader<'_> {
             );
             return Err(self.errors.into_iter().next().unwrap_or(error));
         };
+        // The body of a fusion without its caller reads as a module, also for XLA.
+        let alone = &self.computations[entry as usize];
+        let is_body = self.bytes(alone.name).starts_with(b"fused_computation");
+        let lonely = self.header.span.is_empty() && !alone.is_marked_entry && is_body;
         if self.header.name.is_empty() {
             let name = self.bytes(self.computations[entry as usize].name);
             let name = [b"module_", name].concat();
@@ -372,7 +385,14 @@ impl Reader<'_> {
             calls: self.calls,
             control_predecessors: self.control_predecessors,
             shapes: self.shapes.into_table(),
-            errors: self.errors,
+            errors: match self.missing {
+                Some(_) => Vec::new(),
+                None => self.errors,
+            },
+            fragment: match self.missing {
+                Some(missing) => Some(missing.lacks),
+                None => lonely.then(Fragment::default),
+            },
         })
     }
 }
@@ -394,6 +414,7 @@ pub(super) struct Parts {
     control_predecessors: Vec<(Row, Row)>,
     shapes: ShapeTable,
     pub(super) errors: Vec<ParseError>,
+    fragment: Option<Fragment>,
 }
 
 impl Parts {
@@ -414,6 +435,7 @@ impl Parts {
             control_predecessors: self.control_predecessors,
             shapes: self.shapes,
             errors: self.errors,
+            fragment: self.fragment,
             derived: OnceLock::new(),
         }
     }

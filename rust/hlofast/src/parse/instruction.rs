@@ -103,7 +103,8 @@ impl Reader<'_> {
         if cursor.peek() != b'(' {
             return Err(cursor.expected("(", "after an opcode"));
         }
-        let operands = self.payload_or_operands(cursor, opcode)?;
+        let mut operands = self.payload_or_operands(cursor, opcode)?;
+        self.pad_operands(opcode, &mut operands)?;
         let tail_start = cursor.position();
         let attributes = self.read_attributes(cursor)?;
         let tail = Span::new(tail_start, cursor.position());

@@ -2,6 +2,7 @@
 
 mod chunk;
 mod finish;
+mod fragment;
 mod header_line;
 pub mod infer;
 mod instruction;
@@ -64,6 +65,12 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
             Span::EMPTY,
             "the text of one module must be smaller than 4 GiB",
         ));
+    }
+    if let Some(pieces) = source.pieces() {
+        let options = Options { collect_errors: true, force_general: true, ..*options };
+        let mut reader = Reader::new(text, options);
+        reader.read_fragment(pieces)?;
+        return Ok(reader.into_parts()?.into_module(source));
     }
     let outline = source.take_outline();
     let outline = outline.filter(|_| !options.force_general && !options.collect_errors);

@@ -177,7 +177,10 @@ impl Reader<'_> {
 
     /// Reads a header in any form, up to the opening brace; None if the text is a single
     /// instruction.
-    fn read_computation_header(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Computation>> {
+    pub(super) fn read_computation_header(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<Option<Computation>> {
         let start = cursor.position();
         let mut computation = Computation::default();
         if cursor.identifier() == b"ENTRY" && cursor.peek() != b':' {
@@ -444,7 +447,7 @@ impl Reader<'_> {
     }
 
     /// Reads the queued computations, and computations that these queue in turn.
-    fn read_queue(&mut self) -> Result<()> {
+    pub(super) fn read_queue(&mut self) -> Result<()> {
         while let Some(queued) = self.queue.pop_front() {
             self.has_late_calls = true;
             let read = match queued {

@@ -107,6 +107,11 @@ impl Reader<'_> {
             shape = Some(parse_shape(cursor, &mut self.shapes)?);
             cursor.skip_space()?;
             if matches!(cursor.peek(), b',' | b')') {
+                if let (true, Some(_)) = (self.missing.is_some(), shape) {
+                    let name = format!("missing.{}", self.next_row());
+                    let row = self.push_placeholder(name.as_bytes(), shape)?;
+                    return Ok(Some(Operand::Row(row)));
+                }
                 return match (self.single_instruction, shape) {
                     (true, Some(shape)) => {
                         let name = format!("parameter.{}", self.next_row());
@@ -161,6 +166,9 @@ impl Reader<'_> {
         if let Some(row) = self.anonymous.get(&self.text[name.range()]) {
             return Ok(Some(Operand::Row(*row)));
         }
+        if let Some(operand) = self.missing_operand(name, shape)? {
+            return Ok(Some(operand));
+        }
         if !marked && is_reserved(&self.text[name.range()]) {
             return Ok(None);
         }
@@ -168,7 +176,7 @@ impl Reader<'_> {
     }
 
     /// Whether `row` is the implicit parameter `name`.
-    fn is_parameter(&self, row: u32, name: &[u8]) -> bool {
+    pub(super) fn is_parameter(&self, row: u32, name: &[u8]) -> bool {
         let columns = &self.columns;
         let at = row as usize;
         columns.opcodes.get(at) == Some(&Opcode::Parameter)

@@ -1,6 +1,7 @@
 //! The state of a parse: the columns so far, the scopes, and the references still to be resolved.
 
 use super::Options;
+use super::fragment::Missing;
 use super::infer::Signatures;
 use super::names::{HashKeys, InstructionNames, Scope, equal};
 use super::shape::parse_shape;
@@ -127,6 +128,8 @@ pub(super) struct Reader<'a> {
     pub single_instruction: bool,
     /// Rows of the parameters that unknown operands became, by name.
     pub single_parameters: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
+    /// Set while the text is read as pieces of a module.
+    pub missing: Option<Box<Missing<'a>>>,
     /// Signatures of computations that shape inference asked for.
     pub signatures: Signatures,
     /// How many readers wait for the signature of the block that this reader reads.
@@ -199,6 +202,7 @@ impl<'a> Reader<'a> {
             is_first_part: true,
             single_instruction: false,
             single_parameters: hashbrown::HashMap::default(),
+            missing: None,
             signatures: Signatures::default(),
             block_level: 0,
             signature_budget: block_budget(text.len()),

@@ -34,8 +34,10 @@ impl Printer<'_> {
         self.out.push(b'(');
         match module.opcode(row) {
             Opcode::Parameter => {
-                let parameter = module.parameter_number(row).unwrap_or_default();
-                number(&mut self.out, format_args!("{parameter}"));
+                // The placeholders of a fragment have no number.
+                if let Some(parameter) = module.parameter_number(row) {
+                    number(&mut self.out, format_args!("{parameter}"));
+                }
             }
             Opcode::Constant => {
                 let signed = if self.keeps_signs { literal_with_signs(module, row) } else { None };

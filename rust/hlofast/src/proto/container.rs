@@ -66,28 +66,20 @@ fn is_name(bytes: &[u8], length: u64) -> bool {
 /// complete.
 pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
     if is_module(bytes) {
-        // In an HloProto, field 1 is a message that holds the module; in a module, field 1 is a
-        // name. A snapshot with a result and a platform has some of the fields of a module.
-        let outer = first(bytes, 1);
-        let proto = outer.filter(|inner| !is_module(inner));
-        if let Some(module) = proto.and_then(|proto| first(proto, 1)).filter(|m| is_module(m)) {
-            return beside(module, proto.unwrap_or(bytes));
-        }
-        return match outer.filter(|inner| is_module(inner)) {
-            Some(module) => beside(module, bytes),
-            None => Ok(Found { module: bytes, assignment: None }),
-        };
+        return Ok(Found { module: bytes, assignment: None });
     }
-    if let Some(inner) = first(bytes, 1) {
-        // An HloProto, or a module with its configuration.
+    // HloProto and the module with its configuration have it in field 1, HloSnapshot has an
+    // HloProto there, and the serialized executables of PJRT nest deeper.
+    let mut outer = bytes;
+    for depth in 0..EXECUTABLE_DEPTH {
+        let Some(inner) = first(outer, 1) else { break };
         if is_module(inner) {
-            return beside(inner, bytes);
-        }
-        // An HloSnapshot.
-        if let Some(module) = first(inner, 1).filter(|module| is_module(module)) {
             read_to_end(bytes)?;
-            return beside(module, inner);
+            read_to_end(outer)?;
+            let assignment = if depth < 2 { first(outer, 3) } else { None };
+            return Ok(Found { module: inner, assignment });
         }
+        outer = inner;
     }
     // An unoptimized snapshot: length, message, then the arguments.
     let mut rest = bytes;
@@ -105,10 +97,61 @@ pub(super) fn name(bytes: &[u8]) -> Option<&[u8]> {
     first(find(bytes).ok()?.module, 1)
 }
 
-/// The `module` of an `HloProto`, with the proto's buffer assignment.
-fn beside<'a>(module: &'a [u8], proto: &'a [u8]) -> Read<Found<'a>> {
-    read_to_end(proto)?;
-    Ok(Found { module, assignment: first(proto, 3) })
+/// Levels of messages around a module in a serialized executable, and in the metadata before it.
+const EXECUTABLE_DEPTH: usize = 8;
+
+/// The entry of JAX's compilation cache in `bytes`: the seconds of the compilation in four bytes,
+/// the length and content of IFRT's description (since JAX 0.6), then the executable. None if it
+/// is not one. `rest` may be cut after the description.
+pub(super) fn cached_executable(bytes: &[u8]) -> Option<&[u8]> {
+    /// A compilation of a week; the first byte tells an entry from text and from messages.
+    const LONGEST: u32 = 7 * 24 * 3600;
+    let (seconds, rest) = bytes.split_first_chunk::<4>()?;
+    if u32::from_be_bytes(*seconds) > LONGEST {
+        return None;
+    }
+    let mut described = rest;
+    if let Ok(length) = varint(&mut described)
+        && let Some((description, executable)) =
+            usize::try_from(length).ok().and_then(|length| described.split_at_checked(length))
+        // The number of a version, then the platform.
+        && matches!(description, [0x08, _, 0x12, ..])
+    {
+        return Some(executable);
+    }
+    begins_with_field(rest).then_some(rest)
+}
+
+/// Finds the module in a serialized executable: the first message, from the outside inwards and in
+/// the order of fields, that is one. Every byte is visited once per level.
+pub(super) fn find_in_executable(bytes: &[u8]) -> Read<Found<'_>> {
+    let mut level = vec![bytes];
+    for _ in 0..EXECUTABLE_DEPTH {
+        if let Some(module) = level.iter().find(|one| is_module(one) && has_instructions(one)) {
+            return Ok(Found { module, assignment: None });
+        }
+        let mut next = Vec::new();
+        for message in level {
+            let before = next.len();
+            let mut fields = Fields::new(message);
+            loop {
+                match fields.next() {
+                    // A smaller message cannot hold a module.
+                    Ok(Some((_, Value::Bytes(inner)))) if inner.len() >= 16 => next.push(inner),
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    // Not a message but a string, or code.
+                    Err(_) => {
+                        next.truncate(before);
+                        break;
+                    }
+                }
+            }
+        }
+        level = next;
+    }
+    let message = "the executable in this compilation cache entry contains no HLO module";
+    Err(Fault { kind: ErrorKind::NotHlo, ..Fault::new(bytes, message) })
 }
 
 /// Checks that a message consists of whole fields.
@@ -131,19 +174,30 @@ fn first(bytes: &[u8], wanted: u32) -> Option<&[u8]> {
 }
 
 /// Whether `bytes` consist of whole fields and look like a module: computations, and an entry's
-/// name, id or program shape.
+/// name, id or program shape. Messages around a module may have the same fields, but a message
+/// instead of a name.
 fn is_module(bytes: &[u8]) -> bool {
     let (mut has_computations, mut has_entry) = (false, false);
+    let is_name = |name: &[u8]| name.iter().all(|byte| *byte >= 0x20);
     let mut fields = Fields::new(bytes);
     loop {
         match fields.next() {
             Ok(Some((3, Value::Bytes(_)))) => has_computations = true,
+            Ok(Some((1, Value::Bytes(name)))) if !is_name(name) => return false,
             Ok(Some((3, _))) | Err(_) => return false,
             Ok(Some((4 | 2, Value::Bytes(_)) | (6, Value::Varint(_)))) => has_entry = true,
             Ok(Some(_)) => {}
             Ok(None) => return has_computations && has_entry,
         }
     }
+}
+
+/// Whether the first computation of what looks like a module has an instruction with an opcode.
+fn has_instructions(module: &[u8]) -> bool {
+    let instruction = first(module, 3).and_then(|computation| first(computation, 2));
+    let opcode = instruction.and_then(|instruction| first(instruction, 2));
+    let is_letter = |byte: &u8| byte.is_ascii_lowercase() || *byte == b'-';
+    opcode.is_some_and(|word| !word.is_empty() && word.iter().all(is_letter))
 }
 
 /// Explains why `bytes` contain no module: the first fault found, if any.

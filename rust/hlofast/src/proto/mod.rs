@@ -80,13 +80,21 @@ pub fn begins_with_module(head: &[u8]) -> bool {
     container::begins_with_module(head)
 }
 
+/// Whether `bytes`, or the beginning of them, are an entry of JAX's compilation cache.
+pub fn is_cached(bytes: &[u8]) -> bool {
+    container::cached_executable(bytes).is_some()
+}
+
 /// Converts the module in `bytes` to text. Errors give the byte offset.
 ///
 /// Work and memory are linear in `bytes`; text far larger than the text of any real module is
 /// refused.
 pub fn to_text(bytes: &[u8]) -> Result<Translation> {
     let read = || {
-        let container = container::find(bytes)?;
+        let container = match container::cached_executable(bytes) {
+            Some(executable) if !is_proto(bytes) => container::find_in_executable(executable)?,
+            _ => container::find(bytes)?,
+        };
         module::to_text(container.module, container.assignment, 0)
     };
     read().map_err(|fault| located(bytes, fault))

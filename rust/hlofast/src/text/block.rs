@@ -153,7 +153,7 @@ fn header_stop(rest: &[u8]) -> Option<usize> {
     close.or(near)
 }
 
-fn is_table_line(line: &[u8]) -> bool {
+pub(super) fn is_table_line(line: &[u8]) -> bool {
     const TABLES: [&[u8]; 4] = [b"FileNames", b"FunctionNames", b"FileLocations", b"StackFrames"];
     let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let entry = digits > 0
@@ -266,7 +266,7 @@ pub(crate) fn is_instruction(line: &[u8]) -> bool {
 }
 
 /// Whether `value` begins with an element type and a bracket.
-fn is_shape(value: &[u8]) -> bool {
+pub(super) fn is_shape(value: &[u8]) -> bool {
     const TYPES: [&[u8]; 11] =
         [b"pred", b"token", b"opaque", b"bf16", b"s", b"u", b"f", b"c", b"tuple", b"buffer", b"b"];
     TYPES.iter().any(|name| {

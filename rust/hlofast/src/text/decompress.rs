@@ -1,4 +1,4 @@
-//! Compressed input: gzip, xz and zstd, recognised by their first bytes, never by a file name.
+//! Compressed input: gzip, zlib, xz and zstd, recognised by their first bytes, never by a file name.
 //!
 //! Memory is bounded: the output grows with the bytes actually decompressed, whatever size the
 //! input declares, and the decoders' windows have limits.
@@ -24,6 +24,8 @@ const FIRST_CHUNK: usize = 64 << 10;
 pub enum Compression {
     /// One or more gzip members.
     Gzip,
+    /// A zlib stream, as in JAX's compilation cache.
+    Zlib,
     /// One or more xz streams.
     Xz,
     /// One or more zstd frames.
@@ -35,6 +37,11 @@ impl Compression {
     pub fn of(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0x1f, 0x8b, 8, ..] => Some(Self::Gzip),
+            // The levels of zlib. Text may begin with `x^`, but then it goes on with text.
+            [0x78, 0x01 | 0x9c | 0xda, ..] => Some(Self::Zlib),
+            [0x78, 0x5e, next, ..] if !next.is_ascii_graphic() && !next.is_ascii_whitespace() => {
+                Some(Self::Zlib)
+            }
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Self::Xz),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
             // A zstd file may begin with a frame for the reader to skip (seekable and parallel
@@ -48,6 +55,7 @@ impl Compression {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
+            Self::Zlib => "zlib",
             Self::Xz => "xz",
             Self::Zstd => "zstd",
         }
@@ -85,6 +93,7 @@ pub fn decompress_head(bytes: &[u8], most: usize) -> Vec<u8> {
 fn decoder(format: Compression, bytes: &[u8]) -> io::Result<Box<dyn Read + '_>> {
     Ok(match format {
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(bytes)),
+        Compression::Zlib => Box::new(flate2::bufread::ZlibDecoder::new(bytes)),
         Compression::Xz => {
             let flags = liblzma::stream::CONCATENATED;
             let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, flags)?;

@@ -1,5 +1,6 @@
 //! The source of a module's text: shared bytes, a range of them, and a name for messages.
 
+use super::fragment::Pieces;
 use super::outline::Outline;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,8 @@ pub struct Source {
     origin: Option<Arc<Origin>>,
     /// Data of the protobuf besides the module, if the text was translated from a protobuf.
     proto: Option<Arc<FromProto>>,
+    /// Set if the text has pieces of a module rather than a module.
+    pieces: Option<Pieces>,
 }
 
 /// Data of a protobuf besides its module.
@@ -50,7 +53,16 @@ impl Source {
     /// The whole of `bytes`.
     pub fn new(bytes: SharedBytes) -> Self {
         let end = (*bytes).as_ref().len();
-        Self { bytes, start: 0, end, path: None, lines_before: 0, origin: None, proto: None }
+        Self {
+            bytes,
+            start: 0,
+            end,
+            path: None,
+            lines_before: 0,
+            origin: None,
+            proto: None,
+            pieces: None,
+        }
     }
 
     /// Copies `bytes`.
@@ -115,6 +127,17 @@ impl Source {
             proto: Some(Arc::new(FromProto { buffer_assignment, outline })),
             ..Self::new(Arc::new(text))
         }
+    }
+
+    /// Marks the text as pieces of a module, which are read with placeholders for what is missing.
+    #[must_use]
+    pub fn with_pieces(self, pieces: Pieces) -> Self {
+        Self { pieces: Some(pieces), ..self }
+    }
+
+    /// What the lines say of the missing parts, if the text has pieces of a module.
+    pub fn pieces(&self) -> Option<Pieces> {
+        self.pieces
     }
 
     /// Takes the outline of the whole text; None from the second call on.
