@@ -20,7 +20,10 @@ def grown(size: int) -> bytes:
 
 
 def theirs(content: bytes) -> int:
-    """Reads name and times of every event through ProfileData."""
+    """Reads name, times and stats of every event through ProfileData.
+
+    The tables of hlofast have the stats of events: instruction, program, device, run.
+    """
     from jax.profiler import ProfileData
 
     count = 0
@@ -28,6 +31,7 @@ def theirs(content: bytes) -> int:
         for line in plane.lines:
             for event in line.events:
                 event.name, event.start_ns, event.duration_ns  # noqa: B018 - each is decoded here.
+                dict(event.stats)
                 count += 1
     return count
 

@@ -489,7 +489,7 @@ impl ProfileEvent {
         (plane, line, line.event(self.space.bytes(), self.index).unwrap_or_default())
     }
 
-    fn named<'a>(&'a self, shown: bool) -> &'a [u8] {
+    fn named(&self, shown: bool) -> &[u8] {
         let (plane, _, event) = self.own();
         let whole = self.space.bytes();
         let at = plane.metadata_of(event.metadata_id);

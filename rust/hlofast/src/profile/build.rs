@@ -27,12 +27,22 @@ pub(super) struct Builder {
     by_id: HashMap<u64, HashMap<Box<str>, u32>>,
     /// The first program of a name.
     by_name: HashMap<Box<str>, u32>,
-    /// Executions on CPU devices: device, program and run, with first begin and last end.
-    runs: HashMap<(u32, u32, u64), (i64, i64)>,
-    /// Begun operations of CPU devices, by the number with which their end refers to them.
-    begun: HashMap<(u32, i64, i64), Vec<Begun>>,
-    ended: Vec<((u32, i64, i64), u32, i64)>,
+    /// Executions on CPU devices: device, program and run, with a place in `spans`.
+    runs: HashMap<Run, u32>,
+    /// First begin and last end of each run.
+    spans: Vec<(i64, i64)>,
+    /// The run of the event before, which most events share.
+    last_run: Option<(Run, u32)>,
+    /// Begun operations of CPU devices, with the number by which their end refers to them.
+    begun: Vec<(Referred, Begun)>,
+    ended: Vec<(Referred, u32, i64)>,
 }
+
+/// Device, program and number of an execution.
+type Run = (u32, u32, u64);
+
+/// Host, type and number with which one event refers to another.
+type Referred = (u32, i64, i64);
 
 /// An operation of a CPU device that may end on another thread.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +65,13 @@ pub(super) struct ThreadEvent {
     pub(super) produces: Option<(i64, i64)>,
     pub(super) start: i64,
     pub(super) duration: i64,
+}
+
+/// The CPU devices of which a thread runs operations: number, device and track.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ThreadTracks {
+    seen: Option<(i64, u32, u32)>,
+    all: HashMap<i64, (u32, u32)>,
 }
 
 impl Builder {
@@ -167,39 +184,61 @@ impl Builder {
         self.profile.steps.push(Step { host, device, number, start_ps, duration_ps });
     }
 
-    /// Adds an operation of a CPU device, found on the thread `thread` of `host`.
+    /// Adds an operation of a CPU device, found on the thread `thread` of `host`. `last` keeps the
+    /// devices of the thread.
     pub(super) fn thread_event(
         &mut self,
         host: u32,
         thread: &str,
-        tracks: &mut HashMap<i64, (u32, u32)>,
+        last: &mut ThreadTracks,
         event: &ThreadEvent,
     ) -> Result<()> {
         let Some(op) = event.op else { return Ok(()) };
         let ordinal = event.device.unwrap_or(0);
-        let (device, track) = match tracks.get(&ordinal) {
-            Some(known) => *known,
-            None => {
-                let number = u32::try_from(ordinal).ok();
-                let name = format!("/device:CPU:{ordinal}");
-                let device = self.device(host, &name, number, DeviceKind::Cpu);
-                let track = self.track(device, thread, TrackKind::Ops);
-                tracks.insert(ordinal, (device, track));
-                (device, track)
-            }
+        let (device, track) = match last.seen {
+            Some((seen, device, track)) if seen == ordinal => (device, track),
+            _ => match last.all.get(&ordinal) {
+                Some(known) => *known,
+                None => {
+                    let number = u32::try_from(ordinal).ok();
+                    let name = format!("/device:CPU:{ordinal}");
+                    let device = self.device(host, &name, number, DeviceKind::Cpu);
+                    let track = self.track(device, thread, TrackKind::Ops);
+                    last.all.insert(ordinal, (device, track));
+                    (device, track)
+                }
+            },
         };
+        last.seen = Some((ordinal, device, track));
         let program = event.program.unwrap_or(NONE);
         let (start, end) = self.span(event.start, event.duration);
         self.event(track, program, op, op, (start, end - start))?;
         if let (Some(run), true) = (event.run, program != NONE) {
-            let seen = self.runs.entry((device, program, run)).or_insert((start, end));
-            *seen = (seen.0.min(start), seen.1.max(end));
+            self.add_to_run((device, program, run), start, end);
         }
         if let Some((kind, number)) = event.produces {
             let begun = Begun { name: op, device, program, start, end };
-            self.begun.entry((host, kind, number)).or_default().push(begun);
+            self.begun.push(((host, kind, number), begun));
         }
         Ok(())
+    }
+
+    /// Extends an execution by an event.
+    fn add_to_run(&mut self, run: Run, start: i64, end: i64) {
+        let at = match self.last_run {
+            Some((last, at)) if last == run => at,
+            _ => {
+                let spans = &mut self.spans;
+                let at = *self.runs.entry(run).or_insert_with(|| {
+                    spans.push((start, end));
+                    spans.len() as u32 - 1
+                });
+                self.last_run = Some((run, at));
+                at
+            }
+        };
+        let seen = &mut self.spans[at as usize];
+        *seen = (seen.0.min(start), seen.1.max(end));
     }
 
     fn span(&self, start: i64, duration: i64) -> (i64, i64) {
@@ -209,13 +248,23 @@ impl Builder {
 
     /// Adds the end of an operation `name` of a CPU device, which refers to its beginning.
     pub(super) fn thread_end(&mut self, host: u32, refers: (i64, i64), name: u32, at: i64) {
-        self.ended.push(((host, refers.0, refers.1), name, bounded(at)));
+        let (refers, at) = ((host, refers.0, refers.1), bounded(at));
+        // Most operations end inside their own event, which comes just before.
+        if let Some((own, begun)) = self.begun.last()
+            && (*own, begun.name) == (refers, name)
+            && at <= begun.end
+        {
+            self.begun.pop();
+            return;
+        }
+        self.ended.push((refers, name, at));
     }
 
     /// The finished profile. `names` are those of programs known by their numbers.
     pub(super) fn finish(mut self, names: &[(u64, Box<str>)]) -> Result<Profile> {
         self.end_asynchronous()?;
-        for ((device, program, run), (start, end)) in std::mem::take(&mut self.runs) {
+        for ((device, program, run), at) in std::mem::take(&mut self.runs) {
+            let (start, end) = self.spans[at as usize];
             self.launch(device, program, (start, end - start), Some(run));
         }
         let launches = &mut self.profile.launches;
@@ -238,13 +287,16 @@ impl Builder {
     /// Operations of CPU devices whose end is on another thread or later than their event: from begin
     /// to end, on a track of their own, as they overlap others.
     fn end_asynchronous(&mut self) -> Result<()> {
-        for begun in self.begun.values_mut() {
-            begun.sort_by_key(|begun| begun.start);
-        }
+        let mut begun = std::mem::take(&mut self.begun);
+        begun.sort_by_key(|(refers, begun)| (*refers, begun.start));
         for (refers, name, at) in std::mem::take(&mut self.ended) {
-            let Some(candidates) = self.begun.get(&refers) else { continue };
-            let before = candidates.partition_point(|begun| begun.start <= at);
-            let Some(begun) = before.checked_sub(1).map(|last| candidates[last]) else { continue };
+            let before = begun.partition_point(|(own, begun)| (*own, begun.start) <= (refers, at));
+            let Some((own, begun)) = before.checked_sub(1).map(|last| begun[last]) else {
+                continue;
+            };
+            if own != refers {
+                continue;
+            }
             if begun.name != name || at <= begun.end {
                 continue;
             }

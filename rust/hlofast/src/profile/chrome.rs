@@ -5,7 +5,7 @@
 //! beyond a million, the line Async XLA Ops and most numbers of programs
 //! (`xplane_to_trace_events.cc` of XLA), so that an `*.xplane.pb` beside it says more.
 
-use super::build::{Builder, ThreadEvent, instruction, named};
+use super::build::{Builder, ThreadEvent, ThreadTracks, instruction, named};
 use super::events::NONE;
 use super::json::{Json, Scalar};
 use super::lanes::{Lane, Lanes, is_stream, lane, lanes, read_as, step_number, with_host};
@@ -64,7 +64,7 @@ struct Found {
 #[derive(Clone)]
 enum Role {
     Device { lane: Lane, device: Option<u32>, track: u32 },
-    Threads { host: u32, tracks: HashMap<i64, (u32, u32)> },
+    Threads { host: u32, tracks: ThreadTracks },
     Other,
 }
 
@@ -163,7 +163,7 @@ pub(super) fn add_to(builder: &mut Builder, text: &[u8], host: &str) -> Result<V
             return Ok(());
         }
         let place = (event.process, event.thread);
-        if !lines.get(&place).is_some_and(|line| line.role.is_some()) {
+        if lines.get(&place).is_none_or(|line| line.role.is_none()) {
             let host = of.get(&event.process).copied().unwrap_or(fallback);
             let process = processes.get(&place.0).map_or("", |name| with_host(name).1);
             let name = lines.get(&place).map_or("", |line| &line.name);
@@ -186,7 +186,7 @@ pub(super) fn add_to(builder: &mut Builder, text: &[u8], host: &str) -> Result<V
 /// What the line `name` of `process` is.
 fn role(builder: &mut Builder, process: &str, name: &str, has_streams: bool, host: u32) -> Role {
     match lanes(process) {
-        Lanes::Threads => Role::Threads { host, tracks: HashMap::new() },
+        Lanes::Threads => Role::Threads { host, tracks: ThreadTracks::default() },
         Lanes::Other => Role::Other,
         Lanes::Device { name: device, ordinal, kind, part } => {
             let lane = lane(name, kind, part, has_streams);

@@ -228,8 +228,26 @@ impl Profile {
         if (0..events.len() as u32).is_sorted_by_key(|at| key(&at)) {
             return;
         }
-        let mut order: Vec<u32> = (0..events.len() as u32).collect();
-        order.sort_by_key(key);
+        // By track first, in two passes: the events of a track mostly come sorted.
+        let count = events.track.iter().max().map_or(0, |last| *last as usize + 1);
+        let mut ends = vec![0usize; count + 1];
+        events.track.iter().for_each(|track| ends[*track as usize + 1] += 1);
+        for at in 1..ends.len() {
+            ends[at] += ends[at - 1];
+        }
+        let mut order = vec![0u32; events.len()];
+        let mut next = ends.clone();
+        for (at, track) in (0..).zip(&events.track) {
+            let place = &mut next[*track as usize];
+            order[*place] = at;
+            *place += 1;
+        }
+        for bounds in ends.windows(2) {
+            let own = &mut order[bounds[0]..bounds[1]];
+            if !own.is_sorted_by_key(key) {
+                own.sort_by_key(key);
+            }
+        }
         fn permute<T: Copy>(column: &mut Vec<T>, order: &[u32]) {
             *column = order.iter().map(|at| column[*at as usize]).collect();
         }

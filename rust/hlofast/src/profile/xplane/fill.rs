@@ -3,7 +3,7 @@
 use super::plane::{Event, Line, Plane};
 use super::{Space, Stats, Value};
 use crate::error::Result;
-use crate::profile::build::{Builder, ThreadEvent, instruction, named, picoseconds};
+use crate::profile::build::{Builder, ThreadEvent, ThreadTracks, instruction, named, picoseconds};
 use crate::profile::events::{NONE, TrackKind};
 use crate::profile::lanes::{Lane, Lanes, is_stream, lane, lanes, read_as, step_number, with_host};
 use std::borrow::Cow;
@@ -87,6 +87,10 @@ struct Reader<'a> {
     /// The number of each stat's name among those of the profile.
     named: Vec<u32>,
     kinds: Vec<Option<Kind>>,
+    /// The instruction whose end the events of each metadata are; [`NONE`] if they are not ends.
+    ends: Vec<u32>,
+    /// The program found last, with what named it.
+    last_program: Option<(usize, u64, u32)>,
     builder: &'a mut Builder,
 }
 
@@ -170,7 +174,21 @@ impl<'a> Reader<'a> {
         }
         let named = vec![UNREAD; plane.stat_metadata().len()];
         let kinds = vec![None; plane.event_metadata().len()];
-        Reader { whole, plane, host, base, keys, far_keys, named, kinds, builder }
+        let ends = vec![UNREAD; plane.event_metadata().len()];
+        let last_program = None;
+        Reader {
+            whole,
+            plane,
+            host,
+            base,
+            keys,
+            far_keys,
+            named,
+            kinds,
+            ends,
+            last_program,
+            builder,
+        }
     }
 
     fn key(&self, id: i64) -> Key {
@@ -182,8 +200,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds what `stats` say to `facts`.
-    fn facts(&self, stats: Stats<'a>, facts: &mut Facts<'a>) {
-        for stat in stats {
+    fn facts(&self, mut stats: Stats<'a>, facts: &mut Facts<'a>) {
+        while let Some(stat) = stats.next_of(|id| self.key(id) != Key::Other) {
             let key = self.key(stat.id);
             let (Some(value), true) = (stat.value, key != Key::Other) else { continue };
             let integer = || {
@@ -244,6 +262,21 @@ impl<'a> Reader<'a> {
 
     /// The program that `facts` name.
     fn program(&mut self, facts: &Facts<'a>) -> u32 {
+        // Most events have the program of the one before.
+        let (Some(Text::Named(module)), Some(id)) = (facts.module, facts.program_id) else {
+            return self.find_program(facts);
+        };
+        if let Some((last_module, last_id, program)) = self.last_program
+            && (last_module, last_id) == (module, id)
+        {
+            return program;
+        }
+        let program = self.find_program(facts);
+        self.last_program = Some((module, id, program));
+        program
+    }
+
+    fn find_program(&mut self, facts: &Facts<'a>) -> u32 {
         let text = facts.module.map(|text| String::from_utf8_lossy(self.written(text)));
         match (text, facts.program_id) {
             (None, None) => NONE,
@@ -382,7 +415,7 @@ impl<'a> Reader<'a> {
                 true => format!("thread {}", line.id).into(),
                 false => name,
             };
-            let mut tracks = HashMap::new();
+            let mut tracks = ThreadTracks::default();
             for event in line.events(self.whole) {
                 let mut facts = Facts::default();
                 self.facts(event.stats(), &mut facts);
@@ -411,10 +444,15 @@ impl<'a> Reader<'a> {
     /// Takes the event `end: NAME`, which a thunk's executor writes when an asynchronous thunk is
     /// done (`thunk_executor.cc` of XLA's CPU runtime).
     fn end(&mut self, event: &Event<'a>, refers: (i64, i64), (start, duration): (i64, i64)) {
-        let at = self.plane.metadata_of(event.metadata_id);
-        let name = at.map(|at| self.plane.event_metadata()[at].name(self.whole));
-        let Some(name) = name.and_then(|name| name.strip_prefix(b"end: ")) else { return };
-        let op = self.op(Text::Written(name));
-        self.builder.thread_end(self.host, refers, op, start.saturating_add(duration));
+        let Some(at) = self.plane.metadata_of(event.metadata_id) else { return };
+        if self.ends[at] == UNREAD {
+            let name = self.plane.event_metadata()[at].name(self.whole);
+            let name = name.strip_prefix(b"end: ");
+            self.ends[at] = name.map_or(NONE, |name| self.op(Text::Written(name)));
+        }
+        if self.ends[at] != NONE {
+            let end = start.saturating_add(duration);
+            self.builder.thread_end(self.host, refers, self.ends[at], end);
+        }
     }
 }

@@ -19,7 +19,10 @@ use crate::error::{ErrorKind, ParseError, Result};
 use crate::proto::wire::{Fault, Fields, Read};
 use crate::text::{SharedBytes, Span};
 
-/// A range of the file. Files beyond 4 GiB are refused, as protobufs end at 2 GiB.
+/// Most bytes of a file: protobufs end there, and places of events keep a bit for themselves.
+const MOST_BYTES: usize = 1 << 31;
+
+/// A range of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     at: u32,
@@ -64,8 +67,8 @@ impl Space {
     /// Reads the message in `bytes`, which must be uncompressed. Errors give the byte offset.
     pub fn read(bytes: SharedBytes) -> Result<Space> {
         let whole = (*bytes).as_ref();
-        if u32::try_from(whole.len()).is_err() {
-            let message = "a profile of more than 4 GiB";
+        if whole.len() >= MOST_BYTES {
+            let message = "a profile of 2 GiB or more, the limit of protobufs";
             return Err(ParseError::new(ErrorKind::TooLarge, Span::EMPTY, message));
         }
         let mut space = Space { bytes: SharedBytes::clone(&bytes), ..Space::empty() };

@@ -33,9 +33,13 @@ pub struct Line {
     pub duration_ps: i64,
     name: Place,
     display_name: Place,
-    /// Where the length of each event is.
+    /// Where the length of each event is; with [`MIXED`].
     events: Vec<u32>,
 }
+
+/// The bit of an event whose fields do not end with its stats, as no profiler writes it but for
+/// aggregated events.
+const MIXED: u32 = 1 << 31;
 
 /// What events of one kind have in common.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +71,8 @@ pub struct Event<'a> {
     pub duration_ps: i64,
     /// How often it occurred, for an aggregated event.
     pub occurrences: Option<i64>,
-    message: &'a [u8],
+    /// The fields from the first stat on.
+    stats: &'a [u8],
 }
 
 /// Entries of a map in the order of the file, found by their numbers.
@@ -220,8 +225,8 @@ impl Line {
             match tag {
                 // Events, which are most of a file. The length precedes the message.
                 0x22 => {
-                    check_event(message, value)?;
-                    line.events.push(base + at as u32 + 1);
+                    let mixed = check_event(message, value)?;
+                    line.events.push((base + at as u32 + 1) | mixed);
                 }
                 0x08 => line.id = value as i64,
                 0x18 => line.timestamp_ns = value as i64,
@@ -270,38 +275,38 @@ impl Line {
     }
 }
 
-/// Checks the event whose place in `line` is `value`, as [`field`] gives it.
+/// Checks the event whose place in `line` is `value`, as [`field`] gives it; returns [`MIXED`] or 0.
 #[inline(always)]
-fn check_event(line: &[u8], value: u64) -> Read<()> {
+fn check_event(line: &[u8], value: u64) -> Read<u32> {
+    let (mut has_stats, mut mixed) = (false, 0);
     let (start, length) = ((value >> 32) as usize, value as u32 as usize);
     let event = line.get(start..).and_then(|rest| rest.get(..length)).unwrap_or_default();
     let mut at = 0;
     while at < event.len() {
         let (tag, value, next) = field(event, at)?;
         match tag {
-            0x08 | 0x10 | 0x18 | 0x28 => {}
+            0x08 | 0x10 | 0x18 | 0x28 => mixed |= if has_stats { MIXED } else { 0 },
             0x22 => {
+                has_stats = true;
                 let (start, length) = ((value >> 32) as usize, value as u32 as usize);
                 let stat = event.get(start..).and_then(|rest| rest.get(..length));
                 check_stat(stat.unwrap_or_default())?;
             }
-            _ => match tag >> 3 {
-                1..=5 => return Err(not_a("an event", &event[at..])),
-                _ => {}
-            },
+            _ if (1..=5).contains(&(tag >> 3)) => return Err(not_a("an event", &event[at..])),
+            _ => {}
         }
         at = next;
     }
-    Ok(())
+    Ok(mixed)
 }
 
-/// The event whose length is at `at`. [`Line::read`] has checked it.
-fn event_at(whole: &[u8], at: u32) -> Event<'_> {
-    let mut rest = whole.get(at as usize..).unwrap_or_default();
+/// The event whose length is at `place`. [`Line::read`] has checked it.
+#[inline]
+fn event_at(whole: &[u8], place: u32) -> Event<'_> {
+    let mut rest = whole.get((place & !MIXED) as usize..).unwrap_or_default();
     let length = varint(&mut rest).map_or(0, |length| length as usize);
     let message = rest.get(..length).unwrap_or_default();
-    let (metadata_id, offset_ps, duration_ps, occurrences) = (0, 0, 0, None);
-    let mut event = Event { metadata_id, offset_ps, duration_ps, occurrences, message };
+    let mut event = Event::default();
     let mut at = 0;
     while at < message.len() {
         let Ok((tag, value, next)) = field(message, at) else { break };
@@ -311,6 +316,14 @@ fn event_at(whole: &[u8], at: u32) -> Event<'_> {
             0x10 => (event.offset_ps, event.occurrences) = (value as i64, None),
             0x28 => (event.offset_ps, event.occurrences) = (0, Some(value as i64)),
             0x18 => event.duration_ps = value as i64,
+            0x22 => {
+                if event.stats.is_empty() {
+                    event.stats = message.get(at..).unwrap_or_default();
+                }
+                if place & MIXED == 0 {
+                    break;
+                }
+            }
             _ => {}
         }
         at = next;
@@ -321,7 +334,7 @@ fn event_at(whole: &[u8], at: u32) -> Event<'_> {
 impl<'a> Event<'a> {
     /// The stats of this occurrence; those of all its kind are in the metadata.
     pub fn stats(&self) -> Stats<'a> {
-        Stats::of(self.message, 4)
+        Stats::of(self.stats, 4)
     }
 }
 

@@ -68,10 +68,10 @@ impl<'a> Stats<'a> {
     }
 }
 
-impl<'a> Iterator for Stats<'a> {
-    type Item = Stat<'a>;
-
-    fn next(&mut self) -> Option<Stat<'a>> {
+impl<'a> Stats<'a> {
+    /// The message of the next stat.
+    #[inline(always)]
+    fn message(&mut self) -> Option<&'a [u8]> {
         while self.at < self.message.len() {
             let Ok((tag, value, next)) = field(self.message, self.at) else {
                 self.at = self.message.len();
@@ -81,10 +81,33 @@ impl<'a> Iterator for Stats<'a> {
             if tag == self.tag {
                 let (start, length) = ((value >> 32) as usize, value as u32 as usize);
                 let inside = self.message.get(start..).and_then(|rest| rest.get(..length));
-                return decode(inside.unwrap_or_default()).ok();
+                return Some(inside.unwrap_or_default());
             }
         }
         None
+    }
+
+    /// The next stat whose number `wanted` accepts. Others are not decoded, where they begin with
+    /// their number as every writer has it.
+    #[inline(always)]
+    pub(super) fn next_of(&mut self, wanted: impl Fn(i64) -> bool) -> Option<Stat<'a>> {
+        loop {
+            let message = self.message()?;
+            if let [0x08, id @ 0..0x80, ..] = message
+                && !wanted(i64::from(*id))
+            {
+                continue;
+            }
+            return decode(message).ok();
+        }
+    }
+}
+
+impl<'a> Iterator for Stats<'a> {
+    type Item = Stat<'a>;
+
+    fn next(&mut self) -> Option<Stat<'a>> {
+        self.next_of(|_| true)
     }
 }
 
@@ -108,10 +131,8 @@ fn decode(message: &[u8]) -> Read<Stat<'_>> {
             0x32 => stat.value = Some(Value::Bytes(inside())),
             0x38 => stat.value = Some(Value::Reference(bits)),
             0x42 => stat.value = Some(Value::Packed(inside())),
-            _ => match tag >> 3 {
-                1..=8 => return Err(not_a("a stat", &message[at..])),
-                _ => {}
-            },
+            _ if (1..=8).contains(&(tag >> 3)) => return Err(not_a("a stat", &message[at..])),
+            _ => {}
         }
         at = next;
     }
