@@ -363,12 +363,10 @@ class Printer:
         """Writes a result: facts, the first `limit` rows of each section (None: all), notes."""
         self.heading(result.title)
         facts = [("file", path)]
-        for fact in result.facts:
-            facts.append((fact.field.label, known_as(fact)))
-        self.facts(facts)
+        self.facts([*facts, *result.shown_facts])
         for section in sections:
             self.section(section, result._module, limit)
-        self.notes(result.notes)
+        self.notes(result.every_note)
 
     def section(self, section: Section, module: Module | None, limit: int | None) -> None:
         """Writes a table of a result, or its rows as paragraphs."""

@@ -6,7 +6,7 @@ import os
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._verdict import FIGURES
+from hlofast._verdict_figures import FIGURES
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False

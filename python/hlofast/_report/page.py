@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from hlofast._report.data import Contents, Section
     from hlofast._report.sheet import Sheet
-    from hlofast._verdict import Figure, Statement
+    from hlofast._verdict import Statement
+    from hlofast._verdict_figures import Figure
 
 SCRIPTS = ("columns.js", "grid.js", "charts.js", "memory.js", "instructions.js", "page.js")
 _BOKEH = ("bokeh.min.js", "bokeh-api.min.js")

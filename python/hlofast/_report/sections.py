@@ -8,7 +8,8 @@ from hlofast._report.data import Section, facts_of, notes_of
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Sheet, field_of
 from hlofast._summary import sharding_of
-from hlofast._verdict import UNKNOWN_DEVICE, UNKNOWN_MESH, Statement, remat_statements
+from hlofast._verdict import Statement, remat_statements
+from hlofast._verdict_figures import UNKNOWN_DEVICE, UNKNOWN_MESH
 from hlofast.table import Table
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ from hlofast import _text as output
 from hlofast._report.data import HEAD, contents, head
 from hlofast._report.sheet import Sheet, field_of
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._verdict import FIGURES, seconds, short, short_bytes
+from hlofast._verdict_figures import FIGURES, seconds, short, short_bytes
 from hlofast.table import Table, with_source
 
 TYPE_CHECKING = False

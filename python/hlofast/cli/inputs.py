@@ -361,7 +361,10 @@ def profile(path: str, wanted: str | None = None) -> ProfileSummary | None:
 
     if wanted is not None or path == "-":
         return None
+    from hlofast import _nsys
+
     is_found = _profiles.runs(path) if _files.is_folder(path) else _profiles.is_profile(path)
+    is_found = is_found or _nsys.is_archive(path)
     return _profiles.load_profile(path).summary(path) if is_found else None
 
 

@@ -1,0 +1,164 @@
+"""Measured beside modelled figures: verdicts, tables, pages, traces and differences."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import generated
+import hlofast
+from conftest import FIXTURES
+from hlofast.cli import main
+from shown import check_one_source, codes, figures
+
+A100 = FIXTURES / "a100"
+TRACE = A100 / "nvtx_gpu_proj_trace.csv.xz"
+MODULE = next(A100.glob("*.hlo.pb.xz"))
+SHARDED = FIXTURES / "profiles" / "sharded.xplane.pb.xz"
+SEVERAL = FIXTURES / "profiles" / "several.xplane.pb.xz"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command in this process: exit code, standard output, standard error."""
+
+    def ran(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as exit_:
+            code = int(str(exit_.code))
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+@pytest.fixture(scope="module")
+def a100() -> hlofast.Module:
+    """A training step on A100 GPUs with its profile."""
+    return hlofast.load(MODULE, device="a100", profile=TRACE)
+
+
+@pytest.fixture(scope="module")
+def sharded() -> hlofast.Module:
+    """A training step on eight CPU devices with its profile."""
+    return hlofast.load(SHARDED, module="jit_train_step", profile=SHARDED)
+
+
+def document(run: Any, verb: str, *arguments: object, code: int = 0) -> Any:
+    done, out, _ = run(verb, *arguments, "--json")
+    whole = json.loads(out)
+    jsonschema.validate(whole, json.loads((generated.SCHEMAS / f"{verb}.json").read_text()))
+    assert done == code
+    return whole["results"]
+
+
+def test_the_verdict_begins_with_what_was_measured(a100: hlofast.Module, run: Any) -> None:
+    verdict, measured, time = a100.verdict(), a100.profile(), a100.time()
+    facts = {fact.name: fact for fact in verdict.facts}
+    assert facts["measured_step"].value == measured.step_seconds == pytest.approx(0.1275, rel=1e-3)
+    assert facts["measured_step"].provenance == "measured"
+    assert facts["step"].value == time.step_seconds
+    assert facts["step"].provenance == "modelled"
+    assert facts["measured_mfu"].value == pytest.approx(
+        time.mfu * time.step_seconds / 0.12746, 1e-3
+    )
+    assert facts["measured_exposed"].value == pytest.approx(0.004074, rel=1e-3)
+    code, out, _ = run(MODULE, "--profile", TRACE, "--device", "a100")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "step time 127.5 ms measured, 74.38 ms modelled" in lines
+    assert "bound by compute measured, memory modelled" in lines
+    assert "MFU 23.5 % measured, 40.3 % modelled" in lines
+    assert "exposed by axis axis_0 4.074 ms measured, axis_0 470.4 us modelled" in lines
+    assert sum("step time" in line for line in lines) == 1
+    check_one_source(verdict, out)
+    (result,) = document(run, "verdict", MODULE, "--profile", TRACE, "--device", "a100")
+    assert figures(result) == {name: fact.value for name, fact in facts.items()}
+
+
+def test_what_to_change_does_not_depend_on_the_profile(a100: hlofast.Module) -> None:
+    plain = a100.with_context(profile=None).verdict()
+    ours, theirs = (
+        [(row["code"], row["found"]) for row in verdict.tables["findings"]]
+        for verdict in (a100.verdict(), plain)
+    )
+    assert ours == theirs
+    assert "measured_step" not in {fact.name for fact in plain.facts}
+
+
+def test_figures_of_another_kind_of_device_are_told_apart(sharded: hlofast.Module) -> None:
+    module = sharded.with_context(device="tpu-v5p")
+    verdict = module.verdict()
+    facts = {fact.name: fact.value for fact in verdict.facts}
+    assert "measured_mfu" not in facts
+    assert facts["mfu"] is not None
+    assert "other-device" in {note.code for note in verdict.notes}
+    assert "measured_mfu" not in {fact.name for fact in module.time().facts}
+    assert "mfu" not in {fact.name for fact in module.cost().facts}
+
+
+VERBS = ("verdict", "summary", "cost", "matmuls", "collectives", "lint", "remat", "memory", "time")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_profile_of_another_program_is_said(train_step: Path, run: Any, verb: str) -> None:
+    options = ("--device", "tpu-v5e", "--profile", TRACE)
+    (result,) = document(run, verb, train_step, *options)
+    (note,) = [note for note in result["notes"] if note["code"] == "not-in-profile"]
+    assert note["text"].startswith(
+        "nothing is measured: no event of the profile names an instruction of jit_train_step; "
+        "programs in the profile: pjit__wrapped_step_fn"
+    )
+    _, out, _ = run(verb, train_step, *options)
+    assert out.count("nothing is measured") == 1
+    (result,) = document(run, verb, train_step, "--device", "tpu-v5e")
+    assert "not-in-profile" not in codes(result)
+
+
+def test_a_profile_with_a_few_equal_names_measures_nothing(train_step: Path) -> None:
+    # Both programs are called jit_train_step and share some names of instructions.
+    module = hlofast.load(train_step, profile=SHARDED)
+    verdict = module.verdict()
+    (note,) = [note for note in verdict.every_note if note.code == "not-in-profile"]
+    assert "<0.1 % of the device time of jit_train_step in the profile" in note.text
+    assert "measured_step" not in {fact.name for fact in verdict.facts}
+    with pytest.raises(ValueError, match="nothing is measured"):
+        module.profile()
+
+
+def test_a_profile_as_the_file_gives_the_measured_verdict(run: Any) -> None:
+    code, out, _ = run(TRACE, "--device", "a100")
+    assert code == 0
+    assert len(out.splitlines()) <= 40
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "step time 127.5 ms measured, 74.38 ms modelled" in lines
+    assert "MFU 23.5 % measured, 40.3 % modelled" in lines
+    assert "idle share 2.5 %" in lines
+    assert "profile 1 host, 1 device, 1 program, 5 launches, 13,050 events, 692 ms" in lines
+    assert f"measured beside modelled, and what to change: hlofast --profile {TRACE}" in out
+    assert f"what the profile holds: hlofast summary {TRACE}" in out
+    (result,) = document(run, "verdict", TRACE)
+    facts = figures(result)
+    assert facts["measured_step"] == pytest.approx(0.12746, rel=1e-3)
+    assert (facts["kind"], facts["devices"], facts["events"]) == ("profile", 1, 13_050)
+    (first, *_) = result["tables"]["instructions"]
+    assert first["instruction"] == "custom-call.219.0"
+
+
+def test_the_modules_in_a_profile_are_measured_by_it(run: Any) -> None:
+    _, out, _ = run(SHARDED)
+    (command,) = [line for line in out.splitlines() if "measured beside modelled" in line]
+    assert command.endswith(f"hlofast {SHARDED} --module jit_train_step")
+    _, out, _ = run(SHARDED, "--module", "jit_train_step")
+    assert "step time              1.51 ms measured\n" in out
+    assert f"hlofast profile {SHARDED} {SHARDED} --module jit_train_step" in out
+    assert "unknown: modelled step time, MFU, modelled exposed communication; no device" in out
+
+
+def test_a_profile_without_a_module_says_what_ran(run: Any) -> None:
+    code, out, _ = run(SHARDED.with_name("sharded.trace.json.gz"))
+    assert code == 0
+    assert "Programs by busy time" in out
+    assert "a module is needed of one of the programs in the profile: jit_train_step" in out
