@@ -57,12 +57,6 @@ def config() -> hlofast.config.Config:
     return hlofast.config.loads("name: 'trainer'")
 
 
-def measured() -> hlofast.Measured:
-    """What a profile measured of one of its modules."""
-    profile = hlofast.load_profile(PROFILE)
-    return max(profile.modules, key=len).profile(profile)
-
-
 def profile() -> hlofast.Profile:
     """The smallest profile: a plane with a name."""
     return hlofast.load_profile(b"\x0a\x03\x12\x01x")
