@@ -93,6 +93,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
     "time": lambda: (measured().time(),),
     "summary": lambda: (profile().summary(), messages()),
+    "top": lambda: (Overview(Analyses(measured())),),
     "verdict": lambda: (
         Contents("dump", "XLA dump directory"),
         profile().summary(),

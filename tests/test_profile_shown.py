@@ -9,7 +9,10 @@ import pytest
 
 import generated
 import hlofast
+from browser import Browser
 from conftest import FIXTURES
+from hlofast._report.data import Analyses
+from hlofast._top.view import Overview, View
 from hlofast.cli import main
 from shown import check_one_source, codes, figures
 
@@ -162,3 +165,70 @@ def test_a_profile_without_a_module_says_what_ran(run: Any) -> None:
     assert code == 0
     assert "Programs by busy time" in out
     assert "a module is needed of one of the programs in the profile: jit_train_step" in out
+
+
+def test_the_page_opens_with_what_was_measured(
+    a100: hlofast.Module, run: Any, tmp_path: Path
+) -> None:
+    report = a100.report(plots=False)
+    facts = {fact.name: fact.value for fact in a100.verdict().facts}
+    assert report.verdict == {name: facts[name] for name in report.verdict}
+    first = report.html.index('id="figure-measured_step"')
+    assert first < report.html.index('id="figure-step"')
+    # The modelled figure stands in the note of the measured one.
+    assert '<br>modelled <data id="figure-step"' in report.html
+    assert report.html.count('<div class="figure ') == len(report.verdict) - 3
+    assert report.html.index('<a href="#measured">') < report.html.index('<a href="#memory">')
+    page = tmp_path / "page.html"
+    (result,) = document(
+        run, "report", MODULE, "--device", "a100", "--profile", TRACE, "--no-charts", "-o", page
+    )
+    assert figures(result)["measured_step"] == facts["measured_step"]
+    _, out, _ = run("report", MODULE, "--device", "a100", "--profile", TRACE, "--no-charts",
+                    "-o", page)  # fmt: skip
+    assert "Step time              127.5 ms measured, 74.38 ms modelled\n" in out
+    plain = a100.with_context(profile=None).report(plots=False)
+    assert 'id="measured"' not in plain.html
+    assert "figure-measured" not in plain.html
+
+
+def test_the_section_of_the_page_says_what_is_missing(train_step: Path) -> None:
+    html = hlofast.load(train_step, profile=TRACE).report(plots=False).html
+    assert '<h2 id="measured-title">Measured</h2>' in html
+    assert "nothing is measured: no event of the profile names an instruction" in html
+
+
+@pytest.mark.once
+def test_rates_and_measured_times_in_a_browser(
+    a100: hlofast.Module, browser: Browser, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    a100.report(path, plots=False)
+    opened = browser.open(path, until="body[data-state]")
+    assert opened.errors == []
+    page = opened.page
+    text = page.locator("#measured").inner_text()
+    assert "257.47 TFLOP/s" in text
+    assert "371.80 GB/s" in text
+    assert "120.2 ms" in text
+    page.fill("#grid-1-filter", "custom-call.219.0")
+    page.locator("#instructions-table tbody a").first.wait_for()
+    assert "2.458 ms" in page.locator("#instructions-table").inner_text()
+
+
+def test_the_terminal_view_sorts_by_measured_time(a100: hlofast.Module, run: Any) -> None:
+    overview = Overview(Analyses(a100))
+    table = overview.tables["instructions"]
+    times = [own for own in table.values("measured_seconds") if own is not None]
+    assert times == sorted(times, reverse=True)
+    assert sum(times) == pytest.approx(sum(a100.profile().table().values("measured_seconds")))
+    assert "257.5 TFLOP/s" in str(overview)
+    (result,) = document(run, "top", MODULE, "--device", "a100", "--profile", TRACE)
+    assert result["tables"]["measured_parts"][0]["part"] == "compute"
+    by_phase = next(
+        sheet
+        for section in overview.contents.sections
+        for sheet in section.sheets
+        if sheet.key == "measured-by-phase"
+    )
+    assert View(by_phase, a100).group(0) == ("phase", "backward")

@@ -187,9 +187,11 @@ class Verdict(Result):
             self.no_memory = str(error)
         self.measured: Measured | None = measured_with(module, self.time)
         """What the context's profile measured; None without one that has the module."""
-        first = [] if self.measured is None else _verdict_measured.figures(self.measured)
-        self.figures: tuple[Figure, ...] = (*first, *figures(self))
-        """The figures that come first."""
+        self.figures: tuple[Figure, ...] = tuple(figures(self))
+        """The figures that come first; measured ones before modelled ones."""
+        if self.measured is not None:
+            modelled = _verdict_measured.renamed(self.figures)
+            self.figures = (*_verdict_measured.figures(self.measured), *modelled)
 
     @property
     def hbm(self) -> float | None:

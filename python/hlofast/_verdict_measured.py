@@ -52,6 +52,16 @@ def figures(measured: Measured) -> list[Figure]:
     return found
 
 
+def renamed(figures: Iterable[Figure]) -> Iterator[Figure]:
+    """The figures of a verdict, modelled ones that have a measured one beside them named so."""
+    for figure in figures:
+        if figure.key in MODELLED.values():
+            label = figure.label if figure.label.isupper() else figure.label.lower()
+            figure.label = f"Modelled {label}"
+            figure.note = figure.note.replace("; modelled, not measured", "")
+        yield figure
+
+
 def exposed_by_axis(measured: Measured) -> str:
     """Returns the exposed communication by mesh axis as text: `data 4.07 ms, model 1.2 ms`."""
     parts = measured.exposed.items()
@@ -102,8 +112,15 @@ def beside(
         text, label = output.known_as(fact), fact.field.label
         other = known.get(pairs.get(fact.name, ""))
         if fact.name in pairs:
-            text, label = f"{text} measured", labels[pairs[fact.name]]
-        elif is_measured and fact.name in modelled.values() and fact.value is not None:
+            text += " measured"
+            if label.startswith("measured"):
+                label = labels[pairs[fact.name]]
+        elif (
+            is_measured
+            and not label.startswith("Modelled")
+            and fact.name in modelled.values()
+            and fact.value is not None
+        ):
             text += " modelled"
         if other is not None and other.value is not None:
             comma = ";" if "," in text else ","

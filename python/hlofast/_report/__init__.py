@@ -78,6 +78,18 @@ class Report(Result):
         return (*about, *(figure.fact for figure in self._contents.figures))
 
     @property
+    def _module(self) -> Module | None:
+        analyses = self._contents.module
+        return None if analyses is None else analyses.module
+
+    @property
+    def shown_facts(self) -> tuple[tuple[str, str], ...]:
+        """The facts as text: measured and modelled figures on one line each."""
+        from hlofast._verdict_measured import beside
+
+        return beside(self.facts, self.FACTS)
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         """The basis of each figure, or the way to supply missing input; the size of the page."""
         size = len(self.html.encode("utf-8", "replace"))

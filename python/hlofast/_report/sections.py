@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _text as output
-from hlofast._report import charts
+from hlofast._report import charts, measured
 from hlofast._report.data import Section, facts_of, notes_of
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Sheet, field_of
@@ -25,6 +25,8 @@ def of_module(analyses: Analyses) -> list[Section]:
     sections = [] if analyses.check is None else [_check(analyses.check)]
     if analyses.no_check:
         sections = [Section("check", "Declared and compiled", unknown=analyses.no_check)]
+    if (own := measured.section(analyses)) is not None:
+        sections.insert(0, own)
     for part in (_memory, _roofline, _scopes, _collectives, _matmuls, _remat, _parameters):
         sections.append(part(analyses))
     return sections
