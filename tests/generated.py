@@ -93,6 +93,9 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
     "time": lambda: (measured().time(),),
     "summary": lambda: (profile().summary(), messages()),
+    "cost": lambda: (measured().cost(),),
+    "matmuls": lambda: (measured().matmuls(),),
+    "collectives": lambda: (measured().collectives(),),
     "top": lambda: (Overview(Analyses(measured())),),
     "verdict": lambda: (
         Contents("dump", "XLA dump directory"),

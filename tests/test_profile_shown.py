@@ -15,6 +15,7 @@ from hlofast._report.data import Analyses
 from hlofast._top.view import Overview, View
 from hlofast.cli import main
 from shown import check_one_source, codes, figures
+from xplane_writer import Event, Plane, space
 
 A100 = FIXTURES / "a100"
 TRACE = A100 / "nvtx_gpu_proj_trace.csv.xz"
@@ -232,3 +233,107 @@ def test_the_terminal_view_sorts_by_measured_time(a100: hlofast.Module, run: Any
         if sheet.key == "measured-by-phase"
     )
     assert View(by_phase, a100).group(0) == ("phase", "backward")
+
+
+@pytest.mark.parametrize(
+    "key", ["phase", "scope", "source", "source_file", "opcode", "computation"]
+)
+def test_cost_has_the_measured_time_of_every_group(a100: hlofast.Module, key: str) -> None:
+    table = a100.cost().sections(key, depth=4)[0].table
+    whole = sum(a100.profile().table().values("measured_seconds"))
+    times = table.values("measured_seconds")
+    assert sum(own for own in times if own is not None) == pytest.approx(whole)
+    if key in ("phase", "source", "opcode", "computation"):
+        by = a100.profile().by(key)
+        expected = dict(zip(by.values(key), by.values("measured_seconds"), strict=True))
+        found = dict(zip(table.values("key"), times, strict=True))
+        assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_cost_without_measured_time(a100: hlofast.Module) -> None:
+    for sections in (
+        a100.with_context(profile=None).cost().sections(),
+        a100.cost(xla=True).sections(),
+        a100.cost().sections("dtype"),
+    ):
+        assert "measured_seconds" not in sections[0].table
+
+
+def test_matmuls_have_measured_time_and_achieved_flops(
+    a100: hlofast.Module, sharded: hlofast.Module
+) -> None:
+    measured = {a100[row["instruction"]].name: row for row in a100.profile().table()}
+    rows = a100.matmuls().to_pylist()
+    assert len(rows) == 223
+    known = [row for row in rows if row["measured_seconds"] is not None]
+    assert len(known) > 170
+    for row in known:
+        own = measured.get(row["name"])
+        if own is not None:
+            assert row["measured_seconds"] == own["measured_seconds"]
+            assert row["flops_per_second"] == pytest.approx(row["flops"] / own["measured_seconds"])
+    # One row of the profile's own table, of the library's kernel with most time.
+    (longest,) = [row for row in rows if row["name"] == "custom-call.219.0"]
+    assert longest["flops_per_second"] == pytest.approx(257.47e12, rel=1e-4)
+    # Dots inside fusions have the time of the fusion that holds no other matmul.
+    times = {sharded[row["instruction"]].name: row["measured_seconds"]
+             for row in sharded.profile().table()}  # fmt: skip
+    found = {row["name"]: row["measured_seconds"] for row in sharded.matmuls()}
+    assert found == {
+        "dot.12": times["dot.12"],
+        "dot.13": times["ynn_fusion"],
+        "dot.14": times["ynn_fusion.1"],
+    }
+    by_phase = a100.matmuls().sections("phase")[0].table
+    assert sum(by_phase.values("measured_seconds")) == pytest.approx(
+        sum(row["measured_seconds"] for row in known)
+    )
+
+
+def test_two_matmuls_of_one_fusion_have_no_time_of_their_own() -> None:
+    text = """HloModule m, is_scheduled=true
+f {
+  p = f32[8,8] parameter(0)
+  d = f32[8,8] dot(p, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT e = f32[8,8] dot(d, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+ENTRY main {
+  q = f32[8,8] parameter(0)
+  ROOT both = f32[8,8] fusion(q), kind=kOutput, calls=f
+}
+"""
+    plane = Plane("/device:TPU:0")
+    plane.line("XLA Modules", [Event("m(1)", 0, 2_000_000)])
+    plane.line("XLA Ops", [Event("%both = f32[8,8] fusion(%q)", 0, 2_000_000, {}, {}, "both")])
+    profile = hlofast.load_profile(space([plane]))
+    module = hlofast.loads(text, profile=profile)
+    assert module.profile().table().values("measured_seconds") == [2e-6]
+    assert module.matmuls().values("measured_seconds") == [None, None]
+    assert module.matmuls().values("flops_per_second") == [None, None]
+
+
+def test_collectives_have_measured_time(a100: hlofast.Module, run: Any) -> None:
+    expected = {row["instruction"]: row for row in a100.profile().collectives}
+    rows = a100.collectives().to_pylist()
+    assert len(rows) == len(expected) == 23
+    for row in rows:
+        own = expected[row["scheduled_as"]]
+        assert row["measured_seconds"] == own["measured_seconds"]
+        assert row["measured_exposed_seconds"] == own["measured_exposed_seconds"]
+    (result,) = document(run, "collectives", MODULE, "--profile", TRACE)
+    (group,) = result["tables"]["groups"]
+    assert group["measured_exposed_seconds"] == pytest.approx(
+        sum(row["measured_exposed_seconds"] or 0 for row in rows)
+    )
+    # Instructions without an event are no gap of the totals of bytes.
+    plain = a100.with_context(profile=None).collectives()
+    assert a100.collectives().by("axes").to_pylist() == plain.by("axes").to_pylist()
+
+
+@pytest.mark.parametrize("verb", ["cost", "matmuls", "collectives", "time"])
+def test_tables_with_measured_columns_keep_to_the_schema(run: Any, verb: str) -> None:
+    (result,) = document(run, verb, MODULE, "--device", "a100", "--profile", TRACE)
+    name = {"matmuls": "matmuls"}.get(verb, "groups")
+    assert "measured_seconds" in result["tables"][name][0]
+    (plain,) = document(run, verb, MODULE, "--device", "a100")
+    assert plain["tables"][name][0].get("measured_seconds") is None
