@@ -105,7 +105,11 @@ OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
     ),
     "memory": lambda: (messages(),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
-    "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),
+    "diff": lambda: (
+        Comparison("a", "b"),
+        HostComparison("a", []),
+        measured().diff(measured()),
+    ),
 }
 """Results of other kinds that a verb shows too."""
 

@@ -1,6 +1,7 @@
 """Measured beside modelled figures: verdicts, tables, pages, traces and differences."""
 
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,116 @@ def test_tables_with_measured_columns_keep_to_the_schema(run: Any, verb: str) ->
     assert "measured_seconds" in result["tables"][name][0]
     (plain,) = document(run, verb, MODULE, "--device", "a100")
     assert plain["tables"][name][0].get("measured_seconds") is None
+
+
+STEP = """HloModule step, is_scheduled=true
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}
+ENTRY main {
+  q = f32[64,64] parameter(0)
+  one = f32[64,64] exponential(q), metadata={op_name="jit(step)/jvp(attention)/exp" source_file="m.py" source_line=3}
+  two = f32[64,64] negate(one), metadata={op_name="jit(step)/transpose(jvp(mlp))/neg" source_file="m.py" source_line=5}
+  ROOT sum = f32[64,64] all-reduce(two), replica_groups={{0,1}}, to_apply=add
+}
+"""
+
+
+def recorded(*times: tuple[str, int]) -> bytes:
+    """A profile of two runs of a program, whose instructions take these numbers of ns."""
+    plane = Plane("/device:TPU:0")
+    whole = 1000 * sum(length for _, length in times)
+    plane.line("XLA Modules", [Event("step(1)", at * 2 * whole, whole) for at in range(2)])
+    ops = []
+    for run in range(2):
+        start = run * 2 * whole
+        for name, length in times:
+            ops.append(Event(f"%{name} = f32[] op()", start, 1000 * length, {}, {}, name))
+            start += 1000 * length
+    plane.line("XLA Ops", ops)
+    return space([plane])
+
+
+def test_two_profiles_of_two_programs_are_compared(tmp_path: Path, run: Any) -> None:
+    # In the second program an instruction has another name, and another one is new.
+    after = STEP.replace("one", "uno").replace(
+        "ROOT sum = f32[64,64] all-reduce(two)",
+        "more = f32[64,64] cosine(two)\n  ROOT sum = f32[64,64] all-reduce(more)",
+    )
+    for name, text, times in (
+        ("a", STEP, (("one", 3000), ("two", 4000), ("sum", 2000))),
+        ("b", after, (("uno", 6000), ("two", 2000), ("more", 500), ("sum", 2000))),
+    ):
+        (tmp_path / f"{name}.txt").write_text(text)
+        (tmp_path / f"{name}.xplane.pb").write_bytes(recorded(*times))
+    first = hlofast.load(tmp_path / "a.txt", profile=tmp_path / "a.xplane.pb")
+    second = hlofast.load(tmp_path / "b.txt", profile=tmp_path / "b.xplane.pb")
+    comparison = first.diff(second)
+    assert comparison.measured is not None
+    rows = {row["name"]: row for row in comparison.measured.instructions()}
+    assert {
+        name: (row["name_before"], row["before_seconds"], row["after_seconds"])
+        for name, row in rows.items()
+    } == {
+        "uno": ("one", 3e-6, 6e-6),
+        "two": (None, 4e-6, 2e-6),
+        "more": (None, None, pytest.approx(0.5e-6)),
+        "sum": (None, 2e-6, 2e-6),
+    }
+    assert [row["name"] for row in comparison.tables["measured_instructions"]] == [
+        "uno", "two", "more",
+    ]  # fmt: skip
+    parts = {(row["part"], row["axes"]): row["change_seconds"]
+             for row in comparison.tables["measured_parts"]}  # fmt: skip
+    assert parts["step", None] == pytest.approx(1.5e-6)
+    assert parts["compute", None] == pytest.approx(1.5e-6)
+    phases = {row["phase"]: row["change_seconds"] for row in comparison.tables["measured_by_phase"]}
+    assert phases["forward"] == pytest.approx(3e-6)
+    assert phases["backward"] == pytest.approx(-2e-6)
+    options = [tmp_path / "a.txt", tmp_path / "b.txt", "--profile", tmp_path / "a.xplane.pb",
+               "--profile-after", tmp_path / "b.xplane.pb"]  # fmt: skip
+    code, out, _ = run("diff", *options)
+    assert code == 1
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "measured step before 9 us" in lines
+    assert "change of the step +16.7 %" in lines
+    assert "uno one 3 us 6 us +3 us +100.0 % forward m.py:3" in lines
+    assert "two - 4 us 2 us -2 us -50.0 % backward m.py:5" in lines
+    (result, _) = document(run, "diff", *options, code=1)
+    assert figures(result)["measured_change"] == pytest.approx(1.5 / 9)
+
+
+def test_measured_times_do_not_make_programs_different(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "a.txt").write_text(STEP)
+    for name, length in (("a", 3000), ("b", 3500)):
+        content = recorded(("one", length), ("two", 4000), ("sum", 2000))
+        (tmp_path / f"{name}.xplane.pb").write_bytes(content)
+    options = ["--profile", tmp_path / "a.xplane.pb", "--profile-after", tmp_path / "b.xplane.pb"]
+    code, out, _ = run("diff", tmp_path / "a.txt", tmp_path / "a.txt", *options)
+    assert code == 0
+    assert "+500 ns" in out
+    code, out, _ = run("diff", tmp_path / "a.txt", tmp_path / "a.txt", *options[:2])
+    assert code == 0
+    assert "no profile of the second module (--profile-after)" in out
+
+
+def test_profiles_are_compared_by_their_own_modules(run: Any, tmp_path: Path) -> None:
+    code, out, _ = run("diff", SHARDED, SHARDED)
+    assert code == 0
+    assert "measured step before  1.51 ms\n" in out
+    code, out, _ = run("diff", SEVERAL, SEVERAL, "--module", "jit_attend")
+    assert code == 0
+    assert out.startswith("jit_attend\n")
+    # Folders of recordings are profiles too.
+    for name in ("monday", "tuesday"):
+        folder = tmp_path / name / "plugins" / "profile" / "2026_11_23_06_12_59"
+        folder.mkdir(parents=True)
+        (folder / "vm.xplane.pb").write_bytes(lzma.decompress(SHARDED.read_bytes()))
+    code, out, _ = run("diff", tmp_path / "monday", tmp_path / "tuesday")
+    assert code == 0
+    assert "measured step after   1.51 ms\n" in out
+    code, _, error = run("diff", SHARDED, SHARDED.with_name("sharded.trace.json.gz"))
+    assert code == 3
+    assert "a module is needed of one of the programs in the profile: jit_train_step" in error
