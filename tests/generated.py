@@ -93,6 +93,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
     "time": lambda: (measured().time(),),
     "summary": lambda: (profile().summary(), messages()),
+    "trace": lambda: (measured().trace(),),
     "cost": lambda: (measured().cost(),),
     "matmuls": lambda: (measured().matmuls(),),
     "collectives": lambda: (measured().collectives(),),

@@ -451,3 +451,130 @@ def test_profiles_are_compared_by_their_own_modules(run: Any, tmp_path: Path) ->
     code, _, error = run("diff", SHARDED, SHARDED.with_name("sharded.trace.json.gz"))
     assert code == 3
     assert "a module is needed of one of the programs in the profile: jit_train_step" in error
+
+
+def chrome(path: Path, pid: int) -> tuple[dict[int, str], list[dict[str, Any]]]:
+    """Names of the threads and complete events of one process of a trace."""
+    events = [own for own in json.loads(path.read_text())["traceEvents"] if own["pid"] == pid]
+    names = {own["tid"]: own["args"]["name"] for own in events if own["name"] == "thread_name"}
+    return names, [own for own in events if own["ph"] == "X"]
+
+
+def test_traces_have_the_measured_run_beside_the_modelled(
+    a100: hlofast.Module, run: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    trace = a100.trace(path)
+    names, events = chrome(path, 2)
+    assert set(names.values()) == {"thunks", "NCCL"}
+    measured = a100.profile()
+    by_name: dict[str, float] = {}
+    for event in events:
+        by_name[event["name"]] = by_name.get(event["name"], 0.0) + event["dur"] * 1e-6
+    rows = {a100[row["instruction"]].name: row["measured_seconds"] for row in measured.table()}
+    # One device: the step is the one run that the trace shows.
+    # Events of an asynchronous collective have the name of the instruction inside.
+    assert sum(by_name.values()) == pytest.approx(sum(rows.values()), rel=1e-6)
+    assert by_name["custom-call.219.0"] == pytest.approx(rows["custom-call.219.0"])
+    end = max(event["ts"] + event["dur"] for event in events) * 1e-6
+    assert end == pytest.approx(measured.step_seconds, rel=1e-6)
+    assert min(event["ts"] for event in events) == 0
+    (gemm,) = [event for event in events if event["name"] == "custom-call.219.0"]
+    assert gemm["cat"] == "custom-call"
+    assert gemm["args"]["phase"] == "forward"
+    assert gemm["args"]["source"] == "/opt/paxml/paxml/trainer_lib.py:799"
+    # What is modelled does not change.
+    plain = tmp_path / "plain.json"
+    a100.with_context(profile=None).trace(plain)
+    assert chrome(path, 1)[0] == chrome(plain, 1)[0]
+    assert len(chrome(path, 1)[1]) == len(chrome(plain, 1)[1]) > 2000
+    assert chrome(plain, 2) == ({}, [])
+    tracks = {row["track"]: row["slices"] for row in trace.tables["measured_tracks"]}
+    assert sum(tracks.values()) == len(events)
+    (result,) = document(
+        run, "trace", MODULE, "--device", "a100", "--profile", TRACE, "-o", tmp_path / "b.json.gz"
+    )
+    assert {row["track"]: row["slices"] for row in result["tables"]["measured_tracks"]} == tracks
+
+
+def test_both_formats_hold_the_same_measured_events(
+    sharded: hlofast.Module, tmp_path: Path
+) -> None:
+    messages = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    trace = sharded.trace(device="tpu-v5e")
+    for name in ("a.json", "a.pftrace"):
+        trace.write(tmp_path / name)
+    names, events = chrome(tmp_path / "a.json", 2)
+    assert len(names) == 8
+    expected = sorted(
+        (names[own["tid"]], round(own["ts"] * 1000), round((own["ts"] + own["dur"]) * 1000),
+         own["name"], own["args"].get("opcode")) for own in events
+    )  # fmt: skip
+    content = (tmp_path / "a.pftrace").read_bytes()
+    message = messages.Trace.FromString(content)
+    assert message.ByteSize() == len(content)
+    tracks: dict[int, str] = {}
+    running: dict[int, list[tuple[int, str, str]]] = {}
+    found = []
+    last = 0
+    for packet in message.packet:
+        if packet.trusted_packet_sequence_id != 2:
+            continue
+        if packet.HasField("track_descriptor"):
+            descriptor = packet.track_descriptor
+            if descriptor.HasField("process"):
+                assert descriptor.process.process_name == "measured"
+            else:
+                tracks[descriptor.uuid] = descriptor.name
+            continue
+        event = packet.track_event
+        assert packet.timestamp >= last
+        last = packet.timestamp
+        if event.type == messages.TrackEvent.TYPE_SLICE_BEGIN:
+            arguments = {own.name: own.string_value for own in event.debug_annotations}
+            begun = (packet.timestamp, event.name, arguments.get("opcode"))
+            running.setdefault(event.track_uuid, []).append(begun)
+        else:
+            begin, name, opcode = running[event.track_uuid].pop()
+            found.append((tracks[event.track_uuid], begin, packet.timestamp, name, opcode))
+    assert not any(running.values())
+    assert sorted(found) == expected
+    assert len(found) == 8 * 76
+
+
+def test_runs_without_marks_are_found_in_the_profile(tmp_path: Path) -> None:
+    # Without launches, the runs are those that repeat; the second of three is the median.
+    plane = Plane("/device:TPU:0")
+    ops = []
+    start = 5_000_000
+    for length in (3000, 2000, 1000):
+        for name, own in (("one", 1000), ("two", length), ("sum", 500)):
+            program = {"hlo_module": "step", "program_id": 1}
+            ops.append(Event(f"%{name} = f32[] op()", start, 1000 * own, {}, program, name))
+            start += 1000 * own
+        start += 700_000
+    plane.line("XLA Ops", ops)
+    module = hlofast.loads(STEP, profile=hlofast.load_profile(space([plane])))
+    if len(module.profile().runs) != 3:
+        pytest.skip("the core does not find runs that no event marks in this profile")
+    module.trace(tmp_path / "t.json", device="tpu-v5e")
+    _, events = chrome(tmp_path / "t.json", 2)
+    found = [(own["name"], own["ts"], own["dur"]) for own in events]
+    assert found == [("one", 0, 1), ("two", 1, 2), ("sum", 3, 0.5)]
+
+
+def test_overlapping_events_take_further_tracks(tmp_path: Path) -> None:
+    plane = Plane("/device:TPU:0")
+    plane.line("XLA Modules", [Event("step(1)", 0, 9_000_000)])
+    times = {"one": (0, 4), "two": (2, 4), "sum": (3, 1)}
+    ops = [
+        Event(f"%{name} = f32[] op()", begin * 1_000_000, length * 1_000_000, {}, {}, name)
+        for name, (begin, length) in times.items()
+    ]
+    plane.line("XLA Ops", ops)
+    module = hlofast.loads(STEP, profile=hlofast.load_profile(space([plane])))
+    module.trace(tmp_path / "t.json", device="tpu-v5e")
+    names, events = chrome(tmp_path / "t.json", 2)
+    assert {own["name"]: names[own["tid"]] for own in events} == {
+        "one": "XLA Ops", "two": "XLA Ops (2)", "sum": "XLA Ops",
+    }  # fmt: skip
