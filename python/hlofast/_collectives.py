@@ -307,7 +307,7 @@ class Collectives(Result, Table):
         cannot be summed.
         """
         if totals is None:
-            # Instructions without an event are no gap of the other totals.
+            # `unknown` counts gaps of sizes and calls, not collectives without an event.
             adding = [own.name for own in self.fields if own.adds_up and own.name != name]
             totals = [own for own in adding if own not in _MEASURED]
         table: Table = self

@@ -129,7 +129,8 @@ class ProfileVerdict(Result):
     def notes(self) -> tuple[Note, ...]:
         """Gaps of the profile, and why nothing is measured if so."""
         own = () if self.measured is None else self.measured.notes
-        unread = (Note("no-module", self._reason),) if self._reason else ()
+        ran = bool(len(self.profile.programs))
+        unread = (Note("no-module", self._reason),) if self._reason and ran else ()
         rest = tuple(note for note in self._summary.notes if note.code != "no-module")
         return (*unread, *own, *rest)
 
@@ -137,16 +138,16 @@ class ProfileVerdict(Result):
         """Instructions and source lines with the most time, or programs; further commands."""
         sections = [own for own in self.every_section() if len(own.table)]
         if self.measured is not None:
-            sections = [own for own in sections if own.name != "programs"]
+            sections = [own for own in sections if own.name != "program_times"]
         return tuple(sections)
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables."""
-        named = {section.name: section for section in self._summary.sections()}
+        named = {section.name: section for section in self._summary.every_section()}
         lines = [(what, _text.Whole(line)) for what, line in self._commands()]
         return (
             *self._longest(),
-            named["programs"],
+            named["program_times"],
             Section(
                 "commands",
                 "Further commands",

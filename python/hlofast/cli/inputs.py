@@ -376,6 +376,17 @@ def told(module: Module, context: Context, path: str) -> Module:
         raise hlofast.ContextError(f"{path}: {error}") from None
 
 
+def note_unmeasured(module: Module, path: str) -> None:
+    """Prints a note if the profile of the context does not measure the module.
+
+    For verbs whose output has no notes; results have the note themselves.
+    """
+    from hlofast._context import unmeasured
+
+    if (text := unmeasured(module)) is not None:
+        complain(f"{path}: note: {text}")
+
+
 def only(reader: Reader) -> Found | None:
     """Returns the selected module, or None unless exactly one is selected.
 
