@@ -14,6 +14,7 @@ import hlofast
 from hlofast._comparison import Comparison, HostComparison
 from hlofast._fmt import Formatted
 from hlofast._kinds import Contents
+from hlofast._profile_verdict import ProfileVerdict
 from hlofast._report.data import Analyses
 from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
@@ -25,8 +26,8 @@ TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
 TABLES = TOP / "docs" / "reference" / "tables.md"
 COMMANDS = TOP / "docs" / "commands.md"
+PROFILE = TOP / "tests" / "fixtures" / "profiles" / "sharded.xplane.pb.xz"
 DUMP = TOP / "tests" / "fixtures" / "dump_folders" / "cpu"
-PROFILE = TOP / "tests" / "fixtures" / "profiles" / "several.xplane.pb.xz"
 SMALLEST = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
 
 
@@ -40,15 +41,20 @@ def messages() -> hlofast.Messages:
     return hlofast.oom("Ran out of memory in memory space hbm. Used 2.00G of 1.00G hbm.\n")
 
 
+def measured(device: str = "tpu-v5e") -> hlofast.Module:
+    """A module with a profile."""
+    return hlofast.load(PROFILE, module="jit_train_step", device=device, profile=PROFILE)
+
+
+def measured_program() -> Result:
+    """What `hlofast PROFILE` shows."""
+    profile = hlofast.load_profile(PROFILE)
+    return ProfileVerdict(profile, measured().profile())
+
+
 def config() -> hlofast.config.Config:
     """The smallest config."""
     return hlofast.config.loads("name: 'trainer'")
-
-
-def measured() -> hlofast.Measured:
-    """What a profile measured of one of its modules."""
-    profile = hlofast.load_profile(PROFILE)
-    return max(profile.modules, key=len).profile(profile)
 
 
 def profile() -> hlofast.Profile:
@@ -75,8 +81,8 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "summary": lambda: module().summary(),
     "config": lambda: Described(config()),
     "diff": lambda: module().diff(module()),
+    "profile": lambda: measured().profile(),
     "time": lambda: module().time("tpu-v5e"),
-    "profile": lambda: measured(),
     "verdict": lambda: module().verdict("tpu-v5e"),
     "trace": lambda: module().trace(device="tpu-v5e"),
     "fmt": lambda: Formatted(module(), ""),
@@ -85,11 +91,26 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
+    "time": lambda: (measured().time(),),
     "summary": lambda: (profile().summary(), messages()),
-    "verdict": lambda: (Contents("dump", "XLA dump directory"), profile().summary(), messages()),
+    "trace": lambda: (measured().trace(),),
+    "cost": lambda: (measured().cost(),),
+    "matmuls": lambda: (measured().matmuls(),),
+    "collectives": lambda: (measured().collectives(),),
+    "top": lambda: (Overview(Analyses(measured())),),
+    "verdict": lambda: (
+        Contents("dump", "XLA dump directory"),
+        profile().summary(),
+        measured_program(),
+        messages(),
+    ),
     "memory": lambda: (messages(),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
-    "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),
+    "diff": lambda: (
+        Comparison("a", "b"),
+        HostComparison("a", []),
+        measured().diff(measured()),
+    ),
 }
 """Results of other kinds that a verb shows too."""
 
@@ -126,11 +147,15 @@ def reference(kinds: dict[str, tuple[Result, ...]]) -> list[str]:
                 lines += ["| fact | kind | what it is |", "|---|---|---|"]
                 lines += [f"| `{own.name}` | {own.kind} | {own.doc} |" for own in sample.FACTS]
                 lines.append("")
+        sections: dict[str, dict[str, hlofast.Field]] = {}
         for section in (own for sample in samples for own in sample.every_section()):
-            lines += [f"### {verb}: {section.name}", ""]
+            columns = sections.setdefault(section.name, {})
+            columns |= {own.name: own for own in section.table.fields if own.name not in columns}
+        for name, columns in sections.items():
+            lines += [f"### {verb}: {name}", ""]
             lines += ["| column | kind | may be unknown | adds up | what it is |"]
             lines += ["|---|---|---|---|---|"]
-            for field in section.table.fields:
+            for field in columns.values():
                 null, sums = ("yes" if holds else "" for holds in (field.nullable, field.adds_up))
                 lines.append(f"| `{field.name}` | {field.kind} | {null} | {sums} | {field.doc} |")
             lines.append("")

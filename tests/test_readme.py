@@ -69,7 +69,7 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
     """What stands below the table of commands."""
     text = " ".join(COMMANDS.read_text().split())
     assert all(f"`hlofast {verb}" in text for verb in VERBS)
-    assert "`history`, `scan` and `guide` read no standard input" in text
+    assert "`history`, `profile`, `scan` and `guide` read no standard input" in text
     without = {"config", "history", "scan", "query", "guide", "schema", "completion"}
     for verb in VERBS:
         parser = argparse.ArgumentParser()
@@ -78,6 +78,6 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
         assert ("--json" in words) == (verb not in {"schema", "completion"})
         assert ("--module" in words) == (verb not in without), verb
         takes_stdin = "standard input" in words
-        assert takes_stdin == (verb not in {"history", "scan", "guide", "schema", "completion"}), (
-            verb
-        )
+        assert takes_stdin == (
+            verb not in {"history", "profile", "scan", "guide", "schema", "completion"}
+        ), verb

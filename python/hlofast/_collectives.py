@@ -53,9 +53,11 @@ MESH_SOURCES = {
 """Descriptions of the sources of a mesh."""
 _SHARE = Field("ratio", "share", "Share of the total wire bytes.", nullable=True)
 _KEY = Field("text", "key", "The value of the key.", nullable=True)
+_MEASURED = ("measured_seconds", "measured_exposed_seconds")
+"""Columns of modules with a profile."""
 _SHOWN = (
     "name", "kind", "axes", "shift", "network", "tensor_kind", "tensor", "payload", "multiplicity",
-    "is_lower_bound", "peeled_from", "total_wire_bytes", "phase", "source",
+    "is_lower_bound", "peeled_from", "total_wire_bytes", *_MEASURED, "phase", "source",
 )  # fmt: skip
 _ALPA = (
     Field("word", "counter", "The counter."),
@@ -104,7 +106,12 @@ class Collectives(Result, Table):
         rules: list[tuple[str, str]] | None = None,
         mesh: Mesh | None = None,
     ) -> None:
-        super().__init__(data.columns())
+        columns = data.columns()
+        if module._told is not None:
+            from hlofast._profile_columns import with_collectives
+
+            columns = with_collectives(module, columns)
+        super().__init__(columns)
         self.module = module
         """The module."""
         self.mesh: Mesh | None = data.mesh if mesh is None else mesh
@@ -159,16 +166,17 @@ class Collectives(Result, Table):
         sections = [self._groups(by or "axis")]
         if by is None:
             ordered = with_source(self).sort_by("total_wire_bytes", descending=True)
+            shown = [name for name in _SHOWN if name in ordered]
             sections.append(
-                Section("collectives", "Collectives", ordered, _SHOWN, figure="total_wire_bytes")
+                Section("collectives", "Collectives", ordered, shown, figure="total_wire_bytes")
             )
         if self.host_transfers:
             rows = (_INSTRUCTION, list(self.host_transfers))
             sections.append(Section("host_transfers", "Host transfers", Table.of([rows])))
         if pieces:
-            shown = ("instruction", "array", "payload_in", "tensor_kind", "tensor", "source")
+            of_piece = ("instruction", "array", "payload_in", "tensor_kind", "tensor", "source")
             title = "Arrays moved per call"
-            sections.append(Section("pieces", title, self.pieces, shown))
+            sections.append(Section("pieces", title, self.pieces, of_piece))
         if len(self.mismatches):
             sections.append(
                 Section("mismatches", "Groups that match no mesh axes", self.mismatches)
@@ -194,6 +202,13 @@ class Collectives(Result, Table):
         title = by.replace("_", " ")
         columns = [(_KEY.replace(label=title), grouped.values(KEYS[by]))]
         columns += [(grouped.field(name), grouped.values(name)) for name in grouped.columns[1:]]
+        if _MEASURED[0] in self:
+            times = self.by(KEYS[by], totals=_MEASURED)
+            places = {key: row for row, key in enumerate(times.values(KEYS[by]))}
+            for name in _MEASURED:
+                column = times.values(name)
+                own = [column[places[key]] for key in grouped.values(KEYS[by])]
+                columns.append((self.field(name), own))
         table = Table.of([*columns, (_SHARE, shares(wire, sum(size or 0 for size in wire)))])
         return Section("groups", f"By {title}", table)
 
@@ -291,6 +306,10 @@ class Collectives(Result, Table):
         in `Table.by`. Raises `KeyError` for an unknown name and `TypeError` if a column of `totals`
         cannot be summed.
         """
+        if totals is None:
+            # `unknown` counts gaps of sizes and calls, not collectives without an event.
+            adding = [own.name for own in self.fields if own.adds_up and own.name != name]
+            totals = [own for own in adding if own not in _MEASURED]
         table: Table = self
         if name == "source":
             table = with_source(self)

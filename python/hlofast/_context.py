@@ -320,6 +320,8 @@ def _timed(module: Module, known: Context) -> Context:
     if known.profile is None:
         return known
     measured = _core._measure(module, known.profile._data)
+    if measured is not None and _joined(measured) < _RELATED:
+        measured = None
     if measured is not None and known.step_seconds is None:
         values = known._values() | {"step_seconds": measured.step()[0]}
         known = Context._of(values, known.sources | {"step_seconds": "profile"})
@@ -335,9 +337,63 @@ def measured_for(module: Module, mesh: Mesh | None = None) -> _core.MeasuredData
     told = told_in(module)
     if told is None or told.profile is None:
         return None
-    if mesh is not None and mesh != module.context.mesh:
+    known = module.context._measured
+    if known is not None and mesh is not None and mesh != module.context.mesh:
         return _core._measure(module, told.profile._data, mesh=mesh)
-    return module.context._measured
+    return known
+
+
+_RELATED, _TRUSTED = 0.05, 0.5
+"""Shares of a program's device time in events that name instructions of a module: below the first
+the profile is of another program, below the second a note says that much is missing. Modules of one
+framework share some names of instructions, and kernels of CUDA graphs may name none."""
+
+
+def _joined(measured: _core.MeasuredData) -> float:
+    """Returns the share of the device time in events that name instructions of the module."""
+    joined, whole, _ = measured.joined()
+    return joined / whole if whole else 0.0
+
+
+def unmeasured(module: Module) -> str | None:
+    """Returns why the context's profile says nothing, or little, of the module; None if it does.
+
+    None also without a profile.
+    """
+    told = told_in(module)
+    if told is None or told.profile is None:
+        return None
+    from hlofast import _text
+
+    known = module.context._measured
+    measured = known or _core._measure(module, told.profile._data)
+    if measured is None:
+        programs = told.profile.programs.sort_by("busy", descending=True)
+        ran = _text.names(list(dict.fromkeys(programs.values("program"))), most=3)
+        return (
+            f"nothing is measured: no event of the profile names an instruction of {module.name}; "
+            f"programs in the profile: {ran or 'none'}"
+        )
+    if (share := _joined(measured)) >= _TRUSTED:
+        return None
+    start = "" if known is not None else "nothing is measured: "
+    return (
+        f"{start}{_text.share(share, 1)} of the device time of {measured.program[0]} in the "
+        f"profile is in events that name instructions of {module.name}; the profile is of another "
+        "program, or of another version"
+    )
+
+
+def ran_on(module: Module, device: Device) -> bool:
+    """Whether the context's profile was recorded on devices of the same backend as `device`.
+
+    False without a profile.
+    """
+    told = told_in(module)
+    if told is None or told.profile is None:
+        return False
+    kinds = set(told.profile.devices.values("kind"))
+    return kinds <= {device.backend, "other"} or device.backend == "other"
 
 
 class _Beside:

@@ -358,7 +358,12 @@ class Cost(Result):
             rows = zip(self.loops.values("name"), self.loops.values("trip_count"), strict=True)
             endless = [name for name, trips in rows if trips is None]
             unknown = self._data.unknown_products().tolist()
-            self._matmuls = Matmuls(self.module, self._data.matmuls(), unknown, endless)
+            columns = self._data.matmuls()
+            if self.module._told is not None and not self.xla:
+                from hlofast._profile_columns import with_matmuls
+
+                columns = with_matmuls(self.module, columns)
+            self._matmuls = Matmuls(self.module, columns, unknown, endless)
         return self._matmuls
 
     def cost_analysis(self) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _text
+from hlofast._context import ran_on
 from hlofast._core import Field
 from hlofast._matmuls import unknown_products
 from hlofast._result import Note
@@ -109,8 +110,12 @@ def _utilization(cost: Cost) -> Iterator[tuple[str, Any, str]]:
     seconds = cost.step_seconds
     if cost.xla or seconds is None or cost.peak_flops is None or cost.refuses_mfu:
         return
+    context = cost.module.context
+    is_profiled = context.sources.get("step_seconds") == "profile"
+    if is_profiled and context.device is not None and not ran_on(cost.module, context.device):
+        return  # The step of one kind of device has no share of the peak of another.
     used = cost.mfu(seconds)
-    yield "step_seconds", seconds, "assumed"
+    yield "step_seconds", seconds, "measured" if is_profiled else "assumed"
     yield "peak_flops", used.peak_flops, "assumed"
     if used.num_devices > 1:
         yield "num_devices", used.num_devices, "exact"

@@ -42,7 +42,7 @@ _EXECUTED_ONLY = (
 """Columns that a count as XLA does lacks."""
 _SHOWN = (
     "key", "instructions", "flops", "flops_share", "not_exact", "transcendentals", "bytes_accessed",
-    "bytes_share",
+    "bytes_share", "measured_seconds",
 )  # fmt: skip
 _PROVENANCE = (
     Field("word", "provenance", "Provenance of the FLOPs."),
@@ -111,13 +111,20 @@ def _groups(cost: Cost, by: str, depth: int) -> Section:
     exact = nothing if cost.xla else grouped.values("exact_flops")
     rows = zip(flops, exact, strict=True)
     not_exact = [None if own is None else _share(every - own, every) for every, own in rows]
+    if not cost.xla and cost.module._told is not None:
+        from hlofast._profile_columns import MEASURED, seconds_by
+
+        measured = seconds_by(cost.module, by, depth)
+        if measured is not None:
+            columns.append((MEASURED, [measured.get(own) for own in grouped.values(by)]))
     columns += [
         (_FLOPS_SHARE, [_share(own, cost.flops) for own in flops]),
         (_BYTES_SHARE, [_share(own, cost.bytes_accessed) for own in moved]),
         (_NOT_EXACT, not_exact),
     ]
     order = sorted(range(len(grouped)), key=lambda row: (-flops[row], -moved[row]))
-    shown = [name for name in _SHOWN if not (cost.xla and name == "not_exact")]
+    known = {field.name for field, _ in columns}
+    shown = [name for name in _SHOWN if name in known and not (cost.xla and name == "not_exact")]
     to = f" to depth {depth}" if by == "scope" else ""
     return Section("groups", f"By {by.replace('_', ' ')}{to}", Table.of(columns).take(order), shown)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hlofast import _core
-from hlofast._context import device_for, mesh_for, rules_for, told_in
+from hlofast import _core, _diff_measured
+from hlofast._context import device_for, mesh_for, rules_for, told_in, unmeasured
 from hlofast._core import Field
 from hlofast._cost import read_rules
+from hlofast._profile import measured_with
 from hlofast._result import PROVENANCES, Fact, Note, Result, Section
 from hlofast.table import Table, of_rows, with_source
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hlofast._context import MeshLike
     from hlofast._core import Mesh
     from hlofast._cost import Cost, Rules
+    from hlofast._diff_measured import MeasuredDiff
     from hlofast._module import Module
 
     _Peak = tuple[int | None, list[str]]
@@ -59,8 +61,8 @@ class Diff(Result):
     """
 
     __slots__ = (
-        "_causes", "_changes", "_costs", "_data", "_options", "_pairs", "_peaks", "_rules", "after",
-        "before", "mesh",
+        "_causes", "_changes", "_costs", "_data", "_is_compared", "_measured", "_options", "_pairs",
+        "_peaks", "_rules", "after", "before", "mesh",
     )  # fmt: skip
 
     VERB = "diff"
@@ -74,6 +76,7 @@ class Diff(Result):
         Field("flag", "same_schedule",
               "Whether the order of instructions is equal, if both modules are scheduled.",
               label="same order"),
+        *_diff_measured.FACTS,
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +102,8 @@ class Diff(Result):
         self._changes: Table | None = None
         self._causes: Table | None = None
         self._pairs: Table | None = None
+        self._measured: MeasuredDiff | None = None
+        self._is_compared = False
         self._costs: tuple[Cost, Cost] | None = None
         self._peaks: tuple[_Peak, _Peak] | None = None
 
@@ -213,7 +218,18 @@ class Diff(Result):
             self.compares_layouts,
             self.same_schedule,
         )
-        return tuple(map(Fact, self.FACTS, values))
+        facts = tuple(map(Fact, self.FACTS, values))
+        return facts if self.measured is None else (*facts, *self.measured.facts())
+
+    @property
+    def measured(self) -> MeasuredDiff | None:
+        """What became slower or faster; None unless both modules have a profile that has them."""
+        if not self._is_compared:
+            self._is_compared = True
+            sides = [measured_with(module, None) for module in (self.before, self.after)]
+            if sides[0] is not None and sides[1] is not None:
+                self._measured = _diff_measured.MeasuredDiff(sides[0], sides[1], self.pairs)
+        return self._measured
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -221,6 +237,7 @@ class Diff(Result):
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[Note]:
+        yield from self._about_profiles()
         if not self.compares_layouts:
             yield Note("layouts", "layouts are not compared")
         if self.same_schedule is False and not self._options[2]:
@@ -244,13 +261,34 @@ class Diff(Result):
                     computations=computations,
                 )
 
+    def _about_profiles(self) -> Iterator[Note]:
+        """Profiles that say nothing of their module, and a side without a profile."""
+        profiles = []
+        for side, module in (("before", self.before), ("after", self.after)):
+            told = told_in(module)
+            profiles.append(told is not None and told.profile is not None)
+            if (text := unmeasured(module)) is not None:
+                yield Note("not-in-profile", f"{side}: {text}")
+        if any(profiles) and not all(profiles):
+            which, option = ("second", "--profile-after") if profiles[0] else ("first", "--profile")
+            text = f"measured times are not compared: no profile of the {which} module ({option})"
+            yield Note("one-profile", text)
+        if self.measured is not None:
+            yield from self.measured.notes()
+
     def sections(self, *, consequences: bool = False) -> tuple[Section, ...]:
-        """The differences; with `consequences` also the changes that follow from others."""
-        return () if self.is_empty else self._sections(consequences=consequences)
+        """What became slower or faster, and the differences.
+
+        With `consequences` also the changes that follow from others.
+        """
+        measured = () if self.measured is None else self.measured.sections()
+        rest = () if self.is_empty else self._sections(consequences=consequences)
+        return (*measured, *rest)
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables, even if the modules are equal."""
-        return self._sections(consequences=True)
+        measured = () if self.measured is None else self.measured.sections()
+        return (*measured, *self._sections(consequences=True))
 
     def _sections(self, *, consequences: bool) -> tuple[Section, ...]:
         changes = self._named_changes()

@@ -86,5 +86,5 @@ def result(shown: Result, sections: Iterable[Section]) -> str:
         for section in sections
         if section.columns
     )
-    notes = "".join(f"<p>note: {escape(note.text)}</p>" for note in shown.notes)
+    notes = "".join(f"<p>note: {escape(note.text)}</p>" for note in shown.every_note)
     return f'{_STYLE}<div class="hlofast">{head}{tables}{notes}</div>'

@@ -137,7 +137,8 @@ class Matmuls(Result, Table):
         table = with_columns(with_source(self), [(_TYPES, self._types()), (_SHARE, flop_shares)])
         bound = ("is_lower_bound",) if any(self.values("is_lower_bound")) else ()
         place = "source" if any(own is not None for own in table.values("source")) else "scope"
-        shown = (*_FIRST, *bound, *_LAST, place)
+        measured = [name for name in ("measured_seconds", "flops_per_second") if name in self]
+        shown = (*_FIRST, *bound, *_LAST[:2], *measured, *_LAST[2:], place)
         title = "Matmuls by FLOPs"
         ordered = table.sort_by("flops", descending=True)
         return Section("matmuls", title, ordered, shown, figure="flops")
@@ -164,6 +165,10 @@ class Matmuls(Result, Table):
         members: dict[object, set[int]] = {}
         for key, row in zip(keyed.values("key"), self.values("instruction"), strict=True):
             members.setdefault(key, set()).add(row)
+        measured = {}
+        if "measured_seconds" in self:
+            times = keyed.by("key", totals=["measured_seconds"])
+            measured = {"measured_seconds": times.values("measured_seconds")}
         whole = self._flops()
         parts = [own / whole if own and whole else None for own in grouped.values("flops")]
         table = Table.of(
@@ -171,6 +176,7 @@ class Matmuls(Result, Table):
                 (grouped.field("key"), grouped.values("key")),
                 (_INSTRUCTIONS, [len(rows) for rows in members.values()]),
                 *((grouped.field(name), grouped.values(name)) for name in ("flops", "unknown")),
+                *((self.field(name), own) for name, own in measured.items()),
                 (_SHARE, parts),
             ]
         ).sort_by("flops", descending=True)
@@ -179,7 +185,7 @@ class Matmuls(Result, Table):
             "groups",
             f"By {by.replace('_', ' ')}{to}",
             table,
-            ("key", "instructions", "flops", "share"),
+            ("key", "instructions", "flops", "share", *measured),
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hlofast import _core, _text
-from hlofast._context import measured_for
+from hlofast import _profile_fields as fields
+from hlofast._context import measured_for, ran_on, unmeasured
 from hlofast._core import Field
 from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
@@ -26,87 +27,6 @@ if TYPE_CHECKING:
 
 KEYS = ("phase", "scope", "source", "opcode", "computation")
 """Keys of `Measured.by`."""
-_KEY = Field("text", "key", "The value of the key.", nullable=True)
-_INSTRUCTIONS = Field("count", "instructions", "Instructions with events, each once.", adds_up=True)
-_MEASURED = Field(
-    "seconds",
-    "measured_seconds",
-    "Measured device time in the step; work on several streams at once counts for each.",
-    label="measured s",
-    adds_up=True,
-)
-_MODELLED = Field(
-    "seconds",
-    "modelled_seconds",
-    "Modelled time of all calls of the same instructions, without overlap.",
-    label="modelled s",
-    nullable=True,
-    adds_up=True,
-)
-_RATIO = Field(
-    "number", "ratio", "Measured time divided by modelled time.", label="measured/modelled",
-    nullable=True,
-)  # fmt: skip
-_SHARE = Field("ratio", "share", "Share of all measured time in the table.", nullable=True)
-_STEP_SHARE = Field("ratio", "share", "Share of the step.", nullable=True)
-_PARTS = (
-    Field("word", "part", "Compute, exposed communication, copies, other or idle."),
-    Field("axes", "axes", "Mesh axes of the exposed collectives.", nullable=True),
-    _MEASURED.replace(doc="Seconds of the step in this part."),
-    _STEP_SHARE,
-    _MODELLED.replace(doc="Modelled seconds of the step in this part.", adds_up=False),
-)
-_AXES = (
-    Field("axes", "axes", "The mesh axes.", nullable=True),
-    Field("seconds", "seconds", "Time in which a collective along the axes runs."),
-    Field("seconds", "exposed_seconds", "The part of it that no computation hides.",
-          label="exposed s", adds_up=True),
-    Field("seconds", "hidden_seconds", "The part of it during which the device computes.",
-          label="hidden s"),
-    Field("ratio", "share", "Exposed time as a share of the step.", nullable=True),
-    Field("seconds", "modelled_exposed_seconds", "Modelled exposed time along the axes.",
-          label="modelled exposed s", nullable=True),
-)  # fmt: skip
-_CALLS = Field("number", "calls", "Events of the instruction in the step.")
-_LEAST = Field("seconds", "least_seconds", "The shortest sum of one run.", label="min s")
-_MEDIAN = Field(
-    "seconds", "median_seconds", "The median of the sums of all runs.", label="median s"
-)
-_MOST = Field("seconds", "most_seconds", "The longest sum of one run.", label="max s")
-_FLOPS = Field(
-    "flop_rate", "flops_per_second", "FLOPs of all calls over the measured time.", label="FLOP/s",
-    nullable=True,
-)  # fmt: skip
-_BYTES = Field(
-    "byte_rate",
-    "bytes_per_second",
-    "Bytes read and written by all calls over the measured time.",
-    label="B/s",
-    nullable=True,
-)
-_ROOFLINE = Field(
-    "ratio",
-    "roofline_share",
-    "Time at the device's peak or full bandwidth over the measured time.",
-    label="of roofline",
-    nullable=True,
-)
-_WIRE_RATE = Field(
-    "byte_rate", "wire_bytes_per_second", "Bytes sent by a device over the measured time.",
-    label="wire B/s", nullable=True,
-)  # fmt: skip
-_DEVICES = (
-    Field("name", "host", "The host.", nullable=True),
-    Field("name", "device", "The device."),
-    Field("count", "runs", "Number of runs of the program."),
-    Field("seconds", "least_seconds", "The shortest run.", label="min s"),
-    Field("seconds", "median_seconds", "The run of median length.", label="median s"),
-    Field("seconds", "most_seconds", "The longest run.", label="max s"),
-    Field("seconds", "idle_seconds", "Idle time of the median run.", label="idle s"),
-    Field("seconds", "exposed_seconds", "Exposed communication of the median run.",
-          label="exposed s"),
-    Field("seconds", "gap_seconds", "Median time between runs.", label="gap s", nullable=True),
-)  # fmt: skip
 _SPREAD = 1.02
 """Devices whose median runs differ by more than this factor are noted."""
 
@@ -180,6 +100,16 @@ class Measured(Result):
     def exposed_seconds(self) -> float:
         """Seconds of the step in which collectives run and nothing computes."""
         return self._step[3]
+
+    @property
+    def exposed(self) -> dict[str, float]:
+        """Exposed seconds of the step by mesh axes; groups that match none are `no mesh axes`."""
+        return {axes or "no mesh axes": alone for axes, _, alone in self._data.axes()}
+
+    @property
+    def devices(self) -> Table:
+        """Every device: its runs, the median run, idle and exposed time."""
+        return of_rows(fields.DEVICES, self._by_device())
 
     @property
     def idle_seconds(self) -> float:
@@ -329,7 +259,7 @@ class Measured(Result):
             self._groups(by),
             self._instructions(),
             self._collectives(),
-            Section("devices", "Devices", of_rows(_DEVICES, self._by_device())),
+            Section("devices", "Devices", self.devices),
             Section("runs", "Runs", self._runs, ()),
             Section("unjoined", "Events without an instruction", Table(self._data.unjoined())),
         )
@@ -351,7 +281,8 @@ class Measured(Result):
         rows.sort(key=lambda row: -row[2])
         fractions = shares([row[2] for row in rows], self.step_seconds)
         table = of_rows(
-            _PARTS, [(*row[:3], part, row[3]) for row, part in zip(rows, fractions, strict=True)]
+            fields.PARTS,
+            [(*row[:3], part, row[3]) for row, part in zip(rows, fractions, strict=True)],
         )
         return Section("parts", "Parts of the step", table, is_whole=True)
 
@@ -363,7 +294,7 @@ class Measured(Result):
             for axes, seconds, alone in self._data.axes()
         ]  # fmt: skip
         rows.sort(key=lambda row: -row[2])
-        table = of_rows(_AXES, rows)
+        table = of_rows(fields.AXES, rows)
         return Section("axes", "Communication by mesh axis", table)
 
     def by(self, key: str) -> Table:
@@ -390,19 +321,20 @@ class Measured(Result):
         ordered = sorted(sums.items(), key=lambda item: -item[1][1])
         each = [(label, *entry, _over(entry[1], entry[2])) for label, entry in ordered]
         kind = {"scope": "scope", "source": "path"}.get(key, "word")
-        fields = (Field(kind, key, f"The {key}.", nullable=True), _INSTRUCTIONS, _MEASURED)
-        return of_rows((*fields, _MODELLED, _RATIO), each)
+        first = Field(kind, key, f"The {key}.", nullable=True)
+        columns = (fields.INSTRUCTIONS, fields.MEASURED, fields.MODELLED, fields.RATIO)
+        return of_rows((first, *columns), each)
 
     def _groups(self, by: str) -> Section:
         grouped = self.by(by)
         seconds = grouped.values("measured_seconds")
         columns: list[tuple[Field, Sequence[Any]]] = [
-            (_KEY.replace(label=by), grouped.values(by)),
-            (_INSTRUCTIONS, grouped.values("instructions")),
-            (_MEASURED, seconds),
-            (_SHARE, shares(seconds, sum(seconds))),
-            (_MODELLED, grouped.values("modelled_seconds")),
-            (_RATIO, grouped.values("ratio")),
+            (fields.KEY.replace(label=by), grouped.values(by)),
+            (fields.INSTRUCTIONS, grouped.values("instructions")),
+            (fields.MEASURED, seconds),
+            (fields.SHARE, shares(seconds, sum(seconds))),
+            (fields.MODELLED, grouped.values("modelled_seconds")),
+            (fields.RATIO, grouped.values("ratio")),
         ]
         table = Table.of(columns)
         return Section("groups", f"Device time by {by}", table, figure="measured_seconds")
@@ -451,21 +383,22 @@ class Measured(Result):
         columns: list[tuple[Field, Sequence[Any]]] = [
             (Field("instruction", "instruction", "The instruction."), order),
             (Field("word", "opcode", "The opcode."), labels(self.module, "opcode", order)),
-            (_MEASURED, seconds),
-            (_SHARE, shares(seconds, sum(seconds))),
+            (fields.MEASURED, seconds),
+            (fields.SHARE, shares(seconds, sum(seconds))),
         ]
-        for field, name in ((_CALLS, "calls"), (_LEAST, "least"), (_MEDIAN, "median"),
-                            (_MOST, "most")):  # fmt: skip
+        ranges = {"calls": fields.CALLS, "least": fields.LEAST, "median": fields.MEDIAN,
+                  "most": fields.MOST}  # fmt: skip
+        for name, field in ranges.items():
             column = data.column(name).tolist()
             columns.append((field, [column[row] for row in order]))
         own = [modelled.get(row) for row in order]
         columns += [
-            (_MODELLED, own),
-            (_RATIO, [_over(*pair) for pair in zip(seconds, own, strict=True)]),
-            (_FLOPS, rate(0)),
-            (_BYTES, rate(1)),
+            (fields.MODELLED, own),
+            (fields.RATIO, [_over(*pair) for pair in zip(seconds, own, strict=True)]),
+            (fields.FLOPS, rate(0)),
+            (fields.BYTES, rate(1)),
             (
-                _ROOFLINE,
+                fields.ROOFLINE,
                 [_over(roofline[row], taken) if row in roofline else None for row, taken in rows],
             ),
         ]
@@ -501,7 +434,7 @@ class Measured(Result):
             pairs = zip(each.values("seconds"), each.values("multiplicity"), strict=True)
             modelled = [None if own is None or n is None else own * n for own, n in pairs]
         ratios = [_over(*pair) for pair in zip(seconds, modelled, strict=True)]
-        further = [(_WIRE_RATE, rates), (_MODELLED, modelled), (_RATIO, ratios)]
+        further = [(fields.WIRE_RATE, rates), (fields.MODELLED, modelled), (fields.RATIO, ratios)]
         return with_columns(table, further).sort_by("measured_seconds", descending=True)
 
     def _collectives(self) -> Section:
@@ -511,7 +444,7 @@ class Measured(Result):
         return Section("collectives", "Collectives", table, shown, figure="measured_seconds")
 
     def _by_device(self) -> list[tuple[Any, ...]]:
-        """One row per device, as `_DEVICES` names the columns."""
+        """One row per device, as `fields.DEVICES` names the columns."""
         groups: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
         for run in self._runs:
             groups.setdefault((run["host"], run["device"]), []).append(run)
@@ -552,15 +485,23 @@ def profiled(
     place = mesh_for(module, mesh)
     data = measured_for(module, place)
     if data is None:
-        ran = _text.names(told.profile.programs.values("program"))
-        raise ValueError(
-            f"no event of the profile names an instruction of {module.name}; programs in the "
-            f"profile: {ran or 'none'}"
-        )
-    kinds = set(told.profile.devices.values("kind"))
-    is_same = chip is not None and (kinds <= {chip.backend, "other"} or chip.backend == "other")
-    modelled = module.time(chip, mesh=place) if chip is not None and is_same else None
+        raise ValueError(unmeasured(module))
+    is_same = chip is not None and ran_on(module, chip)
+    modelled = module.time(chip, mesh=place) if is_same else None
     return Measured(module, data, modelled, None if is_same else chip)
+
+
+def measured_with(module: Module, modelled: Time | None) -> Measured | None:
+    """Returns what the context's profile measured of the module, beside `modelled`.
+
+    None without a profile, and for a profile without the module.
+    """
+    data = measured_for(module)
+    if data is None:
+        return None
+    if modelled is None or ran_on(module, modelled.device):
+        return Measured(module, data, modelled)
+    return Measured(module, data, None, modelled.device)
 
 
 def _over(part: float | None, whole: float | None) -> float | None:

@@ -29,7 +29,13 @@ def measured_in(path: str, dump: str | None, name: str | None, context: Context)
     Its module comes from `dump`, a file or a dump directory, by default from the profile itself.
     `name` chooses a module by name. Raises `ValueError` if no module of a program is found.
     """
-    profile = load_profile(path)
+    return measured_of(load_profile(path), path, dump, name, context)
+
+
+def measured_of(
+    profile: Profile, path: str, dump: str | None, name: str | None, context: Context
+) -> Measured:
+    """`measured_in` for a profile that was read from `path`."""
     seconds = dict[str, float]()
     ran = profile.programs
     for program, own in zip(ran.values("program"), ran.values("busy"), strict=True):

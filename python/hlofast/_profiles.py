@@ -46,8 +46,9 @@ def load_profile(
         from hlofast import _nsys
 
         if not isinstance(source, bytes) and _nsys.is_archive(path := os.fspath(source)):
-            return Profile(_nsys.read(path))
+            return Profile(_nsys.read(path), source=path)
         source = [source]
+    source = list(source)
     files: list[tuple[str | bytes, str | None]] = []
     chosen = None
     for given in source:
@@ -64,7 +65,10 @@ def load_profile(
             files += [(own, own) for own in paths]
         else:
             files.append((path, path))
-    return Profile(_core._load_profile(files, max_bytes=max_bytes), chosen)
+    profile = Profile(_core._load_profile(files, max_bytes=max_bytes), chosen)
+    if len(source) == 1 and not isinstance(source[0], bytes):
+        profile.source = os.fspath(source[0])
+    return profile
 
 
 def _run(folder: str, wanted: str | None) -> tuple[str, list[str]]:
@@ -112,10 +116,14 @@ class Profile:
     the contents of the files as they are, for what the tables leave out.
     """
 
-    __slots__ = ("_data", "_tables", "run")
+    __slots__ = ("_data", "_tables", "run", "source")
 
-    def __init__(self, data: ProfileData, run: str | None = None) -> None:
+    def __init__(
+        self, data: ProfileData, run: str | None = None, source: str | None = None
+    ) -> None:
         self._data = data
+        self.source = source
+        """The file or folder that was read; None for bytes and for several files."""
         self.run = run
         """The name of the run in its folder; None for files."""
         self._tables: dict[str, Table] = {}

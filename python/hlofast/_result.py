@@ -155,6 +155,22 @@ class Result:
         """Caveats about the figures."""
         return ()
 
+    @property
+    def shown_facts(self) -> tuple[tuple[str, str], ...]:
+        """The facts as text output shows them: pairs of label and text."""
+        return tuple((fact.field.label, _text.known_as(fact)) for fact in self.facts)
+
+    @property
+    def every_note(self) -> tuple[Note, ...]:
+        """The notes, after one on a profile in the context that does not measure the module."""
+        module = self._module
+        if module is None or getattr(module, "_told", None) is None:
+            return self.notes
+        from hlofast._context import unmeasured
+
+        text = unmeasured(module)  # type: ignore[arg-type]
+        return self.notes if text is None else (Note("not-in-profile", text), *self.notes)
+
     def sections(self) -> tuple[Section, ...]:
         """Returns the tables to show; subclasses take options that choose tables and keys."""
         return ()
@@ -183,7 +199,7 @@ class Result:
             "name": self.title,
             "facts": {fact.name: fact.to_dict() for fact in self.facts},
             "tables": {own.name: rows_of(own.table, self._module) for own in chosen},
-            "notes": [note.to_dict() for note in self.notes],
+            "notes": [note.to_dict() for note in self.every_note],
         }
 
     def to_json(self, *, indent: int | None = 1) -> str:
@@ -270,6 +286,19 @@ def _object(properties: dict[str, Any], required: Iterable[str] | None = None) -
     }
 
 
+def _row_schema(fields: Sequence[Field]) -> dict[str, Any]:
+    """Returns the schema of a row; a table without columns has columns that depend on the input."""
+    return _object({own.name: value_schema(own) for own in fields}) if fields else _ANY_ROW
+
+
+def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of rows of a table that has further columns with a profile."""
+    if _ANY_ROW in (one, other):
+        return _ANY_ROW
+    required = [name for name in one["required"] if name in other["required"]]
+    return _object(one["properties"] | other["properties"], required)
+
+
 def schema(sample: Result, *others: Result) -> dict[str, Any]:
     """Returns the JSON Schema of `VERB --json`, from the fields of facts and tables.
 
@@ -287,11 +316,12 @@ def schema(sample: Result, *others: Result) -> dict[str, Any]:
                 "provenance": {"enum": list(PROVENANCES)},
             }
         ) | {"description": field.doc}
-    tables = {}
+    tables: dict[str, Any] = {}
     for section in (own for shown in (sample, *others) for own in shown.every_section()):
-        fields = section.table.fields
-        # A table without columns in the schema has columns that depend on the input.
-        row = _object({own.name: value_schema(own) for own in fields}) if fields else _ANY_ROW
+        row = _row_schema(section.table.fields)
+        known = tables.get(section.name)
+        if known is not None:
+            row = _either(known["items"], row)
         tables[section.name] = {"type": "array", "description": section.title, "items": row}
     note = _object(
         {

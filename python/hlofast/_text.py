@@ -191,6 +191,12 @@ def seconds(value: float) -> str:
     return f"{value * 1e9:.4g} ns" if value else "0 s"
 
 
+def signed_seconds(value: float) -> str:
+    """Returns a change of time with its sign: `+1.2 ms`, `-3 us`."""
+    sign = "-" if value < 0 else "+" if value > 0 else ""
+    return sign + seconds(abs(value))
+
+
 def rate(value: float, unit: str) -> str:
     """Returns a rate in `unit` with a decimal prefix, such as 257.5 TFLOP/s."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -212,7 +218,7 @@ def figure(field: Field, value: Any) -> str:
     if field.kind in ("flop_rate", "byte_rate"):
         return rate(value, field.unit)
     if field.kind == "ratio":
-        return str(share(value, 1))
+        return str(signed_share(value) if field.signed else share(value, 1))
     if isinstance(value, float):
         return f"{value:,.6g}"
     return _cell(value)
@@ -233,7 +239,7 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
     if field.kind == "index":
         return Figure(value)
     if field.kind == "seconds":
-        return Figure(seconds(value))
+        return Figure(signed_seconds(value) if field.signed else seconds(value))
     if field.kind in ("flop_rate", "byte_rate"):
         return Figure(rate(value, field.unit))
     if field.kind == "ratio":
@@ -363,12 +369,10 @@ class Printer:
         """Writes a result: facts, the first `limit` rows of each section (None: all), notes."""
         self.heading(result.title)
         facts = [("file", path)]
-        for fact in result.facts:
-            facts.append((fact.field.label, known_as(fact)))
-        self.facts(facts)
+        self.facts([*facts, *result.shown_facts])
         for section in sections:
             self.section(section, result._module, limit)
-        self.notes(result.notes)
+        self.notes(result.every_note)
 
     def section(self, section: Section, module: Module | None, limit: int | None) -> None:
         """Writes a table of a result, or its rows as paragraphs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core, devices
 from hlofast._collectives_notes import NO_AXES
-from hlofast._context import measured_for
+from hlofast._context import measured_for, ran_on
 from hlofast._core import Field
 from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
@@ -187,7 +187,9 @@ class Time(Result):
         if measured is not None:
             how = "configuration" if self._measured is None else "measured"
             values.append(("measured_step", measured, how))
-        if measured is not None and used is not None:
+        # The step of one kind of device has no share of the peak of another.
+        fits = self._measured is None or ran_on(self.module, self.device)
+        if measured is not None and used is not None and fits:
             again = self.module.cost().mfu(measured, used.peak_flops)
             values.append(("measured_mfu", again.mfu, "modelled"))
         if used is not None:

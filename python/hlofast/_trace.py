@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from hlofast._measurements import Measurements
     from hlofast._module import Module
     from hlofast._time import Time
+    from hlofast._trace_measured import Timeline
 
+PROCESS = "measured"
+"""The process of the measured tracks."""
+_MEASURED_TRACKS = (
+    Field("name", "track", "The track of the profiler, behind the device if there are several."),
+    Field("count", "slices", "Events of the run of median length.", adds_up=True),
+    Field("seconds", "seconds", "Seconds of the outermost events."),
+)
 FORMATS = ("json", "pftrace")
 """Chrome's Trace Event Format, and Perfetto's protobuf."""
 
@@ -47,9 +55,13 @@ class Trace(Result):
     The first iterations of each loop are shown one by one, as many as fit. The remaining iterations
     are one slice per track with their total duration, so that every track adds up to the seconds of
     `time`.
+
+    With a profile of the module, a second process, `measured`, has the events of the run of median
+    length on each device, one track per track of the profiler; overlapping events take further
+    tracks.
     """
 
-    __slots__ = ("_data", "_written", "live_bytes_unknown", "module", "time")
+    __slots__ = ("_data", "_measured", "_written", "live_bytes_unknown", "module", "time")
 
     VERB = "trace"
     FACTS = (
@@ -75,6 +87,20 @@ class Trace(Result):
         self._data = data
         self.live_bytes_unknown = live_bytes_unknown
         """Why the counter of live bytes is missing; None if the trace has the counter."""
+        self._measured: Timeline | None = None
+
+    @property
+    def measured(self) -> Timeline | None:
+        """The measured tracks; None without a profile of the module."""
+        profile = self.module.context.profile
+        if self._measured is None and profile is not None:
+            from hlofast._profile import measured_with
+            from hlofast._trace_measured import Timeline
+
+            measured = measured_with(self.module, None)
+            if measured is not None:
+                self._measured = Timeline(measured, profile)
+        return self._measured
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -123,6 +149,20 @@ class Trace(Result):
                 slices=left_out,
                 seconds=seconds,
             )
+        if self.measured is not None and self.measured.tracks:
+            yield Note(
+                "measured",
+                f"the process {PROCESS} has the run of median length on each device, from its "
+                "begin",
+            )
+        if self.measured is not None and self.measured.left_out:
+            left = self.measured.left_out
+            text = f"the measured events of {_text.names(left)} are left out"
+            yield Note("measured-left-out", text, devices=len(left))
+        if self.measured is not None and self.measured.events_left_out:
+            count = self.measured.events_left_out
+            text = f"{_text.counted(count, 'measured event')} left out"
+            yield Note("measured-left-out", text, events=count)
         if self.live_bytes_unknown is not None:
             yield Note("live-bytes", f"live bytes unknown: {self.live_bytes_unknown}")
 
@@ -131,9 +171,15 @@ class Trace(Result):
         unknown = of_rows(_time.FIGURE, [(name,) for name in self.time.unknown])
         return (
             Section("tracks", "Tracks", self.tracks, ("track", "slices", "seconds"), is_whole=True),
+            Section("measured_tracks", "Measured tracks", self._measured_tracks()),
             Section("loops", "Loops", self.loops, ("name", "trip_count", "shown")),
             Section("unknown", "Unknown figures", unknown, ()),
         )
+
+    def _measured_tracks(self) -> Table:
+        tracks = () if self.measured is None else self.measured.tracks
+        rows = [(track.name, len(track.slices), track.seconds) for track in tracks]
+        return of_rows(_MEASURED_TRACKS, rows)
 
     @property
     def tracks(self) -> Table:
@@ -171,7 +217,14 @@ class Trace(Result):
             raise ValueError(f"form must be one of {', '.join(FORMATS)}, not {form!r}")
 
         def put(write: Callable[[bytes], object]) -> None:
-            self._data.write(form, self._told(), write)
+            if self.measured is None:
+                self._data.write(form, self._told(), write)
+                return
+            from hlofast._trace_measured import appended
+
+            take, end = appended(self.measured, form, write)
+            self._data.write(form, self._told(), take)
+            end()
 
         with replacing(name) as file:
             if is_compressed:
@@ -189,7 +242,9 @@ class Trace(Result):
         """Metadata of the trace."""
         time = self.time
         facts = {
-            "provenance": "simulated schedule of a time model; nothing was measured",
+            "provenance": "simulated schedule of a time model; "
+            + ("nothing" if self.measured is None else f"only the process {PROCESS}")
+            + " was measured",
             "device": time.device.name,
             "estimates": time.estimates,
             "mesh": time.mesh or "unknown",

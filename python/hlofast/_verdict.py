@@ -6,14 +6,25 @@ The head of the report page shows the same figures and findings.
 from __future__ import annotations
 
 from hlofast import _text as output
+from hlofast import _verdict_measured
 from hlofast._collectives import MESH_SOURCES
 from hlofast._collectives_notes import contradiction
 from hlofast._context import device_for, told_in
 from hlofast._core import Field
 from hlofast._memory import quiet
 from hlofast._memory_account import hbm_of
+from hlofast._profile import measured_with
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._shares import TOGETHER, flops_of_one, held_by_one, labelled, refusal, shares
+from hlofast._shares import labelled, refusal, shares
+from hlofast._verdict_figures import (
+    FIGURES,
+    UNKNOWN_DEVICE,
+    UNKNOWN_MESH,
+    Figure,
+    figures,
+    short,
+    short_bytes,
+)
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -24,34 +35,12 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh
     from hlofast._memory import Memory
     from hlofast._module import Module
+    from hlofast._profile import Measured
     from hlofast._time import Time
     from hlofast.devices import Device
 
-UNKNOWN_DEVICE = "no device given, use --device NAME (device=NAME in Python)"
-UNKNOWN_MESH = "no mesh known, use --mesh data=2,model=4 (mesh=… in Python)"
 SHOWN = 3
 """Default number of findings shown as text."""
-
-FIGURES = {
-    field.name: field
-    for field in (
-        Field("seconds", "step",
-              "Modelled time of a step on the device; for a directory, of its longest program.",
-              label="step time"),
-        Field("ratio", "mfu", "Model FLOPs utilisation: share of the device's peak.", label="MFU"),
-        Field("bytes", "peak", "Bytes of HBM that the program takes.", label="peak memory"),
-        Field("seconds", "exposed", "Time that a step waits for collectives.",
-              label="exposed communication"),
-        Field("flops", "flops", "Floating-point operations of a step, or of the largest program.",
-              label="FLOPs"),
-        Field("bytes", "bytes", "Bytes of HBM that a step reads and writes.", label="HBM traffic"),
-        Field("count", "programs", "Programs in a directory."),
-        Field("bytes", "live_peak", "The largest live peak of all programs."),
-        Field("bytes", "wire_bytes", "The largest wire bytes per device of all programs."),
-        Field("count", "differing", "Programs that differ between hosts."),
-    )
-}  # fmt: skip
-"""The figures that can come first."""
 
 _ABOUT = (
     Field("word", "status", "The compilation stage."),
@@ -60,11 +49,19 @@ _ABOUT = (
     Field("name", "device", "The device that the module is timed on."),
     Field("text", "mesh", "The mesh whose axes are named, and its source."),
 )
-_DETAILS = (
+DETAILS = (
     Field("text", "bound", "The resource that takes most of the step.", label="bound by"),
     Field("ratio", "hfu", "Hardware FLOPs utilisation: MFU with recomputation.", label="HFU"),
-    Field("seconds", "measured_step", "The measured step time.", label="measured step"),
-    Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
+    Field("text", "measured_bound", "The largest part of the measured step.",
+          label="measured bound"),
+    Field("ratio", "measured_hfu", "HFU of the measured step.", label="measured HFU"),
+    Field("ratio", "measured_exposed_share",
+          "Measured exposed communication divided by the measured step time.",
+          label="measured exposed share"),
+    Field("text", "measured_exposed_axes", "Measured exposed communication by mesh axis.",
+          label="measured exposed by axis"),
+    Field("ratio", "measured_idle_share", "Idle time divided by the measured step time.",
+          label="idle share"),
     Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
     Field("ratio", "hbm_share", "The peak divided by the device's memory.", label="peak / HBM"),
     Field("bytes", "fast_peak", "The peak in fast on-chip memory.", label="fast memory peak"),
@@ -76,7 +73,18 @@ _DETAILS = (
         label="exposed share",
     ),
     Field("text", "exposed_axes", "Exposed communication by mesh axis.", label="exposed by axis"),
+)  # fmt: skip
+OF_MODULE = (
+    *("measured_step", "measured_mfu", "measured_exposed", "measured_idle"),
+    *("step", "mfu", "peak", "exposed", "flops", "bytes"),
 )
+"""The keys of the figures of a module."""
+MEASURED_FIRST = (
+    *("measured_step", "measured_bound", "measured_mfu", "measured_hfu"),
+    *("measured_exposed", "measured_exposed_share", "measured_exposed_axes"),
+    *("measured_idle", "measured_idle_share"),
+)
+"""The measured facts in their order."""
 _FINDINGS = (
     Field("word", "code", "The kind of finding."),
     Field("text", "stake", "Cost of the finding in a step.", nullable=True),
@@ -95,48 +103,6 @@ _FURTHER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("collectives by mesh axis", "collectives", ()),
     ("everything as an HTML page", "report", ("-o", "report.html")),
 )
-
-
-class Figure:
-    """A figure of the verdict."""
-
-    __slots__ = ("how", "key", "label", "note", "text", "value")
-
-    def __init__(
-        self,
-        key: str,
-        label: str,
-        value: float | None,
-        text: str,
-        note: str,
-        how: str = "modelled",
-    ) -> None:
-        self.key = key
-        self.label = label
-        self.value = value
-        """The number in its unit; None if unknown."""
-        self.text = f"at least {text}" if how == "bound" else text
-        self.note = note
-        self.how = how
-        """The provenance, one of `hlofast._result.PROVENANCES`."""
-
-    @property
-    def fact(self) -> Fact:
-        """The figure as a fact with its own field."""
-        return self.fact_of(FIGURES[self.key].replace(label=self.label))
-
-    def fact_of(self, field: Field) -> Fact:
-        """Returns the figure as a fact with this field."""
-        value = int(self.value) if field.kind in _WHOLE and self.value is not None else self.value
-        return Fact(field, value, "exact" if field.kind == "count" else self.how)
-
-    @property
-    def said(self) -> Note:
-        """The basis of the figure, or the option that the figure needs."""
-        return Note(self.key, f"{self.label}: {self.note}")
-
-
-_WHOLE = ("bytes", "flops", "count")
 
 
 class Statement:
@@ -179,8 +145,8 @@ class Verdict(Result):
     VERB = "verdict"
     FACTS = (
         *_ABOUT,
-        *(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes")),
-        *_DETAILS,
+        *(FIGURES[name] for name in OF_MODULE),
+        *DETAILS,
     )
 
     def __init__(
@@ -219,8 +185,13 @@ class Verdict(Result):
         except (ValueError, OverflowError) as error:
             self.memory = None
             self.no_memory = str(error)
-        self.figures: tuple[Figure, ...] = tuple(_figures(self))
-        """The figures that come first."""
+        self.measured: Measured | None = measured_with(module, self.time)
+        """What the context's profile measured; None without one that has the module."""
+        self.figures: tuple[Figure, ...] = tuple(figures(self))
+        """The figures that come first; measured ones before modelled ones."""
+        if self.measured is not None:
+            modelled = _verdict_measured.renamed(self.figures)
+            self.figures = (*_verdict_measured.figures(self.measured), *modelled)
 
     @property
     def hbm(self) -> float | None:
@@ -265,7 +236,9 @@ class Verdict(Result):
         figures = dict(zip(known, facts, strict=True))
         details = {fact.name: fact for fact in self._details(figures)}
         order = (
-            *("step", "bound", "mfu", "hfu", "measured_step", "measured_mfu"),
+            *(MEASURED_FIRST if self.measured is not None else ()),
+            *("step", "bound", "mfu", "hfu"),
+            *(("measured_step", "measured_mfu") if self.measured is None else ()),
             *("peak", "hbm", "hbm_share", "fast_peak", "host_peak"),
             *("exposed", "exposed_share", "exposed_axes"),
             *("flops", "bytes"),
@@ -277,7 +250,7 @@ class Verdict(Result):
         )
 
     def _details(self, figures: dict[str, Fact]) -> Iterator[Fact]:
-        fields = {field.name: field for field in _DETAILS}
+        fields = {field.name: field for field in DETAILS}
         time = self.time
         if time is not None:
             yield Fact(fields["bound"], time.bound, "modelled")
@@ -290,11 +263,13 @@ class Verdict(Result):
                 part = time.step_seconds and sum(time.exposed.values()) / time.step_seconds
                 yield Fact(fields["exposed_share"], part, "modelled")
                 yield Fact(fields["exposed_axes"], ", ".join(waits), "modelled")
-        measured = self.cost.step_seconds
-        if measured is not None:
-            yield Fact(fields["measured_step"], measured, "configuration")
+        told = self.cost.step_seconds
+        if self.measured is not None:
+            yield from _verdict_measured.details(self.measured, fields)
+        elif told is not None:
+            yield Fact(FIGURES["measured_step"], told, "configuration")
             if self.cost.peak_flops is not None:
-                yield Fact(fields["measured_mfu"], self.cost.mfu().mfu, "modelled")
+                yield Fact(FIGURES["measured_mfu"], self.cost.mfu().mfu, "modelled")
         known, peak = self._hbm(), figures["peak"].value
         if known is not None:
             hbm, how = known
@@ -307,17 +282,26 @@ class Verdict(Result):
                 yield Fact(fields[fact.name], fact.value, fact.provenance)
 
     @property
+    def shown_facts(self) -> tuple[tuple[str, str], ...]:
+        """The facts as text: measured and modelled figures on one line each."""
+        return _verdict_measured.beside(self.facts, self.FACTS)
+
+    @property
     def notes(self) -> tuple[Note, ...]:
-        """Unknown figures, and the option that each needs."""
+        """Unknown figures, and the option that each needs; gaps of the profile."""
         reasons: dict[str, list[str]] = {}
         for figure in self.figures:
             if figure.value is None:
-                reasons.setdefault(figure.note, []).append(FIGURES[figure.key].label)
+                label = FIGURES[figure.key].label
+                if self.measured is not None and figure.key in ("step", "exposed"):
+                    label = f"modelled {label}"
+                reasons.setdefault(figure.note, []).append(label)
         if self.mesh is None and len(self.collectives):
             reasons.setdefault(UNKNOWN_MESH, []).append("mesh axes")
         if self.hbm is None and self.module.context.device is not None:
             reasons.setdefault("the device does not list it: give --hbm 16GiB", []).append("HBM")
-        if self.cost.step_seconds is not None and self.cost.peak_flops is None:
+        has_step = self.cost.step_seconds is not None and self.measured is None
+        if has_step and self.cost.peak_flops is None:
             reasons.setdefault(UNKNOWN_DEVICE, []).append("measured MFU")
         measured = next((fact.value for fact in self.facts if fact.name == "measured_mfu"), None)
         wrong: tuple[Note, ...] = ()
@@ -326,6 +310,8 @@ class Verdict(Result):
             wrong = (Note("above-peak", text),)
         if (against := contradiction(self.collectives)) is not None:
             wrong = (*wrong, against)
+        if self.measured is not None:
+            wrong += tuple(_verdict_measured.notes(self.measured))
         return wrong + tuple(
             Note("unknown", f"unknown: {', '.join(labels)}; {reason}")
             for reason, labels in reasons.items()
@@ -360,6 +346,8 @@ class Verdict(Result):
             (what, self.command(verb, *(missing if verb == "time" else ()), *rest))
             for what, verb, rest in _FURTHER
         ]
+        if self.measured is not None:
+            further.insert(0, ("all that was measured", self._profile_command()))
         whole = [(what, output.Whole(line)) for what, line in further]
         return (
             Section(
@@ -378,9 +366,20 @@ class Verdict(Result):
 
     def command(self, verb: str, *rest: str) -> str:
         """Returns the command that runs `verb` on this module in the same context."""
-        path, options = self._command
-        given = _options(self.module) if options is None else options
-        return shell("hlofast", verb, path, *given, *rest)
+        return shell("hlofast", verb, self._command[0], *self._options(), *rest)
+
+    def _options(self) -> Sequence[str]:
+        """The options that describe the context."""
+        options = self._command[1]
+        return _options(self.module) if options is None else options
+
+    def _profile_command(self) -> str:
+        """Returns the command that shows what was measured."""
+        words = list(self._options())
+        at = words.index("--profile") if "--profile" in words else -1
+        recording = "PROFILE" if at < 0 else words[at + 1]
+        rest = words if at < 0 else words[:at] + words[at + 2 :]
+        return shell("hlofast", "profile", recording, self._command[0], *rest)
 
     def __repr__(self) -> str:
         return (
@@ -415,6 +414,7 @@ def _options(module: Module) -> list[str]:
             "--hbm": told.hbm,
             "--step-time": told.step_seconds,
             "--frame": told.frame,
+            "--profile": None if told.profile is None else told.profile.source,
         }
     pairs = [(name, str(value)) for name, value in values.items() if value is not None]
     if told is not None:
@@ -440,114 +440,6 @@ def remat_statements(verdict: Verdict) -> list[Statement]:
             Statement(statement.code, statement.text, remedy=remedy, proof=proof, verb="remat")
         )
     return statements
-
-
-def _figures(verdict: Verdict) -> list[Figure]:
-    """Returns the figures that come first."""
-    figures = []
-    time = verdict.time
-    if time is None:
-        for key, label in (("step", "Step time"), ("mfu", "MFU")):
-            figures.append(Figure(key, label, None, "unknown", verdict.no_time))
-    else:
-        known_how = {fact.name: fact.provenance for fact in time.facts}
-        step = time.step_seconds
-        note = f"bound by {time.bound}; modelled, not measured"
-        if time.unknown:
-            note += f"; unknown and counted as 0: {', '.join(time.unknown)}"
-        how = known_how["step_seconds"]
-        figures.append(Figure("step", "Step time", step, seconds(step), note, how))
-        try:
-            use = time.utilization
-            note = f"HFU {output.share(use.hfu, 1)}; peak {use.peak_flops:.4g} FLOP/s in bfloat16"
-            if use.is_lower_bound:
-                note += "; some FLOPs are unknown"
-            text, how = str(output.share(use.mfu, 1)), known_how.get("mfu", "modelled")
-            figures.append(Figure("mfu", "MFU", use.mfu, text, note, how))
-        except ValueError as error:
-            figures.append(Figure("mfu", "MFU", None, "unknown", str(error)))
-    figures.append(_peak(verdict))
-    figures.append(_exposed(verdict))
-    flops = int(verdict.cost.flops)
-    known = verdict.cost.flops_by_provenance
-    note = f"{output.share(known.get('exact', 0), flops)} exact; one device, one step"
-    end = ""
-    if verdict.shares is not None:
-        end = TOGETHER
-        note = f"{output.share(known.get('exact', 0), flops)} exact; {flops_of_one(verdict.shares)}"
-    counted = {fact.name: fact.provenance for fact in verdict.cost.facts}
-    text = short(flops, "FLOP")
-    figures.append(Figure("flops", f"FLOPs{end}", flops, text, note, counted["flops"]))
-    moved = (verdict.cost.bytes_read or 0) + (verdict.cost.bytes_written or 0)
-    note = "read and written; modelled: traffic inside fusions is not counted"
-    text = short_bytes(moved)
-    label = f"HBM traffic{end}"
-    figures.append(Figure("bytes", label, moved, text, note, counted["bytes_read"]))
-    return figures
-
-
-def _peak(verdict: Verdict) -> Figure:
-    if verdict.memory is None:
-        return Figure("peak", "Peak memory", None, "unknown", verdict.no_memory)
-    memory = verdict.memory
-    if verdict.shares is not None:
-        note = f"{held_by_one(verdict.shares)}; live peak{TOGETHER} {short_bytes(memory.live_peak)}"
-        return Figure("peak", "Peak memory", None, "unknown", note)
-    needed = memory.needed
-    if needed is None:
-        return Figure("peak", "Peak memory", None, "unknown", "HBM is not analysed")
-    peak, how = needed
-    is_xla = memory.backend == "tpu" and verdict.module.is_scheduled
-    rule = "HBM peak, without fragmentation" if is_xla else "live peak"
-    if memory.allocated_in_hbm is not None:
-        gaps = short_bytes(memory.fragmentation or 0)
-        rule = f"allocated in HBM, {gaps} of it fragmentation"
-    hbm = verdict.hbm
-    text = short_bytes(peak)
-    if hbm is None:
-        why = "HBM is unknown: " + (
-            UNKNOWN_DEVICE
-            if verdict.time is None
-            else f"{verdict.time.device.name} does not list it; give --hbm"
-        )
-        return Figure("peak", "Peak memory", peak, text, f"{rule}; {why}", how)
-    note = f"{rule}; {output.share(peak, hbm)} of {short_bytes(int(hbm))} of HBM"
-    if peak > hbm:
-        note += f"; {short_bytes(peak - int(hbm))} over"
-    return Figure("peak", "Peak memory", peak, text, note, how)
-
-
-def _exposed(verdict: Verdict) -> Figure:
-    label = "Exposed communication"
-    if verdict.shares is not None:
-        return Figure("exposed", label, None, "unknown", verdict.no_time)
-    if not len(verdict.collectives):
-        return Figure("exposed", label, 0.0 if verdict.time else None, "none", "no collectives")
-    if verdict.time is None:
-        return Figure("exposed", label, None, "unknown", verdict.no_time)
-    exposed = verdict.time.exposed
-    total = sum(exposed.values())
-    parts = [f"{axes} {seconds(value)}" for axes, value in exposed.items() if value]
-    note = f"{output.share(total, verdict.time.step_seconds)} of the step"
-    if parts:
-        note += f": {', '.join(parts)}"
-    return Figure("exposed", label, total, seconds(total), note)
-
-
-def short(count: int, unit: str) -> str:
-    """Returns a number in short: `631.36 GFLOP`."""
-    return output.quantity(count, unit).partition(" (")[0]
-
-
-def seconds(value: float) -> str:
-    """Returns a duration in short: `12.3 ms`."""
-    return output.seconds(value).replace(" us", " µs")
-
-
-def short_bytes(count: int) -> str:
-    """Returns bytes in short: `1.21 GiB`."""
-    scale, unit = output.binary(count)
-    return f"{count:,} B" if scale == 1 else f"{count / scale:,.2f} {unit}"
 
 
 def _too_large(verdict: Verdict) -> list[Statement]:

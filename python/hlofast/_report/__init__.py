@@ -6,7 +6,7 @@ import os
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._verdict import FIGURES
+from hlofast._verdict_figures import FIGURES
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -76,6 +76,18 @@ class Report(Result):
         values = (self._contents.kind, self.path)
         about = [Fact(*each) for each in zip(_ABOUT, values, strict=True) if each[1] is not None]
         return (*about, *(figure.fact for figure in self._contents.figures))
+
+    @property
+    def _module(self) -> Module | None:
+        analyses = self._contents.module
+        return None if analyses is None else analyses.module
+
+    @property
+    def shown_facts(self) -> tuple[tuple[str, str], ...]:
+        """The facts as text: measured and modelled figures on one line each."""
+        from hlofast._verdict_measured import beside
+
+        return beside(self.facts, self.FACTS)
 
     @property
     def notes(self) -> tuple[Note, ...]:

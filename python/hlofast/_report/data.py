@@ -9,7 +9,8 @@ from hlofast._collectives import Collectives
 from hlofast._result import Fact
 from hlofast._summary import Summary
 from hlofast._time import Time
-from hlofast._verdict import UNKNOWN_DEVICE, UNKNOWN_MESH, Figure, Statement, Verdict
+from hlofast._verdict import Statement, Verdict
+from hlofast._verdict_figures import UNKNOWN_DEVICE, UNKNOWN_MESH, Figure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

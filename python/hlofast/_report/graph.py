@@ -39,6 +39,8 @@ def packed(analyses: Analyses, block: Block) -> dict[str, Any]:
         numbers[name] = cost.column(name)
     if analyses.time is not None:
         numbers["seconds"] = analyses.time._data.column("seconds")
+    if analyses.measured is not None:
+        numbers["measured_seconds"] = analyses.measured._data.column("seconds")
     for name in ("operand_offsets", "operands", "call_row", "call_computation"):
         numbers[name] = columns.buffer(name)
     for name in ("control_row", "control_predecessor"):

@@ -6,7 +6,7 @@ from base64 import b64encode
 from hashlib import sha256
 from html import escape
 
-from hlofast import _core
+from hlofast import _core, _verdict_measured
 from hlofast import _text as output
 from hlofast._report import graph, sections
 from hlofast._report.chart import missing
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from hlofast._report.data import Contents, Section
     from hlofast._report.sheet import Sheet
-    from hlofast._verdict import Figure, Statement
+    from hlofast._verdict import Statement
+    from hlofast._verdict_figures import Figure
 
 SCRIPTS = ("columns.js", "grid.js", "charts.js", "memory.js", "instructions.js", "page.js")
 _BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
@@ -196,7 +197,8 @@ users.</p></div>
 
 
 def _verdict(contents: Contents) -> str:
-    figures = "".join(_figure(figure) for figure in contents.figures)
+    pairs = _verdict_measured.heads(contents.figures)
+    figures = "".join(_figure(figure, modelled) for figure, modelled in pairs)
     facts = _facts(contents.facts)
     if contents.findings:
         findings = _statements(contents.findings, "finding")
@@ -212,18 +214,23 @@ def _verdict(contents: Contents) -> str:
 </section>"""
 
 
-def _figure(figure: Figure) -> str:
-    key = text(figure.key)
+def _figure(figure: Figure, modelled: Figure | None) -> str:
+    """A figure of the head; a measured one with the modelled figure in its note."""
     known = "known" if figure.value is not None else "not-known"
-    shown = text(figure.text)
-    if figure.value is not None:
-        shown = f'<data id="figure-{key}" value="{text(repr(figure.value))}">{shown}</data>'
-    else:
-        shown = f'<span id="figure-{key}">{shown}</span>'
+    note = text(figure.note)
+    if modelled is not None:
+        note = f"{note}<br>modelled {_value(modelled)}: {text(modelled.note)}"
     return (
         f'<div class="figure {known}"><dt>{text(figure.label)}</dt>'
-        f'<dd class="value">{shown}</dd><dd class="note">{text(figure.note)}</dd></div>'
+        f'<dd class="value">{_value(figure)}</dd><dd class="note">{note}</dd></div>'
     )
+
+
+def _value(figure: Figure) -> str:
+    key, shown = text(figure.key), text(figure.text)
+    if figure.value is None:
+        return f'<span id="figure-{key}">{shown}</span>'
+    return f'<data id="figure-{key}" value="{text(repr(figure.value))}">{shown}</data>'
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:

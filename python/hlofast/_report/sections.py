@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hlofast import _text as output
-from hlofast._report import charts
+from hlofast._report import charts, measured
 from hlofast._report.data import Section, facts_of, notes_of
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Sheet, field_of
 from hlofast._summary import sharding_of
-from hlofast._verdict import UNKNOWN_DEVICE, UNKNOWN_MESH, Statement, remat_statements
+from hlofast._verdict import Statement, remat_statements
+from hlofast._verdict_figures import UNKNOWN_DEVICE, UNKNOWN_MESH
 from hlofast.table import Table
 
 TYPE_CHECKING = False
@@ -24,6 +25,8 @@ def of_module(analyses: Analyses) -> list[Section]:
     sections = [] if analyses.check is None else [_check(analyses.check)]
     if analyses.no_check:
         sections = [Section("check", "Declared and compiled", unknown=analyses.no_check)]
+    if (own := measured.section(analyses)) is not None:
+        sections.insert(0, own)
     for part in (_memory, _roofline, _scopes, _collectives, _matmuls, _remat, _parameters):
         sections.append(part(analyses))
     return sections

@@ -17,6 +17,8 @@ _KINDS = {
     "flops": "flops",
     "seconds": "seconds",
     "ratio": "share",
+    "flop_rate": "flop_rate",
+    "byte_rate": "byte_rate",
     "text": "text",
     "word": "text",
     "axes": "text",
@@ -59,7 +61,7 @@ class Sheet:
         return len(self.table)
 
     def kind(self, field: Field) -> str:
-        """Display kind: text, code, integer, bytes, flops, seconds, share, float or row."""
+        """Display kind: text, code, integer, bytes, flops, seconds, share, rates, float or row."""
         known = _KINDS.get(field.kind)
         if known is not None:
             return known

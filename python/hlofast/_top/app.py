@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from hlofast import _text as output
 from hlofast._show import Shown
 from hlofast._top.view import MOST, View, sheets
+from hlofast._verdict_measured import heads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -263,10 +264,13 @@ def thinned(values: list[int], points: int) -> list[float]:
 
 def _verdict(contents: Contents) -> Text:
     text = Text(output.printable(contents.title), style="bold")
-    for figure in contents.figures:
-        text.append("\n" if figure.key in ("step", "flops") else "   ", style="not bold")
+    for figure, modelled in heads(contents.figures):
+        starts = figure.key in ("measured_step", "step", "flops")
+        text.append("\n" if starts else "   ", style="not bold")
         text.append(f"{figure.label} ", style="not bold dim")
         text.append(figure.text, style="bold")
+        if modelled is not None and modelled.value is not None:
+            text.append(f" (modelled {modelled.text})", style="not bold dim")
     return text
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from hlofast import _text as output
+from hlofast._profile_fields import MEASURED
 from hlofast._report.data import HEAD, contents, head
 from hlofast._report.sheet import Sheet, field_of
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._verdict import FIGURES, seconds, short, short_bytes
+from hlofast._verdict import OF_MODULE
+from hlofast._verdict_figures import FIGURES, seconds, short, short_bytes
+from hlofast._verdict_measured import beside
 from hlofast.table import Table, with_source
 
 TYPE_CHECKING = False
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from hlofast._core import Field
     from hlofast._report.data import Analyses, Contents
 
+RATES = {"flop_rate": "FLOP/s", "byte_rate": "B/s"}
+"""Units of the kinds of rates."""
 MOST = 1000
 """Maximum number of rows shown; a filter finds the remaining rows."""
 _TEXTS = ("text", "code")
@@ -129,6 +134,8 @@ def _shown(kind: str, value: Any) -> str:
         return short(int(value), "")
     if kind == "seconds":
         return seconds(value)
+    if kind in RATES:
+        return output.rate(value, RATES[kind])
     if kind == "share":
         return str(output.share(value, 1))
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
@@ -138,7 +145,7 @@ _TIME = field_of("total_seconds", "time", "seconds")
 
 
 def instructions(analyses: Analyses) -> Sheet:
-    """Every instruction with its cost, longest time or most FLOPs first."""
+    """Every instruction with its cost, longest measured or modelled time or most FLOPs first."""
     costs = analyses.cost.table()
     opcodes = costs.values("opcode")
     shown: list[tuple[Field, list[Any]]] = [
@@ -148,6 +155,9 @@ def instructions(analyses: Analyses) -> Sheet:
     if analyses.time is not None:
         total = analyses.time.table().values("total_seconds")
     shown.append((_TIME, total))
+    if analyses.measured is not None:
+        column = MEASURED.values(analyses.measured._data.column("seconds"))
+        shown.append((MEASURED.replace(label="measured", nullable=True), column))
     times = costs.values("multiplicity")
     for key, label in (("flops", "own FLOPs"), ("bytes_accessed", "own bytes")):
         totals = [_times(*each) for each in zip(costs.values(key), times, strict=True)]
@@ -161,6 +171,8 @@ def instructions(analyses: Analyses) -> Sheet:
     placed = with_source(costs)
     shown.append((placed.field("source"), placed.values("source")))
     sort = "flops" if analyses.time is None else "total_seconds"
+    if analyses.measured is not None:
+        sort = MEASURED.name
     note = (
         "FLOPs and bytes of all calls. The FLOPs of a fusion count at the instructions inside it, "
         "with their total in FLOPs fused; its bytes count at the fusion"
@@ -220,7 +232,7 @@ class Overview(Result):
     VERB = "top"
     FACTS = (
         *HEAD,
-        *(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes")),
+        *(FIGURES[name] for name in OF_MODULE),
     )
 
     def __init__(self, analyses: Analyses, path: str | None = None) -> None:
@@ -240,6 +252,11 @@ class Overview(Result):
     def facts(self) -> tuple[Fact, ...]:
         """Module, device and mesh, and the verdict."""
         return (*head(self.analyses), *(figure.fact for figure in self.contents.figures))
+
+    @property
+    def shown_facts(self) -> tuple[tuple[str, str], ...]:
+        """The facts as text: measured and modelled figures on one line each."""
+        return beside(self.facts, self.FACTS)
 
     @property
     def notes(self) -> tuple[Note, ...]:

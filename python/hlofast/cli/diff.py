@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hlofast._programs import Program
     from hlofast.cli.inputs import Found
 
+    _Contexts = tuple[Context, Context]
+
 EXAMPLES = """\
 examples:
   hlofast diff step.before.txt step.after.txt
@@ -28,6 +30,8 @@ examples:
   hlofast diff monday/ tuesday/                     two dump directories, program by program
   hlofast diff dump/                                programs that differ between hosts
   hlofast diff --max-growth live_peak=5% a.txt b.txt  for CI: fail if the peak grows by more
+  hlofast diff --profile a.xplane.pb --profile-after b.xplane.pb a.txt b.txt
+  hlofast diff monday.xplane.pb tuesday.xplane.pb   what became slower or faster
   hlofast diff --json a.txt b.txt | jq '.results[].tables.changes'
 
 Instructions are matched by what they compute and by what uses them. Names, metadata, channel
@@ -36,9 +40,12 @@ the order too. Changes that follow from another change, such as the shape of a r
 changed with its operand's, are shown with --all only. Files with several modules are compared
 module by module, by name. Of two dump directories the last stage of each program is compared,
 matched by host, name and fingerprint; of one directory, the fingerprints of each program between
-hosts. Two trainer configs are compared as by `hlofast config A --diff B`. Exit codes: 0 equal,
-1 different, 2 wrong usage, 3 unreadable. With --max-growth other differences are allowed: 1 means
-that a total grew by more, or is unknown.
+hosts. With a profile of each
+side, parts of the step, phases, opcodes and instructions that became slower or faster are shown
+too; measured times do not affect the exit code. Of two profiles the main programs are compared,
+with the modules inside. Two trainer configs are compared as by `hlofast config A --diff B`.
+Exit codes: 0 equal, 1 different, 2 wrong usage, 3 unreadable. With --max-growth other differences
+are allowed: 1 means that a total grew by more, or is unknown.
 """
 
 
@@ -64,6 +71,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _text.add_top(parser)
     inputs.add_context(parser)
+    parser.add_argument(
+        "--profile-after", metavar="PATH", help="profile of AFTER; --profile is that of BEFORE"
+    )
 
 
 def _limits(text: str) -> dict[str, float]:
@@ -122,15 +132,42 @@ def run(arguments: argparse.Namespace) -> int:
             inputs.complain("--max-growth compares two programs: give two files or two folders")
             return USAGE
         return _compare_hosts(arguments)
+    after = context
+    if arguments.profile_after is not None or context.profile is not None:
+        given = argparse.Namespace(**{**vars(arguments), "profile": arguments.profile_after})
+        after = inputs.read_context(given)
+    sides = (context, after)
+    if _are_profiles(paths):
+        return _compare(arguments, _Profiles(paths, arguments.module, sides))
     if all(folders):
-        return _compare(arguments, _Folders(paths, arguments.module, context))
+        return _compare(arguments, _Folders(paths, arguments.module, sides))
     code = None if arguments.max_growth else _compare_configs(arguments)
     if code is not None:
         return code
-    return _compare(arguments, _Files(paths, arguments.module, context))
+    return _compare(arguments, _Files(paths, arguments.module, sides))
 
 
-def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
+def _are_profiles(paths: list[str]) -> bool:
+    """Whether all paths are profiles, or folders with recordings and without programs."""
+    from hlofast import _nsys, _profiles
+    from hlofast._programs import listed
+
+    for path in paths:
+        if path == "-":
+            return False
+        try:
+            if _files.is_folder(path):
+                found = bool(_profiles.runs(path)) or _nsys.is_archive(path)
+                if not found or listed(path)[0]:
+                    return False
+            elif not _profiles.is_profile(path) and not _nsys.is_archive(path):
+                return False
+        except OSError:
+            return False  # Whoever reads the path says why.
+    return True
+
+
+def _compare(arguments: argparse.Namespace, sources: _Files | _Folders | _Profiles) -> int:
     """Shows the differences, program by program."""
     from hlofast._comparison import Comparison
     from hlofast._diff import Diff, diff
@@ -171,13 +208,13 @@ class _Files:
 
     is_summed_up = False
 
-    def __init__(self, paths: list[str], module: str | None, context: Context) -> None:
+    def __init__(self, paths: list[str], module: str | None, contexts: _Contexts) -> None:
         from hlofast._comparison import paired_by_name
 
         self.failures = inputs.Failures()
         readers = [
             inputs.Reader(argparse.Namespace(files=[path], module=module), context)
-            for path in paths
+            for path, context in zip(paths, contexts, strict=True)
         ]
         before, after = (list(reader) for reader in readers)
         self._pairs, *rest = paired_by_name(before, after, lambda loaded: loaded.module.name)
@@ -197,11 +234,11 @@ class _Files:
 class _Folders:
     """The programs of two dump directories, paired by host, name and fingerprint."""
 
-    def __init__(self, paths: list[str], module: str | None, context: Context) -> None:
+    def __init__(self, paths: list[str], module: str | None, contexts: _Contexts) -> None:
         from hlofast._comparison import Folders
 
         self.failures = inputs.Failures()
-        self._context = context
+        self._contexts = contexts
         folders = Folders(paths, module)
         for faults in folders.faults:
             for path, error in faults:
@@ -220,11 +257,11 @@ class _Folders:
 
     def __iter__(self) -> Iterator[tuple[Found, Found]]:
         for pair in self._pairs:
-            sides = [self._load(program) for program in pair]
+            sides = [self._load(*each) for each in zip(pair, self._contexts, strict=True)]
             if sides[0] is not None and sides[1] is not None:
                 yield sides[0], sides[1]
 
-    def _load(self, program: Program) -> Found | None:
+    def _load(self, program: Program, context: Context) -> Found | None:
         from hlofast._programs import whole
 
         path = program.files[0].path
@@ -233,10 +270,48 @@ class _Folders:
         except (OSError, ValueError) as error:
             self.failures.failed(path, error)
             return None
-        return inputs.Found(inputs.told(module, self._context, path), path, 1, program.key)
+        return inputs.Found(inputs.told(module, context, path), path, 1, program.key)
 
     def exit_code(self) -> int:
         return UNREADABLE if self.failures.errors else USAGE if self._misses else DONE
+
+
+class _Profiles:
+    """The main programs of two profiles, with their modules."""
+
+    is_summed_up = False
+
+    def __init__(self, paths: list[str], module: str | None, contexts: _Contexts) -> None:
+        from hlofast._profile_modules import measured_of
+        from hlofast._profiles import load_profile
+
+        self.failures = inputs.Failures()
+        self.unmatched: list[list[tuple[str, dict[str, Any]]]] = [[], []]
+        self._sides: list[Found] = []
+        for path, context in zip(paths, contexts, strict=True):
+            try:
+                profile = load_profile(path)
+                # The same program on both sides, if the second profile has it.
+                first = self._sides[0].module.name if self._sides else None
+                try:
+                    measured = measured_of(profile, path, None, module or first, context)
+                except ValueError:
+                    if module is not None or first is None:
+                        raise
+                    measured = measured_of(profile, path, None, None, context)
+            except (OSError, ValueError, ModuleNotFoundError) as error:
+                self.failures.failed(path, error)
+            else:
+                self._sides.append(inputs.Found(measured.module, path, 1, None))
+        self.is_read = [not self.failures.errors] * 2
+        """For each side, whether all of it was read, so that missing programs are known."""
+
+    def __iter__(self) -> Iterator[tuple[Found, Found]]:
+        if len(self._sides) == 2:
+            yield self._sides[0], self._sides[1]
+
+    def exit_code(self) -> int:
+        return UNREADABLE if self.failures.errors else DONE
 
 
 def _place(program: Program) -> dict[str, Any]:

@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         text = loaded.module.to_text(form=arguments.form, metadata=not arguments.no_metadata)
         if shower is not None:
             shower.show(Formatted(loaded.module, text), at=loaded)
-        elif arguments.output:
+            continue
+        inputs.note_unmeasured(loaded.module, loaded.path)
+        if arguments.output:
             texts.append(text)
         else:
             _write(text)

@@ -96,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     content = text.encode("utf-8", "replace")
     if arguments.output is None:
+        if loaded is not None:
+            inputs.note_unmeasured(loaded.module, loaded.path)
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         return reader.exit_code()

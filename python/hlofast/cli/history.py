@@ -73,6 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
     if whole:
         # The last dump is checked, because the first dumps may not be partitioned yet.
         inputs.note_misfit(program_history.module(whole[-1]), files[whole[-1]], told.mesh)
+        if told.profile is not None:
+            last = program_history.module(whole[-1]).with_context(profile=told.profile)
+            inputs.note_unmeasured(last, files[whole[-1]])
     failures = inputs.Failures()
     for file, fault in zip(files, errors, strict=True):
         if fault is not None:

@@ -361,7 +361,10 @@ def profile(path: str, wanted: str | None = None) -> ProfileSummary | None:
 
     if wanted is not None or path == "-":
         return None
+    from hlofast import _nsys
+
     is_found = _profiles.runs(path) if _files.is_folder(path) else _profiles.is_profile(path)
+    is_found = is_found or _nsys.is_archive(path)
     return _profiles.load_profile(path).summary(path) if is_found else None
 
 
@@ -371,6 +374,17 @@ def told(module: Module, context: Context, path: str) -> Module:
         return module.with_context(context)
     except hlofast.ContextError as error:
         raise hlofast.ContextError(f"{path}: {error}") from None
+
+
+def note_unmeasured(module: Module, path: str) -> None:
+    """Prints a note if the profile of the context does not measure the module.
+
+    For verbs whose output has no notes; results have the note themselves.
+    """
+    from hlofast._context import unmeasured
+
+    if (text := unmeasured(module)) is not None:
+        complain(f"{path}: note: {text}")
 
 
 def only(reader: Reader) -> Found | None:

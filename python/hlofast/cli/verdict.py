@@ -80,15 +80,35 @@ def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argpars
 def _profile(
     path: str, reader: _Reader, shower: results.Shower, arguments: argparse.Namespace
 ) -> bool:
-    """Shows what a profile holds; returns whether `path` is one."""
+    """Shows the measured step of a profile's main program; returns whether `path` is a profile."""
+    from hlofast._profile_modules import measured_of
+    from hlofast._profile_verdict import ProfileVerdict
+
     try:
-        summary = inputs.profile(path, arguments.module)
-    except (OSError, ValueError) as error:
+        summary = inputs.profile(path)
+    except (OSError, ValueError, ModuleNotFoundError) as error:
         reader.failed(path, error)
         return True
-    if summary is not None:
-        shower.show(summary)
-    return summary is not None
+    if summary is None:
+        return False
+    profile = summary.profile
+    if arguments.module is not None:
+        # The module is read from the profile like any other, and measured by it.
+        if reader.context_given.profile is None:
+            reader.context = reader.context_given = reader.context_given.replace(profile=profile)
+            arguments.profile = path
+        return False
+    measured, reason = None, ""
+    try:
+        measured = measured_of(profile, path, None, None, reader.context_given)
+    except ContextError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    arguments.profile = None  # The file takes its place in the commands.
+    options = _options(arguments)
+    shower.show(ProfileVerdict(profile, measured, path=path, options=options, reason=reason))
+    return True
 
 
 def _folder(
@@ -165,7 +185,7 @@ def _show(
 def _options(arguments: argparse.Namespace) -> list[str]:
     """Returns the context options of this run, to repeat them in suggested commands."""
     words = []
-    for name in ("mesh", "hosts", "slices", "device", "devices", "rules", "hbm"):
+    for name in ("mesh", "hosts", "slices", "device", "devices", "rules", "hbm", "profile"):
         if (value := getattr(arguments, name)) is not None:
             words += [f"--{name}", str(value)]
     if arguments.step_seconds is not None:

@@ -215,6 +215,11 @@ function scaled(value, units, base) {
   return power ? `${value.toFixed(2)} ${units[power]}` : `${WHOLE.format(value)} ${units[0]}`.trim();
 }
 
+const RATES = {
+  flop_rate: ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"],
+  byte_rate: ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"],
+};
+
 function short(value, kind) {
   const number = Number(value);
   if (kind === "bytes") return scaled(number, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], 1024);
@@ -224,6 +229,7 @@ function short(value, kind) {
 
 function format(value, kind) {
   if (kind === "seconds") return seconds(value);
+  if (kind in RATES) return scaled(Number(value), RATES[kind], 1000);
   if (kind === "share") return `${(100 * value).toFixed(value && value < 0.001 ? 3 : 1)} %`;
   if (kind === "float") return Number(value).toPrecision(4).replace(/\.?0+($|e)/, "$1");
   return WHOLE.format(value);

@@ -157,6 +157,7 @@ function instructionSheet(program) {
     text("source_file", "file", program.words.source_file, "code"),
     number("source_line", "line", "integer", "source_line"),
   ];
+  if (program.numbers("measured_seconds")) columns.splice(6, 0, number("measured", "measured, all calls", "seconds", "measured_seconds"));
   if (program.numbers("seconds")) columns.splice(6, 0, number("seconds", "time per call", "seconds", "seconds"));
   return { key: "instructions", caption: "All instructions", rows: program.rows, columns };
 }
@@ -208,6 +209,10 @@ function instructionFacts(program, row) {
     ["bytes per call", known("bytes_accessed", "bytes")], ["calls", known("multiplicity", "integer")],
   ];
   if (program.numbers("seconds")) facts.push(["time per call", `${seconds(program.numbers("seconds")[row])}, modelled`]);
+  if (program.numbers("measured_seconds")) {
+    const measured = program.numbers("measured_seconds")[row];
+    if (measured === measured) facts.push(["measured time", `${seconds(measured)}, all calls of a step`]);
+  }
   const parameter = program.numbers("parameter_number")[row];
   if (parameter >= 0) facts.push(["parameter", String(parameter)]);
   const flags = program.numbers("flags")[row];
