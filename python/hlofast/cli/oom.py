@@ -13,6 +13,7 @@ from hlofast._messages.api import try_stream
 from hlofast._messages.cause import CAUSES
 from hlofast._messages.result import Messages
 from hlofast.cli import UNREADABLE, USAGE, inputs, results
+from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help='log, message or memory file, plain or compressed; "-" is standard input',
+        help='log, message or memory file, plain or compressed (gzip, xz, bzip2); "-" is standard input',
     )
     parser.add_argument(
         "dump",
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         messages = _messages(arguments.file, name, context)
     except IsADirectoryError as error:
         failures.failed(name, error, "is a folder; give the log, and the folder after it")
-    except OSError as error:
+    except (OSError, ParseError) as error:
         failures.failed(name, error)
     else:
         if messages is None:
