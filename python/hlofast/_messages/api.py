@@ -6,7 +6,7 @@ import io
 import os
 
 from hlofast._messages import files
-from hlofast._messages.find import Finder, contains
+from hlofast._messages.find import Finder
 from hlofast._messages.reader import Reader
 from hlofast._messages.result import Messages
 from hlofast.errors import ParseError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST_UNPACKED = 4 << 30
 """Bytes of a compressed file that are read."""
 _START = 4096
+_SUFFIXES = (".log", ".txt", ".gz", ".xz", ".zst", ".out")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 """The first bytes of a Zstandard frame (RFC 8878, 3.1.1)."""
 
@@ -35,10 +36,13 @@ def oom(
     A `str` of one line that names an existing file is a path, as is an `os.PathLike`; other texts
     and `bytes` are read themselves. Files may be compressed with gzip, xz or bzip2 and may have any
     size: they are searched in one pass. XLA's memory usage reports and buffer assignments are read
-    too. Zstandard needs Python 3.14, or the package `backports.zstd` or `zstandard`. With `module`,
-    listed allocations are joined to its instructions and live ranges. The other arguments are those of `Context`; `mesh` names the axes of shardings.
+    too. Zstandard needs Python 3.14, or the package `backports.zstd` or `zstandard`.
 
-    Raises `ParseError` if the text holds no message or cannot be unpacked, `OSError` if the file cannot be read.
+    With `module`, listed allocations are joined to its instructions and live ranges. The other
+    arguments are those of `Context`; `mesh` names the axes of shardings.
+
+    Raises `ParseError` if the text holds no message or cannot be unpacked, `OSError` if the file
+    cannot be read.
     """
     own: Context | None = None
     if context:
@@ -130,13 +134,6 @@ def try_stream(
         reader.messages, reader.warnings, path=path, left_out=finder.left_out, module=module,
         context=context,
     )  # fmt: skip
-
-
-def may_hold(content: bytes) -> bool:
-    """Whether some bytes hold a mark of a message; true for compressed ones."""
-    if content[:4] == _ZSTD:
-        return _zstd() is not None
-    return contains(content) or content[:6].startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"))
 
 
 def _zstd() -> Any:

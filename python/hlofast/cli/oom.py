@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help='log, message or memory file, plain or compressed (gzip, xz, bzip2); "-" is standard input',
+        help='log, message or memory file, plain or compressed; "-" is standard input',
     )
     parser.add_argument(
         "dump",
@@ -77,8 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
         messages = _messages(arguments.file, name, context)
     except IsADirectoryError as error:
         failures.failed(name, error, "is a folder; give the log, and the folder after it")
-    except (OSError, ParseError) as error:
+    except OSError as error:
         failures.failed(name, error)
+    except ParseError as error:
+        failures.failed(name, ValueError(str(error)))
     else:
         if messages is None:
             text = "no out-of-memory message and no warning of the partitioner found"
