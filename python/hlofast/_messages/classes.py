@@ -204,7 +204,7 @@ def _of_loops(
 
 
 def _logits(operation: str, sizes: Sequence[int], kind: str) -> str:
-    """Why an array is logits; empty if nothing tells so. Integers are no scores, but indices."""
+    """Why an array is logits; empty if nothing tells so. Integers are indices."""
     if len(sizes) < 2 or kind.startswith(("s", "u")):
         return ""
     if str(sizes[-1]) in _VOCABULARIES and max(sizes[:-1]) > 1:
