@@ -17,6 +17,10 @@ ACCOUNTS = {
     ("requirement", "HLO temp unpadded"): "unpadded",
     ("requirement", "HLO temp padded"): "padded",
     ("requirement", "HLO temp fragmentation"): "fragmentation",
+    ("requirement", "overlays"): "overlays",
+    ("usage", "heap allocations"): "in_use_rounded",
+    ("persistent", "arguments"): "arguments",
+    ("persistent", "output"): "output",
     ("buffer", "parameter allocation"): "arguments",
     ("buffer", "constant allocation"): "constants",
     ("buffer", "maybe_live_out allocation"): "output",
@@ -26,7 +30,13 @@ ACCOUNTS = {
     ("buffer", "total fragmentation"): "fragmentation",
 }
 """Names of the truth for figures of accounts: by the account's first word and the part."""
-OTHERS = {"tensorcore": "tensor_core", "sparsecore": "sparse_core"}
+OTHERS = {
+    "tensorcore": "tensor_core",
+    "sparsecore": "sparse_core",
+    "rematerialization_target": "limit",
+    "rematerialized_to": "reduced",
+    "rematerialized_from": "original",
+}
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
@@ -52,7 +62,12 @@ def read(path: pathlib.Path) -> dict[str, Any]:
 
 def _figures(messages: hlofast.Messages) -> dict[str, int]:
     found: dict[str, int] = {}
-    for row in messages.tables["figures"]:
+    # A sentence may give the reserved bytes of another moment than the account of the program.
+    rows = sorted(
+        messages.tables["figures"],
+        key=lambda row: row["figure"] == "reserved" and not row["account"],
+    )
+    for row in rows:
         if row["message"] == messages.chosen and row["bytes"] is not None:
             account, name = row["account"].partition(" ")[0], row["figure"]
             found.setdefault(ACCOUNTS.get((account, name), OTHERS.get(name, name)), row["bytes"])

@@ -7,6 +7,7 @@ import re
 from hlofast._messages.amounts import written
 from hlofast._messages.cause import padding_of
 from hlofast._messages.classes import dimensions
+from hlofast._messages.message import ON_CHIP, SCALAR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +58,17 @@ def advise(
 
 def _of_kind(message: Message, why: str) -> Iterator[Advice]:
     missing = message.exceeded
+    if message.where in ("SparseCore program", "embedding table"):
+        yield Advice(
+            "smem" if message.space in SCALAR else "vmem" if message.space in ON_CHIP else why,
+            "give each SparseCore less work: a smaller batch, and max_ids_per_partition and "
+            "max_unique_ids_per_partition no larger than the data needs; smaller scratch_shapes of "
+            "a Pallas kernel; for collectives, "
+            "--xla_tpu_enable_sparse_core_collective_offload_all_gather=false and "
+            "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false",
+            missing,
+        )
+        return
     if message.space == "vmem":
         named = message.where or next((own.name for own in message.entries if own.name), "")
         yield Advice(
@@ -67,7 +79,7 @@ def _of_kind(message: Message, why: str) -> Iterator[Advice]:
             missing,
         )
         return
-    if message.space in ("smem", "sflag"):
+    if message.space in SCALAR:
         yield Advice(
             "smem",
             "pass large index or page tables in HBM or VMEM instead of scalar prefetch, or split "
@@ -197,7 +209,7 @@ _TEXTS = {
 def _of_classes(
     message: Message, classes: Sequence[tuple[str, str]], sums: Mapping[str, int]
 ) -> Iterator[Advice]:
-    if message.space in ("vmem", "smem", "sflag", "cmem"):
+    if message.space in ON_CHIP | SCALAR:
         return
     total = sum(sums.values())
     ordered = sorted(sums.items(), key=lambda pair: -pair[1])

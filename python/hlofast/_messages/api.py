@@ -6,14 +6,14 @@ import io
 import os
 
 from hlofast._messages import files
-from hlofast._messages.find import Finder, contains
+from hlofast._messages.find import Finder
 from hlofast._messages.reader import Reader
 from hlofast._messages.result import Messages
 from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import BinaryIO, Unpack
+    from typing import Any, BinaryIO, Unpack
 
     from hlofast._context import Context, MeshLike, Told  # noqa: F401 - MeshLike is in Told.
     from hlofast._module import Module
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MOST_UNPACKED = 4 << 30
 """Bytes of a compressed file that are read."""
 _START = 4096
+_SUFFIXES = (".log", ".txt", ".gz", ".xz", ".zst", ".out")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+"""The first bytes of a Zstandard frame (RFC 8878, 3.1.1)."""
 
 
 def oom(
@@ -33,10 +36,13 @@ def oom(
     A `str` of one line that names an existing file is a path, as is an `os.PathLike`; other texts
     and `bytes` are read themselves. Files may be compressed with gzip, xz or bzip2 and may have any
     size: they are searched in one pass. XLA's memory usage reports and buffer assignments are read
-    too. With `module`, listed allocations are joined to its instructions and live ranges. The
-    other arguments are those of `Context`; `mesh` names the axes of shardings.
+    too. Zstandard needs Python 3.14, or the package `backports.zstd` or `zstandard`.
 
-    Raises `ParseError` if the text holds no message, `OSError` if the file cannot be read.
+    With `module`, listed allocations are joined to its instructions and live ranges. The other
+    arguments are those of `Context`; `mesh` names the axes of shardings.
+
+    Raises `ParseError` if the text holds no message or cannot be unpacked, `OSError` if the file
+    cannot be read.
     """
     own: Context | None = None
     if context:
@@ -51,7 +57,8 @@ def oom(
     is_text = isinstance(path_or_text, str) and ("\n" in path or len(path) > 4096)
     # A missing file is not a text without messages.
     is_path = not isinstance(path_or_text, str) or (
-        " " not in path and ("/" in path or path.endswith((".log", ".txt", ".gz", ".xz", ".out")))
+        " " not in path
+        and ("/" in path or path.endswith((".log", ".txt", ".gz", ".xz", ".zst", ".out")))
     )
     if not is_text and (is_path or os.path.exists(path)):  # noqa: PTH110 - see above.
         return read_file(path, module=module, context=own)
@@ -106,7 +113,7 @@ def try_stream(
     context: Context | None = None,
 ) -> Messages | None:
     """Reads the messages of an open file; returns None without any."""
-    file = _unpacked(file)
+    file = _unpacked(file, path)
     guarded = _Prefixed(b"", file)
     start = guarded.read(_START)
     rest = _Prefixed(start, guarded)  # type: ignore[arg-type]
@@ -129,9 +136,16 @@ def try_stream(
     )  # fmt: skip
 
 
-def may_hold(content: bytes) -> bool:
-    """Whether some bytes hold a mark of a message; true for compressed ones."""
-    return contains(content) or content[:6].startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"))
+def _zstd() -> Any:
+    """Returns a module that reads Zstandard: Python's own since 3.14, or an installed one."""
+    import importlib
+
+    for name in ("compression.zstd", "backports.zstd", "zstandard"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None
 
 
 class _Prefixed(io.RawIOBase):
@@ -174,12 +188,12 @@ class _Prefixed(io.RawIOBase):
         except (
             Exception
         ) as error:  # zlib.error and LZMAError, which are not imported for plain text.
-            if type(error).__name__ not in ("error", "LZMAError", "EOFError"):
+            if type(error).__name__ not in ("error", "LZMAError", "EOFError", "ZstdError"):
                 raise
         return b""
 
 
-def _unpacked(file: BinaryIO) -> BinaryIO:
+def _unpacked(file: BinaryIO, path: str | None) -> BinaryIO:
     """Returns a stream of the decompressed content."""
     start = file.read(6)
     rest: BinaryIO = _Prefixed(start, file)  # type: ignore[assignment]
@@ -192,6 +206,15 @@ def _unpacked(file: BinaryIO) -> BinaryIO:
         import lzma
 
         opened = lzma.LZMAFile(rest)  # noqa: SIM115 - the caller reads it to its end.
+    elif start.startswith(_ZSTD):
+        found = _zstd()
+        if found is None:
+            raise ParseError(
+                "a file compressed with zstd, which this Python cannot read; unpack it first "
+                "(`zstd -dc FILE | hlofast oom -`), or install the package backports.zstd",
+                path=path, kind="invalid-compression",
+            )  # fmt: skip
+        opened = found.open(rest, "rb")
     elif start.startswith(b"BZh"):
         import bz2
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hlofast._messages.message import ON_CHIP, SCALAR
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +19,7 @@ CAUSES = {
     "attention-scores": "scores of pairs of positions",
     "arguments": "arguments of the program: weights, optimizer state, inputs",
     "temporaries": "temporaries in sum, of no one class",
-    "vmem": "fast on-chip memory of a kernel or fusion",
+    "vmem": "fast on-chip memory of a kernel, a fusion or a SparseCore program",
     "smem": "scalar memory, for indices and tables",
     "host": "the host's memory",
     "allocator": "arrays, programs or processes that hold the memory before the program runs",
@@ -52,10 +54,10 @@ def cause(message: Message, sums: Mapping[str, int]) -> tuple[str, str]:
         return _of_gpu(message, sums)  # The pool of an allocator, wherever it is.
     if space == "host" or message.backend == "cpu":
         return "host", "the memory of the host ran out, not that of a device"
-    if space == "vmem":
-        return "vmem", "the message names vmem"
-    if space in ("smem", "sflag", "cmem"):
-        return "vmem" if space == "cmem" else "smem", f"the message names {space}"
+    if space in ON_CHIP:
+        return "vmem", f"the message names {space}"
+    if space in SCALAR:
+        return "smem", f"the message names {space}"
     if message.backend == "tpu" and message.stage in ("load", "run"):
         what = "the program compiled" if message.stage == "load" else "no program is compiled"
         return "allocator", f"{what}, but arrays and programs on the device left too little"

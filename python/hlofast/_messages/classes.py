@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hlofast._messages.entries import SHAPE
+from hlofast._messages.message import ON_CHIP, SCALAR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,9 +129,7 @@ def classify(
     last = operation.rpartition("/")[2]
     sizes, kind = dimensions(entry.shape), element_type(entry.shape)
     label, opcode, own = entry.label or "", entry.opcode or "", entry.name or ""
-    if entry.allocation_type in ("scoped", "stack") or (
-        space in ("vmem", "smem", "sflag", "cmem") and not name
-    ):
+    if entry.allocation_type in ("scoped", "stack") or (space in ON_CHIP | SCALAR and not name):
         return "scoped", "scoped memory" if entry.tag is None else entry.tag.partition(". ")[0]
     kind_of_file = entry.allocation_type
     if kind_of_file in ("parameter", "output", "constant"):
@@ -160,7 +159,7 @@ def classify(
         is_square = True  # Images of this size have channels in their last dimension on TPU.
     if (_SCORES.search(operation) and len(sizes) >= 2) or is_square:
         return "attention_scores", f"{_short(operation)} of shape {list(sizes)}"
-    if is_logits := _logits(operation, sizes):
+    if is_logits := _logits(operation, sizes, kind):
         return "logits", is_logits
     if _CACHE.search(operation):
         return "kv_cache", f"named {_short(operation)}"
@@ -204,9 +203,9 @@ def _of_loops(
     return "unknown", "the message gives no operation and no opcode"
 
 
-def _logits(operation: str, sizes: Sequence[int]) -> str:
-    """Why an array is logits; empty if nothing tells so."""
-    if len(sizes) < 2:
+def _logits(operation: str, sizes: Sequence[int], kind: str) -> str:
+    """Why an array is logits; empty if nothing tells so. Integers are indices."""
+    if len(sizes) < 2 or kind.startswith(("s", "u")):
         return ""
     if str(sizes[-1]) in _VOCABULARIES and max(sizes[:-1]) > 1:
         return f"its last dimension is {sizes[-1]}, the size of a vocabulary"

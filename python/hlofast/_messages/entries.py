@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hlofast._messages.amounts import Amount
+from hlofast._messages.amounts import Amount, exact
 
 MOST_TEXT = 20_000
 """Characters of an operator or label that are read."""
@@ -12,6 +12,7 @@ _TYPE = r"[a-z][a-z0-9]{1,14}"
 SHAPE = rf"{_TYPE}\[[0-9,<=?\s]{{0,200}}\](?:\{{[^{{}}\s]{{0,120}}\}})?"
 """An array shape with its layout."""
 _ARRAY = re.compile(SHAPE)
+_SIZES = re.compile(r"([a-z]{1,6}(\d{1,3})?)\w{0,8}\[((?:\d{1,15},?){0,12})\]")
 _NAME = r"%?([A-Za-z_][\w.$-]{0,400})"
 _TUPLE = r"\((?:[^()]|\([^()]{0,2000}\)){0,8000}\)"
 _DEFINED = re.compile(
@@ -84,15 +85,19 @@ class Entry:
     def padding(self) -> int | None:
         """Bytes of padding: as written, or else size minus unpadded size; None if unknown.
 
-        Zero if the message gives the unpadded size and no padding.
+        Zero if the message gives the unpadded size and no padding. Without an unpadded size, a
+        shape with tiles tells how many bytes its values take.
         """
         if self.extra is not None:
             return self.extra.bytes
-        if self.unpadded is None or self.size is None:
+        unpadded = self.unpadded
+        if unpadded is None and self.shape is not None and ":T(" in self.shape:
+            unpadded = value_bytes(self.shape)
+        if unpadded is None or self.size is None:
             return None
-        if self.unpadded.agrees(self.size):
+        if unpadded.agrees(self.size):
             return 0
-        return max(self.size.bytes - self.unpadded.bytes, 0)
+        return max(self.size.bytes - unpadded.bytes, 0)
 
     def fill_operator(self, text: str) -> None:
         """Reads the text after `Operator:`."""
@@ -167,6 +172,17 @@ def _unwrapped(name: str) -> str:
         return name
     parts = name.split("\n")
     return "".join(part.strip() if number else part.rstrip() for number, part in enumerate(parts))
+
+
+def value_bytes(shape: str) -> Amount | None:
+    """Returns the bytes of the values of an array shape, without padding; None for other shapes."""
+    found = _SIZES.match(shape)
+    if found is None:
+        return None
+    bits = 8 if found[1] == "pred" else int(found[2] or 0)
+    for text in found[3].split(","):
+        bits *= int(text) if text else 1
+    return exact(-(-bits // 8)) if bits else None
 
 
 def shape_in(text: str) -> str | None:

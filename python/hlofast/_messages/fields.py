@@ -8,7 +8,8 @@ FACTS = (
     Field("word", "kind", "The kind of message: backend and stage, such as tpu-compile; host; "
           "memory-usage-report or buffer-assignment; partitioner."),
     Field("text", "ran_out", "What ran out, and when.", label="ran out"),
-    Field("word", "memory_space", "The memory that ran out: hbm, vmem, smem, gpu, host."),
+    Field("word", "memory_space", "The memory that ran out: hbm, vmem, smem, gpu, host; of a "
+          "SparseCore tilespmem, spmem."),
     Field("word", "stage", "When it ran out: compile, load or run."),
     Field("word", "error_code", "The error code of openxla.org/xla/errors.", label="error code"),
     Field("name", "program", "The program that was loaded."),

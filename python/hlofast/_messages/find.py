@@ -32,6 +32,8 @@ MARKS = (
     b"[spmd] ",
     b"cumulative_size;",
     b"Chunks of size ",
+    b"llocation offset upper bound",
+    b"iable logical replica",
 )
 """Bytes of which every message holds at least one, beginning where Python finds them fast."""
 CHUNK = 1 << 20

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from hlofast._messages.entries import Entry
     from hlofast._messages.files import Allocation
 
+ON_CHIP = frozenset(("vmem", "cmem", "tilespmem", "spmem"))
+"""Fast memories of the chip: of TensorCores, of the chip, of SparseCore tiles, shared by these."""
+SCALAR = frozenset(("smem", "sflag"))
+"""Memories of scalars and of flags."""
 HEADS = ("requested", "used", "limit", "exceeded", "free", "total")
 """Figures that tell one failure from another."""
 _COMPARED = 60
@@ -33,7 +37,7 @@ class Message:
         self.stage = stage
         """`compile`, `load` or `run`; None if the text does not tell."""
         self.space: str | None = None
-        """The memory: `hbm`, `vmem`, `smem`, …; `gpu`, `host`."""
+        """The memory: `hbm`, `vmem`, `smem`, `tilespmem`, …; `gpu`, `host`."""
         self.is_hint = False
         """Whether the text says that this is not a failure: the program tries something else."""
         self.is_space_assumed = False
@@ -91,8 +95,10 @@ class Message:
         figures = self.figures
         if "exceeded" in figures:
             return figures["exceeded"].bytes
-        need = figures.get("used") or figures.get("requested")
-        have = figures.get("free") or figures.get("limit")
+        need = figures.get("used") or figures.get("requested") or figures.get("rematerialized_to")
+        have = (
+            figures.get("free") or figures.get("limit") or figures.get("rematerialization_target")
+        )
         if "in_use" in figures and "limit" in figures and "free" not in figures:
             have = None
         if need is None or have is None:

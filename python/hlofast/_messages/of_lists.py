@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast._messages.amounts import amount
 from hlofast._messages.entries import Entry
+from hlofast._messages.message import Message
 from hlofast._messages.state import State
 
 TYPE_CHECKING = False
@@ -114,11 +115,18 @@ class OfLists(State):
             self._finish()
 
     def _remat(self, token: Token) -> None:
-        target, target_bytes, reached, reached_bytes = token.groups
+        """XLA's own rematerialisation did not reach its target; the failure may follow."""
+        target, target_bytes, reached, reached_bytes, before, before_bytes = token.groups
+        if self._hint is None:
+            self._hint = Message(None, "compile", self._line(token), self._offset + token.start)
+            self._hint.is_hint = True
+            self._say(self._hint, token)
         for name, text, count in (
             ("rematerialization_target", target, target_bytes),
             ("rematerialized_to", reached, reached_bytes),
+            ("rematerialized_from", before, before_bytes),
         ):
             figure = amount(f"{count}B" if count else text or "")
             if figure is not None:
                 self._pending[name] = figure
+                self._hint.figures[name] = figure

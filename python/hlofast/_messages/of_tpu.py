@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hlofast._messages.amounts import SIZE, amount
+from hlofast._messages.amounts import SIZE, Amount, amount
 from hlofast._messages.entries import Entry
 from hlofast._messages.message import Message
 from hlofast._messages.state import State
@@ -15,8 +15,23 @@ if TYPE_CHECKING:
 
 _PARTS = {"constant": "constants"}
 _PART_LINE = re.compile(
-    rf"\s{{0,80}}([A-Za-z][A-Za-z _-]{{1,30}}?)\s{{1,60}}({SIZE}|unknown size)(?=[\s(]|$)"
+    rf"\s{{0,80}}([A-Za-z][A-Za-z _-]{{1,30}}?)(?:\s?\([^()\n\d]{{1,60}}\))?"
+    rf"\s{{1,60}}({SIZE}|unknown size)(?=[\s(]|$)"
 )
+"""A part of an account; a remark in brackets may follow the name, as in `reserved(Infeed/…)`."""
+_HEAP_ACCOUNTS = {"Heap": "heap", "Persistent": "persistent"}
+_STATE = {
+    "Top-of-Memory reserved": "top_reserved", "Currently allocated": "in_use",
+    "Program requirement": "program_requirement",
+}  # fmt: skip
+_OF_SPARSECORE = {"0": "smem", "201": "tilespmem", "202": "spmem", "203": "hbm", "204": "sflag"}
+"""Memory spaces of SparseCore programs by number (openxla.org/xla/errors/error_3000)."""
+_WORD = 4
+"""Bytes of a word in messages of the SparseCore: `memref<23440xf32>` takes 23440 words."""
+_REPLICA_PARTS = {
+    "fixed_size_allocation_bytes": "fixed", "row_dependent_size_allocation_bytes": "row_dependent",
+    "total_spmem_size_bytes": "limit",
+}  # fmt: skip
 _MOST_PARTS = 40
 _SHAPE_IN = re.compile(r"shape = '([^']{1,300})'")
 _SPACE_IN = re.compile(r"space=(\w{1,16})")
@@ -149,6 +164,31 @@ class OfTpu(State):
         self._set(current, "limit", token.groups[0])
         self._set(current, "used", token.groups[1])
 
+    # The SparseCore.
+
+    def _alloca(self, token: Token) -> None:
+        used, limit, number, requested = token.groups
+        current = self._begin("tpu", "compile", token)
+        current.space = _OF_SPARSECORE.get(number or "", "tilespmem")
+        current.is_space_assumed = number not in _OF_SPARSECORE
+        current.where = "SparseCore program"
+        self._say(current, token)
+        for name, words in (("requested", requested), ("used", used), ("limit", limit)):
+            if words is not None:
+                self._set_count(current, name, str(int(words) * _WORD))
+
+    def _replicas(self, token: Token) -> None:
+        current = self._begin("tpu", "compile", token)
+        current.space, current.where = "tilespmem", "embedding table"
+        self._say(current, token)
+
+    def _replica_part(self, token: Token) -> None:
+        current = self._current
+        if current is not None and current.space == "tilespmem" and self._is_near(token):
+            self._set_count(current, _REPLICA_PARTS[token.groups[0] or ""], token.groups[1])
+
+    # Accounts.
+
     def _account_lines(self, current: Message, token: Token) -> None:
         """Reads the lines of an account, whatever the parts are called."""
         text = self._cleaned.text
@@ -210,6 +250,38 @@ class OfTpu(State):
         self._account = account
         current.parts[account, "total"] = amount(token.groups[1] or "")
         self._account_lines(current, token)
+
+    def _heap_account(self, token: Token) -> None:
+        """Reads what the run time of old TPUs says of its heap, and of what lives in it."""
+        current = self._current
+        if current is None or current.backend != "tpu" or not self._is_near(token):
+            return
+        self._finish_entry()
+        self._account = _HEAP_ACCOUNTS[(token.groups[0] or "").split()[0]]
+        self._account_lines(current, token)
+        chunk = current.parts.get(("heap", "Max free chunk"))
+        if chunk is not None:
+            current.figures.setdefault("largest_free", chunk)
+
+    def _capacity(self, token: Token) -> None:
+        current = self._current
+        if current is not None and current.backend == "tpu" and self._is_near(token):
+            self._set(current, "limit", token.groups[0])
+
+    def _state(self, token: Token) -> None:
+        """Reads a line of the state of the memory, whose exact bytes stand in brackets."""
+        name, text, count = token.groups
+        current = self._current
+        if current is None or current.backend != "tpu" or not self._is_near(token):
+            return
+        figure = amount(f"{count.replace(',', '')}B" if count else text or "")
+        if figure is None:
+            return
+        if name in _STATE:
+            current.figures.setdefault(_STATE[name], figure)
+        elif figure.bytes < 0:  # What is left after the request: less than nothing.
+            missing = Amount(-figure.bytes, figure.plus_minus, figure.text.lstrip("-"))
+            current.figures.setdefault("exceeded", missing)
 
     def _utilization(self, token: Token) -> None:
         current = self._current

@@ -50,5 +50,7 @@ class Reader(OfTpu, OfGpu, OfLists):
     def close(self) -> None:
         """Ends the last message; attempts that are not failures count only alone."""
         self._finish()
+        if not self.messages and self._hint is not None:
+            self.messages.append(self._hint)
         failures = [own for own in self.messages if not own.is_hint]
         self.messages = failures or self.messages

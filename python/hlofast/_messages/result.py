@@ -429,7 +429,13 @@ def _kind(message: Message) -> str:
 
 
 def _known(figure: Amount | None) -> tuple[int | None, str]:
-    """A figure's bytes and provenance: a rounded figure is taken as given."""
+    """A figure's bytes and provenance.
+
+    Bytes of a rounded text, as `63.80G`, are `assumed`: the text says that they lie within half a
+    unit of its last digit, and hlofast takes the middle. `exact` would claim digits that the text
+    lacks, `bound` is for figures known from one side, `modelled` for those of a rule of hlofast's
+    own. The note `rounded` has the largest deviation, the table `figures` that of each figure.
+    """
     if figure is None:
         return None, "unknown"
     return figure.bytes, "exact" if figure.is_exact else "assumed"

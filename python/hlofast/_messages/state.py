@@ -34,6 +34,8 @@ class State:
         self._offset = 0
         self._by_head: dict[tuple[object, ...], list[Message]] = {}
         self._pending: dict[str, Amount] = {}
+        self._hint: Message | None = None
+        """A warning that the rematerialisation missed its target, for logs without the failure."""
         self._loads: str | None = None
         self._does_load = False
         self._error_code: str | None = None

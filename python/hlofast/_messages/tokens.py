@@ -1,7 +1,8 @@
 """The phrases of messages, each as one pattern; all of them are searched in one pass.
 
 Sources: libtpu's messages as they stand in public logs since 2019 and in openxla.org/xla/errors
-(E0100, E0101, E1000, E1001); `BufferAssignment::ToVerboseString` and `Stats::ToString` in XLA's
+(E0100, E0101, E1000, E1001, E3000, E3001: the codes of `error_codes.h` that are about memory);
+`BufferAssignment::ToVerboseString` and `Stats::ToString` in XLA's
 `buffer_assignment.cc`; `bfc_allocator.cc` and `allocator.cc` of tsl; `spmd_partitioner.cc`.
 """
 
@@ -39,6 +40,12 @@ PATTERNS: dict[str, str] = {
     "early": rf"unlikely to have enough device memory\. Requires {_S}, has {_S} available",
     "embedding": rf"HBM capacity available per TPU core \({_S}\) is smaller than the HBM "
     rf"requirement after padding \({_S}\)",
+    "alloca": r"current allocation offset upper bound \((\d{1,16}) words\)(?: exceeds the legit"
+    r"(?:imate user allocatable offset upper bound)?(?: \((\d{1,16}) words\))?)?"
+    r"(?: in memory space (\d{1,4}))?(?: when allocating (\d{1,16}) words)?",
+    "replicas": r"No viable logical replica count for",
+    "replica_part": r"(fixed_size_allocation_bytes|row_dependent_size_allocation_bytes|"
+    r"total_spmem_size_bytes) = (\d{1,18})",
     "total": rf"Total {_W} usage >= {_U}",
     "output": rf"Output size {_U}(?:; shares {_S} with arguments)?",
     "requirement": rf"Program {_W} requirement {_U}",
@@ -46,6 +53,10 @@ PATTERNS: dict[str, str] = {
     rf"host|spilled|parameters) {_U}(?=[\s.,;)A-Z]|$)",
     "utilization": rf"\((\d{{1,4}}(?:\.\d{{1,4}})?)% utilization(?:: Unpadded \({_S}\) Padded "
     rf"\({_S}\))?(?:, (\d{{1,4}}(?:\.\d{{1,4}})?)% fragmentation \({_S}\))?",
+    "heap_account": r"(Heap allocator status|Persistent allocations include some or all of):",
+    "capacity": rf"HBM capacity {_S}:",
+    "state": rf"(Top-of-Memory reserved|Currently allocated|Program requirement|"
+    rf"Available after request): {_S}(?: \(\s{{0,40}}(-?[\d,]{{1,26}}) bytes\))?",
     "largest": rf"Largest program allocations in {_W}",
     "item": rf"(\d{{1,6}})\\?\. Size: {_S}",
     # An entry of a list of allocations.
@@ -61,9 +72,9 @@ PATTERNS: dict[str, str] = {
     "end": r"={12,}",
     # Run time on TPU.
     "attempt": rf"Attempting to (allocate|reserve) {_S}(?: at the bottom of memory)?"
-    rf"(?:{_DOT}That was not possible(?:{_DOT}There are {_S} free(?:, {_S} reserved,"
+    rf"(?:{_DOT}That was not possible)?(?:{_DOT}There are {_S} free(?:, {_S} reserved,"
     rf" and {_S} reservable)?(?:{_DOT}The largest contiguous region of free memory"
-    rf" is {_S})?)?)?",
+    rf" is {_S})?)?",
     "loading": r"Error loading program(?: '([^'\n]{1,300})')?",
     "device_buffer": r"Error allocating device buffer",
     "place": r"\(0x\w{1,8}_(HBM|VMEM|SMEM|CMEM)\d{0,3}\)",
@@ -107,7 +118,8 @@ PATTERNS: dict[str, str] = {
     "link": r"openxla\.org/xla/errors/error_(\d{4})",
     "exhausted": r"RESOURCE_EXHAUSTED|Resource exhausted|ResourceExhaustedError",
     "remat": rf"Can't reduce memory use below {_S}(?: \((-?\d{{1,19}}) bytes\))? by "
-    rf"rematerialization; only reduced to {_S}(?: \((\d{{1,19}}) bytes\))?",
+    rf"rematerialization; only reduced to {_S}(?: \((\d{{1,19}}) bytes\))?"
+    rf"(?:, down from {_S}(?: \((\d{{1,19}}) bytes\))?)?",
     "partitioner": r"\[(?:SPMD|spmd)\]\s",
 }  # fmt: skip
 """Patterns by name. Every repetition is bounded, so that no text takes quadratic time."""
@@ -121,7 +133,13 @@ _ANCHORS = {
     "TensorCore": ("sparse",), "Scoped": ("scoped", "mosaic"),
     "scoped": ("scoped", "mosaic", "part"), "Insufficient": ("insufficient",),
     "Allocation": ("would_exceed", "type"), "Total": ("total", "pool"), "Output": ("output",),
-    "Program": ("requirement",), "reserved": ("part",), "program": ("part",),
+    "Program": ("requirement", "state"),
+    "current allocation": ("alloca",), "No viable": ("replicas",),
+    "fixed_size_alloc": ("replica_part",), "row_dependent_size": ("replica_part",),
+    "total_spmem": ("replica_part",), "Heap allocator": ("heap_account",),
+    "Persistent": ("heap_account",), "Top-of-Memory": ("state",),
+    "Currently": ("state",), "Available after": ("state",),
+    "reserved": ("part",), "program": ("part",),
     "arguments": ("part",), "global": ("part",), "overlays": ("part",),
     "constant": ("stat", "part"),
     "stack": ("part",), "host": ("part",), "spilled": ("part",), "parameters": ("part",),
@@ -133,7 +151,7 @@ _ANCHORS = {
     "============": ("end",), "Attempting": ("attempt",), "Error": ("loading", "device_buffer"),
     "(0x": ("place",), "Out": ("killed", "trying", "host"), "out": ("trying", "host"),
     "Failed": ("request", "driver"), "failed": ("driver",), "Allocator": ("allocator",),
-    "OOM": ("tensor", "pinned"), "unlikely": ("early",), "HBM capacity": ("embedding",),
+    "OOM": ("tensor", "pinned"), "unlikely": ("early",), "HBM capacity": ("embedding", "capacity"),
     "CUDA_ERROR": ("cuda",), "HIP_ERROR": ("cuda",), "hipError": ("cuda",),
     "cudaError": ("cuda",), "Free": ("free_total",), "parameter": ("stat",),
     "maybe_live_out": ("stat",), "preallocated": ("stat",), "total": ("stat", "pool"),

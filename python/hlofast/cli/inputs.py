@@ -322,7 +322,10 @@ class Reader(Failures):
 
         from hlofast._messages.api import try_stream
 
-        return try_stream(BytesIO(self._content), path=name, context=self.context)
+        try:
+            return try_stream(BytesIO(self._content), path=name, context=self.context)
+        except hlofast.ParseError:
+            return None  # Compressed in a form that this Python does not read.
 
     def found_messages(self, path: str, messages: Messages) -> None:
         """Shows the messages of a file without modules, or says which verb reads them."""

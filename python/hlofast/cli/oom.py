@@ -13,6 +13,7 @@ from hlofast._messages.api import try_stream
 from hlofast._messages.cause import CAUSES
 from hlofast._messages.result import Messages
 from hlofast.cli import UNREADABLE, USAGE, inputs, results
+from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         failures.failed(name, error, "is a folder; give the log, and the folder after it")
     except OSError as error:
         failures.failed(name, error)
+    except ParseError as error:
+        failures.failed(name, ValueError(str(error)))
     else:
         if messages is None:
             text = "no out-of-memory message and no warning of the partitioner found"
