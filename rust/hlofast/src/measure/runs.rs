@@ -72,7 +72,7 @@ fn repeated(module: &Module, device: u32, mut inside: Vec<(i64, i64, u32)>) -> V
     let usual = frequent.into_iter().max_by_key(|(count, rows)| (*rows, *count));
     let Some((usual, _)) = usual else { return Vec::new() };
     let place = |row: &u32| places[row];
-    let regular = counts.keys().filter(|row| counts[*row] % usual == 0).copied();
+    let regular = counts.keys().filter(|row| counts[*row].is_multiple_of(usual)).copied();
     let Some(last) = regular.max_by_key(place) else { return Vec::new() };
     let often = counts.keys().filter(|row| counts[*row] + 1 >= usual).copied();
     let first = often.min_by_key(place).unwrap_or(last);

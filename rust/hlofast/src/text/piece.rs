@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(start("  %x = f32[2]{0} add(%a, %b)"), Some("%x = f32[2]{0} add(%a, %b)"));
         assert_eq!(
             start("12: ROOT x.1 = (f32[], s32[2]) tuple(a)"),
-            Some("ROOT x.1 = (f32[], s32[2]) tuple(a)").map(|own| own)
+            Some("ROOT x.1 = (f32[], s32[2]) tuple(a)")
         );
         assert_eq!(start("a=b y = pred[] compare(c, d)"), Some("y = pred[] compare(c, d)"));
         for prose in [
