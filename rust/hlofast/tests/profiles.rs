@@ -71,6 +71,16 @@ fn everything_different() {
     hlofast::table::profiled_devices(&loaded);
 }
 
+/// Sums of times that fit 64 bits one by one.
+#[test]
+fn the_longest_events() {
+    let longest = |at| Message::new().number(2, at).number(3, i64::MAX);
+    let events: Vec<Message> = [i64::MIN, -1, 0, i64::MAX].map(longest).to_vec();
+    for (plane, line) in [("/device:TPU:0", "XLA Modules"), ("/device:GPU:0", "Stream #1")] {
+        assert!(profile::read(&space(plane, line, &events)));
+    }
+}
+
 #[test]
 fn lengths_beyond_the_file() {
     let whole = space("/device:TPU:0", "XLA Ops", &[Message::new().number(1, 1)]);

@@ -71,7 +71,8 @@ pub fn profiled_devices(loaded: &Loaded) -> Columns {
         counts[track.device as usize] += 1;
         if track.kind != TrackKind::Async {
             let added = union.add(events.track[at], events.start_ps[at], events.duration_ps[at]);
-            busy[track.device as usize] += added;
+            let busy: &mut i64 = &mut busy[track.device as usize];
+            *busy = busy.saturating_add(added);
         }
     }
     columns.numbers(Field::count("events", "Events on its tracks.").summed(), counts.into_iter());

@@ -227,13 +227,17 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The text of a stat; None for an empty one.
     fn text(&self, value: Value<'a>) -> Option<Text<'a>> {
         match value {
-            Value::Text(text) | Value::Bytes(text) => Some(Text::Written(text)),
-            Value::Reference(id) => self.plane.stat_of(id as i64).map(Text::Named),
+            Value::Text(text) | Value::Bytes(text) if !text.is_empty() => Some(Text::Written(text)),
+            Value::Reference(id) => {
+                let at = self.plane.stat_of(id as i64)?;
+                let is_known = self.named[at] != UNREAD;
+                (is_known || !self.written(Text::Named(at)).is_empty()).then_some(Text::Named(at))
+            }
             _ => None,
         }
-        .filter(|text| !self.written(*text).is_empty())
     }
 
     fn written(&self, text: Text<'a>) -> &'a [u8] {

@@ -39,6 +39,11 @@ impl Place {
         }
     }
 
+    /// The place as a range.
+    fn range(self) -> std::ops::Range<usize> {
+        self.at as usize..self.at as usize + self.length as usize
+    }
+
     /// The bytes at this place of `whole`.
     fn get(self, whole: &[u8]) -> &[u8] {
         whole

@@ -1,6 +1,6 @@
 //! Planes, their lines and events, and the metadata that events and stats refer to.
 
-use super::stat::{Stats, check as check_stat};
+use super::stat::{Stats, beyond, check as check_stat, inside};
 use super::{Place, not_a};
 use crate::proto::wire::{Fields, Read, Value, field, varint};
 use hashbrown::HashMap;
@@ -71,8 +71,9 @@ pub struct Event<'a> {
     pub duration_ps: i64,
     /// How often it occurred, for an aggregated event.
     pub occurrences: Option<i64>,
-    /// The fields from the first stat on.
-    stats: &'a [u8],
+    whole: &'a [u8],
+    /// Where its fields from the first stat on begin and end.
+    stats: (usize, usize),
 }
 
 /// Entries of a map in the order of the file, found by their numbers.
@@ -149,7 +150,7 @@ impl Plane {
                     let (key, value) = entry(inside)?;
                     plane.stats.push(key, StatMetadata::read(whole, value, key)?);
                 }
-                (6, BYTES) => check_stat(inside)?,
+                (6, BYTES) => check_stat(inside, 0..inside.len())?,
                 (1..=6, _) => return Err(not_a("a plane", message)),
                 _ => {}
             }
@@ -171,7 +172,7 @@ impl Plane {
 
     /// The stats of the plane itself, such as capabilities of a device.
     pub fn own_stats<'a>(&self, whole: &'a [u8]) -> Stats<'a> {
-        Stats::of(self.whole.get(whole), 6)
+        Stats::of(whole, self.whole.range(), 6)
     }
 
     /// What events refer to.
@@ -279,20 +280,20 @@ impl Line {
 #[inline(always)]
 fn check_event(line: &[u8], value: u64) -> Read<u32> {
     let (mut has_stats, mut mixed) = (false, 0);
-    let (start, length) = ((value >> 32) as usize, value as u32 as usize);
-    let event = line.get(start..).and_then(|rest| rest.get(..length)).unwrap_or_default();
-    let mut at = 0;
-    while at < event.len() {
-        let (tag, value, next) = field(event, at)?;
+    let place = inside(value);
+    let mut at = place.start;
+    while at < place.end {
+        let (tag, value, next) = field(line, at)?;
+        if next > place.end {
+            return Err(beyond(line, at));
+        }
         match tag {
             0x08 | 0x10 | 0x18 | 0x28 => mixed |= if has_stats { MIXED } else { 0 },
             0x22 => {
                 has_stats = true;
-                let (start, length) = ((value >> 32) as usize, value as u32 as usize);
-                let stat = event.get(start..).and_then(|rest| rest.get(..length));
-                check_stat(stat.unwrap_or_default())?;
+                check_stat(line, inside(value))?;
             }
-            _ if (1..=5).contains(&(tag >> 3)) => return Err(not_a("an event", &event[at..])),
+            _ if (1..=5).contains(&(tag >> 3)) => return Err(not_a("an event", &line[at..])),
             _ => {}
         }
         at = next;
@@ -305,11 +306,11 @@ fn check_event(line: &[u8], value: u64) -> Read<u32> {
 fn event_at(whole: &[u8], place: u32) -> Event<'_> {
     let mut rest = whole.get((place & !MIXED) as usize..).unwrap_or_default();
     let length = varint(&mut rest).map_or(0, |length| length as usize);
-    let message = rest.get(..length).unwrap_or_default();
-    let mut event = Event::default();
-    let mut at = 0;
-    while at < message.len() {
-        let Ok((tag, value, next)) = field(message, at) else { break };
+    let mut at = whole.len() - rest.len();
+    let end = whole.len().min(at.saturating_add(length));
+    let mut event = Event { whole, stats: (end, end), ..Event::default() };
+    while at < end {
+        let Ok((tag, value, next)) = field(whole, at) else { break };
         match tag {
             0x08 => event.metadata_id = value as i64,
             // One of the two: the last counts.
@@ -317,9 +318,7 @@ fn event_at(whole: &[u8], place: u32) -> Event<'_> {
             0x28 => (event.offset_ps, event.occurrences) = (0, Some(value as i64)),
             0x18 => event.duration_ps = value as i64,
             0x22 => {
-                if event.stats.is_empty() {
-                    event.stats = message.get(at..).unwrap_or_default();
-                }
+                event.stats.0 = event.stats.0.min(at);
                 if place & MIXED == 0 {
                     break;
                 }
@@ -334,7 +333,7 @@ fn event_at(whole: &[u8], place: u32) -> Event<'_> {
 impl<'a> Event<'a> {
     /// The stats of this occurrence; those of all its kind are in the metadata.
     pub fn stats(&self) -> Stats<'a> {
-        Stats::of(self.stats, 4)
+        Stats::of(self.whole, self.stats.0..self.stats.1, 4)
     }
 }
 
@@ -346,7 +345,7 @@ impl EventMetadata {
             match (number, wire) {
                 (2, BYTES) => metadata.name = Place::of(whole, inside),
                 (4, BYTES) => metadata.display_name = Place::of(whole, inside),
-                (5, BYTES) => check_stat(inside)?,
+                (5, BYTES) => check_stat(inside, 0..inside.len())?,
                 (1, NUMBER) | (3, BYTES) | (6, _) => {}
                 (1..=5, _) => return Err(not_a("event metadata", message)),
                 _ => {}
@@ -368,7 +367,7 @@ impl EventMetadata {
 
     /// Stats that all events of this kind share.
     pub fn stats<'a>(&self, whole: &'a [u8]) -> Stats<'a> {
-        Stats::of(self.whole.get(whole), 5)
+        Stats::of(whole, self.whole.range(), 5)
     }
 
     /// Further metadata in serialised form; may be empty.

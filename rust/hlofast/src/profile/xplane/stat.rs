@@ -1,7 +1,8 @@
 //! Stats: named values of planes, events and their metadata.
 
 use super::not_a;
-use crate::proto::wire::{Read, field};
+use crate::proto::wire::{Fault, Read, field};
+use std::ops::Range;
 
 /// A stat as the file has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,33 +56,31 @@ impl Value<'_> {
 /// The stats of one message, in the order of the file.
 #[derive(Clone, Debug)]
 pub struct Stats<'a> {
-    message: &'a [u8],
+    /// Bytes around the message, as [`field`] is quick where eight bytes follow.
+    around: &'a [u8],
     at: usize,
+    end: usize,
     /// The tag of stats in that message.
     tag: u32,
 }
 
 impl<'a> Stats<'a> {
-    /// The stats in field `number` of `message`, which has been checked.
-    pub(super) fn of(message: &'a [u8], number: u32) -> Stats<'a> {
-        Stats { message, at: 0, tag: number << 3 | 2 }
+    /// The stats in field `number` of the message at `place` of `around`, which has been checked.
+    pub(super) fn of(around: &'a [u8], place: Range<usize>, number: u32) -> Stats<'a> {
+        Stats { around, at: place.start, end: place.end, tag: number << 3 | 2 }
     }
-}
 
-impl<'a> Stats<'a> {
-    /// The message of the next stat.
+    /// The place of the next stat.
     #[inline(always)]
-    fn message(&mut self) -> Option<&'a [u8]> {
-        while self.at < self.message.len() {
-            let Ok((tag, value, next)) = field(self.message, self.at) else {
-                self.at = self.message.len();
+    fn place(&mut self) -> Option<Range<usize>> {
+        while self.at < self.end {
+            let Ok((tag, value, next)) = field(self.around, self.at) else {
+                self.at = self.end;
                 return None;
             };
             self.at = next;
             if tag == self.tag {
-                let (start, length) = ((value >> 32) as usize, value as u32 as usize);
-                let inside = self.message.get(start..).and_then(|rest| rest.get(..length));
-                return Some(inside.unwrap_or_default());
+                return Some(inside(value));
             }
         }
         None
@@ -92,15 +91,30 @@ impl<'a> Stats<'a> {
     #[inline(always)]
     pub(super) fn next_of(&mut self, wanted: impl Fn(i64) -> bool) -> Option<Stat<'a>> {
         loop {
-            let message = self.message()?;
-            if let [0x08, id @ 0..0x80, ..] = message
+            let place = self.place()?;
+            if let Some([0x08, id @ 0..0x80]) = self.around.get(place.start..place.start + 2)
+                && place.len() >= 2
                 && !wanted(i64::from(*id))
             {
                 continue;
             }
-            return decode(message).ok();
+            return decode(self.around, place).ok();
         }
     }
+}
+
+/// The place of the bytes whose `value` [`field`] gave.
+#[inline(always)]
+pub(super) fn inside(value: u64) -> Range<usize> {
+    let (start, length) = ((value >> 32) as usize, value as u32 as usize);
+    start..start + length
+}
+
+/// The fault of a field at `at` that does not end where its message does.
+#[cold]
+pub(super) fn beyond(around: &[u8], at: usize) -> Fault {
+    let rest = around.get(at..).unwrap_or_default();
+    Fault::new(rest, "a field goes beyond the end of its message")
 }
 
 impl<'a> Iterator for Stats<'a> {
@@ -111,27 +125,27 @@ impl<'a> Iterator for Stats<'a> {
     }
 }
 
-/// Reads a stat.
+/// Reads the stat at `place` of `around`.
 #[inline(always)]
-fn decode(message: &[u8]) -> Read<Stat<'_>> {
+fn decode(around: &[u8], place: Range<usize>) -> Read<Stat<'_>> {
     let mut stat = Stat { id: 0, value: None };
-    let mut at = 0;
-    while at < message.len() {
-        let (tag, bits, next) = field(message, at)?;
-        let inside = || {
-            let (start, length) = ((bits >> 32) as usize, bits as u32 as usize);
-            message.get(start..).and_then(|rest| rest.get(..length)).unwrap_or_default()
-        };
+    let mut at = place.start;
+    while at < place.end {
+        let (tag, bits, next) = field(around, at)?;
+        if next > place.end {
+            return Err(beyond(around, at));
+        }
+        let bytes = || around.get(inside(bits)).unwrap_or_default();
         match tag {
             0x08 => stat.id = bits as i64,
             0x11 => stat.value = Some(Value::Real(f64::from_bits(bits))),
             0x18 => stat.value = Some(Value::Unsigned(bits)),
             0x20 => stat.value = Some(Value::Signed(bits as i64)),
-            0x2a => stat.value = Some(Value::Text(inside())),
-            0x32 => stat.value = Some(Value::Bytes(inside())),
+            0x2a => stat.value = Some(Value::Text(bytes())),
+            0x32 => stat.value = Some(Value::Bytes(bytes())),
             0x38 => stat.value = Some(Value::Reference(bits)),
-            0x42 => stat.value = Some(Value::Packed(inside())),
-            _ if (1..=8).contains(&(tag >> 3)) => return Err(not_a("a stat", &message[at..])),
+            0x42 => stat.value = Some(Value::Packed(bytes())),
+            _ if (1..=8).contains(&(tag >> 3)) => return Err(not_a("a stat", &around[at..])),
             _ => {}
         }
         at = next;
@@ -139,8 +153,8 @@ fn decode(message: &[u8]) -> Read<Stat<'_>> {
     Ok(stat)
 }
 
-/// Checks that `message` is a stat.
+/// Checks the stat at `place` of `around`.
 #[inline(always)]
-pub(super) fn check(message: &[u8]) -> Read<()> {
-    decode(message).map(|_| ())
+pub(super) fn check(around: &[u8], place: Range<usize>) -> Read<()> {
+    decode(around, place).map(|_| ())
 }
