@@ -47,6 +47,7 @@ def calls(step: Path, folder: Path) -> dict[str, list[str | Path]]:
         "graph": [step],
         "guide": [],
         "history": [DUMPS],
+        "profile": [FIXTURES / "profiles" / "several.xplane.pb.xz"],
         "oom": [FIXTURES / "messages" / "easydel166.txt"],
         "query": [DUMPS, "select count(*) from modules"],
         "report": [step, "-o", folder / "page.html", "--no-charts"],

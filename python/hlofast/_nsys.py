@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 from hlofast import _core
 from hlofast._extras import library
@@ -27,12 +26,12 @@ def is_archive(path: str) -> bool:
     """Whether `path` is a zip file, or a folder or file with a trace of nsys-jax."""
     if "://" in path:
         return False
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         return bool(_members_of_folder(path))
     if _is_trace(path):
         return True
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb") as file:
             return file.read(4) == b"PK\x03\x04"
     except OSError:
         return False  # Whoever opens it next says why.
@@ -48,7 +47,7 @@ def _members_of_folder(path: str) -> list[str]:
         if folder.count(os.sep) - path.rstrip(os.sep).count(os.sep) >= 2:
             folders.clear()
         for name in files:
-            full = str(Path(folder) / name)
+            full = os.path.join(folder, name)
             if _is_trace(full):
                 found.append(full)
     return sorted(found)
@@ -79,16 +78,16 @@ def read(path: str) -> _core.ProfileData:
 
 def _tables(path: str) -> Iterator[tuple[str, dict[str, list[Any]]]]:
     """Yields the name and the columns of every trace."""
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         members = _members_of_folder(path)
         if not members:
             raise ValueError(f"{path}: no nvtx_gpu_proj_trace of nsys-jax in the folder")
         for member in members:
-            with Path(member).open("rb") as file:
+            with open(member, "rb") as file:
                 yield member, _columns(member, file)
         return
     if _is_trace(path):
-        with Path(path).open("rb") as file:
+        with open(path, "rb") as file:
             yield path, _columns(path, file)
         return
     import zipfile
@@ -127,7 +126,7 @@ def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
     from contextlib import nullcontext
 
     openers: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
-    opener = openers.get(Path(name).suffix, nullcontext)
+    opener = openers.get(os.path.splitext(name)[1], nullcontext)
     try:
         with opener(file) as opened:
             reader = csv.reader(io.TextIOWrapper(opened, "utf-8", "replace", newline=""))
