@@ -304,7 +304,7 @@ def make_traps(tree: Tree) -> None:
     """Links that lead back, to nothing and to another folder, and a pipe."""
     traps = tree.root / "traps"
     traps.mkdir(parents=True)
-    skipped = Expected("folder", "skipped", "", "read already")
+    skipped = Expected("folder", "skipped", "", "already read")
     (traps / "loop").symlink_to("..", target_is_directory=True)
     tree.expected["traps/loop"] = skipped
     (traps / "real").symlink_to(tree.root / "real", target_is_directory=True)

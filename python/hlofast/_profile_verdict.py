@@ -148,6 +148,7 @@ class ProfileVerdict(Result):
         return (
             *self._longest(),
             named["program_times"],
+            named["messages"],
             Section(
                 "commands",
                 "Further commands",

@@ -162,8 +162,8 @@ def read_context(arguments: argparse.Namespace) -> Context:
             raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
         except (ValueError, OverflowError) as error:
             # Messages from file readers already start with the file or the option.
-            files = (arguments.devices, getattr(arguments, "rules", None))
-            files += (getattr(arguments, "profile", None),)
+            others = ("devices", "rules", "profile")
+            files = (getattr(arguments, other, None) for other in others)
             named = (*filter(None, files), f"{option}:")
             text = str(error) if str(error).startswith(named) else f"{option}: {error}"
             raise hlofast.ContextError(text) from None
