@@ -260,7 +260,7 @@ class TestZstd:
                 hlofast.oom(packed)
         else:
             assert told(hlofast.oom(packed)) == told(hlofast.oom(CACHE))
-        command = [sys.executable, "-m", "hlofast", "oom", packed]
+        command = [sys.executable, "-m", "hlofast", "oom", str(packed)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode in (0, 3)
         assert "internal error" not in result.stderr
