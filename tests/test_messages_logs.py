@@ -217,6 +217,16 @@ class TestWordings:
         assert messages.main.exceeded == 40_693_879_420 - 23_917_347_918
         assert messages.cause == "temporaries"
 
+    @pytest.mark.parametrize(
+        ("gaps", "word"), [("8.00G", "residuals"), ("20.14G", "fragmentation")]
+    )
+    def test_gaps_are_the_cause_if_the_program_fits_without_them(
+        self, gaps: str, word: str
+    ) -> None:
+        text = (MESSAGES / "second" / "routed_v5e_0023.txt").read_text()
+        assert "(8.00G)" in text
+        assert hlofast.oom(text.replace("(8.00G)", f"({gaps})")).cause == word
+
     def test_tiles_of_one_allocation(self) -> None:
         text = (
             "RESOURCE_EXHAUSTED: Allocation (size={}) would exceed memory (size=17179869184) :: "
@@ -250,7 +260,7 @@ class TestZstd:
                 hlofast.oom(packed)
         else:
             assert told(hlofast.oom(packed)) == told(hlofast.oom(CACHE))
-        command = [sys.executable, "-m", "hlofast", "oom", packed]
+        command = [sys.executable, "-m", "hlofast", "oom", str(packed)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode in (0, 3)
         assert "internal error" not in result.stderr

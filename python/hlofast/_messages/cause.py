@@ -138,10 +138,12 @@ def _of_compile(message: Message, sums: Mapping[str, int]) -> tuple[str, str]:
         return "arguments", "arguments take more than the program's own memory"
     if arguments is not None and limit is not None and arguments > limit:
         return "arguments", "arguments alone exceed the memory"
-    if temporary and fragments is not None and fragments > _BROKEN * temporary:
-        return "fragmentation", "gaps are over a fifth of the temporaries"
-    if temporary and missing and fragments is not None and fragments >= missing:
-        return "fragmentation", "the gaps between temporaries are larger than what is missing"
+    if temporary and fragments is not None:
+        # Gaps whose end would not let the program fit are not the cause, whatever their share.
+        if missing and fragments >= missing:
+            return "fragmentation", "the gaps between temporaries are larger than what is missing"
+        if not missing and fragments > _BROKEN * temporary:
+            return "fragmentation", "gaps are over a fifth of the temporaries"
     basis = temporary or sum(sums.values())
     if padding is not None and basis and padding >= _PADDED * basis:
         return "padding", "padding is over a quarter of the temporaries"
