@@ -289,3 +289,13 @@ def test_damaged_archives_are_errors(archive: Path, tmp_path: Path) -> None:
     done = hlofast_command("profile", str(tmp_path / "trace.parquet"), str(MODULE))
     assert done.returncode == 3
     assert "trace.parquet" in done.stderr
+
+
+def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("nvtx_gpu_proj_trace.csv", b"a,b\n" * (80 << 20))
+    done = hlofast_command("profile", str(path))
+    assert done.returncode == 3
+    assert "268,435,456" in done.stderr
+    assert "Traceback" not in done.stderr

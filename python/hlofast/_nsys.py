@@ -102,24 +102,14 @@ def _tables(path: str) -> Iterator[tuple[str, dict[str, list[Any]]]]:
         raise ValueError(f"{path}: broken archive: {error}") from None
 
 
-def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
-    """Reads the columns of one trace as lists."""
-    if name.endswith(".parquet"):
-        import io
+_MOST_BYTES = 256 << 20
+"""Of a trace after decompression: over a million thunks."""
+_MOST_ROWS = 4_000_000
+"""Of a Parquet file, whose columns may be far larger than the file."""
 
-        parquet = library("pyarrow.parquet", "datasets")
-        try:
-            # The members of archives are not seekable at random.
-            table = parquet.read_table(io.BytesIO(file.read()))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{name}: broken Parquet file: {error}") from None
-        known = set(table.column_names)
-        return {
-            column: table.column(column).to_pylist()
-            for column in (*_NEEDED, "Rank")
-            if column in known
-        }
-    import csv
+
+def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
+    """Reads the columns of one trace that are needed, as lists."""
     import gzip
     import io
     import lzma
@@ -129,12 +119,44 @@ def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
     opener = openers.get(os.path.splitext(name)[1], nullcontext)
     try:
         with opener(file) as opened:
-            reader = csv.reader(io.TextIOWrapper(opened, "utf-8", "replace", newline=""))
-            heads = [head.removesuffix(" (ns)") for head in next(reader, [])]
-            rows = [row for row in reader if len(row) == len(heads)]
-    except (csv.Error, OSError, EOFError, lzma.LZMAError) as error:
+            content = opened.read(_MOST_BYTES + 1)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise ValueError(f"{name}: broken file: {error}") from None
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{name}: larger than {_MOST_BYTES:,} bytes, the limit for traces")
+    if name.endswith(".parquet"):
+        return _of_parquet(name, io.BytesIO(content))
+    return _of_csv(name, io.TextIOWrapper(io.BytesIO(content), "utf-8", "replace", newline=""))
+
+
+def _of_parquet(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
+    parquet = library("pyarrow.parquet", "datasets")
+    try:
+        opened = parquet.ParquetFile(file)
+        if opened.metadata.num_rows > _MOST_ROWS:
+            raise ValueError(f"more than {_MOST_ROWS:,} rows")
+        known = [column for column in (*_NEEDED, "Rank") if column in opened.schema_arrow.names]
+        table = opened.read(columns=known)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name}: broken Parquet file: {error}") from None
+    return {column: table.column(column).to_pylist() for column in known}
+
+
+def _of_csv(name: str, file: IO[str]) -> dict[str, list[Any]]:
+    import csv
+
+    try:
+        reader = csv.reader(file)
+        heads = [head.removesuffix(" (ns)") for head in next(reader, [])]
+        places = {head: at for at, head in enumerate(heads) if head in (*_NEEDED, "Rank")}
+        columns: dict[str, list[Any]] = {head: [] for head in places}
+        for row in reader:
+            if len(row) == len(heads):
+                for head, at in places.items():
+                    columns[head].append(row[at])
+    except csv.Error as error:
         raise ValueError(f"{name}: broken CSV file: {error}") from None
-    return {head: [row[at] for row in rows] for at, head in enumerate(heads)}
+    return columns
 
 
 def _number(value: Any) -> int | None:
