@@ -246,10 +246,11 @@ mod tests {
     fn cut_lines_end_before_the_cut() {
         let whole = "%x = (f32[2], s32[]) fusion(%a, f32[2]{0} %b), kind=kLoop, calls=%c, metadata={op_name=\"f(\"}";
         assert_eq!(repaired(whole), whole);
-        assert_eq!(repaired(&whole[..94]), &whole[..72]);
-        assert_eq!(repaired(&whole[..77]), &whole[..72]);
-        assert_eq!(repaired(&whole[..63]), &whole[..58]);
-        assert_eq!(repaired(&whole[..45]), "%x = (f32[2], s32[]) fusion(%a)");
+        // Inside the metadata, its key, `calls`, the second operand, the first.
+        for (cut, kept) in [(90, 67), (72, 67), (60, 57)] {
+            assert_eq!(repaired(&whole[..cut]), &whole[..kept]);
+        }
+        assert_eq!(repaired(&whole[..43]), "%x = (f32[2], s32[]) fusion(%a)");
         assert_eq!(repaired(&whole[..29]), "%x = (f32[2], s32[]) fusion()");
     }
 }
