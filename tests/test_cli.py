@@ -206,6 +206,7 @@ class TestProgram:
             "history": [dumps],
             "memory": [step, "--by", "source"],
             "oom": [str(report)],
+            "profile": [str(FIXTURES / "profiles" / "several.xplane.pb.xz")],
             "report": [step, "-o", f"{out}.html", "--no-charts", *device],
             "scan": [dumps],
             "schema": ["scan"],
