@@ -17,6 +17,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES, seeds_folder
+from hlofast.cli import main
 from test_cli import hlofast_command
 
 A100 = FIXTURES / "a100"
@@ -291,11 +292,56 @@ def test_damaged_archives_are_errors(archive: Path, tmp_path: Path) -> None:
     assert "trace.parquet" in done.stderr
 
 
-def test_an_archive_that_grows_without_end_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("nvtx_gpu_proj_trace.csv", b"a,b\n" * (80 << 20))
-    done = hlofast_command("profile", str(path))
-    assert done.returncode == 3
-    assert "268,435,456" in done.stderr
-    assert "Traceback" not in done.stderr
+RANGES = """Name,Projected Start (ns),Projected Duration (ns),RangeId,ParentId
+"TSL:XlaModule:#hlo_module=jit_f,program_id=4#",{start},50,1,
+"TSL:Thunk:#hlo_op=a.1,hlo_module=jit_f#",{thunk},{length},{number},1
+"""
+
+
+def test_times_of_nsys_since_1970_keep_their_differences(tmp_path: Path) -> None:
+    """Nanoseconds since 1970 fit neither picoseconds of 64 bits nor the digits of a float."""
+    path = tmp_path / "nvtx_gpu_proj_trace.csv"
+    start = 1_700_000_000_000_000_101
+    path.write_text(RANGES.format(start=start, thunk=start + 11, length=20, number=2))
+    profile = hlofast.load_profile(path)
+    assert profile.launches.values("start") == [0.0]
+    assert profile.events.values("start") == [pytest.approx(11e-9)]
+
+
+@pytest.mark.parametrize(
+    ("length", "number"), [(2**63 - 1, 2), ("1e300", 2), (20, 10**30), (-5, 2), ("x", 2)]
+)
+def test_numbers_of_nsys_beyond_64_bits_are_errors(
+    tmp_path: Path, length: object, number: int
+) -> None:
+    path = tmp_path / "nvtx_gpu_proj_trace.csv"
+    path.write_text(RANGES.format(start=1, thunk=2, length=length, number=number))
+    with pytest.raises(ValueError, match="no thunk of XLA"):
+        hlofast.load_profile(path)
+
+
+def test_traces_of_nsys_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small archive may expand to any size."""
+    path = tmp_path / "nvtx_gpu_proj_trace.csv"
+    path.write_text(RANGES.format(start=1, thunk=2, length=20, number=2))
+    for limit in ("_MOST_BYTES", "_MOST_ROWS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"hlofast._nsys.{limit}", 2)
+            with pytest.raises(ValueError, match="a trace of more than"):
+                hlofast.load_profile(path)
+
+
+def test_names_that_are_not_utf8_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = lzma.decompress((FIXTURES / "profiles" / "sharded.xplane.pb.xz").read_bytes())
+    path = tmp_path / "host.xplane.pb"
+    path.write_bytes(content.replace(b"make_profiles.py", b"make_profile\xe9.py"))
+    assert main(["profile", "--by", "source", str(path)]) == 0
+    assert "make_profile\ufffd.py:33" in capsys.readouterr().out
+
+
+def test_the_path_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    profile = str(FIXTURES / "profiles" / "sharded.xplane.pb.xz")
+    assert main(["profile", profile, "absent.txt"]) == 3
+    assert capsys.readouterr().err == "hlofast: absent.txt: No such file or directory\n"

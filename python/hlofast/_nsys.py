@@ -18,8 +18,17 @@ _TRACE = re.compile(r"nvtx_gpu_proj_trace|(^|/)trace\.parquet$")
 _MODULE = re.compile(r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]*)(?:,program_id=(\d+))?.*#", re.S)
 _THUNK = re.compile(r"TSL:Thunk:#(?:.*,)?hlo_op=([^,#]*).*#", re.S)
 _NEEDED = ("Name", "Projected Start", "Projected Duration", "RangeId", "ParentId")
+_READ = (*_NEEDED, "Rank")
+_LONGEST = 1 << 20
+"""Bytes of one line. The module `csv` refuses cells above 128 KiB."""
 _DEEPEST = 64
 """Ranges are followed outwards to this depth."""
+_MOST_BYTES = 1 << 30
+"""Of one trace after decompression, as of other profiles."""
+_MOST_ROWS = 1 << 22
+"""Of one trace. A step of a large model has some 10,000 thunks on a device."""
+_LATEST = (1 << 62) // 1000
+"""Nanoseconds whose picoseconds, and a length added, fit 64 bits."""
 
 
 def is_archive(path: str) -> bool:
@@ -71,7 +80,7 @@ def read(path: str) -> _core.ProfileData:
         if missing:
             raise ValueError(f"{name}: not a trace of nsys-jax: no column {missing[0]!r}")
         builder.add(rank, columns)
-    if not builder.programs:
+    if not builder.programs or not builder.names:
         raise ValueError(f"{path}: no thunk of XLA in the trace")
     return builder.build()
 
@@ -98,20 +107,39 @@ def _tables(path: str) -> Iterator[tuple[str, dict[str, list[Any]]]]:
                 if _is_trace(member):
                     with archive.open(member) as file:
                         yield f"{path}: {member}", _columns(member, file)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    # RuntimeError: the member is encrypted.
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
         raise ValueError(f"{path}: broken archive: {error}") from None
 
 
-_MOST_BYTES = 256 << 20
-"""Of a trace after decompression: over a million thunks."""
-_MOST_ROWS = 4_000_000
-"""Of a Parquet file, whose columns may be far larger than the file."""
-
-
 def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
-    """Reads the columns of one trace that are needed, as lists."""
+    """Reads the columns of one trace that are needed, as lists.
+
+    Raises `ValueError` for a damaged file and for one beyond `_MOST_BYTES` or `_MOST_ROWS`.
+    """
+    import zlib
+
+    if name.endswith(".parquet"):
+        import io
+
+        parquet = library("pyarrow.parquet", "datasets")
+        try:
+            # The members of archives are not seekable at random.
+            content = file.read(_MOST_BYTES + 1)
+            if len(content) > _MOST_BYTES:
+                raise _too_large(name)
+            opened = parquet.ParquetFile(io.BytesIO(content))
+            if opened.metadata.num_rows > _MOST_ROWS:
+                raise _too_large(name)
+            known = set(opened.schema_arrow.names)
+            table = opened.read([column for column in _READ if column in known])
+        except _TooLargeError:
+            raise
+        except (OSError, ValueError, zlib.error) as error:
+            raise ValueError(f"{name}: broken Parquet file: {error}") from None
+        return {column: table.column(column).to_pylist() for column in table.column_names}
+    import csv
     import gzip
-    import io
     import lzma
     from contextlib import nullcontext
 
@@ -119,52 +147,54 @@ def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
     opener = openers.get(os.path.splitext(name)[1], nullcontext)
     try:
         with opener(file) as opened:
-            content = opened.read(_MOST_BYTES + 1)
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise ValueError(f"{name}: broken file: {error}") from None
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"{name}: larger than {_MOST_BYTES:,} bytes, the limit for traces")
-    if name.endswith(".parquet"):
-        return _of_parquet(name, io.BytesIO(content))
-    return _of_csv(name, io.TextIOWrapper(io.BytesIO(content), "utf-8", "replace", newline=""))
-
-
-def _of_parquet(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
-    parquet = library("pyarrow.parquet", "datasets")
-    try:
-        opened = parquet.ParquetFile(file)
-        if opened.metadata.num_rows > _MOST_ROWS:
-            raise ValueError(f"more than {_MOST_ROWS:,} rows")
-        known = [column for column in (*_NEEDED, "Rank") if column in opened.schema_arrow.names]
-        table = opened.read(columns=known)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name}: broken Parquet file: {error}") from None
-    return {column: table.column(column).to_pylist() for column in known}
-
-
-def _of_csv(name: str, file: IO[str]) -> dict[str, list[Any]]:
-    import csv
-
-    try:
-        reader = csv.reader(file)
-        heads = [head.removesuffix(" (ns)") for head in next(reader, [])]
-        places = {head: at for at, head in enumerate(heads) if head in (*_NEEDED, "Rank")}
-        columns: dict[str, list[Any]] = {head: [] for head in places}
-        for row in reader:
-            if len(row) == len(heads):
-                for head, at in places.items():
-                    columns[head].append(row[at])
-    except csv.Error as error:
+            reader = csv.reader(_lines(name, opened))
+            heads = [head.removesuffix(" (ns)") for head in next(reader, [])]
+            places = {head: at for at, head in enumerate(heads) if head in _READ}
+            columns: dict[str, list[Any]] = {head: [] for head in places}
+            if not all(head in places for head in _NEEDED):
+                return columns
+            for row in reader:
+                if len(row) == len(heads):
+                    for head, at in places.items():
+                        columns[head].append(row[at])
+                if reader.line_num > _MOST_ROWS:
+                    raise _too_large(name)
+    except (csv.Error, OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise ValueError(f"{name}: broken CSV file: {error}") from None
     return columns
 
 
+def _lines(name: str, file: IO[bytes]) -> Iterator[str]:
+    """Yields the lines of a text, within `_MOST_BYTES`."""
+    left = _MOST_BYTES
+    while line := file.readline(_LONGEST):
+        left -= len(line)
+        if left < 0:
+            raise _too_large(name)
+        yield line.decode("utf-8", "replace")
+
+
+class _TooLargeError(ValueError):
+    """A trace beyond the limits."""
+
+
+def _too_large(name: str) -> _TooLargeError:
+    limits = f"{_MOST_BYTES >> 30} GiB or {_MOST_ROWS:,} rows"
+    return _TooLargeError(f"{name}: a trace of more than {limits}; profile fewer steps")
+
+
 def _number(value: Any) -> int | None:
-    """Returns a whole number; None for an empty cell or NaN."""
+    """Returns a whole number; None for an empty cell, NaN, and what 64 bits cannot hold."""
+    if value in (None, ""):
+        return None
     try:
-        return int(float(value)) if value not in (None, "") else None
+        try:
+            number = int(value)  # As a float, large numbers of nanoseconds lose digits.
+        except ValueError:
+            number = int(float(value))
     except (ValueError, OverflowError):
         return None
+    return number if abs(number) < 1 << 62 else None
 
 
 class _Builder:
@@ -184,6 +214,9 @@ class _Builder:
         starts, lengths, ids, parents = (
             [_number(value) for value in columns[name]] for name in _NEEDED[1:]
         )
+        # Times since 1970 are counted from the first, as their picoseconds would not fit 64 bits.
+        known = [start for start in starts if start is not None]
+        base = min(known) if max(known, default=0) > _LATEST else 0
         # By rank and range: the parent, and the program if the range is one.
         around: dict[tuple[int, int], tuple[int | None, int | None]] = {}
         with_nccl: set[tuple[int, int]] = set()
@@ -193,12 +226,17 @@ class _Builder:
             start, length, own, parent = starts[at], lengths[at], ids[at], parents[at]
             if own is None or start is None or length is None or not isinstance(name, str):
                 continue
+            starts[at] = start = start - base
+            if abs(start) > _LATEST or not 0 <= length <= _LATEST:
+                continue
             program = None
-            if found := _MODULE.fullmatch(name):
+            # The patterns take quadratic time on a long name that does not end as they do.
+            is_range = name.endswith("#")
+            if is_range and (found := _MODULE.fullmatch(name)):
                 key = found[1], _number(found[2])
                 program = self.programs.setdefault(key, len(self.programs))
                 self.launches.append((device, program, start * 1000, length * 1000))
-            elif found := _THUNK.fullmatch(name):
+            elif is_range and (found := _THUNK.fullmatch(name)):
                 thunks.append((at, device, found[1]))
             elif name.startswith("NCCL:") and parent is not None:
                 with_nccl.add((device, parent))

@@ -321,12 +321,18 @@ def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | T
 
 
 def _text_column(values: list[str | None]) -> TextColumn:
+    # Bytes that are not UTF-8 come as surrogate escapes, which a column of texts cannot hold.
+    values = [value if value is None or value.isascii() else _utf8(value) for value in values]
     texts = list(dict.fromkeys(value for value in values if value is not None))
     codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
     field = Field("index", "code", "Index of a text.", nullable=True)
     numbers = column_of(field, [codes.get(value) for value in values])
     assert isinstance(numbers, Column)
     return TextColumn(texts, numbers)
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def of_rows(fields: Iterable[Field], rows: Iterable[Sequence[Any]]) -> Table:

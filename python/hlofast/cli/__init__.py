@@ -72,9 +72,10 @@ examples:
   xz -dc step.txt.xz | hlofast fmt --no-metadata -
 
 `hlofast FILE` identifies FILE and prints the verdict: step time, MFU, peak memory, exposed
-communication, what to change, and the commands that show more. FILE may also be a dump directory
-or a trainer config. Most verbs read HLO text, on its own or embedded in a web page or a log, plain
-or compressed with gzip, xz or zstd; "-" is standard input. `hlofast VERB --help` describes a verb.
+communication, what to change, and the commands that show more. FILE may also be a dump directory,
+a profile or a trainer config. Most verbs read HLO text, on its own or embedded in a web page or a
+log, plain or compressed with gzip, xz or zstd; "-" is standard input. `hlofast VERB --help`
+describes a verb.
 """
 
 

@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.recording, arguments.dump, arguments.module, context
         )
     except (OSError, ValueError, ModuleNotFoundError) as error:
-        failures.failed(arguments.recording, error)
+        # Of the two paths, the one that could not be read.
+        is_dump = isinstance(error, OSError) and error.filename == arguments.dump is not None
+        failures.failed(arguments.dump if is_dump else arguments.recording, error)
     else:
         shower.show(measured, measured.sections(arguments.by))
     shower.end(failures.errors)

@@ -225,7 +225,10 @@ fn a_gather_that_runs_beside_something_is_repeated_by_itself() {
     // What was started is still waited for when nobody reads it any more.
     let all = [("early", 0), ("late", 0)];
     let reason = reason(&module, for_users(&module, "gathered", &[], &all));
-    assert!(reason.starts_with("%gathered: no value is computed between"), "{reason}");
+    assert!(
+        reason.starts_with("%gathered: no value that could delay a copy is computed"),
+        "{reason}"
+    );
     let start = for_users(&module, "async-start", &[], &[("part", 0)]);
     assert!(rewrite(&module, &[start]).is_err());
 }

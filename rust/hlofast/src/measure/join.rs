@@ -47,7 +47,9 @@ pub(super) fn join(module: &Module, profile: &Profile, wanted: Option<u32>) -> O
             let same: Vec<usize> = candidates.clone().filter(is_same).collect();
             // A program of another name has to have most of its time in instructions of this one.
             let others = candidates.filter(|at| 2 * joined[*at] > total[*at]);
-            let best = |list: Vec<usize>| list.into_iter().max_by_key(|at| joined[*at]);
+            let best = |list: Vec<usize>| {
+                list.into_iter().filter(|at| joined[*at] > 0).max_by_key(|at| joined[*at])
+            };
             best(same).or_else(|| best(others.collect()))
         }
     };

@@ -265,7 +265,7 @@ impl Builder {
         self.end_asynchronous()?;
         for ((device, program, run), at) in std::mem::take(&mut self.runs) {
             let (start, end) = self.spans[at as usize];
-            self.launch(device, program, (start, end - start), Some(run));
+            self.launch(device, program, (start, end.saturating_sub(start)), Some(run));
         }
         let launches = &mut self.profile.launches;
         launches.sort_by_key(|launch| (launch.device, launch.start_ps, launch.program, launch.run));
