@@ -49,7 +49,7 @@ pub(super) fn collectives(module: &Module) -> Vec<CollectiveRows> {
     for (outer, row, kind) in rows {
         parts.add(module, kind, row, outer);
     }
-    parts.collectives
+    parts.finish(module)
 }
 
 /// The kind of collective that `row` is or starts; None for transfers between host and device.
@@ -201,7 +201,14 @@ struct Parts {
     /// The collectives in flight: their index by scheduled computation, and by chain, channel or
     /// rendezvous.
     open: HashMap<(ComputationId, Vec<u8>), usize>,
+    /// Chains of fusions: the index of the collective by computation of the start and by chain.
+    chains: HashMap<(ComputationId, Vec<u8>), Vec<usize>>,
+    /// Links of chains that start in another computation: chain, kind, instruction, scheduled row.
+    strays: Vec<(Vec<u8>, CollectiveKind, Row, Row)>,
 }
+
+/// Loops around a link of a chain are followed to this depth.
+const DEEPEST_LOOP: usize = 8;
 
 impl Parts {
     fn add(&mut self, module: &Module, kind: CollectiveKind, row: Row, outer: Row) {
@@ -223,6 +230,7 @@ impl Parts {
         let key = key.map(|key| (place, key));
         match (link, is_transfer, key) {
             (Some(Link::Start), _, Some(key)) => {
+                self.chains.entry(key.clone()).or_default().push(self.collectives.len());
                 self.open.insert(key, self.collectives.len());
             }
             (Some(Link::Middle | Link::Done), _, Some(key)) => {
@@ -233,6 +241,10 @@ impl Parts {
                         rows.done = Some(outer);
                         self.open.remove(&key);
                     }
+                    return;
+                }
+                if link == Some(Link::Middle) {
+                    self.strays.push((key.1, kind, row, outer));
                     return;
                 }
             }
@@ -260,6 +272,46 @@ impl Parts {
         }
         let done = if link.is_some() { None } else { done_row(module, outer) };
         self.collectives.push(CollectiveRows { kind, row, outer, others: Vec::new(), done });
+    }
+
+    /// All collectives in the order of their scheduled rows. A chain may run through a loop: its
+    /// start and its done are beside the loop, and its links inside belong to it. A link without
+    /// such a chain is a collective of its own.
+    fn finish(mut self, module: &Module) -> Vec<CollectiveRows> {
+        for (chain, kind, row, outer) in std::mem::take(&mut self.strays) {
+            match self.chain_around(module, &chain, outer) {
+                Some(index) => self.collectives[index].others.push(row),
+                None => {
+                    let others = Vec::new();
+                    self.collectives.push(CollectiveRows { kind, row, outer, others, done: None });
+                }
+            }
+        }
+        self.collectives.sort_by_key(|rows| rows.outer);
+        self.collectives
+    }
+
+    /// The collective of `chain` that is in flight while the loop, branch or call around `outer`
+    /// runs.
+    fn chain_around(&self, module: &Module, chain: &[u8], outer: Row) -> Option<usize> {
+        let mut level = vec![module.computation_of(outer)];
+        for _ in 0..DEEPEST_LOOP {
+            let callers = level.iter().flat_map(|id| module.callers(*id));
+            let callers: Vec<Row> = callers.take(MOST_PLACES).map(|row| Row(*row)).collect();
+            for caller in &callers {
+                let key = (module.computation_of(*caller), chain.to_vec());
+                let is_around = |index: &&usize| {
+                    let rows = &self.collectives[**index];
+                    rows.outer < *caller && rows.done.is_some_and(|done| *caller < done)
+                };
+                let found = self.chains.get(&key).and_then(|all| all.iter().find(is_around));
+                if let Some(index) = found {
+                    return Some(*index);
+                }
+            }
+            level = callers.iter().map(|row| module.computation_of(*row)).collect();
+        }
+        None
     }
 }
 
