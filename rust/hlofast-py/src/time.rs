@@ -212,12 +212,13 @@ pub fn _collective_time(
     let kind = Kind::from_word(kind)
         .ok_or_else(|| PyValueError::new_err(format!("unknown kind of collective {kind:?}")))?;
     let device = device_of(device);
-    let near = near.unwrap_or(group_size);
+    let near = near.unwrap_or(group_size).clamp(1, group_size.max(1));
     let missing = |figure: &'static str| PyValueError::new_err(figure);
     let wire = kind.wire_share(group_size) * payload;
     match model {
         "topology" => {
-            let group = Group { size: group_size, near, axes };
+            let sides = collective::sides_on(&device, near, axes.unwrap_or(1)).map_err(missing)?;
+            let group = Group { size: group_size, near, sides, hops: 1 };
             let estimate = collective::on_device(&device, kind, payload, group).map_err(missing)?;
             Ok((estimate.seconds, estimate.wire_bytes, estimate.latency, estimate.bandwidth))
         }

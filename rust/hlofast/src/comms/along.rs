@@ -43,6 +43,8 @@ pub struct Along {
     pub axes: String,
     /// For a permute: the axes and the distance, `model +1`.
     pub shift: String,
+    /// For a permute by one distance: the distance along `parts`, from -n/2 to n/2.
+    pub distance: Option<i64>,
     /// Why the groups or pairs do not fit the mesh.
     pub mismatch: Option<Mismatch>,
     /// The network used; None if the mesh does not say or groups differ.
@@ -130,6 +132,10 @@ fn of_pairs(
     if let PermuteMatch::NoSubset(mismatch) = permute_match {
         return Along { axes: shift, mismatch: Some(mismatch), ..Along::default() };
     }
+    let distance = match &permute_match {
+        PermuteMatch::Shift { by, .. } => Some(*by),
+        _ => None,
+    };
     let parts = permute_match.parts().to_vec();
     let axes = mesh.parts_text(&parts);
     let touched = |blocks: Option<u64>| {
@@ -139,7 +145,7 @@ fn of_pairs(
         Some(if crosses { 2 } else { 1 })
     };
     let network = network(mesh, touched(mesh.hosts()), touched(mesh.slices()));
-    Along { parts, axes, shift, network, ..Along::default() }
+    Along { parts, axes, shift, distance, network, ..Along::default() }
 }
 
 /// Whether a send or receive goes between the slices of a TPU system.

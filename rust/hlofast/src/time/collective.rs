@@ -5,13 +5,16 @@
 //!
 //! * Ring and switch, per device and direction: all-gather, reduce-scatter and all-to-all move
 //!   `(n-1)/n B`, an all-reduce moves twice as much, other kinds move `B`.
-//! * Torus (How to Scale Your Model, part 3): an axis that wraps around uses both directions;
+//! * Torus (How to Scale Your Model, part 3): a side that wraps around uses both directions;
 //!   without wraparound, the last chip receives all bytes over one link. An all-to-all crosses
-//!   `n/4` links on average. Several axes share the work.
+//!   `n/4` links of a side on average. Several sides share the work. A permute by `k` devices
+//!   crosses `k` links, each of which carries `k` arrays.
+//! * Between slices every device sends to all others at once through its network port.
 //! * Several levels: a reduce-scatter inside each group, the collective itself between groups on
 //!   the shards, and an all-gather inside each group.
 
 use super::device::{Device, Topology};
+use super::torus::{Side, Sides, box_of};
 
 /// The kind of a collective; kinds with equal time formulas are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,16 +74,23 @@ pub enum Network {
         /// Directions in use at the same time.
         directions: f64,
     },
-    /// Axes of a torus.
+    /// A box of devices of a torus.
     Torus {
         /// Bytes per second of one link, one way.
         bandwidth: f64,
         /// Seconds per hop.
         latency: f64,
-        /// Number of axes that the group spans.
-        axes: f64,
-        /// Whether these axes wrap around.
-        wraps: bool,
+        /// The sides of the box.
+        sides: Sides,
+        /// Links that a permute crosses.
+        hops: f64,
+    },
+    /// Every device sends to all others at once through one port.
+    Direct {
+        /// Bytes per second of one device, one way.
+        bandwidth: f64,
+        /// Seconds per exchange.
+        latency: f64,
     },
     /// Every device at full bandwidth to every other, through a switch.
     Switch {
@@ -142,22 +152,20 @@ pub fn on_network(kind: Kind, bytes: f64, group: u64, network: Network) -> Estim
             let lanes = if kind == Kind::Permute { 1.0 } else { directions };
             Estimate::of(wire, wire / (lanes * bandwidth), hops * latency)
         }
-        Network::Torus { bandwidth, latency, axes, wraps } => {
-            let axes = axes.max(1.0);
-            // Devices along each axis, assuming equal lengths.
-            let length = n.powf(1.0 / axes);
-            let directions = if wraps { 2.0 } else { 1.0 };
-            let reach = if wraps { (length / 2.0).floor() } else { length - 1.0 };
+        Network::Torus { bandwidth, latency, sides, hops } => {
             let transfer = match kind {
                 Kind::AllToAll => {
-                    let spread = if wraps { 8.0 } else { 4.0 };
-                    length * bytes / (spread * bandwidth)
+                    let across = |side: Side| side.length / if side.wraps { 8.0 } else { 4.0 };
+                    sides.iter().map(across).fold(0.0, f64::max) * bytes / bandwidth
                 }
-                Kind::Permute => bytes / bandwidth,
-                _ => wire / (directions * bandwidth * axes),
+                Kind::Permute => hops * bytes / bandwidth,
+                _ => wire / (sides.lanes * bandwidth),
             };
-            let hops = if kind == Kind::Permute { 1.0 } else { rounds * axes * reach.max(1.0) };
+            let hops = if kind == Kind::Permute { hops } else { rounds * sides.reach().max(1.0) };
             Estimate::of(wire, transfer, hops * latency)
+        }
+        Network::Direct { bandwidth, latency } => {
+            Estimate::of(wire, wire / bandwidth, rounds * latency)
         }
         Network::Switch { bandwidth, latency } => {
             let messages = match kind {
@@ -211,33 +219,68 @@ pub fn on_two_levels(
 }
 
 /// How the devices of one group are placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
     /// Devices that take part.
     pub size: u64,
     /// Devices of the group in one host (switch) or slice (torus).
     pub near: u64,
-    /// Torus axes that the group spans; None counts as one axis.
-    pub axes: Option<u64>,
+    /// The box of the near devices on a torus; None counts as one side.
+    pub sides: Option<Sides>,
+    /// Links of a torus that a permute crosses.
+    pub hops: u64,
+}
+
+/// Whether a side of `length` devices of `device` wraps around; the error names the missing figure.
+pub fn wraps(device: &Device, length: u64) -> Result<bool, &'static str> {
+    let multiple = device.wraparound_multiple.ok_or("wraparound_multiple")?;
+    Ok(length > 1 && length as f64 % multiple == 0.0)
+}
+
+/// A box of `count` devices on `axes` sides of the torus of `device`; None for other topologies.
+pub fn sides_on(device: &Device, count: u64, axes: u64) -> Result<Option<Sides>, &'static str> {
+    let Some(Topology::Torus(dimensions)) = device.topology else { return Ok(None) };
+    let axes = axes.clamp(1, u64::from(dimensions)) as u8;
+    sides_of(device, &box_of(count, axes)).map(Some)
+}
+
+/// A box with sides of these lengths, whole sides of a slice of `device`.
+pub fn sides_of(device: &Device, lengths: &[u64]) -> Result<Sides, &'static str> {
+    let side = |length: &u64| {
+        Ok(Side { length: *length as f64, wraps: wraps(device, *length)? })
+    };
+    let sides: Vec<Side> = lengths.iter().map(side).collect::<Result<_, &'static str>>()?;
+    Ok(Sides::new(sides))
 }
 
 /// The network inside a host or slice of `device`; the error names the missing figure.
 pub fn near_network(device: &Device, group: Group) -> Result<Network, &'static str> {
     let bandwidth = device.link_bandwidth.ok_or("link_bandwidth")?;
-    let latency = device.link_latency.unwrap_or(0.0);
-    Ok(match device.topology.ok_or("topology")? {
-        Topology::Torus(dimensions) => {
-            let axes = group.axes.unwrap_or(1).clamp(1, u64::from(dimensions)) as f64;
-            let multiple = device.wraparound_multiple.ok_or("wraparound_multiple")?;
-            let length = (group.near as f64).powf(1.0 / axes).round();
-            let wraps = length > 1.0 && length % multiple == 0.0;
-            Network::Torus { bandwidth, latency, axes, wraps }
+    let topology = device.topology.ok_or("topology")?;
+    let latency = device.link_latency.ok_or("link_latency")?;
+    Ok(match topology {
+        Topology::Torus(_) => {
+            let sides = match group.sides {
+                Some(sides) => sides,
+                None => sides_of(device, &[group.near])?,
+            };
+            Network::Torus { bandwidth, latency, sides, hops: group.hops.max(1) as f64 }
         }
         Topology::Switch => {
             let links = device.link_count.ok_or("link_count")?;
             Network::Switch { bandwidth: links * bandwidth, latency }
         }
         Topology::FullyConnected => Network::FullyConnected { bandwidth, latency },
+    })
+}
+
+/// The network between the hosts or slices of `device`; the error names the missing figure.
+pub fn far_network(device: &Device) -> Result<Network, &'static str> {
+    let bandwidth = device.network_bandwidth.ok_or("network_bandwidth")?;
+    let latency = device.network_latency.ok_or("network_latency")?;
+    Ok(match device.topology {
+        Some(Topology::Torus(_)) => Network::Direct { bandwidth, latency },
+        _ => Network::Switch { bandwidth, latency },
     })
 }
 
@@ -257,10 +300,7 @@ pub fn on_device(
     if outer <= 1 {
         return Ok(on_network(kind, bytes, near, near_network(device, near_group)?));
     }
-    let far = Network::Switch {
-        bandwidth: device.network_bandwidth.ok_or("network_bandwidth")?,
-        latency: device.network_latency.unwrap_or(0.0),
-    };
+    let far = far_network(device)?;
     if near <= 1 {
         return Ok(on_network(kind, bytes, outer, far));
     }

@@ -2,6 +2,7 @@
 
 use super::collective::{Estimate, Group, Kind, alpa, on_device, speed_of_light};
 use super::device::{Device, Topology};
+use super::place::{Lane, Place, Slice};
 use crate::comms::{
     Along, Collective, CollectiveKind, Collectives, DeviceGroups, Mesh, Network, along,
 };
@@ -29,6 +30,8 @@ pub struct Communication {
     pub estimate: Estimate,
     /// The missing figure, if any.
     pub missing: Option<&'static str>,
+    /// The directions of the links that it occupies.
+    pub lane: Lane,
 }
 
 /// Text for the links if the axes are unknown.
@@ -61,17 +64,19 @@ pub fn communications(
     let places = mesh.map(|mesh| along(module, mesh, collectives)).unwrap_or_default();
     let near = |groups| mesh.and_then(|mesh| near_of_groups(groups, device, mesh));
     let near: Vec<Option<u64>> = collectives.groups.iter().map(near).collect();
+    let slice = Slice::new(module, collectives, device, mesh);
     let times = |(number, collective): (usize, &Collective)| {
         let place = places.get(number).unwrap_or(&nowhere);
         let near = match collective.groups {
             Some(at) => near.get(at as usize).copied().flatten(),
             None => is_far(place.network, device).then_some(1),
         };
-        communication(collectives, collective, place, near, device, mesh, model)
+        communication(collectives, collective, place, near, device, mesh, model, &slice)
     };
     collectives.collectives.iter().enumerate().map(times).collect()
 }
 
+#[allow(clippy::too_many_arguments, reason = "one caller")]
 fn communication(
     collectives: &Collectives,
     collective: &Collective,
@@ -80,15 +85,16 @@ fn communication(
     device: &Device,
     mesh: Option<&Mesh>,
     model: Model,
+    slice: &Slice<'_>,
 ) -> Communication {
     let kind = Kind::of(collective.kind);
     let axes = if place.axes.is_empty() { ALL_LINKS.to_owned() } else { place.axes.clone() };
-    let count = match collective.kind {
-        CollectiveKind::CollectivePermute | CollectiveKind::SendReceive => 1,
-        _ => place.parts.len().max(1) as u64,
+    let unknown = |missing| Communication {
+        axes: axes.clone(),
+        estimate: Estimate::default(),
+        missing,
+        lane: Lane::Both,
     };
-    let unknown =
-        |missing| Communication { axes: axes.clone(), estimate: Estimate::default(), missing };
     let Some(bytes) = collective.payload().map(|bytes| bytes as f64) else {
         return unknown(Some("payload"));
     };
@@ -100,7 +106,11 @@ fn communication(
         },
     };
     let near = near.unwrap_or(size).min(size);
-    let group = Group { size, near, axes: Some(count) };
+    let Place { sides, hops, lane } = match slice.place(collective, place, near) {
+        Ok(place) => place,
+        Err(missing) => return unknown(Some(missing)),
+    };
+    let group = Group { size, near, sides, hops };
     let outer = size.div_ceil(near.max(1));
     let estimate = match model {
         Model::SpeedOfLight if outer > 1 => {
@@ -125,7 +135,7 @@ fn communication(
         _ => on_device(device, kind, bytes, group),
     };
     match estimate {
-        Ok(estimate) => Communication { axes, estimate, missing: None },
+        Ok(estimate) => Communication { axes, estimate, missing: None, lane },
         Err(missing) => unknown(Some(missing)),
     }
 }

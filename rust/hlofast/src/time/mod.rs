@@ -2,21 +2,27 @@
 //!
 //! Start at [`time`]. `work.rs` gives the work of a row, `windows.rs` the TPU compiler's notes
 //! about it; `tpu.rs` and `roofline.rs` turn both into seconds; `collective.rs` times one
-//! collective, `communication.rs` all collectives of a module; `simulate.rs` plays the schedule
-//! and, on request, records the use of time (`recording.rs`).
+//! collective, `communication.rs` all collectives of a module, with their place on a torus
+//! (`place.rs`, `torus.rs`, `strategy.rs`); `simulate.rs` plays the schedule and, on request, records the use
+//! of time (`recording.rs`).
 
 pub mod collective;
 mod communication;
 mod device;
+mod links;
+mod place;
 mod recording;
 mod roofline;
 mod simulate;
+mod strategy;
+pub mod torus;
 mod tpu;
 mod windows;
 mod work;
 
 pub use communication::{ALL_LINKS, Communication, Model, communications};
 pub use device::{Device, Topology};
+pub use place::Lane;
 pub use recording::{Recording, Resource, Stretch};
 pub use roofline::{Bound, Rows, rows};
 pub use simulate::{Simulation, Split, record, simulate};

@@ -1,9 +1,12 @@
 //! Simulates the schedule: one compute unit, links by axis, transfers to and from other memories.
 //! An asynchronous operation overlaps the rows between its start and its done; the done waits for
-//! the remaining time, which counts as exposed.
+//! the remaining time, which counts as exposed. A wait for links that another collective occupies
+//! counts as that collective's.
 
 use super::communication::Communication;
 use super::device::Device;
+use super::links::{Flight, Links};
+use super::place::Lane;
 use super::recording::{Recording, Resource, Stretch};
 use super::roofline::{Bound, Rows};
 use crate::comms::Collectives;
@@ -74,8 +77,11 @@ pub struct Simulation {
     pub end: Vec<f64>,
     /// By row: seconds of waiting for a collective.
     pub exposed: Vec<f64>,
-    /// By collective, in the given order: seconds of one execution, and the exposed part.
+    /// By collective, in the given order: seconds of one execution, and how long the schedule
+    /// waits for it.
     pub collectives: Vec<(f64, f64)>,
+    /// By collective: the part of its wait in which loops beside it occupied its links.
+    pub queued: Vec<f64>,
     /// Loops of unknown trip count, counted as one iteration.
     pub open_loops: Vec<Row>,
     /// The branches taken: the longest of each conditional.
@@ -132,9 +138,12 @@ fn play<'a>(
             end: vec![0.0; count],
             exposed: vec![0.0; count],
             collectives: vec![(0.0, 0.0); communications.len()],
+            queued: vec![0.0; communications.len()],
             ..Simulation::default()
         },
         axis_of: Vec::new(),
+        lanes: communications.iter().map(|entry| entry.lane).collect(),
+        busy: vec![Vec::new(); module.computations().len()],
         seconds: communications.iter().map(|entry| entry.estimate.seconds).collect(),
         last_of_channel: HashMap::new(),
         collectives,
@@ -178,6 +187,10 @@ struct Player<'a> {
     result: Simulation,
     /// By collective: index of its axes.
     axis_of: Vec<usize>,
+    /// By collective: the directions of the links that it occupies.
+    lanes: Vec<Lane>,
+    /// By computation, axis and direction: seconds in which one run occupies the links.
+    busy: Vec<Vec<[f64; 2]>>,
     seconds: Vec<f64>,
     /// By start row of an asynchronous copy: when the copy ends.
     last_of_channel: HashMap<u32, f64>,
@@ -249,8 +262,7 @@ impl Player<'_> {
         let calls: &[Call] = self.module.all_calls().get(calls).unwrap_or_default();
         let mut play = Play {
             clock: 0.0,
-            links: vec![0.0; self.result.axes.len()],
-            flying: HashMap::new(),
+            links: Links::new(self.result.axes.len()),
             copies: 0.0,
             split: Split::default(),
             calls,
@@ -267,10 +279,11 @@ impl Player<'_> {
             }
         }
         // Transfers without a done in this computation end before the caller continues.
-        let mut rest: Vec<(u32, f64)> = play.flying.drain().collect();
-        rest.sort_unstable_by_key(|entry| entry.0);
-        for (number, end) in rest {
-            self.wait_for(None, number, end, &mut play);
+        for (number, flight) in play.links.rest() {
+            self.wait_for(None, number, flight, &mut play);
+        }
+        if let Some(place) = self.busy.get_mut(id.0 as usize) {
+            *place = std::mem::take(&mut play.links.busy);
         }
         if let Some(recording) = &mut self.recording
             && let Some(range) = recording.ranges.get_mut(id.0 as usize)
@@ -292,25 +305,20 @@ impl Player<'_> {
         }
         match self.transfers.get(at).copied().unwrap_or(Transfer::None) {
             Transfer::Start(number) => {
-                let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
-                let duration = self.seconds.get(number as usize).copied().unwrap_or(0.0);
-                let free = play.links.get(axis).copied().unwrap_or(0.0);
-                let begin = play.clock.max(free);
-                let end = begin + duration;
-                if let Some(link) = play.links.get_mut(axis) {
-                    *link = end;
-                }
-                play.flying.insert(number, end);
-                self.keep_of(row, Some(number), Resource::Links(axis as u16), begin, end);
-                return end;
+                let flight = self.take(number, play);
+                play.links.start(number, flight);
+                let links = Resource::Links(flight.axis as u16);
+                self.keep_of(row, Some(number), links, flight.begin, flight.end);
+                return flight.end;
             }
             Transfer::Done(number) => {
-                let end = play.flying.remove(&number).unwrap_or_else(|| {
-                    // The start is elsewhere, for example in the previous iteration, so the full
-                    // duration counts.
-                    play.clock + self.seconds.get(number as usize).copied().unwrap_or(0.0)
-                });
-                self.wait_for(Some(row), number, end, play);
+                // If the start is elsewhere, for example in the previous iteration, the full
+                // duration counts.
+                let flight = match play.links.land(number) {
+                    Some(flight) => flight,
+                    None => self.flight_from(number, play.clock),
+                };
+                self.wait_for(Some(row), number, flight, play);
                 return play.clock;
             }
             Transfer::Now(number) => {
@@ -369,18 +377,26 @@ impl Player<'_> {
         }
     }
 
+    /// The flight of collective `number` if it begins at `begin`.
+    fn flight_from(&self, number: u32, begin: f64) -> Flight {
+        let at = number as usize;
+        let end = begin + self.seconds.get(at).copied().unwrap_or(0.0);
+        let axis = self.axis_of.get(at).copied().unwrap_or(0);
+        Flight { axis, lane: self.lanes.get(at).copied().unwrap_or_default(), begin, end }
+    }
+
+    /// Occupies links for collective `number` as soon as they are free.
+    fn take(&self, number: u32, play: &mut Play<'_>) -> Flight {
+        let Flight { axis, lane, begin, end } = self.flight_from(number, 0.0);
+        play.links.take(axis, lane, play.clock, end - begin)
+    }
+
     /// Runs collective `number` synchronously.
     fn exchange(&mut self, row: Row, number: u32, play: &mut Play<'_>) {
-        let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
-        let duration = self.seconds.get(number as usize).copied().unwrap_or(0.0);
-        let free = play.links.get(axis).copied().unwrap_or(0.0);
-        let begin = play.clock.max(free);
-        let end = begin + duration;
-        if let Some(link) = play.links.get_mut(axis) {
-            *link = end;
-        }
-        self.keep_of(row, Some(number), Resource::Links(axis as u16), begin, end);
-        self.wait_for(Some(row), number, end, play);
+        let flight = self.take(number, play);
+        let links = Resource::Links(flight.axis as u16);
+        self.keep_of(row, Some(number), links, flight.begin, flight.end);
+        self.wait_for(Some(row), number, flight, play);
     }
 
     fn executions(&self) -> Vec<u64> {
@@ -422,23 +438,44 @@ impl Player<'_> {
         loops.get(at)?.trip_count.count
     }
 
-    fn wait_for(&mut self, row: Option<Row>, number: u32, end: f64, play: &mut Play<'_>) {
-        let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
-        let waited = (end - play.clock).max(0.0);
+    /// Waits for the end of `flight`. Until it begins, the collectives before it on its links are
+    /// waited for.
+    fn wait_for(&mut self, row: Option<Row>, number: u32, flight: Flight, play: &mut Play<'_>) {
+        for (other, seconds) in play.links.queue(flight, play.clock) {
+            let place = self.collectives.collectives.get(other as usize);
+            let done = place.map(|place| place.done.unwrap_or(place.outer));
+            self.wait(done, other, flight.axis, seconds, play);
+        }
+        let seconds = (flight.end - play.clock).max(0.0);
+        let own = self.seconds.get(number as usize).copied().unwrap_or(0.0);
+        if let Some(queued) = self.result.queued.get_mut(number as usize) {
+            *queued += (seconds - own).max(0.0);
+        }
+        self.wait(row, number, flight.axis, seconds, play);
+    }
+
+    fn wait(
+        &mut self,
+        row: Option<Row>,
+        number: u32,
+        axis: usize,
+        seconds: f64,
+        play: &mut Play<'_>,
+    ) {
+        let end = play.clock + seconds;
         if let Some(row) =
             row.or_else(|| Some(self.collectives.collectives.get(number as usize)?.outer))
         {
-            let resource = Resource::Exposed(axis as u16);
-            self.keep_of(row, Some(number), resource, play.clock, play.clock + waited);
+            self.keep_of(row, Some(number), Resource::Exposed(axis as u16), play.clock, end);
         }
-        play.clock += waited;
-        play.split.wait(axis, waited);
+        play.clock = end;
+        play.split.wait(axis, seconds);
         if let Some(entry) = self.result.collectives.get_mut(number as usize) {
-            entry.1 += waited;
+            entry.1 += seconds;
         }
         let place = row.and_then(|row| self.result.exposed.get_mut(row.0 as usize));
         if let Some(place) = place {
-            *place = waited;
+            *place += seconds;
         }
     }
 
@@ -463,7 +500,10 @@ impl Player<'_> {
 
     fn enter(&self, id: ComputationId, times: f64, play: &mut Play<'_>) {
         if let Some(split) = self.result.computations.get(id.0 as usize) {
-            play.clock += split.seconds * times;
+            let span = split.seconds * times;
+            let busy = self.busy.get(id.0 as usize).map(Vec::as_slice).unwrap_or_default();
+            play.links.share(play.clock, span, busy, times);
+            play.clock += span;
             play.split.add(split, times);
         }
     }
@@ -503,10 +543,7 @@ impl Player<'_> {
 /// The state of the computation being played.
 struct Play<'a> {
     clock: f64,
-    /// By axes: when the links of these axes are free.
-    links: Vec<f64>,
-    /// By collective in flight: when it ends.
-    flying: HashMap<u32, f64>,
+    links: Links,
     /// When the copy engine is free.
     copies: f64,
     split: Split,
