@@ -27,7 +27,8 @@ pub struct Collective {
     pub members: Range<u32>,
     /// The scheduled instruction: `row`, or the fusion or async-start around it.
     pub outer: Row,
-    /// The instruction that waits for the result, if the collective is asynchronous.
+    /// The instruction that waits for the result, if the collective is asynchronous and ends in the
+    /// computation of `outer`.
     pub done: Option<Row>,
     /// `channel_id`.
     pub channel: Option<i64>,
@@ -132,7 +133,7 @@ pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> C
     let is_receive = |row: &Row| module.opcode(*row) == Opcode::Recv;
     let transfers = all_rows
         .iter()
-        .filter_map(|rows| Some((rows.others.iter().copied().find(is_receive)?, rows.row)));
+        .flat_map(|rows| rows.others.iter().copied().filter(is_receive).map(|row| (row, rows.row)));
     let transfers = transfers.collect();
     let mut reader = Reader {
         module,

@@ -287,8 +287,43 @@ impl Parts {
                 }
             }
         }
+        self.pair_across_computations(module);
         self.collectives.sort_by_key(|rows| rows.outer);
         self.collectives
+    }
+
+    /// Adds the receives that lack a send to the send of the same rendezvous that lacks a receive.
+    /// Between slices, a loop may send in every iteration what is received behind the loop.
+    fn pair_across_computations(&mut self, module: &Module) {
+        let rendezvous = |rows: &CollectiveRows| {
+            frontend_attribute(module, rows.row, b"_xla_host_transfer_rendezvous")
+        };
+        let is_alone = |rows: &CollectiveRows, opcode: Opcode| {
+            rows.others.is_empty() && module.opcode(rows.row) == opcode
+        };
+        let mut sends: HashMap<&[u8], usize> = HashMap::new();
+        for (index, rows) in self.collectives.iter().enumerate() {
+            if is_alone(rows, Opcode::Send)
+                && let Some(key) = rendezvous(rows)
+            {
+                sends.entry(key).or_insert(index);
+            }
+        }
+        let mut received: Vec<(usize, Row)> = Vec::new();
+        self.collectives.iter().for_each(|rows| {
+            let send = rendezvous(rows).and_then(|key| sends.get(key));
+            if let Some(send) = send.filter(|_| is_alone(rows, Opcode::Recv)) {
+                received.push((*send, rows.row));
+            }
+        });
+        for (send, row) in &received {
+            self.collectives[*send].others.push(*row);
+        }
+        received.sort_by_key(|(_, row)| *row);
+        let is_paired = |rows: &CollectiveRows| {
+            received.binary_search_by_key(&rows.row, |(_, row)| *row).is_ok()
+        };
+        self.collectives.retain(|rows| !is_paired(rows));
     }
 
     /// The collective of `chain` that is in flight while the loop, branch or call around `outer`

@@ -29,6 +29,11 @@ pub(super) struct Offsets<'a> {
     left: Cell<usize>,
 }
 
+/// Whether `row` reads the number of the slice.
+fn is_slice_id(module: &Module, row: Row) -> bool {
+    module.attribute_bytes(row, "custom_call_target") == Some(b"\"SliceId\"")
+}
+
 impl<'a> Offsets<'a> {
     pub fn new(module: &'a Module) -> Self {
         Self { module, tables: RefCell::default(), left: Cell::new(MOST_STEPS_OF_ALL) }
@@ -64,6 +69,8 @@ impl<'a> Offsets<'a> {
         Some(match module.opcode(row) {
             PartitionId => i128::from(device.partition),
             ReplicaId => i128::from(device.replica),
+            // A program for several slices is the program of each; the first stands for all.
+            CustomCall if is_slice_id(module, row) => 0,
             Constant if is_scalar => self.element(row, 0)?,
             DynamicSlice if is_scalar => {
                 let at = operand(1)?;

@@ -28,7 +28,8 @@ pub fn communications(
     table.numbers(field, each().map(|c| number(c.payload())));
     table.numbers(common::group_size(), each().map(|c| number(c.group_size)));
     let mut add = |field: Field, of: fn(&Communication) -> f64| {
-        table.reals(field.nullable(), estimates().map(of));
+        let known = |c: &Communication| if c.missing.is_some() { f64::NAN } else { of(c) };
+        table.reals(field.nullable(), estimates().map(known));
     };
     add(common::wire_bytes(), |c| c.estimate.wire_bytes);
     add(Field::seconds("seconds", "Time of one execution."), |c| c.estimate.seconds);
@@ -39,6 +40,9 @@ pub fn communications(
     let waited = time.simulation.collectives.iter().map(|entry| entry.1);
     let doc = "Exposed time of one execution, for which the step waits.";
     table.reals(Field::seconds("exposed_seconds", doc).nullable().label("exposed s"), waited);
+    let doc = "Part of the exposed time in which loops beside the collective used its links.";
+    let queued = time.simulation.queued.iter().copied();
+    table.reals(Field::seconds("queued_seconds", doc).nullable().label("queued s"), queued);
     let runs = |c: &Collective| multiplicity.get(c.outer.0 as usize).copied().unwrap_or(-1);
     table.numbers(common::multiplicity(), each().map(runs));
     let field = Field::text("unknown", "The figure that is missing to model the time.").nullable();

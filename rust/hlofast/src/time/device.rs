@@ -55,6 +55,8 @@ pub struct Device {
     pub network_bandwidth: Option<f64>,
     /// Seconds per message between hosts or slices.
     pub network_latency: Option<f64>,
+    /// Share of the step lost in waiting for other slices, for each doubling of slices.
+    pub slice_wait: Option<f64>,
     /// Seconds to launch a collective between hosts.
     pub network_launch: Option<f64>,
     /// Seconds of a round trip between hosts.
@@ -127,6 +129,7 @@ impl Device {
         link_latency,
         network_bandwidth,
         network_latency,
+        slice_wait,
         network_launch,
         network_round_trip,
         network_chunk_preparation,

@@ -19,6 +19,8 @@ pub(super) struct Links {
     free: Vec<[f64; 2]>,
     /// By axis and direction: seconds in use in one run of the computation.
     pub busy: Vec<[f64; 2]>,
+    /// By axis: seconds of transfers that another computation waits for.
+    pub loose: Vec<f64>,
     /// Collectives whose end has not been waited for, by number.
     flying: BTreeMap<u32, Flight>,
 }
@@ -38,7 +40,7 @@ fn share_a_direction(left: Lane, right: Lane) -> bool {
 
 impl Links {
     pub fn new(axes: usize) -> Self {
-        Self { free: vec![[0.0; 2]; axes], busy: vec![[0.0; 2]; axes], flying: BTreeMap::new() }
+        Self { free: vec![[0.0; 2]; axes], busy: vec![[0.0; 2]; axes], loose: vec![0.0; axes], flying: BTreeMap::new() }
     }
 
     /// Occupies links from `clock` on, or when they are free, for `duration`.
@@ -61,6 +63,30 @@ impl Links {
             }
         }
         Flight { axis, lane, begin, end }
+    }
+
+    /// Adds a transfer that another computation waits for.
+    pub fn let_go(&mut self, flight: Flight) {
+        if let Some(sum) = self.loose.get_mut(flight.axis) {
+            *sum += flight.end - flight.begin;
+        }
+    }
+
+    /// When all transfers of `axis` have ended.
+    pub fn all_free(&self, axis: usize) -> f64 {
+        self.free.get(axis).map_or(0.0, |free| f64::max(free[0], free[1]))
+    }
+
+    /// A computation that starts at `clock` lets go of transfers of these seconds.
+    pub fn follow(&mut self, clock: f64, loose: &[f64], times: f64) {
+        for (axis, seconds) in loose.iter().enumerate().filter(|(_, seconds)| **seconds > 0.0) {
+            if let Some(sum) = self.loose.get_mut(axis) {
+                *sum += seconds * times;
+            }
+            for until in self.free.get_mut(axis).into_iter().flatten() {
+                *until = until.max(clock) + seconds * times;
+            }
+        }
     }
 
     pub fn start(&mut self, number: u32, flight: Flight) {

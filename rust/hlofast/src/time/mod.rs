@@ -91,7 +91,16 @@ pub fn time(module: &Module, cost: &Cost, collectives: &Collectives, options: &O
             rows.unknown_figures.push(missing.to_owned());
         }
     }
-    let simulation = simulate(module, cost, &options.device, &rows, collectives, &communications);
+    let mut simulation =
+        simulate(module, cost, &options.device, &rows, collectives, &communications);
+    let slices = mesh.and_then(Mesh::slices).unwrap_or(1);
+    let has_unit = options.model != Model::Alpa;
+    if has_unit && slices > 1 && matches!(options.device.topology, Some(Topology::Torus(_))) {
+        match options.device.slice_wait {
+            Some(share) => simulation.wait_for_slices(share * (slices as f64).log2()),
+            None => rows.unknown_figures.push("slice_wait".to_owned()),
+        }
+    }
     Time { rows, communications, simulation }
 }
 

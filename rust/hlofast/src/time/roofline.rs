@@ -249,7 +249,8 @@ impl Timer<'_> {
             self.other += 1;
         }
         let entries = other[self.other..].iter().take_while(|entry| entry.row == row.0);
-        let fast = entries.filter(|entry| entry.memory_space == 1);
+        // VMEM is memory space 1; TPU v4 has a further memory on the chip, space 3.
+        let fast = entries.filter(|entry| matches!(entry.memory_space, 1 | 3));
         let (result_elements, result_bits, is_native, is_tiled) = self.result(row, windows);
         Load {
             hbm_read: of(&self.cost.bytes_read),

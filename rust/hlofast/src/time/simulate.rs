@@ -88,6 +88,20 @@ pub struct Simulation {
     pub branches: Vec<(Row, ComputationId)>,
 }
 
+/// The name of the wait for other slices among the axes.
+pub const OTHER_SLICES: &str = "other slices";
+
+impl Simulation {
+    /// Adds the wait for other slices: jitter that grows with their number (fitted on published
+    /// steps), beside the transfers between slices, which the schedule plays.
+    pub(super) fn wait_for_slices(&mut self, share: f64) {
+        let seconds = self.step.seconds * share;
+        let axis = self.axes.len();
+        self.axes.push(OTHER_SLICES.to_owned());
+        self.step.wait(axis, seconds);
+    }
+}
+
 /// Plays the schedule of `module`. `communications` are the times of the collectives, in order.
 pub fn simulate(
     module: &Module,
@@ -144,6 +158,7 @@ fn play<'a>(
         axis_of: Vec::new(),
         lanes: communications.iter().map(|entry| entry.lane).collect(),
         busy: vec![Vec::new(); module.computations().len()],
+        loose: vec![Vec::new(); module.computations().len()],
         seconds: communications.iter().map(|entry| entry.estimate.seconds).collect(),
         last_of_channel: HashMap::new(),
         collectives,
@@ -172,8 +187,12 @@ enum Transfer {
     Now(u32),
     /// Starts this collective.
     Start(u32),
+    /// Starts this collective, for whose end another computation waits.
+    LetGo(u32),
     /// Waits for this collective.
     Done(u32),
+    /// Waits for all runs of this collective, which another computation starts.
+    Await(u32),
 }
 
 struct Player<'a> {
@@ -191,6 +210,8 @@ struct Player<'a> {
     lanes: Vec<Lane>,
     /// By computation, axis and direction: seconds in which one run occupies the links.
     busy: Vec<Vec<[f64; 2]>>,
+    /// By computation and axis: seconds of transfers that a caller waits for.
+    loose: Vec<Vec<f64>>,
     seconds: Vec<f64>,
     /// By start row of an asynchronous copy: when the copy ends.
     last_of_channel: HashMap<u32, f64>,
@@ -226,7 +247,22 @@ impl Player<'_> {
                 continue;
             }
             let Some(done) = collective.done else {
+                let members = collective.members.start as usize..collective.members.end as usize;
+                let members = self.collectives.members.get(members).unwrap_or_default();
+                let is_receive = |row: &&Row| self.module.opcode(**row) == Opcode::Recv;
+                let is_sent = self.module.opcode(outer) == Opcode::Send;
+                let receives = members.iter().filter(is_receive).filter(|_| is_sent);
+                let users = receives.flat_map(|row| self.module.users().get(row.0));
+                let waits: Vec<u32> = users.copied().collect();
                 *place = Transfer::Now(number);
+                if !waits.is_empty() {
+                    *place = Transfer::LetGo(number);
+                }
+                for row in waits {
+                    if let Some(place) = self.transfers.get_mut(row as usize) {
+                        *place = Transfer::Await(number);
+                    }
+                }
                 continue;
             };
             *place = Transfer::Start(number);
@@ -285,6 +321,9 @@ impl Player<'_> {
         if let Some(place) = self.busy.get_mut(id.0 as usize) {
             *place = std::mem::take(&mut play.links.busy);
         }
+        if let Some(place) = self.loose.get_mut(id.0 as usize) {
+            *place = std::mem::take(&mut play.links.loose);
+        }
         if let Some(recording) = &mut self.recording
             && let Some(range) = recording.ranges.get_mut(id.0 as usize)
         {
@@ -310,6 +349,19 @@ impl Player<'_> {
                 let links = Resource::Links(flight.axis as u16);
                 self.keep_of(row, Some(number), links, flight.begin, flight.end);
                 return flight.end;
+            }
+            Transfer::LetGo(number) => {
+                let flight = self.take(number, play);
+                play.links.let_go(flight);
+                let links = Resource::Links(flight.axis as u16);
+                self.keep_of(row, Some(number), links, flight.begin, flight.end);
+                return flight.end;
+            }
+            Transfer::Await(number) => {
+                let flight = self.flight_from(number, play.clock);
+                let end = play.links.all_free(flight.axis).max(play.clock);
+                self.wait_for(Some(row), number, Flight { end, ..flight }, play);
+                return play.clock;
             }
             Transfer::Done(number) => {
                 // If the start is elsewhere, for example in the previous iteration, the full
@@ -503,6 +555,8 @@ impl Player<'_> {
             let span = split.seconds * times;
             let busy = self.busy.get(id.0 as usize).map(Vec::as_slice).unwrap_or_default();
             play.links.share(play.clock, span, busy, times);
+            let loose = self.loose.get(id.0 as usize).map(Vec::as_slice).unwrap_or_default();
+            play.links.follow(play.clock, loose, times);
             play.clock += span;
             play.split.add(split, times);
         }

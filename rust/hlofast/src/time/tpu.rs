@@ -58,9 +58,14 @@ const WINDOW_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
 /// The time of `load`; None if the device lacks a figure.
 pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> Option<Spent> {
     let clock = device.clock?;
-    let cores = device.share(device.cores)?;
-    let rate = device.share(device.hbm_achieved_bandwidth.or(device.hbm_bandwidth))? / clock;
-    let fast_rate = device.share(device.fast_memory_bandwidth).map_or(rate, |rate| rate / clock);
+    let all_cores = device.share(device.cores)?;
+    // One core alone computes and moves at its own rate (libtpu's estimates of instructions without
+    // a split are twice those with one on v4 and v5p).
+    let cores = if windows.is_some_and(|w| !w.is_split) { 1.0 } else { all_cores };
+    let part = cores / all_cores;
+    let rate = part * device.share(device.hbm_achieved_bandwidth.or(device.hbm_bandwidth))? / clock;
+    let fast_rate =
+        device.share(device.fast_memory_bandwidth).map_or(rate, |rate| part * rate / clock);
     let latency = device.hbm_latency? * clock;
     let vectors = VECTOR * device.vector_operations? * cores;
     let bytes = load.hbm_read + load.hbm_written + load.fast_read;

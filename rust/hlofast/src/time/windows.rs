@@ -15,6 +15,8 @@ pub struct Windows {
     pub kernel: f64,
     /// Elements of one window of a convolution's input; 0 for other instructions.
     pub input: f64,
+    /// Whether a part of the work runs on each core of the device; if not, one core does it all.
+    pub is_split: bool,
     /// The compiler's own estimate.
     pub estimated_cycles: Option<f64>,
 }
@@ -54,6 +56,7 @@ pub fn windows(module: &Module, row: Row) -> Option<Windows> {
         output: elements("output_window_bounds"),
         kernel: elements("kernel_window_bounds"),
         input: elements("input_window_bounds"),
+        is_split: memchr::memmem::find(&content, b"megacore_split_dim").is_some(),
         estimated_cycles: estimate.filter(|cycles| *cycles > 0.0 && *cycles < NO_ESTIMATE),
     })
 }

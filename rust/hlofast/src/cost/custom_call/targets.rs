@@ -210,6 +210,8 @@ targets! {
     ];
     Marker, "operands are already adjacent in memory; costs nothing", ["ConcatBitcast"];
     Marker, "names memory; costs nothing", ["AllocateBuffer", "CreateBuffer"];
+    Marker, "reads the number of the slice; costs nothing", ["SliceId"];
+    Marker, "clears the padding of an array in place; costs next to nothing", ["ZeroCrop"];
     Marker, "starts or ends a collective that is counted elsewhere", [
         "AsyncCollectiveStart",
         "AsyncCollectiveDone",
