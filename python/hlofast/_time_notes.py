@@ -46,6 +46,10 @@ def notes(time: Time) -> Iterator[Note]:
         )
 
 
+OTHER_SLICES = "other slices"
+"""The wait for other slices among the axes of exposed time."""
+
+
 def _unknown(time: Time) -> Iterator[Note]:
     figures, loops = time.unknown, time.open_loops
     if figures:
@@ -78,3 +82,9 @@ def _about_mesh(time: Time) -> Iterator[Note]:
         )
     if not time.has_network:
         yield Note("one-level", "hosts and slices unknown: all devices count as one network level")
+    if OTHER_SLICES in time.exposed:
+        yield Note(
+            "other-slices",
+            "the wait for other slices is that of published steps (slice_wait), beside the "
+            "transfers between slices",
+        )

@@ -49,7 +49,7 @@ FIGURES: dict[str, str] = {
     "link_latency": "seconds per hop",
     "network_bandwidth": "network bandwidth per chip between hosts or slices, in bytes per second",
     "network_latency": "seconds per message between hosts or slices",
-    "slice_wait": "share of a step lost in waiting for other slices, per doubling of slices",
+    "slice_wait": "growth of a step by waiting for other slices, per doubling: a step times e^this",
     "network_launch": "seconds to launch one collective between hosts",
     "network_round_trip": "round-trip time between hosts, in seconds",
     "network_chunk_preparation": "seconds to prepare one chunk of 4 MiB",

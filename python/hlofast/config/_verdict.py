@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hlofast.config._flops import StepFlops
 from hlofast.config._memory import StepMemory
 from hlofast.config._traffic import StepTraffic
@@ -149,6 +151,10 @@ class Verdict:
         if not traffic.gaps:
             self.communication_seconds = _communication(implied, traffic, device)
         self.step_seconds = max(self.compute_seconds, self.communication_seconds or 0.0)
+        # As in the time of dumps: jitter between slices, beside their transfers.
+        wait = device.value("slice_wait")
+        if wait is not None and implied.slices > 1:
+            self.step_seconds *= math.exp(wait * math.log2(implied.slices))
         if self.step_seconds > 0:
             self.mfu = flops.mfu(self.step_seconds, self.devices, device)
 

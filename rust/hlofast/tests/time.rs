@@ -19,6 +19,7 @@ fn device() -> Device {
         topology: Some(Topology::Switch),
         link_count: Some(1.0),
         link_bandwidth: Some(1e6),
+        link_latency: Some(0.0),
         ..Device::default()
     }
 }

@@ -27,11 +27,13 @@ pub fn communications(
     let field = Field::bytes("payload", "Bytes of the whole array.").nullable();
     table.numbers(field, each().map(|c| number(c.payload())));
     table.numbers(common::group_size(), each().map(|c| number(c.group_size)));
+    let is_sized = |c: &Communication| c.missing.is_none() || c.estimate.wire_bytes > 0.0;
+    let wire = |c: &Communication| if is_sized(c) { c.estimate.wire_bytes } else { f64::NAN };
+    table.reals(common::wire_bytes().nullable(), estimates().map(wire));
     let mut add = |field: Field, of: fn(&Communication) -> f64| {
         let known = |c: &Communication| if c.missing.is_some() { f64::NAN } else { of(c) };
         table.reals(field.nullable(), estimates().map(known));
     };
-    add(common::wire_bytes(), |c| c.estimate.wire_bytes);
     add(Field::seconds("seconds", "Time of one execution."), |c| c.estimate.seconds);
     let doc = "Latency: the part of the time that does not depend on the size.";
     add(Field::seconds("alpha_seconds", doc).label("latency s"), |c| c.estimate.latency);

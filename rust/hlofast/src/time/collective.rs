@@ -246,9 +246,7 @@ pub fn sides_on(device: &Device, count: u64, axes: u64) -> Result<Option<Sides>,
 
 /// A box with sides of these lengths, whole sides of a slice of `device`.
 pub fn sides_of(device: &Device, lengths: &[u64]) -> Result<Sides, &'static str> {
-    let side = |length: &u64| {
-        Ok(Side { length: *length as f64, wraps: wraps(device, *length)? })
-    };
+    let side = |length: &u64| Ok(Side { length: *length as f64, wraps: wraps(device, *length)? });
     let sides: Vec<Side> = lengths.iter().map(side).collect::<Result<_, &'static str>>()?;
     Ok(Sides::new(sides))
 }

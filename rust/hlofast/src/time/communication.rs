@@ -136,7 +136,12 @@ fn communication(
     };
     match estimate {
         Ok(estimate) => Communication { axes, estimate, missing: None, lane },
-        Err(missing) => unknown(Some(missing)),
+        // The bytes are known without the figure.
+        Err(missing) => {
+            let wire_bytes = kind.wire_share(size) * bytes;
+            let estimate = Estimate { wire_bytes, ..Estimate::default() };
+            Communication { estimate, ..unknown(Some(missing)) }
+        }
     }
 }
 

@@ -55,7 +55,7 @@ pub struct Device {
     pub network_bandwidth: Option<f64>,
     /// Seconds per message between hosts or slices.
     pub network_latency: Option<f64>,
-    /// Share of the step lost in waiting for other slices, for each doubling of slices.
+    /// Growth of a step by waiting for other slices: the logarithm of its factor per doubling.
     pub slice_wait: Option<f64>,
     /// Seconds to launch a collective between hosts.
     pub network_launch: Option<f64>,

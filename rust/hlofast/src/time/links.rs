@@ -40,7 +40,12 @@ fn share_a_direction(left: Lane, right: Lane) -> bool {
 
 impl Links {
     pub fn new(axes: usize) -> Self {
-        Self { free: vec![[0.0; 2]; axes], busy: vec![[0.0; 2]; axes], loose: vec![0.0; axes], flying: BTreeMap::new() }
+        Self {
+            free: vec![[0.0; 2]; axes],
+            busy: vec![[0.0; 2]; axes],
+            loose: vec![0.0; axes],
+            flying: BTreeMap::new(),
+        }
     }
 
     /// Occupies links from `clock` on, or when they are free, for `duration`.
@@ -79,7 +84,8 @@ impl Links {
 
     /// A computation that starts at `clock` lets go of transfers of these seconds.
     pub fn follow(&mut self, clock: f64, loose: &[f64], times: f64) {
-        for (axis, seconds) in loose.iter().enumerate().filter(|(_, seconds)| **seconds > 0.0) {
+        let is_any = |seconds: f64| seconds > 0.0 && times > 0.0;
+        for (axis, seconds) in loose.iter().enumerate().filter(|(_, own)| is_any(**own)) {
             if let Some(sum) = self.loose.get_mut(axis) {
                 *sum += seconds * times;
             }
@@ -131,7 +137,8 @@ impl Links {
     /// seconds: transfers in flight get what it leaves.
     pub fn share(&mut self, clock: f64, span: f64, busy: &[[f64; 2]], times: f64) {
         for (axis, used) in busy.iter().enumerate() {
-            if *used == [0.0; 2] {
+            // Avoids 0 times infinity.
+            if *used == [0.0; 2] || times == 0.0 {
                 continue;
             }
             if let Some(sum) = self.busy.get_mut(axis) {

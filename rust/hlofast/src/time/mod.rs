@@ -14,6 +14,7 @@ mod place;
 mod recording;
 mod roofline;
 mod simulate;
+mod split;
 mod strategy;
 pub mod torus;
 mod tpu;
@@ -25,7 +26,8 @@ pub use device::{Device, Topology};
 pub use place::Lane;
 pub use recording::{Recording, Resource, Stretch};
 pub use roofline::{Bound, Rows, rows};
-pub use simulate::{Simulation, Split, record, simulate};
+pub use simulate::{OTHER_SLICES, Simulation, record, simulate};
+pub use split::Split;
 pub use windows::{Windows, windows};
 
 use crate::Provenance;
@@ -97,7 +99,9 @@ pub fn time(module: &Module, cost: &Cost, collectives: &Collectives, options: &O
     let has_unit = options.model != Model::Alpa;
     if has_unit && slices > 1 && matches!(options.device.topology, Some(Topology::Torus(_))) {
         match options.device.slice_wait {
-            Some(share) => simulation.wait_for_slices(share * (slices as f64).log2()),
+            Some(wait) => {
+                simulation.wait_for_slices((wait * (slices as f64).log2()).exp_m1());
+            }
             None => rows.unknown_figures.push("slice_wait".to_owned()),
         }
     }

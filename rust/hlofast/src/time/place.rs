@@ -150,7 +150,7 @@ fn layout(
         None => collectives.context.devices()?,
     };
     let devices = devices / slices.max(1);
-    // Devices that share a chip lie side by side.
+    // Devices that share a chip lie side by side: a further side.
     let per_chip = device.jax_devices.unwrap_or(1.0) as u64;
     let per_chip = if devices.is_multiple_of(per_chip.max(1)) { per_chip.max(1) } else { 1 };
     let told = collectives.collectives.iter().find_map(|collective| {
@@ -159,9 +159,7 @@ fn layout(
     });
     let shape = told.unwrap_or_else(|| {
         let mut shape = box_of(devices / per_chip, dimensions);
-        if let Some(last) = shape.last_mut() {
-            *last *= per_chip;
-        }
+        shape.push(per_chip);
         shape
     });
     let in_slice = |axis: usize| -> u64 {

@@ -171,7 +171,7 @@ impl Timer<'_> {
         {
             self.result.compiler_seconds[at] = cycles / clock;
         }
-        let moved = load.hbm_read + load.hbm_written;
+        let moved = load.hbm_read + load.hbm_written + load.near_read + load.near_written;
         let is_free = moved == 0.0 && load.work == Work::default() && written.is_none();
         if is_free {
             return;
@@ -249,13 +249,16 @@ impl Timer<'_> {
             self.other += 1;
         }
         let entries = other[self.other..].iter().take_while(|entry| entry.row == row.0);
-        // VMEM is memory space 1; TPU v4 has a further memory on the chip, space 3.
-        let fast = entries.filter(|entry| matches!(entry.memory_space, 1 | 3));
+        let fast = entries.clone().filter(|entry| entry.memory_space == 1);
+        // TPU v4 has a further memory on the chip.
+        let near = || entries.clone().filter(|entry| entry.memory_space == 3);
         let (result_elements, result_bits, is_native, is_tiled) = self.result(row, windows);
         Load {
             hbm_read: of(&self.cost.bytes_read),
             hbm_written: of(&self.cost.bytes_written),
             fast_read: fast.map(|entry| entry.read as f64).sum(),
+            near_read: near().map(|entry| entry.read as f64).sum(),
+            near_written: near().map(|entry| entry.written as f64).sum(),
             result_elements,
             result_bits,
             is_native,

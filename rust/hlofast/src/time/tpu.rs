@@ -24,6 +24,9 @@ pub(super) struct Load {
     pub hbm_read: f64,
     pub hbm_written: f64,
     pub fast_read: f64,
+    /// Bytes in the memory between HBM and VMEM that TPU v4 has (memory space 3).
+    pub near_read: f64,
+    pub near_written: f64,
     /// Elements of the padded result, and bits per element.
     pub result_elements: f64,
     pub result_bits: f64,
@@ -66,6 +69,15 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
     let rate = part * device.share(device.hbm_achieved_bandwidth.or(device.hbm_bandwidth))? / clock;
     let fast_rate =
         device.share(device.fast_memory_bandwidth).map_or(rate, |rate| part * rate / clock);
+    // What goes to the near memory goes as to HBM, at the rate of the fast memory. So does what
+    // comes from it, except the operands of products, which libtpu reads at about 4 TB/s.
+    let near = rate / fast_rate;
+    let is_product = load.work.matrix_cycles > 0.0;
+    let load = &Load {
+        hbm_read: load.hbm_read + if is_product { 0.0 } else { near * load.near_read },
+        hbm_written: load.hbm_written + near * load.near_written,
+        ..*load
+    };
     let latency = device.hbm_latency? * clock;
     let vectors = VECTOR * device.vector_operations? * cores;
     let bytes = load.hbm_read + load.hbm_written + load.fast_read;
