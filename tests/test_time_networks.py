@@ -233,8 +233,10 @@ class TestChains:
         assert sorted(module[row].name for row in members) == ["g.1", "g.2", "g.3"]
         time = module.time("tpu-v5e", mesh={"x": 4})
         (row,) = time.collectives
-        # The loop runs beside the gather and hides a part of it.
-        assert 0 < row["exposed_seconds"] < row["seconds"]
+        assert row["seconds"] == pytest.approx(0.75 * 16 * MIB / 45e9, rel=0.02)
+        # The loop runs beside the gather and hides it.
+        assert row["exposed_seconds"] < row["seconds"]
+        assert time.step_seconds < 2 * row["seconds"]
 
 
 class TestUnknownFigures:
@@ -314,6 +316,7 @@ class TestSlices:
         # Both runs take the links one after the other while the loop goes on.
         assert row["exposed_seconds"] == pytest.approx(2 * row["seconds"], rel=1e-3)
         assert row["exposed_seconds"] <= row["seconds"] + row["queued_seconds"] + 1e-9
+        assert time.table().row(module["sent"].row)["exposed_seconds"] == 0
         assert time.exposed["data"] == pytest.approx(row["exposed_seconds"])
 
     def test_more_slices_cost_what_published_steps_lost(self) -> None:

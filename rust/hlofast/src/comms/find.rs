@@ -317,7 +317,10 @@ impl Parts {
             }
         });
         for (send, row) in &received {
-            self.collectives[*send].others.push(*row);
+            let rows = &mut self.collectives[*send];
+            rows.others.push(*row);
+            // The end of the send only says that the array has left.
+            rows.done = None;
         }
         received.sort_by_key(|(_, row)| *row);
         let is_paired = |rows: &CollectiveRows| {
