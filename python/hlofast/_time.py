@@ -7,6 +7,7 @@ from hlofast._collectives_notes import NO_AXES
 from hlofast._context import measured_for, ran_on
 from hlofast._core import Field
 from hlofast._names import unknown
+from hlofast._profile_fields import OF_CALLS, OF_CALLS_EXPOSED
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._scheduled import labels
 from hlofast.table import Table, column_of, of_rows, shares, with_columns
@@ -45,22 +46,6 @@ _MULTIPLICITY = Field(
     label="calls",
     nullable=True,
 )
-_MEASURED = Field(
-    "seconds",
-    "measured_seconds",
-    "Measured time of all calls, from the profile of the context.",
-    label="measured s",
-    nullable=True,
-    adds_up=True,
-)
-_MEASURED_EXPOSED = Field(
-    "seconds",
-    "measured_exposed_seconds",
-    "The part of the measured time of all calls in which nothing computes.",
-    label="measured exposed s",
-    nullable=True,
-    adds_up=True,
-)
 _TOTAL_SECONDS = Field(
     "seconds",
     "total_seconds",
@@ -91,10 +76,18 @@ KEYS = tuple(_KEYS)
 _SHARE = Field("ratio", "share", "Share of all seconds in the table.", nullable=True)
 _KEY = Field("text", "key", "The value of the key.", nullable=True)
 _PARTS = (
-    Field("word", "part", "Compute, memory, other, or exposed (waiting for collectives)."),
+    Field(
+        "word",
+        "part",
+        "Compute, memory, other, exposed (waiting for collectives); measured alone: copy, idle.",
+    ),
     Field("axes", "axes", "Mesh axes of the exposed collectives.", nullable=True),
     Field("seconds", "seconds", "Seconds of the step in this part.", nullable=True, adds_up=True),
     _SHARE,
+    OF_CALLS.replace(
+        doc="Measured seconds of the step. Compute includes instructions that memory bounds, which "
+        "a profile does not tell apart; copy is copies alone."
+    ),
 )
 FIGURE = (Field("name", "figure", "The unknown figure of the device or of the text."),)
 _LOOP = (Field("instruction", "instruction", "The row number of the loop."),)
@@ -263,16 +256,32 @@ class Time(Result):
         )
 
     def _parts(self) -> Section:
-        rows: list[tuple[str, str | None, float]] = [
+        rows: list[tuple[str, str | None, float | None]] = [
             ("compute", None, self.compute_seconds),
             ("memory", None, self.memory_seconds),
             ("other", None, self.other_seconds),
             *(("exposed", axes, seconds) for axes, seconds in self._step[4]),
         ]
-        rows.sort(key=lambda row: row[2] if row[2] == row[2] else 0.0, reverse=True)
+        clock = self._measured_parts()
+        known = {(part, axes) for part, axes, _ in rows}
+        rows += [(*place, None) for place in clock if place not in known]
+        rows.sort(key=lambda row: row[2] or 0.0, reverse=True)
         fractions = shares([seconds for *_, seconds in rows], self.step_seconds)
-        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, fractions, strict=True)])
+        parts = zip(rows, fractions, strict=True)
+        table = of_rows(_PARTS, [(*row, part, clock.get(row[:2])) for row, part in parts])
         return Section("parts", "Parts of the step", table, is_whole=True)
+
+    def _measured_parts(self) -> dict[tuple[str, str | None], float]:
+        """Measured seconds of the step by part and axes; empty without a profile of the module."""
+        measured = self._measured
+        if measured is None:
+            return {}
+        _, compute, _, _, copy, other, idle = measured.step()
+        named = {"compute": compute, "copy": copy, "other": other, "idle": idle}
+        parts: dict[tuple[str, str | None], float] = {
+            (part, None): seconds for part, seconds in named.items() if seconds
+        }
+        return parts | {("exposed", axes): alone for axes, _, alone in measured.axes()}
 
     def _groups(self, by: str) -> Section:
         grouped = self.by(by)
@@ -453,10 +462,10 @@ class Time(Result):
             (_MULTIPLICITY, self._data.column("multiplicity")),
             (_TOTAL_SECONDS, column_of(_TOTAL_SECONDS, totals)),
         ]
-        clock = column_of(_MEASURED, [None] * len(totals))
+        clock = column_of(OF_CALLS, [None] * len(totals))
         if self._measured is not None:
             clock = self._measured.column("seconds")
-        columns.append((_MEASURED, clock))
+        columns.append((OF_CALLS, clock))
         for field, texts in ((_BOUND, BOUNDS), (_PROVENANCE, _core.provenances)):
             columns.append((field, _core.TextColumn(list(texts), self._data.column(field.name))))
         return Table(columns)
@@ -491,7 +500,7 @@ class Time(Result):
         ]
         is_timed = self._measured is not None
         clock = [measured if is_timed else None for _, (_, _, measured) in rows]
-        return Table.of([*columns, (_MEASURED, clock)])
+        return Table.of([*columns, (OF_CALLS, clock)])
 
     def _labels(self, key: str, rows: list[int]) -> Sequence[str | None]:
         """Returns the value of `key` for each of `rows`."""
@@ -514,8 +523,8 @@ class Time(Result):
             if self._measured is not None:
                 times = self._measured.collective_seconds()
             further = [
-                (_MEASURED, [None if own != own else own for own, _ in times]),
-                (_MEASURED_EXPOSED, [None if own != own else own for _, own in times]),
+                (OF_CALLS, [None if own != own else own for own, _ in times]),
+                (OF_CALLS_EXPOSED, [None if own != own else own for _, own in times]),
             ]
             self._collectives = with_columns(table, further)
         return self._collectives
