@@ -179,9 +179,7 @@ impl CostData {
                 }
                 "multiplicity" => Column::project(stage, |s| s.multiplicity()),
                 "provenance" => Column::project(stage, |s| &s.cost().provenance[..]),
-                "phase" => {
-                    Column::project(stage, |s| &s.attribution().phase[..s.module().row_count()])
-                }
+                "phase" => Column::project(stage, |s| &s.attribution().whose(s.module()).phase[..]),
                 "scope" => {
                     Column::project(stage, |s| &s.attribution().scope[..s.module().row_count()])
                 }

@@ -132,8 +132,8 @@ impl<'a> Executions<'a> {
         let mut by_phase: Vec<(Phase, i128, u32)> = Vec::new();
         for node in contexts.nodes_of(self.module.computation_of(row)) {
             let position = contexts.position(self.module, node, row);
-            let (phase, scope) =
-                (self.attribution.phase[position], self.attribution.scope[position]);
+            let phase = self.attribution.phase_at(self.module, position, row);
+            let scope = self.attribution.scope[position];
             let runs = self.runs[node as usize];
             match by_phase.iter_mut().find(|entry| entry.0 == phase) {
                 Some(entry) if entry.1 > 0 => entry.1 = entry.1.saturating_add(runs),
@@ -214,7 +214,7 @@ impl Groups<'_> {
     fn code(&self, row: Row, position: usize, scopes: &[u32]) -> u64 {
         let module = self.module;
         match self.key {
-            GroupKey::Phase => self.attribution.phase[position] as u64,
+            GroupKey::Phase => self.attribution.phase_at(module, position, row) as u64,
             GroupKey::Scope { .. } => {
                 let scope = self.attribution.scope[position] as usize;
                 u64::from(scopes.get(scope).copied().unwrap_or(ScopeTree::ROOT))
