@@ -5,7 +5,8 @@
 The programs are those of tests/fixtures/peaks, compiled ahead of time for TPU v4, v5e, v5p and v6e.
 Half of the programs were held out while the model was made. Figures: the error of the XLA peak;
 arguments, results, aliases and host memory that are exact; the error of `temp`; the error of what
-is allocated in HBM; and, for the programs near the limit of their device, whether the verdict is XLA's.
+is allocated in HBM; and, for the programs near the limit of their device, whether the verdict is
+XLA's.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ from hlofast.errors import ContextError, FragmentError, ParseError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast import config, devices, ray
+    from hlofast._calibration import Calibration
     from hlofast._check import (
         Check,
         Comparison,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
         Prediction,
         check,
     )
-    from hlofast._calibration import Calibration
     from hlofast._collectives import Collectives
     from hlofast._context import Context
     from hlofast._cost import Cost

@@ -43,7 +43,7 @@ _START = {"matmul_efficiency": 1.0, "link_efficiency": 1.0, "launch": 1e-6,
 """Where the search begins for a figure that the device lacks."""
 _REACH = math.log(16.0)
 """The search covers a sixteenth to sixteen times the figure."""
-_PRECISE = 1e-3
+_PRECISE = 5e-3
 """Of the logarithm of a figure."""
 _ROUNDS = 6
 _ENOUGH = 1e-4
@@ -102,10 +102,6 @@ class _Row:
         self.is_fitted = zlib.crc32(name.encode("utf-8", "surrogatepass")) % 2 == 0
         self.measured = measured
 
-    def of(self, modelled: tuple[list[float], list[float]]) -> float:
-        """Its seconds in what `_modelled` returns."""
-        return modelled[self.bound == "communication"][self.at]
-
 
 class Calibration(Result):
     """The achieved rates of a machine, fitted on a profile; created by `Measured.calibrate`.
@@ -123,6 +119,7 @@ class Calibration(Result):
         self._rows = _rows_of(measured, device)
         self.device = self._fitted()
         """The device with the fitted figures."""
+        self._pairs = self._compared()
 
     def _fitted(self) -> Device:
         """The device after rounds in which each figure is fitted on the rows that it governs."""
@@ -152,7 +149,7 @@ class Calibration(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The device, the step and the median errors, before and after the fit."""
-        errors = [_error(is_after, self._pairs()) for is_after in (False, True)]
+        errors = [_error(is_after, self._pairs) for is_after in (False, True)]
         own = self._measured.module
         values: tuple[Any, ...] = (
             self.device.name,
@@ -195,37 +192,28 @@ class Calibration(Result):
             if name in FIGURES and self.device.value(name) != self._before.value(name)
         ]  # fmt: skip
 
-    def _pairs(self) -> list[tuple[_Row, float, float]]:
+    def _compared(self) -> list[tuple[_Row, float, float]]:
         """Rows with their modelled seconds before and after the fit."""
-        before = _modelled(self._measured, self._before)
-        after = _modelled(self._measured, self.device)
-        return [(row, row.of(before), row.of(after)) for row in self._rows]
+        pairs = []
+        for bound in ("", "communication"):
+            before, after = (
+                _modelled(self._measured, device, bound) for device in (self._before, self.device)
+            )
+            rows = (row for row in self._rows if (row.bound == "communication") == bool(bound))
+            pairs += [(row, before[row.at], after[row.at]) for row in rows]
+        return pairs
 
     def _errors(self) -> list[tuple[Any, ...]]:
-        listed = []
-        pairs = self._pairs()
+        listed: list[tuple[Any, ...]] = []
         for bound in (*_KINDS, "communication"):
             for is_fitted in (True, False):
                 own = [
-                    pair for pair in pairs
+                    pair
+                    for pair in self._pairs
                     if pair[0].bound == bound and pair[0].is_fitted == is_fitted
-                ]  # fmt: skip
-                if not own:
-                    continue
-                whole = sum(row.measured for row, _, _ in own)
-                sums = [sum(pair[at] for pair in own) for at in (1, 2)]
-                errors = [[abs(pair[at] / pair[0].measured - 1) for pair in own] for at in (1, 2)]
-                close = [
-                    sum(
-                        row.measured
-                        for (row, *_), error in zip(own, each, strict=True)
-                        if error <= _CLOSE
-                    )
-                    / whole
-                    for each in errors
                 ]
-                half = "fitted" if is_fitted else "held out"
-                listed.append((bound, half, len(own), whole, *sums, *map(_median, errors), *close))
+                if own:
+                    listed.append((bound, "fitted" if is_fitted else "held out", *_compared(own)))
         return listed
 
     def save(self, path: str, name: str | None = None) -> None:
@@ -286,38 +274,58 @@ def _median(values: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
+def _off(row: _Row, modelled: float) -> float:
+    return abs(modelled / row.measured - 1)
+
+
 def _error(is_after: bool, pairs: list[tuple[_Row, float, float]]) -> float:
     """The median error of the held-out half."""
     held = [pair for pair in pairs if not pair[0].is_fitted] or pairs
-    return _median([abs(pair[1 + is_after] / pair[0].measured - 1) for pair in held] or [0.0])
+    return _median(
+        [_off(row, after if is_after else before) for row, before, after in held] or [0.0]
+    )
 
 
-def _modelled(measured: Measured, device: Device) -> tuple[list[float], list[float]]:
-    """Modelled seconds in a step, by row and by collective; NaN where unknown."""
+def _compared(pairs: list[tuple[_Row, float, float]]) -> tuple[float, ...]:
+    """The columns of `_ERRORS` after the first two."""
+    whole = sum(row.measured for row, _, _ in pairs)
+    sums, errors, close = [], [], []
+    for modelled in ([pair[1] for pair in pairs], [pair[2] for pair in pairs]):
+        own = [_off(row, each) for (row, *_), each in zip(pairs, modelled, strict=True)]
+        near = zip(pairs, own, strict=True)
+        sums.append(sum(modelled))
+        errors.append(_median(own))
+        close.append(sum(pair[0].measured for pair, error in near if error <= _CLOSE) / whole)
+    return len(pairs), whole, *sums, *errors, *close
+
+
+def _modelled(measured: Measured, device: Device, bound: str) -> list[float]:
+    """Modelled seconds in a step, by row, or by collective for `communication`; NaN if unknown."""
     time = measured.module.time(device)
-    pairs = zip(time._data.column("seconds").tolist(), time._times(), strict=True)
-    rows = [own * (times or 0) for own, times in pairs]
-    table = time.tables["collectives"]
-    pairs = zip(table.values("seconds"), table.values("multiplicity"), strict=True)
-    return rows, [math.nan if None in (own, times) else own * times for own, times in pairs]
+    if bound == "communication":
+        table = time.tables["collectives"]
+        pairs = zip(table.values("seconds"), table.values("multiplicity"), strict=True)
+        return [math.nan if None in (own, times) else own * times for own, times in pairs]
+    rows = zip(time._data.column("seconds").tolist(), time._times(), strict=True)
+    return [own * (times or 0) for own, times in rows]
 
 
 def _rows_of(measured: Measured, device: Device) -> list[_Row]:
     """The instructions and the collectives that have measured and modelled time."""
     module = measured.module
     time = module.time(device)
-    modelled = _modelled(measured, device)
     bounds = time._data.column("bound").tolist()
     seconds = measured._data.column("seconds").tolist()
     names = {instruction.row: instruction.name for instruction in module}
     rows = [
         _Row(at, BOUNDS[bounds[at]], names.get(at, ""), seconds[at])
-        for at, own in enumerate(modelled[0])
+        for at, own in enumerate(_modelled(measured, device, ""))
         if own > 0 and seconds[at] > 0 and BOUNDS[bounds[at]] in _KINDS
     ]
     called = time.tables["collectives"].values("collective")
     clock = [own for own, _ in measured._data.collective_seconds()]
-    collectives = zip(called, clock, modelled[1], strict=True)
+    modelled = _modelled(measured, device, "communication")
+    collectives = zip(called, clock, modelled, strict=True)
     rows += [
         _Row(at, "communication", name, taken)
         for at, (name, taken, own) in enumerate(collectives)
@@ -332,10 +340,10 @@ def _fit(
     """Returns `device` with the value of figure `name` that fits `rows` best, and what is left."""
 
     def loss(device: Device) -> float:
-        modelled = _modelled(measured, device)
+        modelled = _modelled(measured, device, _GOVERNS[name])
         total = 0.0
         for row in rows:
-            own = row.of(modelled)
+            own = modelled[row.at]
             if not own > 0:
                 return math.inf
             total += row.measured * min(abs(math.log(own / row.measured)), _LARGEST_ERROR)
@@ -349,10 +357,13 @@ def _fit(
         return device, best
     low = math.log(centre) - _REACH
     high = min(math.log(centre) + _REACH, math.log(_LIMITS.get(name, math.inf)))
-    at, found = _minimum(lambda at: loss(device.replace(**{name: math.exp(at)})), low, high)
-    if found >= best:
-        return device, best
-    return device.replace(**{name: math.exp(at)}), found
+
+    def replaced(at: float) -> Device:
+        changed: dict[str, Any] = {name: math.exp(at)}
+        return device.replace(**changed)
+
+    at, found = _minimum(lambda at: loss(replaced(at)), low, high)
+    return (replaced(at), found) if found < best else (device, best)
 
 
 _GOLDEN = (math.sqrt(5) - 1) / 2

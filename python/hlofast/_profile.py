@@ -301,12 +301,14 @@ class Measured(Result):
     def calibrate(self, device: str | Device | None = None) -> Calibration:
         """Fits the achieved rates of the machine: matmuls, HBM, launches, collectives.
 
-        `device` is the kind of device that ran, by default the context's. Raises `ContextError`
-        without a device, and for one of another kind. See `hlofast.Calibration`.
+        `device` is the kind of device that ran, by default that of the modelled time. Raises
+        `ContextError` without a device, and for one of another kind. See `hlofast.Calibration`.
         """
         from hlofast._calibration import Calibration
         from hlofast._context import required_device
 
+        if device is None and self._modelled is not None:
+            return Calibration(self, self._modelled.device)
         chip = required_device(self.module, device)
         if not ran_on(self.module, chip):
             raise ContextError(f"the profile was not recorded on {chip.name}, give --device")

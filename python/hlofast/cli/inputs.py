@@ -62,6 +62,7 @@ WITHOUT_CONTEXT = {
     "budget or a measured step, and datasets stay comparable when phases follow the frameworks' "
     "conventions",
     "profile": "its first argument is the profile",
+    "calibrate": "its first argument is the profile",
     "query": "reads tables that a scan made in its own context",
     "schema": "reads no module",
     "guide": "reads no module",
