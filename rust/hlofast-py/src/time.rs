@@ -220,7 +220,8 @@ pub fn _collective_time(
     match model {
         "topology" => {
             let group = Group { size: group_size, near, axes };
-            let estimate = gpu_collectives::on_device(&device, kind, payload, group).map_err(missing)?;
+            let estimate =
+                gpu_collectives::on_device(&device, kind, payload, group).map_err(missing)?;
             Ok((estimate.seconds, estimate.wire_bytes, estimate.latency, estimate.bandwidth))
         }
         "speed-of-light" => {

@@ -193,9 +193,7 @@ impl Timer<'_> {
                 launch = spent.launch;
                 (spent.seconds, spent.compute, spent.memory)
             }
-            None => {
-                (launch + ideal.0.max(ideal.1), ideal.0, ideal.1)
-            }
+            None => (launch + ideal.0.max(ideal.1), ideal.0, ideal.1),
         };
         self.result.seconds[at] = seconds;
         self.result.compute_seconds[at] = compute;

@@ -115,8 +115,7 @@ impl<'a> Works<'a> {
         let seconds = peak.map(|peak| passes * flops / peak);
         let cycles = self.matrix_cycles(&product, names, passes, flops);
         let whole = peak.filter(|_| self.device.is_gpu && flops > 0.0);
-        let kernel =
-            whole.and_then(|peak| gpu_products::spent(self.device, &product, peak, names));
+        let kernel = whole.and_then(|peak| gpu_products::spent(self.device, &product, peak, names));
         Work {
             matrix_flops: flops,
             matrix_seconds: seconds.unwrap_or(0.0),
