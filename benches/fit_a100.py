@@ -3,7 +3,9 @@
     python benches/fit_a100.py
 
 The step is `tests/fixtures/a100`. Constants are fitted on the instructions whose name hashes to an
-even byte (`gpu_accuracy.is_fitted`) and judged on the others. The formula is that of `rust/hlofast/src/time/gpu.rs`. Needs NumPy.
+even byte (`gpu_accuracy.is_fitted`) and judged on the others. The formula is that of
+`rust/hlofast/src/time/gpu.rs`. Then `matmul_efficiency` is fitted on the kernels with matmuls by
+the built model. Needs NumPy.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fit_gpu import Array, minimum
-from gpu_accuracy import is_fitted
 
 import hlofast
+from fit_gpu import Array, minimum
+from gpu_accuracy import is_fitted
 
 FOLDER = Path(__file__).parent.parent / "tests" / "fixtures" / "a100"
 DEVICE = "a100-40gb"
@@ -28,7 +30,9 @@ NAMES = ("achieved", "launch", "reduction", "row", "column", "turned", "sliced",
 def measured() -> Any:
     """The joined profile of the step."""
     module = hlofast.load(
-        next(FOLDER.glob("*.hlo.pb.xz")), profile=FOLDER / "nvtx_gpu_proj_trace.csv.xz", mesh="data=4"
+        next(FOLDER.glob("*.hlo.pb.xz")),
+        profile=FOLDER / "nvtx_gpu_proj_trace.csv.xz",
+        mesh="data=4",
     )
     return module.profile(device=DEVICE)
 
@@ -117,8 +121,42 @@ def main() -> None:
         error = np.abs(estimate / own - 1)
         share = own[error < 0.25].sum() / own.sum()
         print(
-            f"{label}: {share:.1%} of the time within 25 %, {np.mean(error < 0.25):.1%} of {len(own)} "
-            f"kernels, {estimate.sum() * 1e3:.2f} ms for {own.sum() * 1e3:.2f} ms"
+            f"{label}: {share:.1%} of the time within 25 %, {np.mean(error < 0.25):.1%} of "
+            f"{len(own)} kernels, {estimate.sum() * 1e3:.2f} ms for {own.sum() * 1e3:.2f} ms"
+        )
+    efficiency(profile, names)
+
+
+def efficiency(profile: Any, others: list[str]) -> None:
+    """Fit, judge and print `matmul_efficiency`."""
+    module, known = profile.module, set(others)
+    own = [
+        (module[row["instruction"]], row["median_seconds"] / row["calls"])
+        for row in profile.table()
+        if module[row["instruction"]].opcode in ("fusion", "custom-call") and row["median_seconds"]
+    ]
+    own = [(instruction, clock) for instruction, clock in own if instruction.name not in known]
+    clock = np.array([seconds for _, seconds in own])
+    fitted = np.array([is_fitted(instruction.name) for instruction, _ in own])
+    device = hlofast.devices.get(DEVICE)
+
+    def of(share: float) -> Array:
+        seconds = module.time(device.replace(matmul_efficiency=share)).column("seconds")
+        return np.array([float(seconds[instruction.row]) for instruction, _ in own])
+
+    def distance(share: float) -> float:
+        # The total: single shapes err by the tiles that a library chooses.
+        return abs(float(of(share)[fitted].sum() / clock[fitted].sum()) - 1)
+
+    best = min((at / 100 for at in range(80, 101)), key=distance)
+    print(f"matmul_efficiency: {best:.2f}")
+    for label, half in (("fitted", fitted), ("judged", ~fitted)):
+        estimate = of(best)[half]
+        error = np.abs(estimate / clock[half] - 1)
+        share = clock[half][error < 0.25].sum() / clock[half].sum()
+        print(
+            f"{label}: {share:.1%} of the time within 25 % of {half.sum()} kernels with matmuls, "
+            f"{estimate.sum() * 1e3:.2f} ms for {clock[half].sum() * 1e3:.2f} ms"
         )
 
 

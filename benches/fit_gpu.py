@@ -51,7 +51,10 @@ def minimum(loss: Callable[[Array], float], start: Array, rounds: int = 4) -> Ar
     best = start
     for _ in range(rounds):
         size = len(best)
-        simplex = [best, *(best + 0.1 * np.maximum(np.abs(best), 0.5) * row for row in np.eye(size))]
+        simplex = [
+            best,
+            *(best + 0.1 * np.maximum(np.abs(best), 0.5) * row for row in np.eye(size)),
+        ]
         values = [loss(point) for point in simplex]
         for _ in range(400 * size):
             order = np.argsort(values)
@@ -145,11 +148,14 @@ def fit_collectives() -> None:
             every.append(model)
             measured_all.append(measured)
             left.append(out)
-            micros = ", ".join(f"({n}, {np.exp(a) * 1e6:.1f})" for n, a in zip(sizes, p[4:], strict=True))
-            print(
-                f"    {kind.replace('-', '_')}: Curve {{ scale: {np.exp(p[0]):.3f}, growth: {p[1]:.3f}, "
-                f"crowd: {p[2]:.3f}, sharpness: {np.exp(p[3]):.3f}, latencies: &[{micros}] }},"
+            micros = ", ".join(
+                f"({n}, {np.exp(a) * 1e6:.1f})" for n, a in zip(sizes, p[4:], strict=True)
             )
+            print(
+                f"    {kind.replace('-', '_')}: Curve {{ scale: {np.exp(p[0]):.3f}, "
+                f"growth: {p[1]:.3f}, crowd: {p[2]:.3f}, sharpness: {np.exp(p[3]):.3f},"
+            )
+            print(f"    latencies: &[{micros}] }},")
         own = [
             (at, row)
             for at, row in enumerate(rows)
@@ -174,7 +180,9 @@ def fit_collectives() -> None:
     shown("all", np.concatenate(every), np.concatenate(measured_all), np.concatenate(left), 0.35)
 
 
-def product(p: Array, shape: Array, chip: tuple[int, float, float], sizes: tuple[int, int]) -> Array:
+def product(
+    p: Array, shape: Array, chip: tuple[int, float, float], sizes: tuple[int, int]
+) -> Array:
     """Seconds by the formula of gpu_products.rs."""
     batch, m, n, k = shape.T
     cores, bandwidth, peak = chip
@@ -205,7 +213,9 @@ def fit_matmuls() -> None:
                 for at, row in enumerate(rows)
                 if row["device"] == device and row["type"] == kind
             ]
-            shape = np.array([[float(row[key]) for key in ("batch", "m", "n", "k")] for _, row in own])
+            shape = np.array(
+                [[float(row[key]) for key in ("batch", "m", "n", "k")] for _, row in own]
+            )
             measured = np.array([float(row["nanoseconds"]) * 1e-9 for _, row in own])
             out = np.array([at % 5 == 4 for at, _ in own])
             # Entries above the peak of the chip cannot be right; they count as at the peak.
@@ -224,7 +234,9 @@ def fit_matmuls() -> None:
                 bound = 1e3 * max(0.0, float(p[3]))
                 return distance(product(p, shape, chip, sizes), target) + bound
 
-            start = np.array([np.log(5e-6), np.log(200), np.log(2e-6), np.log(0.85), 0, 0.5, 1.5, 2])
+            start = np.array(
+                [np.log(5e-6), np.log(200), np.log(2e-6), np.log(0.85), 0, 0.5, 1.5, 2]
+            )
             p = minimum(loss, start, 3)
             model = product(p, shape, chip, BYTES[kind])
             shown(f"{device} {kind}", model, measured, out, 0.25)

@@ -29,6 +29,9 @@ COLLECTIVE_DEVICES = {
 }
 MATMUL_DEVICES = {"sm_90": "h100", "sm_100_B200": "b200"}
 TYPES = {"bf16": ("bf16", "bf16"), "f32": ("f32", "f32"), "f8": ("f8e4m3fn", "bf16")}
+DIMENSIONS = (
+    "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}"
+)
 COLLECTIVE_LIMIT, MATMUL_LIMIT, STEP_LIMIT = 0.35, 0.25, 0.25
 
 
@@ -103,8 +106,8 @@ def matmuls() -> list[dict[str, Any]]:
             body.append(
                 f"  l{at} = {operand}[{b},{m},{k}]{{2,1,0}} parameter({2 * len(body)})\n"
                 f"  r{at} = {operand}[{b},{k},{n}]{{2,1,0}} parameter({2 * len(body) + 1})\n"
-                f"  d{at} = {result}[{b},{m},{n}]{{2,1,0}} dot(l{at}, r{at}), lhs_batch_dims={{0}}, "
-                "lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}\n"
+                f"  d{at} = {result}[{b},{m},{n}]{{2,1,0}} dot(l{at}, r{at}), "
+                f"{DIMENSIONS}\n"
             )
         root = "  ROOT t = () tuple()\n"
         text = "HloModule m, is_scheduled=true\n\nENTRY e {\n" + "".join([*body, root]) + "}\n"
@@ -204,9 +207,9 @@ def shown(result: dict[str, Any]) -> str:
         half = own[label]
         lines.append(
             f"A100 step, {label.replace('_', ' ')}: {half['share_of_time_within']:.1%} of the time "
-            f"within {STEP_LIMIT:.0%}, {half['share_within']:.0%} of {half['entries']} instructions, "
-            f"rank correlation {half['spearman']:.3f} ({half['spearman_above_20_us']:.3f} above "
-            f"20 us), total {half['total']:.3f}"
+            f"within {STEP_LIMIT:.0%}, {half['share_within']:.0%} of {half['entries']} "
+            f"instructions, rank correlation {half['spearman']:.3f} "
+            f"({half['spearman_above_20_us']:.3f} above 20 us), total {half['total']:.3f}"
         )
     for name in ("compute", "step"):
         model, measured = own[f"model_{name}"], own[f"measured_{name}"]

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import gpu_accuracy
-
 import hlofast
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "dumps"

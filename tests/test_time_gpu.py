@@ -106,7 +106,9 @@ class TestCollectives:
         assert strided.collectives.values("seconds") == [pytest.approx(alone)]
 
     @pytest.mark.parametrize("figure", ["link_bandwidth", "link_efficiency"])
-    @pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all", "collective-permute"])
+    @pytest.mark.parametrize(
+        "kind", ["all-reduce", "all-gather", "all-to-all", "collective-permute"]
+    )
     def test_more_bandwidth_is_never_slower(self, figure: str, kind: str) -> None:
         device = devices.get("h100")
         better = device.replace(**{figure: device.require(figure) * 1.1})
@@ -125,7 +127,7 @@ class TestCollectives:
     def test_more_bytes_are_never_faster(self, device: str, kind: str) -> None:
         chip = devices.get(device)
         for group in (2, 3, 4, 8):
-            times = [chip.collective_time(kind, 2.0**at, group).seconds for at in range(0, 40)]
+            times = [chip.collective_time(kind, 2.0**at, group).seconds for at in range(40)]
             assert times == sorted(times)
 
 
