@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 import hlofast
-from conftest import FIXTURES
+from conftest import FIXTURES, seeds_folder
 from hlofast import devices
 from hlofast.devices import Device, UnknownFigureError
 from test_benches import bench_module
@@ -17,7 +17,10 @@ pytestmark = pytest.mark.once
 gpu_accuracy = bench_module("gpu_accuracy")
 time_accuracy = bench_module("time_accuracy")
 GPUS = [name for name in devices.names() if devices.get(name).backend == "gpu"]
+SEEDS = seeds_folder()
 MODULES = sorted((FIXTURES / "a100").glob("*.hlo.pb.xz"))
+if SEEDS is not None:  # Compiled for 16 GPUs by Alpa.
+    MODULES += sorted(SEEDS.glob("001_*.txt"))
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +267,7 @@ class TestSanity:
     @pytest.mark.parametrize("name", GPUS)
     @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name[:24])
     def test_times_hang_together(self, path: Path, name: str) -> None:
-        time = hlofast.load(path, mesh="data=4").time(name)
+        time = hlofast.load(path).time(name)
         seconds, ideal = time.column("seconds"), time.column("roofline_seconds")
         compute, memory = time.column("compute_seconds"), time.column("memory_seconds")
         bound = time.column("bound")
