@@ -132,7 +132,12 @@ pub(super) fn spent(device: &Device, load: &Load, shape: &Shape, vector: f64) ->
     let work = clock.map_or(0.0, |rate| work / rate).max(vector);
     if load.work.matrix_flops > 0.0 {
         let product = load.work.product;
-        let tiles = product.tiles.max(load.work.matrix_seconds);
+        // Kernels whose shapes are unknown reach the share of large matmuls.
+        let share = device.matmul_efficiency.unwrap_or(1.0).min(1.0);
+        let tiles = match product.tiles > 0.0 {
+            true => product.tiles.max(load.work.matrix_seconds),
+            false => load.work.matrix_seconds / share,
+        };
         let share = if product.memory > 0.0 { product.memory } else { 1.0 };
         let rate = device.share(device.hbm_bandwidth).map(|rate| rate * share);
         // Operands and result of a matmul move at least as fast as those of other kernels.

@@ -118,12 +118,12 @@ impl Spent {
     }
 }
 
-/// The time of `product` at `peak` operations per second, whose name is `kind`; None if the device
-/// lacks cores.
+/// The time of the `flops` of `product` at `peak` operations per second, whose name is `kind`; None
+/// if the device lacks cores.
 pub(super) fn spent(
     device: &Device,
     product: &Contraction,
-    peak: f64,
+    (flops, peak): (f64, f64),
     kind: &[&str],
 ) -> Option<Spent> {
     let cores = device.share(device.cores)?;
@@ -161,6 +161,9 @@ pub(super) fn spent(
             best = best.min(seconds);
         }
     }
+    // A convolution skips padding.
+    let whole = 2.0 * result * product.k as f64;
+    let tiles = if whole > 0.0 { best * (flops / whole).min(1.0) } else { best };
     let start = (table.start - LAUNCH).max(0.0);
-    best.is_finite().then_some(Spent { tiles: best, start, memory: table.memory })
+    tiles.is_finite().then_some(Spent { tiles, start, memory: table.memory })
 }

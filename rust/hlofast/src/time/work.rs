@@ -114,8 +114,9 @@ impl<'a> Works<'a> {
         let peak = self.device.peak(names);
         let seconds = peak.map(|peak| passes * flops / peak);
         let cycles = self.matrix_cycles(&product, names, passes, flops);
-        let whole = peak.filter(|_| self.device.is_gpu && flops > 0.0);
-        let kernel = whole.and_then(|peak| gpu_products::spent(self.device, &product, peak, names));
+        let known = peak.filter(|_| self.device.is_gpu && flops > 0.0);
+        let kernel =
+            known.and_then(|peak| gpu_products::spent(self.device, &product, (flops, peak), names));
         Work {
             matrix_flops: flops,
             matrix_seconds: seconds.unwrap_or(0.0),
