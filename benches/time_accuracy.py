@@ -1,4 +1,4 @@
-"""Accuracy of the time model against the TPU compiler's own estimates.
+"""Accuracy of the time model against the TPU compiler's own estimates, and GPU measurements.
 
     python benches/time_accuracy.py [--json FILE] [FOLDER ...]
 
@@ -9,7 +9,7 @@ the key `chips`, `topology` or `backend`, such as `v5e:2x4`.
 Rows are fusions and convolutions that have `estimated_cycles`. Per chip generation and bound
 (compute, memory) one factor is fitted on every second program (the median of compiler over model)
 and the error is measured on the others, for rows above 1 % of the step. Programs are sorted by
-name.
+name. Without a folder, the GPU model is judged too: see `gpu_accuracy.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import gpu_accuracy
 import hlofast
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "dumps"
@@ -195,6 +196,9 @@ def main() -> None:
             f"{row['kind']} {row['shape']}: compiler {row['compiler'] * 1e6:.2f} us, model "
             f"{row['model'] * 1e6:.2f} us; {row['reason']}"
         )
+    if not arguments.folders:
+        result["gpu"] = gpu_accuracy.measure(spearman)
+        print(f"\n{gpu_accuracy.shown(result['gpu'])}")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -8,6 +8,7 @@ use crate::table_builder::to_list;
 use hlofast::ir::Module as CoreModule;
 use hlofast::table;
 use hlofast::time::collective::{self, Group, Kind};
+use hlofast::time::gpu_collectives;
 use hlofast::time::{Device, Estimates, Model, Options, Time, Topology};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -104,7 +105,8 @@ impl TimeData {
 
 /// Converts a device to the core's `Device`.
 pub fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Device {
-    let mut device = Device { name, is_tpu: backend == "tpu", peaks, ..Device::default() };
+    let (is_tpu, is_gpu) = (backend == "tpu", backend == "gpu");
+    let mut device = Device { name, is_tpu, is_gpu, peaks, ..Device::default() };
     device.topology = topology.and_then(|word| Topology::from_word(&word));
     for (figure, value) in &figures {
         // The model ignores figures that it does not know; they are only shown to users.
@@ -212,13 +214,14 @@ pub fn _collective_time(
     let kind = Kind::from_word(kind)
         .ok_or_else(|| PyValueError::new_err(format!("unknown kind of collective {kind:?}")))?;
     let device = device_of(device);
-    let near = near.unwrap_or(group_size);
+    let near = near.unwrap_or_else(|| gpu_collectives::default_near(&device, group_size));
     let missing = |figure: &'static str| PyValueError::new_err(figure);
     let wire = kind.wire_share(group_size) * payload;
     match model {
         "topology" => {
             let group = Group { size: group_size, near, axes };
-            let estimate = collective::on_device(&device, kind, payload, group).map_err(missing)?;
+            let estimate =
+                gpu_collectives::on_device(&device, kind, payload, group).map_err(missing)?;
             Ok((estimate.seconds, estimate.wire_bytes, estimate.latency, estimate.bandwidth))
         }
         "speed-of-light" => {

@@ -28,7 +28,8 @@ pub fn communications(
     table.numbers(field, each().map(|c| number(c.payload())));
     table.numbers(common::group_size(), each().map(|c| number(c.group_size)));
     let mut add = |field: Field, of: fn(&Communication) -> f64| {
-        table.reals(field.nullable(), estimates().map(of));
+        let known = |c: &Communication| if c.missing.is_some() { f64::NAN } else { of(c) };
+        table.reals(field.nullable(), estimates().map(known));
     };
     add(common::wire_bytes(), |c| c.estimate.wire_bytes);
     add(Field::seconds("seconds", "Time of one execution."), |c| c.estimate.seconds);
@@ -36,7 +37,8 @@ pub fn communications(
     add(Field::seconds("alpha_seconds", doc).label("latency s"), |c| c.estimate.latency);
     let doc = "Bandwidth: wire bytes divided by the rest of the time, in bytes per second.";
     add(Field::number("bytes_per_second", doc).label("B/s"), |c| c.estimate.bandwidth);
-    let waited = time.simulation.collectives.iter().map(|entry| entry.1);
+    let waited = time.simulation.collectives.iter().zip(estimates());
+    let waited = waited.map(|(entry, c)| if c.missing.is_some() { f64::NAN } else { entry.1 });
     let doc = "Exposed time of one execution, for which the step waits.";
     table.reals(Field::seconds("exposed_seconds", doc).nullable().label("exposed s"), waited);
     let runs = |c: &Collective| multiplicity.get(c.outer.0 as usize).copied().unwrap_or(-1);

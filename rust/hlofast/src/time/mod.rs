@@ -1,13 +1,16 @@
 //! Seconds of instructions on a device, and the step time of the program.
 //!
 //! Start at [`time`]. `work.rs` gives the work of a row, `windows.rs` the TPU compiler's notes
-//! about it; `tpu.rs` and `roofline.rs` turn both into seconds; `collective.rs` times one
-//! collective, `communication.rs` all collectives of a module; `simulate.rs` plays the schedule
+//! about it; `tpu.rs`, `gpu.rs` (with `gpu_products.rs`) and `roofline.rs` turn both into seconds;
+//! `collective.rs` and `gpu_collectives.rs` time one collective, `communication.rs` all collectives of a module; `simulate.rs` plays the schedule
 //! and, on request, records the use of time (`recording.rs`).
 
 pub mod collective;
 mod communication;
 mod device;
+mod gpu;
+pub mod gpu_collectives;
+mod gpu_products;
 mod recording;
 mod roofline;
 mod simulate;

@@ -1,7 +1,8 @@
 //! Seconds of every executed row: a roofline for all devices; on TPU also a model of its compiler
-//! and the compiler's own estimate.
+//! and the compiler's own estimate, on GPU a model of its kernels.
 
 use super::device::Device;
+use super::gpu;
 use super::tpu::{self, Load};
 use super::windows::{Windows, windows};
 use super::work::{Work, Works};
@@ -55,7 +56,7 @@ impl Bound {
 /// Columns over the rows of a module; seconds are per execution.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
-    /// Seconds by the model: `tpu.rs` on TPU, otherwise the roofline. 0 for rows that take no time.
+    /// Seconds by the model: `tpu.rs` on TPU, `gpu.rs` on GPU, otherwise the roofline. 0 for rows that take no time.
     pub seconds: Vec<f64>,
     /// Lower bound: the larger of computing at the peak and moving HBM bytes at full bandwidth.
     pub roofline_seconds: Vec<f64>,
@@ -182,18 +183,22 @@ impl Timer<'_> {
             true => tpu::spent(self.device, &load, written.as_ref()),
             false => None,
         };
+        let mut launch = if model.is_none() { self.device.launch.unwrap_or(0.0) } else { 0.0 };
         let (seconds, compute, memory) = match model {
             Some(spent) => (spent.seconds, spent.compute, spent.memory),
-            None => {
-                let launch = self.device.launch.unwrap_or(0.0);
-                (launch + ideal.0.max(ideal.1), ideal.0, ideal.1)
+            None if self.device.is_gpu => {
+                let shape = gpu::shape(self.module, row);
+                let vector = (ideal.0 - load.work.matrix_seconds).max(0.0);
+                let spent = gpu::spent(self.device, &load, &shape, vector);
+                launch = spent.launch;
+                (spent.seconds, spent.compute, spent.memory)
             }
+            None => (launch + ideal.0.max(ideal.1), ideal.0, ideal.1),
         };
         self.result.seconds[at] = seconds;
         self.result.compute_seconds[at] = compute;
         self.result.memory_seconds[at] = memory;
         let is_known = !load.work.lacks_peak && self.device.hbm_bandwidth.is_some();
-        let launch = if model.is_none() { self.device.launch.unwrap_or(0.0) } else { 0.0 };
         self.result.bound[at] = match () {
             () if !is_known || load.work.is_unknown => Bound::Unknown,
             () if launch > compute.max(memory) => Bound::Launch,
@@ -260,6 +265,7 @@ impl Timer<'_> {
             is_native,
             is_tiled,
             is_copy: self.module.opcode(row) == Opcode::Copy,
+            transcendentals: of(&self.cost.transcendentals),
             is_fusion: self.module.opcode(row) == Opcode::Fusion,
             work: self.works.row(row),
         }

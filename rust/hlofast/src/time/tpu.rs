@@ -33,6 +33,7 @@ pub(super) struct Load {
     pub is_tiled: bool,
     pub is_copy: bool,
     pub is_fusion: bool,
+    pub transcendentals: f64,
     pub work: Work,
 }
 

@@ -1,6 +1,7 @@
 //! The work of rows and computations, split by hardware unit.
 
 use super::device::Device;
+use super::gpu_products;
 use crate::cost::Cost;
 use crate::cost::matmul::{Contraction, contraction};
 use crate::ir::decode::{AttributeValue, decode};
@@ -13,6 +14,8 @@ pub struct Work {
     pub matrix_flops: f64,
     /// Seconds of matmuls at the peak of their element types.
     pub matrix_seconds: f64,
+    /// Seconds of matmuls on a GPU, by shape.
+    pub product: gpu_products::Spent,
     /// Cycles of the systolic arrays, with dimensions padded to their size; 0 without arrays.
     pub matrix_cycles: f64,
     /// Operations and transcendentals of all other instructions.
@@ -29,6 +32,7 @@ pub struct Work {
 impl Work {
     fn add(&mut self, other: &Work) {
         self.matrix_seconds += other.matrix_seconds;
+        self.product.add(&other.product);
         self.matrix_cycles += other.matrix_cycles;
         // Rows are added in text order; work after a matmul does not delay the matmul.
         if self.matrix_flops <= 0.0 {
@@ -110,10 +114,14 @@ impl<'a> Works<'a> {
         let peak = self.device.peak(names);
         let seconds = peak.map(|peak| passes * flops / peak);
         let cycles = self.matrix_cycles(&product, names, passes, flops);
+        let known = peak.filter(|_| self.device.is_gpu && flops > 0.0);
+        let kernel =
+            known.and_then(|peak| gpu_products::spent(self.device, &product, (flops, peak), names));
         Work {
             matrix_flops: flops,
             matrix_seconds: seconds.unwrap_or(0.0),
             matrix_cycles: cycles.unwrap_or(0.0),
+            product: kernel.unwrap_or_default(),
             vector_operations: transcendentals,
             prologue_operations: 0.0,
             lacks_peak: seconds.is_none(),
