@@ -449,23 +449,29 @@ class Cost(Result):
         operations = self._totals[0] - collectives
         repeated = by_phase.get("recompute", 0) - recomputed_collectives
         devices = self._devices()
-        ideal = None if device is None else self._data.ideal_seconds(device._parts())
-        if ideal is not None:
-            matmul_ideal, rematmul, all_ideal, repeated_ideal = ideal
-            budget = step_seconds * devices
-            amounts = (matmul_ideal - rematmul, matmul_ideal, all_ideal - repeated_ideal, all_ideal)
-            if all_ideal:
-                peak_flops = operations / all_ideal
-        else:
-            budget = step_seconds * peak_flops * devices
-            amounts = (matmul - recomputed, matmul, operations - repeated, operations)
-        # The product of two tiny numbers can underflow to 0.
-        shares = [amount / budget if budget else float("inf") for amount in amounts]
+        parts = None if device is None else self._data.flops_by_peak(device._parts())
+        if parts is None:
+            parts = [(peak_flops, matmul, recomputed, operations, repeated)]
+        parts = [part for part in parts if part[3]]
+        if parts:
+            # One peak stays as it is; several are weighted by the seconds at each.
+            ideal = sum(part[3] / part[0] for part in parts)
+            several = sum(part[3] for part in parts) / ideal
+            peak_flops = parts[0][0] if len(parts) == 1 else several
+
+        def share(amounts: list[int]) -> float:
+            total = 0.0
+            for amount, (peak, *_) in zip(amounts, parts, strict=True):
+                budget = step_seconds * peak * devices
+                # The product of two tiny numbers can underflow to 0.
+                total += amount / budget if budget else float("inf")
+            return total
+
         return Utilization(
-            matmul_mfu=shares[0],
-            matmul_hfu=shares[1],
-            mfu=shares[2],
-            hfu=shares[3],
+            matmul_mfu=share([part[1] - part[2] for part in parts]),
+            matmul_hfu=share([part[1] for part in parts]),
+            mfu=share([part[3] - part[4] for part in parts]),
+            hfu=share([part[3] for part in parts]),
             step_seconds=step_seconds,
             peak_flops=peak_flops,
             num_devices=devices,

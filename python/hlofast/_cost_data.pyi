@@ -78,10 +78,10 @@ class CostData:
         """Returns executed FLOPs by provenance; FLOPs inside loops of unknown trip count are
         separate.
         """
-    def ideal_seconds(
+    def flops_by_peak(
         self, device: tuple[str, str, str | None, list[tuple[str, float]], list[tuple[str, float]]]
-    ) -> tuple[float, float, float, float] | None:
-        """Returns the seconds of all FLOPs at the peaks of their types on one JAX device: of
+    ) -> list[tuple[float, int, int, int, int]] | None:
+        """Returns FLOPs by the peak of their types on one JAX device: the peak, then FLOPs of
         matmuls, of recomputed matmuls, of all operations, of all recomputed ones. None if the
         bfloat16 peak is unknown.
         """

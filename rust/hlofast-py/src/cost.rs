@@ -89,6 +89,9 @@ fn read_rules(rules: Vec<(String, String)>) -> PyResult<Rules> {
     })
 }
 
+/// A peak and four numbers of FLOPs.
+type FlopsAtPeak = (f64, i128, i128, i128, i128);
+
 /// The costs that the caller states, ascending by row.
 pub fn overrides(stated: Vec<Stated>) -> Vec<cost::Override> {
     let mut calls: Vec<cost::Override> = stated.into_iter().map(overridden).collect();
@@ -373,14 +376,17 @@ impl CostData {
         py.detach(|| StagesData::new(Arc::clone(&self.held.stage), most_moved))
     }
 
-    /// Returns the seconds of all FLOPs at the peaks of their types on one JAX device: of matmuls,
+    /// Returns FLOPs by the peak of their types on one JAX device: the peak, then FLOPs of matmuls,
     /// of recomputed matmuls, of all operations, of all recomputed ones. None if the bfloat16 peak
     /// is unknown.
-    fn ideal_seconds(&self, py: Python<'_>, device: DeviceParts) -> Option<(f64, f64, f64, f64)> {
+    fn flops_by_peak(&self, py: Python<'_>, device: DeviceParts) -> Option<Vec<FlopsAtPeak>> {
         let (core, cost, device) = (self.core(), self.cost(), device_of(device));
         let attribution = self.held.stage.attribution();
-        let ideal = py.detach(|| hlofast::time::ideal(core, cost, attribution, &device))?;
-        Some((ideal.matmul, ideal.matmul_recomputed, ideal.all, ideal.all_recomputed))
+        let sums = py.detach(|| hlofast::time::flops_by_peak(core, cost, attribution, &device))?;
+        let known = sums.into_iter();
+        let parts = known
+            .map(|sum| (sum.peak, sum.matmul, sum.matmul_recomputed, sum.all, sum.all_recomputed));
+        Some(parts.collect())
     }
 
     /// Returns the FLOPs of reductions between devices: in total, and in recomputation.

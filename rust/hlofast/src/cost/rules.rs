@@ -254,7 +254,8 @@ impl Rules<'_> {
         let shapes = self.module.shapes();
         let operand = self.module.operands(row).first().copied();
         let array = operand.and_then(|operand| shapes.array(self.module.shape(Row(operand))));
-        let is_complex = array.is_some_and(|array| array.element_type.kind() == ElementKind::Complex);
+        let is_complex =
+            array.is_some_and(|array| array.element_type.kind() == ElementKind::Complex);
         if is_complex && !self.is_xla { flops.checked_mul(4) } else { Some(flops) }
     }
 

@@ -1,9 +1,9 @@
 //! The uncertain parts of a module's totals: loops of unknown trip count and matmuls of unknown
 //! size.
 
-use super::{Branch, Cost};
 use super::custom_call::{CustomCallKind, custom_call_cost};
 use super::matmul::contraction;
+use super::{Branch, Cost};
 use crate::ir::{ComputationId, Module, Opcode, Row};
 
 /// By computation: the counted executions inside loops of unknown trip count; such loops count one

@@ -22,7 +22,7 @@ pub use device::{Device, Topology};
 pub use recording::{Recording, Resource, Stretch};
 pub use roofline::{Bound, Rows, rows};
 pub use simulate::{Simulation, Split, record, simulate};
-pub use utilization::{Ideal, ideal};
+pub use utilization::{AtPeak, flops_by_peak};
 pub use windows::{Windows, windows};
 
 use crate::Provenance;

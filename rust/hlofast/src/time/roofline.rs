@@ -6,7 +6,7 @@ use super::tpu::{self, Load};
 use super::windows::{Windows, windows};
 use super::work::{Work, Works};
 use crate::Provenance;
-use crate::cost::{Backend, Cost, ShapeCost, shape_costs};
+use crate::cost::{Backend, Cost, ShapeCost, SpaceBytes, shape_costs};
 use crate::ir::{Module, Opcode, Row};
 
 /// The limit of a row's time.
@@ -271,16 +271,22 @@ impl Timer<'_> {
             self.other += 1;
         }
         let entries = other[self.other..].iter().take_while(|entry| entry.row == row.0);
-        let fast = entries.filter(|entry| entry.memory_space == 1);
+        let of_space = |space: u8, of: fn(&SpaceBytes) -> i64| -> f64 {
+            let own = entries.clone().filter(|entry| entry.memory_space == space);
+            own.map(|entry| of(entry) as f64).sum()
+        };
         let (result_elements, result_bits, is_native, is_tiled) = self.result(row, windows);
         Load {
             hbm_read: of(&self.cost.bytes_read),
             hbm_written: of(&self.cost.bytes_written),
-            fast_read: fast.map(|entry| entry.read as f64).sum(),
+            fast_read: of_space(1, |entry| entry.read),
+            common_read: of_space(3, |entry| entry.read),
+            common_written: of_space(3, |entry| entry.written),
             result_elements,
             result_bits,
             is_native,
             is_tiled,
+            is_copy: self.module.opcode(row) == Opcode::Copy,
             is_transposition: self.is_transposition(row),
             is_fusion: self.module.opcode(row) == Opcode::Fusion,
             work: self.works.row(row),

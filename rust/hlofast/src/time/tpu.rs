@@ -24,6 +24,9 @@ pub(super) struct Load {
     pub hbm_read: f64,
     pub hbm_written: f64,
     pub fast_read: f64,
+    /// Bytes of the common memory of TPU v4 (space 3), which moves at the rate of HBM.
+    pub common_read: f64,
+    pub common_written: f64,
     /// Elements of the padded result, and bits per element.
     pub result_elements: f64,
     pub result_bits: f64,
@@ -31,6 +34,7 @@ pub(super) struct Load {
     pub is_native: bool,
     /// Whether the result has the layout of vector registers, even if it does not fill them.
     pub is_tiled: bool,
+    pub is_copy: bool,
     /// Whether it is a copy that changes the minor dimension, the one along the lanes.
     pub is_transposition: bool,
     pub is_fusion: bool,
@@ -66,18 +70,25 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
     let fast_rate = device.share(device.fast_memory_bandwidth).map_or(rate, |rate| rate / clock);
     let latency = device.hbm_latency? * clock;
     let vectors = VECTOR * device.vector_operations? * cores;
+    let load = &Load {
+        hbm_read: load.hbm_read + load.common_read,
+        hbm_written: load.hbm_written + load.common_written,
+        ..*load
+    };
     let bytes = load.hbm_read + load.hbm_written + load.fast_read;
     let all = windows.map_or_else(|| (bytes / WINDOW_BYTES).ceil(), |w| w.iterations).max(1.0);
     // Windows of a reduction are windows of the reduced array.
     let seen = windows.map_or(0.0, |windows| windows.output * all);
-    let is_reduced = seen > 1.5 * load.result_elements && load.work.matrix_cycles <= 0.0;
-    let written = match seen > 0.0 && !is_reduced {
+    let is_reduced =
+        seen > 1.5 * load.result_elements && load.work.matrix_cycles <= 0.0 && !load.is_copy;
+    // Windows of a copy to smaller tiles are windows of the padded operand.
+    let written = match seen > 0.0 && !is_reduced && !load.is_copy {
         true => load.result_elements.min(seen),
         false => seen.max(load.result_elements),
     };
-    let is_narrow = load.result_bits < 32.0;
-    let passes = f64::from(u8::from(is_narrow) + u8::from(is_reduced));
-    let unpacked = 4.0 * written * passes;
+    let result = if is_reduced { load.result_elements } else { written };
+    let of_narrow = if load.result_bits < 32.0 { 4.0 * result } else { 0.0 };
+    let unpacked = of_narrow + if is_reduced { 4.0 * written } else { 0.0 };
     let iterations = (all / cores).ceil();
     let operations = match load.is_fusion {
         true => load.work.prologue_operations,
@@ -135,9 +146,8 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
     // every window, which makes products up to twice as long as their computing; steps that
     // trainers published at 80 to 89 % of the peak, recomputation counted, show that hardware does
     // not.
-    let compute = product * iterations
-        + restart * (iterations - 1.0)
-        + add_up * (iterations - results);
+    let compute =
+        product * iterations + restart * (iterations - 1.0) + add_up * (iterations - results);
     let moved = read * (iterations - 1.0) + write * (results - 1.0);
     let waited = start + read_wait + write_wait;
     let cycles = waited + compute.max(product + moved);

@@ -2,8 +2,8 @@
 
 use super::device::Device;
 use super::kernels::{efficiency, is_kernel, multiplied_type};
-use crate::cost::Cost;
 use crate::Provenance;
+use crate::cost::Cost;
 use crate::cost::custom_call::{CustomCallCost, custom_call_cost};
 use crate::cost::matmul::{Contraction, contraction};
 use crate::ir::decode::{AttributeValue, decode};

@@ -180,8 +180,7 @@ fn attention(
     let scores = (scores as f64 * blocks.unwrap_or(1.0)).round();
     let summed = over_keys as f64 * k as f64 + over_values as f64 * value_size as f64;
     let whole = |value: f64| (value < 9e18).then_some(value as i64);
-    let provenance =
-        if blocks.is_some() { Provenance::Assumed } else { Provenance::Modelled };
+    let provenance = if blocks.is_some() { Provenance::Assumed } else { Provenance::Modelled };
     let flops = whole(2.0 * scores * summed)?;
     let kind = match pass {
         Pass::Forward => CustomCallKind::AttentionForward,
@@ -227,9 +226,8 @@ fn gradients(module: &Module, row: Row, keys: &ArrayShape<'_>) -> usize {
     let shapes = module.shapes();
     let leaves = shapes.leaves(module.shape(row));
     let arrays = leaves.filter_map(|leaf| shapes.array(leaf));
-    let is_large = |array: &ArrayShape<'_>| {
-        array.rank() >= keys.rank() && array.elements() >= keys.elements()
-    };
+    let is_large =
+        |array: &ArrayShape<'_>| array.rank() >= keys.rank() && array.elements() >= keys.elements();
     arrays.filter(is_large).count()
 }
 
