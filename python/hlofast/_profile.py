@@ -200,8 +200,7 @@ class Measured(Result):
         needed = ("flops.bf16", "jax_devices")
         if any(modelled.device.value(name) is None for name in needed):
             return None
-        peak = modelled.device.per_jax_device("flops.bf16")
-        return cost.mfu(self.step_seconds, peak)
+        return cost.mfu(self.step_seconds, device=modelled.device)
 
     @property
     def bound(self) -> str:

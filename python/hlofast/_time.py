@@ -6,6 +6,7 @@ from hlofast import _core, devices
 from hlofast._collectives_notes import NO_AXES
 from hlofast._context import measured_for, ran_on
 from hlofast._core import Field
+from hlofast._custom_calls import stated
 from hlofast._names import unknown
 from hlofast._profile_fields import OF_CALLS, OF_CALLS_EXPOSED
 from hlofast._result import Fact, Note, Result, Section
@@ -125,7 +126,8 @@ class Time(Result):
         Field("ratio", "hfu", "Hardware FLOPs utilization: MFU with recomputation.", label="HFU"),
         Field("ratio", "matmul_mfu", "MFU of matmuls alone.", label="matmul MFU"),
         Field("ratio", "matmul_hfu", "HFU of matmuls alone.", label="matmul HFU"),
-        Field("number", "peak_flops", "bfloat16 peak of one JAX device in FLOP/s.",
+        Field("number", "peak_flops",
+              "Peak of one JAX device in FLOP/s, for the element types that the module multiplies.",
               label="peak FLOP/s"),
         Field("count", "num_devices", "Devices that share the FLOPs.", label="devices"),
         Field("seconds", "compiler_seconds",
@@ -183,7 +185,7 @@ class Time(Result):
         # The step of one kind of device has no share of the peak of another.
         fits = self._measured is None or ran_on(self.module, self.device)
         if measured is not None and used is not None and fits:
-            again = self.module.cost().mfu(measured, used.peak_flops)
+            again = self.module.cost().mfu(measured, device=self.device)
             values.append(("measured_mfu", again.mfu, "modelled"))
         if used is not None:
             is_bound = used.is_lower_bound and not self.is_lower_bound
@@ -319,10 +321,11 @@ class Time(Result):
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of one run of the module, as scheduled; a lower bound if `unknown` is not empty.
+        """Seconds of one run of the module, as scheduled.
 
-        Loops of unknown trip count (`open_loops`) count as one iteration; conditionals count as
-        their longest branch.
+        Loops of unknown trip count (`open_loops`) count as one iteration, and instructions of
+        unknown work (`unpriced`) as the time to move their bytes: see `is_lower_bound`.
+        Conditionals are assumed to take their longest branch.
         """
         return self._step[0]
 
@@ -375,8 +378,36 @@ class Time(Result):
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether the step may take longer: figures are `unknown`, or `open_loops` count once."""
-        return bool(self.unknown or self.open_loops)
+        """Whether the step may take longer.
+
+        Figures are `unknown`, `open_loops` count once, or the work of instructions is unknown
+        (`unpriced`).
+        """
+        return bool(self.unknown or self.open_loops or self._unpriced())
+
+    def _unpriced(self) -> list[int]:
+        """Rows of executed instructions of unknown work."""
+        unknown = _core.provenances.index("unknown")
+        known = enumerate(zip(self._data.column("provenance"), self._times(), strict=True))
+        # A count beyond 64 bits is None.
+        return [row for row, (how, times) in known if how == unknown and times != 0]
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Names of executed instructions whose work is unknown, such as kernels without estimate.
+
+        Their time is the time to move their bytes. `Cost.unpriced` lists them by target;
+        `register_custom_call` gives their work.
+        """
+        return tuple(self.module[row].name for row in self._unpriced())
+
+    @property
+    def assumed_branches(self) -> tuple[str, ...]:
+        """Names of conditionals whose longest branch is assumed to run.
+
+        The times of instructions in that branch have the provenance assumed.
+        """
+        return tuple(self.module[row].name for row, _ in self._data.branches())
 
     @property
     def has_network(self) -> bool:
@@ -412,18 +443,18 @@ class Time(Result):
 
     @property
     def utilization(self) -> Utilization:
-        """MFU and HFU at this step time; see `Cost.mfu`.
+        """MFU and HFU at this step time on `device`; see `Cost.mfu`.
 
-        The peak is the bfloat16 peak of one JAX device. Raises `UnknownFigureError` if the peak is
-        unknown, and `ValueError` if the step time is 0 or covers all devices together.
+        Every matmul counts at the peak of the element type that it multiplies. Raises
+        `UnknownFigureError` if the bfloat16 peak is unknown, and `ValueError` if the step time is 0
+        or covers all devices together.
         """
         if self._utilization is None:
             from hlofast._shares import devices_together, refusal
 
             if devices_together(self.module) > 1:
                 raise ValueError(refusal(self.module))
-            peak = self.device.per_jax_device("flops.bf16")
-            self._utilization = self.module.cost().mfu(self.step_seconds, peak)
+            self._utilization = self.module.cost().mfu(self.step_seconds, device=self.device)
         return self._utilization
 
     @property
@@ -554,7 +585,13 @@ def time(
 
     def timed(measured: list[tuple[int, float]] | None) -> _core.TimeData:
         return _core._time(
-            module, parts, mesh=mesh, estimates=estimates, model=model, measured=measured
+            module,
+            parts,
+            mesh=mesh,
+            estimates=estimates,
+            model=model,
+            measured=measured,
+            custom_calls=stated(module, None),
         )
 
     data = timed(None)

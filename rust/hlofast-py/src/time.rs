@@ -1,6 +1,7 @@
 //! `TimeData`: the core's time model of a module, which `hlofast._time` formats as text and tables.
 
 use crate::column::Column;
+use crate::cost::{Stated, overrides};
 use crate::held::Stage;
 use crate::mesh::Mesh;
 use crate::module::Module;
@@ -37,7 +38,7 @@ pub type DeviceParts = (String, String, Option<String>, Vec<(String, f64)>, Vec<
 
 /// Models the time of `module` on a device.
 #[pyfunction]
-#[pyo3(signature = (module, device, *, mesh=None, estimates="model", model="topology", measured=None))]
+#[pyo3(signature = (module, device, *, mesh=None, estimates="model", model="topology", measured=None, custom_calls=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn _time(
     module: &Bound<'_, Module>,
@@ -46,8 +47,14 @@ pub fn _time(
     estimates: &str,
     model: &str,
     measured: Option<Vec<(u32, f64)>>,
+    custom_calls: Option<Vec<Stated>>,
 ) -> PyResult<TimeData> {
     let held = module.get().held.on_mesh(mesh.map(|mesh| &mesh.get().core));
+    let held = held.with_context(|context| {
+        if let Some(calls) = custom_calls {
+            context.cost.overrides = overrides(calls);
+        }
+    });
     let stage = Arc::clone(&held.stage);
     let options = Options {
         device: device_of(device),

@@ -2,6 +2,7 @@
 //! exactly one group, so groups add up to the module.
 
 use super::executed::Totals;
+use super::uncertain::{assumed_conditionals, open_loops};
 use super::{Cost, SpaceBytes};
 use crate::Provenance;
 use crate::flow::{Attribution, Phase, ScopeTree, Sources, multiplicities, without_layer_numbers};
@@ -44,7 +45,7 @@ pub struct Group {
     /// Cost of all their executions.
     pub totals: Totals,
     /// The exact part of the FLOPs: no figures that are modelled, unknown or from configuration,
-    /// and none inside loops of unknown trip count.
+    /// and none inside loops of unknown trip count or assumed branches.
     pub exact_flops: i128,
 }
 
@@ -172,10 +173,11 @@ pub fn flops_by_phase(
     sums
 }
 
-/// Executions of every node outside loops of unknown trip count; None if there are no such loops.
+/// Executions of every node outside loops of unknown trip count and assumed branches; None if there
+/// are none.
 fn known_executions(module: &Module, cost: &Cost, attribution: &Attribution) -> Option<Vec<i128>> {
-    let open = cost.loops.iter().filter(|entry| entry.trip_count.count.is_none());
-    let open: Vec<Row> = open.map(|entry| entry.row).collect();
+    let mut open = [open_loops(cost), assumed_conditionals(cost)].concat();
+    open.sort_unstable();
     if open.is_empty() {
         return None;
     }
