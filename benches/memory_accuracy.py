@@ -4,8 +4,9 @@
 
 The programs are those of tests/fixtures/peaks, compiled ahead of time for TPU v4, v5e, v5p and v6e.
 Half of the programs were held out while the model was made. Figures: the error of the XLA peak;
-arguments, results, aliases and host memory that are exact; the error of what is allocated in HBM;
-and, for the programs near the limit of their device, whether the verdict is XLA's.
+arguments, results, aliases and host memory that are exact; the error of `temp`; the error of what
+is allocated in HBM; and, for the programs near the limit of their device, whether the verdict is
+XLA's.
 """
 
 from __future__ import annotations
@@ -63,7 +64,14 @@ def row_of(record: dict[str, Any]) -> dict[str, Any]:
         row["peak_error"] = memory.xla_peak / truth["peak_memory_in_bytes"] - 1
         wrong = [part for part in PARTS if memory.xla[key(part)] != truth[key(part)]]
         row["wrong_parts"] = wrong
+        shown = {part["part"]: part["bytes"] for part in memory.tables["xla"]}
+        row["temp_error"] = off(shown["temp"], truth[key("temp")])
     return row
+
+
+def off(value: int, truth: int) -> float:
+    """The relative error; without temporaries in truth, 0 or 1."""
+    return value / truth - 1 if truth else float(value != 0)
 
 
 def key(part: str) -> str:
@@ -77,6 +85,7 @@ def measure(rows: list[dict[str, Any]]) -> dict[str, Any]:
     allocated = sorted(
         abs(row["allocated_error"]) for row in rows if row["allocated_error"] is not None
     )
+    temps = sorted(abs(row["temp_error"]) for row in rows if "temp_error" in row)
     judged = [row for row in rows if row["is_near_limit"]]
     return {
         "programs": len(rows),
@@ -85,6 +94,10 @@ def measure(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "peak_within_0.1_percent": sum(error <= 1e-3 for error in peaks) / len(peaks),
         "peak_worst": peaks[-1],
         "exact_parts": sum(row.get("wrong_parts") == [] for row in rows) / len(peaks),
+        "temp_median": statistics.median(temps),
+        "temp_exact": sum(error == 0 for error in temps) / len(temps),
+        "temp_within_1_percent": sum(error <= 1e-2 for error in temps) / len(temps),
+        "temp_worst": temps[-1],
         "allocated": len(allocated),
         "allocated_median": statistics.median(allocated),
         "allocated_within_0.2_percent": sum(error <= 2e-3 for error in allocated) / len(allocated),

@@ -1,37 +1,60 @@
-"""Accuracy of the time model against the TPU compiler's own estimates.
+"""Accuracy of the time model against the TPU compiler's own estimates, and GPU measurements.
 
     python benches/time_accuracy.py [--json FILE] [FOLDER ...]
 
-The default is the TPU programs in tests/fixtures/dumps. A folder holds HLO text and either an
-`index.json` as written by tests/fixtures/make_dumps.py, or for each `NAME.txt` a `NAME.json` with
-the key `chips`, `topology` or `backend`, such as `v5e:2x4`.
+The default is every TPU program in tests/fixtures (dumps, peaks, sharded). A folder holds HLO text
+and either an `index.json` as written by tests/fixtures/make_dumps.py, a `truth.jsonl` as written by
+make_peaks.py and make_sharded.py, or for each `NAME.txt` a `NAME.json` with the key `chips`,
+`topology` or `backend`, such as `v5e:2x4`.
 
-Rows are fusions and convolutions that have `estimated_cycles`. Per chip generation and bound
-(compute, memory) one factor is fitted on every second program (the median of compiler over model)
-and the error is measured on the others, for rows above 1 % of the step. Programs are sorted by
-name.
+Rows are instructions that have `estimated_cycles`; equal rows of one program count once. Per chip
+generation and bound (compute, memory) one factor is fitted on every second program (the median of
+compiler over model) and the error is measured on the others, for rows above 1 % of the step.
+Programs are sorted by name. Rank correlations are over all rows of a program. Without
+a folder, the GPU model is judged too: see `gpu_accuracy.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import lzma
+import re
 import statistics
 from pathlib import Path
 from typing import Any
 
+import gpu_accuracy
 import hlofast
 
-FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "dumps"
+FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
+FOLDERS = [FIXTURES / name for name in ("dumps", "peaks", "sharded")]
 SHARE = 0.01
-SUFFIXES = (".txt", ".txt.gz")
+LEAST_ROWS = 5
+"""Programs with fewer rows have no rank correlation."""
+SUFFIXES = (".txt", ".txt.gz", ".txt.xz")
 
 
 def programs(folder: Path) -> list[tuple[str, str, Path]]:
     """Name, chip and file of every TPU program of a folder."""
-    listed = []
+    listed: list[tuple[str, str, Path]] = []
+    per_core = set()
+    """Programs of TPU v4 that were compiled for cores, not for megacore."""
     index = folder / "index.json"
-    if index.exists():
+    truth = [path for path in folder.glob("truth.jsonl*") if path.suffix in (".gz", ".xz")]
+    if truth:
+        opened = gzip.open if truth[0].suffix == ".gz" else lzma.open
+        with opened(truth[0], "rt", encoding="utf-8") as lines:
+            for line in lines:
+                entry = json.loads(line)
+                paths = [folder / (entry["name"] + suffix) for suffix in SUFFIXES]
+                path = next((path for path in paths if path.exists()), None)
+                if path is not None and isinstance(entry.get("chips"), str):
+                    listed.append((entry["name"], entry["chips"], path))
+                    if not entry.get("megacore"):
+                        per_core.add(entry["name"])
+    elif index.exists():
         for entry in json.loads(index.read_text())["dumps"]:
             paths = [folder / (entry["name"] + suffix) for suffix in SUFFIXES]
             path = next((path for path in paths if path.exists()), None)
@@ -50,9 +73,15 @@ def programs(folder: Path) -> list[tuple[str, str, Path]]:
                     listed.append((path.name[: -len(suffix)], topology, path))
     chips = []
     for name, backend, path in sorted(listed):
-        chip = backend.split(":")[0].split("/")[0]
-        if chip in hlofast.devices.built_in():
-            chips.append((name, chip, path))
+        # `v5e:2x4`, `v5e/8`, `v5e-256`.
+        chip = re.split("[:/-]", backend)[0]
+        if chip == "v4" and name in per_core:
+            chip = "tpu-v4-cores"
+        try:
+            hlofast.devices.get(chip)
+        except (KeyError, ValueError):
+            continue
+        chips.append((name, chip, path))
     return chips
 
 
@@ -67,10 +96,13 @@ def rows_of(name: str, chip: str, path: Path) -> list[dict[str, Any]]:
     known = [row for row, value in enumerate(compiler) if value == value and times[row] > 0]
     step = sum(compiler[row] * times[row] for row in known)
     rows = []
+    seen = set()
     for row in known:
         instruction = module[row]
-        if instruction.opcode not in ("fusion", "convolution"):
+        key = (str(instruction.shape), compiler[row], model[row])
+        if key in seen:
             continue
+        seen.add(key)
         rows.append(
             {
                 "program": name,
@@ -139,6 +171,13 @@ def measure(rows: list[dict[str, Any]]) -> dict[str, Any]:
     model, compiler = [row["model"] for row in rows], [row["compiler"] for row in rows]
     result["rows"] = len(rows)
     result["spearman"] = spearman(model, compiler)
+    each = []
+    for name in sorted({row["program"] for row in rows}):
+        own = [row for row in rows if row["program"] == name]
+        if len(own) >= LEAST_ROWS:
+            ranked = spearman([row["model"] for row in own], [row["compiler"] for row in own])
+            each.append((ranked, name))
+    result["programs"] = {name: ranked for ranked, name in sorted(each)}
     result["tested_rows"] = len(errors)
     result["median_error"] = statistics.median(errors) if errors else None
     result["errors_below_15_percent"] = (
@@ -170,7 +209,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for folder in arguments.folders or [FIXTURES]:
+    for folder in arguments.folders or FOLDERS:
         for name, chip, path in programs(folder):
             rows += rows_of(name, chip, path)
     result = measure(rows)
@@ -188,6 +227,13 @@ def main() -> None:
         f"{result['median_error']:.1%} of {result['tested_rows']}, "
         f"{result['errors_below_15_percent']:.0%} of them below 15 %"
     )
+    ranked = list(result["programs"].values())
+    high = sum(own >= 0.95 for own in ranked)
+    print(
+        f"rank correlation by program: {high} of {len(ranked)} at 0.95 or more, median "
+        f"{statistics.median(ranked):.4f}, lowest "
+        + ", ".join(f"{name} {own:.3f}" for name, own in list(result["programs"].items())[:5])
+    )
     print("\nworst above 1 % of the step (factors applied):")
     for row in result["worst"]:
         print(
@@ -195,6 +241,9 @@ def main() -> None:
             f"{row['kind']} {row['shape']}: compiler {row['compiler'] * 1e6:.2f} us, model "
             f"{row['model'] * 1e6:.2f} us; {row['reason']}"
         )
+    if not arguments.folders:
+        result["gpu"] = gpu_accuracy.measure(spearman)
+        print(f"\n{gpu_accuracy.shown(result['gpu'])}")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 

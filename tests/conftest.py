@@ -3,12 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import hlofast
 from browser import Browser, started
+from hlofast.cli import main
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("hlofast", deadline=None)
@@ -16,6 +18,11 @@ settings.load_profile("hlofast")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FIXTURES = CHECKOUT / "tests" / "fixtures"
+A100 = FIXTURES / "a100"
+A100_STEP = next(A100.glob("*.hlo.pb.xz"))
+A100_TRACE = A100 / "nvtx_gpu_proj_trace.csv.xz"
+SHARDED = FIXTURES / "profiles" / "sharded.xplane.pb.xz"
+SEVERAL = FIXTURES / "profiles" / "several.xplane.pb.xz"
 LONG = os.environ.get("HLOFAST_LONG") == "1"
 """Whether tests that repeat something take the time for all repetitions."""
 
@@ -77,6 +84,32 @@ def decoder_70b() -> hlofast.config.Config:
 def seed_config(seeds: Seeds) -> hlofast.config.Config:
     """The config among the seed documents."""
     return hlofast.config.load(seeds.path("004"))
+
+
+@pytest.fixture(scope="session")
+def a100() -> hlofast.Module:
+    """A training step on A100 GPUs with its profile."""
+    return hlofast.load(A100_STEP, device="a100", profile=A100_TRACE)
+
+
+@pytest.fixture(scope="session")
+def sharded() -> hlofast.Module:
+    """A training step on eight CPU devices with its profile."""
+    return hlofast.load(SHARDED, module="jit_train_step", profile=SHARDED)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command in this process: exit code, standard output, standard error."""
+
+    def ran(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as exit_:
+            code = int(str(exit_.code))
+        return code, *capsys.readouterr()
+
+    return ran
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,13 @@ def measured(device: str = "tpu-v5e") -> hlofast.Module:
     return hlofast.load(PROFILE, module="jit_train_step", device=device, profile=PROFILE)
 
 
+def calibration() -> hlofast.Calibration:
+    """The figures of CPUs, which are those of no table."""
+    cpu = hlofast.devices.Device("cpu", {}, {}, backend="cpu")
+    given = cpu.replace(hbm_bandwidth=1e10, jax_devices=1, flops={"f32": 1e11, "bf16": 1e11})
+    return measured().profile().calibrate(given)
+
+
 def measured_program() -> Result:
     """What `hlofast PROFILE` shows."""
     profile = hlofast.load_profile(PROFILE)
@@ -82,6 +89,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "config": lambda: Described(config()),
     "diff": lambda: module().diff(module()),
     "profile": lambda: measured().profile(),
+    "calibrate": calibration,
     "time": lambda: module().time("tpu-v5e"),
     "verdict": lambda: module().verdict("tpu-v5e"),
     "trace": lambda: module().trace(device="tpu-v5e"),

@@ -19,6 +19,19 @@ def codes(result: dict[str, Any]) -> set[str]:
     return {note["code"] for note in result["notes"]}
 
 
+def checked(verb: str, done: tuple[int, str, str], code: int = 0) -> Any:
+    """The results in the JSON document that a command printed, which keeps to the verb's schema."""
+    assert done[0] == code, done[2]
+    whole = json.loads(done[1])
+    jsonschema.validate(whole, json.loads((generated.SCHEMAS / f"{verb}.json").read_text()))
+    return whole["results"]
+
+
+def document(run: Any, verb: str, *arguments: object, code: int = 0) -> Any:
+    """The results in the JSON document that a verb prints."""
+    return checked(verb, run(verb, *arguments, "--json"), code)
+
+
 def check_one_source(result: Result, printed: str) -> None:
     """The command prints what the result says of itself; JSON keeps to the schema; HTML is safe."""
     lines = [line for line in printed.rstrip().splitlines() if not line.startswith("file ")]

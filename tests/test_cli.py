@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 import hlofast
-from conftest import FIXTURES
+from conftest import A100_STEP, A100_TRACE, FIXTURES
 from hlofast import _text as output
 from hlofast.cli import VERBS, main
 
@@ -198,6 +198,7 @@ class TestProgram:
         device = ["--device", "tpu-v5p"]
         arguments = {
             "completion": ["bash"],
+            "calibrate": [str(A100_TRACE), str(A100_STEP), "--device", "a100"],
             "check": [step, "--expect", str(expected)],
             "config": [str(FIXTURES / "configs" / "decoder_70b.txt")],
             "diff": [step, step],

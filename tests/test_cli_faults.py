@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hlofast
-from conftest import FIXTURES
+from conftest import A100_STEP, A100_TRACE, FIXTURES
 from hlofast import _text as output
 from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, results
 from test_cli import COMMAND, document, hlofast_command
@@ -40,6 +40,7 @@ def calls(step: Path, folder: Path) -> dict[str, list[str | Path]]:
     expected.write_text('[peak]\nmax = "1GiB"\n')
     device: list[str | Path] = ["--device", "tpu-v5p"]
     given: dict[str, list[str | Path]] = {
+        "calibrate": [A100_TRACE, A100_STEP, "--device", "a100"],
         "check": [step, "--expect", expected],
         "completion": ["bash"],
         "config": [FIXTURES / "configs" / "decoder_70b.txt"],

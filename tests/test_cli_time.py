@@ -26,7 +26,7 @@ def overlapped(tmp_path: Path) -> Path:
 def toys(tmp_path: Path) -> Path:
     path = tmp_path / "toys.toml"
     path.write_text(
-        "[toy]\nbackend = 'gpu'\nhbm_bandwidth = 1e9\njax_devices = 1\ntopology = 'switch'\n"
+        "[toy]\nbackend = 'other'\nhbm_bandwidth = 1e9\njax_devices = 1\ntopology = 'switch'\n"
         "link_count = 1\nlink_bandwidth = 1e6\nlink_latency = 1e-12\nflops.bf16 = 1e9\nflops.f32 = 1e9\n"
     )
     return path

@@ -74,6 +74,7 @@ def test_what_no_automaton_matches_is_refused(pattern: str) -> None:
     [
         ("a)", "unmatched ')' at character 2 of 'a)'"),
         ("(a", "unclosed group"),
+        ("(?P<n>(?P<n>a))", "two groups are called n"),
         ("[a", "unclosed set"),
         ("*a", "nothing to repeat at character 1"),
         ("a**", "multiple repeat"),

@@ -184,7 +184,6 @@ OTHERWISE = {
         "list/dot.lhs_contracting_dims/{18446744073709551615}",
         "list/fft.fft_length/{-1}",
         "list/scaled-dot.lhs_contracting_dims/{-1}",
-        "opcodes/select-and-scatter/without-window",
     },
 }
 NAMED = set().union(*OTHERWISE.values())

@@ -16,14 +16,9 @@ import numpy as np
 import pytest
 
 import hlofast
-from conftest import FIXTURES, seeds_folder
+from conftest import A100, A100_STEP, A100_TRACE, FIXTURES, SHARDED, seeds_folder
 from hlofast.cli import main
 from test_cli import hlofast_command
-
-A100 = FIXTURES / "a100"
-TRACE = A100 / "nvtx_gpu_proj_trace.csv.xz"
-MODULE = next(A100.glob("*.hlo.pb.xz"))
-SHARDED = FIXTURES / "profiles" / "sharded.xplane.pb.xz"
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -79,12 +74,12 @@ class Thunks:
 
 @pytest.fixture(scope="module")
 def thunks() -> Thunks:
-    return Thunks(rows_of(TRACE))
+    return Thunks(rows_of(A100_TRACE))
 
 
 @pytest.fixture(scope="module")
 def measured() -> hlofast.Measured:
-    return hlofast.load(MODULE, profile=TRACE, mesh="data=4").profile(device="a100")
+    return hlofast.load(A100_STEP, profile=A100_TRACE, mesh="data=4").profile(device="a100")
 
 
 def test_every_thunk_of_the_a100_step_is_joined(measured: hlofast.Measured, thunks: Thunks) -> None:
@@ -188,7 +183,7 @@ def test_tables_of_modelled_time_have_the_measured_time(measured: hlofast.Measur
     # A given step time wins over the profile's.
     given = module.with_context(step_seconds="300ms")
     assert given.context.step_seconds == 0.3
-    without = hlofast.load(MODULE).time("a100")
+    without = hlofast.load(A100_STEP).time("a100")
     assert set(without.table().values("measured_seconds")) == {None}
     assert set(without.by("phase").values("measured_seconds")) == {None}
 
@@ -222,14 +217,14 @@ def test_cpu_devices_are_measured_one_by_one() -> None:
 def test_a_profile_without_the_module_says_what_ran() -> None:
     module = hlofast.loads("HloModule other\nENTRY e { ROOT q.unlike = f32[] parameter(0) }")
     with pytest.raises(ValueError, match=r"names an instruction of other.*pjit__wrapped_step_fn"):
-        module.profile(TRACE)
+        module.profile(A100_TRACE)
     with pytest.raises(hlofast.ContextError, match="no profile given"):
         module.profile()
 
 
 def members(folder: Path) -> Iterator[tuple[Path, str]]:
-    yield MODULE, f"dump/{MODULE.name}"
-    yield TRACE, "nvtx_gpu_proj_trace/trace.csv.xz"
+    yield A100_STEP, f"dump/{A100_STEP.name}"
+    yield A100_TRACE, "nvtx_gpu_proj_trace/trace.csv.xz"
 
 
 @pytest.fixture
@@ -249,11 +244,11 @@ def facts_of(*arguments: str | Path) -> dict[str, float]:
 
 
 def test_archives_folders_and_files_of_nsys_jax(archive: Path, tmp_path: Path) -> None:
-    expected = facts_of(TRACE, MODULE)
+    expected = facts_of(A100_TRACE, A100_STEP)
     assert expected["runs"] == 5
     assert facts_of(A100) == expected
     assert facts_of(archive) == expected
-    assert facts_of(archive, MODULE) == expected
+    assert facts_of(archive, A100_STEP) == expected
     folder = tmp_path / "unpacked"
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder)
@@ -266,7 +261,7 @@ def test_the_whole_parquet_trace_gives_the_same_step(tmp_path: Path) -> None:
         pytest.skip("no measured data beside the seed documents")
     source = seeds.parent / "measured" / "a100-fsdp4" / "trace.parquet"
     shutil.copy(source, tmp_path / "trace.parquet")
-    whole, part = facts_of(tmp_path / "trace.parquet", MODULE), facts_of(TRACE, MODULE)
+    whole, part = facts_of(tmp_path / "trace.parquet", A100_STEP), facts_of(A100_TRACE, A100_STEP)
     assert whole == part
 
 
@@ -279,15 +274,15 @@ def test_damaged_archives_are_errors(archive: Path, tmp_path: Path) -> None:
         assert done.returncode == 3
         assert "broken.zip" in done.stderr
         assert "Traceback" not in done.stderr
-    text = lzma.decompress(TRACE.read_bytes())
+    text = lzma.decompress(A100_TRACE.read_bytes())
     for content in (b"", b"Name\n", text[:5000], text.replace(b"TSL:", b"XXX:"), b"\xff" * 999):
         path = tmp_path / "nvtx_gpu_proj_trace.csv"
         path.write_bytes(content)
-        done = hlofast_command("profile", str(path), str(MODULE))
+        done = hlofast_command("profile", str(path), str(A100_STEP))
         assert done.returncode in (0, 3)
         assert "Traceback" not in done.stderr
     (tmp_path / "trace.parquet").write_bytes(b"PAR1 nothing PAR1")
-    done = hlofast_command("profile", str(tmp_path / "trace.parquet"), str(MODULE))
+    done = hlofast_command("profile", str(tmp_path / "trace.parquet"), str(A100_STEP))
     assert done.returncode == 3
     assert "trace.parquet" in done.stderr
 

@@ -12,7 +12,7 @@ from shown import figures
 from test_cli import document, hlofast_command
 
 SHARED = ("--depth", "--module", "--json", "--top", "--instance", "--device-count")
-EXCUSED = ("completion", "config", "guide", "profile", "query", "scan", "schema")
+EXCUSED = ("calibrate", "completion", "config", "guide", "profile", "query", "scan", "schema")
 """Verbs that read no module themselves, scans, whose tables know neither budget nor step, and the
 verb whose argument is the profile."""
 
@@ -57,7 +57,8 @@ def test_those_that_do_not_have_a_reason() -> None:
     assert context().keys() - options("scan").keys() == {
         *("--rules", "--hbm", "--step-time", "--step-seconds", "--profile")
     }
-    assert context().keys() - options("profile").keys() == {"--profile"}
+    for verb in ("profile", "calibrate"):
+        assert context().keys() - options(verb).keys() == {"--profile"}
 
 
 @pytest.mark.parametrize("name", SHARED)

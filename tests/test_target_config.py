@@ -43,7 +43,10 @@ def test_every_description_of_xla_is_a_device(configs: Path, name: str) -> None:
     assert device.value("flops.f32") > 1e13
 
 
-BUILT_IN = {"a100_sxm_80": "a100", "h100_sxm": "h100", "h200": "h200", "b200": "b200"}
+BUILT_IN = {
+    "a100_sxm_80": "a100", "a100_sxm_40": "a100-40gb", "v100": "v100", "h100_sxm": "h100",
+    "h100_pcie": "h100-pcie", "h200": "h200", "b200": "b200", "gb200": "gb200",
+}  # fmt: skip
 ROUNDED = {("b200", "hbm_bandwidth")}
 """The datasheet of DGX B200 says 8 TB/s, the description 7.67."""
 
@@ -74,7 +77,22 @@ def test_descriptions_of_older_xla_have_no_matrix_units(configs: Path) -> None:
     # Datasheet of the A100 40 GB: 1555 GB/s, 312 TFLOP/s.
     assert told.value("hbm_bandwidth") == 1555.2e9
     assert told.flops["bf16"].value == pytest.approx(312e12, rel=1e-3)
-    assert told.source("link_bandwidth") == "assumed: as on a100"
+    assert told.source("link_bandwidth") == "assumed: as on a100-40gb"
+    built_in = devices.get("a100-40gb")
+    measured = ("launch", "matmul_efficiency", "link_efficiency", "collective_latency")
+    for figure in (*measured, "hbm_achieved_bandwidth", "compute_capability"):
+        assert told.value(figure) == pytest.approx(built_in.value(figure), rel=1e-3)
+
+
+def test_measured_figures_are_those_of_the_generation(configs: Path) -> None:
+    told = devices.read_target_config(configs / "h100_pcie.txtpb")
+    share = told.require("hbm_achieved_bandwidth") / told.require("hbm_bandwidth")
+    assert share == pytest.approx(0.877, rel=0.01)
+    assert told.source("hbm_achieved_bandwidth").startswith("assumed: as on h100-pcie")
+    assert told.value("collective_latency") is None
+    other = devices.read_target_config(configs / "b300.txtpb")
+    assert other.value("compute_capability") == 10.3
+    assert other.source("matmul_efficiency") == "assumed: as on b300"
 
 
 def test_a_dump_names_a_device_that_is_not_built_in(configs: Path, tmp_path: Path) -> None:
@@ -82,10 +100,11 @@ def test_a_dump_names_a_device_that_is_not_built_in(configs: Path, tmp_path: Pat
     path = tmp_path / "module_0007.jit_f.sm_8.0_gpu_after_optimizations.txt"
     path.write_text(module)
     beside = tmp_path / "module_0007.jit_f.gpu_target_config.pbtxt"
-    shutil.copy(configs / "a100_fsdp4.pbtxt", beside)
+    described = (configs / "a100_fsdp4.pbtxt").read_text()
+    beside.write_text(described.replace("A100-SXM4-40GB", "A100-SXM4-48GB"))
     context = hlofast.load(path).context
     assert context.device is not None
-    assert context.device.name == "nvidia-a100-sxm4-40gb"
+    assert context.device.name == "nvidia-a100-sxm4-48gb"
     assert context.sources["device"] == beside.name
     assert hlofast.load(path).time().step_seconds is not None
     packed = beside.with_name(f"{beside.name}.xz")

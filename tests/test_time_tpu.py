@@ -10,6 +10,7 @@ from test_benches import bench_module
 
 pytestmark = pytest.mark.once
 
+bench_module("gpu_accuracy")  # Which the next one imports.
 time_accuracy = bench_module("time_accuracy")
 PROGRAMS = time_accuracy.programs(time_accuracy.FIXTURES)
 

@@ -10,46 +10,25 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-import generated
 import hlofast
 from conftest import FIXTURES
-from hlofast.cli import main
-from shown import check_one_source, figures
+from shown import check_one_source, checked, figures
 
-SCHEMA = json.loads((generated.SCHEMAS / "verdict.json").read_text())
 FOLDER = FIXTURES / "dump_folders" / "cpu"
 DEVICE = ("--device", "tpu-v5e")
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """The command in this process: exit code, standard output, standard error."""
-
-    def ran(*arguments: object) -> tuple[int, str, str]:
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as exit_:
-            code = int(str(exit_.code))
-        return code, *capsys.readouterr()
-
-    return ran
-
-
 def document(run: Any, *arguments: object, code: int = 0) -> Any:
-    done, out, _ = run(*arguments, "--json")
-    whole = json.loads(out)
-    jsonschema.validate(whole, SCHEMA)
-    assert done == code
-    return whole
+    """The results of the command without a verb."""
+    return checked("verdict", run(*arguments, "--json"), code)
 
 
 def test_the_figures_are_those_of_the_analyses(train_step: Path, run: Any) -> None:
     module = hlofast.load(train_step, device="tpu-v5e")
     time, memory = module.time(), module.memory()
-    (result,) = document(run, train_step, *DEVICE)["results"]
+    (result,) = document(run, train_step, *DEVICE)
     shown = figures(result)
     assert shown["step"] == time.step_seconds
     assert shown["mfu"] == time.mfu
@@ -84,7 +63,7 @@ def test_unknown_figures_say_what_gives_them(train_step: Path, run: Any) -> None
     _, out, _ = run(train_step)
     assert "step time              unknown" in out
     assert "unknown: step time, MFU, exposed communication; no device given, use --device" in out
-    (result,) = document(run, train_step)["results"]
+    (result,) = document(run, train_step)
     assert result["facts"]["mfu"] == {"value": None, "unit": None, "provenance": "unknown"}
 
 
@@ -133,7 +112,7 @@ def test_a_folder_of_damaged_profiles(tmp_path: Path, run: Any) -> None:
 def test_a_trace_of_nothing_is_a_profile(tmp_path: Path, run: Any, pack: Any) -> None:
     path = tmp_path / "events.json"
     path.write_bytes(pack(TRACE))
-    (result,) = document(run, path)["results"]
+    (result,) = document(run, path)
     assert figures(result)["kind"] == "profile"
     assert [note["code"] for note in result["notes"]] == ["no-events"]
 
@@ -168,7 +147,7 @@ def test_the_largest_program_is_found_in_compressed_files(tmp_path: Path, run: A
             path.write_bytes(pack(text(name, lines)))
         small, large = sorted(folder.iterdir(), key=lambda one: "large" in one.name)
         assert small.stat().st_size > large.stat().st_size
-        listed, chosen = document(run, folder)["results"]
+        listed, chosen = document(run, folder)
         assert chosen["name"] == "jit_large"
         (first, second) = listed["tables"]["programs"]
         assert first["bytes"] == len(text("jit_large", same))
@@ -177,7 +156,7 @@ def test_the_largest_program_is_found_in_compressed_files(tmp_path: Path, run: A
 
 def test_what_is_known_of_the_run_is_in_the_commands(train_step: Path, run: Any) -> None:
     told = (*DEVICE, "--hbm", "8MiB", "--step-time", "1ms")
-    (result,) = document(run, train_step, *told)["results"]
+    (result,) = document(run, train_step, *told)
     shown = figures(result)
     assert shown["hbm"] == 8 << 20
     assert shown["hbm_share"] > 1
@@ -198,7 +177,7 @@ def test_every_command_that_is_named_works(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a step.txt"
     path.write_bytes(train_step.read_bytes())
-    (result,) = document(run, path, *options)["results"]
+    (result,) = document(run, path, *options)
     for row in result["tables"]["commands"] + result["tables"]["findings"]:
         words = shlex.split(row["command"].replace("NAME", "tpu-v5e"))
         assert words[0] == "hlofast"
@@ -206,7 +185,7 @@ def test_every_command_that_is_named_works(
 
 
 def test_a_finding_alone(train_step: Path, run: Any) -> None:
-    (result,) = document(run, FOLDER)["results"][1:]
+    (result,) = document(run, FOLDER)[1:]
     first = result["tables"]["findings"][0]
     code, out, _ = run(*shlex.split(first["command"])[1:])
     assert code == 0
@@ -226,7 +205,7 @@ def test_a_folder_lists_its_programs_and_takes_the_largest(tmp_path: Path, run: 
         )
         path = tmp_path / f"module_{number:04}.{name}.after_optimizations.txt"
         path.write_text(texts[name])
-    listed, chosen = document(run, tmp_path)["results"]
+    listed, chosen = document(run, tmp_path)
     assert figures(listed) == {"kind": "XLA dump directory", "programs": 3}
     rows = listed["tables"]["programs"]
     assert [row["program"] for row in rows] == ["jit_f1", "jit_f2", "jit_f0"]
@@ -234,7 +213,7 @@ def test_a_folder_lists_its_programs_and_takes_the_largest(tmp_path: Path, run: 
     assert "largest" in {note["code"] for note in listed["notes"]}
     for row in rows:
         assert run(*shlex.split(row["command"])[1:])[1].startswith(row["program"])
-    *_, other = document(run, tmp_path, "--module", "jit_f2")["results"]
+    *_, other = document(run, tmp_path, "--module", "jit_f2")
     assert other["name"] == "jit_f2"
     code, _, err = run(tmp_path, "--module", "jit_g2")
     assert code == 2
@@ -248,7 +227,7 @@ def test_a_text_of_several_modules_takes_the_largest(tmp_path: Path, run: Any) -
         "HloModule large\n\nENTRY e {\n  p = f32[2] parameter(0)\n  ROOT n = f32[2] negate(p)\n}\n"
     )
     page.write_text(f"some text\n\n{small}\nmore\n\n{large}")
-    listed, chosen = document(run, page)["results"]
+    listed, chosen = document(run, page)
     assert [row["program"] for row in listed["tables"]["programs"]] == ["large", "small"]
     assert chosen["name"] == "large"
     assert all("--module large" in row["command"] for row in chosen["tables"]["commands"])
@@ -258,7 +237,7 @@ def test_a_text_of_several_modules_takes_the_largest(tmp_path: Path, run: Any) -
 
 def test_a_trainer_config_points_to_its_verb(run: Any) -> None:
     path = FIXTURES / "configs" / "decoder_70b.txt"
-    (result,) = document(run, path)["results"]
+    (result,) = document(run, path)
     assert figures(result)["kind"] == "trainer config"
     assert figures(result)["mesh_rules"] == 6
     commands = [row["command"] for row in result["tables"]["commands"]]
@@ -296,7 +275,7 @@ def test_what_is_not_read_is_named(
 def test_an_out_of_memory_message_is_read(tmp_path: Path, run: Any) -> None:
     path = tmp_path / "error.txt"
     path.write_text(OUT_OF_MEMORY)
-    (result,) = document(run, path)["results"]
+    (result,) = document(run, path)
     assert figures(result)["kind"] == "tpu-compile"
     assert figures(result)["ran_out"].endswith("20.51G used of 15.75G, 4.77G missing")
 

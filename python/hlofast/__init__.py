@@ -52,6 +52,7 @@ from hlofast.errors import ContextError, FragmentError, ParseError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast import config, devices, ray
+    from hlofast._calibration import Calibration
     from hlofast._check import (
         Check,
         Comparison,
@@ -95,7 +96,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "Alias", "Attributes", "AxisMatch", "Check", "Collectives", "Column", "Columns", "Comparison",
+    "Alias", "Attributes", "AxisMatch", "Calibration", "Check", "Collectives", "Column", "Columns",
+    "Comparison",
     "Computation", "ComputationSequence", "Context", "ContextError", "Cost", "Declaration",
     "DeclaredParameter", "DeclaredValue", "Diff", "DimensionLabels", "Expectations", "Finding",
     "Findings", "FoundModule", "FragmentError", "Graph", "History", "Instruction",
@@ -116,6 +118,7 @@ _MODULES = frozenset(("config", "devices", "ray"))
 _NAMES_BY_MODULE = {
     "_check": "Check Comparison Declaration DeclaredParameter DeclaredValue Expectations "
     "Prediction check",
+    "_calibration": "Calibration",
     "_collectives": "Collectives",
     "_context": "Context",
     "_cost": "Cost",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hlofast._matmuls import Matmuls
     from hlofast._module import Module
     from hlofast._result import Fact, Note, Section
+    from hlofast.devices import Device
 
     Rules = Iterable[tuple[str, str]] | str | PathLike[str]
 
@@ -335,6 +336,8 @@ class Cost(Result):
           often 0.
         - unknown_trip_count: FLOPs inside loops of unknown trip count, counted for one iteration,
           whatever the provenance of one execution.
+        - assumed: FLOPs of branches, where another branch has another number and the one with the
+          most is assumed to run; and of kernels known by name whose mask is assumed.
         """
         return dict(self._data.flops_by_provenance())
 
@@ -400,14 +403,20 @@ class Cost(Result):
         self,
         step_seconds: float | str | None = None,
         peak_flops: float | str | None = None,
+        *,
+        device: Device | None = None,
     ) -> Utilization:
         """Returns the model FLOPs utilization of a device that runs a step in `step_seconds`.
 
-        `peak_flops` is the device's peak in FLOP/s; the default is `Cost.peak_flops`. The default
-        of `step_seconds` is the context's.
+        The default of `step_seconds` is the context's. The peak is `peak_flops` in FLOP/s, for all
+        operations; without it, the peaks of `device` or of the context's device by element type;
+        without a device, `Cost.peak_flops`.
 
         MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
         but from the operations in the program instead of a formula. HFU includes recomputation.
+        With peaks by element type, MFU = sum of (FLOPs of a type / its peak) / seconds: a matmul
+        counts at the peak of the type that it multiplies, all else at the bfloat16 peak. Then
+        `Utilization.peak_flops` is FLOPs over ideal seconds.
 
         The FLOPs of a module that is not partitioned yet cover all devices and are divided by
         their number. Unknown FLOPs are missing: see `Utilization.is_lower_bound`. Raises
@@ -416,7 +425,13 @@ class Cost(Result):
         work its devices repeat is unknown.
         """
         step_seconds = self.step_seconds if step_seconds is None else read_seconds(step_seconds)
-        peak_flops = self.peak_flops if peak_flops is None else read_rate(peak_flops)
+        if peak_flops is not None:
+            peak_flops, device = read_rate(peak_flops), None
+        elif device is not None:
+            peak_flops = device.per_jax_device("flops.bf16")
+        else:
+            peak_flops = self.peak_flops
+            device = None if self._peak_flops is not None else self.module.context.device
         if step_seconds is None or peak_flops is None:
             raise ContextError("mfu needs step_seconds, and peak_flops or a device in the context")
         if self.xla:
@@ -434,17 +449,29 @@ class Cost(Result):
         operations = self._totals[0] - collectives
         repeated = by_phase.get("recompute", 0) - recomputed_collectives
         devices = self._devices()
-        budget = step_seconds * peak_flops * devices
+        parts = None if device is None else self._data.flops_by_peak(device._parts())
+        if parts is None:
+            parts = [(peak_flops, matmul, recomputed, operations, repeated)]
+        parts = [part for part in parts if part[3]]
+        if parts:
+            # One peak stays as it is; several are weighted by the seconds at each.
+            ideal = sum(part[3] / part[0] for part in parts)
+            several = sum(part[3] for part in parts) / ideal
+            peak_flops = parts[0][0] if len(parts) == 1 else several
 
-        def share(flops: int) -> float:
-            # The product of two tiny numbers can underflow to 0.
-            return flops / budget if budget else float("inf")
+        def share(amounts: list[int]) -> float:
+            total = 0.0
+            for amount, (peak, *_) in zip(amounts, parts, strict=True):
+                budget = step_seconds * peak * devices
+                # The product of two tiny numbers can underflow to 0.
+                total += amount / budget if budget else float("inf")
+            return total
 
         return Utilization(
-            matmul_mfu=share(matmul - recomputed),
-            matmul_hfu=share(matmul),
-            mfu=share(operations - repeated),
-            hfu=share(operations),
+            matmul_mfu=share([part[1] - part[2] for part in parts]),
+            matmul_hfu=share([part[1] for part in parts]),
+            mfu=share([part[3] - part[4] for part in parts]),
+            hfu=share([part[3] for part in parts]),
             step_seconds=step_seconds,
             peak_flops=peak_flops,
             num_devices=devices,

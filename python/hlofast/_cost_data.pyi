@@ -78,6 +78,13 @@ class CostData:
         """Returns executed FLOPs by provenance; FLOPs inside loops of unknown trip count are
         separate.
         """
+    def flops_by_peak(
+        self, device: tuple[str, str, str | None, list[tuple[str, float]], list[tuple[str, float]]]
+    ) -> list[tuple[float, int, int, int, int]] | None:
+        """Returns FLOPs by the peak of their types on one JAX device: the peak, then FLOPs of
+        matmuls, of recomputed matmuls, of all operations, of all recomputed ones. None if the
+        bfloat16 peak is unknown.
+        """
     def collective_flops(self) -> tuple[int, int]:
         """Returns the FLOPs of reductions between devices: in total, and in recomputation."""
     def matmuls(self) -> _Columns:

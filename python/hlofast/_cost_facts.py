@@ -83,6 +83,8 @@ def flops_provenance(cost: Cost) -> str:
     if cost.misses_flops:
         return "bound"
     by = cost.flops_by_provenance
+    if by["assumed"]:
+        return "assumed"
     if by["modelled"] or by["unknown"]:
         return "modelled"
     return "configuration" if by["from_backend_config"] else "exact"
@@ -149,7 +151,10 @@ def notes(cost: Cost) -> Iterator[Note]:
         text = "some call counts exceed 64 bits; totals are lower bounds"
         yield Note("overflow", text)
     if not cost._data.has_scopes:
-        text = "no instruction has an op_name, so phases and scopes are unknown"
+        text = (
+            "no instruction has an op_name, so phases and scopes are unknown, and recomputation: "
+            "MFU equals HFU"
+        )
         yield Note("no-names", text)
     elif (unattributed := _unattributed(cost)) is not None:
         yield unattributed

@@ -112,11 +112,12 @@ def _groups(cost: Cost, by: str, depth: int) -> Section:
     rows = zip(flops, exact, strict=True)
     not_exact = [None if own is None else _share(every - own, every) for every, own in rows]
     if not cost.xla and cost.module._told is not None:
-        from hlofast._profile_columns import MEASURED, seconds_by
+        from hlofast._profile_columns import seconds_by
+        from hlofast._profile_fields import OF_CALLS
 
         measured = seconds_by(cost.module, by, depth)
         if measured is not None:
-            columns.append((MEASURED, [measured.get(own) for own in grouped.values(by)]))
+            columns.append((OF_CALLS, [measured.get(own) for own in grouped.values(by)]))
     columns += [
         (_FLOPS_SHARE, [_share(own, cost.flops) for own in flops]),
         (_BYTES_SHARE, [_share(own, cost.bytes_accessed) for own in moved]),

@@ -1,4 +1,4 @@
-"""Atomic writing of files."""
+"""Reading of compressed files, atomic writing."""
 
 from __future__ import annotations
 
@@ -8,30 +8,38 @@ from contextlib import contextmanager
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import IO, BinaryIO
+    from typing import IO, Any, BinaryIO
+
+
+def decompressed(file: Any) -> IO[bytes]:
+    """Returns the content of a buffered file; its first bytes tell gzip, xz and bzip2.
+
+    `file` has `peek`: an opened file, a pipe, a member of an archive. Reading damaged data raises
+    `OSError`, `EOFError`, `zlib.error` or `lzma.LZMAError`.
+    """
+    head = file.peek(6)[:6]
+    plain: Any = file
+    if head.startswith(b"\x1f\x8b"):
+        import gzip
+
+        plain = gzip.open(file)  # noqa: SIM115 - the caller closes it.
+    elif head == b"\xfd7zXZ\0":
+        import lzma
+
+        plain = lzma.open(file)  # noqa: SIM115 - the caller closes it.
+    elif head.startswith(b"BZh"):
+        import bz2
+
+        plain = bz2.open(file)  # noqa: SIM115 - the caller closes it.
+    opened: IO[bytes] = plain
+    return opened
 
 
 @contextmanager
 def decompressing(path: str) -> Iterator[IO[bytes]]:
-    """Opens a file for reading; gzip and xz are recognised by their first bytes, not by name.
-
-    Reading damaged data raises `OSError`, `EOFError`, `zlib.error` or `lzma.LZMAError`.
-    """
-    with open(path, "rb") as file:
-        head = file.read(6)
-        file.seek(0)
-        if head.startswith(b"\x1f\x8b"):
-            import gzip
-
-            with gzip.open(file, "rb") as plain:
-                yield plain  # type: ignore[misc]
-        elif head == b"\xfd7zXZ\0":
-            import lzma
-
-            with lzma.open(file, "rb") as plain:
-                yield plain
-        else:
-            yield file
+    """Opens a file for reading, as `decompressed` does."""
+    with open(path, "rb") as file, decompressed(file) as plain:
+        yield plain
 
 
 @contextmanager

@@ -32,7 +32,7 @@ _PARTS = (
     ("argument", 0, "parameters"),
     ("output", 0, "results, and the pointer table of their tuple"),
     ("alias", 0, "results in the memory of donated parameters"),
-    ("temp", 0, "temporaries and constants; the text does not give the bytes of code"),
+    ("temp", 0, "temporaries and constants as assigned; libtpu's own figure is often larger"),
     ("generated_code", 0, _NOT_TOLD),
     ("constant", 0, "constants, part of temp"),
     ("heap", 0, "temporaries at the peak in the largest heap"),

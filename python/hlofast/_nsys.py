@@ -26,7 +26,7 @@ _DEEPEST = 64
 _MOST_BYTES = 1 << 30
 """Of one trace after decompression, as of other profiles."""
 _MOST_ROWS = 1 << 22
-"""Of one trace. A step of a large model has some 10,000 thunks on a device."""
+"""Of all traces together. A step of a large model has some 10,000 thunks on a device."""
 _LATEST = (1 << 62) // 1000
 """Nanoseconds whose picoseconds, and a length added, fit 64 bits."""
 
@@ -75,10 +75,14 @@ def read(path: str) -> _core.ProfileData:
     `ModuleNotFoundError` without pyarrow if the trace is a Parquet file.
     """
     builder = _Builder()
+    rows = 0
     for rank, (name, columns) in enumerate(_tables(path)):
         missing = [column for column in _NEEDED if column not in columns]
         if missing:
             raise ValueError(f"{name}: not a trace of nsys-jax: no column {missing[0]!r}")
+        rows += len(columns["Name"])
+        if rows > _MOST_ROWS:
+            raise _too_large(path)
         builder.add(rank, columns)
     if not builder.programs or not builder.names:
         raise ValueError(f"{path}: no thunk of XLA in the trace")
@@ -139,14 +143,12 @@ def _columns(name: str, file: IO[bytes]) -> dict[str, list[Any]]:
             raise ValueError(f"{name}: broken Parquet file: {error}") from None
         return {column: table.column(column).to_pylist() for column in table.column_names}
     import csv
-    import gzip
     import lzma
-    from contextlib import nullcontext
 
-    openers: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
-    opener = openers.get(os.path.splitext(name)[1], nullcontext)
+    from hlofast._files import decompressed
+
     try:
-        with opener(file) as opened:
+        with decompressed(file) as opened:
             reader = csv.reader(_lines(name, opened))
             heads = [head.removesuffix(" (ns)") for head in next(reader, [])]
             places = {head: at for at, head in enumerate(heads) if head in _READ}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
+    from hlofast._calibration import Calibration
     from hlofast._context import MeshLike
     from hlofast._module import Module
     from hlofast._profiles import Profile
@@ -199,8 +200,7 @@ class Measured(Result):
         needed = ("flops.bf16", "jax_devices")
         if any(modelled.device.value(name) is None for name in needed):
             return None
-        peak = modelled.device.per_jax_device("flops.bf16")
-        return cost.mfu(self.step_seconds, peak)
+        return cost.mfu(self.step_seconds, device=modelled.device)
 
     @property
     def bound(self) -> str:
@@ -296,6 +296,22 @@ class Measured(Result):
         rows.sort(key=lambda row: -row[2])
         table = of_rows(fields.AXES, rows)
         return Section("axes", "Communication by mesh axis", table)
+
+    def calibrate(self, device: str | Device | None = None) -> Calibration:
+        """Fits the achieved rates of the machine: matmuls, HBM, launches, collectives.
+
+        `device` is the kind of device that ran, by default that of the modelled time. Raises
+        `ContextError` without a device, and for one of another kind. See `hlofast.Calibration`.
+        """
+        from hlofast._calibration import Calibration
+        from hlofast._context import required_device
+
+        if device is None and self._modelled is not None:
+            return Calibration(self, self._modelled.device)
+        chip = required_device(self.module, device)
+        if not ran_on(self.module, chip):
+            raise ContextError(f"the profile was not recorded on {chip.name}, give --device")
+        return Calibration(self, chip)
 
     def by(self, key: str) -> Table:
         """Returns the measured and modelled seconds by `key`, longest first.

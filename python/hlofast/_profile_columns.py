@@ -6,6 +6,7 @@ from hlofast import _core
 from hlofast._context import measured_for
 from hlofast._core import Field
 from hlofast._matmuls import to_depth
+from hlofast._profile_fields import OF_CALLS, OF_CALLS_EXPOSED
 from hlofast._scheduled import GROUPS, labels
 from hlofast.table import Table
 
@@ -18,15 +19,7 @@ if TYPE_CHECKING:
 
     Columns = list[tuple[Field, Column | TextColumn]]
 
-MEASURED = Field(
-    "seconds",
-    "measured_seconds",
-    "Measured time of all calls in a step, from the profile of the context.",
-    label="measured s",
-    nullable=True,
-    adds_up=True,
-)
-OF_MATMUL = MEASURED.replace(
+OF_MATMUL = OF_CALLS.replace(
     doc="Measured time of all calls in a step. A matmul inside a fusion has the fusion's time; "
     "unknown if the fusion holds several matmuls."
 )
@@ -36,11 +29,6 @@ RATE = Field(
     "FLOPs of all calls over their measured time.",
     label="FLOP/s",
     nullable=True,
-)
-EXPOSED = MEASURED.replace(
-    name="measured_exposed_seconds",
-    doc="The part of the measured time of all calls in which nothing computes.",
-    label="measured exposed s",
 )
 KEYS = (*GROUPS, "source_file")
 """Keys of totals that have measured time."""
@@ -132,7 +120,7 @@ def with_collectives(module: Module, columns: Columns) -> Columns:
             of_row[row] = (_known(pair[0]), _known(pair[1]))
     calls = table.values("multiplicity")
     columns = columns.copy()
-    for at, field in enumerate((MEASURED, EXPOSED)):
+    for at, field in enumerate((OF_CALLS, OF_CALLS_EXPOSED)):
         each = [of_row[row][at] for row in rows]
         columns += Table.of([(field, _divided(rows, calls, each))])._described()
     return columns

@@ -25,6 +25,14 @@ RATIO = Field(
     "number", "ratio", "Measured time divided by modelled time.", label="measured/modelled",
     nullable=True,
 )  # fmt: skip
+OF_CALLS = MEASURED.replace(
+    doc="Measured time of all calls in a step, from the profile of the context.", nullable=True
+)
+OF_CALLS_EXPOSED = OF_CALLS.replace(
+    name="measured_exposed_seconds",
+    doc="The part of the measured time of all calls in which nothing computes.",
+    label="measured exposed s",
+)
 SHARE = Field("ratio", "share", "Share of all measured time in the table.", nullable=True)
 STEP_SHARE = Field("ratio", "share", "Share of the step.", nullable=True)
 PARTS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 from hlofast import _core, _text
@@ -36,42 +37,55 @@ def measured_of(
     profile: Profile, path: str, dump: str | None, name: str | None, context: Context
 ) -> Measured:
     """`measured_in` for a profile that was read from `path`."""
+    told = context.replace(profile=profile)
+    best: tuple[float, Module] | None = None
+    tried = []
+    with modules_of(profile, path, dump) as modules:
+        for _, module in modules:
+            tried.append(module.name)
+            if name is not None and module.name != name:
+                continue
+            data = _core._measure(module, profile._data)
+            joined = 0.0 if data is None else data.joined()[0]
+            if joined > 0 and (best is None or joined > best[0]):
+                best = joined, module
+        if best is not None:
+            return best[1].with_context(told).profile()
+    seconds = _seconds(profile)
+    names = _text.names(sorted(seconds, key=lambda program: -seconds[program]))
+    found = f"found {_text.names(sorted(set(tried)))}" if tried else "found no module"
+    raise ValueError(
+        f"{dump or path}: {found}; a module is needed of one of the programs in the profile: "
+        f"{names}"
+    )
+
+
+@contextmanager
+def modules_of(
+    profile: Profile, path: str, dump: str | None = None
+) -> Iterator[Iterator[tuple[str | None, Module]]]:
+    """Gives the labels and modules of programs that ran, those with the most device time first.
+
+    They come from `dump`, by default from the profile, which was read from `path`, else from the
+    files beside it. Labels tell modules of one name in a profile apart. The files beside a module,
+    which describe its device, may be temporary.
+    """
+    seconds = _seconds(profile)
+    if dump is None and Path(path).is_file() and zipfile.is_zipfile(path):
+        with tempfile.TemporaryDirectory() as folder:
+            _unpacked(path, folder, seconds)
+            yield _modules(path, folder, profile, seconds)
+    else:
+        yield _modules(path, dump, profile, seconds)
+
+
+def _seconds(profile: Profile) -> dict[str, float]:
+    """Device time by the plain names of programs."""
     seconds = dict[str, float]()
     ran = profile.programs
     for program, own in zip(ran.values("program"), ran.values("busy"), strict=True):
         seconds[_plain(program)] = seconds.get(_plain(program), 0.0) + own
-    told = context.replace(profile=profile)
-    if dump is None and Path(path).is_file() and zipfile.is_zipfile(path):
-        with tempfile.TemporaryDirectory() as folder:
-            _unpacked(path, folder, seconds)
-            return _measured(path, folder, name, told, seconds)
-    return _measured(path, dump, name, told, seconds)
-
-
-def _measured(
-    path: str, dump: str | None, name: str | None, told: Context, seconds: dict[str, float]
-) -> Measured:
-    """Returns what the profile of `told` measured of the module with most joined time."""
-    profile = told.profile
-    assert profile is not None
-    best: tuple[float, Module] | None = None
-    tried = []
-    for module in _modules(path, dump, profile, seconds):
-        tried.append(module.name)
-        if name is not None and module.name != name:
-            continue
-        data = _core._measure(module, profile._data)
-        joined = 0.0 if data is None else data.joined()[0]
-        if joined > 0 and (best is None or joined > best[0]):
-            best = joined, module
-    if best is None:
-        names = _text.names(sorted(seconds, key=lambda program: -seconds[program]))
-        found = f"found {_text.names(sorted(set(tried)))}" if tried else "found no module"
-        raise ValueError(
-            f"{dump or path}: {found}; a module is needed of one of the programs in the profile: "
-            f"{names}"
-        )
-    return best[1].with_context(told).profile()
+    return seconds
 
 
 def _plain(name: str) -> str:
@@ -83,8 +97,8 @@ def _plain(name: str) -> str:
 
 def _modules(
     path: str, dump: str | None, profile: Profile, seconds: dict[str, float]
-) -> Iterator[Module]:
-    """Yields modules that may belong to the programs in `seconds`."""
+) -> Iterator[tuple[str | None, Module]]:
+    """Yields labels and modules that may belong to the programs in `seconds`."""
     from hlofast._module import find_modules
     from hlofast.errors import ParseError
 
@@ -93,13 +107,14 @@ def _modules(
 
         for found in find_modules(_remote.read(dump, None), path=dump):
             if found.module is not None:
-                yield found.module
+                yield found.label, found.module
         return
     if dump is None and len(profile.module_table):
-        names = [_plain(name) for name in profile.module_table.values("module")]
+        table = profile.module_table
+        names, labels = list(map(_plain, table.values("module"))), table.values("label")
         order = sorted(range(len(names)), key=lambda at: -seconds.get(names[at], 0.0))
         for number in order[:_MOST_CANDIDATES]:
-            yield profile.module(number)
+            yield labels[number], profile.module(number)
         return
     folder = dump
     if folder is None:
@@ -114,7 +129,7 @@ def _modules(
     candidates.sort(key=lambda pair: -pair[0])
     for _, program in candidates[:_MOST_CANDIDATES]:
         try:
-            yield whole(program.files[0].path)
+            yield None, whole(program.files[0].path)
         except (OSError, ParseError):
             continue
 

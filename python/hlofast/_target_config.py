@@ -72,10 +72,13 @@ _RATES: dict[str, tuple[dict[str, int], str]] = {
 """By compute capability or architecture: rates, with their source."""
 _LINKS = (
     *("topology", "link_count", "link_bandwidth", "link_latency", "network_bandwidth"),
+    *("link_efficiency", "collective_latency"),
     *("network_latency", "network_launch", "network_round_trip", "network_chunk_preparation"),
     *("network_achieved_bandwidth", "chips_per_host"),
 )
 """Figures of the links between chips, which a description lacks."""
+_MEASURED = ("launch", "matmul_efficiency")
+"""Figures measured on chips of a generation, which a description lacks."""
 
 
 def read(text: str, name: str, known: DeviceTable) -> Device:
@@ -83,8 +86,9 @@ def read(text: str, name: str, known: DeviceTable) -> Device:
 
     Figures are those of the file. Peaks are those of its matrix units, or, in files without them,
     cores times clock times the rate that the manufacturer gives for the compute capability; unknown
-    for other architectures. Links are those of the device in `known` with the same compute
-    capability and number of cores. Sources say which. Raises `ValueError` for other text.
+    for other architectures. Measured figures are those of the device in `known` with the same
+    compute capability, and links those of one that also has as many cores; of several, the one with
+    the nearest bandwidth. Sources say which. Raises `ValueError` for other text.
     """
     fields = _message(_tokens(text, name), name, 0)
     about = _one(fields, "gpu_device_info")
@@ -99,8 +103,9 @@ def read(text: str, name: str, known: DeviceTable) -> Device:
     if (links := _number(_one(about, "device_interconnect_info"), "active_links")) is not None:
         figures["link_count"] = Figure(int(links), name)
     figures["jax_devices"] = Figure(1, "JAX: a device is a GPU")
-    figures["launch"] = Figure(1e-6, "XLA, gpu_performance_model_base.h: kernel launch overhead")
     kind = _architecture(about)
+    if kind is not None and _CAPABILITY.fullmatch(kind):
+        figures["compute_capability"] = Figure(float(kind), name)
     peaks = _peaks(about, figures, kind, name)
     _borrow(figures, kind, known)
     slug = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:80] or "gpu"
@@ -179,22 +184,34 @@ def _rates(about: Mapping[str, Any], field: str) -> dict[int, float]:
 
 
 def _borrow(figures: dict[str, Figure], kind: str | None, known: DeviceTable) -> None:
-    """Adds the links of the built-in device with the same architecture and number of cores."""
-    cores = figures.get("cores")
-    for device in known.values():
-        same = cores is not None and device.value("cores") == cores.value
-        if not same or _ARCHITECTURES.get(device.name) != kind:
-            continue
-        for figure in _LINKS:
-            if figure in device:
-                figures.setdefault(
-                    figure, Figure(device[figure].value, f"assumed: as on {device.name}")
-                )
+    """Adds what built-in devices of the same generation have and a description lacks."""
+    alike = [device for device in known.values() if _ARCHITECTURES.get(device.name) == kind]
+    bandwidth = float(figures["hbm_bandwidth"].value) if "hbm_bandwidth" in figures else 0.0
+    cores = figures["cores"].value if "cores" in figures else None
+
+    def distance(device: Device) -> tuple[bool, float]:
+        rate = float(device.value("hbm_bandwidth") or 0.0)
+        return device.value("cores") != cores, abs(rate - bandwidth)
+
+    alike.sort(key=distance)
+    if not alike:
         return
+    nearest = alike[0]
+    source = f"assumed: as on {nearest.name}"
+    for figure in (*_MEASURED, *(_LINKS if nearest.value("cores") == cores else ())):
+        if figure in nearest:
+            figures.setdefault(figure, Figure(nearest[figure].value, source))
+    reached, peak = nearest.value("hbm_achieved_bandwidth"), nearest.value("hbm_bandwidth")
+    if reached and peak and bandwidth:
+        share = f"{source}, the same share of the peak"
+        figures["hbm_achieved_bandwidth"] = Figure(bandwidth * reached / peak, share)
 
 
+_CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
 _ARCHITECTURES = {
-    "a100": "8.0", "h100": "9.0", "h200": "9.0", "b200": "10.0", "mi300x": "gfx942",
+    "v100": "7.0", "a100": "8.0", "a100-40gb": "8.0", "a100-pcie": "8.0", "h100": "9.0",
+    "h100-pcie": "9.0", "h200": "9.0", "b200": "10.0", "gb200": "10.0", "b300": "10.3",
+    "mi250": "gfx90a", "mi300x": "gfx942", "mi350x": "gfx950",
 }  # fmt: skip
 
 

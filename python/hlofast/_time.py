@@ -6,7 +6,9 @@ from hlofast import _core, devices
 from hlofast._collectives_notes import NO_AXES
 from hlofast._context import measured_for, ran_on
 from hlofast._core import Field
+from hlofast._custom_calls import stated
 from hlofast._names import unknown
+from hlofast._profile_fields import OF_CALLS, OF_CALLS_EXPOSED
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._scheduled import labels
 from hlofast.table import Table, column_of, of_rows, shares, with_columns
@@ -45,22 +47,6 @@ _MULTIPLICITY = Field(
     label="calls",
     nullable=True,
 )
-_MEASURED = Field(
-    "seconds",
-    "measured_seconds",
-    "Measured time of all calls, from the profile of the context.",
-    label="measured s",
-    nullable=True,
-    adds_up=True,
-)
-_MEASURED_EXPOSED = Field(
-    "seconds",
-    "measured_exposed_seconds",
-    "The part of the measured time of all calls in which nothing computes.",
-    label="measured exposed s",
-    nullable=True,
-    adds_up=True,
-)
 _TOTAL_SECONDS = Field(
     "seconds",
     "total_seconds",
@@ -91,10 +77,18 @@ KEYS = tuple(_KEYS)
 _SHARE = Field("ratio", "share", "Share of all seconds in the table.", nullable=True)
 _KEY = Field("text", "key", "The value of the key.", nullable=True)
 _PARTS = (
-    Field("word", "part", "Compute, memory, other, or exposed (waiting for collectives)."),
+    Field(
+        "word",
+        "part",
+        "Compute, memory, other, exposed (waiting for collectives); measured alone: copy, idle.",
+    ),
     Field("axes", "axes", "Mesh axes of the exposed collectives.", nullable=True),
     Field("seconds", "seconds", "Seconds of the step in this part.", nullable=True, adds_up=True),
     _SHARE,
+    OF_CALLS.replace(
+        doc="Measured seconds of the step. Compute includes instructions that memory bounds, which "
+        "a profile does not tell apart; copy is copies alone."
+    ),
 )
 FIGURE = (Field("name", "figure", "The unknown figure of the device or of the text."),)
 _LOOP = (Field("instruction", "instruction", "The row number of the loop."),)
@@ -132,7 +126,8 @@ class Time(Result):
         Field("ratio", "hfu", "Hardware FLOPs utilization: MFU with recomputation.", label="HFU"),
         Field("ratio", "matmul_mfu", "MFU of matmuls alone.", label="matmul MFU"),
         Field("ratio", "matmul_hfu", "HFU of matmuls alone.", label="matmul HFU"),
-        Field("number", "peak_flops", "bfloat16 peak of one JAX device in FLOP/s.",
+        Field("number", "peak_flops",
+              "Peak of one JAX device in FLOP/s, for the element types that the module multiplies.",
               label="peak FLOP/s"),
         Field("count", "num_devices", "Devices that share the FLOPs.", label="devices"),
         Field("seconds", "compiler_seconds",
@@ -190,7 +185,7 @@ class Time(Result):
         # The step of one kind of device has no share of the peak of another.
         fits = self._measured is None or ran_on(self.module, self.device)
         if measured is not None and used is not None and fits:
-            again = self.module.cost().mfu(measured, used.peak_flops)
+            again = self.module.cost().mfu(measured, device=self.device)
             values.append(("measured_mfu", again.mfu, "modelled"))
         if used is not None:
             is_bound = used.is_lower_bound and not self.is_lower_bound
@@ -263,16 +258,32 @@ class Time(Result):
         )
 
     def _parts(self) -> Section:
-        rows: list[tuple[str, str | None, float]] = [
+        rows: list[tuple[str, str | None, float | None]] = [
             ("compute", None, self.compute_seconds),
             ("memory", None, self.memory_seconds),
             ("other", None, self.other_seconds),
             *(("exposed", axes, seconds) for axes, seconds in self._step[4]),
         ]
-        rows.sort(key=lambda row: row[2] if row[2] == row[2] else 0.0, reverse=True)
+        clock = self._measured_parts()
+        known = {(part, axes) for part, axes, _ in rows}
+        rows += [(*place, None) for place in clock if place not in known]
+        rows.sort(key=lambda row: row[2] or 0.0, reverse=True)
         fractions = shares([seconds for *_, seconds in rows], self.step_seconds)
-        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, fractions, strict=True)])
+        parts = zip(rows, fractions, strict=True)
+        table = of_rows(_PARTS, [(*row, part, clock.get(row[:2])) for row, part in parts])
         return Section("parts", "Parts of the step", table, is_whole=True)
+
+    def _measured_parts(self) -> dict[tuple[str, str | None], float]:
+        """Measured seconds of the step by part and axes; empty without a profile of the module."""
+        measured = self._measured
+        if measured is None:
+            return {}
+        _, compute, _, _, copy, other, idle = measured.step()
+        named = {"compute": compute, "copy": copy, "other": other, "idle": idle}
+        parts: dict[tuple[str, str | None], float] = {
+            (part, None): seconds for part, seconds in named.items() if seconds
+        }
+        return parts | {("exposed", axes): alone for axes, _, alone in measured.axes()}
 
     def _groups(self, by: str) -> Section:
         grouped = self.by(by)
@@ -310,10 +321,11 @@ class Time(Result):
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of one run of the module, as scheduled; a lower bound if `unknown` is not empty.
+        """Seconds of one run of the module, as scheduled.
 
-        Loops of unknown trip count (`open_loops`) count as one iteration; conditionals count as
-        their longest branch.
+        Loops of unknown trip count (`open_loops`) count as one iteration, and instructions of
+        unknown work (`unpriced`) as the time to move their bytes: see `is_lower_bound`.
+        Conditionals are assumed to take their longest branch.
         """
         return self._step[0]
 
@@ -366,8 +378,36 @@ class Time(Result):
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether the step may take longer: figures are `unknown`, or `open_loops` count once."""
-        return bool(self.unknown or self.open_loops)
+        """Whether the step may take longer.
+
+        Figures are `unknown`, `open_loops` count once, or the work of instructions is unknown
+        (`unpriced`).
+        """
+        return bool(self.unknown or self.open_loops or self._unpriced())
+
+    def _unpriced(self) -> list[int]:
+        """Rows of executed instructions of unknown work."""
+        unknown = _core.provenances.index("unknown")
+        known = enumerate(zip(self._data.column("provenance"), self._times(), strict=True))
+        # A count beyond 64 bits is None.
+        return [row for row, (how, times) in known if how == unknown and times != 0]
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Names of executed instructions whose work is unknown, such as kernels without estimate.
+
+        Their time is the time to move their bytes. `Cost.unpriced` lists them by target;
+        `register_custom_call` gives their work.
+        """
+        return tuple(self.module[row].name for row in self._unpriced())
+
+    @property
+    def assumed_branches(self) -> tuple[str, ...]:
+        """Names of conditionals whose longest branch is assumed to run.
+
+        The times of instructions in that branch have the provenance assumed.
+        """
+        return tuple(self.module[row].name for row, _ in self._data.branches())
 
     @property
     def has_network(self) -> bool:
@@ -403,18 +443,18 @@ class Time(Result):
 
     @property
     def utilization(self) -> Utilization:
-        """MFU and HFU at this step time; see `Cost.mfu`.
+        """MFU and HFU at this step time on `device`; see `Cost.mfu`.
 
-        The peak is the bfloat16 peak of one JAX device. Raises `UnknownFigureError` if the peak is
-        unknown, and `ValueError` if the step time is 0 or covers all devices together.
+        Every matmul counts at the peak of the element type that it multiplies. Raises
+        `UnknownFigureError` if the bfloat16 peak is unknown, and `ValueError` if the step time is 0
+        or covers all devices together.
         """
         if self._utilization is None:
             from hlofast._shares import devices_together, refusal
 
             if devices_together(self.module) > 1:
                 raise ValueError(refusal(self.module))
-            peak = self.device.per_jax_device("flops.bf16")
-            self._utilization = self.module.cost().mfu(self.step_seconds, peak)
+            self._utilization = self.module.cost().mfu(self.step_seconds, device=self.device)
         return self._utilization
 
     @property
@@ -453,10 +493,10 @@ class Time(Result):
             (_MULTIPLICITY, self._data.column("multiplicity")),
             (_TOTAL_SECONDS, column_of(_TOTAL_SECONDS, totals)),
         ]
-        clock = column_of(_MEASURED, [None] * len(totals))
+        clock = column_of(OF_CALLS, [None] * len(totals))
         if self._measured is not None:
             clock = self._measured.column("seconds")
-        columns.append((_MEASURED, clock))
+        columns.append((OF_CALLS, clock))
         for field, texts in ((_BOUND, BOUNDS), (_PROVENANCE, _core.provenances)):
             columns.append((field, _core.TextColumn(list(texts), self._data.column(field.name))))
         return Table(columns)
@@ -491,7 +531,7 @@ class Time(Result):
         ]
         is_timed = self._measured is not None
         clock = [measured if is_timed else None for _, (_, _, measured) in rows]
-        return Table.of([*columns, (_MEASURED, clock)])
+        return Table.of([*columns, (OF_CALLS, clock)])
 
     def _labels(self, key: str, rows: list[int]) -> Sequence[str | None]:
         """Returns the value of `key` for each of `rows`."""
@@ -514,8 +554,8 @@ class Time(Result):
             if self._measured is not None:
                 times = self._measured.collective_seconds()
             further = [
-                (_MEASURED, [None if own != own else own for own, _ in times]),
-                (_MEASURED_EXPOSED, [None if own != own else own for _, own in times]),
+                (OF_CALLS, [None if own != own else own for own, _ in times]),
+                (OF_CALLS_EXPOSED, [None if own != own else own for _, own in times]),
             ]
             self._collectives = with_columns(table, further)
         return self._collectives
@@ -545,7 +585,13 @@ def time(
 
     def timed(measured: list[tuple[int, float]] | None) -> _core.TimeData:
         return _core._time(
-            module, parts, mesh=mesh, estimates=estimates, model=model, measured=measured
+            module,
+            parts,
+            mesh=mesh,
+            estimates=estimates,
+            model=model,
+            measured=measured,
+            custom_calls=stated(module, None),
         )
 
     data = timed(None)

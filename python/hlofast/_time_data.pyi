@@ -15,6 +15,7 @@ def _time(
     estimates: str = "model",
     model: str = "topology",
     measured: list[tuple[int, float]] | None = None,
+    custom_calls: list[tuple[int, int | None, int | None, int | None, int | None]] | None = None,
 ) -> TimeData:
     """Models the time of `module` on a device."""
 

@@ -27,6 +27,7 @@ def notes(time: Time) -> Iterator[Note]:
         yield together
         yield Note("one-device", "times are for one device that does the work of all devices")
     yield from _unknown(time)
+    yield from _unsure(time)
     summary = time.module.summary()
     if not time.module.is_scheduled:
         yield Note("unscheduled", "the module is not scheduled: instructions run in text order")
@@ -63,6 +64,29 @@ def _unknown(time: Time) -> Iterator[Note]:
             "open-loops",
             f"unknown: trip counts of {_text.names(loops)}, counted as one iteration",
             loops=len(loops),
+        )
+
+
+def _unsure(time: Time) -> Iterator[Note]:
+    kernels, branches = time.unpriced, time.assumed_branches
+    if kernels:
+        count = _text.counted(len(kernels), "instruction")
+        yield Note(
+            "unpriced",
+            f"{count} of unknown work (first: {kernels[0]}), timed by the bytes that they move: "
+            "the step is at least this long",
+            instructions=len(kernels),
+        )
+    if branches:
+        yield Note(
+            "assumed-branches",
+            f"{_text.counted(len(branches), 'conditional')}: the longest branch is assumed to run",
+            conditionals=len(branches),
+        )
+    if not time.module.cost()._data.has_scopes:
+        yield Note(
+            "recompute-unknown",
+            "no instruction has an op_name: recomputation is unknown, so MFU equals HFU",
         )
 
 

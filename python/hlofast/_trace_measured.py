@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
-from itertools import pairwise
 
 from hlofast._scheduled import labels
 from hlofast._trace import PROCESS
@@ -23,8 +21,6 @@ MOST = 200_000
 """Most slices; devices beyond are left out. Viewers and editors of JSON slow down with more."""
 _PID = 2
 """The modelled tracks are process 1."""
-_MOST_BEGINS = 10_000
-"""Events that may begin the first run; one that began before the profile is left out."""
 _MOST_LANES = 64
 """Most tracks for the overlapping events of one track of the profiler."""
 _NEAR = 1e-9
@@ -63,7 +59,7 @@ class Timeline:
         """Devices that are not shown."""
         self.events_left_out = 0
         """Events that are not shown: the shortest of very many, and those of too many tracks."""
-        windows = _windows(measured, profile)
+        windows = _windows(measured)
         events = _inside(profile, measured, windows)
         names = {instruction.name: instruction.row for instruction in measured.module}
         shown = 0
@@ -158,52 +154,13 @@ _FIRST = 1 << 32
 """UUID of the process; those of the modelled tracks are small."""
 
 
-def _windows(
-    measured: Measured, profile: Profile
-) -> dict[tuple[str | None, str], tuple[float, float]]:
+def _windows(measured: Measured) -> dict[tuple[str | None, str], tuple[float, float]]:
     """Begin and end of the run of median length on each device, in seconds of the profile."""
-    program, number = measured._data.program
-    runs: dict[tuple[str | None, str], list[dict[str, Any]]] = {}
-    for run in measured.runs:
-        runs.setdefault((run["host"], run["device"]), []).append(run)
-    launches: dict[tuple[str | None, str], list[float]] = {}
-    for row in profile.launches:
-        same = number is None or row["program_id"] in (None, str(number))
-        if row["program"] == program and same and row["duration"]:
-            launches.setdefault((row["host"], row["device"]), []).append(row["start"])
-    found = {}
-    for device, own in runs.items():
-        starts = sorted(launches.get(device, ()))
-        if len(starts) != len(own):
-            starts = _starts(profile, device, own)
-        for start, run in zip(starts, own, strict=False):
-            if run["is_median"]:
-                found[device] = start, start + run["seconds"]
-    return found
-
-
-def _starts(
-    profile: Profile, device: tuple[str | None, str], runs: list[dict[str, Any]]
-) -> list[float]:
-    """Returns when the runs begin that no event marks: one after the other, with their gaps.
-
-    The first begins with the event from which all others begin with an event too.
-    """
-    events = profile.events
-    columns = zip(*(events.values(name) for name in ("host", "device", "start")), strict=True)
-    begins = sorted(start for host, own, start in columns if (host, own) == device)
-    offsets = [0.0]
-    for run, following in pairwise(runs):
-        offsets.append(offsets[-1] + run["seconds"] + (following["gap_seconds"] or 0.0))
-
-    def is_begin(moment: float) -> bool:
-        at = bisect_left(begins, moment - _NEAR)
-        return at < len(begins) and begins[at] <= moment + _NEAR
-
-    for first in begins[:_MOST_BEGINS]:
-        if all(is_begin(first + offset) for offset in offsets):
-            return [first + offset for offset in offsets]
-    return []
+    return {
+        (run["host"], run["device"]): (run["start_seconds"], run["start_seconds"] + run["seconds"])
+        for run in measured.runs
+        if run["is_median"]
+    }
 
 
 def _inside(

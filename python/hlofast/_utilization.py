@@ -7,7 +7,8 @@ class Utilization:
     """Fractions of a device's peak, from `Cost.mfu`.
 
     MFU counts the operations of the model; HFU also counts recomputed operations. Neither counts
-    the additions inside collectives.
+    the additions inside collectives. On a known device, a matmul counts at the peak of the element
+    type that it multiplies: the fractions are seconds at those peaks over seconds of the step.
     """
 
     __slots__ = (
@@ -26,7 +27,7 @@ class Utilization:
     step_seconds: float
     """The step time used, in seconds."""
     peak_flops: float
-    """The peak used, in FLOP/s."""
+    """The peak used, in FLOP/s: operations over their seconds at the peaks of their types."""
     num_devices: int
     """Devices that share the FLOPs: all devices of a module that is not partitioned yet, 1 for the
     program of one device."""

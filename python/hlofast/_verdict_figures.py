@@ -101,7 +101,7 @@ def figures(verdict: Verdict) -> list[Figure]:
         found.append(Figure("step", "Step time", step, seconds(step), note, how))
         try:
             use = time.utilization
-            note = f"HFU {output.share(use.hfu, 1)}; peak {use.peak_flops:.4g} FLOP/s in bfloat16"
+            note = f"HFU {output.share(use.hfu, 1)}; peak {use.peak_flops:.4g} FLOP/s"
             if use.is_lower_bound:
                 note += "; some FLOPs are unknown"
             text, how = str(output.share(use.mfu, 1)), known_how.get("mfu", "modelled")

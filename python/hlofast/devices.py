@@ -28,7 +28,8 @@ FIGURES: dict[str, str] = {
     "hbm_usable_bytes": "HBM that programs may use, in bytes",
     "tuple_table_bytes": "bytes to which the pointer table of a tuple is rounded up",
     "hbm_bandwidth": "HBM bandwidth, in bytes per second",
-    "hbm_achieved_bandwidth": "HBM bandwidth in the compiler's cost model, in bytes per second",
+    "hbm_achieved_bandwidth": "HBM bandwidth in the compiler's cost model (TPU) or that kernels "
+    "reach (GPU), in bytes per second",
     "hbm_latency": "HBM latency in the compiler's cost model, in seconds",
     "fast_memory_bytes": "VMEM of a TPU, last-level cache of a GPU, in bytes",
     "fast_memory_bandwidth": "bandwidth of the fast memory, in bytes per second",
@@ -42,11 +43,15 @@ FIGURES: dict[str, str] = {
     "matrix_unit_restart": "cycles between the matmuls of two windows",
     "vector_operations": "operations per cycle and core on vectors of 1024 elements",
     "launch": "seconds to launch one kernel",
+    "compute_capability": "compute capability of an NVIDIA chip, such as 9.0",
+    "matmul_efficiency": "share of the peak that large matmuls of 16-bit floats reach on a GPU",
     "topology": "torus-2d, torus-3d, switch or fully-connected",
     "wraparound_multiple": "a torus axis wraps around if its length is a multiple of this",
     "link_count": "links of one chip to its neighbours or its switch",
     "link_bandwidth": "bandwidth of one link in one direction, in bytes per second",
     "link_latency": "seconds per hop",
+    "link_efficiency": "share of the links' bandwidth that large collectives reach on GPUs",
+    "collective_latency": "seconds of an all-reduce of a few bytes among the GPUs of a host",
     "network_bandwidth": "network bandwidth per chip between hosts or slices, in bytes per second",
     "network_latency": "seconds per message between hosts or slices",
     "slice_wait": "growth of a step by waiting for other slices, per doubling: a step times e^this",
@@ -225,7 +230,8 @@ class Device(Mapping[str, Figure]):
         `kind` is the HLO opcode. `payload` is the bytes of the whole array: the result of an
         all-gather, the operand of other collectives. `near` is the number of devices of the group
         on one host (switches) or slice (torus); the remaining devices are reached over the network.
-        By default, all devices of the group are on one host or slice. `axes` is the number of torus
+        By default, a group fills hosts of `chips_per_host` GPUs, and is on one slice of a torus.
+        `axes` is the number of torus
         axes that share the work (default 1).
 
         Models: `topology` (ring, torus, switch or hierarchy, with latency and bandwidth from the

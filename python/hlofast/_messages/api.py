@@ -13,7 +13,9 @@ from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO, Unpack
+    from typing import IO, Any, BinaryIO, Unpack
+
+    from _typeshed import WriteableBuffer
 
     from hlofast._context import Context, MeshLike, Told  # noqa: F401 - MeshLike is in Told.
     from hlofast._module import Module
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 MOST_UNPACKED = 4 << 30
 """Bytes of a compressed file that are read."""
 _START = 4096
+"""Bytes that tell XLA's memory files from logs."""
+_BUFFER = 1 << 16
 _SUFFIXES = (".log", ".txt", ".gz", ".xz", ".zst", ".out")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 """The first bytes of a Zstandard frame (RFC 8878, 3.1.1)."""
@@ -57,10 +61,9 @@ def oom(
     is_text = isinstance(path_or_text, str) and ("\n" in path or len(path) > 4096)
     # A missing file is not a text without messages.
     is_path = not isinstance(path_or_text, str) or (
-        " " not in path
-        and ("/" in path or path.endswith((".log", ".txt", ".gz", ".xz", ".zst", ".out")))
+        " " not in path and ("/" in path or path.endswith(_SUFFIXES))
     )
-    if not is_text and (is_path or os.path.exists(path)):  # noqa: PTH110 - see above.
+    if not is_text and (is_path or os.path.exists(path)):  # noqa: PTH110 - pathlib is not loaded.
         return read_file(path, module=module, context=own)
     return read_bytes(path.encode("utf-8", "surrogatepass"), module=module, context=own)
 
@@ -113,18 +116,15 @@ def try_stream(
     context: Context | None = None,
 ) -> Messages | None:
     """Reads the messages of an open file; returns None without any."""
-    file = _unpacked(file, path)
-    guarded = _Prefixed(b"", file)
-    start = guarded.read(_START)
-    rest = _Prefixed(start, guarded)  # type: ignore[arg-type]
-    kind = files.kind_of(start.decode("utf-8", "replace"))
+    guarded = _guarded(_unpacked(_guarded(file), path))
+    kind = files.kind_of(guarded.peek(_START)[:_START].decode("utf-8", "replace"))
     if kind is not None:
-        lines = (line.decode("utf-8", "replace") for line in io.BufferedReader(rest))
+        lines = (line.decode("utf-8", "replace") for line in guarded)
         message = files.read(kind, lines, path)
         if message.entries or message.parts:
             return Messages([message], [], path=path, module=module, context=context)
         return None
-    finder, reader = Finder(rest), Reader()  # type: ignore[arg-type]
+    finder, reader = Finder(guarded), Reader()
     for stretch in finder:
         reader.feed(stretch)
     reader.close()
@@ -148,15 +148,11 @@ def _zstd() -> Any:
     return None
 
 
-class _Prefixed(io.RawIOBase):
-    """A stream after bytes that were taken from it, up to `MOST_UNPACKED` bytes.
+class _Guard(io.RawIOBase):
+    """A stream of at most `MOST_UNPACKED` bytes, which ends where compressed content is damaged."""
 
-    Compressed content that is damaged ends where the damage begins.
-    """
-
-    def __init__(self, start: bytes, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
-        self._start = start
         self._file = file
         self._left = MOST_UNPACKED
 
@@ -164,59 +160,43 @@ class _Prefixed(io.RawIOBase):
         """Always true."""
         return True
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fills the buffer."""
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def read(self, size: int = -1) -> bytes:
-        """Returns up to `size` bytes."""
-        size = min(size if size >= 0 else self._left, self._left)
-        content, self._start = self._start[:size], self._start[size:]
-        if len(content) < size:
-            content += self._read(size - len(content))
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fills the buffer, unless the content ends."""
+        view = memoryview(buffer).cast("B")
+        content = self._read(min(len(view), self._left))
+        view[: len(content)] = content
         self._left -= len(content)
-        return content
+        return len(content)
 
     def _read(self, size: int) -> bytes:
         try:
             return self._file.read(size) or b""
         except OSError as error:
             if error.errno is not None:
-                raise
-        except (
-            Exception
-        ) as error:  # zlib.error and LZMAError, which are not imported for plain text.
+                raise  # The file cannot be read; errors of compressed content have no number.
+        except Exception as error:
+            # The modules of these classes are not imported for plain text, so names tell them.
             if type(error).__name__ not in ("error", "LZMAError", "EOFError", "ZstdError"):
                 raise
         return b""
 
 
-def _unpacked(file: BinaryIO, path: str | None) -> BinaryIO:
+def _guarded(file: IO[bytes]) -> io.BufferedReader:
+    return io.BufferedReader(_Guard(file), _BUFFER)
+
+
+def _unpacked(file: io.BufferedReader, path: str | None) -> IO[bytes]:
     """Returns a stream of the decompressed content."""
-    start = file.read(6)
-    rest: BinaryIO = _Prefixed(start, file)  # type: ignore[assignment]
-    opened: object = rest
-    if start.startswith(b"\x1f\x8b"):
-        import gzip
+    if not file.peek(len(_ZSTD)).startswith(_ZSTD):
+        from hlofast._files import decompressed
 
-        opened = gzip.GzipFile(fileobj=rest, mode="rb")
-    elif start.startswith(b"\xfd7zXZ\x00"):
-        import lzma
-
-        opened = lzma.LZMAFile(rest)  # noqa: SIM115 - the caller reads it to its end.
-    elif start.startswith(_ZSTD):
-        found = _zstd()
-        if found is None:
-            raise ParseError(
-                "a file compressed with zstd, which this Python cannot read; unpack it first "
-                "(`zstd -dc FILE | hlofast oom -`), or install the package backports.zstd",
-                path=path, kind="invalid-compression",
-            )  # fmt: skip
-        opened = found.open(rest, "rb")
-    elif start.startswith(b"BZh"):
-        import bz2
-
-        opened = bz2.BZ2File(rest)
-    return opened  # type: ignore[return-value]
+        return decompressed(file)
+    found = _zstd()
+    if found is None:
+        raise ParseError(
+            "a file compressed with zstd, which this Python cannot read; unpack it first "
+            "(`zstd -dc FILE | hlofast oom -`), or install the package backports.zstd",
+            path=path, kind="invalid-compression",
+        )  # fmt: skip
+    opened: IO[bytes] = found.open(file, "rb")
+    return opened

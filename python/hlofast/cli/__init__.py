@@ -37,6 +37,7 @@ VERBS = {
     "oom": "out-of-memory messages and partitioner warnings of a log: what holds the memory",
     "time": "modelled step time on a device: compute, memory, exposed communication",
     "profile": "measured step time from a profile: by phase, layer, source line, mesh axis",
+    "calibrate": "achieved rates of a machine from a profile, as a file of devices",
     "trace": "the simulated schedule as a Perfetto timeline: tracks, links, live bytes",
     "config": "a trainer config: its mesh rules, the result on an instance, differences",
     "check": "compare a declaration (mesh, shardings, policy, limits) with the program",

@@ -149,18 +149,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _are_profiles(paths: list[str]) -> bool:
     """Whether all paths are profiles, or folders with recordings and without programs."""
-    from hlofast import _nsys, _profiles
     from hlofast._programs import listed
 
     for path in paths:
         if path == "-":
             return False
         try:
-            if _files.is_folder(path):
-                found = bool(_profiles.runs(path)) or _nsys.is_archive(path)
-                if not found or listed(path)[0]:
-                    return False
-            elif not _profiles.is_profile(path) and not _nsys.is_archive(path):
+            if not inputs.is_profile(path) or (_files.is_folder(path) and listed(path)[0]):
                 return False
         except OSError:
             return False  # Whoever reads the path says why.

@@ -62,6 +62,7 @@ WITHOUT_CONTEXT = {
     "budget or a measured step, and datasets stay comparable when phases follow the frameworks' "
     "conventions",
     "profile": "its first argument is the profile",
+    "calibrate": "its first argument is the profile",
     "query": "reads tables that a scan made in its own context",
     "schema": "reads no module",
     "guide": "reads no module",
@@ -277,6 +278,9 @@ class Reader(Failures):
             complain(f"{path}: no module {self.wanted!r}; the file holds {held}")
 
     def _find(self, path: str) -> Iterator[Found]:
+        if path != "-" and "://" not in path and is_profile(path):
+            yield from self._in_profile(path)
+            return
         name = "<stdin>" if path == "-" else path
         try:
             self._content = content = read(path)
@@ -307,6 +311,32 @@ class Reader(Failures):
                 if self.context is not None:
                     module = told(module, self.context, name)
                 yield Found(module, name, part.line, part.label)
+
+    def _in_profile(self, path: str) -> Iterator[Found]:
+        """The modules of a profile, measured by it; those with the most device time first."""
+        from hlofast import _profile_modules, _profiles
+
+        count = 0
+        try:
+            profile = _profiles.load_profile(path)
+            with _profile_modules.modules_of(profile, path) as modules:
+                for label, module in modules:
+                    count += 1
+                    if (context := self.context) is not None:
+                        if context.profile is None:
+                            context = context.replace(profile=profile)
+                        module = told(module, context, path)
+                        _ = module.context  # Reads the files beside the module while they exist.
+                    yield Found(module, path, 1, label)
+        except hlofast.ContextError:
+            raise
+        except (OSError, ValueError, ModuleNotFoundError) as error:
+            self.failed(path, error)
+            return
+        if not count:
+            reason = "a profile without modules (the *.xplane.pb beside it has those of a "
+            reason += "*.trace.json.gz); give the dump too: hlofast VERB DUMP --profile"
+            self.failed(path, ValueError(f"{reason} {_shell(path)}"))
 
     def _holds_messages(self, path: str, name: str, error: hlofast.ParseError) -> bool:
         """Whether a file without modules holds messages; passes them to `found_messages`."""
@@ -361,15 +391,19 @@ def profile(path: str, wanted: str | None = None) -> ProfileSummary | None:
     With `wanted`, the name of a module in it, the path stands for that module. Raises `OSError` and
     `ValueError` for a profile that cannot be read.
     """
-    from hlofast import _files, _profiles
-
-    if wanted is not None or path == "-":
+    if wanted is not None or path == "-" or not is_profile(path):
         return None
-    from hlofast import _nsys
+    from hlofast import _profiles
+
+    return _profiles.load_profile(path).summary(path)
+
+
+def is_profile(path: str) -> bool:
+    """Whether a path is a profile: a file, or a folder with recordings."""
+    from hlofast import _files, _nsys, _profiles
 
     is_found = _profiles.runs(path) if _files.is_folder(path) else _profiles.is_profile(path)
-    is_found = is_found or _nsys.is_archive(path)
-    return _profiles.load_profile(path).summary(path) if is_found else None
+    return bool(is_found) or _nsys.is_archive(path)
 
 
 def told(module: Module, context: Context, path: str) -> Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _context, _time
 from hlofast._time import Time
-from hlofast.cli import USAGE, inputs, results
+from hlofast.cli import UNREADABLE, USAGE, inputs, results
 from hlofast.errors import ContextError
 
 TYPE_CHECKING = False
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._result import Result, Section
+    from hlofast.devices import Device
 
 EXAMPLES = """\
 examples:
@@ -56,6 +57,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     results.add_usual(parser)
     add_timing(parser)
     parser.add_argument(
+        "--calibrate",
+        metavar="PROFILE",
+        help="use the rates of the machine that recorded this profile, also of another program; "
+        "hlofast calibrate shows them and writes them to a file",
+    )
+    parser.add_argument(
         "--by", choices=_time.KEYS, default="bound", help="key of the rows (default bound)"
     )
 
@@ -86,15 +93,37 @@ def require_device(loaded: inputs.Found, arguments: argparse.Namespace) -> None:
         raise ContextError(text) from None
 
 
+def _machine(arguments: argparse.Namespace) -> Device | None:
+    """The device with the rates of `--calibrate`; prints an error and returns None without one."""
+    from hlofast._profile_modules import measured_in
+
+    path = arguments.calibrate
+    context = inputs.read_context(arguments)
+    try:
+        return measured_in(path, None, None, context).calibrate().device
+    except ContextError as error:
+        raise ContextError(f"{path}: {error}") from None
+    except (OSError, ValueError, ModuleNotFoundError) as error:
+        inputs.Failures().failed(path, error)
+        return None
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Times every module."""
     timing = read_timing(arguments)
     if timing is None:
         return USAGE
 
+    machine = None
+    if arguments.calibrate is not None:
+        machine = _machine(arguments)
+        if machine is None:
+            return UNREADABLE
+
     def analyse(loaded: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
-        require_device(loaded, arguments)
-        time = loaded.module.time(**timing)
+        if machine is None:
+            require_device(loaded, arguments)
+        time = loaded.module.time(machine, **timing)
         return time, time.sections(arguments.by)
 
     return results.run_modules(Time, arguments, analyse)

@@ -87,7 +87,7 @@ def _profile(
     try:
         summary = inputs.profile(path)
     except (OSError, ValueError, ModuleNotFoundError) as error:
-        reader.failed(path, error)
+        inputs.Reader.failed(reader, path, error)  # The kind of file is known.
         return True
     if summary is None:
         return False

@@ -85,6 +85,7 @@ class _Parser:
         self.text = text
         self.at = 0
         self.depth = 0
+        self.names: set[str] = set()
 
     def fail(self, message: str) -> NoReturn:
         raise PatternError(f"{message} at character {self.at + 1} of {self.text!r}")
@@ -190,6 +191,9 @@ class _Parser:
                 name = self.text[self.at :].partition(">")[0]
                 if not name.isidentifier():
                     self.fail("the name of a group has to be an identifier")
+                if name in self.names:
+                    self.fail(f"two groups are called {name}")
+                self.names.add(name)
                 self.at += len(name) + 1
             elif not self.skip(":"):
                 self.fail(f"unsupported (?{self.peek()}")

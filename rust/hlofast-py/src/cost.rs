@@ -8,6 +8,7 @@ use crate::module::Module;
 use crate::remat::RematData;
 use crate::stages::StagesData;
 use crate::table_builder::to_list;
+use crate::time::{DeviceParts, device_of};
 use hlofast::Provenance;
 use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind};
 use hlofast::cost::explain::explain;
@@ -21,7 +22,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use std::sync::Arc;
 
 /// Figures that a user states for a row: row, FLOPs, transcendentals, bytes read, bytes written.
-type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
+pub type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
 
 /// The cost of a module, as counted by `Module.cost`.
 #[pyclass(frozen, module = "hlofast._core")]
@@ -58,8 +59,7 @@ pub fn _cost(
         (told.is_xla, told.is_float32) = (xla, float32);
         told.backend = backend.or(told.backend);
         if let Some(calls) = custom_calls {
-            told.overrides = calls.into_iter().map(overridden).collect();
-            told.overrides.sort_unstable_by_key(|entry| entry.0);
+            told.overrides = overrides(calls);
         }
         if let Some(rules) = rules {
             context.attribution.rules = rules;
@@ -87,6 +87,16 @@ fn read_rules(rules: Vec<(String, String)>) -> PyResult<Rules> {
         let pattern = rules.get(error.index).map_or("", |rule| &rule.0);
         PyValueError::new_err(format!("pattern {pattern:?}: {}", error.message))
     })
+}
+
+/// A peak and four numbers of FLOPs.
+type FlopsAtPeak = (f64, i128, i128, i128, i128);
+
+/// The costs that the caller states, ascending by row.
+pub fn overrides(stated: Vec<Stated>) -> Vec<cost::Override> {
+    let mut calls: Vec<cost::Override> = stated.into_iter().map(overridden).collect();
+    calls.sort_unstable_by_key(|entry| entry.0);
+    calls
 }
 
 fn overridden(stated: Stated) -> cost::Override {
@@ -179,9 +189,7 @@ impl CostData {
                 }
                 "multiplicity" => Column::project(stage, |s| s.multiplicity()),
                 "provenance" => Column::project(stage, |s| &s.cost().provenance[..]),
-                "phase" => {
-                    Column::project(stage, |s| &s.attribution().phase[..s.module().row_count()])
-                }
+                "phase" => Column::project(stage, |s| &s.attribution().whose(s.module()).phase[..]),
                 "scope" => {
                     Column::project(stage, |s| &s.attribution().scope[..s.module().row_count()])
                 }
@@ -304,13 +312,17 @@ impl CostData {
             let mut sums = [0i128; Provenance::ALL.len()];
             let mut open = 0i128;
             let uncertain = self.held.stage.uncertain();
+            let assumed = cost::assumed_executions(core, cost);
             for (at, computation) in core.computations().iter().enumerate() {
                 let runs = i128::from(cost.executions[at].unwrap_or(0));
                 let inside = uncertain[at].min(runs);
+                let assumed = assumed[at].min(runs - inside);
                 for row in computation.rows().map(|row| row as usize) {
                     let flops = i128::from(cost.flops[row]);
                     let sum = &mut sums[cost.provenance[row] as usize];
-                    *sum = sum.saturating_add(flops.saturating_mul(runs - inside));
+                    *sum = sum.saturating_add(flops.saturating_mul(runs - inside - assumed));
+                    let sum = &mut sums[Provenance::Assumed as usize];
+                    *sum = sum.saturating_add(flops.saturating_mul(assumed));
                     open = open.saturating_add(flops.saturating_mul(inside));
                 }
             }
@@ -360,6 +372,19 @@ impl CostData {
     #[pyo3(signature = (most_moved=None))]
     fn stages(&self, py: Python<'_>, most_moved: Option<f64>) -> PyResult<StagesData> {
         py.detach(|| StagesData::new(Arc::clone(&self.held.stage), most_moved))
+    }
+
+    /// Returns FLOPs by the peak of their types on one JAX device: the peak, then FLOPs of matmuls,
+    /// of recomputed matmuls, of all operations, of all recomputed ones. None if the bfloat16 peak
+    /// is unknown.
+    fn flops_by_peak(&self, py: Python<'_>, device: DeviceParts) -> Option<Vec<FlopsAtPeak>> {
+        let (core, cost, device) = (self.core(), self.cost(), device_of(device));
+        let attribution = self.held.stage.attribution();
+        let sums = py.detach(|| hlofast::time::flops_by_peak(core, cost, attribution, &device))?;
+        let known = sums.into_iter();
+        let parts = known
+            .map(|sum| (sum.peak, sum.matmul, sum.matmul_recomputed, sum.all, sum.all_recomputed));
+        Some(parts.collect())
     }
 
     /// Returns the FLOPs of reductions between devices: in total, and in recomputation.

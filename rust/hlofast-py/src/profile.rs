@@ -60,7 +60,13 @@ pub fn _load_profile(
     let loaded = loaded.map_err(|(number, error)| {
         let file = opened.get(number);
         let source = file.map_or(Source::from_slice(b""), |file| {
-            let source = Source::new(SharedBytes::clone(&file.bytes));
+            // Places are those of the decompressed content, if there is any.
+            let content = decompress((*file.bytes).as_ref(), max_bytes).ok().flatten();
+            let content = content.map_or_else(
+                || SharedBytes::clone(&file.bytes),
+                |content| -> SharedBytes { Arc::new(content) },
+            );
+            let source = Source::new(content);
             file.path.as_deref().map_or(source.clone(), |path| source.with_path(path))
         });
         to_python(&source, &error)

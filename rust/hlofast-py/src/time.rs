@@ -1,6 +1,7 @@
 //! `TimeData`: the core's time model of a module, which `hlofast._time` formats as text and tables.
 
 use crate::column::Column;
+use crate::cost::{Stated, overrides};
 use crate::held::Stage;
 use crate::mesh::Mesh;
 use crate::module::Module;
@@ -8,6 +9,7 @@ use crate::table_builder::to_list;
 use hlofast::ir::Module as CoreModule;
 use hlofast::table;
 use hlofast::time::collective::{self, Group, Kind};
+use hlofast::time::gpu_collectives;
 use hlofast::time::{Device, Estimates, Model, Options, Time, Topology};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -36,7 +38,7 @@ pub type DeviceParts = (String, String, Option<String>, Vec<(String, f64)>, Vec<
 
 /// Models the time of `module` on a device.
 #[pyfunction]
-#[pyo3(signature = (module, device, *, mesh=None, estimates="model", model="topology", measured=None))]
+#[pyo3(signature = (module, device, *, mesh=None, estimates="model", model="topology", measured=None, custom_calls=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn _time(
     module: &Bound<'_, Module>,
@@ -45,8 +47,14 @@ pub fn _time(
     estimates: &str,
     model: &str,
     measured: Option<Vec<(u32, f64)>>,
+    custom_calls: Option<Vec<Stated>>,
 ) -> PyResult<TimeData> {
     let held = module.get().held.on_mesh(mesh.map(|mesh| &mesh.get().core));
+    let held = held.with_context(|context| {
+        if let Some(calls) = custom_calls {
+            context.cost.overrides = overrides(calls);
+        }
+    });
     let stage = Arc::clone(&held.stage);
     let options = Options {
         device: device_of(device),
@@ -104,7 +112,8 @@ impl TimeData {
 
 /// Converts a device to the core's `Device`.
 pub fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Device {
-    let mut device = Device { name, is_tpu: backend == "tpu", peaks, ..Device::default() };
+    let (is_tpu, is_gpu) = (backend == "tpu", backend == "gpu");
+    let mut device = Device { name, is_tpu, is_gpu, peaks, ..Device::default() };
     device.topology = topology.and_then(|word| Topology::from_word(&word));
     for (figure, value) in &figures {
         // The model ignores figures that it does not know; they are only shown to users.
@@ -212,14 +221,16 @@ pub fn _collective_time(
     let kind = Kind::from_word(kind)
         .ok_or_else(|| PyValueError::new_err(format!("unknown kind of collective {kind:?}")))?;
     let device = device_of(device);
-    let near = near.unwrap_or(group_size).clamp(1, group_size.max(1));
+    let near = near.unwrap_or_else(|| gpu_collectives::default_near(&device, group_size));
+    let near = near.clamp(1, group_size.max(1));
     let missing = |figure: &'static str| PyValueError::new_err(figure);
     let wire = kind.wire_share(group_size) * payload;
     match model {
         "topology" => {
             let sides = collective::sides_on(&device, near, axes.unwrap_or(1)).map_err(missing)?;
             let group = Group { size: group_size, near, sides, hops: 1 };
-            let estimate = collective::on_device(&device, kind, payload, group).map_err(missing)?;
+            let estimate =
+                gpu_collectives::on_device(&device, kind, payload, group).map_err(missing)?;
             Ok((estimate.seconds, estimate.wire_bytes, estimate.latency, estimate.bandwidth))
         }
         "speed-of-light" => {

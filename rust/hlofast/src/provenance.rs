@@ -11,16 +11,20 @@ pub enum Provenance {
     FromBackendConfig,
     /// The figure is the result of a stated model.
     Modelled,
+    /// The figure rests on an assumption that the text does not confirm, such as the branch that a
+    /// conditional takes.
+    Assumed,
     /// The provenance is unknown, and the figure has no meaning.
     Unknown,
 }
 
 impl Provenance {
     /// Every provenance, by its code.
-    pub const ALL: [Provenance; 4] = [
+    pub const ALL: [Provenance; 5] = [
         Provenance::Exact,
         Provenance::FromBackendConfig,
         Provenance::Modelled,
+        Provenance::Assumed,
         Provenance::Unknown,
     ];
 
@@ -30,6 +34,7 @@ impl Provenance {
             Provenance::Exact => "exact",
             Provenance::FromBackendConfig => "from_backend_config",
             Provenance::Modelled => "modelled",
+            Provenance::Assumed => "assumed",
             Provenance::Unknown => "unknown",
         }
     }

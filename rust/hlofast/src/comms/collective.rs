@@ -171,6 +171,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn read(&mut self, rows: CollectiveRows, all: &mut Collectives) -> Collective {
         let module = self.module;
+        let executions = self.executions_of(&rows);
         let CollectiveRows { kind: written_as, row, outer, others, done } = rows;
         let operands = data_operands(module, row);
         let sum = |rows: &[Row]| {
@@ -195,8 +196,8 @@ impl Reader<'_> {
             pairs: 0..0,
             moved: Moved::Other,
             pieces: 0..0,
-            executions: self.executions_of(row, outer),
-            is_phase_inferred: false,
+            is_phase_inferred: self.is_inferred(&executions, row, outer),
+            executions,
             trip_count: None,
             is_in_loop: false,
             peeled_from: None,
@@ -222,7 +223,6 @@ impl Reader<'_> {
         }
         collective.pieces = start as u32..all.pieces.len() as u32;
         collective.moved = most_moved(&all.pieces[start..]);
-        self.infer_phase(&mut collective, &all.pieces[start..]);
         if let Some(place) = self.places.innermost(outer) {
             collective.is_in_loop = true;
             collective.trip_count = place;
@@ -230,44 +230,26 @@ impl Reader<'_> {
         collective
     }
 
-    /// The call count comes from the scheduled row; phase and scope come from the collective itself
-    /// if it has a name.
-    fn executions_of(&self, row: Row, outer: Row) -> Vec<PhaseExecutions> {
+    /// The call count comes from the scheduled row. Phase and scope come from the collective itself
+    /// if it has a name. A fusion may overlap a nameless all-gather with a product of another phase;
+    /// the phase is then that of the row that uses the gathered array.
+    fn executions_of(&self, rows: &CollectiveRows) -> Vec<PhaseExecutions> {
+        let (row, outer) = (rows.row, rows.outer);
         let mut executions = self.executions.of(outer);
-        let (phase, scope) = (&self.attribution.phase, &self.attribution.scope);
-        let own = phase[row.0 as usize];
-        if row != outer && own != Phase::Unattributed && executions.len() == 1 {
-            executions[0].phase = own;
-            executions[0].scope = scope[row.0 as usize];
+        let [entry] = &mut executions[..] else { return executions };
+        if row == outer {
+            return executions;
+        }
+        let own = self.attribution.phase[row.0 as usize];
+        if own != Phase::Unattributed {
+            entry.phase = own;
+            entry.scope = self.attribution.scope[row.0 as usize];
+        } else if rows.kind == CollectiveKind::AllGather
+            && let Some(phase) = self.phase_of_users(rows.done.unwrap_or(outer))
+        {
+            entry.phase = phase;
         }
         executions
-    }
-
-    /// A nameless collective of weights takes the phase of its first user; any other takes the
-    /// phase that most of its bytes come from.
-    fn infer_phase(&self, collective: &mut Collective, pieces: &[Piece]) {
-        let [entry] = &mut collective.executions[..] else { return };
-        if entry.phase != Phase::Unattributed {
-            return;
-        }
-        let phase = if collective.moved == Moved::Weight {
-            self.phase_of_users(collective.done.unwrap_or(collective.outer))
-        } else {
-            let mut sums = [0u64; Phase::ALL.len()];
-            for piece in pieces {
-                let phase = piece.source.map(|row| self.attribution.phase[row.0 as usize]);
-                let sum = &mut sums[phase.unwrap_or_default() as usize];
-                *sum = sum.saturating_add(piece.bytes);
-            }
-            let known = Phase::ALL.into_iter().filter(|phase| *phase != Phase::Unattributed);
-            known
-                .filter(|phase| sums[*phase as usize] > 0)
-                .max_by_key(|phase| sums[*phase as usize])
-        };
-        if let Some(phase) = phase {
-            entry.phase = phase;
-            collective.is_phase_inferred = true;
-        }
     }
 
     /// The phase of the first named row that uses `row`, directly or through nameless rows.
@@ -295,6 +277,13 @@ impl Reader<'_> {
             }
         }
         None
+    }
+
+    /// Whether `executions` have a phase that the name of neither `row` nor `outer` gives.
+    fn is_inferred(&self, executions: &[PhaseExecutions], row: Row, outer: Row) -> bool {
+        let mut named = [row, outer].into_iter().map(|row| self.attribution.phase[row.0 as usize]);
+        executions.iter().any(|entry| entry.phase != Phase::Unattributed)
+            && named.all(|phase| phase == Phase::Unattributed)
     }
 
     fn read_groups(&mut self, collective: &mut Collective, all: &mut Collectives) {

@@ -237,6 +237,10 @@ fn fact_of(module: &Module, row: Row) -> Option<Fact> {
         }
         Opcode::ReduceWindow | Opcode::SelectAndScatter => match value(module, row, "window") {
             Some(AttributeValue::Window(window)) => Some(Fact::Window(window)),
+            // XLA prints no window for scalars: it has no dimensions.
+            None if module.attribute_bytes(row, "window").is_none() => {
+                Some(Fact::Window(Vec::new()))
+            }
             _ => None,
         },
         Opcode::Gather => integers(module, row, "slice_sizes").map(Fact::Slice),

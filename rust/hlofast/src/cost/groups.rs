@@ -2,6 +2,7 @@
 //! exactly one group, so groups add up to the module.
 
 use super::executed::Totals;
+use super::uncertain::{assumed_conditionals, open_loops};
 use super::{Cost, SpaceBytes};
 use crate::Provenance;
 use crate::flow::{Attribution, Phase, ScopeTree, Sources, multiplicities, without_layer_numbers};
@@ -44,7 +45,7 @@ pub struct Group {
     /// Cost of all their executions.
     pub totals: Totals,
     /// The exact part of the FLOPs: no figures that are modelled, unknown or from configuration,
-    /// and none inside loops of unknown trip count.
+    /// and none inside loops of unknown trip count or assumed branches.
     pub exact_flops: i128,
 }
 
@@ -132,8 +133,8 @@ impl<'a> Executions<'a> {
         let mut by_phase: Vec<(Phase, i128, u32)> = Vec::new();
         for node in contexts.nodes_of(self.module.computation_of(row)) {
             let position = contexts.position(self.module, node, row);
-            let (phase, scope) =
-                (self.attribution.phase[position], self.attribution.scope[position]);
+            let phase = self.attribution.phase_at(self.module, position, row);
+            let scope = self.attribution.scope[position];
             let runs = self.runs[node as usize];
             match by_phase.iter_mut().find(|entry| entry.0 == phase) {
                 Some(entry) if entry.1 > 0 => entry.1 = entry.1.saturating_add(runs),
@@ -172,10 +173,11 @@ pub fn flops_by_phase(
     sums
 }
 
-/// Executions of every node outside loops of unknown trip count; None if there are no such loops.
+/// Executions of every node outside loops of unknown trip count and assumed branches; None if there
+/// are none.
 fn known_executions(module: &Module, cost: &Cost, attribution: &Attribution) -> Option<Vec<i128>> {
-    let open = cost.loops.iter().filter(|entry| entry.trip_count.count.is_none());
-    let open: Vec<Row> = open.map(|entry| entry.row).collect();
+    let mut open = [open_loops(cost), assumed_conditionals(cost)].concat();
+    open.sort_unstable();
     if open.is_empty() {
         return None;
     }
@@ -214,7 +216,7 @@ impl Groups<'_> {
     fn code(&self, row: Row, position: usize, scopes: &[u32]) -> u64 {
         let module = self.module;
         match self.key {
-            GroupKey::Phase => self.attribution.phase[position] as u64,
+            GroupKey::Phase => self.attribution.phase_at(module, position, row) as u64,
             GroupKey::Scope { .. } => {
                 let scope = self.attribution.scope[position] as usize;
                 u64::from(scopes.get(scope).copied().unwrap_or(ScopeTree::ROOT))

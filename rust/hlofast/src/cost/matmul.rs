@@ -62,8 +62,8 @@ pub struct Contraction {
     /// Element type of the accumulator: from `algorithm`, from the library's rule for these
     /// operands, or else the result's type, because HLO does not state an accumulation type.
     pub accumulation_type: ElementType,
-    /// FLOPs: two per multiply-add. `2 * batch * m * n * k`, except where convolutions skip
-    /// padding.
+    /// FLOPs: two per multiply-add, eight if the elements are complex. `2 * batch * m * n * k`,
+    /// except where convolutions skip padding and kernels skip masked blocks.
     pub flops: i64,
     /// The kind of instruction.
     pub kind: ContractionKind,
@@ -145,6 +145,15 @@ pub(crate) fn product_flops(batch: u64, m: u64, n: u64, k: u64) -> Option<i64> {
         .try_fold(2i64, |product, size| product.checked_mul(i64::try_from(size).ok()?))
 }
 
+/// FLOPs of multiply-adds of elements of `element_type` that count two each: a complex one takes
+/// four real multiplications and four additions.
+pub(crate) fn real_flops(flops: i64, element_type: ElementType) -> Option<i64> {
+    match element_type.kind() {
+        ElementKind::Complex => flops.checked_mul(4),
+        _ => Some(flops),
+    }
+}
+
 /// The contraction of two arrays along `dimensions`.
 pub(crate) fn dot_of(
     shapes: &DotShapes<'_>,
@@ -168,7 +177,7 @@ pub(crate) fn dot_of(
         rhs_type: rhs.element_type,
         output_type: *output,
         accumulation_type: *output,
-        flops: product_flops(batch, m, n, k)?,
+        flops: real_flops(product_flops(batch, m, n, k)?, lhs.element_type)?,
         kind,
         provenance,
     })
@@ -278,11 +287,13 @@ pub(crate) fn convolution_contraction(
         && product_flops(contraction.batch, contraction.m, contraction.n, contraction.k)
             == Some(flops)
     {
+        contraction.flops = real_flops(flops, contraction.lhs_type)?;
         return Some(contraction);
     }
     // In a convolution over several input positions, every output position is a row, and the sum
     // runs over every tap of every feature.
-    let mut real = Contraction { kind: ContractionKind::Convolution, ..whole };
+    let flops = real_flops(flops, whole.lhs_type)?;
+    let mut real = Contraction { kind: ContractionKind::Convolution, flops, ..whole };
     for dimension in convolution.spatial()? {
         real.m = real.m.checked_mul(unsigned(dimension.output)?)?;
         real.k = real.k.checked_mul(unsigned(dimension.kernel)?)?;

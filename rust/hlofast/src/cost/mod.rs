@@ -26,7 +26,9 @@ pub use facts::Facts;
 pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, group};
 pub use size::{Backend, ShapeCost, device_sizes, shape_costs};
 pub use traffic::SpaceBytes;
-pub use uncertain::{uncertain_executions, unknown_products};
+pub use uncertain::{
+    assumed_conditionals, assumed_executions, uncertain_executions, unknown_products,
+};
 
 use crate::Provenance;
 use crate::flow::trip_count::TripCount;

@@ -8,7 +8,7 @@ use super::facts::Fact;
 use super::size::{Backend, ShapeCost, part_sizes};
 use crate::Provenance;
 use crate::ir::decode::WindowDimension;
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use crate::ir::{CallRole, ComputationId, ElementKind, Module, Opcode, Row};
 
 /// How an opcode is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +195,8 @@ impl Rules<'_> {
         Some(match opcode {
             Opcode::Dot | Opcode::ScaledDot => {
                 let Some(Fact::Contracted(contracted)) = fact else { return None };
-                Work::flops(self.elements(row)?.checked_mul(2)?.checked_mul(*contracted)?)
+                let flops = self.elements(row)?.checked_mul(2)?.checked_mul(*contracted)?;
+                Work::flops(self.of_real_numbers(row, flops)?)
             }
             Opcode::RaggedDot => {
                 let Some(Fact::RaggedDot { xla, executed }) = fact else { return None };
@@ -203,7 +204,7 @@ impl Rules<'_> {
             }
             Opcode::Convolution => {
                 let Some(Fact::Flops(flops)) = fact else { return None };
-                Work::flops(*flops)
+                Work::flops(self.of_real_numbers(row, *flops)?)
             }
             Opcode::Rng => Work { transcendentals: self.elements(row)?, ..Work::default() },
             Opcode::RngBitGenerator => {
@@ -245,6 +246,17 @@ impl Rules<'_> {
             Opcode::Unknown => Work::unknown(),
             _ => Work::default(),
         })
+    }
+
+    /// FLOPs of a product whose multiply-adds count two each. XLA counts complex numbers so; as
+    /// executed they take eight.
+    fn of_real_numbers(&self, row: Row, flops: i128) -> Option<i128> {
+        let shapes = self.module.shapes();
+        let operand = self.module.operands(row).first().copied();
+        let array = operand.and_then(|operand| shapes.array(self.module.shape(Row(operand))));
+        let is_complex =
+            array.is_some_and(|array| array.element_type.kind() == ElementKind::Complex);
+        if is_complex && !self.is_xla { flops.checked_mul(4) } else { Some(flops) }
     }
 
     /// XLA: n log2 n over all elements. As executed: a comparison sort of each line along the

@@ -1,22 +1,56 @@
 //! The uncertain parts of a module's totals: loops of unknown trip count and matmuls of unknown
 //! size.
 
-use super::Cost;
 use super::custom_call::{CustomCallKind, custom_call_cost};
 use super::matmul::contraction;
-use crate::ir::{Module, Opcode, Row};
+use super::{Branch, Cost};
+use crate::ir::{ComputationId, Module, Opcode, Row};
 
 /// By computation: the counted executions inside loops of unknown trip count; such loops count one
 /// iteration.
 pub fn uncertain_executions(module: &Module, cost: &Cost) -> Vec<i128> {
+    executions_below(module, cost, &open_loops(cost))
+}
+
+/// By computation: the counted executions outside such loops that rest on the choice of a branch.
+pub fn assumed_executions(module: &Module, cost: &Cost) -> Vec<i128> {
+    let branches = assumed_conditionals(cost);
+    if branches.is_empty() {
+        return vec![0; module.computations().len()];
+    }
+    let open = open_loops(cost);
+    let inside = executions_below(module, cost, &open);
+    let mut both = [open, branches].concat();
+    both.sort_unstable();
+    let both = executions_below(module, cost, &both);
+    both.iter().zip(&inside).map(|(both, inside)| (both - inside).max(0)).collect()
+}
+
+/// Loops of unknown trip count, ascending.
+pub(super) fn open_loops(cost: &Cost) -> Vec<Row> {
+    let open = cost.loops.iter().filter(|entry| entry.trip_count.count.is_none());
+    open.map(|entry| entry.row).collect()
+}
+
+/// Conditionals whose branches differ in FLOPs, ascending: which of them runs is assumed.
+pub fn assumed_conditionals(cost: &Cost) -> Vec<Row> {
+    let flops = |id: ComputationId| cost.computations.get(id.0 as usize).map(|own| own.flops);
+    let of_one = cost.branches.chunk_by(|one, next| one.row == next.row);
+    let differing = of_one.filter_map(|branches| {
+        let first = branches.first()?;
+        let is_same = |branch: &Branch| flops(branch.computation) == flops(first.computation);
+        (!branches.iter().all(is_same)).then_some(first.row)
+    });
+    differing.collect()
+}
+
+/// By computation: the counted executions that `rows` call, directly or through others.
+fn executions_below(module: &Module, cost: &Cost, rows: &[Row]) -> Vec<i128> {
     let mut uncertain = vec![0i128; module.computations().len()];
-    let is_unknown = |row: Row| {
-        let at = cost.loops.binary_search_by_key(&row, |entry| entry.row).ok();
-        at.is_some_and(|at| cost.loops[at].trip_count.count.is_none())
-    };
-    if cost.loops.iter().all(|entry| entry.trip_count.count.is_some()) {
+    if rows.is_empty() {
         return uncertain;
     }
+    let is_unknown = |row: Row| rows.binary_search(&row).is_ok();
     let calls = module.all_calls();
     // Callees come first in this order; reversed, callers come before their callees.
     for id in module.computation_post_order().iter().rev() {

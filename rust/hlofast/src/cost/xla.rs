@@ -3,7 +3,7 @@
 //! Generic over exact integers and 32-bit floats; floats are added in XLA's order, so that results
 //! are bit for bit equal.
 
-use super::custom_call::custom_call_target;
+use super::custom_call::{CustomCallKind, custom_call_target, known_target};
 use super::facts::{Fact, FactCursor, Facts};
 use super::rules::{Class, Rules, Work, class_of};
 use super::size::Backend;
@@ -220,7 +220,14 @@ impl<'a, N: Number> Engine<'a, N> {
             return unknown;
         }
         let number = |value: Option<i64>| N::of(i128::from(value.unwrap_or(0)));
-        if call.provenance == Provenance::FromBackendConfig && call.contraction.is_none() {
+        let target = custom_call_target(self.rules.module, row);
+        let is_kernel = target
+            .as_deref()
+            .and_then(known_target)
+            .is_some_and(|known| known.kind == CustomCallKind::Kernel);
+        if call.provenance == Provenance::FromBackendConfig
+            && (is_kernel || call.contraction.is_none())
+        {
             return Properties {
                 flops: number(call.flops),
                 transcendentals: number(call.transcendentals),
@@ -229,7 +236,7 @@ impl<'a, N: Number> Engine<'a, N> {
             };
         }
         let module = self.rules.module;
-        match custom_call_target(module, row).as_deref() {
+        match target.as_deref() {
             Some(b"AllocateBuffer" | b"tpu_custom_call") => Properties::default(),
             Some(b"PartialReduce") => Properties { flops: N::default(), ..unknown },
             Some(b"TopK") => {

@@ -49,6 +49,18 @@ impl Attribution {
             + self.whose.get().map_or(0, Whose::heap_bytes)
     }
 
+    /// The phase of `row` at `position`. A row without a name has the phase that [`Whose`] finds, in
+    /// the first context of its computation only. `module` must be the module of this attribution.
+    pub fn phase_at(&self, module: &Module, position: usize, row: Row) -> Phase {
+        match self.phase.get(position) {
+            Some(Phase::Unattributed) if position == row.0 as usize => {
+                self.whose(module).phase.get(position).copied().unwrap_or_default()
+            }
+            Some(phase) => *phase,
+            None => Phase::Unattributed,
+        }
+    }
+
     /// The phases of `module`'s rows, including rows without a name. `module` must be the module of
     /// this attribution.
     pub fn whose(&self, module: &Module) -> &Whose {

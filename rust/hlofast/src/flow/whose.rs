@@ -11,7 +11,9 @@
 //! 3. its operands and its users: the row's phase is not earlier than the phases of its operands,
 //!    nor later than the phases of its users. If these differ, a row before the turn takes the
 //!    phase of its operands, and a row after the turn the phase of its users. The turn is the row
-//!    at which the schedule begins backward or recomputed work on the data;
+//!    at which the schedule begins backward or recomputed work on the data. A collective that adds
+//!    belongs to the work whose results it adds, and one that gathers to the work that waits for
+//!    the whole, wherever they run;
 //! 4. the loop, branch or call around it.
 //!
 //! If no row has a name, `structure` first gives the rows of the entry their phases.
@@ -236,7 +238,11 @@ impl Finder<'_> {
             let given = match opcode {
                 // Parameters of called computations have no phase of their own.
                 Opcode::Parameter if !is_entry => continue,
-                _ => between(low[at], high[at], turn.is_some_and(|turn| row >= turn.0)),
+                _ => match collects(self.module, Row(row)) {
+                    Some(true) if high[at].0 != NONE => high[at],
+                    Some(false) if low[at].0 != NONE => low[at],
+                    _ => between(low[at], high[at], turn.is_some_and(|turn| row >= turn.0)),
+                },
             };
             let given = if given.0 == NONE { around } else { given };
             self.give(row, given, opcode != Opcode::Parameter && module_lacks_name(self, row));
@@ -451,6 +457,19 @@ impl Finder<'_> {
 fn module_lacks_name(finder: &Finder<'_>, row: u32) -> bool {
     let scope = finder.attribution.scope.get(row as usize).copied();
     scope.is_none_or(|scope| scope == super::ScopeTree::ROOT)
+}
+
+/// Whether `row` gathers (true) or adds (false) between devices; None for other rows.
+fn collects(module: &Module, row: Row) -> Option<bool> {
+    let opcode = match module.opcode(row) {
+        Opcode::AsyncStart => wrapped(module, row)?,
+        opcode => opcode,
+    };
+    match opcode {
+        Opcode::AllGather | Opcode::AllGatherStart => Some(true),
+        Opcode::AllReduce | Opcode::AllReduceStart | Opcode::ReduceScatter => Some(false),
+        _ => None,
+    }
 }
 
 /// The phase of a row, given the phases of its operands and users.

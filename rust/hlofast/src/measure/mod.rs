@@ -238,7 +238,7 @@ fn assign(
         let next = runs.partition_point(|run| (run.device, run.start_ps) <= (track.device, start));
         let run = next.checked_sub(1).filter(|at| {
             let run = &runs[*at];
-            run.device == track.device && start.saturating_sub(run.start_ps) <= run.duration_ps
+            run.device == track.device && start.saturating_sub(run.start_ps) < run.duration_ps
         });
         let Some(run) = run else {
             if program == joined.program && track.kind != TrackKind::Async {

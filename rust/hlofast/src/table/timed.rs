@@ -39,7 +39,8 @@ pub fn communications(
     add(Field::seconds("alpha_seconds", doc).label("latency s"), |c| c.estimate.latency);
     let doc = "Bandwidth: wire bytes divided by the rest of the time, in bytes per second.";
     add(Field::number("bytes_per_second", doc).label("B/s"), |c| c.estimate.bandwidth);
-    let waited = time.simulation.collectives.iter().map(|entry| entry.1);
+    let waited = time.simulation.collectives.iter().zip(estimates());
+    let waited = waited.map(|(entry, c)| if c.missing.is_some() { f64::NAN } else { entry.1 });
     let doc = "Exposed time of one execution, for which the step waits.";
     table.reals(Field::seconds("exposed_seconds", doc).nullable().label("exposed s"), waited);
     let doc = "Part of the exposed time in which loops beside the collective used its links.";

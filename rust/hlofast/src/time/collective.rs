@@ -122,12 +122,12 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    fn of(wire_bytes: f64, transfer: f64, latency: f64) -> Self {
+    pub(super) fn of(wire_bytes: f64, transfer: f64, latency: f64) -> Self {
         let bandwidth = if transfer > 0.0 { wire_bytes / transfer } else { 0.0 };
         Self { seconds: latency + transfer, wire_bytes, latency, bandwidth }
     }
 
-    fn then(self, next: Self) -> Self {
+    pub(super) fn then(self, next: Self) -> Self {
         let transfer = self.seconds - self.latency + next.seconds - next.latency;
         let wire = self.wire_bytes + next.wire_bytes;
         Self::of(wire, transfer, self.latency + next.latency)

@@ -1,7 +1,8 @@
 //! The time and the links of each collective of a module.
 
-use super::collective::{Estimate, Group, Kind, alpa, on_device, speed_of_light};
+use super::collective::{Estimate, Group, Kind, alpa, speed_of_light};
 use super::device::{Device, Topology};
+use super::gpu_collectives::{default_near, on_device};
 use super::place::{Lane, Place, Slice};
 use crate::comms::{
     Along, Collective, CollectiveKind, Collectives, DeviceGroups, Mesh, Network, along,
@@ -52,7 +53,8 @@ impl Kind {
 }
 
 /// Times every collective, in order. The `mesh` names the axes and divides devices into
-/// hosts and slices; without it all devices are on one level.
+/// hosts and slices. Without hosts, GPUs fill hosts of their kind in order; devices of a torus are
+/// on one level.
 pub fn communications(
     module: &Module,
     collectives: &Collectives,
@@ -62,13 +64,21 @@ pub fn communications(
 ) -> Vec<Communication> {
     let nowhere = Along::default();
     let places = mesh.map(|mesh| along(module, mesh, collectives)).unwrap_or_default();
-    let near = |groups| mesh.and_then(|mesh| near_of_groups(groups, device, mesh));
+    let near = |groups| {
+        let known = mesh.and_then(|mesh| near_of_groups(groups, device, mesh));
+        known.or_else(|| near_in_order(groups, device))
+    };
     let near: Vec<Option<u64>> = collectives.groups.iter().map(near).collect();
     let slice = Slice::new(module, collectives, device, mesh);
     let times = |(number, collective): (usize, &Collective)| {
         let place = places.get(number).unwrap_or(&nowhere);
         let near = match collective.groups {
             Some(at) => near.get(at as usize).copied().flatten(),
+            None if place.network.is_none() => {
+                let pairs = collective.pairs.start as usize..collective.pairs.end as usize;
+                let pairs = collectives.pairs.get(pairs).unwrap_or_default();
+                leaves_host_in_order(pairs, device).then_some(1)
+            }
             None => is_far(place.network, device).then_some(1),
         };
         communication(collectives, collective, place, near, device, mesh, model, &slice)
@@ -105,7 +115,7 @@ fn communication(
             None => return unknown(Some("group size")),
         },
     };
-    let near = near.unwrap_or(size).min(size);
+    let near = near.unwrap_or_else(|| default_near(device, size)).min(size);
     let Place { sides, hops, lane } = match slice.place(collective, place, near) {
         Ok(place) => place,
         Err(missing) => return unknown(Some(missing)),
@@ -160,4 +170,27 @@ fn near_of_groups(groups: &DeviceGroups, device: &Device, mesh: &Mesh) -> Option
         _ => mesh.host_span(groups).or_else(|| mesh.slice_span(groups)),
     };
     Some(span?.per_block)
+}
+
+/// JAX devices of one host of GPUs; None for a torus, or if the number of chips is unknown.
+fn devices_of_host(device: &Device) -> Option<u64> {
+    let chips = match device.topology? {
+        Topology::Torus(_) => return None,
+        Topology::Switch | Topology::FullyConnected => device.chips_per_host?,
+    };
+    Some((chips * device.jax_devices.unwrap_or(1.0)) as u64).filter(|block| *block > 0)
+}
+
+/// Devices of a group within one host if devices fill hosts in order.
+fn near_in_order(groups: &DeviceGroups, device: &Device) -> Option<u64> {
+    Some(groups.span(devices_of_host(device)?)?.per_block)
+}
+
+/// Whether a permute leaves a host if devices fill hosts in order.
+fn leaves_host_in_order(pairs: &[(i64, i64)], device: &Device) -> bool {
+    let Some(block) = devices_of_host(device).and_then(|block| i64::try_from(block).ok()) else {
+        return false;
+    };
+    let host = |device: i64| device.div_euclid(block);
+    pairs.iter().any(|(source, target)| host(*source) != host(*target))
 }

@@ -9,6 +9,8 @@ pub struct Device {
     pub name: String,
     /// Whether the chip is a TPU, whose compiler works in windows and tiles.
     pub is_tpu: bool,
+    /// Whether the chip is a GPU, whose kernels run one after the other.
+    pub is_gpu: bool,
     /// Peaks in operations per second by name: `bf16`, `f8`, `s8`, `tf32`, `f32` and so on.
     pub peaks: Vec<(String, f64)>,
     /// Usable bytes of HBM.
@@ -17,7 +19,7 @@ pub struct Device {
     pub tuple_table_bytes: Option<f64>,
     /// HBM bytes per second.
     pub hbm_bandwidth: Option<f64>,
-    /// HBM bytes per second that the compiler assumes.
+    /// HBM bytes per second that the compiler assumes (TPU) or kernels reach (GPU).
     pub hbm_achieved_bandwidth: Option<f64>,
     /// Seconds of latency of an HBM access.
     pub hbm_latency: Option<f64>,
@@ -41,6 +43,14 @@ pub struct Device {
     pub vector_operations: Option<f64>,
     /// Seconds to launch one kernel.
     pub launch: Option<f64>,
+    /// Compute capability of an NVIDIA chip, such as 9.0.
+    pub compute_capability: Option<f64>,
+    /// Share of the peak that large matmuls of 16-bit floats reach.
+    pub matmul_efficiency: Option<f64>,
+    /// Seconds of an all-reduce of a few bytes among the chips of a host.
+    pub collective_latency: Option<f64>,
+    /// Share of the links' bandwidth that large collectives reach.
+    pub link_efficiency: Option<f64>,
     /// The interconnect topology.
     pub topology: Option<Topology>,
     /// An axis of a torus wraps around if its size is a multiple of this.
@@ -123,6 +133,10 @@ impl Device {
         matrix_unit_restart,
         vector_operations,
         launch,
+        compute_capability,
+        matmul_efficiency,
+        collective_latency,
+        link_efficiency,
         wraparound_multiple,
         link_count,
         link_bandwidth,

@@ -1,14 +1,19 @@
 //! Seconds of instructions on a device, and the step time of the program.
 //!
 //! Start at [`time`]. `work.rs` gives the work of a row, `windows.rs` the TPU compiler's notes
-//! about it; `tpu.rs` and `roofline.rs` turn both into seconds; `collective.rs` times one
-//! collective, `communication.rs` all collectives of a module, with their place on a torus
-//! (`place.rs`, `torus.rs`, `strategy.rs`); `simulate.rs` plays the schedule and, on request, records the use
-//! of time (`recording.rs`).
+//! about it; `tpu.rs`, `gpu.rs` (with `gpu_products.rs`) and `roofline.rs` turn both into seconds;
+//! `collective.rs` and `gpu_collectives.rs` time one collective, `communication.rs` all collectives
+//! of a module, with their place on a torus (`place.rs`, `torus.rs`, `strategy.rs`); `simulate.rs`
+//! plays the schedule on links (`links.rs`) and, on request, records the use of time
+//! (`recording.rs`).
 
 pub mod collective;
 mod communication;
 mod device;
+mod gpu;
+pub mod gpu_collectives;
+mod gpu_products;
+mod kernels;
 mod links;
 mod place;
 mod recording;
@@ -18,6 +23,7 @@ mod split;
 mod strategy;
 pub mod torus;
 mod tpu;
+mod utilization;
 mod windows;
 mod work;
 
@@ -28,12 +34,13 @@ pub use recording::{Recording, Resource, Stretch};
 pub use roofline::{Bound, Rows, rows};
 pub use simulate::{OTHER_SLICES, Simulation, record, simulate};
 pub use split::Split;
+pub use utilization::{AtPeak, flops_by_peak};
 pub use windows::{Windows, windows};
 
 use crate::Provenance;
 use crate::comms::{Collectives, Mesh};
 use crate::cost::Cost;
-use crate::ir::Module;
+use crate::ir::{ComputationId, Module};
 
 /// The source of the seconds of instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,23 +112,81 @@ pub fn time(module: &Module, cost: &Cost, collectives: &Collectives, options: &O
             None => rows.unknown_figures.push("slice_wait".to_owned()),
         }
     }
+    assume(module, &simulation, &mut rows);
     Time { rows, communications, simulation }
 }
 
-/// Copies the chosen estimate into `seconds`.
+/// Copies the chosen estimate into `seconds`, and what it is made of into the split and the bound.
 fn choose(rows: &mut Rows, estimates: Estimates) {
     match estimates {
         Estimates::Model => {}
-        Estimates::Roofline => rows.seconds.clone_from(&rows.roofline_seconds),
+        Estimates::Roofline => {
+            for at in 0..rows.seconds.len() {
+                let (compute, memory) = (rows.peak_seconds[at], rows.bandwidth_seconds[at]);
+                rows.seconds[at] = rows.roofline_seconds[at];
+                rows.compute_seconds[at] = compute;
+                rows.memory_seconds[at] = memory;
+                if matches!(rows.bound[at], Bound::Compute | Bound::Memory | Bound::Launch) {
+                    rows.bound[at] = if compute > memory { Bound::Compute } else { Bound::Memory };
+                }
+            }
+        }
         Estimates::Compiler => {
             for at in 0..rows.seconds.len() {
                 if rows.compiler_seconds[at].is_finite() {
-                    rows.seconds[at] = rows.compiler_seconds[at];
+                    // No estimate can be below the peak of the units that do the work.
+                    let seconds = rows.compiler_seconds[at].max(rows.peak_seconds[at]);
+                    // The compiler does not split its estimate: the model's shares apply.
+                    let share = seconds / rows.seconds[at];
+                    if share.is_finite() {
+                        rows.compute_seconds[at] *= share;
+                        rows.memory_seconds[at] *= share;
+                    }
+                    rows.seconds[at] = seconds;
                     rows.provenance[at] = Provenance::FromBackendConfig;
                     if rows.bound[at] == Bound::None {
-                        rows.bound[at] = Bound::Memory;
+                        (rows.bound[at], rows.memory_seconds[at]) = (Bound::Memory, seconds);
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Marks the rows below a branch that is assumed to run, because other branches take another time.
+fn assume(module: &Module, simulation: &Simulation, rows: &mut Rows) {
+    let seconds =
+        |id: ComputationId| simulation.computations.get(id.0 as usize).map(|split| split.seconds);
+    let mut below = vec![false; module.computations().len()];
+    for (row, taken) in &simulation.branches {
+        let calls = module.calls_within(module.computation_of(*row));
+        let calls = module.all_calls().get(calls).unwrap_or_default();
+        let mut others = calls.iter().filter(|call| call.row == *row);
+        if others.any(|call| seconds(call.computation) != seconds(*taken))
+            && let Some(place) = below.get_mut(taken.0 as usize)
+        {
+            *place = true;
+        }
+    }
+    if !below.contains(&true) {
+        return;
+    }
+    for id in module.computation_post_order().into_iter().rev() {
+        if below.get(id.0 as usize) != Some(&true) {
+            continue;
+        }
+        let calls = module.calls_within(id);
+        for call in module.all_calls().get(calls).unwrap_or_default() {
+            if let Some(place) = below.get_mut(call.computation.0 as usize) {
+                *place = true;
+            }
+        }
+        for row in module.computation(id).rows() {
+            if let Some(how) = rows.provenance.get_mut(row as usize)
+                && *how != Provenance::Unknown
+                && rows.seconds.get(row as usize).is_some_and(|seconds| *seconds > 0.0)
+            {
+                *how = Provenance::Assumed;
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Seconds of every executed row: a roofline for all devices; on TPU also a model of its compiler
-//! and the compiler's own estimate.
+//! and the compiler's own estimate, on GPU a model of its kernels.
 
 use super::device::Device;
+use super::gpu;
 use super::tpu::{self, Load};
 use super::windows::{Windows, windows};
 use super::work::{Work, Works};
 use crate::Provenance;
-use crate::cost::{Backend, Cost, ShapeCost, shape_costs};
+use crate::cost::{Backend, Cost, ShapeCost, SpaceBytes, shape_costs};
 use crate::ir::{Module, Opcode, Row};
 
 /// The limit of a row's time.
@@ -55,14 +56,18 @@ impl Bound {
 /// Columns over the rows of a module; seconds are per execution.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
-    /// Seconds by the model: `tpu.rs` on TPU, otherwise the roofline. 0 for rows that take no time.
+    /// Seconds by the model: `tpu.rs` on TPU, `gpu.rs` on GPU, otherwise the roofline. 0 for rows that take no time.
     pub seconds: Vec<f64>,
     /// Lower bound: the larger of computing at the peak and moving HBM bytes at full bandwidth.
     pub roofline_seconds: Vec<f64>,
-    /// The model's time of computing alone.
+    /// The part of `seconds` in which units compute; moving data may overlap it.
     pub compute_seconds: Vec<f64>,
-    /// The model's time of moving data alone.
+    /// The part of `seconds` in which data moves or is waited for.
     pub memory_seconds: Vec<f64>,
+    /// Computing at the peak: no estimate is below it.
+    pub peak_seconds: Vec<f64>,
+    /// Moving HBM bytes at full bandwidth.
+    pub bandwidth_seconds: Vec<f64>,
     /// `estimated_cycles` divided by the clock; NaN without an estimate.
     pub compiler_seconds: Vec<f64>,
     /// The limit of each row's time.
@@ -89,6 +94,8 @@ pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
             roofline_seconds: vec![0.0; count],
             compute_seconds: vec![0.0; count],
             memory_seconds: vec![0.0; count],
+            peak_seconds: vec![0.0; count],
+            bandwidth_seconds: vec![0.0; count],
             compiler_seconds: vec![f64::NAN; count],
             bound: vec![Bound::None; count],
             provenance: vec![Provenance::Exact; count],
@@ -171,29 +178,37 @@ impl Timer<'_> {
         {
             self.result.compiler_seconds[at] = cycles / clock;
         }
-        let moved = load.hbm_read + load.hbm_written + load.near_read + load.near_written;
+        let moved = load.hbm_read + load.hbm_written;
         let is_free = moved == 0.0 && load.work == Work::default() && written.is_none();
         if is_free {
             return;
         }
         let ideal = self.ideal(&load);
         self.result.roofline_seconds[at] = ideal.0.max(ideal.1);
+        (self.result.peak_seconds[at], self.result.bandwidth_seconds[at]) = ideal;
         let model = match self.device.is_tpu {
+            _ if load.work.kernel_seconds > 0.0 => self.kernel(&load),
             true => tpu::spent(self.device, &load, written.as_ref()),
             false => None,
         };
+        let mut launch = if model.is_none() { self.device.launch.unwrap_or(0.0) } else { 0.0 };
         let (seconds, compute, memory) = match model {
             Some(spent) => (spent.seconds, spent.compute, spent.memory),
-            None => {
-                let launch = self.device.launch.unwrap_or(0.0);
-                (launch + ideal.0.max(ideal.1), ideal.0, ideal.1)
+            None if self.device.is_gpu => {
+                let shape = gpu::shape(self.module, row);
+                let vector = (ideal.0 - load.work.matrix_seconds).max(0.0);
+                let spent = gpu::spent(self.device, &load, &shape, vector);
+                launch = spent.launch;
+                (spent.seconds, spent.compute, spent.memory)
             }
+            None => (launch + ideal.0.max(ideal.1), ideal.0, ideal.1),
         };
+        // Nothing computes faster than the peak.
+        let (seconds, compute) = (seconds.max(ideal.0), compute.max(ideal.0));
         self.result.seconds[at] = seconds;
         self.result.compute_seconds[at] = compute;
         self.result.memory_seconds[at] = memory;
         let is_known = !load.work.lacks_peak && self.device.hbm_bandwidth.is_some();
-        let launch = if model.is_none() { self.device.launch.unwrap_or(0.0) } else { 0.0 };
         self.result.bound[at] = match () {
             () if !is_known || load.work.is_unknown => Bound::Unknown,
             () if launch > compute.max(memory) => Bound::Launch,
@@ -202,17 +217,29 @@ impl Timer<'_> {
         };
         self.result.provenance[at] = match () {
             () if !is_known || load.work.is_unknown => Provenance::Unknown,
+            () if load.work.is_assumed => Provenance::Assumed,
             () => Provenance::Modelled,
         };
         self.note_unknown(&load, model.is_none());
     }
 
+    /// A hand-written kernel computes at the rate that is assumed for it, while HBM bytes move.
+    fn kernel(&self, load: &Load) -> Option<tpu::Spent> {
+        let device = self.device;
+        let rate = device.share(device.hbm_achieved_bandwidth.or(device.hbm_bandwidth))?;
+        let launch = if device.is_tpu { 0.0 } else { device.launch.unwrap_or(0.0) };
+        let compute = load.work.kernel_seconds;
+        let memory = (load.hbm_read + load.hbm_written) / rate;
+        Some(tpu::Spent { seconds: launch + compute.max(memory), compute, memory })
+    }
+
     /// Seconds of computing and of moving HBM bytes, both at the device's peak. Vector work counts
-    /// if the peak of 32-bit floats is known.
+    /// at the peak of 32-bit floats on GPU, and at that of 16-bit floats, which is higher, if this
+    /// is all that is known.
     fn ideal(&self, load: &Load) -> (f64, f64) {
         let vector = match self.device.is_tpu {
-            true => None,
-            false => self.device.peak(&["f32"]),
+            true => self.device.peak(&["bf16"]),
+            false => self.device.peak(&["f32", "bf16"]),
         };
         let vector = vector.map_or(0.0, |peak| load.work.vector_operations / peak);
         let moved = load.hbm_read + load.hbm_written;
@@ -249,24 +276,41 @@ impl Timer<'_> {
             self.other += 1;
         }
         let entries = other[self.other..].iter().take_while(|entry| entry.row == row.0);
-        let fast = entries.clone().filter(|entry| entry.memory_space == 1);
-        // TPU v4 has a further memory on the chip.
-        let near = || entries.clone().filter(|entry| entry.memory_space == 3);
+        let of_space = |space: u8, of: fn(&SpaceBytes) -> i64| -> f64 {
+            let own = entries.clone().filter(|entry| entry.memory_space == space);
+            own.map(|entry| of(entry) as f64).sum()
+        };
         let (result_elements, result_bits, is_native, is_tiled) = self.result(row, windows);
         Load {
             hbm_read: of(&self.cost.bytes_read),
             hbm_written: of(&self.cost.bytes_written),
-            fast_read: fast.map(|entry| entry.read as f64).sum(),
-            near_read: near().map(|entry| entry.read as f64).sum(),
-            near_written: near().map(|entry| entry.written as f64).sum(),
+            fast_read: of_space(1, |entry| entry.read),
+            common_read: of_space(3, |entry| entry.read),
+            common_written: of_space(3, |entry| entry.written),
             result_elements,
             result_bits,
             is_native,
             is_tiled,
             is_copy: self.module.opcode(row) == Opcode::Copy,
+            transcendentals: of(&self.cost.transcendentals),
+            is_transposition: self.is_transposition(row),
             is_fusion: self.module.opcode(row) == Opcode::Fusion,
             work: self.works.row(row),
         }
+    }
+
+    /// Whether `row` is a copy to a layout with another minor dimension.
+    fn is_transposition(&self, row: Row) -> bool {
+        if self.module.opcode(row) != Opcode::Copy {
+            return false;
+        }
+        let shapes = self.module.shapes();
+        let minor = |row: Row| {
+            let layout = shapes.array(self.module.shape(row))?.layout?;
+            layout.minor_to_major.first().copied()
+        };
+        let operand = self.module.operands(row).first();
+        operand.is_some_and(|operand| minor(Row(*operand)) != minor(row))
     }
 
     /// Elements (with padding) and element bits of the main result array of `row`, whether the

@@ -150,9 +150,9 @@ impl Layout {
 fn subsets(count: usize) -> impl Iterator<Item = Vec<usize>> {
     let count = count.min(MOST_SIDES);
     let of_size = move |size: usize| {
-        let mut found: Vec<Vec<usize>> = (0u32..1 << count)
+        let mut found: Vec<Vec<usize>> = (0..(1u32 << count))
             .filter(|mask| mask.count_ones() as usize == size)
-            .map(|mask| (0..count).filter(|side| mask >> side & 1 == 1).collect())
+            .map(|mask| (0..count).filter(|side| (mask >> side) & 1 == 1).collect())
             .collect();
         found.sort();
         found

@@ -1,7 +1,11 @@
 //! The work of rows and computations, split by hardware unit.
 
 use super::device::Device;
+use super::gpu_products;
+use super::kernels::{efficiency, is_kernel, multiplied_type};
+use crate::Provenance;
 use crate::cost::Cost;
+use crate::cost::custom_call::{CustomCallCost, custom_call_cost};
 use crate::cost::matmul::{Contraction, contraction};
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, ComputationId, ElementType, Module, Opcode, Row};
@@ -13,8 +17,14 @@ pub struct Work {
     pub matrix_flops: f64,
     /// Seconds of matmuls at the peak of their element types.
     pub matrix_seconds: f64,
+    /// Seconds of matmuls on a GPU, by shape.
+    pub product: gpu_products::Spent,
     /// Cycles of the systolic arrays, with dimensions padded to their size; 0 without arrays.
     pub matrix_cycles: f64,
+    /// Seconds of the matmuls of hand-written kernels at the rate that they are assumed to reach.
+    pub kernel_seconds: f64,
+    /// The peak of the last matmul's type, in operations per second of one JAX device.
+    pub peak: Option<f64>,
     /// Operations and transcendentals of all other instructions.
     pub vector_operations: f64,
     /// Hardware vector operations before the first matmul of a fusion; transcendentals count as
@@ -24,12 +34,16 @@ pub struct Work {
     pub lacks_peak: bool,
     /// Whether some FLOPs are unknown.
     pub is_unknown: bool,
+    /// Whether some FLOPs rest on an assumption.
+    pub is_assumed: bool,
 }
 
 impl Work {
     fn add(&mut self, other: &Work) {
         self.matrix_seconds += other.matrix_seconds;
+        self.product.add(&other.product);
         self.matrix_cycles += other.matrix_cycles;
+        self.kernel_seconds += other.kernel_seconds;
         // Rows are added in text order; work after a matmul does not delay the matmul.
         if self.matrix_flops <= 0.0 {
             self.prologue_operations += other.prologue_operations;
@@ -38,6 +52,7 @@ impl Work {
         self.vector_operations += other.vector_operations;
         self.lacks_peak |= other.lacks_peak;
         self.is_unknown |= other.is_unknown;
+        self.is_assumed |= other.is_assumed;
     }
 }
 
@@ -75,23 +90,34 @@ impl<'a> Works<'a> {
 
     /// The work of `row`; for a fusion, the work of the fused computation.
     pub fn row(&self, row: Row) -> Work {
-        let at = row.0 as usize;
-        let opcode = self.module.opcode(row);
-        if opcode == Opcode::Fusion {
+        if self.module.opcode(row) == Opcode::Fusion {
             let called = self.module.called(row, CallRole::Calls);
             let work = called.and_then(|id: ComputationId| self.computations.get(id.0 as usize));
             return work.copied().unwrap_or_default();
         }
+        self.own(row)
+    }
+
+    /// The work of `row` itself.
+    pub fn own(&self, row: Row) -> Work {
+        let at = row.0 as usize;
+        let opcode = self.module.opcode(row);
         let flops = self.cost.flops.get(at).copied().unwrap_or(0) as f64;
         let transcendentals = self.cost.transcendentals.get(at).copied().unwrap_or(0) as f64;
         let provenance = self.cost.provenance.get(at).copied().unwrap_or_default();
-        let is_unknown = provenance == crate::Provenance::Unknown;
+        let is_unknown = provenance == Provenance::Unknown;
+        let is_assumed = provenance == Provenance::Assumed;
         let product = match opcode {
-            Opcode::Dot
-            | Opcode::ScaledDot
-            | Opcode::RaggedDot
-            | Opcode::Convolution
-            | Opcode::CustomCall => contraction(self.module, row),
+            Opcode::Dot | Opcode::ScaledDot | Opcode::RaggedDot | Opcode::Convolution => {
+                contraction(self.module, row)
+            }
+            Opcode::CustomCall => {
+                let call = custom_call_cost(self.module, row);
+                if flops > 0.0 && is_kernel(self.module, row, &call) {
+                    return self.kernel(row, &call, flops, transcendentals, provenance);
+                }
+                call.contraction
+            }
             _ => None,
         };
         let Some(product) = product else {
@@ -103,6 +129,7 @@ impl<'a> Works<'a> {
                 vector_operations: flops + transcendentals,
                 prologue_operations: flops + weight * transcendentals,
                 is_unknown,
+                is_assumed,
                 ..Work::default()
             };
         };
@@ -110,21 +137,58 @@ impl<'a> Works<'a> {
         let peak = self.device.peak(names);
         let seconds = peak.map(|peak| passes * flops / peak);
         let cycles = self.matrix_cycles(&product, names, passes, flops);
+        let known = peak.filter(|_| self.device.is_gpu && flops > 0.0);
+        let kernel =
+            known.and_then(|peak| gpu_products::spent(self.device, &product, (flops, peak), names));
         Work {
             matrix_flops: flops,
             matrix_seconds: seconds.unwrap_or(0.0),
             matrix_cycles: cycles.unwrap_or(0.0),
+            product: kernel.unwrap_or_default(),
             vector_operations: transcendentals,
-            prologue_operations: 0.0,
+            peak,
             lacks_peak: seconds.is_none(),
             is_unknown,
+            is_assumed,
+            ..Work::default()
+        }
+    }
+
+    /// The work of a hand-written kernel.
+    fn kernel(
+        &self,
+        row: Row,
+        call: &CustomCallCost,
+        flops: f64,
+        transcendentals: f64,
+        provenance: Provenance,
+    ) -> Work {
+        let names = multiplied_type(self.module, row).map(|kind| self.device.peak_names(kind));
+        let peak = self.device.peak(names.unwrap_or_default());
+        let seconds = peak.map_or(0.0, |peak| flops / peak);
+        Work {
+            matrix_flops: flops,
+            matrix_seconds: seconds,
+            kernel_seconds: seconds / efficiency(call, self.device.is_tpu),
+            vector_operations: transcendentals,
+            peak,
+            lacks_peak: peak.is_none(),
+            is_unknown: provenance == Provenance::Unknown,
+            // The rate is assumed, whatever is known of the FLOPs.
+            is_assumed: true,
+            ..Work::default()
         }
     }
 
     /// The names of the peak that limits a matmul, and the number of passes at that peak.
     fn peak_of(&self, row: Row, product: &Contraction) -> (&'static [&'static str], f64) {
         let wider = |a: ElementType, b: ElementType| if a.bits() >= b.bits() { a } else { b };
-        let operand = wider(product.lhs_type, product.rhs_type);
+        let operand = match wider(product.lhs_type, product.rhs_type) {
+            // Complex numbers are multiplied as pairs of floats.
+            ElementType::C64 => ElementType::F32,
+            ElementType::C128 => ElementType::F64,
+            operand => operand,
+        };
         let names = self.device.peak_names(operand);
         if operand != ElementType::F32 {
             return (names, 1.0);

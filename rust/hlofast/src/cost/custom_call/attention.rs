@@ -32,6 +32,10 @@ pub(super) fn cost(module: &Module, row: Row, known: &KnownTarget) -> Option<Cus
     };
     let scores = i128::from(batch).checked_mul(i128::from(queries))?;
     let scores = scores.checked_mul(i128::from(keys))?;
+    // cuDNN skips the blocks that a causal mask hides: half of a square.
+    let mask = config.get("mask_type").and_then(|mask| mask.as_str()).unwrap_or_default();
+    let is_causal = mask.contains("CAUSAL") && queries == keys;
+    let scores = if is_causal { scores / 2 } else { scores };
     let summed =
         over_query_head * i128::from(query_head) + over_value_head * i128::from(value_head);
     let flops = i64::try_from(scores.checked_mul(2)?.checked_mul(summed)?).ok()?;

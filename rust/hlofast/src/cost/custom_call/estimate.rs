@@ -3,6 +3,7 @@
 use super::words::value_after;
 use super::{CustomCallCost, CustomCallKind};
 use crate::Provenance;
+use crate::cost::matmul::Contraction;
 use crate::ir::{Module, Row};
 
 /// The author's cost of one execution.
@@ -48,8 +49,26 @@ fn number(text: &[u8]) -> Option<i64> {
 
 impl Estimate {
     /// The estimate as a custom call's cost. Estimates do not split reads from writes: up to the
-    /// size of the outputs counts as written, the rest as read.
-    pub(super) fn cost(self, module: &Module, row: Row, kind: CustomCallKind) -> CustomCallCost {
+    /// size of the outputs counts as written, the rest as read. If the kernel is known by name, its
+    /// dimensions and, where the author gives no FLOPs, its FLOPs are those of `named`.
+    pub(super) fn cost(
+        self,
+        module: &Module,
+        row: Row,
+        kind: CustomCallKind,
+        named: Option<CustomCallCost>,
+    ) -> CustomCallCost {
+        if self.flops.is_none()
+            && let Some(named) = named
+        {
+            return named;
+        }
+        let contraction = named.and_then(|named| named.contraction);
+        let contraction = contraction.zip(self.flops).map(|(contraction, flops)| Contraction {
+            flops,
+            provenance: Provenance::FromBackendConfig,
+            ..contraction
+        });
         let outputs = module.shapes().logical_bytes(module.shape(row));
         let outputs = outputs.and_then(|bytes| i64::try_from(bytes).ok());
         let written = self.bytes_accessed.zip(outputs).map(|(bytes, outputs)| bytes.min(outputs));
@@ -63,8 +82,8 @@ impl Estimate {
                 Some(_) => Provenance::FromBackendConfig,
                 None => Provenance::Unknown,
             },
-            contraction: None,
-            kind,
+            contraction,
+            kind: named.map_or(kind, |named| named.kind),
             reason: "the kernel author's cost_estimate in backend_config",
         }
     }

@@ -4,6 +4,7 @@
 mod attention;
 mod estimate;
 mod gemm;
+mod kernels;
 mod targets;
 mod words;
 
@@ -95,6 +96,10 @@ struct Call<'a> {
     target: Cow<'a, [u8]>,
     /// `backend_config` as written.
     config: Option<&'a [u8]>,
+    /// `metadata` as written.
+    metadata: Option<&'a [u8]>,
+    /// `frontend_attributes` as written.
+    frontend: Option<&'a [u8]>,
 }
 
 impl<'a> Call<'a> {
@@ -107,6 +112,8 @@ impl<'a> Call<'a> {
                     call.target = decode_target(text).unwrap_or_default();
                 }
                 b"backend_config" => call.config = Some(module.bytes(attribute.value)),
+                b"metadata" => call.metadata = Some(module.bytes(attribute.value)),
+                b"frontend_attributes" => call.frontend = Some(module.bytes(attribute.value)),
                 _ => {}
             }
         }
@@ -126,8 +133,9 @@ pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
     let known = known_target(&call.target).unwrap_or(&unlisted);
     let (kind, reason) = (known.kind, known.reason);
     // A kernel author's estimate takes precedence over the target's name.
+    let named = if kind == Kind::Kernel { kernels::cost(module, row, &call) } else { None };
     if let Some(estimate) = call.config.and_then(estimate::find) {
-        return estimate.cost(module, row, kind);
+        return estimate.cost(module, row, kind, named);
     }
     let cost = match kind {
         Kind::Gemm | Kind::GroupedGemm => gemm::cost(module, row, &call, known),
@@ -146,8 +154,8 @@ pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
             provenance: Provenance::Modelled,
             ..CustomCallCost::without_arithmetic(kind, reason)
         }),
-        Kind::Kernel
-        | Kind::LinearAlgebra
+        Kind::Kernel => named,
+        Kind::LinearAlgebra
         | Kind::Library
         | Kind::RandomNumbers
         | Kind::HostCallback

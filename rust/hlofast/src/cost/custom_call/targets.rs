@@ -87,8 +87,10 @@ impl KnownTarget {
 
 const DIMENSIONS: &str = "2MNK from dot_dimension_numbers in backend_config; workspace excluded";
 const CONVOLUTION: &str = "multiply-adds with an input element; workspace excluded";
-const FORWARD: &str = "two matmuls and one exponential per score; masks not deducted";
-const BACKWARD: &str = "five matmuls and one exponential per score; masks not deducted";
+const FORWARD: &str =
+    "two matmuls and one exponential per score; half of the scores if the mask is causal";
+const BACKWARD: &str =
+    "five matmuls and one exponential per score; half of the scores if the mask is causal";
 const KERNEL: &str = "the kernel author's cost_estimate if present, else unknown";
 const COMPARED_TOP_K: &str = "ceil(log2(k + 1)) comparisons per element";
 const FACTORISED: &str = "arithmetic of factorisations and solvers is not modelled";
@@ -228,6 +230,8 @@ targets! {
         "LayoutConstraint",
         "AssumeGatherIndicesInBound",
         "SetBound",
+        "SliceId",
+        "ZeroCrop",
         "shape_assertion",
         "pipeline_marker",
         "xla_fallback_pipeline_marker",
