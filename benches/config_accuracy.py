@@ -146,7 +146,15 @@ def both(name: str, instance: str, seconds: float, source: str, **changes: Any) 
     """Rows of a figure that does not say whether a flash kernel ran."""
     return [
         Row(name, instance, seconds, source, weight=0.5, **changes),
-        Row(name.replace(",", "-flash,") if "," in name else f"{name}-flash", instance, seconds, source, weight=0.5, flash=True, **changes),
+        Row(
+            name.replace(",", "-flash,") if "," in name else f"{name}-flash",
+            instance,
+            seconds,
+            source,
+            weight=0.5,
+            flash=True,
+            **changes,
+        ),
     ]
 
 
@@ -361,7 +369,7 @@ def main() -> None:
         within = sum(error <= 0.15 for error in shares) / len(shares)
         print(f"{label}: {len(shares)} rows, median {100 * float(np.median(shares)):.1f} %, "
               f"{100 * within:.0f} % within 15 %, worst {100 * max(shares):.1f} %; "
-              f"published over modelled, 10th to 90th percentile: {low:+.3f} to {high:+.3f}")  # fmt: skip
+              f"published over modelled, 10th to 90th percentile {low:+.3f} to {high:+.3f}")  # fmt: skip
     for curve in dict.fromkeys(row.curve for row in rows if row.curve):
         shown = slices_of(curve, rows, left[(curve,)])
         if shown:

@@ -19,6 +19,7 @@ _BY_NAMES = {
     "axlearn.common.utils.save_and_offload_only_these_names_regex",
 }
 _JAX = ("jax._src.ad_checkpoint.", "jax.checkpoint_policies.", "jax.ad_checkpoint.")
+_THESE_NAMES = tuple(f"{prefix}save_only_these_names" for prefix in _JAX)
 _DOTS = ("dots_saveable", "checkpoint_dots")
 _DOTS_WITHOUT_BATCH = ("dots_with_no_batch_dims_saveable", "checkpoint_dots_with_no_batch_dims")
 
@@ -77,6 +78,8 @@ def policy_of(spec: Config) -> Policy:
     if isinstance(policy, str):
         return _named(policy)
     function = policy.get("fn") if isinstance(policy, Config) else policy
+    if isinstance(policy, Config) and function in _THESE_NAMES:
+        return _these_names(policy)
     if not isinstance(policy, Config) or str(function) not in _BY_NAMES:
         raise UnknownPolicyError(f"the policy {function} is not modelled")
     saved, offloaded = (
@@ -89,6 +92,21 @@ def policy_of(spec: Config) -> Policy:
         return Policy(", ".join(words) or "nothing is kept", saved=saved, offloaded=offloaded)
     except PatternError as error:
         raise UnknownPolicyError(f"the policy has an unsupported pattern: {error}") from None
+
+
+def _these_names(policy: Config) -> Policy:
+    """JAX's own policy, which saves the values with the listed names."""
+    names = policy.get("names_which_can_be_saved")
+    listed = names.to_python() if isinstance(names, Config) else names
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(name, str) for name in listed):
+        raise UnknownPolicyError("names_which_can_be_saved has to be a list of names")
+    exact = "|".join("".join(_exact(letter) for letter in name) for name in listed)
+    return Policy(f"{', '.join(listed) or 'nothing'} saved", saved=exact or None)
+
+
+def _exact(letter: str) -> str:
+    """A regular expression for this character."""
+    return letter if letter.isalnum() or letter == "_" else f"\\{letter}"
 
 
 def _pattern(config: Config, key: str) -> str | None:

@@ -57,7 +57,7 @@ _IMPLIED = (
     Field("bytes", "gathered_bytes", "Weights gathered in a step.", label="gathered",
           nullable=True),
     Field("seconds", "compute_seconds", "All operations at the devices' peak.",
-          label="computation at peak", nullable=True),
+          label="compute at peak", nullable=True),
     Field("seconds", "communication_seconds", "The time of all collectives in sequence.",
           label="communication", nullable=True),
     Field("seconds", "step_bound_seconds",

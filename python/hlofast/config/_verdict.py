@@ -275,7 +275,7 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
         )
     if verdict.time is not None and verdict.device not in JUDGED:
         statements.append(
-            f"the step's efficiencies are those of {', '.join(JUDGED)}: the model was not judged on "
+            f"the step takes the efficiencies of {', '.join(JUDGED)}: the model was not judged on "
             f"{verdict.device}"
         )
     if verdict.flops.executed is not None and implied.itemsize > _HALF:
