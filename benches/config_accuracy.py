@@ -367,9 +367,11 @@ def main() -> None:
             continue
         low, high = np.percentile(ratios, (10, 90))
         within = sum(error <= 0.15 for error in shares) / len(shares)
-        print(f"{label}: {len(shares)} rows, median {100 * float(np.median(shares)):.1f} %, "
-              f"{100 * within:.0f} % within 15 %, worst {100 * max(shares):.1f} %; "
-              f"published over modelled, 10th to 90th percentile {low:+.3f} to {high:+.3f}")  # fmt: skip
+        print(
+            f"{label}: {len(shares)} rows, median {100 * float(np.median(shares)):.1f} %, "
+            f"{100 * within:.0f} % within 15 %, worst {100 * max(shares):.1f} %; published over "
+            f"modelled, 10th to 90th percentile: {low:+.3f} to {high:+.3f}"
+        )
     for curve in dict.fromkeys(row.curve for row in rows if row.curve):
         shown = slices_of(curve, rows, left[(curve,)])
         if shown:
