@@ -235,3 +235,30 @@ def test_jax_policy_by_names() -> None:
     }
     assert saved == {"FlashAttention.o_proj"}
     assert f"{LAYER}.remat_spec" not in {path for path, _ in on(by_names, fsdp=2).verdict().gaps}
+
+
+def test_combined_policies() -> None:
+    """AXLearn's policy of 7B on TPU v5p: flash kernels and all matmuls are saved."""
+    combined = {
+        "combine_fn": "axlearn.common.utils.combine_fn",
+        "fn": "axlearn.common.utils.combine_remat_policies",
+        "policy_1": "axlearn.common.flash_attention.remat.policy",
+        "policy_2": f"{POLICIES}dots_saveable",
+    }
+    both = on(seven(policy=combined), fsdp=64).verdict("tpu-v5p")
+    alone = on(seven(policy=f"{POLICIES}dots_saveable"), fsdp=64).verdict("tpu-v5p")
+    assert both.flops.recomputed == 0 and both.gaps == ()
+    # Without the first policy, backward runs the kernel of forward again.
+    assert alone.flops.recomputed == alone.flops.recomputed_attention > 0
+    assert step(both) < step(alone)
+    assert both.memory.saved_bytes > alone.memory.saved_bytes
+    deep: Any = f"{POLICIES}dots_saveable"
+    for _ in range(20):
+        deep = {**combined, "policy_2": deep}
+    for change, problem in (
+        ({**combined, "policy_1": "my.policy"}, "my.policy is not modelled"),
+        ({**combined, "policy_2": decoder_configs.OFFLOAD_DOTS}, "a policy that saves and one"),
+        (deep, "more than 8 times"),
+    ):
+        gaps = on(seven(policy=change), fsdp=64).verdict("tpu-v5p").gaps
+        assert any(problem in why for _, why in gaps)
