@@ -36,6 +36,7 @@ FUJI = "apple/axlearn, axlearn/experiments/text/gpt/fuji.py, comments (2024)"
 GALA = "apple/axlearn, axlearn/experiments/text/gpt/gala.py, comments (2024)"
 MAXTEXT_V5E = "AI-Hypercomputer/maxtext, configs/tpu/v5e/README.md"
 MAXTEXT_V5P = "AI-Hypercomputer/maxtext, configs/tpu/v5p/README.md"
+MAXTEXT_TIERS = "AI-Hypercomputer/maxtext, model tiering"
 MAXTEXT_V4 = "AI-Hypercomputer/maxtext, configs/tpu/v4/README.md"
 
 DECODER = "model.decoder."
@@ -77,6 +78,7 @@ class Row:
         self.curve = curve
         self.weight = weight
         self.changes = changes
+        self.values: dict[str, Any] = {}
         self.demand: _time.Demand | None = None
         self.backend = ""
 
@@ -93,6 +95,8 @@ class Row:
         config = hlofast.config.load(path)
         if self.changes:
             config = changed(config, **self.changes)
+        if self.values:
+            config = config.without("mesh_rules").replace(self.values)
         verdict = config.select(self.instance).verdict()
         if verdict.time is None or verdict.communication_seconds is None:
             raise ValueError(f"{self.name} on {self.instance}: {verdict.gaps}")
@@ -117,7 +121,7 @@ def changed(
     flash: bool = False,
     policy: Any = PROJECTIONS,
 ) -> Config:
-    """The golden with another model, batch, policy and mesh (data, fsdp, model); no mesh rules."""
+    """`fuji-7B.txt` with another model, batch, policy and mesh (data, fsdp, model); no rules."""
     values: dict[str, Any] = {
         DECODER + "transformer.num_layers": layers,
         DECODER + "dim": width,
@@ -140,6 +144,28 @@ def changed(
     for index, size in enumerate((data, 1, fsdp, 1, model)):
         values[f"mesh_shape[{index}]"] = size
     return config.without("mesh_rules").replace(values)
+
+
+def llama(
+    name: str, rate: float, *, layers: int, width: int, heads: int, hidden: int, vocabulary: int,
+    length: int, per_device: int, offloaded: str,
+) -> Row:  # fmt: skip
+    """A model of MaxText on a slice of TPU v6e, from `fuji-70B-v2-flash.txt`; `rate` in tokens."""
+    row = Row(name, "tpu-v6e-256", per_device * length / rate, MAXTEXT_TIERS,
+              "fuji-70B-v2-flash.txt", weight=0.0)  # fmt: skip
+    row.values = {
+        DECODER + "transformer.num_layers": layers,
+        DECODER + "dim": width,
+        DECODER + "vocab_size": vocabulary,
+        ATTENTION + "num_heads": heads,
+        LAYER + "feed_forward.hidden_dim": hidden,
+        "input.source.max_sequence_length": length,
+        "input.input_dispatcher.global_logical_batch_size": per_device * 256,
+        POLICY + ".names_which_can_be_saved": None,
+        POLICY + ".names_which_can_be_offloaded": offloaded,
+        "mesh_shape": [1, 1, 1, 256, 1, 1],
+    }
+    return row
 
 
 def both(name: str, instance: str, seconds: float, source: str, **changes: Any) -> list[Row]:
@@ -226,6 +252,14 @@ ROWS = [
     ),
     Row("fuji-70B-v2-flash", "tpu-v5litepod-256-4", 14.3736, FUJI, "fuji-70B-v2-flash.txt"),
     Row("fuji-70B-v2-flash", "gpu-p5.48xlarge-512", 12.9, FUJI, "fuji-70B-v2-flash.txt"),
+    llama(
+        "MaxText Llama 2 70B", 900, layers=80, width=8192, heads=64, hidden=28672,
+        vocabulary=32000, length=4096, per_device=3, offloaded=".*[qkv]_proj",
+    ),
+    llama(
+        "MaxText Llama 3.1 8B", 7207, layers=32, width=4096, heads=32, hidden=14336,
+        vocabulary=128256, length=8192, per_device=4, offloaded=".*[qkvo]_proj",
+    ),
     # Published later; judged, and in no fit.
     Row("fuji-70B-v2-flash", "tpu-v6e-256-4", 4.9, FUJI, "fuji-70B-v2-flash.txt", weight=0.0),
     Row("fuji-70B-v2-flash", "tpu-v6e-256", 19.5, FUJI, "fuji-70B-v2-flash.txt", weight=0.0),
