@@ -379,7 +379,8 @@ class Time(Result):
     def _unpriced(self) -> list[int]:
         """Rows of executed instructions of unknown work."""
         unknown = _core.provenances.index("unknown")
-        known = enumerate(zip(self._data.column("provenance"), self._times(), strict=True))
+        provenance = self._data.column("provenance").tolist()
+        known = enumerate(zip(provenance, self._times(), strict=True))
         # A count beyond 64 bits is None.
         return [row for row, (how, times) in known if how == unknown and times != 0]
 
