@@ -62,7 +62,7 @@ def test_bash_completes(scripts: dict[str, Path], tmp_path: Path) -> None:
     assert offered("cost", "--by", "sc") == ["scope"]
     assert offered("cost", "st") == ["step.txt"]
     assert offered("cost", "--device", "tpu-v5") == ["tpu-v5e", "tpu-v5p"]
-    assert offered("step.txt", "--device", "h1") == ["h100"]
+    assert offered("step.txt", "--device", "h1") == ["h100", "h100-pcie"]
     assert offered("scan", "--device", "a") == [
         one for one in offered("scan", "--device", "") if one[0] == "a"
     ]
