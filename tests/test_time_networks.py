@@ -233,7 +233,8 @@ class TestChains:
         assert sorted(module[row].name for row in members) == ["g.1", "g.2", "g.3"]
         time = module.time("tpu-v5e", mesh={"x": 4})
         (row,) = time.collectives
-        assert row["seconds"] == pytest.approx(0.75 * 16 * MIB / 45e9, rel=0.02)
+        # Four chips are a square, in which a gather goes round both ways.
+        assert row["seconds"] == pytest.approx(0.75 * 16 * MIB / 90e9 + 2 * LATENCY)
         # The loop runs beside the gather and hides it.
         assert row["exposed_seconds"] < row["seconds"]
         assert time.step_seconds < 2 * row["seconds"]
