@@ -185,11 +185,13 @@ class TestVerdict:
         verdict = effective.verdict()
         flops = effective.flops()
         assert verdict.compute_seconds == pytest.approx(flops.executed / (1024 * 918e12))
-        assert verdict.step_seconds == max(verdict.compute_seconds, verdict.communication_seconds)
+        assert verdict.step_bound_seconds == verdict.compute_seconds
+        assert verdict.step_seconds == verdict.time.seconds
         chip = hlofast.devices.get("tpu-v6e")
         assert verdict.mfu == flops.mfu(verdict.step_seconds, 1024, chip)
-        # Measured steps take longer than the ideal one.
-        assert verdict.step_seconds < 4.9
+        assert verdict.mfu_bound == flops.mfu(verdict.step_bound_seconds, 1024, chip)
+        # Measured steps take longer than the bound.
+        assert verdict.step_bound_seconds < 4.9 < verdict.step_high_seconds
 
     def test_layer_inputs_along_the_model_axis(self) -> None:
         effective = on(decoder(), data=2, model=4)
@@ -239,7 +241,11 @@ class TestCommand:
         traffic = effective.traffic().table.sort_by("total_payload", descending=True)
         assert tables["traffic"] == traffic.to_pylist()
         assert implied["gathered_bytes"] == effective.traffic().gathered_bytes
-        assert implied["step_seconds"] == verdict.step_seconds and implied["mfu"] == verdict.mfu
+        for name in ("step_seconds", "step_low_seconds", "step_high_seconds", "step_bound_seconds"):
+            assert implied[name] == getattr(verdict, name)
+        assert implied["mfu"] == verdict.mfu and implied["mfu_bound"] == verdict.mfu_bound
+        assert selected["facts"]["step_bound_seconds"]["provenance"] == "bound"
+        assert tables["time"] == verdict.time.table.to_pylist()
         assert implied["sequences_per_device"] == 0.5
         told = [note["text"] for note in selected["notes"] if note["code"] == "statement"]
         assert told == list(verdict.statements)

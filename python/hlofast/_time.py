@@ -378,35 +378,28 @@ class Time(Result):
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether the step may take longer.
-
-        Figures are `unknown`, `open_loops` count once, or the work of instructions is unknown
-        (`unpriced`).
-        """
+        """Whether the step may take longer: see `unknown`, `open_loops` and `unpriced`."""
         return bool(self.unknown or self.open_loops or self._unpriced())
 
     def _unpriced(self) -> list[int]:
         """Rows of executed instructions of unknown work."""
         unknown = _core.provenances.index("unknown")
-        known = enumerate(zip(self._data.column("provenance"), self._times(), strict=True))
+        provenance = self._data.column("provenance").tolist()
+        known = enumerate(zip(provenance, self._times(), strict=True))
         # A count beyond 64 bits is None.
         return [row for row, (how, times) in known if how == unknown and times != 0]
 
     @property
     def unpriced(self) -> tuple[str, ...]:
-        """Names of executed instructions whose work is unknown, such as kernels without estimate.
+        """Names of executed instructions of unknown work, timed by the bytes that they move.
 
-        Their time is the time to move their bytes. `Cost.unpriced` lists them by target;
-        `register_custom_call` gives their work.
+        For example kernels without an estimate; `register_custom_call` gives their work.
         """
         return tuple(self.module[row].name for row in self._unpriced())
 
     @property
     def assumed_branches(self) -> tuple[str, ...]:
-        """Names of conditionals whose longest branch is assumed to run.
-
-        The times of instructions in that branch have the provenance assumed.
-        """
+        """Names of conditionals, whose longest branch is assumed to run."""
         return tuple(self.module[row].name for row, _ in self._data.branches())
 
     @property

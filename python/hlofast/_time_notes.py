@@ -42,8 +42,9 @@ def notes(time: Time) -> Iterator[Note]:
     if time.device.backend == "tpu" and time.estimates != "roofline":
         yield Note(
             "compiler-scale",
-            "instruction times follow the TPU compiler's own estimates, which are longer than "
-            "hardware times of HBM-bound instructions; --estimates roofline gives a lower bound",
+            "times of instructions other than matmuls and kernels follow the TPU compiler's own "
+            "estimates, which are longer than hardware times of HBM-bound instructions; --estimates "
+            "roofline gives a lower bound",
         )
 
 

@@ -28,6 +28,7 @@ from hlofast.config._memory import StepMemory
 from hlofast.config._parts import Builder, register_module
 from hlofast.config._select import EffectiveConfig
 from hlofast.config._text import is_config, load, loads
+from hlofast.config._time import StepTime
 from hlofast.config._traffic import StepTraffic
 from hlofast.config._tree import Config
 from hlofast.config._values import UNCONSTRAINED, Enumeration, Opaque, PartitionSpec
@@ -36,6 +37,6 @@ from hlofast.errors import ConfigError
 
 __all__ = [
     "UNCONSTRAINED", "Builder", "Config", "ConfigError", "EffectiveConfig", "Enumeration",
-    "Instance", "Opaque", "PartitionSpec", "StepFlops", "StepMemory", "StepTraffic", "Verdict",
-    "is_config", "load", "loads", "register_module",
+    "Instance", "Opaque", "PartitionSpec", "StepFlops", "StepMemory", "StepTime", "StepTraffic",
+    "Verdict", "is_config", "load", "loads", "register_module",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import finite, names
+from hlofast.config._time import PARTS
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -55,25 +56,39 @@ _IMPLIED = (
           nullable=True),
     Field("bytes", "gathered_bytes", "Weights gathered in a step.", label="gathered",
           nullable=True),
-    Field("seconds", "compute_seconds", "The step time without communication.",
-          label="computation", nullable=True),
+    Field("seconds", "compute_seconds", "All operations at the devices' peak.",
+          label="compute at peak", nullable=True),
     Field("seconds", "communication_seconds", "The time of all collectives in sequence.",
           label="communication", nullable=True),
-    Field("seconds", "step_seconds",
-          "The ideal step time: computation or communication, whichever takes longer.",
-          label="ideal step", nullable=True),
-    Field("ratio", "mfu", "Model FLOPs utilisation of the ideal step.", label="MFU", nullable=True),
+    Field("seconds", "step_bound_seconds",
+          "A lower bound of the step: computation at the peak or collectives at line rate, "
+          "whichever takes longer.",
+          label="step bound", nullable=True),
+    Field("seconds", "step_seconds", "The modelled time of a step.", label="step", nullable=True),
+    Field("seconds", "step_low_seconds",
+          "10th percentile of the expected step, from the model's errors on published steps.",
+          label="step, 10 %", nullable=True),
+    Field("seconds", "step_high_seconds",
+          "90th percentile of the expected step, from the model's errors on published steps.",
+          label="step, 90 %", nullable=True),
+    Field("ratio", "mfu", "Model FLOPs utilisation of the modelled step.", label="MFU",
+          nullable=True),
+    Field("ratio", "mfu_bound", "Upper bound of the model FLOPs utilisation.",
+          label="MFU at most", nullable=True),
 )  # fmt: skip
 _PROVENANCES = dict.fromkeys((field.name for field in _INSTANCE), "configuration") | {
     "capacity_bytes": "exact",
     "parameters": "exact",
+    "compute_seconds": "bound",
+    "step_bound_seconds": "bound",
 }
 _AXES = (Field("name", "axis", "An axis."), Field("count", "size", "Devices along it."))
 _CHANGED = Field("count", "changes", "Values that the rule changes.")
 _NOTED = Field("text", "noted", "Kinds of the notes on this config.", nullable=True)
 _SHORT = (
     *("rule", "instance", "state_bytes", "hbm_lower_bound", "expected_peak_bytes"),
-    *("capacity_bytes", "host_bytes", "status", "binding_term", "step_seconds", "mfu"),
+    *("capacity_bytes", "host_bytes", "status", "binding_term"),
+    *("step_bound_seconds", "step_seconds", "mfu"),
 )
 _LISTED = ("rule", "instance", "devices", "mesh", "accumulation_steps", "changes", "noted")
 _TRAFFIC = ("tensor_kind", "kind", "axes", "phase", "payload", "count", "total_payload", "tensor")
@@ -133,8 +148,12 @@ class Selected(Result):
             verdict.traffic.gathered_bytes,
             verdict.compute_seconds,
             verdict.communication_seconds,
+            verdict.step_bound_seconds,
             verdict.step_seconds,
+            verdict.step_low_seconds,
+            verdict.step_high_seconds,
             verdict.mfu,
+            verdict.mfu_bound,
         )
         return tuple(map(finite, values))
 
@@ -143,8 +162,11 @@ class Selected(Result):
         """The instance, and the known values that the config implies on the instance."""
         values = (*self.about(), *self.implied())
         facts = []
+        has_no_collectives = self._verdict.communication_seconds is None
         for field, value in zip(self.FACTS, values, strict=True):
             how = _PROVENANCES.get(field.name, "modelled")
+            if field.name == "step_seconds" and has_no_collectives:
+                how = "bound"
             if value is not None or field.name in ("devices", "mesh", "accumulation_steps"):
                 facts.append(Fact(field, value, how))
         return tuple(facts)
@@ -163,9 +185,12 @@ class Selected(Result):
         held = [row for row, size in enumerate(memory.values("bytes")) if size != 0]
         traffic = verdict.traffic.table.sort_by("total_payload", descending=True)
         shown = ("term", "place", "bytes", "provenance", "text")
+        own = verdict.time
+        time = of_rows(PARTS, ()) if own is None else own.table
         return (
             Section("changes", "Changes of the rule", changes, ("path", "before", "after", "why")),
             Section("memory", "Memory of one device", memory.take(held), shown, is_whole=True),
+            Section("time", "Parts of the step", time, is_whole=True),
             Section("traffic", "Traffic of one device in a step", traffic, _TRAFFIC),
         )
 

@@ -134,7 +134,7 @@ class EffectiveConfig(Modelled):
         return StepTraffic(self._implied())
 
     def verdict(self, device: str | Device | None = None) -> Verdict:
-        """Whether a step fits in device memory, its largest term, and the ideal step time.
+        """Whether a step fits in device memory, its largest term, and its modelled time.
 
         The status is `unknown` if a modifier is not modelled or AXLearn would fail at it. `device`
         is a name or a `Device`; it defaults to the instance's kind of device. Raises

@@ -1,11 +1,10 @@
-"""`Verdict`: whether a step fits in device memory, its largest term, and the ideal step time."""
+"""`Verdict`: whether a step fits in device memory, its largest term, and its modelled time."""
 
 from __future__ import annotations
 
-import math
-
 from hlofast.config._flops import StepFlops
 from hlofast.config._memory import StepMemory
+from hlofast.config._time import JUDGED, Demand, StepTime, network, rates_of
 from hlofast.config._traffic import StepTraffic
 from hlofast.devices import UnknownFigureError
 
@@ -33,8 +32,8 @@ class Verdict:
     __slots__ = (
         "binding_term", "capacity_bytes", "communication_seconds", "compute_seconds", "device",
         "devices", "expected_peak_bytes", "flops", "gaps", "hbm_lower_bound", "host_bytes",
-        "memory", "mfu", "relaxed_peak_bytes", "sequences_per_device", "statements", "status",
-        "step_seconds", "traffic",
+        "memory", "mfu", "mfu_bound", "relaxed_peak_bytes", "sequences_per_device", "statements",
+        "status", "step_bound_seconds", "time", "traffic",
     )  # fmt: skip
 
     status: str
@@ -66,12 +65,21 @@ class Verdict:
     """All collectives in sequence, at the devices' link bandwidths.
 
     None if traffic is not modelled or a bandwidth is not known."""
-    step_seconds: float | None
-    """The larger of `compute_seconds` and `communication_seconds`: the two overlap entirely.
+    step_bound_seconds: float | None
+    """A lower bound of the step: computation at the peak or collectives at line rate.
 
-    Without `communication_seconds`, the step time is `compute_seconds`; a statement says so."""
+    The longer of the two; without the time of collectives, computation alone."""
+    time: StepTime | None
+    """The modelled step and its parts; None if the operations or a figure are not known.
+
+    Without the time of collectives (`communication_seconds`), it leaves them out."""
     mfu: float | None
-    """Model FLOPs utilisation of the ideal step."""
+    """Model FLOPs utilisation of the modelled step, from 0 to 1: see `StepFlops.mfu`.
+
+    Where the model multiplies less than 6 · parameters · tokens, as with large embedding tables,
+    its own operations count."""
+    mfu_bound: float | None
+    """An upper bound of the utilisation: that of a step as short as `step_bound_seconds`."""
     statements: tuple[str, ...]
     """Statements about the figures, in sentences."""
     gaps: tuple[tuple[str, str], ...]
@@ -132,8 +140,8 @@ class Verdict:
     def _time(
         self, implied: Implied, flops: StepFlops, traffic: StepTraffic, device: Device | None
     ) -> None:
-        self.compute_seconds = self.communication_seconds = None
-        self.step_seconds = self.mfu = None
+        self.compute_seconds = self.communication_seconds = self.step_bound_seconds = None
+        self.time = self.mfu = self.mfu_bound = None
         if device is None or self.devices is None or flops.executed is None:
             return
         if implied.itemsize > _HALF or not implied.has_activations:
@@ -150,13 +158,44 @@ class Verdict:
         self.compute_seconds = flops.executed * uneven * repeated / (self.devices * peak)
         if not traffic.gaps:
             self.communication_seconds = _communication(implied, traffic, device)
-        self.step_seconds = max(self.compute_seconds, self.communication_seconds or 0.0)
-        # As in the time of dumps: jitter between slices, beside their transfers.
-        wait = device.value("slice_wait")
-        if wait is not None and implied.slices > 1:
-            self.step_seconds *= math.exp(wait * math.log2(implied.slices))
-        if self.step_seconds > 0:
-            self.mfu = flops.mfu(self.step_seconds, self.devices, device)
+        known = None if self.communication_seconds is None else traffic
+        bound = self.compute_seconds
+        try:
+            demand = Demand(implied, flops, known, device, self.devices)
+        except UnknownFigureError:
+            pass
+        else:
+            self.time = StepTime(demand, rates_of(device))
+            bound = max(bound, demand.collectives)
+        self.step_bound_seconds = bound
+        useful = min(flops.six_n_t or 0, flops.model or 0)
+        if bound > 0:
+            self.mfu_bound = useful / (bound * self.devices * peak)
+        if self.step_seconds:
+            self.mfu = useful / (self.step_seconds * self.devices * peak)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The modelled time of a step: `time.seconds`."""
+        return None if self.time is None else self.time.seconds
+
+    @property
+    def step_low_seconds(self) -> float | None:
+        """10th percentile of the expected step, from the model's errors on published steps.
+
+        None if the step is not known or leaves out its collectives.
+        """
+        return self._range()[0]
+
+    @property
+    def step_high_seconds(self) -> float | None:
+        """90th percentile of the expected step; None as for `step_low_seconds`."""
+        return self._range()[1]
+
+    def _range(self) -> tuple[float | None, float | None]:
+        if self.time is None or self.communication_seconds is None:
+            return None, None
+        return self.time.low_seconds, self.time.high_seconds
 
     def __repr__(self) -> str:
         if (
@@ -182,34 +221,13 @@ def _communication(implied: Implied, traffic: StepTraffic, device: Device) -> fl
     total = 0.0
     for each in traffic.transfers:
         size = implied.shards(each.axes)
-        near, dimensions = _network(implied, each.axes, device)
+        near, dimensions = network(implied, each.axes, device)
         try:
             time = device.collective_time(each.kind, each.payload, size, near=near, axes=dimensions)
         except UnknownFigureError:
             return None
         total += time.seconds * each.count
     return total
-
-
-def _network(
-    implied: Implied, axes: tuple[str, ...], device: Device
-) -> tuple[int | None, int | None]:
-    """Devices of a group that share a slice or host, and the torus dimensions the group uses."""
-    size, total = implied.shards(axes), implied.shards(implied.mesh)
-    topology = str(device.value("topology") or "")
-    block = total // implied.slices
-    if not topology.startswith("torus"):
-        block = int(device.value("chips_per_host") or total) * int(device.value("jax_devices") or 1)
-    # The last axis varies fastest in device numbers; consecutive numbers share a block.
-    near, stride = 1, 1
-    for axis, extent in reversed(implied.mesh.items()):
-        if axis in axes:
-            near *= max(1, min(extent, block // stride))
-        stride *= extent
-    if not topology.startswith("torus"):
-        return (near if near < size else None), None
-    whole = int(topology[6]) if size >= block else 1
-    return (near if near < size else None), whole
 
 
 def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[str]:
@@ -254,6 +272,11 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
     if verdict.compute_seconds is not None and verdict.communication_seconds is None:
         statements.append(
             "the time of collectives is not known: the step time covers computation only"
+        )
+    if verdict.time is not None and verdict.device not in JUDGED:
+        statements.append(
+            f"the step takes the efficiencies of {', '.join(JUDGED)}: the model was not judged on "
+            f"{verdict.device}"
         )
     if verdict.flops.executed is not None and implied.itemsize > _HALF:
         statements.append(

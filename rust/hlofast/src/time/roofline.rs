@@ -291,6 +291,7 @@ impl Timer<'_> {
             result_bits,
             is_native,
             is_tiled,
+            is_tuple: self.module.shapes().tuple(self.module.shape(row)).is_some(),
             is_copy: self.module.opcode(row) == Opcode::Copy,
             transcendentals: of(&self.cost.transcendentals),
             is_transposition: self.is_transposition(row),
@@ -340,7 +341,7 @@ impl Timer<'_> {
             if is_better {
                 let is_padded = elements != cost.elements as f64;
                 let tile = array.layout.and_then(|layout| layout.tiles.first());
-                let is_tiled = tile.is_some_and(|tile| tile[..] == [8, 128]);
+                let is_tiled = tile.is_some_and(|tile| matches!(tile[..], [8, 128] | [1024]));
                 let is_native = is_tiled && !is_padded && bits == 32.0;
                 best = (elements, bits, is_native, is_tiled);
             }

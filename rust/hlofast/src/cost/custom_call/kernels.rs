@@ -56,12 +56,13 @@ const FAMILIES: [(&str, Family); 6] = [
 /// The cost of `row` if it is a kernel known by name.
 pub(super) fn cost(module: &Module, row: Row, call: &Call<'_>) -> Option<CustomCallCost> {
     let names = [module.instruction_name(row), kernel_scope(call.metadata.unwrap_or_default())];
-    let is_ragged = |name: &&[u8]| name.starts_with(b"ragged-dot");
+    let is_ragged =
+        |name: &&[u8]| name.starts_with(b"ragged-dot") || matches!(stem(name), b"gmm" | b"tgmm");
     if names.first().is_some_and(|name| name.starts_with(b"ragged-dot-metadata")) {
         let kind = CustomCallKind::DataMovement;
         return Some(CustomCallCost::without_arithmetic(kind, GROUPS));
     }
-    if names.iter().any(|name| is_ragged(&name) || matches!(stem(name), b"gmm" | b"tgmm")) {
+    if names.iter().any(is_ragged) {
         return ragged_dot(module, row);
     }
     let (family, pass) = names.iter().find_map(|name| known(name))?;

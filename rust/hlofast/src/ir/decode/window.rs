@@ -215,8 +215,9 @@ pub(crate) fn decode_window(value: &[u8]) -> Result<Vec<WindowDimension>> {
         let rank = size.len();
         let mut dimensions = vec![WindowDimension::default(); rank];
         let padding = padding.unwrap_or_default();
-        // XLA does not compare the length of `rhs_reversal`.
-        for length in [stride.len(), base.len(), dilation.len(), padding.len()] {
+        // XLA does not compare the length of `rhs_reversal`: values beyond the rank mean nothing.
+        let reversed = reversal.len().min(rank);
+        for length in [stride.len(), base.len(), dilation.len(), reversed, padding.len()] {
             if length != 0 && length != rank {
                 let message = "the fields of the window differ in their number of dimensions";
                 return Err(attribute_error(cursor, 0, message));

@@ -1,0 +1,362 @@
+"""`StepTime`: the modelled time of a training step that a config implies.
+
+A step is the sum of its parts, which `StepTime.parts` lists:
+
+* products with weights and attention: their operations, recomputed ones included, at the share of
+  the device's peak that each kind of work achieves;
+* element-wise work (norms, rotary embeddings, activation functions, copies): each value of a layer
+  passes through memory a number of times;
+* attention without a flash kernel: the square of token pairs is computed whole, and its scores pass
+  through memory;
+* the optimizer: one read and one write of the state and one read of the gradients;
+* collectives on the links inside a slice or host, and on the network between slices or hosts.
+  Gathers of weights overlap with the work of their layers on TPUs and do not on GPUs; all other
+  collectives are exposed;
+* transfers to host memory, as far as they take longer than all work;
+* a share of the step for every doubling of slices, which wait for each other;
+* the time between two steps.
+
+Most shares and counts in `TPU` and `GPU` are fitted on step times that AXLearn published beside its
+configs, and on what more slices add to published steps of MaxText; `benches/config_accuracy.py`
+repeats the fit and shows the error of each step when it is left out.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hlofast._core import Field
+from hlofast.config._peak import parameter_size
+from hlofast.config._policies import OFFLOADED
+from hlofast.config._traffic import GATHER, SUM
+from hlofast.table import Table, of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast.config._flops import StepFlops
+    from hlofast.config._implied import Implied
+    from hlofast.config._parts import Product, Value
+    from hlofast.config._traffic import StepTraffic, Transfer
+    from hlofast.devices import Device
+
+PARTS = (
+    Field("word", "part", "What the time is spent on."),
+    Field("seconds", "seconds", "Seconds of a step.", adds_up=True),
+    Field("word", "provenance", "Provenance of the figure."),
+)
+_SCORES = ("logits", "probabilities")
+"""Names of the values that hold one element per pair of tokens."""
+_WHOLE_DEPTH = 128
+"""Width of a head that fills a systolic array or a warp's tiles; narrower heads waste the rest."""
+_LOGITS_PASSES = 5
+"""Forward writes the logits and reads them twice (maximum, sum); backward reads them and writes
+their gradients: counted, not fitted."""
+_LOGITS_SIZE = 4
+"""Bytes per element of logits in the loss, which AXLearn computes in float32."""
+_HOST_BANDWIDTH = 16e9
+"""Bytes per second between a device and its host in one direction: 16 lanes of PCIe 3.0.
+
+An assumption: no published step depends on it."""
+
+LOW, HIGH = -0.111, 0.214
+"""10th and 90th percentile of the published over the modelled step, minus 1, each step left out of
+the fit: `benches/config_accuracy.py`."""
+
+
+class Rates:
+    """The shares of datasheet figures that steps achieve on one kind of device."""
+
+    __slots__ = (
+        "attention", "between_steps", "gathers_exposed", "links", "matmul", "network", "passes",
+        "reductions", "score_passes", "slice_wait",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        matmul: float,
+        attention: float,
+        passes: float,
+        score_passes: float,
+        links: float,
+        reductions: float,
+        gathers_exposed: float,
+        network: float,
+        slice_wait: float,
+        between_steps: float,
+    ) -> None:
+        self.matmul = matmul
+        """Products with weights: share of the peak."""
+        self.attention = attention
+        """Attention kernels: share of the peak, for heads of 128 elements or more."""
+        self.passes = passes
+        """Times that the bytes of a layer's value pass through memory in a step."""
+        self.score_passes = score_passes
+        """The same for the scores of attention without a kernel."""
+        self.links = links
+        """Collectives inside a slice or host: share of the links' bandwidth."""
+        self.reductions = reductions
+        """Reductions of gradients: times the bytes of a reduce-scatter."""
+        self.gathers_exposed = gathers_exposed
+        """Share of the gathers of weights that does not overlap."""
+        self.network = network
+        """Collectives between slices or hosts: share of the network's bandwidth."""
+        self.slice_wait = slice_wait
+        """Share of a step that waiting adds for each doubling of slices."""
+        self.between_steps = between_steps
+        """Seconds between two steps."""
+
+
+TPU = Rates(
+    # Not fitted: a published step of MaxText runs at 89 % of the peak, attention included.
+    matmul=0.92,
+    # Not fitted: splash kernels of published steps, whose programs were compiled again, take about
+    # this share.
+    attention=0.4,
+    passes=20.5,
+    score_passes=4.5,
+    # Not fitted: line rate, but XLA reduces gradients by an all-reduce and a slice.
+    links=1.0,
+    reductions=2.0,
+    # Not fitted: the compiler schedules gathers behind the products of their layers.
+    gathers_exposed=0.0,
+    network=0.3,
+    slice_wait=0.015,
+    between_steps=0.052,
+)
+GPU = Rates(
+    matmul=0.79,
+    # Not fitted: FlashAttention-2 on H100 (Shah et al., FlashAttention-3, 2024, abstract).
+    attention=0.35,
+    passes=20.5,
+    score_passes=4.5,
+    links=0.28,
+    reductions=1.0,
+    # Not fitted: without XLA's latency-hiding scheduler, nothing overlaps.
+    gathers_exposed=1.0,
+    network=0.3,
+    slice_wait=0.0,
+    between_steps=0.052,
+)
+JUDGED = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "h100")
+"""The devices of the published steps, on which the model was judged."""
+
+
+def rates_of(device: Device) -> Rates:
+    """The rates for a device; other kinds than TPUs are taken to run like GPUs."""
+    return TPU if device.backend == "tpu" else GPU
+
+
+class Demand:
+    """What one device has to do in a step: seconds at the figures of its datasheet.
+
+    Without `traffic`, collectives are left out. Raises `UnknownFigureError` if the device lacks a
+    figure.
+    """
+
+    __slots__ = (
+        "activations", "gathers", "kernels", "logits", "matmul", "network", "offload",
+        "optimizer", "reductions", "score_memory", "scores", "slices", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        implied: Implied,
+        flops: StepFlops,
+        traffic: StepTraffic | None,
+        device: Device,
+        count: int,
+    ) -> None:
+        peak = device.per_jax_device("flops.bf16")
+        memory = device.per_jax_device("hbm_bandwidth")
+        # All devices wait for the device with the most sequences; along idle axes, devices repeat
+        # work.
+        busy, shards = implied.rows()
+        uneven = -(-busy // shards) * shards / busy
+        repeated = implied.shards(implied.idle_axes)
+        at_peak = uneven * repeated / (count * peak)
+        self.slices = implied.slices
+        self.matmul = ((flops.matmul or 0) + (flops.recomputed_matmul or 0)) * at_peak
+        self.kernels = self.scores = 0.0
+        contents = {
+            value.key: value.features[-1][0]
+            for value in implied.parts.values
+            if _name(value) == "content"
+        }
+        for product in implied.parts.products:
+            if not product.is_attention:
+                continue
+            seconds = _causal(implied, product) * at_peak
+            depth = next((contents[key] for key in _kept(product) if key in contents), None)
+            if depth is None:
+                # Without a kernel, the half that the mask removes is computed too.
+                self.scores += 2 * seconds
+            else:
+                self.kernels += seconds / min(1.0, depth / _WHOLE_DEPTH)
+        values = scores = offloaded = 0
+        for value in implied.parts.values:
+            size = implied.activation_bytes(value.features, value.itemsize, padded=True)
+            size *= value.layers * implied.steps
+            if _name(value) in _SCORES:
+                scores += size
+            else:
+                values += size
+            if value.is_needed and implied.fates[value.key] == OFFLOADED:
+                offloaded += size
+        self.values = values / memory
+        self.score_memory = scores / memory
+        self.logits = 0.0
+        if implied.parts.head is not None:
+            size = implied.activation_bytes((implied.parts.head,), _LOGITS_SIZE, padded=True)
+            self.logits = size * implied.steps / memory
+        self.offload = 2 * offloaded / _HOST_BANDWIDTH
+        self.optimizer = _optimizer_bytes(implied) / memory
+        self.gathers = self.reductions = self.activations = self.network = 0.0
+        for transfer in () if traffic is None else traffic.transfers:
+            near, far = _line_seconds(implied, transfer, device)
+            self.network += far
+            if transfer.kind == GATHER:
+                self.gathers += near
+            elif transfer.tensor_kind == "gradients":
+                self.reductions += near
+            else:
+                self.activations += near
+
+    @property
+    def collectives(self) -> float:
+        """Collectives inside slices or hosts, or between them, whichever takes longer."""
+        return max(self.gathers + self.reductions + self.activations, self.network)
+
+
+class StepTime:
+    """The modelled time of a step, with its parts."""
+
+    __slots__ = ("demand", "parts", "seconds")
+
+    demand: Demand
+    parts: tuple[tuple[str, float], ...]
+    """Names and seconds; they add up to `seconds`."""
+    seconds: float
+
+    def __init__(self, demand: Demand, rates: Rates) -> None:
+        self.demand = demand
+        products = demand.matmul / rates.matmul
+        kernels = demand.kernels / rates.attention
+        scores = demand.scores / rates.matmul + demand.score_memory * rates.score_passes
+        values = demand.values * rates.passes + demand.logits * _LOGITS_PASSES
+        work = products + kernels + scores + values
+        gathers = demand.gathers / rates.links
+        exposed = gathers * rates.gathers_exposed
+        exposed += max(0.0, gathers - exposed - work)
+        parts = [
+            ("matmuls", products),
+            ("attention", kernels + scores),
+            ("element-wise", values),
+            ("optimizer", demand.optimizer),
+            ("gathers of weights", exposed),
+            ("reductions of gradients", demand.reductions * rates.reductions / rates.links),
+            ("reductions of activations", demand.activations / rates.links),
+            ("network", demand.network / rates.network),
+            ("host memory", max(0.0, demand.offload - work)),
+        ]
+        waiting = sum(seconds for _, seconds in parts) * rates.slice_wait
+        parts += [
+            ("waiting for slices", waiting * math.log2(max(1, demand.slices))),
+            ("between steps", rates.between_steps),
+        ]
+        self.parts = tuple((name, seconds) for name, seconds in parts if seconds > 0)
+        self.seconds = sum(seconds for _, seconds in self.parts)
+
+    @property
+    def low_seconds(self) -> float:
+        """10th percentile of the expected step, from the errors of published steps."""
+        return self.seconds * (1 + LOW)
+
+    @property
+    def high_seconds(self) -> float:
+        """90th percentile of the expected step, from the errors of published steps."""
+        return self.seconds * (1 + HIGH)
+
+    @property
+    def table(self) -> Table:
+        """Columns: part, seconds, provenance."""
+        return of_rows(PARTS, [(name, seconds, "modelled") for name, seconds in self.parts])
+
+    def __repr__(self) -> str:
+        return (
+            f"<StepTime: {self.seconds:.4g} s, {self.low_seconds:.4g} to {self.high_seconds:.4g}>"
+        )
+
+
+def network(
+    implied: Implied, axes: tuple[str, ...], device: Device
+) -> tuple[int | None, int | None]:
+    """Devices of a group that share a slice or host, and the torus dimensions the group uses."""
+    size, total = implied.shards(axes), implied.shards(implied.mesh)
+    topology = str(device.value("topology") or "")
+    block = total // implied.slices
+    if not topology.startswith("torus"):
+        block = int(device.value("chips_per_host") or total) * int(device.value("jax_devices") or 1)
+    # The last axis varies fastest in device numbers; consecutive numbers share a block.
+    near, stride = 1, 1
+    for axis, extent in reversed(implied.mesh.items()):
+        if axis in axes:
+            near *= max(1, min(extent, block // stride))
+        stride *= extent
+    if not topology.startswith("torus"):
+        return (near if near < size else None), None
+    whole = int(topology[6]) if size >= block else 1
+    return (near if near < size else None), whole
+
+
+def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple[float, float]:
+    """Seconds of all calls at line rate: inside slices or hosts, and between them.
+
+    Raises `UnknownFigureError` if the device lacks a bandwidth.
+    """
+    size = implied.shards(transfer.axes)
+    inside, dimensions = network(implied, transfer.axes, device)
+    near = size if inside is None else inside
+    far = size // near
+    sent = float(transfer.payload * transfer.count * (2 if transfer.kind == SUM else 1))
+    inner = outer = 0.0
+    if near > 1:
+        links = float(device.require("link_count"))
+        if dimensions is not None:
+            # A ring along each dimension, in both directions.
+            links = min(links, 2 * dimensions)
+        elif device.value("topology") == "fully-connected":
+            links = min(links, near - 1)
+        inner = sent * (near - 1) / near / (links * device.per_jax_device("link_bandwidth"))
+    if far > 1:
+        # Each device carries its shard of the block's array over the network.
+        outer = sent / near * (far - 1) / far / device.per_jax_device("network_bandwidth")
+    return inner, outer
+
+
+def _optimizer_bytes(implied: Implied) -> int:
+    """Bytes that the optimizer, and sums of gradients over micro-batches, read and write."""
+    copies = 1 + len(implied.learner.moments) + len(implied.learner.averages)
+    # Each micro-batch reads and writes the sum, and reads its own gradient.
+    sums = 3 * (implied.steps - 1)
+    return sum(
+        implied.held_of(parameter) * parameter_size(parameter) * (2 * copies + 1 + sums)
+        for parameter in implied.parts.parameters
+    )
+
+
+def _causal(implied: Implied, product: Product) -> int:
+    """Operations of the causal half of attention: forward, backward and recomputed."""
+    batch = implied.batch
+    pairs = (batch.tokens or 0) * (batch.length or 0) // 2
+    runs = 4 if implied.is_recomputed(product) else 3
+    return 2 * product.multiplications * pairs * product.layers * runs
+
+
+def _kept(product: Product) -> list[str]:
+    return [key for keys in product.kept_by for key in keys]
+
+
+def _name(value: Value) -> str:
+    """The value's name within its module."""
+    return value.key.rpartition(":")[2]
