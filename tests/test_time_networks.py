@@ -90,9 +90,10 @@ class TestTorus:
         text = gather(256, "[1,256]<=[256]", ring, kind="all-reduce")
         expected = 2 * 255 / 256 * 64 * MIB / (2 * 45e9) + 2 * 128 * LATENCY
         assert seconds(text, "tpu-v5e", {"fsdp": 256}) == pytest.approx(expected)
-        sides = ring.replace("StrategyRing{colors:1 phases:1 cores:{256}", (
-            "StrategyND{colors:2 phases:2 cores:{16 16},{16 16}"
-        )).replace('"StrategyRing"', '"StrategyND"')
+        sides = ring.replace(
+            "StrategyRing{colors:1 phases:1 cores:{256}",
+            ("StrategyND{colors:2 phases:2 cores:{16 16},{16 16}"),
+        ).replace('"StrategyRing"', '"StrategyND"')
         text = gather(256, "[1,256]<=[256]", sides, kind="all-reduce")
         expected = 2 * 255 / 256 * 64 * MIB / (4 * 45e9) + 2 * 16 * LATENCY
         assert seconds(text, "tpu-v5e", {"fsdp": 256}) == pytest.approx(expected)
@@ -169,9 +170,7 @@ class TestQueues:
         permute, exchange = time.collectives
         assert exchange["exposed_seconds"] == pytest.approx(exchange["seconds"])
         assert permute["exposed_seconds"] == pytest.approx(permute["seconds"])
-        assert sum(time.exposed.values()) == pytest.approx(
-            permute["seconds"] + exchange["seconds"]
-        )
+        assert sum(time.exposed.values()) == pytest.approx(permute["seconds"] + exchange["seconds"])
         assert time.collectives.values("queued_seconds") == [0, 0]
 
 
