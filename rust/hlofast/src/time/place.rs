@@ -128,11 +128,21 @@ impl<'a> Slice<'a> {
             Some(by) if by < 0 => Lane::Down,
             _ => Lane::Both,
         };
-        let length: u64 = along.parts.iter().map(|part| part.size).product();
-        let is_side = self.whole_sides(along, length).is_some_and(|sides| sides.len() <= 1);
-        let by = along.distance.map_or(1, i64::unsigned_abs);
-        let hops = if is_side { by.min(length.saturating_sub(by).max(1)) } else { 1 };
-        Place { sides: None, hops: hops.max(1), lane }
+        Place { sides: None, hops: self.hops(along).unwrap_or(1).max(1), lane }
+    }
+
+    /// The links that a permute crosses along a mesh axis that is one side; None for other axes.
+    fn hops(&self, along: &Along) -> Option<u64> {
+        let [part] = along.parts[..] else { return None };
+        let length = self.mesh?.axes().get(part.axis)?.size;
+        let sides = self.layout.as_ref()?.axes.get(part.axis)?.as_ref()?;
+        if sides.len() != 1 {
+            return None;
+        }
+        // A part of an axis counts in steps of the positions behind it.
+        let step = length.checked_div(part.before.checked_mul(part.size)?)?;
+        let by = along.distance?.unsigned_abs().checked_mul(step)?;
+        Some(by.min(length.saturating_sub(by).max(1)))
     }
 }
 
