@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from test_cli import hlofast_command
 
 import hlofast
+from test_cli import hlofast_command
 
 pytestmark = pytest.mark.once
 

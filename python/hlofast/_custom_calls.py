@@ -38,8 +38,8 @@ def register_custom_call(
     `function` takes the `Instruction` and returns a mapping with any of `flops`,
     `transcendentals`, `bytes_read` and `bytes_written` (integers, per call), or None to use
     hlofast's own figures. It also works as a decorator:
-    `@hlofast.register_custom_call("my_kernel")`. The figures count as modelled. `Module.time` takes
-    `flops` as matrix work of a hand-written kernel if the call has two or more matrices as operands.
+    `@hlofast.register_custom_call("my_kernel")`. The figures count as modelled. `Module.time`
+    takes `flops` as matrix work of a hand-written kernel if two or more operands are matrices.
 
     Without `flops` the call keeps its unknown cost and stays in `Cost.unpriced`. Without
     `transcendentals`, the call has none. `bytes_read` and `bytes_written` must be given together;

@@ -43,8 +43,8 @@ def notes(time: Time) -> Iterator[Note]:
         yield Note(
             "compiler-scale",
             "times of instructions other than matmuls and kernels follow the TPU compiler's own "
-            "estimates, which are longer than hardware times of HBM-bound instructions; --estimates "
-            "roofline gives a lower bound",
+            "estimates, which are longer than hardware times of HBM-bound instructions; "
+            "--estimates roofline gives a lower bound",
         )
 
 

@@ -119,11 +119,8 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
         // An instruction that only broadcasts or generates its result has no data to wait for.
         let read = load.hbm_read + load.fast_read;
         let reads = is_reduced || read >= 0.5 * written * load.result_bits / 8.0;
-        // Whole 32-bit registers that only move within VMEM wait for nothing.
-        let is_moved = is_inside
-            && load.is_tiled
-            && load.result_bits == 32.0
-            && load.work.vector_operations <= 0.0;
+        // Copies of whole 32-bit registers within VMEM wait for nothing.
+        let is_moved = is_inside && load.is_copy && load.is_tiled && load.result_bits == 32.0;
         let waits = !is_moved && (reads || !load.is_native || load.hbm_written > 0.0);
         if load.is_transposition && load.hbm_read + load.hbm_written <= 0.0 {
             let seconds = iterations * COPY_CYCLES / clock;
