@@ -236,7 +236,8 @@ class TestChains:
         assert row["seconds"] == pytest.approx(0.75 * 16 * MIB / 90e9 + 2 * LATENCY)
         # The loop runs beside the gather and hides it.
         assert row["exposed_seconds"] < row["seconds"]
-        assert time.step_seconds < 2 * row["seconds"]
+        # Ten gathers would take ten times as long.
+        assert time.step_seconds < 5 * row["seconds"]
 
 
 class TestUnknownFigures:

@@ -169,7 +169,9 @@ fn layout(
     });
     let shape = told.unwrap_or_else(|| {
         let mut shape = box_of(devices / per_chip, dimensions);
-        shape.push(per_chip);
+        if per_chip > 1 {
+            shape.push(per_chip);
+        }
         shape
     });
     let in_slice = |axis: usize| -> u64 {
