@@ -71,9 +71,13 @@ def test_a_real_step_is_predicted_better_than_before(
     assert facts["after_error"] < facts["before_error"]
     rows = list(calibration.tables["errors"])
     assert {row["half"] for row in rows} == {"fitted", "held out"}
-    # Half of the instructions were not fitted, and they, too, are predicted better.
-    held = [row for row in rows if row["half"] == "held out" and row["bound"] != "communication"]
-    assert all(row["after_error"] <= row["before_error"] for row in held)
+    # Half of the instructions were not fitted, and long ones, too, are predicted better.
+    held = [row for row in rows if row["half"] == "held out"]
+    long = [row for row in held if row["bound"] in ("compute", "memory")]
+    assert all(row["after_error"] < row["before_error"] for row in long)
+    # 23 collectives, of which some wait for other devices, are too few.
+    kept = {note.text.partition(" ")[0] for note in calibration.notes}
+    assert kept == {"collective_latency", "link_efficiency"}
     code, out, _ = run("calibrate", A100_TRACE, A100_STEP)
     assert code == 0
     check_one_source(calibration, out)

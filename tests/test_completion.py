@@ -86,6 +86,7 @@ OPEN = {
     "--mesh",
     "--module",
     "--instance",
+    "--name",
     "--around",
     "--computation",
     "--at",

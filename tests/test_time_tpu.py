@@ -41,8 +41,8 @@ def test_errors_after_one_factor_per_chip_and_bound_are_small(measured: dict) ->
     for chip, of_chip in measured["chips"].items():
         if of_chip["tested_rows"]:
             assert of_chip["median_error"] < 0.15, chip
-        for factor in of_chip["factors"].values():
-            assert 0.8 < factor < 1.25, chip
+            for factor in of_chip["factors"].values():
+                assert 0.8 < factor < 1.25, chip
 
 
 @pytest.mark.parametrize(("name", "chip", "path"), PROGRAMS, ids=[name for name, _, _ in PROGRAMS])

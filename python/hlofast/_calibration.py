@@ -2,9 +2,9 @@
 
 The model is a function from figures of the device to seconds of instructions. The fit changes one
 figure at a time (golden-section search on its logarithm), on the instructions that it governs, and
-repeats until the sum of |log(modelled / measured)|, weighted by measured time, no longer falls. One
-half of the instructions, by a hash of
-their names, is fitted; the errors of the other half say what to expect.
+repeats until the sum of |log(modelled / measured)|, weighted by measured time (collectives alike),
+no longer falls. One half of the instructions, by a hash of their names, is fitted; the errors of
+the other half say what to expect.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ENOUGH = 1e-4
 """Relative gain of a round below which the search ends."""
 _LARGEST_ERROR = math.log(8.0)
 """Larger errors count as this one, so that a single wrong join does not decide a figure."""
-_FEWEST = 8
+_FEWEST = 16
 """Instructions or collectives without which their figures are not fitted."""
 _KINDS = ("compute", "memory", "launch")
 _CLOSE = 0.25
@@ -63,8 +63,9 @@ _ERRORS = (
     Field("word", "bound", "What bounds the instructions, with the figures before the fit."),
     Field("word", "half", "Whether the half was fitted or held out."),
     Field("count", "instructions", "Number of instructions.", adds_up=True),
-    Field("seconds", "measured_seconds", "Their measured time in a step.", label="measured s",
-          adds_up=True),
+    Field("seconds", "measured_seconds",
+          "Their measured time in a step; of collectives, the least of all steps and devices.",
+          label="measured s", adds_up=True),
     Field("seconds", "before_seconds", "Their modelled time before the fit.", label="before s",
           adds_up=True),
     Field("seconds", "after_seconds", "Their modelled time after the fit.", label="after s",
@@ -84,9 +85,11 @@ _FACTS = (
     Field("seconds", "measured_step", "The measured step.", label="measured step"),
     Field("seconds", "before_step", "The modelled step before the fit.", label="step before"),
     Field("seconds", "after_step", "The modelled step after the fit.", label="step after"),
-    Field("ratio", "before_error", "Median error of held-out instructions before the fit.",
+    Field("ratio", "before_error",
+          "Error that half of the held-out time does not exceed, before the fit.",
           label="error before"),
-    Field("ratio", "after_error", "Median error of held-out instructions after the fit.",
+    Field("ratio", "after_error",
+          "Error that half of the held-out time does not exceed, after the fit.",
           label="error after"),
 )  # fmt: skip
 
@@ -132,7 +135,7 @@ class Calibration(Result):
                 if len(rows) >= _FEWEST and name in FIGURES:
                     device, loss = _fit(self._measured, device, name, rows)
                     total += loss
-            if best - total <= _ENOUGH * best:
+            if best < math.inf and best - total <= _ENOUGH * best:
                 break
             best = total
         return device
@@ -256,8 +259,8 @@ class Calibration(Result):
         count = sum(row.is_fitted for row in self._rows)
         held = len(self._rows) - count
         return (
-            f"fitted on {count:,} instructions of {self.module.name}; median error of {held:,} "
-            f"others {facts['after_error']:.1%} (before: {facts['before_error']:.1%})"
+            f"fitted on {count:,} instructions of {self.module.name}; half of the time of {held:,} "
+            f"others is within {facts['after_error']:.1%} (before: {facts['before_error']:.1%})"
         )
 
 
@@ -279,11 +282,17 @@ def _off(row: _Row, modelled: float) -> float:
 
 
 def _error(is_after: bool, pairs: list[tuple[_Row, float, float]]) -> float:
-    """The median error of the held-out half."""
+    """The error that half of the held-out time does not exceed."""
     held = [pair for pair in pairs if not pair[0].is_fitted] or pairs
-    return _median(
-        [_off(row, after if is_after else before) for row, before, after in held] or [0.0]
+    errors = sorted(
+        (_off(row, after if is_after else before), row.measured) for row, before, after in held
     )
+    left = sum(measured for _, measured in errors) / 2
+    for error, measured in errors:
+        left -= measured
+        if left <= 0:
+            return error
+    return 0.0
 
 
 def _compared(pairs: list[tuple[_Row, float, float]]) -> tuple[float, ...]:
@@ -303,7 +312,7 @@ def _modelled(measured: Measured, device: Device, bound: str) -> list[float]:
     """Modelled seconds in a step, by row, or by collective for `communication`; NaN if unknown."""
     time = measured.module.time(device)
     if bound == "communication":
-        table = time.tables["collectives"]
+        table = time.collectives
         pairs = zip(table.values("seconds"), table.values("multiplicity"), strict=True)
         return [math.nan if None in (own, times) else own * times for own, times in pairs]
     rows = zip(time._data.column("seconds").tolist(), time._times(), strict=True)
@@ -322,14 +331,15 @@ def _rows_of(measured: Measured, device: Device) -> list[_Row]:
         for at, own in enumerate(_modelled(measured, device, ""))
         if own > 0 and seconds[at] > 0 and BOUNDS[bounds[at]] in _KINDS
     ]
-    called = time.tables["collectives"].values("collective")
-    clock = [own for own, _ in measured._data.collective_seconds()]
+    # What a device waits for the others belongs to none of the figures, so the least time counts.
+    least = measured._data.column("least").tolist()
+    sent = time.collectives
     modelled = _modelled(measured, device, "communication")
-    collectives = zip(called, clock, modelled, strict=True)
+    places = zip(sent.values("instruction"), sent.values("collective"), modelled, strict=True)
     rows += [
-        _Row(at, "communication", name, taken)
-        for at, (name, taken, own) in enumerate(collectives)
-        if taken > 0 and own > 0
+        _Row(at, "communication", name, least[row])
+        for at, (row, name, own) in enumerate(places)
+        if least[row] > 0 and own > 0
     ]
     return rows
 
@@ -346,7 +356,9 @@ def _fit(
             own = modelled[row.at]
             if not own > 0:
                 return math.inf
-            total += row.measured * min(abs(math.log(own / row.measured)), _LARGEST_ERROR)
+            # One collective that waits for others would outweigh all the rest.
+            weight = 1.0 if row.bound == "communication" else row.measured
+            total += weight * min(abs(math.log(own / row.measured)), _LARGEST_ERROR)
         return total
 
     best = loss(device)

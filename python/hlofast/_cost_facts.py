@@ -212,7 +212,7 @@ def _about_unknown(cost: Cost) -> Iterator[Note]:
 def _unattributed(cost: Cost) -> Note | None:
     """Returns a note on the cost without a known phase."""
     for row in cost.by("phase"):
-        if row["phase"] == "unattributed":
+        if row["phase"] == "unattributed" and (row["flops"] or row["bytes_accessed"]):
             flops = _text.share(row["flops"], cost.flops)
             moved = _text.share(row["bytes_accessed"], cost.bytes_accessed)
             figures = ("instructions", "flops", "transcendentals", "bytes_accessed")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hlofast import _core, devices
+from math import inf
+
+from hlofast import _core, _time_parts, devices
 from hlofast._collectives_notes import NO_AXES
 from hlofast._context import measured_for, ran_on
 from hlofast._core import Field
@@ -76,22 +78,9 @@ KEYS = tuple(_KEYS)
 """Keys of `Time.by`."""
 _SHARE = Field("ratio", "share", "Share of all seconds in the table.", nullable=True)
 _KEY = Field("text", "key", "The value of the key.", nullable=True)
-_PARTS = (
-    Field(
-        "word",
-        "part",
-        "Compute, memory, other, exposed (waiting for collectives); measured alone: copy, idle.",
-    ),
-    Field("axes", "axes", "Mesh axes of the exposed collectives.", nullable=True),
-    Field("seconds", "seconds", "Seconds of the step in this part.", nullable=True, adds_up=True),
-    _SHARE,
-    OF_CALLS.replace(
-        doc="Measured seconds of the step. Compute includes instructions that memory bounds, which "
-        "a profile does not tell apart; copy is copies alone."
-    ),
-)
 FIGURE = (Field("name", "figure", "The unknown figure of the device or of the text."),)
 _LOOP = (Field("instruction", "instruction", "The row number of the loop."),)
+_RANGE = ("step_low_seconds", "step_high_seconds")
 _RATIOS = ("mfu", "hfu", "matmul_mfu", "matmul_hfu")
 
 
@@ -119,6 +108,12 @@ class Time(Result):
         Field("word", "mesh_source", "Source of the mesh.", label="mesh from"),
         Field("seconds", "step_seconds", "Time of one run of the module, as scheduled.",
               label="step"),
+        Field("seconds", "step_low_seconds",
+              "10th percentile of the step, from the model's errors.", label="step low",
+              nullable=True),
+        Field("seconds", "step_high_seconds",
+              "90th percentile of the step, from the model's errors.", label="step high",
+              nullable=True),
         Field("text", "bound", "The largest part of the step.", label="bound by"),
         Field("seconds", "measured_step", "The measured step time.", label="measured step"),
         Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
@@ -175,6 +170,11 @@ class Time(Result):
             ("mesh", self.mesh, "configuration" if self.mesh_source == "given" else "exact"),
             ("mesh_source", self.mesh_source, "exact"),
             ("step_seconds", self.step_seconds, "bound" if self.is_lower_bound else "modelled"),
+            *(
+                (name, own, "modelled")
+                for name, own in zip(_RANGE, self.range, strict=True)
+                if own is not None
+            ),
             ("bound", self.bound, "modelled"),
         ]
         used = self._used()
@@ -198,6 +198,14 @@ class Time(Result):
 
         return labelled(self.module, self._facts(values), ("seconds",))
 
+    @property
+    def range(self) -> tuple[float | None, float | None]:
+        """10th and 90th percentile of the step, in seconds, from the model's measured errors.
+
+        None where no measurement tells; a step that is a lower bound has no 90th percentile.
+        """
+        return _time_parts.step_range(self)
+
     def _used(self) -> Utilization | None:
         """`utilization`; None if a device figure is missing or the step time is 0."""
         from hlofast._shares import devices_together
@@ -206,7 +214,7 @@ class Time(Result):
             return None  # The step time is the time of one device with the work of all devices.
         needed = ("flops.bf16", "jax_devices")
         is_known = all(self.device.value(name) is not None for name in needed)
-        return self.utilization if is_known and self.step_seconds > 0 else None
+        return self.utilization if is_known and 0 < self.step_seconds < inf else None
 
     def _compared(self) -> list[tuple[str, Any, str]]:
         """Compiler's and hlofast's estimates of the instructions that have both."""
@@ -249,41 +257,13 @@ class Time(Result):
         unknown = [(name,) for name in self.unknown]
         figures = devices.table({self.device.name: self.device})
         return (
-            self._parts(),
+            _time_parts.parts(self),
             self._groups(by),
             self._sent(),
             Section("unknown", "Unknown figures", of_rows(FIGURE, unknown), hidden),
             Section("open_loops", "Loops of unknown trip count", of_rows(_LOOP, loops), hidden),
             Section("figures", "Device figures", figures, hidden),
         )
-
-    def _parts(self) -> Section:
-        rows: list[tuple[str, str | None, float | None]] = [
-            ("compute", None, self.compute_seconds),
-            ("memory", None, self.memory_seconds),
-            ("other", None, self.other_seconds),
-            *(("exposed", axes, seconds) for axes, seconds in self._step[4]),
-        ]
-        clock = self._measured_parts()
-        known = {(part, axes) for part, axes, _ in rows}
-        rows += [(*place, None) for place in clock if place not in known]
-        rows.sort(key=lambda row: row[2] or 0.0, reverse=True)
-        fractions = shares([seconds for *_, seconds in rows], self.step_seconds)
-        parts = zip(rows, fractions, strict=True)
-        table = of_rows(_PARTS, [(*row, part, clock.get(row[:2])) for row, part in parts])
-        return Section("parts", "Parts of the step", table, is_whole=True)
-
-    def _measured_parts(self) -> dict[tuple[str, str | None], float]:
-        """Measured seconds of the step by part and axes; empty without a profile of the module."""
-        measured = self._measured
-        if measured is None:
-            return {}
-        _, compute, _, _, copy, other, idle = measured.step()
-        named = {"compute": compute, "copy": copy, "other": other, "idle": idle}
-        parts: dict[tuple[str, str | None], float] = {
-            (part, None): seconds for part, seconds in named.items() if seconds
-        }
-        return parts | {("exposed", axes): alone for axes, _, alone in measured.axes()}
 
     def _groups(self, by: str) -> Section:
         grouped = self.by(by)

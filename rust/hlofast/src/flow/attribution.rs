@@ -37,6 +37,7 @@ pub struct Attribution {
     /// The scope of each position. The last component of a name is the operation itself.
     pub scope: Vec<u32>,
     whose: OnceLock<Whose>,
+    phases: OnceLock<Vec<Phase>>,
 }
 
 impl Attribution {
@@ -47,6 +48,7 @@ impl Attribution {
             + self.phase.capacity()
             + 4 * self.scope.capacity()
             + self.whose.get().map_or(0, Whose::heap_bytes)
+            + self.phases.get().map_or(0, Vec::capacity)
     }
 
     /// The phase of `row` at `position`. A row without a name has the phase that [`Whose`] finds, in
@@ -54,11 +56,26 @@ impl Attribution {
     pub fn phase_at(&self, module: &Module, position: usize, row: Row) -> Phase {
         match self.phase.get(position) {
             Some(Phase::Unattributed) if position == row.0 as usize => {
-                self.whose(module).phase.get(position).copied().unwrap_or_default()
+                self.phases(module).get(position).copied().unwrap_or_default()
             }
             Some(phase) => *phase,
             None => Phase::Unattributed,
         }
+    }
+
+    /// The phases of `module`'s rows in the first context of their computation: those of names, and
+    /// of rows without a name those that [`Whose`] finds. A name that says nothing of a phase stands.
+    pub fn phases(&self, module: &Module) -> &[Phase] {
+        self.phases.get_or_init(|| {
+            let found = self.whose(module).phase.iter();
+            let known = found.zip(&self.phase).zip(&self.scope);
+            known
+                .map(|((found, own), scope)| match (own, *scope) {
+                    (Phase::Unattributed, ScopeTree::ROOT) => *found,
+                    _ => *own,
+                })
+                .collect()
+        })
     }
 
     /// The phases of `module`'s rows, including rows without a name. `module` must be the module of
@@ -130,7 +147,8 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
             *phase = ruled[*scope as usize].get_or_insert_with(rule).unwrap_or(*phase);
         }
     }
-    Attribution { contexts, scopes, phase, scope, inferred, sections, whose: OnceLock::new() }
+    let (whose, phases) = (OnceLock::new(), OnceLock::new());
+    Attribution { contexts, scopes, phase, scope, inferred, sections, whose, phases }
 }
 
 /// Decides by data flow the phases that names leave open.

@@ -93,7 +93,7 @@ pub fn instructions(origin: &Origin<'_>, cost: &Cost, attribution: &Attribution)
     table.numbers(common::multiplicity(), each().map(|row| runs(row).flatten().unwrap_or(-1)));
     let known = |row: Row| cost.provenance.get(at(row)).map_or("", |known| known.as_str());
     table.texts(common::provenance(), each().map(known));
-    let phases = &attribution.whose(module).phase;
+    let phases = attribution.phases(module);
     let phase = |row: Row| phases.get(at(row)).map_or("", |phase| phase.as_str());
     table.texts(common::phase(), each().map(phase));
     let scopes = origin.scopes(attribution);
