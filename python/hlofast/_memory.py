@@ -42,12 +42,9 @@ _VALUES = Field("count", "values", "Number of values.", adds_up=True)
 _SHARE = Field("ratio", "share", "Share of the live bytes at the step.", nullable=True)
 _VALUE = Field("text", "value", "The instruction, and the index into its result.")
 _FROM = Field(
-    "text",
-    "origin",
-    "Source file and line, otherwise the framework's operation name.",
-    label="source",
-    nullable=True,
-)
+    "text", "origin", "Source file and line, otherwise the framework's operation name.",
+    label="source", nullable=True,
+)  # fmt: skip
 _GROUPED = ("values", "bytes", "share")
 _SHOWN = ("value", "bytes", "share", "class", "first_step", "last_step", "phase", "shape", "origin")
 _ARRAYS = ("parameters", "results", "annotated")

@@ -189,7 +189,7 @@ impl CostData {
                 }
                 "multiplicity" => Column::project(stage, |s| s.multiplicity()),
                 "provenance" => Column::project(stage, |s| &s.cost().provenance[..]),
-                "phase" => Column::project(stage, |s| &s.attribution().phases(s.module())),
+                "phase" => Column::project(stage, |s| s.attribution().phases(s.module())),
                 "scope" => {
                     Column::project(stage, |s| &s.attribution().scope[..s.module().row_count()])
                 }
