@@ -5,7 +5,7 @@
 GPUs: instructions of the measured A100 step that were not fitted, by what bounds them and weighted
 by their time, and entries of XLA's table of collectives that were not fitted. TPUs: whole steps
 against what trainers published; REAL_STEPS is a folder of `NAME.txt.xz` with `NAME.json` (the keys
-`mesh`, `slices`, and `device` and `step` of `published`). `python/hlofast/_time_range.py` holds the
+`mesh`, `slices`, and `device` and `step` of `published`). `python/hlofast/_time_parts.py` holds the
 result.
 """
 

@@ -96,6 +96,13 @@ def test_the_file_changes_predictions(
     (result,) = document(run, "time", A100_STEP, "--device", "a100", "--devices", path)
     after = {fact.name: fact.value for fact in calibration.facts}["after_step"]
     assert figures(result)["step_seconds"] == after
+    (note,) = [note for note in result["notes"] if note["code"] == "calibrated"]
+    assert note["text"].startswith("the rates of a100 are fitted on 1,")
+    # The file names its device; no option has to repeat it.
+    (again,) = document(run, "time", A100_STEP, "--devices", path)
+    assert figures(again) == figures(result)
+    code, _, error = run("time", A100_STEP, "--devices", tmp_path / "absent.toml")
+    assert (code, "absent.toml" in error) == (2, True)
     calibration.save(str(path), 'my "machine"')
     device = hlofast.devices.load(path)['my "machine"']
     assert {key: device.value(key) for key in device} == {
@@ -129,8 +136,42 @@ def test_time_takes_the_rates_of_a_profile(tmp_path: Path, run: Any) -> None:
         for options in ((), ("--calibrate", profile))
     )
     assert fitted > 1.3 * usual
+    # The mesh is that of the program to time.
+    mesh = ("--mesh", "data=4")
+    (own,) = document(run, "time", text, "--device", "a100", *mesh, "--calibrate", profile)
+    assert figures(own)["step_seconds"] == fitted
     code, _, error = run("time", text, "--device", "a100", "--calibrate", tmp_path / "absent.pb")
     assert (code, "absent.pb" in error) == (3, True)
+
+
+def test_nothing_is_held_out_of_nothing(tmp_path: Path) -> None:
+    module = hlofast.loads(program(2))
+    calibration = module.profile(recorded(module, FAST), device="a100").calibrate()
+    assert calibration.fitted == []
+    assert not [fact for fact in calibration.facts if fact.name == "after_error" and not fact.value]
+    with pytest.raises(ValueError, match="nothing was fitted"):
+        calibration.save(str(tmp_path / "machine.toml"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_in_the_file(tmp_path: Path, calibration: hlofast.Calibration) -> None:
+    path = tmp_path / "machine.toml"
+    calibration.save(str(path), "machine\U0001f600")
+    assert "machine\U0001f600" in hlofast.devices.load(path)
+    with pytest.raises(ValueError, match="another built-in device"):
+        calibration.save(str(path), "h100")
+
+
+def test_no_bandwidth_above_the_data_sheet() -> None:
+    chip = hlofast.devices.get("a100")
+    fast = chip.replace(hbm_bandwidth=20e12, hbm_achieved_bandwidth=20e12)
+    lines = [f"  add.{at} = f32[4194304] negate(q)" for at in range(64)]
+    text = "\n".join(["HloModule step, is_scheduled=true", "ENTRY main {",
+                      "  q = f32[4194304] parameter(0)", *lines,
+                      "  ROOT last = f32[4194304] negate(add.63)", "}"])  # fmt: skip
+    module = hlofast.loads(text)
+    device = module.profile(recorded(module, fast), device="a100").calibrate().device
+    assert device.value("hbm_achieved_bandwidth") <= chip.value("hbm_bandwidth")
 
 
 def test_without_a_device_or_with_another_kind_it_says_so(run: Any, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_the_verdict_begins_with_what_was_measured(a100: hlofast.Module, run: An
     assert code == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "step time 127.5 ms measured, 108 ms modelled" in lines
-    assert "bound by compute measured, memory modelled" in lines
+    assert "bound by memory measured, memory modelled" in lines
     assert "MFU 23.5 % measured, 27.8 % modelled" in lines
     assert "exposed by axis axis_0 4.074 ms measured, axis_0 918 us modelled" in lines
     assert sum("step time" in line for line in lines) == 1

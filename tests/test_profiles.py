@@ -446,6 +446,9 @@ def test_verbs_read_the_modules_of_a_profile(capsys: pytest.CaptureFixture[str])
         assert capsys.readouterr().out.startswith("jit_attend\n")
     assert main(["--module", "jit_sort", path]) == 0
     assert capsys.readouterr().out.startswith("jit_sort\n")
+    assert main(["time", path, "--device", "tpu-v5e"]) == 0
+    # The program with the most device time comes first.
+    assert capsys.readouterr().out.startswith("jit_sort\n")
     assert main(["cost", str(FOLDER / "several.trace.json.gz")]) == 3
     assert "xplane.pb beside it" in capsys.readouterr().err
 

@@ -13,10 +13,11 @@ import json
 import math
 import zlib
 
+from hlofast import _text
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._time import BOUNDS
-from hlofast.devices import FIGURES
+from hlofast.devices import FIGURES, FITTED, Device, Figure
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from hlofast._module import Module
     from hlofast._profile import Measured
-    from hlofast.devices import Device
 
 _GOVERNS = {
     "matmul_efficiency": "compute",
@@ -36,6 +36,8 @@ _GOVERNS = {
     "link_efficiency": "communication",
 }
 """What the instructions that show a figure are bound by."""
+_ON_TPU = ("hbm_achieved_bandwidth",)
+"""The figures that the model of TPUs reads."""
 _LIMITS = {"matmul_efficiency": 1.0, "link_efficiency": 1.0}
 """Largest values of figures that are shares."""
 _START = {"matmul_efficiency": 1.0, "link_efficiency": 1.0, "launch": 1e-6,
@@ -54,8 +56,10 @@ _FEWEST = 16
 """Instructions or collectives without which their figures are not fitted."""
 _KINDS = ("compute", "memory", "launch")
 _CLOSE = 0.25
+_CALIBRATED = ", calibrated"
 _FIGURES = (
     Field("name", "figure", "The figure of the device."),
+    Field("text", "meaning", "What it means, and its unit."),
     Field("number", "before", "Its value before the fit.", nullable=True),
     Field("number", "fitted", "Its fitted value."),
 )
@@ -71,8 +75,8 @@ _ERRORS = (
     Field("seconds", "after_seconds", "Their modelled time after the fit.", label="after s",
           adds_up=True),
     Field("ratio", "before_error", "Median error before the fit, as |modelled / measured - 1|.",
-          label="error before"),
-    Field("ratio", "after_error", "Median error after the fit.", label="error after"),
+          label="median error before"),
+    Field("ratio", "after_error", "Median error after the fit.", label="median error after"),
     Field("ratio", "before_close",
           "Share of measured time in instructions within 25 % before the fit.",
           label="within 25 % before"),
@@ -87,10 +91,10 @@ _FACTS = (
     Field("seconds", "after_step", "The modelled step after the fit.", label="step after"),
     Field("ratio", "before_error",
           "Error that half of the held-out time does not exceed, before the fit.",
-          label="error before"),
+          label="held-out error before"),
     Field("ratio", "after_error",
           "Error that half of the held-out time does not exceed, after the fit.",
-          label="error after"),
+          label="held-out error after"),
 )  # fmt: skip
 
 
@@ -123,6 +127,16 @@ class Calibration(Result):
         self.device = self._fitted()
         """The device with the fitted figures."""
         self._pairs = self._compared()
+        source = self._source()
+        fitted = {name: Figure(self.device.value(name), source) for name in self.fitted}
+        self.device = Device(
+            self.device.name,
+            {**self.device, **fitted},
+            self.device.flops,
+            label=self.device.label,
+            backend=self.device.backend,
+            aliases=self.device.aliases,
+        )
 
     def _fitted(self) -> Device:
         """The device after rounds in which each figure is fitted on the rows that it governs."""
@@ -130,15 +144,20 @@ class Calibration(Result):
         best = math.inf
         for _ in range(_ROUNDS):
             total = 0.0
-            for name, bound in _GOVERNS.items():
+            for name, bound in self._read().items():
                 rows = self._half(bound)
-                if len(rows) >= _FEWEST and name in FIGURES:
+                if len(rows) >= _FEWEST:
                     device, loss = _fit(self._measured, device, name, rows)
                     total += loss
             if best < math.inf and best - total <= _ENOUGH * best:
                 break
             best = total
         return device
+
+    def _read(self) -> dict[str, str]:
+        """The figures that the model of the device reads, and what they govern."""
+        is_tpu = self._before.backend == "tpu"
+        return {name: own for name, own in _GOVERNS.items() if not is_tpu or name in _ON_TPU}
 
     def _half(self, bound: str) -> list[_Row]:
         """The fitted half of the rows that are bound by `bound`."""
@@ -161,38 +180,44 @@ class Calibration(Result):
             own.time(self.device).step_seconds,
             *errors,
         )
-        provenances = ("exact", "measured", "modelled", "modelled", "measured", "measured")
+        provenances = ("exact", "measured", *("modelled",) * 4)
         pairs = zip(self.FACTS, values, provenances, strict=True)
-        return tuple(Fact(field, value, known) for field, value, known in pairs)
+        return tuple(
+            Fact(field, value, known) for field, value, known in pairs if value is not None
+        )
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """Figures that were not fitted, with the reason."""
-        counts = {name: len(self._half(bound)) for name, bound in _GOVERNS.items()}
-        return tuple(
-            Note(
-                "too-few",
-                f"{name} keeps its value: {count} instructions of the fitted half show it, fewer "
-                f"than {_FEWEST}",
-            )
-            for name, count in counts.items()
-            if count < _FEWEST and name in FIGURES
-        )
+        notes = []
+        for name, bound in self._read().items():
+            count = len(self._half(bound))
+            if count < _FEWEST:
+                rows = "collective" if bound == "communication" else "instruction"
+                text = f"{_text.counted(count, rows)} of the fitted half, fewer than {_FEWEST}"
+                notes.append(Note("too-few", f"{name} keeps its value, which shows in {text}"))
+        if self._before.backend == "tpu":
+            text = "the model of TPUs reads none of the other figures that are fitted on GPUs"
+            notes.append(Note("tpu", f"only {_ON_TPU[0]} is fitted: {text}"))
+        return tuple(notes)
 
     def sections(self) -> tuple[Section, ...]:
         """The fitted figures, and the errors by bound and half."""
         figures = [
-            (name, self._before.value(name), self.device.value(name)) for name in self._changed()
+            (name, FIGURES[name], self._before.value(name), self.device.value(name))
+            for name in self.fitted
         ]
         return (
             Section("figures", "Fitted figures", of_rows(_FIGURES, figures), is_whole=True),
             Section("errors", "Errors", of_rows(_ERRORS, self._errors()), is_whole=True),
         )
 
-    def _changed(self) -> list[str]:
+    @property
+    def fitted(self) -> list[str]:
+        """Names of the figures that changed."""
         return [
             name for name in _GOVERNS
-            if name in FIGURES and self.device.value(name) != self._before.value(name)
+            if self.device.value(name) != self._before.value(name)
         ]  # fmt: skip
 
     def _compared(self) -> list[tuple[_Row, float, float]]:
@@ -223,14 +248,20 @@ class Calibration(Result):
         """Writes the fitted figures as a TOML file of devices, for `hlofast.devices.load`.
 
         The file changes the figures of the built-in device, or adds a device called `name` that
-        starts from it. Raises `OSError` if the file cannot be written.
+        starts from it. Raises `OSError` if the file cannot be written, `ValueError` if nothing was
+        fitted, and for the name of another built-in device.
         """
         from hlofast import _files, devices
+
+        if not self.fitted:
+            raise ValueError("nothing was fitted: too few instructions show a rate")
+        if name is not None and name != self.device.name and name in devices.built_in():
+            raise ValueError(f"{name!r} is another built-in device: give another name")
 
         own = self.device
         is_built_in = own.name in devices.built_in()
         called = name or own.name
-        figures = self._changed() if is_built_in else list(own)
+        figures = self.fitted if is_built_in else list(own)
         lines = [
             "# Written by hlofast calibrate.",
             "[sources]",
@@ -241,9 +272,10 @@ class Calibration(Result):
         if is_built_in and called != own.name:
             lines.append(f"base = {_quoted(own.name)}")
         if called != own.name or not is_built_in:
-            lines.append(f"label = {_quoted(f'{own.label}, calibrated')}")
+            label = own.label.removesuffix(_CALIBRATED) + _CALIBRATED
+            lines.append(f"label = {_quoted(label)}")
             lines.append(f"backend = {_quoted(own.backend)}")
-        changed = self._changed()
+        changed = self.fitted
         cells = [(key, own[key]) for key in figures]
         if not is_built_in:
             cells += [(f"flops.{key}", cell) for key, cell in own.flops.items()]
@@ -258,17 +290,18 @@ class Calibration(Result):
         facts = {fact.name: fact.value for fact in self.facts}
         count = sum(row.is_fitted for row in self._rows)
         held = len(self._rows) - count
+        fitted = f"{FITTED}{_text.counted(count, 'instruction')} of {self.module.name}"
+        if "after_error" not in facts:
+            return f"{fitted}; no instruction was held out"
         return (
-            f"fitted on {count:,} instructions of {self.module.name}; half of the time of {held:,} "
-            f"others is within {facts['after_error']:.1%} (before: {facts['before_error']:.1%})"
+            f"{fitted}; half of the time of {held:,} others is within {facts['after_error']:.1%} "
+            f"(before: {facts['before_error']:.1%})"
         )
 
 
 def _quoted(text: str) -> str:
-    """A TOML string; JSON's escapes are valid in TOML."""
-    from hlofast._text import printable
-
-    return json.dumps(printable(text))
+    """A TOML string; JSON's escapes are valid in TOML, but for pairs of surrogates."""
+    return json.dumps(_text.printable(text), ensure_ascii=False)
 
 
 def _median(values: Sequence[float]) -> float:
@@ -281,9 +314,9 @@ def _off(row: _Row, modelled: float) -> float:
     return abs(modelled / row.measured - 1)
 
 
-def _error(is_after: bool, pairs: list[tuple[_Row, float, float]]) -> float:
-    """The error that half of the held-out time does not exceed."""
-    held = [pair for pair in pairs if not pair[0].is_fitted] or pairs
+def _error(is_after: bool, pairs: list[tuple[_Row, float, float]]) -> float | None:
+    """The error that half of the held-out time does not exceed; None if nothing was held out."""
+    held = [pair for pair in pairs if not pair[0].is_fitted]
     errors = sorted(
         (_off(row, after if is_after else before), row.measured) for row, before, after in held
     )
@@ -292,7 +325,7 @@ def _error(is_after: bool, pairs: list[tuple[_Row, float, float]]) -> float:
         left -= measured
         if left <= 0:
             return error
-    return 0.0
+    return None
 
 
 def _compared(pairs: list[tuple[_Row, float, float]]) -> tuple[float, ...]:
@@ -367,8 +400,13 @@ def _fit(
         centre = centre or device.value("hbm_bandwidth")
     if centre is None:
         return device, best
+    limit = _LIMITS.get(name, math.inf)
+    if name == "hbm_achieved_bandwidth":
+        limit = device.value("hbm_bandwidth") or limit
     low = math.log(centre) - _REACH
-    high = min(math.log(centre) + _REACH, math.log(_LIMITS.get(name, math.inf)))
+    high = min(math.log(centre) + _REACH, math.log(limit))
+    if low >= high:
+        return device, best
 
     def replaced(at: float) -> Device:
         changed: dict[str, Any] = {name: math.exp(at)}

@@ -204,9 +204,16 @@ class Measured(Result):
 
     @property
     def bound(self) -> str:
-        """The largest part of the step: compute, communication, copies, other or idle."""
+        """The largest part of the step: compute, communication, copies, other or idle.
+
+        If computing is the largest part, and the device is known, what bounds most of the measured
+        time of instructions by the model: compute, memory or launch.
+        """
         parts = self._sums()
         most = max(parts, key=lambda name: parts[name])
+        if most == "compute" and self._modelled is not None:
+            sums = self._modelled.measured_by_bound()
+            return max(("compute", "memory", "launch"), key=lambda name: sums.get(name, 0.0))
         return "communication" if most == "exposed" else most
 
     def _sums(self) -> dict[str, float]:
@@ -241,10 +248,7 @@ class Measured(Result):
             )
             notes.append(Note("spread", text, least=min(medians), most=max(medians)))
         if self._other is not None:
-            text = (
-                f"{self._other.name} is not the kind of device that the profile was recorded on, "
-                "so modelled times and MFU are left out"
-            )
+            text = f"{_elsewhere(self._other)}, so modelled times and MFU are left out"
             notes.append(Note("other-device", text))
         elif self._modelled is None:
             text = "no device is known, so modelled times and MFU are missing; give --device"
@@ -310,7 +314,7 @@ class Measured(Result):
             return Calibration(self, self._modelled.device)
         chip = required_device(self.module, device)
         if not ran_on(self.module, chip):
-            raise ContextError(f"the profile was not recorded on {chip.name}, give --device")
+            raise ContextError(_elsewhere(chip))
         return Calibration(self, chip)
 
     def by(self, key: str) -> Table:
@@ -481,6 +485,10 @@ class Measured(Result):
             f"<Measured {self.module.name}: {self.step_seconds:.6g} s, "
             f"{len(self._runs)} runs, bound by {self.bound}>"
         )
+
+
+def _elsewhere(device: Device) -> str:
+    return f"{device.name} is not the kind of device that the profile was recorded on"
 
 
 def profiled(

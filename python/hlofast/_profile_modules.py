@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hlofast import _core, _text
 from hlofast._profiles import load_profile
+from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,10 +41,12 @@ def measured_of(
     told = context.replace(profile=profile)
     best: tuple[float, Module] | None = None
     tried = []
-    with modules_of(profile, path, dump) as modules:
-        for _, module in modules:
+    with modules_of(profile, path, dump, name=name, most=_MOST_CANDIDATES) as modules:
+        for label, module in modules:
+            if isinstance(module, ParseError):
+                continue  # Another module may be the one that ran.
             tried.append(module.name)
-            if name is not None and module.name != name:
+            if name is not None and name not in (module.name, label):
                 continue
             data = _core._measure(module, profile._data)
             joined = 0.0 if data is None else data.joined()[0]
@@ -62,21 +65,27 @@ def measured_of(
 
 @contextmanager
 def modules_of(
-    profile: Profile, path: str, dump: str | None = None
-) -> Iterator[Iterator[tuple[str | None, Module]]]:
+    profile: Profile,
+    path: str,
+    dump: str | None = None,
+    *,
+    name: str | None = None,
+    most: int | None = None,
+) -> Iterator[Iterator[tuple[str | None, Module | ParseError]]]:
     """Gives the labels and modules of programs that ran, those with the most device time first.
 
     They come from `dump`, by default from the profile, which was read from `path`, else from the
     files beside it. Labels tell modules of one name in a profile apart. The files beside a module,
-    which describe its device, may be temporary.
+    which describe its device, may be temporary. `name` leaves out modules of other names, `most`
+    limits their number. A module of the profile that cannot be read is an error in its place.
     """
     seconds = _seconds(profile)
     if dump is None and Path(path).is_file() and zipfile.is_zipfile(path):
         with tempfile.TemporaryDirectory() as folder:
             _unpacked(path, folder, seconds)
-            yield _modules(path, folder, profile, seconds)
+            yield _modules(path, folder, profile, seconds, name, most)
     else:
-        yield _modules(path, dump, profile, seconds)
+        yield _modules(path, dump, profile, seconds, name, most)
 
 
 def _seconds(profile: Profile) -> dict[str, float]:
@@ -96,11 +105,15 @@ def _plain(name: str) -> str:
 
 
 def _modules(
-    path: str, dump: str | None, profile: Profile, seconds: dict[str, float]
-) -> Iterator[tuple[str | None, Module]]:
+    path: str,
+    dump: str | None,
+    profile: Profile,
+    seconds: dict[str, float],
+    name: str | None,
+    most: int | None,
+) -> Iterator[tuple[str | None, Module | ParseError]]:
     """Yields labels and modules that may belong to the programs in `seconds`."""
     from hlofast._module import find_modules
-    from hlofast.errors import ParseError
 
     if dump is not None and not Path(dump).is_dir():
         from hlofast import _remote
@@ -113,8 +126,13 @@ def _modules(
         table = profile.module_table
         names, labels = list(map(_plain, table.values("module"))), table.values("label")
         order = sorted(range(len(names)), key=lambda at: -seconds.get(names[at], 0.0))
-        for number in order[:_MOST_CANDIDATES]:
-            yield labels[number], profile.module(number)
+        if name is not None:
+            order = [at for at in order if _plain(name) == names[at] or name == labels[at]]
+        for number in order[:most]:
+            try:
+                yield labels[number], profile.module(number)
+            except ParseError as error:
+                yield labels[number], error
         return
     folder = dump
     if folder is None:
@@ -127,7 +145,7 @@ def _modules(
         if _plain(program.name) in seconds and program.files
     ]
     candidates.sort(key=lambda pair: -pair[0])
-    for _, program in candidates[:_MOST_CANDIDATES]:
+    for _, program in candidates[:most]:
         try:
             yield None, whole(program.files[0].path)
         except (OSError, ParseError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _text
+from hlofast import _core, _text
 from hlofast._core import Field
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
@@ -211,10 +211,16 @@ def _figures(module: Module, instruction: Instruction) -> dict[str, Any]:
         values["flops"] = sum(flops[row] for row in rows)
         # Ordered from exact to unknown; an unknown part makes the sum a lower bound.
         worst = max(sources[row] for row in rows)
-        values["provenance"]["flops"] = ("exact", "configuration", "modelled", "bound")[worst]
+        known = _core.provenances[worst]
+        words = {"from_backend_config": "configuration", "unknown": "bound"}
+        values["provenance"]["flops"] = words.get(known, known)
     if module.context.device is not None and not module.is_fragment:
-        seconds = module.time()._data.column("seconds")[instruction.row]
+        time = module.time()
+        seconds = time._data.column("seconds")[instruction.row]
         values["seconds"] = seconds if seconds == seconds else None
+        for sent in time.collectives:
+            if sent["instruction"] == instruction.row:
+                values["seconds"] = sent["seconds"]
         values["provenance"]["seconds"] = "modelled"
     return values
 

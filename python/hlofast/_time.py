@@ -109,11 +109,11 @@ class Time(Result):
         Field("seconds", "step_seconds", "Time of one run of the module, as scheduled.",
               label="step"),
         Field("seconds", "step_low_seconds",
-              "10th percentile of the step, from the model's errors.", label="step low",
-              nullable=True),
+              "10th percentile of the step, from the model's errors on measured steps.",
+              label="step p10", nullable=True),
         Field("seconds", "step_high_seconds",
-              "90th percentile of the step, from the model's errors.", label="step high",
-              nullable=True),
+              "90th percentile of the step, from the model's errors on measured steps.",
+              label="step p90", nullable=True),
         Field("text", "bound", "The largest part of the step.", label="bound by"),
         Field("seconds", "measured_step", "The measured step time.", label="measured step"),
         Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
@@ -205,6 +205,12 @@ class Time(Result):
         None where no measurement tells; a step that is a lower bound has no 90th percentile.
         """
         return _time_parts.step_range(self)
+
+    def measured_by_bound(self) -> dict[str, float]:
+        """Measured seconds of the step by what bounds the instructions; empty without a profile."""
+        table = self.by("bound")
+        pairs = zip(table.values("bound"), table.values("measured_seconds"), strict=True)
+        return {bound: seconds for bound, seconds in pairs if seconds is not None}
 
     def _used(self) -> Utilization | None:
         """`utilization`; None if a device figure is missing or the step time is 0."""

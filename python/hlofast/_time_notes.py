@@ -8,6 +8,7 @@ from hlofast._collectives_notes import NO_AXES
 from hlofast._context import GIVEN
 from hlofast._result import Note
 from hlofast._shares import note
+from hlofast._time_parts import fits_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def notes(time: Time) -> Iterator[Note]:
         yield Note("one-device", "times are for one device that does the work of all devices")
     yield from _unknown(time)
     yield from _unsure(time)
+    for source in fits_of(time.device):
+        yield Note("calibrated", f"the rates of {time.device.name} are {source}")
     summary = time.module.summary()
     if not time.module.is_scheduled:
         yield Note("unscheduled", "the module is not scheduled: instructions run in text order")
@@ -105,8 +108,13 @@ def _about_mesh(time: Time) -> Iterator[Note]:
             f"{time.mesh}: `hlofast collectives` says why",
             collectives=misfits,
         )
-    if not time.has_network:
-        yield Note("one-level", "hosts and slices unknown: all devices count as one network level")
+    if not time.has_network and OTHER_SLICES not in time.exposed:
+        per_host = time.device.value("chips_per_host")
+        if time.device.backend == "gpu" and per_host is not None:
+            text = f"hosts unknown: devices are assumed to fill hosts of {per_host} in order"
+        else:
+            text = "hosts and slices unknown: all devices count as one network level"
+        yield Note("one-level", text)
     if OTHER_SLICES in time.exposed:
         yield Note(
             "other-slices",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from hlofast._core import Field
 from hlofast._profile_fields import OF_CALLS
 from hlofast._result import Section
+from hlofast.devices import FITTED
 from hlofast.table import of_rows, shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast._time import Time
+    from hlofast.devices import Device
 
 RANGES = {
     "gpu": {
@@ -27,7 +29,8 @@ RANGES = {
 }
 """By backend and part: 10th and 90th percentile of measured over modelled time, from
 `benches/time_ranges.py`. GPUs: instructions of a measured A100 step and XLA's measured collectives,
-both left out of the fits. TPUs: five whole steps that trainers published, which parts share."""
+both left out of the fits; other GPUs are assumed to be alike. TPUs: the smallest and the largest of
+five whole steps that trainers published, which parts share."""
 _FIELDS = (
     Field(
         "word", "part",
@@ -37,9 +40,9 @@ _FIELDS = (
     Field("seconds", "seconds", "Seconds of the step in this part.", nullable=True, adds_up=True),
     Field("ratio", "share", "Share of all seconds in the table.", nullable=True),
     Field("seconds", "low_seconds", "10th percentile of the seconds, from the model's errors.",
-          label="low s", nullable=True, adds_up=True),
+          label="p10 s", nullable=True, adds_up=True),
     Field("seconds", "high_seconds", "90th percentile of the seconds, from the model's errors.",
-          label="high s", nullable=True, adds_up=True),
+          label="p90 s", nullable=True, adds_up=True),
     OF_CALLS.replace(
         doc="Measured seconds of the step. Compute includes instructions that memory bounds, which "
         "a profile does not tell apart; copy is copies alone."
@@ -51,8 +54,8 @@ def step_range(time: Time) -> tuple[float | None, float | None]:
     """Returns the 10th and 90th percentile of the step, the sums of its parts' percentiles.
 
     The errors of the parts are taken to be the same in all instructions, so that the range of a sum
-    is not narrower than those of its parts. None for other estimates than the model's, and for
-    devices without measurements; the second is None for a step that is a lower bound.
+    is not narrower than those of its parts. None for other estimates than the model's, for a step
+    that is a lower bound, for fitted devices, and for devices that are neither TPU nor GPU.
     """
     lows, highs = [], []
     for part, _, seconds in _modelled(time):
@@ -61,7 +64,7 @@ def step_range(time: Time) -> tuple[float | None, float | None]:
             return None, None
         lows.append(low)
         highs.append(high)
-    return sum(lows), None if time.is_lower_bound else sum(highs)
+    return sum(lows), sum(highs)
 
 
 def parts(time: Time) -> Section:
@@ -79,6 +82,11 @@ def parts(time: Time) -> Section:
     return Section("parts", "Parts of the step", of_rows(_FIELDS, each), is_whole=True)
 
 
+def fits_of(device: Device) -> list[str]:
+    """The sources of figures that were fitted on a profile."""
+    return sorted({own.source for own in device.values() if own.source.startswith(FITTED)})
+
+
 def _modelled(time: Time) -> list[tuple[str, str | None, float]]:
     """Part, axes and seconds."""
     return [
@@ -92,6 +100,7 @@ def _modelled(time: Time) -> list[tuple[str, str | None, float]]:
 def _between(time: Time, part: str, seconds: float | None) -> tuple[float | None, float | None]:
     """The percentiles of a part."""
     is_modelled = time.estimates == "model" and time.collective_model == "topology"
+    is_modelled = is_modelled and not time.is_lower_bound and not fits_of(time.device)
     ratios = RANGES.get(time.device.backend, {}).get(part) if is_modelled else None
     if ratios is None or seconds is None:
         return None, None

@@ -74,6 +74,10 @@ _LARGEST = 1.7976931348623157e308
 _KEYS = {"label", "backend", "aliases", "base", "flops"}
 
 
+FITTED = "fitted on "
+"""How the sources of figures that were fitted on a profile begin."""
+
+
 class Figure:
     """A value and its source."""
 
@@ -239,6 +243,8 @@ class Device(Mapping[str, Figure]):
         concurrent groups), `alpa` (Alpa's costs with `alpha` and `beta`, not in seconds). Raises
         `UnknownFigureError` if a figure is missing, and `ValueError` for an unknown kind or model.
         """
+        if not 0 <= payload <= _LARGEST or group_size < 1:
+            raise ValueError(f"no collective of {payload} bytes among {group_size} devices")
         try:
             estimate = _core._collective_time(
                 self._parts(),

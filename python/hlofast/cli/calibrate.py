@@ -17,9 +17,10 @@ examples:
   hlofast calibrate --device a100 report.zip dump/ -o machine.toml
   hlofast time --device v5p --devices machine.toml other_step.txt
 
-The figures are the achieved share of the matmul peak, the achieved HBM bandwidth, the time of a
-launch, and latency and bandwidth of collectives. They are fitted on one half of the instructions of
-the profile's main program; the errors of the other half say what to expect of predictions.
+The figures are the achieved HBM bandwidth and, on GPUs, the achieved share of the matmul peak, the
+time of a launch, and latency and bandwidth of collectives. They are fitted on one half of the
+instructions of the profile's main program; the errors of the other half say what to expect of
+predictions.
 """
 
 
@@ -54,11 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
         is_dump = isinstance(error, OSError) and error.filename == arguments.dump is not None
         failures.failed(arguments.dump if is_dump else arguments.recording, error)
     else:
-        shower.show(calibration)
         if arguments.output is not None:
             try:
                 calibration.save(arguments.output, arguments.name)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 failures.failed(arguments.output, error)
+        shower.show(calibration)
     shower.end(failures.errors)
     return UNREADABLE if failures.errors else 0

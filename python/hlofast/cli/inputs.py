@@ -170,6 +170,8 @@ def read_context(arguments: argparse.Namespace) -> Context:
             raise hlofast.ContextError(text) from None
     if getattr(arguments, "hbm", None) is not None:
         note_small(arguments.hbm)
+    if getattr(arguments, "devices", None) is not None and arguments.device is None:
+        told = told.replace(device=_only_device(arguments.devices))
     return told
 
 
@@ -177,6 +179,27 @@ def _device(name: str, table: str | None) -> Device:
     from hlofast import devices
 
     return (devices.load(table) if table else devices.built_in())[name]
+
+
+def _only_device(table: str) -> Device:
+    """Returns the device that a file adds or changes, if there is one only."""
+    from hlofast import devices
+
+    try:
+        loaded = devices.load(table)
+    except OSError as error:
+        raise hlofast.ContextError(f"{table}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise hlofast.ContextError(str(error)) from None
+    usual = devices.built_in()
+    own = [device for name, device in loaded.items() if dict(usual).get(name) != device]
+    if len(own) != 1:
+        names = output.names([device.name for device in own]) if own else "none"
+        raise hlofast.ContextError(
+            f"{table} adds or changes {output.counted(len(own), 'device')} ({names}): "
+            "choose with --device NAME"
+        )
+    return own[0]
 
 
 def note_small(size: str) -> None:
@@ -322,6 +345,9 @@ class Reader(Failures):
             with _profile_modules.modules_of(profile, path) as modules:
                 for label, module in modules:
                     count += 1
+                    if isinstance(module, hlofast.ParseError):
+                        self.failed(path, module)
+                        continue
                     if (context := self.context) is not None:
                         if context.profile is None:
                             context = context.replace(profile=profile)
@@ -333,10 +359,13 @@ class Reader(Failures):
         except (OSError, ValueError, ModuleNotFoundError) as error:
             self.failed(path, error)
             return
+        except MemoryError as error:
+            self.failed(path, error, OUT_OF_MEMORY)
+            return
         if not count:
             reason = "a profile without modules (the *.xplane.pb beside it has those of a "
-            reason += "*.trace.json.gz); give the dump too: hlofast VERB DUMP --profile"
-            self.failed(path, ValueError(f"{reason} {_shell(path)}"))
+            reason += f"*.trace.json.gz); give the dump, with --profile {_shell(path)}"
+            self.failed(path, ValueError(reason))
 
     def _holds_messages(self, path: str, name: str, error: hlofast.ParseError) -> bool:
         """Whether a file without modules holds messages; passes them to `found_messages`."""

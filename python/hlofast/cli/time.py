@@ -30,7 +30,8 @@ of instructions: model (on TPUs windows, tiles and systolic arrays as the compil
 elsewhere the roofline), roofline, or the compiler's estimated_cycles where the dump has them.
 --collectives selects the time of collectives: the topology's latencies and bandwidths, XLA's
 speed-of-light model for GPU hosts, Alpa's costs, or a file of measurements (.csv, .json, .pkl).
---devices FILE.toml adds devices or changes built-in ones.
+--devices FILE.toml adds devices or changes built-in ones. "step p10" and "step p90" are the 10th
+and 90th percentile of the step, from the model's errors on measured steps.
 """
 
 
@@ -98,9 +99,15 @@ def _machine(arguments: argparse.Namespace) -> Device | None:
     from hlofast._profile_modules import measured_in
 
     path = arguments.calibrate
-    context = inputs.read_context(arguments)
+    # The mesh and the step are those of the program to time.
+    context = inputs.read_context(arguments).replace(
+        mesh=None, profile=None, step_seconds=None, hosts=None, slices=None
+    )
     try:
-        return measured_in(path, None, None, context).calibrate().device
+        calibration = measured_in(path, None, None, context).calibrate()
+        if not calibration.fitted:
+            inputs.complain(f"{path}: note: nothing fitted: too few instructions show a rate")
+        return calibration.device
     except ContextError as error:
         raise ContextError(f"{path}: {error}") from None
     except (OSError, ValueError, ModuleNotFoundError) as error:

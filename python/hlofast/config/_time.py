@@ -301,7 +301,8 @@ def network(
     near, stride = 1, 1
     for axis, extent in reversed(implied.mesh.items()):
         if axis in axes:
-            near *= max(1, min(extent, block // stride))
+            # Groups that do not divide into blocks lie in parts across them.
+            near *= math.gcd(extent, max(1, block // stride))
         stride *= extent
     if not topology.startswith("torus"):
         return (near if near < size else None), None

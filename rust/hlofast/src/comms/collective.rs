@@ -281,9 +281,11 @@ impl Reader<'_> {
 
     /// Whether `executions` have a phase that the name of neither `row` nor `outer` gives.
     fn is_inferred(&self, executions: &[PhaseExecutions], row: Row, outer: Row) -> bool {
-        let mut named = [row, outer].into_iter().map(|row| self.attribution.phase[row.0 as usize]);
-        executions.iter().any(|entry| entry.phase != Phase::Unattributed)
-            && named.all(|phase| phase == Phase::Unattributed)
+        let gives = |phase: Phase| {
+            [row, outer].iter().any(|row| self.attribution.phase[row.0 as usize] == phase)
+        };
+        let known = executions.iter().map(|entry| entry.phase);
+        known.filter(|phase| *phase != Phase::Unattributed).any(|phase| !gives(phase))
     }
 
     fn read_groups(&mut self, collective: &mut Collective, all: &mut Collectives) {

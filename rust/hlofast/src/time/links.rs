@@ -3,6 +3,10 @@
 use super::place::Lane;
 use std::collections::BTreeMap;
 
+/// Limit on the transfers in flight, the latest, that a loop, branch or call slows down, so that the
+/// work of a text stays linear. Compilers keep a few in flight.
+const MOST_SHARING: usize = 256;
+
 /// A collective on the links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Flight {
@@ -160,15 +164,15 @@ impl Links {
                     () => time + span - idle,
                 }
             };
-            for flight in self.flying.values_mut().filter(|flight| flight.axis == axis) {
+            let latest = self.flying.values_mut().rev().take(MOST_SHARING);
+            for flight in latest.filter(|flight| flight.axis == axis) {
                 flight.begin = moved(flight.begin, flight.lane);
                 flight.end = moved(flight.end, flight.lane);
             }
             // The links are free when the last transfer in flight ends.
-            let ends: Vec<Flight> =
-                self.flying.values().copied().filter(|flight| flight.axis == axis).collect();
+            let latest = self.flying.values().rev().take(MOST_SHARING);
             if let Some(free) = self.free.get_mut(axis) {
-                for flight in ends {
+                for flight in latest.filter(|flight| flight.axis == axis) {
                     for (until, is_used) in free.iter_mut().zip(directions(flight.lane)) {
                         if is_used {
                             *until = f64::max(*until, flight.end);

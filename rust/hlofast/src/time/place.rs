@@ -6,7 +6,7 @@
 use super::collective::{Kind, sides_of, sides_on, wraps};
 use super::device::{Device, Topology};
 use super::strategy::{Strategy, strategy};
-use super::torus::{Layout, Sides, box_of};
+use super::torus::{Layout, Sides, box_of, devices_of};
 use crate::comms::{Along, Collective, CollectiveKind, Collectives, Mesh};
 use crate::ir::Module;
 
@@ -78,7 +78,9 @@ impl<'a> Slice<'a> {
 
     fn sides(&self, told: &Strategy, along: &Along, near: u64) -> Result<Sides, &'static str> {
         let whole = self.whole_sides(along, near);
-        let is_told = told.sides.iter().product::<u64>() == near && !told.sides.is_empty();
+        let is_told = !told.sides.is_empty()
+            && told.sides.len() <= self.most_sides()
+            && devices_of(&told.sides) == Some(near);
         if told.is_ring && whole.as_deref() != Some(&[near]) && self.layout.is_some() {
             return self.ring(near);
         }
@@ -93,11 +95,20 @@ impl<'a> Slice<'a> {
         }
     }
 
+    /// The sides of the torus, and the one between the devices of a chip.
+    fn most_sides(&self) -> usize {
+        let dimensions = match self.device.topology {
+            Some(Topology::Torus(dimensions)) => usize::from(dimensions),
+            _ => 0,
+        };
+        dimensions + usize::from(self.device.jax_devices.is_some_and(|devices| devices > 1.0))
+    }
+
     /// The lengths of the sides of the slice that a group of `near` devices fills; None if it fills
     /// no whole sides.
     fn whole_sides(&self, along: &Along, near: u64) -> Option<Vec<u64>> {
         let layout = self.layout.as_ref()?;
-        if layout.shape.iter().product::<u64>() == near {
+        if devices_of(&layout.shape) == Some(near) {
             return Some(layout.shape.clone());
         }
         let mesh = self.mesh?;
@@ -107,7 +118,7 @@ impl<'a> Slice<'a> {
         };
         let is_on_axes = !along.parts.is_empty() && along.parts.iter().all(is_whole);
         let sides = layout.sides_of(along.parts.iter().map(|part| part.axis));
-        sides.filter(|sides| is_on_axes && sides.iter().product::<u64>() == near)
+        sides.filter(|sides| is_on_axes && devices_of(sides) == Some(near))
     }
 
     /// A ring through `near` neighbouring devices that fill no whole sides. An even number of
@@ -165,7 +176,7 @@ fn layout(
     let per_chip = if devices.is_multiple_of(per_chip.max(1)) { per_chip.max(1) } else { 1 };
     let told = collectives.collectives.iter().find_map(|collective| {
         let told = strategy(module, collective.row)?.slice;
-        (told.iter().product::<u64>() == devices).then_some(told)
+        (devices_of(&told) == Some(devices)).then_some(told)
     });
     let shape = told.unwrap_or_else(|| {
         let mut shape = box_of(devices / per_chip, dimensions);

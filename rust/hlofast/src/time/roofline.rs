@@ -8,7 +8,8 @@ use super::windows::{Windows, windows};
 use super::work::{Work, Works};
 use crate::Provenance;
 use crate::cost::{Backend, Cost, ShapeCost, SpaceBytes, shape_costs};
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use std::collections::HashMap;
 
 /// The limit of a row's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -88,6 +89,7 @@ pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
         device,
         works: Works::new(module, cost, device),
         shapes: shape_costs(module.shapes(), backend, true),
+        kernels: HashMap::new(),
         other: 0,
         result: Rows {
             seconds: vec![0.0; count],
@@ -134,6 +136,8 @@ struct Timer<'a> {
     device: &'a Device,
     works: Works<'a>,
     shapes: Vec<ShapeCost>,
+    /// By fused computation: what a kernel of it does.
+    kernels: HashMap<ComputationId, gpu::Shape>,
     /// Lower bound for the start of the next row's entries in `cost.other_memory`.
     other: usize,
     result: Rows,
@@ -195,7 +199,7 @@ impl Timer<'_> {
         let (seconds, compute, memory) = match model {
             Some(spent) => (spent.seconds, spent.compute, spent.memory),
             None if self.device.is_gpu => {
-                let shape = gpu::shape(self.module, row);
+                let shape = self.shape(row);
                 let vector = (ideal.0 - load.work.matrix_seconds).max(0.0);
                 let spent = gpu::spent(self.device, &load, &shape, vector);
                 launch = spent.launch;
@@ -221,6 +225,18 @@ impl Timer<'_> {
             () => Provenance::Modelled,
         };
         self.note_unknown(&load, model.is_none());
+    }
+
+    /// What the kernel of `row` does; fusions may share a computation.
+    fn shape(&mut self, row: Row) -> gpu::Shape {
+        let fused = match self.module.opcode(row) {
+            Opcode::Fusion => self.module.called(row, CallRole::Calls),
+            _ => None,
+        };
+        match fused {
+            None => gpu::shape(self.module, row),
+            Some(id) => *self.kernels.entry(id).or_insert_with(|| gpu::shape(self.module, row)),
+        }
     }
 
     /// A hand-written kernel computes at the rate that is assumed for it, while HBM bytes move.

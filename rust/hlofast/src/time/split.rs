@@ -11,7 +11,7 @@ pub struct Split {
     pub memory: f64,
     /// Launches, and rows whose bound is unknown.
     pub other: f64,
-    /// Waiting for collectives, by axes (index into [`Simulation::axes`]).
+    /// Waiting for collectives, by axes (index into `Simulation::axes`).
     pub exposed: Vec<f64>,
 }
 

@@ -56,7 +56,9 @@ pub fn strategy(module: &Module, row: Row) -> Option<Strategy> {
         memchr::memmem::find(word, b"1DAllGather").is_some()
     });
     Some(Strategy {
-        lanes: number(b"colors:").filter(|_| sides.len() > 1).map(|colors| ways * colors),
+        lanes: number(b"colors:")
+            .filter(|_| sides.len() > 1)
+            .map(|colors| colors.saturating_mul(ways)),
         is_ring: is_gather_ring || sides.len() == 1,
         sides,
         slice,

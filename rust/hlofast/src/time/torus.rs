@@ -8,6 +8,11 @@
 //!   rule tells the place of each axis.
 //! * A group that fills no whole sides is a ring through neighbours.
 
+/// The devices of a box with sides of these lengths; None beyond 64 bits.
+pub(super) fn devices_of<'a>(sides: impl IntoIterator<Item = &'a u64>) -> Option<u64> {
+    sides.into_iter().try_fold(1u64, |all, side| all.checked_mul(*side))
+}
+
 /// Limit on the sides of one group.
 pub const MOST_SIDES: usize = 4;
 
@@ -122,7 +127,7 @@ impl Layout {
             }
             let found = subsets(shape.len()).find(|sides| {
                 sides.iter().all(|side| taken.get(*side) == Some(&false))
-                    && sides.iter().filter_map(|side| shape.get(*side)).product::<u64>() == *size
+                    && devices_of(sides.iter().filter_map(|side| shape.get(*side))) == Some(*size)
             });
             for side in found.iter().flatten() {
                 if let Some(is_taken) = taken.get_mut(*side) {

@@ -59,7 +59,7 @@ const START_CYCLES: f64 = 16.0;
 /// Bytes counted for scalar operands, which arrive with the instruction.
 const SCALAR_BYTES: f64 = 4096.0;
 /// Cycles of one window of a copy within VMEM that transposes lanes. Copies that keep the lanes cost
-/// what other instructions cost: 512 windows of bf16[8,2,256,3584] to tiles of (2,128) wait 512 times
+/// what other instructions cost: 512 windows of `bf16[8,2,256,3584]` to tiles of (2,128) wait 512 times
 /// and unpack every element.
 const COPY_CYCLES: f64 = 100.0;
 /// Vector operations that storing an element takes: 0.4 to 0.75 cycles per register of 1024
