@@ -46,6 +46,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let is_known = |phase: Phase| phase != Phase::Unattributed || !program.has_phases();
     for pair in gathered.windows(2) {
         let [(first, earlier), (second, later)] = pair else { continue };
+        crate::ir::work::count(1);
         if first != second {
             continue;
         }

@@ -230,8 +230,6 @@ targets! {
         "LayoutConstraint",
         "AssumeGatherIndicesInBound",
         "SetBound",
-        "SliceId",
-        "ZeroCrop",
         "shape_assertion",
         "pipeline_marker",
         "xla_fallback_pipeline_marker",
