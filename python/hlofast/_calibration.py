@@ -17,7 +17,7 @@ from hlofast import _text
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._time import BOUNDS
-from hlofast.devices import FIGURES, FITTED, Device, Figure
+from hlofast.devices import FIGURES, FITTED
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from hlofast._module import Module
     from hlofast._profile import Measured
+    from hlofast.devices import Device
 
 _GOVERNS = {
     "matmul_efficiency": "compute",
@@ -124,19 +125,18 @@ class Calibration(Result):
         self._measured = measured
         self._before = device
         self._rows = _rows_of(measured, device)
-        self.device = self._fitted()
+        device = self._fitted()
+        self._pairs = self._compared(device)
+        self._errors = [_error(is_after, self._pairs) for is_after in (False, True)]
+        changed: dict[str, Any] = {
+            name: device.value(name) for name in _GOVERNS
+            if device.value(name) != self._before.value(name)
+        }  # fmt: skip
+        self.fitted = list(changed)
+        """Names of the figures that changed."""
+        self._source = self._told()
+        self.device = self._before.replace(source=self._source, **changed)
         """The device with the fitted figures."""
-        self._pairs = self._compared()
-        source = self._source()
-        fitted = {name: Figure(self.device.value(name), source) for name in self.fitted}
-        self.device = Device(
-            self.device.name,
-            {**self.device, **fitted},
-            self.device.flops,
-            label=self.device.label,
-            backend=self.device.backend,
-            aliases=self.device.aliases,
-        )
 
     def _fitted(self) -> Device:
         """The device after rounds in which each figure is fitted on the rows that it governs."""
@@ -171,14 +171,13 @@ class Calibration(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The device, the step and the median errors, before and after the fit."""
-        errors = [_error(is_after, self._pairs) for is_after in (False, True)]
         own = self._measured.module
         values: tuple[Any, ...] = (
             self.device.name,
             self._measured.step_seconds,
             own.time(self._before).step_seconds,
             own.time(self.device).step_seconds,
-            *errors,
+            *self._errors,
         )
         provenances = ("exact", "measured", *("modelled",) * 4)
         pairs = zip(self.FACTS, values, provenances, strict=True)
@@ -209,29 +208,22 @@ class Calibration(Result):
         ]
         return (
             Section("figures", "Fitted figures", of_rows(_FIGURES, figures), is_whole=True),
-            Section("errors", "Errors", of_rows(_ERRORS, self._errors()), is_whole=True),
+            Section("errors", "Errors", of_rows(_ERRORS, self._judged()), is_whole=True),
         )
 
-    @property
-    def fitted(self) -> list[str]:
-        """Names of the figures that changed."""
-        return [
-            name for name in _GOVERNS
-            if self.device.value(name) != self._before.value(name)
-        ]  # fmt: skip
-
-    def _compared(self) -> list[tuple[_Row, float, float]]:
+    def _compared(self, fitted: Device) -> list[tuple[_Row, float, float]]:
         """Rows with their modelled seconds before and after the fit."""
         pairs = []
         for bound in ("", "communication"):
             before, after = (
-                _modelled(self._measured, device, bound) for device in (self._before, self.device)
+                _modelled(self._measured, device, bound) for device in (self._before, fitted)
             )
             rows = (row for row in self._rows if (row.bound == "communication") == bool(bound))
             pairs += [(row, before[row.at], after[row.at]) for row in rows]
         return pairs
 
-    def _errors(self) -> list[tuple[Any, ...]]:
+    def _judged(self) -> list[tuple[Any, ...]]:
+        """The rows of `_ERRORS`."""
         listed: list[tuple[Any, ...]] = []
         for bound in (*_KINDS, "communication"):
             for is_fitted in (True, False):
@@ -241,7 +233,7 @@ class Calibration(Result):
                     if pair[0].bound == bound and pair[0].is_fitted == is_fitted
                 ]
                 if own:
-                    listed.append((bound, "fitted" if is_fitted else "held out", *_compared(own)))
+                    listed.append((bound, "fitted" if is_fitted else "held out", *_figures_of(own)))
         return listed
 
     def save(self, path: str, name: str | None = None) -> None:
@@ -257,7 +249,6 @@ class Calibration(Result):
             raise ValueError("nothing was fitted: too few instructions show a rate")
         if name is not None and name != self.device.name and name in devices.built_in():
             raise ValueError(f"{name!r} is another built-in device: give another name")
-
         own = self.device
         is_built_in = own.name in devices.built_in()
         called = name or own.name
@@ -265,7 +256,7 @@ class Calibration(Result):
         lines = [
             "# Written by hlofast calibrate.",
             "[sources]",
-            f"calibration = {_quoted(self._source())}",
+            f"calibration = {_quoted(self._source)}",
             "",
             f"[{_quoted(called)}]",
         ]
@@ -275,27 +266,27 @@ class Calibration(Result):
             label = own.label.removesuffix(_CALIBRATED) + _CALIBRATED
             lines.append(f"label = {_quoted(label)}")
             lines.append(f"backend = {_quoted(own.backend)}")
-        changed = self.fitted
         cells = [(key, own[key]) for key in figures]
         if not is_built_in:
             cells += [(f"flops.{key}", cell) for key, cell in own.flops.items()]
         for key, cell in cells:
             value = _quoted(cell.value) if isinstance(cell.value, str) else repr(cell.value)
-            source = "calibration" if key in changed else cell.source
+            source = "calibration" if key in self.fitted else cell.source
             lines.append(f"{key} = {{ value = {value}, source = {_quoted(source)} }}")
         with _files.replacing(path) as file:
             file.write("\n".join([*lines, ""]).encode())
 
-    def _source(self) -> str:
-        facts = {fact.name: fact.value for fact in self.facts}
+    def _told(self) -> str:
+        """What the figures were fitted on, and what that is worth."""
         count = sum(row.is_fitted for row in self._rows)
         held = len(self._rows) - count
         fitted = f"{FITTED}{_text.counted(count, 'instruction')} of {self.module.name}"
-        if "after_error" not in facts:
+        before, after = self._errors
+        if before is None or after is None:
             return f"{fitted}; no instruction was held out"
         return (
-            f"{fitted}; half of the time of {held:,} others is within {facts['after_error']:.1%} "
-            f"(before: {facts['before_error']:.1%})"
+            f"{fitted}; half of the time of {held:,} others is within {after:.1%} "
+            f"(before: {before:.1%})"
         )
 
 
@@ -328,7 +319,7 @@ def _error(is_after: bool, pairs: list[tuple[_Row, float, float]]) -> float | No
     return None
 
 
-def _compared(pairs: list[tuple[_Row, float, float]]) -> tuple[float, ...]:
+def _figures_of(pairs: list[tuple[_Row, float, float]]) -> tuple[float, ...]:
     """The columns of `_ERRORS` after the first two."""
     whole = sum(row.measured for row, _, _ in pairs)
     sums, errors, close = [], [], []

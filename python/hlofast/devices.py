@@ -196,13 +196,16 @@ class Device(Mapping[str, Figure]):
         return float(self.require(figure)) / float(self.require("jax_devices"))
 
     def replace(
-        self, *, flops: Mapping[str, float] | None = None, **figures: float | str | None
+        self,
+        *,
+        flops: Mapping[str, float] | None = None,
+        source: str = "given by the caller",
+        **figures: float | str | None,
     ) -> Device:
-        """Returns a copy with these figures, with the caller as source; None removes a figure.
+        """Returns a copy with these figures, which come from `source`; None removes a figure.
 
         Raises `ValueError` for a name that is not in `FIGURES` or an invalid value.
         """
-        source = "given by the caller"
         changed = dict(self._figures)
         for key, value in figures.items():
             if value is None and key in FIGURES:

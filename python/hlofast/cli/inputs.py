@@ -191,8 +191,8 @@ def _only_device(table: str) -> Device:
         raise hlofast.ContextError(f"{table}: {error.strerror or error}") from None
     except ValueError as error:
         raise hlofast.ContextError(str(error)) from None
-    usual = devices.built_in()
-    own = [device for name, device in loaded.items() if dict(usual).get(name) != device]
+    usual = dict(devices.built_in())
+    own = [device for name, device in loaded.items() if usual.get(name) != device]
     if len(own) != 1:
         names = output.names([device.name for device in own]) if own else "none"
         raise hlofast.ContextError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast import _profile, _profile_modules
 from hlofast._profile import Measured
 from hlofast.cli import UNREADABLE, inputs, results
+from hlofast.errors import ContextError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,31 +33,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
     from hlofast import _text
 
     parser.epilog = EXAMPLES
-    parser.add_argument("recording", metavar="PROFILE", help="profile of jax.profiler or nsys-jax")
-    parser.add_argument("dump", metavar="DUMP", nargs="?", help="module, or dump directory")
-    parser.add_argument("--module", metavar="NAME", help="name of the module to show")
-    results.add_json(parser)
+    add_recording(parser)
     _text.add_top(parser, 10)
-    inputs.add_context(parser, profile=False)
     parser.add_argument(
         "--by", choices=_profile.KEYS, default="phase", help="key of the sums (default phase)"
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Shows what the profile measured of a module."""
+def add_recording(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of a verb whose first argument is a profile."""
+    parser.add_argument("recording", metavar="PROFILE", help="profile of jax.profiler or nsys-jax")
+    parser.add_argument("dump", metavar="DUMP", nargs="?", help="module, or dump directory")
+    parser.add_argument("--module", metavar="NAME", help="name of the module that ran")
+    results.add_json(parser)
+    inputs.add_context(parser, profile=False)
+
+
+def read_measured(arguments: argparse.Namespace, failures: inputs.Failures) -> Measured | None:
+    """Returns what the profile measured of a module; reports an error and returns None without.
+
+    Raises `ContextError`, which ends the command with exit code 2.
+    """
     context = inputs.read_context(arguments)
-    failures = inputs.Failures()
-    shower = results.Shower(Measured, arguments)
     try:
-        measured = _profile_modules.measured_in(
+        return _profile_modules.measured_in(
             arguments.recording, arguments.dump, arguments.module, context
         )
+    except ContextError:
+        raise
     except (OSError, ValueError, ModuleNotFoundError) as error:
         # Of the two paths, the one that could not be read.
         is_dump = isinstance(error, OSError) and error.filename == arguments.dump is not None
         failures.failed(arguments.dump if is_dump else arguments.recording, error)
-    else:
+        return None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Shows what the profile measured of a module."""
+    failures = inputs.Failures()
+    shower = results.Shower(Measured, arguments)
+    measured = read_measured(arguments, failures)
+    if measured is not None:
         shower.show(measured, measured.sections(arguments.by))
     shower.end(failures.errors)
     return UNREADABLE if failures.errors else 0
