@@ -263,7 +263,8 @@ fn value<'a>(module: &'a Module, row: Row, key: &str) -> Option<AttributeValue<'
     decode(key.as_bytes(), module.opcode(row), bytes).ok()
 }
 
-fn integers(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
+/// The integers of attribute `key` of `row`; None if it is absent or holds others.
+pub(crate) fn integers(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
     match value(module, row, key)? {
         AttributeValue::Integers(values) => Some(values),
         AttributeValue::Integer(value) => Some(vec![value]),

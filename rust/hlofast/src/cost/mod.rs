@@ -23,6 +23,7 @@ mod xla_operands;
 pub use dead::dead_rows;
 pub use executed::{Branch, CallTimes, Override, Totals};
 pub use facts::Facts;
+pub(crate) use facts::integers;
 pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, group};
 pub use size::{Backend, ShapeCost, device_sizes, shape_costs};
 pub use traffic::SpaceBytes;

@@ -13,7 +13,7 @@
 
 use super::device::Device;
 use super::tpu::Load;
-use crate::ir::decode::{AttributeValue, decode};
+use crate::cost::integers;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
 /// Elements per cycle and core: reduced along the fastest dimension, reduced across it, written
@@ -91,7 +91,7 @@ fn reduction(module: &Module, row: Row, shape: &mut Shape) {
     let order = array.layout.and_then(|layout| layout.minor_to_major.first().copied());
     let minor = order.unwrap_or(last);
     let reduced = elements(module, operand);
-    match integers(module, row, "dimensions").contains(&minor) {
+    match integers(module, row, "dimensions").unwrap_or_default().contains(&minor) {
         true => shape.along += reduced,
         false => shape.across += reduced,
     }
@@ -99,16 +99,8 @@ fn reduction(module: &Module, row: Row, shape: &mut Shape) {
 
 /// Whether a transpose moves the fastest dimension.
 fn turns(module: &Module, row: Row) -> bool {
-    let order = integers(module, row, "dimensions");
+    let order = integers(module, row, "dimensions").unwrap_or_default();
     order.last().is_some_and(|last| *last != order.len() as i64 - 1)
-}
-
-fn integers(module: &Module, row: Row, name: &str) -> Vec<i64> {
-    let Some(bytes) = module.attribute_bytes(row, name) else { return Vec::new() };
-    match decode(name.as_bytes(), module.opcode(row), bytes) {
-        Ok(AttributeValue::Integers(list)) => list,
-        _ => Vec::new(),
-    }
 }
 
 /// Elements of the arrays of `row`'s result.
