@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from hlofast._memory import Memory
     from hlofast._messages.api import oom
     from hlofast._messages.result import Messages
+    from hlofast._policies import Policies, Policy
     from hlofast._profile import Measured
     from hlofast._profile_summary import ProfileSummary
     from hlofast._profiles import Profile, load_profile
@@ -102,7 +103,8 @@ __all__ = [
     "DeclaredParameter", "DeclaredValue", "Diff", "DimensionLabels", "Expectations", "Finding",
     "Findings", "FoundModule", "FragmentError", "Graph", "History", "Instruction",
     "InstructionSequence", "Layout", "Literal", "Matmuls", "Measured", "Memory", "Mesh", "Messages",
-    "Metadata", "Module", "PaddingDimension", "ParseError", "PartitionSpec", "Plot", "Prediction",
+    "Metadata", "Module", "PaddingDimension", "ParseError", "PartitionSpec", "Plot", "Policies",
+    "Policy", "Prediction",
     "Profile", "ProfileEvent", "ProfileEvents", "ProfileLine", "ProfilePlane", "ProfileSummary",
     "Remat", "ReplicaGroups", "Report", "Scan", "Shape", "Sharding", "Shown", "SliceDimension",
     "SourceLocation", "StackFrame", "Stages", "Summary", "Table", "TextColumn", "Time", "Trace",
@@ -132,6 +134,7 @@ _NAMES_BY_MODULE = {
     "_memory": "Memory",
     "_messages.api": "oom",
     "_messages.result": "Messages",
+    "_policies": "Policies Policy",
     "_profile": "Measured",
     "_profile_summary": "ProfileSummary",
     "_profiles": "Profile load_profile",

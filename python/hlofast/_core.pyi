@@ -14,6 +14,7 @@ from hlofast._context import Context
 from hlofast._cost_data import CollectivesData as CollectivesData
 from hlofast._cost_data import CostData as CostData
 from hlofast._cost_data import PlanData as PlanData
+from hlofast._cost_data import PolicyData as PolicyData
 from hlofast._cost_data import RematData as RematData
 from hlofast._cost_data import StagesData as StagesData
 from hlofast._cost_data import _cost as _cost

@@ -150,6 +150,10 @@ class RematData:
         """
     def places(self, rows: list[int]) -> list[tuple[str, str, int]]:
         """Operation name, source file and source line of each of `rows`; empty if unknown."""
+    def policies(self, time: TimeData | None = None) -> PolicyData | None:
+        """The scans over layers, and what they need under other checkpoint policies; `time` gives
+        the seconds of recomputed work. None if there is no scan that is understood.
+        """
     def parameters_read(self, rows: list[int]) -> list[int] | None:
         """The entry parameters that `rows` depend on; None if there are too many instructions to
         follow.
@@ -168,6 +172,27 @@ class RematData:
         Without `rule`, peaks are counted as users compare them. `table_bytes` is the size to which
         a device rounds the pointer tables of tuples, if known. Raises `ValueError` if memory cannot
         be counted.
+        """
+
+@final
+class PolicyData:
+    """The scans over layers of a module."""
+
+    def loops(self) -> list[tuple[int, int]]:
+        """Row and iterations of each forward loop."""
+    def peak(self) -> int:
+        """Bytes at the peak of the module as it is."""
+    def savable(self) -> _Columns:
+        """Fields and columns of the table of values that a policy could save."""
+    def outcome(self, fates: list[int]) -> dict[str, Any]:
+        """What the step needs if the savable values have these fates: 0 recomputed, 1 saved, 2
+        moved to host memory.
+
+        Raises `ValueError` for another fate.
+        """
+    def choose(self, budget: int) -> tuple[list[int], bool, bool]:
+        """The policy that computes least again and fits `budget` bytes: the fate of each savable
+        value, whether it fits, and whether every set was tried.
         """
 
 @final

@@ -64,7 +64,8 @@ def paragraphs(section: Section) -> str:
     parts = [f"<p><b>{escape(title)}</b></p>"]
     for head, lines in shown:
         own = "".join(
-            f"<br>{escape(_text.printable(start))}: {escape(_text.printable(text))}"
+            f"<br>{escape(_text.printable(start + ': ' if start else start))}"
+            f"{escape(_text.printable(text))}"
             for start, text in lines
         )
         parts.append(f"<p><b>{escape(_text.printable(head))}</b>{own}</p>")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core, _text
+from hlofast import _remat_fields as fields
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import RULES, SPACES, table_bytes
@@ -20,75 +21,10 @@ if TYPE_CHECKING:
     from hlofast._core import Instruction, Mesh
     from hlofast._cost import Cost, Rules
     from hlofast._module import Module
+    from hlofast._policies import Policies, Policy
     from hlofast.devices import Device
 
 
-_CHANGE = Field("text", "change", "Change to the program with the same effect.")
-_NAME = Field("name", "name", "The residual: the instruction that produces it.")
-_STATEMENT = Field("index", "statement", "The number of the statement.")
-_PHASES = (
-    Field("word", "phase", "The phase."),
-    Field("count", "instructions", "Instructions of the text in this phase.", adds_up=True),
-)
-_STATEMENTS = (
-    _STATEMENT,
-    Field("word", "code", "The kind of statement."),
-    Field("text", "text", "The statement."),
-    Field("text", "advice", "What to change, and how to check the effect.", nullable=True),
-)
-_PROOFS = (_STATEMENT, Field("instruction", "instruction", "Evidence: an instruction."))
-_FIGURES = (
-    _STATEMENT,
-    Field("word", "figure", "The name of the figure."),
-    Field("number", "value", "Its value."),
-)
-_KEPT_AS = (
-    Field("name", "kept_as", "The residual.", nullable=True),
-    Field("text", "kept_index", "Index into the result of `kept_as`; {} for all.", nullable=True),
-    Field("bytes", "kept_bytes", "Bytes of the residual.", label="kept", nullable=True),
-)
-_BY_OPERATION = (
-    Field("word", "operation", "Last component of the operation name, otherwise the opcode."),
-    Field(
-        "word",
-        "by",
-        "Origin of the recomputation: program, compiler or twin.",
-        label="recomputed by",
-    ),
-    Field("count", "instructions", "Instructions of the text.", adds_up=True),
-    Field("count", "multiplicity", "Calls per step.", label="calls", adds_up=True),
-    Field("flops", "flops", "FLOPs of all calls.", label="FLOP", adds_up=True),
-    Field("path", "source", "Source file and line.", nullable=True),
-)
-_PLAN = (
-    Field("bytes", "peak", "Peak bytes of the module as it is."),
-    Field(
-        "instruction",
-        "peak_at",
-        "The instruction that runs at the peak.",
-        label="at",
-        nullable=True,
-    ),
-    Field("bytes", "hbm", "Peak bytes to plan for.", label="target", nullable=True),
-    Field("bytes", "peak_after", "Peak bytes with the plan.", label="with the plan"),
-    Field(
-        "word", "fits", "Whether the peak with the plan fits the target: yes or no.", nullable=True
-    ),
-    Field("text", "outcome", "Outcome of the plan."),
-    Field("word", "rule", "Rule by which peaks are counted; see `Module.memory`."),
-    Field("flag", "is_default", "Whether the rule is the default.", label="default rule"),
-    Field("word", "sizes", "Sizes of arrays: device (tiles, padding) or logical."),
-    Field("word", "space", "The fullest memory space at the peak."),
-    Field("word", "constants", "Live range of constants: last_use or program."),
-    Field("name", "device", "The device whose seconds order the candidates.", nullable=True),
-)
-_STEPS = (
-    Field("index", "number", "Position in the plan."),
-    Field("index", "candidate", "The row in the table of candidates."),
-    _NAME,
-    Field("bytes", "peak", "Peak bytes after this and all earlier steps."),
-    _CHANGE,
-)
 _SHOWN_PROOFS = 4
 _BY = ("program", "compiler", "twin")
 
@@ -105,8 +41,8 @@ class Remat(Result):
     """
 
     __slots__ = (
-        "_cost", "_data", "_plan", "_rule", "_rules", "_statements", "_tables", "device", "hbm",
-        "mesh", "module",
+        "_cost", "_data", "_plan", "_policies", "_rule", "_rules", "_statements", "_tables",
+        "device", "hbm", "mesh", "module",
     )  # fmt: skip
 
     VERB = "remat"
@@ -150,6 +86,7 @@ class Remat(Result):
         self.device = device
         """The device whose seconds order the candidates; None without a device."""
         self._plan: _core.PlanData | None = None
+        self._policies: tuple[Policies | None] | None = None
         self._rules = rules
         self._rule = rule
         self._cost = cost
@@ -234,10 +171,29 @@ class Remat(Result):
                 field = self.residuals.field(name)
                 columns.append((field, column_of(field, [row[name] for row in rows])))
             columns.append(
-                (_CHANGE, column_of(_CHANGE, [change(self.module, row) for row in rows]))
+                (
+                    fields.CHANGE,
+                    column_of(fields.CHANGE, [change(self.module, row) for row in rows]),
+                )
             )
             self._tables["candidates"] = Table(columns)
         return self._tables["candidates"]
+
+    @property
+    def policies(self) -> Policies | None:
+        """What the step would need under other checkpoint policies of its layers.
+
+        None if memory cannot be counted, or if the module has no forward loop over layers, with a
+        known number of iterations, whose stacked values a backward loop reads. See
+        `hlofast.Policies`.
+        """
+        if self._policies is None:
+            from hlofast._policies import policies
+
+            is_checkpointed = any(row["by"] == "program" for row in self.recomputed)
+            data = self._data.policies(self._time())
+            self._policies = (policies(self.module, data, self.hbm, is_checkpointed),)
+        return self._policies[0]
 
     @property
     def rule(self) -> str:
@@ -309,13 +265,15 @@ class Remat(Result):
             )
         return module
 
+    def _time(self) -> _core.TimeData | None:
+        if self.device is None:
+            return None
+        return self.module.time(self.device, mesh=self.mesh)._data
+
     def _planned(self) -> _core.PlanData:
         if self._plan is None:
-            time = None
-            if self.device is not None:
-                time = self.module.time(self.device, mesh=self.mesh)._data
             self._plan = self._data.plan(
-                self.hbm, time, rule=self._rule, table_bytes=table_bytes(self.device)
+                self.hbm, self._time(), rule=self._rule, table_bytes=table_bytes(self.device)
             )
         return self._plan
 
@@ -409,22 +367,30 @@ class Remat(Result):
                 "code, not by operation name"
             )
             notes.append(Note("by-place", text, residuals=by_place))
+        if self._policies is not None and self._policies[0] is not None:
+            notes += self._policies[0].notes
         return tuple(notes)
 
-    def sections(self, *, plan: bool = False) -> tuple[Section, ...]:
+    def sections(self, *, plan: bool = False, policy: Policy | None = None) -> tuple[Section, ...]:
         """Phases, statements, all-gathers, residuals and recomputed instructions.
 
-        With `plan`, also the plan. Raises `ValueError` with `plan` if memory cannot be counted.
+        With `plan`, also checkpoint policies, among them `policy`, and the plan. Raises
+        `ValueError` with `plan` if memory cannot be counted.
         """
         sections = [
-            Section("phases", "Instructions by phase", of_rows(_PHASES, self.instructions.items())),
+            Section(
+                "phases", "Instructions by phase", of_rows(fields.PHASES, self.instructions.items())
+            ),
             *self._of_statements(),
             Section("gathers", "All-gathers", self._shown_gathers(), _GATHERS),
             Section("residuals", "Kept from forward to backward", self._shown_residuals(), _KEPT),
             Section("operations", "Recomputed, by operation and line", self._by_operation()),
             Section("recomputed", "Recomputed instructions", self._shown_recomputed(), _RECOMPUTED),
         ]
-        return (*sections, *self._of_plan()) if plan else tuple(sections)
+        if not plan:
+            return tuple(sections)
+        policies = () if self.policies is None else self.policies.sections(policy)
+        return (*sections, *policies, *self._of_plan())
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables, including the tables of a plan."""
@@ -448,9 +414,13 @@ class Remat(Result):
                 (f"{statement.text} [{statement.code}]", [line for line in lines if line[1]])
             )
         return (
-            Section("statements", "Conclusions", of_rows(_STATEMENTS, rows), paragraphs=shown),
-            Section("proofs", "Evidence", of_rows(_PROOFS, proofs), paragraphs=()),
-            Section("figures", "Figures of statements", of_rows(_FIGURES, figures), paragraphs=()),
+            Section(
+                "statements", "Conclusions", of_rows(fields.STATEMENTS, rows), paragraphs=shown
+            ),
+            Section("proofs", "Evidence", of_rows(fields.PROOFS, proofs), paragraphs=()),
+            Section(
+                "figures", "Figures of statements", of_rows(fields.FIGURES, figures), paragraphs=()
+            ),
         )
 
     def _shown_gathers(self) -> Table:
@@ -461,7 +431,7 @@ class Remat(Result):
         columns = [own for own in table._described() if own[0].name != "residual"]
         columns += [
             (field, column_of(field, own))
-            for field, own in zip(_KEPT_AS, kept_columns, strict=True)
+            for field, own in zip(fields.KEPT_AS, kept_columns, strict=True)
         ]
         return with_source(Table(columns).sort_by("payload_out", descending=True))
 
@@ -485,7 +455,7 @@ class Remat(Result):
             for at, value in enumerate((1, row["multiplicity"] or 0, row["flops"] or 0)):
                 group[at] += value
         rows = [(name, by, *sums, source) for (name, by, source), sums in groups.items()]
-        return of_rows(_BY_OPERATION, sorted(rows, key=lambda row: (-row[4], -row[2])))
+        return of_rows(fields.BY_OPERATION, sorted(rows, key=lambda row: (-row[4], -row[2])))
 
     def _of_plan(self) -> tuple[Section, ...]:
         """The plan in one row, its steps, and all candidates."""
@@ -516,8 +486,8 @@ class Remat(Result):
             shown.append((f"{number}. {_step(own, peak)}", _what_to_do(own)))
         described = [own for own in self.candidates._described() if own[0].name != "residual"]
         return (
-            Section("plan", "Plan", of_rows(_PLAN, [row]), _PLANNED),
-            Section("steps", "Steps", of_rows(_STEPS, steps), paragraphs=shown),
+            Section("plan", "Plan", of_rows(fields.PLAN, [row]), _PLANNED),
+            Section("steps", "Steps", of_rows(fields.STEPS, steps), paragraphs=shown),
             Section("candidates", "Candidates", Table(described), _CANDIDATES, figure="saved"),
         )
 
@@ -526,6 +496,9 @@ class Remat(Result):
             return {None: "the peak is lower", True: "fits", False: "does not fit"}[self.fits]
         if self.fits:
             return "the peak fits as it is; nothing to recompute"
+        policy = None if self.policies is None else self.policies.chosen
+        if policy is not None and policy.fits:
+            return "no rewrite of this module fits; a checkpoint policy does (modelled), see above"
         text = "no candidate lowers the peak"
         return text if self.fits is None else f"{text}, and it does not fit"
 

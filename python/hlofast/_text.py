@@ -387,7 +387,7 @@ class Printer:
                 self.line()
                 self.heading(head)
                 for start, text in lines:
-                    self.paragraph(f"  {start}: ", text)
+                    self.paragraph(f"  {start}: " if start else "  ", text)
             return
         fields = [table.field(name) for name in section.columns if says_something(table, name)]
         shown = table if limit is None else table.top(limit)

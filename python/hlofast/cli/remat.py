@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from hlofast._memory import RULES
+from hlofast._policies import BUILT_IN
 from hlofast._remat import Remat
 from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+
+    from hlofast._policies import Policy
 
 EXAMPLES = """\
 examples:
@@ -17,6 +20,8 @@ examples:
   hlofast remat --top 0 step.txt                 every residual
   hlofast remat --plan step.txt                  values to rematerialise to save memory
   hlofast remat --hbm 16GiB --device tpu-v5e step.txt
+  hlofast remat --policy nothing_saveable step.txt
+  hlofast remat --save model.py:88 --offload mlp/dot_general step.txt
   hlofast remat --hbm 16GiB --apply -o less.txt step.txt
   hlofast remat --json step.txt | jq '.results[].tables.statements[] | {code, advice}'
 
@@ -24,6 +29,11 @@ Residuals are values that the forward pass computes and the backward pass reads.
 are those that jax.checkpoint or the compiler computes a second time; they are recognised by their
 operation names, otherwise by an earlier instruction that computes the same value. A gathered array
 counts as kept if it, or a copy of it, is a residual.
+
+For a scan over layers, --plan also shows what the step would need under other checkpoint policies:
+the policies of JAX, the one of --policy, --save and --offload, and with --hbm the policy that
+computes least again and fits. These figures are modelled from the text. Values to save are known by
+an instruction's name, a source line or part of an operation name.
 
 A plan rewrites the module for each candidate and measures the peak of the result, by default as
 compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live bytes for
@@ -36,9 +46,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     results.add_usual(parser)
-    plan = parser.add_argument_group("rematerialisation plan (--hbm and --device imply --plan)")
+    plan = parser.add_argument_group("rematerialisation plan (its other options imply --plan)")
     plan.add_argument(
         "--plan", action="store_true", help="choose values to rematerialise, to lower the peak"
+    )
+    plan.add_argument(
+        "--policy",
+        choices=tuple(BUILT_IN),
+        help="show this checkpoint policy of the layers",
+    )
+    plan.add_argument(
+        "--save", action="append", metavar="VALUE", help="a value that the policy saves; repeatable"
+    )
+    plan.add_argument(
+        "--offload",
+        action="append",
+        metavar="VALUE",
+        help="a value that the policy moves to host memory; repeatable",
     )
     plan.add_argument(
         "--rule",
@@ -55,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.apply != (arguments.output is not None):
         inputs.complain("--apply needs -o OUT, and -o needs --apply")
         return USAGE
-    given = (arguments.hbm, arguments.device, arguments.rule)
+    own = (arguments.policy, arguments.save, arguments.offload)
+    given = (arguments.hbm, arguments.device, arguments.rule, *own)
     is_plan = arguments.plan or arguments.apply or any(value is not None for value in given)
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Remat, arguments)
@@ -69,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         sections = remat.sections()
         if is_plan:
             try:
-                sections = remat.sections(plan=True)
+                sections = remat.sections(plan=True, policy=_policy(remat, *own))
             except ValueError as error:
                 inputs.complain(f"{loaded.path}: {loaded.module.name}: {error}")
                 code = USAGE
@@ -82,6 +107,20 @@ def run(arguments: argparse.Namespace) -> int:
         shower.show(remat, sections, loaded)
     shower.end(reader.errors)
     return reader.exit_code() or code
+
+
+def _policy(
+    remat: Remat, name: str | None, save: list[str] | None, offload: list[str] | None
+) -> Policy | None:
+    """The policy of the options; None without one. Raises `ValueError` if it cannot be modelled."""
+    if name is None and not save and not offload:
+        return None
+    if remat.policies is None:
+        raise ValueError(
+            "the module has no scan over layers (a forward loop with a known number of iterations "
+            "whose stacked values a backward loop reads), so no policy can be modelled"
+        )
+    return remat.policies.policy(name, save=save or (), offload=offload or ())
 
 
 def _apply(remat: Remat, path: str) -> bool:

@@ -24,6 +24,7 @@ mod metadata;
 mod module;
 mod names;
 mod plan;
+mod policy;
 mod profile;
 mod programs;
 mod proto;
@@ -92,6 +93,8 @@ mod _core {
     use crate::module::Module;
     #[pymodule_export]
     use crate::plan::PlanData;
+    #[pymodule_export]
+    use crate::policy::PolicyData;
     #[pymodule_export]
     use crate::profile::{
         _is_profile, _load_profile, _profile_runs, ProfileData, ProfileEvent, ProfileEvents,

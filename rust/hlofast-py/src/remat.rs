@@ -4,6 +4,7 @@
 use crate::held::Held;
 use crate::memory::rule_called;
 use crate::plan::PlanData;
+use crate::policy::PolicyData;
 use crate::table_builder::to_list;
 use crate::time::TimeData;
 use hlofast::flow::Phase;
@@ -116,6 +117,14 @@ impl RematData {
         });
         let plan = plan.map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(PlanData::new(Arc::clone(&self.held), options, plan))
+    }
+
+    /// The scans over layers, and what they need under other checkpoint policies; `time` gives the
+    /// seconds of recomputed work. None if there is no scan that is understood.
+    #[pyo3(signature = (time=None))]
+    fn policies(&self, py: Python<'_>, time: Option<&Bound<'_, TimeData>>) -> Option<PolicyData> {
+        let seconds = time.map(|time| time.get().seconds_alone());
+        py.detach(|| PolicyData::new(Arc::clone(&self.held), seconds))
     }
 
     /// The entry parameters that `rows` depend on; None if there are too many instructions to

@@ -13,7 +13,7 @@ use crate::comms::{
     Collectives, DerivedMesh, Mesh, collectives, derive_mesh, device_count, is_named_by,
 };
 use crate::cost::{
-    Cost, Facts, Group, GroupKey, cost, group, uncertain_executions, unknown_products,
+    Backend, Cost, Facts, Group, GroupKey, cost, group, uncertain_executions, unknown_products,
 };
 use crate::flow::{Attribution, Sources, attribution};
 use crate::ir::{Module, Row};
@@ -21,6 +21,7 @@ use crate::lint::{self, Findings};
 use crate::memory::{
     self, Memory, MemoryError, Packing, Tables, XlaAccount, memory, memory_and_account,
 };
+use crate::remat::policy::Policies;
 use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Shares, shares};
 use crate::stages::{self, Stages};
@@ -348,6 +349,18 @@ impl<M: Borrow<Module>> Analyses<M> {
             let (cost, attribution) = (self.cost(), self.attribution());
             remat::report(self.module(), cost, attribution, self.collectives())
         })
+    }
+
+    /// The scans over layers, and what they would need under other checkpoint policies. None if
+    /// memory cannot be counted, or the module has no scan that is understood.
+    pub fn policies(&self) -> Option<Policies> {
+        let (memory, account) = self.memory_and_account();
+        let memory = memory.ok()?;
+        // As in `Counting::usual`: XLA's own account of scheduled TPU modules, otherwise live bytes.
+        let is_tpu = memory.backend == Backend::Tpu && self.module().is_scheduled();
+        let counted = account.ok().filter(|_| is_tpu).map(XlaAccount::hbm_peak);
+        let peak = counted.unwrap_or(memory.peak.bytes);
+        Policies::new(self.module(), self.cost(), memory, peak)
     }
 
     /// What to recompute to fit the budget in `options` or, without one, the memory in the context.

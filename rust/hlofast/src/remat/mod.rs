@@ -1,13 +1,15 @@
 //! Rematerialisation: recomputed instructions, residuals, and rewritten modules that recompute
 //! values instead of keeping them.
 //!
-//! Start at [`report`], [`plan()`] and [`rewrite()`].
+//! Start at [`report`], [`plan()`], [`rewrite()`] and, for checkpoint policies of scans,
+//! [`policy::Policies`].
 
 mod candidates;
 mod counted;
 mod dependence;
 mod handed_on;
 mod plan;
+pub mod policy;
 mod report;
 mod residuals;
 pub mod rewrite;

@@ -453,7 +453,7 @@ fn widened_from(module: &Module, residual: &Residual) -> Option<ElementType> {
 
 /// The stack that `place` completes, because XLA may move the last write of a stack out of the
 /// loop; otherwise `place` itself.
-fn stack_of(module: &Module, place: &Place) -> Place {
+pub(super) fn stack_of(module: &Module, place: &Place) -> Place {
     if wrapped(module, place.row) != Some(Opcode::DynamicUpdateSlice) {
         return place.clone();
     }

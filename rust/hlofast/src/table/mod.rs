@@ -35,7 +35,7 @@ pub use matmuls::matmuls;
 pub use measured::{measured_collectives, runs, unjoined};
 pub use memory_files::memory_file;
 pub use modules::{computations, findings, instructions};
-pub use planned::candidates;
+pub use planned::{candidates, savable};
 pub use profiled::{
     device_field, duration_field, host_field, profiled_devices, profiled_launches, profiled_lines,
     profiled_modules, profiled_programs, profiled_steps, seconds, start_field,

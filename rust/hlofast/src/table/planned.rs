@@ -1,8 +1,13 @@
-//! The table of candidates for rematerialisation.
+//! The tables of candidates for rematerialisation and of values that checkpoint policies save.
 
-use super::{Columns, Field};
+use super::{Columns, Field, Origin, common};
 use crate::ir::{Module, Row};
+use crate::print::plain_shape_within;
+use crate::remat::policy::{Policies, Savable};
 use crate::remat::{Entry, Plan, Recompute};
+
+/// Limit on the characters of a shape; longer texts are cut in the middle.
+const SHAPE_LIMIT: usize = 120;
 
 /// One row per candidate of `plan`.
 pub fn candidates(module: &Module, plan: &Plan) -> Columns {
@@ -57,5 +62,26 @@ pub fn candidates(module: &Module, plan: &Plan) -> Columns {
     table.texts(field, each().map(|entry| entry.refusal.clone().unwrap_or_default()));
     let field = Field::text("no_saving", "Why recomputing the value saves nothing.").nullable();
     table.texts(field, each().map(|entry| entry.no_saving.unwrap_or_default()));
+    table
+}
+
+/// One row per value that a checkpoint policy could save.
+pub fn savable(origin: &Origin<'_>, policies: &Policies) -> Columns {
+    let module = origin.module;
+    let each = || policies.savable.iter();
+    let mut table = Columns::default();
+    table.rows(common::instruction(), each().map(|value| value.row));
+    table.texts(common::name(), each().map(|value| module.instruction_name(value.row)));
+    let loops: Vec<Row> = policies.loops().map(|(row, _)| row).collect();
+    let scan = |value: &Savable| loops.get(value.scan as usize).copied().unwrap_or(value.row);
+    let doc = "The forward loop over layers that computes the value.";
+    table.rows(Field::instruction("scan", doc), each().map(scan));
+    let doc = "product, batched_product (a product with batch dimensions), collective, or other.";
+    table.texts(Field::word("kind", doc), each().map(|value| value.kind.as_str()));
+    let shape = |value: &Savable| plain_shape_within(module.shapes(), value.shape, SHAPE_LIMIT);
+    table.texts(common::shape(), each().map(shape));
+    let doc = "Bytes of the values of all layers on one device.";
+    table.numbers(Field::bytes("bytes", doc).summed(), each().map(|value| value.bytes));
+    origin.columns(each().map(|value| value.row), &mut table);
     table
 }

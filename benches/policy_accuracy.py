@@ -1,0 +1,141 @@
+"""Accuracy of peaks under other checkpoint policies against programs compiled under them.
+
+    python benches/policy_accuracy.py [--json FILE]
+
+The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
+under every policy. The peak under a policy is modelled from the text without checkpointing and
+compared with the peak of the program that was compiled under the policy. Programs whose name begins
+with `held_` were compiled after the model was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import lzma
+import re
+import statistics
+import tarfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import hlofast
+
+FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
+LINES = (FIXTURES / "policy_models.py").read_text().splitlines()
+NAMED = {
+    "attention_names": ("query", "key", "value", "mixed"),
+    "mlp_names": ("mixed", "gate", "up"),
+    "offload_mlp": ("gate", "up"),
+}
+"""The values that a policy of names saves or offloads."""
+BUILT_IN = {
+    "nothing": "nothing_saveable",
+    "dots": "dots_saveable",
+    "plain_dots": "dots_with_no_batch_dims_saveable",
+}
+
+
+def texts() -> dict[str, bytes]:
+    """By program: its text without checkpointing."""
+    packed = lzma.decompress((FIXTURES / "policies" / "texts.tar.xz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        files = [(entry, archive.extractfile(entry)) for entry in archive.getmembers()]
+        return {entry.name.partition(".")[0]: file.read() for entry, file in files if file}
+
+
+def truth() -> list[dict[str, Any]]:
+    """Program, policy, and bytes at the peak of the program compiled under the policy."""
+    with lzma.open(FIXTURES / "policies" / "truth.jsonl.xz", "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def name_of(line: int | None) -> str | None:
+    """The name that the models give to the value of a source line."""
+    named = re.search(r'checkpoint_name\(.*"(\w+)"\)', LINES[line - 1] if line else "")
+    return named[1] if named else None
+
+
+def policy_of(policies: hlofast.Policies, name: str) -> hlofast.Policy:
+    """The policy called `name` in the fixtures."""
+    if name in BUILT_IN:
+        return policies.policy(BUILT_IN[name])
+    rows = [
+        at
+        for at, row in enumerate(policies.savable)
+        if row["kind"].endswith("product") and name_of(row["source_line"]) in NAMED[name]
+    ]
+    return policies.policy(**{"offload" if name.startswith("offload") else "save": rows})
+
+
+def rows() -> list[dict[str, Any]]:
+    """One row per program and policy."""
+    compiled: dict[str, dict[str, int]] = {}
+    for record in truth():
+        compiled.setdefault(record["program"], {})[record["policy"]] = record["peak"]
+    found = []
+    for program, text in texts().items():
+        policies = hlofast.loads(text).remat().policies
+        for policy in (*BUILT_IN, *NAMED):
+            peak = compiled.get(program, {}).get(policy)
+            if peak is None:
+                continue
+            modelled = None if policies is None else policy_of(policies, policy).peak
+            error = None if modelled is None else modelled / peak - 1
+            found.append(
+                {
+                    "program": program,
+                    "policy": policy,
+                    "held_out": program.startswith("held_"),
+                    "peak": peak,
+                    "modelled": modelled,
+                    "error": error,
+                }
+            )
+    return found
+
+
+def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The errors of some rows."""
+    known = sorted(abs(row["error"]) for row in rows if row["error"] is not None)
+    lower = sorted(-row["error"] for row in rows if row["error"] is not None)
+    return {
+        "programs": len({row["program"] for row in rows}),
+        "peaks": len(rows),
+        "modelled": len(known),
+        "median": statistics.median(known),
+        "within 5 %": sum(error <= 0.05 for error in known) / len(known),
+        "within 12 %": sum(error <= 0.12 for error in known) / len(known),
+        "worst": known[-1],
+        "too low by, 90th percentile": max(0.0, lower[int(0.9 * (len(lower) - 1))]),
+    }
+
+
+def main() -> None:
+    """Prints the errors by set and by policy."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    given = parser.parse_args()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        every = rows()
+    sets = {
+        "fitted": [row for row in every if not row["held_out"]],
+        "held out": [row for row in every if row["held_out"]],
+    }
+    for policy in (*BUILT_IN, *NAMED):
+        sets[policy] = [row for row in every if row["policy"] == policy]
+    for name, part in sets.items():
+        if not part:
+            continue
+        print(name)
+        for label, value in figures(part).items():
+            print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
+    if given.json:
+        given.json.write_text(json.dumps(every, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+//! `PolicyData`: what a step would need under other checkpoint policies, which `hlofast._policies`
+//! formats as tables.
+
+use crate::held::Held;
+use crate::table_builder::to_list;
+use hlofast::remat::policy::{Fate, Outcome, Policies, Prices, choose};
+use hlofast::table::{row_or_none, savable};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::sync::Arc;
+
+/// The scans over layers of a module.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct PolicyData {
+    held: Arc<Held>,
+    policies: Policies,
+    seconds: Option<Vec<f64>>,
+}
+
+impl PolicyData {
+    pub fn new(held: Arc<Held>, seconds: Option<Vec<f64>>) -> Option<Self> {
+        let policies = held.stage.policies()?;
+        Some(Self { held, policies, seconds })
+    }
+
+    fn prices(&self) -> Prices<'_> {
+        let stage = &self.held.stage;
+        Prices {
+            cost: stage.cost(),
+            collectives: stage.collectives(),
+            seconds: self.seconds.as_deref(),
+        }
+    }
+}
+
+fn fate_of(code: u8) -> PyResult<Fate> {
+    match code {
+        0 => Ok(Fate::Recomputed),
+        1 => Ok(Fate::Saved),
+        2 => Ok(Fate::Offloaded),
+        _ => Err(PyValueError::new_err("a fate is 0, 1 or 2")),
+    }
+}
+
+fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    figures.set_item("peak", outcome.peak)?;
+    figures.set_item("at", row_or_none(outcome.at))?;
+    figures.set_item("kept", outcome.kept)?;
+    figures.set_item("on_host", outcome.on_host)?;
+    figures.set_item("saved", outcome.saved.clone())?;
+    let again: Vec<u32> = outcome.again.iter().map(|row| row.0).collect();
+    figures.set_item("again", again)?;
+    figures.set_item("flops", outcome.flops)?;
+    figures.set_item("wire_bytes", outcome.wire_bytes)?;
+    figures.set_item("seconds", outcome.seconds)?;
+    Ok(figures)
+}
+
+#[pymethods]
+impl PolicyData {
+    /// Row and iterations of each forward loop.
+    fn loops(&self) -> Vec<(u32, u64)> {
+        self.policies.loops().map(|(row, trips)| (row.0, trips)).collect()
+    }
+
+    /// Bytes at the peak of the module as it is.
+    fn peak(&self) -> i64 {
+        self.policies.peak
+    }
+
+    /// Fields and columns of the table of values that a policy could save.
+    fn savable<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        to_list(py, savable(&self.held.stage.origin(), &self.policies))
+    }
+
+    /// What the step needs if the savable values have these fates: 0 recomputed, 1 saved, 2
+    /// moved to host memory.
+    ///
+    /// Raises `ValueError` for another fate.
+    fn outcome<'py>(&self, py: Python<'py>, fates: Vec<u8>) -> PyResult<Bound<'py, PyDict>> {
+        let fates: Vec<Fate> = fates.into_iter().map(fate_of).collect::<PyResult<_>>()?;
+        let module = self.held.stage.module();
+        let outcome = py.detach(|| self.policies.outcome(module, &fates, &self.prices()));
+        to_dict(py, &outcome)
+    }
+
+    /// The policy that computes least again and fits `budget` bytes: the fate of each savable value,
+    /// whether it fits, and whether every set was tried.
+    fn choose(&self, py: Python<'_>, budget: i64) -> (Vec<u8>, bool, bool) {
+        let module = self.held.stage.module();
+        let choice = py.detach(|| choose(&self.policies, module, &self.prices(), budget));
+        let fates = choice.fates.into_iter().map(|fate| fate as u8).collect();
+        (fates, choice.fits, choice.is_exact)
+    }
+}

@@ -1,0 +1,361 @@
+//! The bytes at each step of the text, as far as they do not depend on the policy.
+//!
+//! XLA rematerialises by itself when a program does not fit: it computes values again (`x.remat`)
+//! that a program which fits keeps. So the live ranges of clones of one value are joined, and an
+//! expensive value that a product before and a product after the backward loop both read counts as
+//! kept between them.
+
+use super::graph::{Graph, MOST_ROWS, is_product};
+use super::scans::{MOST_REARRANGED, Scan, Stack, is_heavy, is_rearrangement, node_of};
+use crate::flow::is_compiler_clone;
+use crate::ir::intern::BuildMix;
+use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::memory::{LiveValue, Memory};
+use hashbrown::HashMap;
+use std::ops::RangeInclusive;
+
+/// Values of fewer bytes do not matter.
+const LEAST: i64 = 1 << 20;
+/// Limit on the nodes that are opened to find out whether a value is expensive.
+const MOST_OPENED: usize = 256;
+
+/// Bytes at each step.
+#[derive(Debug)]
+pub struct Timeline {
+    bytes: Vec<i64>,
+    /// By step: the row that runs.
+    rows: Vec<u32>,
+    /// Whether XLA has computed values again by itself.
+    is_pressed: bool,
+    /// By backward loop: values of its body that a program that fits keeps.
+    shared: Vec<(Row, Vec<Shared>)>,
+}
+
+/// A value that a backward body makes from stacked values and that several products read. While the
+/// stacked values are in memory, the fusions of those products each compute it; where the stacked
+/// values are themselves computed again, it is computed once and kept.
+#[derive(Debug)]
+pub struct Shared {
+    /// Its bytes.
+    pub bytes: i64,
+    /// The steps from the first to the last product.
+    pub steps: RangeInclusive<u32>,
+    /// The nodes of the forward body whose stacks it is made from, if they are expensive.
+    pub stacks: Vec<u32>,
+}
+
+/// Bytes at each step under a policy.
+pub struct Changes<'a> {
+    timeline: &'a Timeline,
+    /// By step: the change from the step before.
+    changes: Vec<i64>,
+}
+
+impl Timeline {
+    /// The bytes at each step of `memory`, raised so that their peak is `peak`.
+    pub fn new(
+        module: &Module,
+        memory: &Memory,
+        values: &[LiveValue],
+        scans: &[Scan],
+        sizes: &[i64],
+        peak: i64,
+    ) -> Option<Self> {
+        let highest = memory.timeline.iter().copied().max()?;
+        let beyond = peak.checked_sub(highest)?;
+        let is_pressed = module.rows().any(|row| is_compiler_clone(module, row));
+        let bytes: Option<Vec<i64>> =
+            memory.timeline.iter().map(|bytes| bytes.checked_add(beyond)).collect();
+        let mut timeline = Timeline {
+            bytes: bytes?,
+            rows: memory.sequence().to_vec(),
+            is_pressed,
+            shared: Vec::new(),
+        };
+        if !is_pressed {
+            return Some(timeline);
+        }
+        let mut budget = MOST_ROWS;
+        let loops: Vec<Row> = scans.iter().flat_map(|scan| [scan.forward, scan.backward]).collect();
+        let mut places: Vec<ComputationId> = Vec::new();
+        let mut changes = vec![0i64; timeline.bytes.len() + 1];
+        for scan in scans {
+            for (graph, id) in [(&scan.body, scan.body_id), (&scan.back, scan.back_id)] {
+                join_clones(module, graph, id, values, &mut changes);
+            }
+            timeline.shared.push((scan.backward, shared_by(scan, memory, values, sizes)));
+            let place = module.computation_of(scan.forward);
+            if places.contains(&place) {
+                continue;
+            }
+            places.push(place);
+            if let Some(graph) = Graph::new(module, place, &loops, &mut budget) {
+                join_clones(module, &graph, place, values, &mut changes);
+                keep_shared(&graph, memory, scan, values, sizes, &mut changes);
+            }
+        }
+        let mut sum = 0i64;
+        for (bytes, change) in timeline.bytes.iter_mut().zip(&changes) {
+            sum = sum.saturating_add(*change);
+            *bytes = bytes.saturating_add(sum);
+        }
+        Some(timeline)
+    }
+
+    /// The row that runs at `step`.
+    pub fn row(&self, step: usize) -> Option<Row> {
+        self.rows.get(step).map(|row| Row(*row))
+    }
+
+    /// The values of the backward body of `scan` that a program that fits keeps.
+    pub fn shared(&self, scan: &Scan) -> &[Shared] {
+        let own = self.shared.iter().find(|(row, _)| *row == scan.backward);
+        own.map_or(&[], |(_, shared)| shared)
+    }
+
+    /// No changes yet.
+    pub fn changes(&self) -> Changes<'_> {
+        Changes { timeline: self, changes: vec![0; self.bytes.len() + 1] }
+    }
+
+    /// The last step that reads a stacked value, if a program that fits keeps the value because
+    /// products of both passes read it and it is expensive. `is_again` tells whether a node of the
+    /// forward body runs again.
+    pub fn is_kept(
+        &self,
+        scan: &Scan,
+        stack: &Stack,
+        is_again: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        if !self.is_pressed || !is_costly(&scan.body, stack.node) {
+            return None;
+        }
+        if !products_of(&scan.body, stack.node).into_iter().any(is_again) {
+            return None;
+        }
+        let reads = stack.reads.iter().filter(|read| read.feeds_product && read.copies.is_none());
+        reads.map(|read| read.last).max()
+    }
+}
+
+impl Changes<'_> {
+    /// Adds `bytes` at each of `steps`.
+    pub fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
+        add(&mut self.changes, steps, bytes);
+    }
+
+    /// The most bytes and their step. `prefixes` are work before a step: the most bytes that it
+    /// needs, and those of them that the step itself counts.
+    pub fn highest(&self, prefixes: &[(u32, (i64, i64))]) -> (i64, usize) {
+        let (mut most, mut step, mut sum) = (i64::MIN, 0, 0i64);
+        for (at, (bytes, change)) in self.timeline.bytes.iter().zip(&self.changes).enumerate() {
+            sum = sum.saturating_add(*change);
+            let mut own = bytes.saturating_add(sum);
+            for (_, (most, counted)) in prefixes.iter().filter(|(start, _)| *start as usize == at) {
+                own = own.max(bytes.saturating_add(sum).saturating_add(most - counted));
+            }
+            if own > most {
+                (most, step) = (own, at);
+            }
+        }
+        (most.max(0), step)
+    }
+}
+
+fn add(changes: &mut [i64], steps: RangeInclusive<u32>, bytes: i64) {
+    let last = changes.len().saturating_sub(1);
+    let (start, end) = (*steps.start() as usize, (*steps.end() as usize).saturating_add(1));
+    if start < last && start < end {
+        changes[start] = changes[start].saturating_add(bytes);
+        changes[end.min(last)] = changes[end.min(last)].saturating_sub(bytes);
+    }
+}
+
+/// Joins the live ranges of clones of one value.
+fn join_clones(
+    module: &Module,
+    graph: &Graph,
+    id: ComputationId,
+    values: &[LiveValue],
+    changes: &mut [i64],
+) {
+    let rows = module.computation(id).rows();
+    let mut same: HashMap<u32, Vec<&LiveValue>, BuildMix> = HashMap::default();
+    for value in values.iter().filter(|value| rows.contains(&value.row.0) && value.bytes >= LEAST) {
+        if matches!(module.opcode(value.row), Opcode::Parameter | Opcode::While) {
+            continue;
+        }
+        let Some(node) = node_of(graph, value) else { continue };
+        if graph.nodes[node as usize].opcode != Opcode::DynamicUpdateSlice {
+            same.entry(node).or_default().push(value);
+        }
+    }
+    for clones in same.values() {
+        if clones.len() < 2 || !clones.iter().any(|value| is_compiler_clone(module, value.row)) {
+            continue;
+        }
+        let first = clones.iter().map(|value| value.first_step).min().unwrap_or(0);
+        let last = clones.iter().map(|value| value.last_step).max().unwrap_or(0);
+        let bytes = clones.iter().map(|value| value.bytes).max().unwrap_or(0);
+        add(changes, first..=last, bytes);
+        for value in clones {
+            add(changes, value.first_step..=value.last_step, -value.bytes);
+        }
+    }
+}
+
+/// Keeps expensive values that products read before and after the backward loop of `scan`.
+fn keep_shared(
+    graph: &Graph,
+    memory: &Memory,
+    scan: &Scan,
+    values: &[LiveValue],
+    sizes: &[i64],
+    changes: &mut [i64],
+) {
+    let (before, after) = (*scan.back_steps.start(), *scan.back_steps.end());
+    let live = values.iter().filter(|value| value.first_step < before && value.last_step > after);
+    let live: Vec<u32> = live.filter_map(|value| node_of(graph, value)).collect();
+    let mut counted: Vec<Vec<u32>> = Vec::new();
+    for (number, node) in (0u32..).zip(&graph.nodes) {
+        let bytes = sizes.get(node.shape.0 as usize).copied().unwrap_or(0);
+        if node.element.is_some() || is_heavy(node.opcode) || bytes < LEAST {
+            continue;
+        }
+        let products = products_of(graph, number).into_iter();
+        let mut steps: Vec<u32> = products
+            .filter_map(|product| memory.step_of(graph.nodes[product as usize].outer))
+            .collect();
+        steps.sort_unstable();
+        let (Some(first), Some(last)) = (steps.first().copied(), steps.last().copied()) else {
+            continue;
+        };
+        if first >= before || last <= after || live.contains(&number) || counted.contains(&steps) {
+            continue;
+        }
+        if is_costly(graph, number) {
+            let users = graph.users(number).iter().map(|user| &graph.nodes[*user as usize]);
+            let narrow = users.filter(|user| user.opcode == Opcode::Convert);
+            let sizes = narrow.filter_map(|user| sizes.get(user.shape.0 as usize).copied());
+            add(changes, first..=after, sizes.fold(bytes, i64::min));
+            counted.push(steps);
+        }
+    }
+}
+
+/// Values of the backward body of `scan` that several products read and that expensive stacked values
+/// make, if no row keeps them.
+fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) -> Vec<Shared> {
+    let graph = &scan.back;
+    let mut costly: HashMap<u32, u32, BuildMix> = HashMap::default();
+    for stack in &scan.stacks {
+        if is_costly(&scan.body, stack.node) {
+            costly.extend(stack.read_as.iter().map(|element| (*element, stack.node)));
+        }
+    }
+    let kept: Vec<u32> = values.iter().filter_map(|value| node_of(graph, value)).collect();
+    let mut shared: Vec<Shared> = Vec::new();
+    for (number, node) in (0u32..).zip(&graph.nodes) {
+        let bytes = sizes.get(node.shape.0 as usize).copied().unwrap_or(0);
+        if node.element.is_some() || is_heavy(node.opcode) || bytes < LEAST {
+            continue;
+        }
+        let products = products_of(graph, number);
+        let mut steps: Vec<u32> = products
+            .iter()
+            .filter_map(|product| memory.step_of(graph.nodes[*product as usize].outer))
+            .collect();
+        steps.sort_unstable();
+        steps.dedup();
+        let [first, .., last] = steps[..] else { continue };
+        let users = graph.users(number).iter().map(|user| &graph.nodes[*user as usize]);
+        let narrow = users.filter(|user| user.opcode == Opcode::Convert);
+        let bytes = narrow
+            .filter_map(|user| sizes.get(user.shape.0 as usize).copied())
+            .fold(bytes, i64::min);
+        let is_known = shared.iter().any(|own| own.steps == (first..=last) && own.bytes == bytes);
+        if is_known || kept.contains(&number) {
+            continue;
+        }
+        let mut stacks = Vec::new();
+        let mut mixes = false;
+        let mut stack = vec![number];
+        let mut opened = 0;
+        while let Some(at) = stack.pop() {
+            let own = &graph.nodes[at as usize];
+            if let Some(element) = own.element {
+                stacks.extend(costly.get(&element));
+                continue;
+            }
+            // A value that is only read from a stack is the stack's, not made here.
+            mixes |= is_product(own.opcode);
+            opened += 1;
+            if opened < MOST_OPENED && !is_heavy(own.opcode) {
+                stack.extend(graph.operands(at));
+            }
+        }
+        if mixes && !stacks.is_empty() {
+            stacks.sort_unstable();
+            stacks.dedup();
+            shared.push(Shared { bytes, steps: first..=last, stacks });
+        }
+    }
+    shared
+}
+
+/// The products that read a value, through rows that only rearrange it.
+fn products_of(graph: &Graph, node: u32) -> Vec<u32> {
+    let mut products = Vec::new();
+    let mut stack = vec![(node, 0)];
+    let mut opened = 0;
+    while let Some((at, depth)) = stack.pop() {
+        for user in graph.users(at) {
+            opened += 1;
+            let opcode = graph.nodes[*user as usize].opcode;
+            if is_product(opcode) {
+                products.push(*user);
+            } else if is_rearrangement(opcode) && depth < MOST_REARRANGED && opened < MOST_OPENED {
+                stack.push((*user, depth + 1));
+            }
+        }
+    }
+    products
+}
+
+/// Whether cheap work that makes a value contains an expensive operation.
+fn is_costly(graph: &Graph, node: u32) -> bool {
+    use Opcode::{
+        Cosine, Divide, Erf, Exponential, ExponentialMinusOne, Log, LogPlusOne, Logistic, Power,
+        Sine, Tanh,
+    };
+    let mut stack = vec![node];
+    let mut opened = 0;
+    while let Some(at) = stack.pop() {
+        let own = &graph.nodes[at as usize];
+        if own.element.is_some() || is_heavy(own.opcode) {
+            continue;
+        }
+        if matches!(
+            own.opcode,
+            Cosine
+                | Divide
+                | Erf
+                | Exponential
+                | ExponentialMinusOne
+                | Log
+                | LogPlusOne
+                | Logistic
+                | Power
+                | Sine
+                | Tanh
+        ) {
+            return true;
+        }
+        opened += 1;
+        if opened > MOST_OPENED {
+            return false;
+        }
+        stack.extend(graph.operands(at));
+    }
+    false
+}

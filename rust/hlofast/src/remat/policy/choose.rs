@@ -1,0 +1,167 @@
+//! The policy that fits a budget and computes least again.
+//!
+//! What a set of saved values costs is not the sum of its members: a saved value makes others
+//! superfluous, and the peak moves. So sets are judged by the model itself. Up to [`MOST_EXACT`]
+//! values every set is tried. Beyond, values are added one after another, the one that saves most
+//! time per byte first, and then exchanged while that helps.
+
+use super::{Fate, Outcome, Policies, Prices, SavableKind};
+use crate::ir::Module;
+
+/// Values up to which every set is tried.
+const MOST_EXACT: usize = 10;
+/// Limit on the sets that are tried.
+const MOST_TRIED: usize = 4096;
+/// Limit on the values that are considered: those with most bytes.
+const MOST_VALUES: usize = 256;
+
+/// A policy that was chosen.
+#[derive(Debug)]
+pub struct Choice {
+    /// The fate of each savable value.
+    pub fates: Vec<Fate>,
+    /// What it needs.
+    pub outcome: Outcome,
+    /// Whether it fits the budget. If not, it is the policy with the lowest peak.
+    pub fits: bool,
+    /// Whether every set of the considered values was tried.
+    pub is_exact: bool,
+}
+
+struct Search<'a, 'b> {
+    policies: &'a Policies,
+    module: &'a Module,
+    prices: &'a Prices<'b>,
+    budget: i64,
+    tried: usize,
+}
+
+impl Search<'_, '_> {
+    fn outcome(&mut self, fates: &[Fate]) -> Outcome {
+        self.tried += 1;
+        self.policies.outcome(self.module, fates, self.prices)
+    }
+}
+
+/// Work that runs again: seconds on the device, otherwise FLOPs.
+fn work(outcome: &Outcome) -> f64 {
+    match outcome.seconds {
+        Some(seconds) => seconds,
+        None => outcome.flops.map_or(f64::INFINITY, |flops| flops as f64),
+    }
+}
+
+/// Whether `a` is better than `b`: less work again, or as much and a lower peak.
+fn is_better(a: &Outcome, b: &Outcome) -> bool {
+    (work(a), a.peak) < (work(b), b.peak)
+}
+
+/// Chooses which values to save so that the step needs at most `budget` bytes.
+pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget: i64) -> Choice {
+    let mut search = Search { policies, module, prices, budget, tried: 0 };
+    let count = policies.savable.len();
+    let nothing = vec![Fate::Recomputed; count];
+    let lowest = search.outcome(&nothing);
+    if lowest.peak > budget {
+        return Choice { fates: nothing, outcome: lowest, fits: false, is_exact: true };
+    }
+    // Saving a value that is cheap to compute again saves next to nothing.
+    let mut values: Vec<usize> =
+        (0..count).filter(|at| policies.savable[*at].kind != SavableKind::Other).collect();
+    values.sort_by_key(|at| std::cmp::Reverse(policies.savable[*at].bytes));
+    let is_whole = values.len() <= MOST_VALUES;
+    values.truncate(MOST_VALUES);
+    if values.len() <= MOST_EXACT {
+        let (fates, outcome) = search.every_set(&values, nothing, lowest);
+        return Choice { fates, outcome, fits: true, is_exact: is_whole };
+    }
+    let (fates, outcome) = search.step_by_step(&values, nothing, lowest);
+    Choice { fates, outcome, fits: true, is_exact: false }
+}
+
+impl Search<'_, '_> {
+    fn every_set(
+        &mut self,
+        values: &[usize],
+        nothing: Vec<Fate>,
+        lowest: Outcome,
+    ) -> (Vec<Fate>, Outcome) {
+        let mut best = (nothing.clone(), lowest);
+        for set in 1u32..1 << values.len() {
+            let mut fates = nothing.clone();
+            for (bit, value) in values.iter().enumerate() {
+                if set >> bit & 1 == 1 {
+                    fates[*value] = Fate::Saved;
+                }
+            }
+            let outcome = self.outcome(&fates);
+            if outcome.peak <= self.budget && is_better(&outcome, &best.1) {
+                best = (fates, outcome);
+            }
+        }
+        best
+    }
+
+    fn step_by_step(
+        &mut self,
+        values: &[usize],
+        nothing: Vec<Fate>,
+        lowest: Outcome,
+    ) -> (Vec<Fate>, Outcome) {
+        let mut best = (nothing, lowest);
+        loop {
+            let mut found: Option<(f64, Vec<Fate>, Outcome)> = None;
+            for value in values {
+                if best.0[*value] != Fate::Recomputed || self.tried >= MOST_TRIED {
+                    continue;
+                }
+                let mut fates = best.0.clone();
+                fates[*value] = Fate::Saved;
+                let outcome = self.outcome(&fates);
+                if outcome.peak > self.budget || !is_better(&outcome, &best.1) {
+                    continue;
+                }
+                let bytes = (outcome.kept - best.1.kept).max(1) as f64;
+                let rank = (work(&best.1) - work(&outcome)) / bytes;
+                if found.as_ref().is_none_or(|(known, _, _)| rank > *known) {
+                    found = Some((rank, fates, outcome));
+                }
+            }
+            match found {
+                Some((_, fates, outcome)) => best = (fates, outcome),
+                None => break,
+            }
+        }
+        self.exchange(values, best)
+    }
+
+    /// Exchanges a saved value for another one while that leaves less work.
+    fn exchange(
+        &mut self,
+        values: &[usize],
+        mut best: (Vec<Fate>, Outcome),
+    ) -> (Vec<Fate>, Outcome) {
+        loop {
+            let before = self.tried;
+            let mut is_improved = false;
+            for out in values {
+                for into in values {
+                    let is_pair = best.0[*out] == Fate::Saved && best.0[*into] == Fate::Recomputed;
+                    if !is_pair || self.tried >= MOST_TRIED {
+                        continue;
+                    }
+                    let mut fates = best.0.clone();
+                    (fates[*out], fates[*into]) = (Fate::Recomputed, Fate::Saved);
+                    let outcome = self.outcome(&fates);
+                    if outcome.peak <= self.budget && is_better(&outcome, &best.1) {
+                        best = (fates, outcome);
+                        is_improved = true;
+                    }
+                }
+            }
+            if !is_improved || self.tried == before || self.tried >= MOST_TRIED {
+                return best;
+            }
+        }
+    }
+}

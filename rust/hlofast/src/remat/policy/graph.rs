@@ -1,0 +1,519 @@
+//! The values of one computation as a graph: fusions and calls are opened, rows that only move a
+//! value are left out, and rows that compute the same value from the same operands are one node.
+//!
+//! Equal rows are joined because XLA's own rematerialisation clones rows (`x.remat`) when a program
+//! does not fit, and because fusions repeat cheap work. A node is thus a value of the program, not a
+//! row of the text.
+
+use crate::ir::csr::Csr;
+use crate::ir::intern::BuildMix;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
+use hashbrown::HashMap;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Limit on the rows that are opened for all graphs of a module.
+pub const MOST_ROWS: usize = 1 << 22;
+/// Limit on the depth of nested fusions, calls and loops.
+const DEEPEST: u32 = 12;
+/// Limit on the depth of nested tuples.
+const DEEPEST_TUPLE: u32 = 16;
+/// Limit on the bytes of an attribute that distinguish two rows.
+const MOST_BYTES: usize = 256;
+
+/// A value that a row computes, or an element of the computation's parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Node {
+    /// The first row that computes it.
+    pub row: Row,
+    /// The row of the computation in which that row runs: `row` itself or the fusion around it.
+    pub outer: Row,
+    /// What computes it; `Parameter` for elements of the parameter, `Convolution` for a loop that
+    /// adds up products.
+    pub opcode: Opcode,
+    /// Its shape.
+    pub shape: ShapeId,
+    /// For elements of the parameter: the index. For the entry, the parameter's number.
+    pub element: Option<u32>,
+}
+
+/// What a row results in.
+#[derive(Clone, Debug, Default)]
+pub enum Value {
+    /// Nothing that is followed.
+    #[default]
+    Nothing,
+    /// The value of a node.
+    One(u32),
+    /// A tuple of values.
+    Many(Arc<Many>),
+}
+
+/// The elements of a tuple.
+#[derive(Debug)]
+pub struct Many {
+    depth: u32,
+    elements: Vec<Value>,
+}
+
+impl Value {
+    fn many(elements: Vec<Value>) -> Value {
+        let depth = |value: &Value| match value {
+            Value::Many(many) => many.depth,
+            _ => 0,
+        };
+        let depth = elements.iter().map(depth).max().unwrap_or(0) + 1;
+        match depth <= DEEPEST_TUPLE {
+            true => Value::Many(Arc::new(Many { depth, elements })),
+            false => Value::Nothing,
+        }
+    }
+
+    /// Element `index` of a tuple.
+    pub fn element(&self, index: usize) -> Value {
+        match self {
+            Value::Many(many) => many.elements.get(index).cloned().unwrap_or_default(),
+            _ => Value::Nothing,
+        }
+    }
+
+    /// The node, if it is one.
+    pub fn node(&self) -> Option<u32> {
+        match self {
+            Value::One(node) => Some(*node),
+            _ => None,
+        }
+    }
+
+    /// The part of the value at `path`, whose last step is applied first.
+    pub fn at(&self, path: &[u32]) -> Value {
+        path.iter().rev().fold(self.clone(), |value, index| value.element(*index as usize))
+    }
+
+    fn leaves(&self, out: &mut Vec<u32>) {
+        match self {
+            Value::One(node) => out.push(*node),
+            Value::Many(many) => many.elements.iter().for_each(|value| value.leaves(out)),
+            Value::Nothing => {}
+        }
+    }
+}
+
+/// The values of a computation.
+#[derive(Debug, Default)]
+pub struct Graph {
+    /// Every node, operands first.
+    pub nodes: Vec<Node>,
+    operands: Csr,
+    users: Csr,
+    first_row: u32,
+    /// By row of the computation: its result.
+    results: Vec<Value>,
+    /// The result of the computation.
+    pub root: Value,
+}
+
+impl Graph {
+    /// The graph of computation `id`. Loops that it runs are opened only to find out which of their
+    /// results are sums of products; loops in `closed` are not opened. None if more than `budget`
+    /// rows would have to be opened.
+    pub fn new(
+        module: &Module,
+        id: ComputationId,
+        closed: &[Row],
+        budget: &mut usize,
+    ) -> Option<Self> {
+        let mut builder = Builder {
+            module,
+            graph: Graph::default(),
+            known: HashMap::default(),
+            budget,
+            closed,
+            key: Vec::new(),
+        };
+        let rows = module.computation(id).rows();
+        let mut results = vec![Value::Nothing; rows.len()];
+        builder.graph.root = builder.open(id, None, None, 0, Some(&mut results))?;
+        let mut graph = builder.graph;
+        graph.first_row = rows.start;
+        if graph.operands.offsets.is_empty() {
+            graph.operands.offsets.push(0);
+        }
+        graph.results = results;
+        let operands = &graph.operands;
+        graph.users = Csr::transpose(&operands.offsets, &operands.items, graph.nodes.len());
+        Some(graph)
+    }
+
+    /// The operands of a node.
+    pub fn operands(&self, node: u32) -> &[u32] {
+        self.operands.get(node)
+    }
+
+    /// The nodes that read a node.
+    pub fn users(&self, node: u32) -> &[u32] {
+        self.users.get(node)
+    }
+
+    /// The result of a row of the computation.
+    pub fn result(&self, row: Row) -> Value {
+        let at = row.0.checked_sub(self.first_row).map(|at| at as usize);
+        at.and_then(|at| self.results.get(at)).cloned().unwrap_or_default()
+    }
+}
+
+struct Builder<'a, 'b> {
+    module: &'a Module,
+    graph: Graph,
+    /// Nodes by what they compute.
+    known: HashMap<u128, u32, BuildMix>,
+    budget: &'b mut usize,
+    /// Loops that are not opened.
+    closed: &'a [Row],
+    /// Scratch space for keys.
+    key: Vec<u8>,
+}
+
+impl Builder<'_, '_> {
+    /// The result of computation `id` with these arguments; None if the budget is spent.
+    fn open(
+        &mut self,
+        id: ComputationId,
+        arguments: Option<&[Value]>,
+        outer: Option<Row>,
+        depth: u32,
+        results: Option<&mut Vec<Value>>,
+    ) -> Option<Value> {
+        let computation = self.module.computation(id);
+        let rows = computation.rows();
+        *self.budget = self.budget.checked_sub(rows.len() + 1)?;
+        let mut values = vec![Value::Nothing; rows.len()];
+        for row in rows.clone().map(Row) {
+            let value = self.value(row, rows.start, &values, arguments, outer, depth)?;
+            values[(row.0 - rows.start) as usize] = value;
+        }
+        let at = computation.root.checked_sub(rows.start).map(|at| at as usize);
+        let root = at.and_then(|at| values.get(at)).cloned().unwrap_or_default();
+        if let Some(results) = results {
+            *results = values;
+        }
+        Some(root)
+    }
+
+    fn value(
+        &mut self,
+        row: Row,
+        first: u32,
+        values: &[Value],
+        arguments: Option<&[Value]>,
+        outer: Option<Row>,
+        depth: u32,
+    ) -> Option<Value> {
+        let module = self.module;
+        let read = |operand: &u32| {
+            let at = operand.checked_sub(first).map(|at| at as usize);
+            at.and_then(|at| values.get(at)).cloned().unwrap_or_default()
+        };
+        let operands = module.operands(row);
+        let operand = |index: usize| operands.get(index).map(read).unwrap_or_default();
+        let opcode = module.opcode(row);
+        Some(match opcode {
+            Opcode::Parameter => {
+                let number = module.parameter_number(row).and_then(|n| usize::try_from(n).ok());
+                match arguments {
+                    Some(arguments) => {
+                        number.and_then(|n| arguments.get(n)).cloned().unwrap_or_default()
+                    }
+                    None => self.parameter(row, number.unwrap_or(0)),
+                }
+            }
+            Opcode::Tuple => Value::many(operands.iter().map(read).collect()),
+            Opcode::GetTupleElement => {
+                let index = module.tuple_index(row).unwrap_or(usize::MAX);
+                match operand(0) {
+                    // An element of an operation's own tuple is a value of that operation.
+                    Value::One(node) => {
+                        let opcode = self.graph.nodes[node as usize].opcode;
+                        self.node(row, outer, opcode, module.shape(row), vec![node])
+                    }
+                    value => value.element(index),
+                }
+            }
+            Opcode::CopyStart => Value::many(vec![operand(0), operand(0)]),
+            Opcode::CopyDone => match operand(0) {
+                Value::Many(many) => many.elements.first().cloned().unwrap_or_default(),
+                value => value,
+            },
+            Opcode::Bitcast
+            | Opcode::Copy
+            | Opcode::Reshape
+            | Opcode::OptBarrier
+            | Opcode::Domain
+            | Opcode::AsyncUpdate
+            | Opcode::AsyncDone
+            | Opcode::AllGatherDone
+            | Opcode::AllReduceDone
+            | Opcode::CollectivePermuteDone => operand(0),
+            Opcode::AsyncStart | Opcode::Fusion | Opcode::Call => {
+                let called = [CallRole::Calls, CallRole::ToApply, CallRole::Wrapped];
+                let called = called.into_iter().find_map(|role| module.called(row, role));
+                let given: Vec<Value> = operands.iter().map(read).collect();
+                match called.filter(|_| depth < DEEPEST) {
+                    Some(id) => {
+                        let outer = outer.or(Some(row));
+                        self.open(id, Some(&given), outer, depth + 1, None)?
+                    }
+                    None => self.opaque(row, outer, opcode, &given),
+                }
+            }
+            Opcode::AllGatherStart => self.collective(row, outer, Opcode::AllGather, &operand(0)),
+            Opcode::AllReduceStart => self.collective(row, outer, Opcode::AllReduce, &operand(0)),
+            Opcode::CollectivePermuteStart => {
+                self.collective(row, outer, Opcode::CollectivePermute, &operand(0))
+            }
+            Opcode::While => self.results_of_loop(row, outer, &operand(0), depth)?,
+            Opcode::CustomCall => {
+                let target = module.attribute_bytes(row, "custom_call_target").unwrap_or_default();
+                match target {
+                    b"\"ConcatBitcast\"" => self.joined(&operand(0)),
+                    b"\"AsyncCollectiveStart\"" | b"\"AsyncCollectiveDone\"" => operand(0),
+                    // Memory that later rows write in parts.
+                    b"\"AllocateBuffer\"" => {
+                        self.node(row, outer, Opcode::Constant, module.shape(row), Vec::new())
+                    }
+                    _ => {
+                        let given: Vec<Value> = operands.iter().map(read).collect();
+                        self.opaque(row, outer, opcode, &given)
+                    }
+                }
+            }
+            _ => {
+                let given: Vec<Value> = operands.iter().map(read).collect();
+                self.opaque(row, outer, opcode, &given)
+            }
+        })
+    }
+
+    /// The value whose parts were fetched one by one.
+    fn joined(&self, part: &Value) -> Value {
+        let Some(mut node) = part.node() else { return Value::Nothing };
+        while self.graph.nodes[node as usize].opcode == Opcode::Slice {
+            match self.graph.operands(node).first() {
+                Some(operand) => node = *operand,
+                None => break,
+            }
+        }
+        Value::One(node)
+    }
+
+    fn parameter(&mut self, row: Row, number: usize) -> Value {
+        let module = self.module;
+        let shape = module.shape(row);
+        let mut leaf = |element: usize, shape: ShapeId| {
+            let node = self.push(row, row, Opcode::Parameter, shape, &[]);
+            self.graph.nodes[node as usize].element = u32::try_from(element).ok();
+            Value::One(node)
+        };
+        match module.shapes().tuple(shape) {
+            Some(elements) => {
+                let is_array = |shape: ShapeId| module.shapes().tuple(shape).is_none();
+                let each = elements.iter().enumerate().map(|(element, shape)| {
+                    if is_array(*shape) { leaf(element, *shape) } else { Value::Nothing }
+                });
+                Value::many(each.collect())
+            }
+            None => leaf(number, shape),
+        }
+    }
+
+    /// A collective whose start and end are two rows.
+    fn collective(
+        &mut self,
+        row: Row,
+        outer: Option<Row>,
+        opcode: Opcode,
+        operand: &Value,
+    ) -> Value {
+        let shape = self.module.shape(row);
+        let result = match self.module.shapes().tuple(shape) {
+            Some(elements) if opcode != Opcode::AllReduce => {
+                elements.get(1).copied().unwrap_or(shape)
+            }
+            _ => shape,
+        };
+        let mut read = Vec::new();
+        operand.leaves(&mut read);
+        self.node(row, outer, opcode, result, read)
+    }
+
+    /// A row that is not opened; it reads all leaves of its operands.
+    fn opaque(&mut self, row: Row, outer: Option<Row>, opcode: Opcode, given: &[Value]) -> Value {
+        let mut read = Vec::new();
+        given.iter().for_each(|value| value.leaves(&mut read));
+        self.node(row, outer, opcode, self.module.shape(row), read)
+    }
+
+    /// The results of a loop: what it hands through stays what it was; an element that the body
+    /// makes from products is a product.
+    fn results_of_loop(
+        &mut self,
+        row: Row,
+        outer: Option<Row>,
+        state: &Value,
+        depth: u32,
+    ) -> Option<Value> {
+        let module = self.module;
+        let body = module.called(row, CallRole::Body);
+        let elements = module.shapes().tuple(module.shape(row));
+        let (Some(body), Some(elements), false) =
+            (body.filter(|_| depth < DEEPEST), elements, self.closed.contains(&row))
+        else {
+            return Some(self.opaque(row, outer, Opcode::While, std::slice::from_ref(state)));
+        };
+        let mut inner = Builder {
+            module,
+            graph: Graph::default(),
+            known: HashMap::default(),
+            budget: self.budget,
+            closed: self.closed,
+            key: Vec::new(),
+        };
+        let root = inner.open(body, None, None, depth + 1, None)?;
+        let inner = inner.graph;
+        let mut results = Vec::with_capacity(elements.len());
+        for (index, shape) in elements.iter().enumerate() {
+            let Some(made) = root.element(index).node() else {
+                results.push(Value::Nothing);
+                continue;
+            };
+            if inner.nodes[made as usize].element == u32::try_from(index).ok() {
+                results.push(state.element(index));
+                continue;
+            }
+            let mut product = None;
+            let mut read = Vec::new();
+            let mut seen = vec![false; inner.nodes.len()];
+            let mut stack = vec![made];
+            while let Some(at) = stack.pop() {
+                if std::mem::replace(&mut seen[at as usize], true) {
+                    continue;
+                }
+                let node = &inner.nodes[at as usize];
+                if let Some(element) = node.element {
+                    state.element(element as usize).leaves(&mut read);
+                } else if is_product(node.opcode) {
+                    product = Some(product.map_or(node.row, |row: Row| row.min(node.row)));
+                }
+                *self.budget = self.budget.checked_sub(1)?;
+                stack.extend(inner.operands(at));
+            }
+            read.sort_unstable();
+            read.dedup();
+            let opcode = if product.is_some() { Opcode::Convolution } else { Opcode::While };
+            let node =
+                self.push(product.unwrap_or(row), outer.unwrap_or(row), opcode, *shape, &read);
+            results.push(Value::One(node));
+        }
+        Some(Value::many(results))
+    }
+
+    /// The node of a row: an earlier one if it computes the same value.
+    fn node(
+        &mut self,
+        row: Row,
+        outer: Option<Row>,
+        opcode: Opcode,
+        shape: ShapeId,
+        read: Vec<u32>,
+    ) -> Value {
+        let key = self.key_of(row, opcode, shape, &read);
+        if let Some(known) = key.and_then(|key| self.known.get(&key)) {
+            return Value::One(*known);
+        }
+        let node = self.push(row, outer.unwrap_or(row), opcode, shape, &read);
+        if let Some(key) = key {
+            self.known.insert(key, node);
+        }
+        Value::One(node)
+    }
+
+    fn push(&mut self, row: Row, outer: Row, opcode: Opcode, shape: ShapeId, read: &[u32]) -> u32 {
+        let number = self.graph.nodes.len() as u32;
+        let operands = &mut self.graph.operands;
+        if operands.offsets.is_empty() {
+            operands.offsets.push(0);
+        }
+        operands.items.extend_from_slice(read);
+        operands.offsets.push(operands.items.len() as u32);
+        self.graph.nodes.push(Node { row, outer, opcode, shape, element: None });
+        number
+    }
+
+    /// What a row computes: its opcode, operands, element type, sizes without their order (clones of
+    /// a product differ in layout and in dimensions of one element) and what else tells rows of one
+    /// opcode apart. None for rows that are unlike any other.
+    fn key_of(&mut self, row: Row, opcode: Opcode, shape: ShapeId, read: &[u32]) -> Option<u128> {
+        use Opcode::{
+            Conditional, CustomCall, Infeed, Parameter, Recv, RecvDone, Rng, RngBitGenerator, While,
+        };
+        let module = self.module;
+        match opcode {
+            Parameter | Rng | RngBitGenerator | While | Conditional | Infeed | Recv | RecvDone => {
+                return None;
+            }
+            _ => {}
+        }
+        self.key.clear();
+        self.key.extend_from_slice(&(opcode as u16).to_le_bytes());
+        for operand in read {
+            self.key.extend_from_slice(&operand.to_le_bytes());
+        }
+        self.key.push(0);
+        if let Some(array) = module.shapes().array(shape) {
+            self.key.push(array.element_type as u8);
+            let mut sizes: Vec<i64> =
+                array.dimensions().filter_map(|size| size.bound()).filter(|n| *n != 1).collect();
+            sizes.sort_unstable();
+            sizes.iter().for_each(|size| self.key.extend_from_slice(&size.to_le_bytes()));
+        }
+        let mut names: &[&str] = &[];
+        match module.opcode(row) {
+            Opcode::Constant => {
+                let text = module.bytes(module.opcode_and_payload(row).1);
+                self.key.extend_from_slice(&text[..text.len().min(MOST_BYTES)]);
+                if text.len() > MOST_BYTES {
+                    self.key.extend_from_slice(&row.0.to_le_bytes());
+                }
+            }
+            Opcode::Slice => names = &["slice"],
+            Opcode::Compare => names = &["direction"],
+            Opcode::GetTupleElement => names = &["index"],
+            Opcode::Reduce | Opcode::Broadcast | Opcode::Transpose | Opcode::Concatenate => {
+                names = &["dimensions"];
+            }
+            Opcode::Iota => names = &["iota_dimension"],
+            CustomCall => names = &["custom_call_target"],
+            Opcode::Map | Opcode::Scatter | Opcode::Sort | Opcode::ReduceWindow => {
+                self.key.extend_from_slice(&row.0.to_le_bytes());
+            }
+            _ => {}
+        }
+        for name in names {
+            let value = module.attribute_bytes(row, name).unwrap_or_default();
+            self.key.extend_from_slice(&value[..value.len().min(MOST_BYTES)]);
+        }
+        if module.opcode(row) == Opcode::Reduce
+            && let Some(applied) = module.called(row, CallRole::ToApply)
+        {
+            let root = Row(module.computation(applied).root);
+            self.key.extend_from_slice(&(module.opcode(root) as u16).to_le_bytes());
+        }
+        Some(xxh3_128(&self.key))
+    }
+}
+
+/// Whether `opcode` multiplies matrices.
+pub fn is_product(opcode: Opcode) -> bool {
+    use Opcode::{Convolution, Dot, RaggedDot, ScaledDot};
+    matches!(opcode, Convolution | Dot | RaggedDot | ScaledDot)
+}

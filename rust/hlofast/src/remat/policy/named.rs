@@ -1,0 +1,71 @@
+//! Which values are the products that checkpoint policies of JAX name, known by operation names.
+
+use super::graph::{Graph, is_product};
+use super::scans::is_rearrangement;
+use crate::cost::matmul::contraction;
+use crate::ir::{Module, Opcode, Row};
+
+/// Limit on the nodes that are followed from a value to its product.
+const MOST_STEPS: usize = 12;
+/// The last component of the operation name of a product.
+const PRODUCTS: [&[u8]; 3] = [b"dot_general", b"conv_general_dilated", b"ragged_dot"];
+
+/// The components of a row's operation name after the last two slashes; empty if unknown.
+fn components(module: &Module, row: Row) -> (&[u8], &[u8]) {
+    let columns = module.metadata_columns();
+    let id = columns.op_name.get(row.0 as usize).and_then(|id| usize::try_from(*id).ok());
+    let name = id.and_then(|id| columns.op_names.get(id)).map(|span| module.bytes(*span));
+    let name = name.unwrap_or_default();
+    let mut parts = name.rsplit(|byte| *byte == b'/');
+    let last = parts.next().unwrap_or_default();
+    (parts.next().unwrap_or_default(), last)
+}
+
+fn is_named_product(module: &Module, row: Row) -> bool {
+    PRODUCTS.contains(&components(module, row).1)
+}
+
+/// The product of whose value `node` is the last step. The partitioner adds up partial products, and
+/// a product whose operands arrive in parts is written in parts, under the name of the product.
+pub fn product_of(module: &Module, graph: &Graph, node: u32) -> Option<u32> {
+    use Opcode::{Add, AllReduce, Concatenate, CustomCall, DynamicUpdateSlice, ReduceScatter};
+    let mut at = node;
+    for _ in 0..MOST_STEPS {
+        let own = &graph.nodes[at as usize];
+        if is_product(own.opcode) {
+            return Some(at);
+        }
+        let is_step = match own.opcode {
+            AllReduce | ReduceScatter => true,
+            Add | Concatenate | DynamicUpdateSlice | CustomCall => {
+                is_named_product(module, own.row)
+            }
+            opcode => at != node && is_rearrangement(opcode),
+        };
+        if !is_step || own.element.is_some() {
+            return None;
+        }
+        // The largest operand number is the operand that was computed last.
+        at = *graph.operands(at).iter().max()?;
+    }
+    None
+}
+
+/// Whether a product has batch dimensions: dimensions that both operands and the result share.
+pub fn is_batched(module: &Module, row: Row) -> bool {
+    let (equation, _) = components(module, row);
+    if let Some(batched) = shares_letters(equation) {
+        return batched;
+    }
+    contraction(module, row).is_some_and(|product| product.batch > 1)
+}
+
+/// Whether an einsum equation such as `bqhd,bkhd->bhqk` has letters in both operands and the
+/// result; None if `equation` is none.
+fn shares_letters(equation: &[u8]) -> Option<bool> {
+    let arrow = equation.windows(2).position(|pair| pair == b"->")?;
+    let comma = equation[..arrow].iter().position(|byte| *byte == b',')?;
+    let (left, right) = (&equation[..comma], &equation[comma + 1..arrow]);
+    let result = &equation[arrow + 2..];
+    Some(left.iter().any(|letter| right.contains(letter) && result.contains(letter)))
+}

@@ -1,0 +1,341 @@
+//! Scans over layers: pairs of a forward and a backward loop, and the stacks between them.
+
+use super::graph::{Graph, MOST_ROWS, Value, is_product};
+use crate::cost::Cost;
+use crate::flow::moved::step_back;
+use crate::flow::origin::Place;
+use crate::ir::intern::BuildMix;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use crate::memory::{LiveValue, Memory};
+use crate::remat::residuals::stack_of;
+use hashbrown::HashMap;
+use std::ops::RangeInclusive;
+
+/// Limit on the pairs of loops that are compared.
+const MOST_PAIRS: usize = 1 << 12;
+/// Limit on the rows that are followed from a loop's state to another loop.
+const MOST_STEPS: usize = 256;
+
+/// Limit on the rows that rearrange a value one after another.
+pub const MOST_REARRANGED: u32 = 8;
+
+/// A value that the forward loop stacks and the backward loop reads.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    /// The node of the forward body whose value is stacked.
+    pub node: u32,
+    /// The elements of the backward loop's state that hold the stack.
+    pub read_as: Vec<u32>,
+    /// Bytes of the whole stack.
+    pub bytes: i64,
+    /// The steps at which it is live.
+    pub live: RangeInclusive<u32>,
+    /// Whether it repeats weights, which stay in memory under any policy.
+    pub is_weight: bool,
+    /// How the backward body reads it.
+    pub reads: Vec<Read>,
+}
+
+/// A row of the backward body that reads a slice of a stack.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// The step of the row.
+    pub step: u32,
+    /// The last step that reads the slice, through rows that only rearrange it.
+    pub last: u32,
+    /// Whether a product multiplies the slice.
+    pub feeds_product: bool,
+    /// If the row only copies the slice out of the stack: bytes and live range of the copies.
+    pub copies: Option<Vec<(i64, RangeInclusive<u32>)>>,
+}
+
+/// A forward loop, its backward loop and what lies between.
+#[derive(Debug)]
+pub struct Scan {
+    /// The loop of the forward pass.
+    pub forward: Row,
+    /// The loop of the backward pass.
+    pub backward: Row,
+    /// Iterations.
+    pub trips: u64,
+    /// The forward body.
+    pub body: Graph,
+    /// The backward body.
+    pub back: Graph,
+    /// The computation of the forward body.
+    pub body_id: ComputationId,
+    /// The computation of the backward body.
+    pub back_id: ComputationId,
+    /// The stacks, by element of the forward loop's result.
+    pub stacks: Vec<Stack>,
+    /// The steps of the forward body.
+    pub body_steps: RangeInclusive<u32>,
+    /// The steps of the backward body.
+    pub back_steps: RangeInclusive<u32>,
+}
+
+/// The first and the last step of a computation's own rows.
+fn steps_of(module: &Module, memory: &Memory, id: ComputationId) -> Option<RangeInclusive<u32>> {
+    let rows = module.computation(id).rows();
+    let mut steps = rows.filter_map(|row| memory.step_of(Row(row)));
+    let first = steps.next()?;
+    let (low, high) = steps.fold((first, first), |(a, b), step| (a.min(step), b.max(step)));
+    Some(low..=high)
+}
+
+/// The scans of `module`. Empty if there are none or the module is too large.
+pub fn scans(module: &Module, cost: &Cost, memory: &Memory, values: &[LiveValue]) -> Vec<Scan> {
+    let mut loops: HashMap<ComputationId, Vec<Row>, BuildMix> = HashMap::default();
+    for entry in &cost.loops {
+        loops.entry(module.computation_of(entry.row)).or_default().push(entry.row);
+    }
+    let mut places: Vec<ComputationId> = loops.keys().copied().collect();
+    places.sort_unstable_by_key(|id| id.0);
+    let mut finder = Finder { module, cost, memory, values, budget: MOST_ROWS };
+    let mut scans = Vec::new();
+    for place in places {
+        let loops = &loops[&place];
+        if loops.len().saturating_mul(loops.len()) > MOST_PAIRS {
+            continue;
+        }
+        for back in loops {
+            let sources = finder.sources(*back);
+            for forward in loops.iter().filter(|row| **row < *back) {
+                let read: Vec<(u32, u32)> = sources
+                    .iter()
+                    .filter(|(_, source)| source.row == *forward)
+                    .filter_map(|(element, source)| Some((*source.path.last()?, *element)))
+                    .collect();
+                if read.is_empty() {
+                    continue;
+                }
+                scans.extend(finder.scan(*forward, *back, &read));
+            }
+        }
+    }
+    scans
+}
+
+struct Finder<'a> {
+    module: &'a Module,
+    cost: &'a Cost,
+    memory: &'a Memory,
+    values: &'a [LiveValue],
+    budget: usize,
+}
+
+impl Finder<'_> {
+    /// By element of a loop's initial state: where it comes from.
+    fn sources(&self, back: Row) -> Vec<(u32, Place)> {
+        let module = self.module;
+        let Some(state) = module.operands(back).first().map(|row| Row(*row)) else {
+            return Vec::new();
+        };
+        let count = module.shapes().tuple(module.shape(state)).map_or(0, <[_]>::len);
+        let source = |element: u32| {
+            let mut place = Place { row: state, path: vec![element] };
+            for _ in 0..MOST_STEPS {
+                if module.opcode(place.row) == Opcode::While || !step_back(module, &mut place) {
+                    break;
+                }
+            }
+            if module.opcode(place.row) != Opcode::While {
+                place = stack_of(module, &place);
+                for _ in 0..MOST_STEPS {
+                    if module.opcode(place.row) == Opcode::While || !step_back(module, &mut place) {
+                        break;
+                    }
+                }
+            }
+            (element, place)
+        };
+        (0..count.min(1 << 16) as u32).map(source).collect()
+    }
+
+    /// The scan of two loops; `read` pairs elements of the forward result with elements of the
+    /// backward state.
+    fn scan(&mut self, forward: Row, backward: Row, read: &[(u32, u32)]) -> Option<Scan> {
+        let module = self.module;
+        let body_id = module.called(forward, CallRole::Body)?;
+        let back_id = module.called(backward, CallRole::Body)?;
+        let at = self.cost.loops.binary_search_by_key(&forward, |entry| entry.row).ok()?;
+        let trips = self.cost.loops[at].trip_count.count.filter(|count| *count > 0)?;
+        let body = Graph::new(module, body_id, &[], &mut self.budget)?;
+        let mut stacks: Vec<(u32, Stack)> = Vec::new();
+        for (element, read_as) in read {
+            if let Some((_, stack)) = stacks.iter_mut().find(|(known, _)| known == element) {
+                stack.read_as.push(*read_as);
+                continue;
+            }
+            let Some(node) = stacked(&body, *element) else { continue };
+            let Some((bytes, live)) = self.stack(forward, *element) else { continue };
+            let is_weight = is_weight(&body, node);
+            let (read_as, reads) = (vec![*read_as], Vec::new());
+            stacks.push((*element, Stack { node, read_as, bytes, live, is_weight, reads }));
+        }
+        if stacks.is_empty() {
+            return None;
+        }
+        let back = Graph::new(module, back_id, &[], &mut self.budget)?;
+        let body_steps = steps_of(module, self.memory, body_id)?;
+        let back_steps = steps_of(module, self.memory, back_id)?;
+        let mut stacks: Vec<Stack> = stacks.into_iter().map(|(_, stack)| stack).collect();
+        let mut leaves: HashMap<u32, u32, BuildMix> = HashMap::default();
+        for (number, node) in (0u32..).zip(&back.nodes) {
+            leaves.extend(node.element.map(|element| (element, number)));
+        }
+        for stack in &mut stacks {
+            let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
+            let users = leaves.flat_map(|leaf| back.users(*leaf));
+            stack.reads = users.map(|user| self.read(&back, *user, *back_steps.end())).collect();
+        }
+        Some(Scan {
+            forward,
+            backward,
+            trips,
+            body,
+            back,
+            body_id,
+            back_id,
+            stacks,
+            body_steps,
+            back_steps,
+        })
+    }
+
+    fn read(&self, back: &Graph, user: u32, end: u32) -> Read {
+        let node = &back.nodes[user as usize];
+        let step = self.memory.step_of(node.outer).unwrap_or(end);
+        let mut read = Read { step, last: step, feeds_product: false, copies: None };
+        let mut stack = vec![(user, 0)];
+        let mut opened = 0;
+        while let Some((at, depth)) = stack.pop() {
+            opened += 1;
+            let node = &back.nodes[at as usize];
+            read.last = read.last.max(self.memory.step_of(node.outer).unwrap_or(end));
+            read.feeds_product |= is_product(node.opcode);
+            if is_rearrangement(node.opcode) && depth < MOST_REARRANGED && opened < MOST_STEPS {
+                stack.extend(back.users(at).iter().map(|user| (*user, depth + 1)));
+            }
+        }
+        let is_copy =
+            node.opcode == Opcode::DynamicSlice && back.result(node.outer).node() == Some(user);
+        if is_copy {
+            let same = self.values.iter().filter(|value| value.row == node.outer);
+            let copies = same.map(|value| (value.bytes, value.first_step..=value.last_step));
+            read.copies = Some(copies.collect());
+        }
+        read
+    }
+
+    /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
+    /// values of its buffer are live.
+    fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
+        let module = self.module;
+        let parts = self.memory.maker_of(forward, part(module, forward, element)?)?;
+        let known = self.values.iter().find(|value| (value.row, value.part) == parts)?;
+        let same =
+            self.values.iter().filter(|value| value.buffer == known.buffer && value.bytes > 0);
+        let (mut first, mut last, mut bytes) = (u32::MAX, 0, 0);
+        for value in same {
+            first = first.min(value.first_step);
+            last = last.max(value.last_step);
+            bytes = bytes.max(value.bytes);
+        }
+        (bytes > 0).then_some((bytes, first..=last))
+    }
+}
+
+/// The number of the part that element `element` of the row's tuple is.
+fn part(module: &Module, row: Row, element: u32) -> Option<u32> {
+    let shapes = module.shapes();
+    let elements = shapes.tuple(module.shape(row))?;
+    let before = elements.get(..element as usize)?;
+    let parts = before.iter().map(|element| shapes.node_count(*element));
+    Some(parts.fold(1u32, u32::saturating_add))
+}
+
+/// The node whose value the body writes into the stack in element `element` of its state.
+fn stacked(body: &Graph, element: u32) -> Option<u32> {
+    let made = body.root.element(element as usize).node()?;
+    if body.nodes[made as usize].opcode != Opcode::DynamicUpdateSlice {
+        return None;
+    }
+    let [stack, value, ..] = body.operands(made) else { return None };
+    (body.nodes[*stack as usize].element == Some(element)).then_some(*value)
+}
+
+/// Whether the value is a slice of an element of the state that the loop does not change.
+fn is_weight(body: &Graph, node: u32) -> bool {
+    let mut at = node;
+    while let Opcode::DynamicSlice | Opcode::Slice | Opcode::Convert | Opcode::Transpose =
+        body.nodes[at as usize].opcode
+    {
+        match body.operands(at).first() {
+            Some(operand) => at = *operand,
+            None => return false,
+        }
+    }
+    is_unchanged(body, at)
+}
+
+/// Whether `node` is an element of the state that every iteration hands on unchanged.
+pub fn is_unchanged(body: &Graph, node: u32) -> bool {
+    let element = body.nodes[node as usize].element;
+    element.is_some_and(|element| body.root.element(element as usize).node() == Some(node))
+}
+
+/// Whether XLA keeps the value of such an operation in memory. Other operations are cheap to repeat
+/// in the fusions that read them. A `reduce-window` on TPU broadcasts a reduction, and counts as
+/// cheap.
+pub fn is_heavy(opcode: Opcode) -> bool {
+    use Opcode::{
+        AllGather, AllReduce, AllToAll, AsyncStart, Call, Cholesky, CollectiveBroadcast,
+        CollectivePermute, Conditional, CustomCall, Fft, Fusion, Gather, RaggedAllToAll, Reduce,
+        ReduceScatter, Rng, RngBitGenerator, Scatter, SelectAndScatter, Sort, Topk,
+        TriangularSolve, While,
+    };
+    is_product(opcode)
+        || matches!(
+            opcode,
+            AllGather
+                | AllReduce
+                | AllToAll
+                | AsyncStart
+                | Call
+                | Cholesky
+                | CollectiveBroadcast
+                | CollectivePermute
+                | Conditional
+                | CustomCall
+                | Fft
+                | Fusion
+                | Gather
+                | RaggedAllToAll
+                | Reduce
+                | ReduceScatter
+                | Rng
+                | RngBitGenerator
+                | Scatter
+                | SelectAndScatter
+                | Sort
+                | Topk
+                | TriangularSolve
+                | While
+        )
+}
+
+/// Whether the operation only converts or rearranges a value.
+pub fn is_rearrangement(opcode: Opcode) -> bool {
+    use Opcode::{Convert, DynamicSlice, Slice, Transpose};
+    matches!(opcode, Convert | DynamicSlice | Slice | Transpose)
+}
+
+/// The value that a live value of the memory analysis is in a graph.
+pub fn node_of(graph: &Graph, value: &LiveValue) -> Option<u32> {
+    let path: Vec<u32> = value.path.iter().rev().copied().collect();
+    match graph.result(value.row).at(&path) {
+        Value::One(node) => Some(node),
+        _ => None,
+    }
+}
