@@ -1,6 +1,7 @@
 """Accuracy of peaks under other checkpoint policies against programs compiled under them.
 
     python benches/policy_accuracy.py [--json FILE]
+    python benches/policy_accuracy.py --plans FILE     the chosen policies, for make_policies.py
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
 under every policy. The peak under a policy is modelled from the text without checkpointing and
@@ -25,6 +26,8 @@ import hlofast
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
 LINES = (FIXTURES / "policy_models.py").read_text().splitlines()
+LIMITS = {"v5e": int(15.75 * 2**30), "v5p": int(95.74 * 2**30), "v6e": int(31.25 * 2**30)}
+"""The HBM that libtpu gives a program, from its messages when it refuses one."""
 NAMED = {
     "attention_names": ("query", "key", "value", "mixed"),
     "mlp_names": ("mixed", "gate", "up"),
@@ -97,6 +100,31 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
+def plans() -> dict[str, Any]:
+    """For each program that does not fit its chip: the names that the chosen policy saves."""
+    needed = {record["program"]: record["hbm"] for record in truth() if record["policy"] == "none"}
+    chosen: dict[str, Any] = {}
+    for program, text in texts().items():
+        chip = next(part for part in program.split("_") if part in LIMITS)
+        if needed[program] <= LIMITS[chip]:
+            continue
+        policies = hlofast.loads(text).remat(hbm=LIMITS[chip], device=f"tpu-{chip}").policies
+        if policies is None or policies.chosen is None:
+            continue
+        named = [name_of(line) for line in policies.chosen.saved.values("source_line")]
+        nothing = policies.policy("nothing_saveable")
+        chosen[program] = {
+            "names": sorted({name for name in named if name}),
+            "unnamed": named.count(None),
+            "limit": LIMITS[chip],
+            "modelled": policies.chosen.peak,
+            "fits": policies.chosen.fits,
+            "seconds": policies.chosen.recomputed_seconds,
+            "nothing_seconds": nothing.recomputed_seconds,
+        }
+    return chosen
+
+
 def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     """The errors of some rows."""
     known = sorted(abs(row["error"]) for row in rows if row["error"] is not None)
@@ -117,7 +145,11 @@ def main() -> None:
     """Prints the errors by set and by policy."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", type=Path, help="write all rows to this file")
+    parser.add_argument("--plans", type=Path, help="write the chosen policies to this file")
     given = parser.parse_args()
+    if given.plans:
+        given.plans.write_text(json.dumps(plans(), indent=1) + "\n")
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         every = rows()

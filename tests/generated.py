@@ -46,6 +46,11 @@ def measured(device: str = "tpu-v5e") -> hlofast.Module:
     return hlofast.load(PROFILE, module="jit_train_step", device=device, profile=PROFILE)
 
 
+def scanned() -> hlofast.Module:
+    """A step with a scan over layers that is not checkpointed."""
+    return hlofast.load(TOP / "tests" / "fixtures" / "sharded" / "mlp_scan_plain.txt.gz")
+
+
 def calibration() -> hlofast.Calibration:
     """The figures of CPUs, which are those of no table."""
     cpu = hlofast.devices.Device("cpu", {}, {}, backend="cpu")
@@ -99,6 +104,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
+    "remat": lambda: (scanned().remat(),),
     "time": lambda: (measured().time(),),
     "summary": lambda: (profile().summary(), messages()),
     "trace": lambda: (measured().trace(),),

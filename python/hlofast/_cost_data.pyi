@@ -191,7 +191,7 @@ class PolicyData:
         Raises `ValueError` for another fate.
         """
     def choose(self, budget: int) -> tuple[list[int], bool, bool]:
-        """The policy that computes least again and fits `budget` bytes: the fate of each savable
+        """The policy that recomputes least and fits `budget` bytes: the fate of each savable
         value, whether it fits, and whether every set was tried.
         """
 

@@ -190,9 +190,16 @@ class Remat(Result):
         if self._policies is None:
             from hlofast._policies import policies
 
-            is_checkpointed = any(row["by"] == "program" for row in self.recomputed)
-            data = self._data.policies(self._time())
-            self._policies = (policies(self.module, data, self.hbm, is_checkpointed),)
+            names = (row["op_name"] or "" for row in self.recomputed)
+            is_checkpointed = any("checkpoint" in name or "rematted" in name for name in names)
+            data, hbm = self._data.policies(self._time()), self.hbm
+            if hbm is None and self.device is not None:
+                from hlofast import devices
+                from hlofast._memory_account import hbm_of
+
+                usable = hbm_of(self.module, devices.get(self.device))
+                hbm = None if usable is None else usable[0]
+            self._policies = (policies(self.module, data, hbm, is_checkpointed),)
         return self._policies[0]
 
     @property
@@ -492,15 +499,15 @@ class Remat(Result):
         )
 
     def _outcome(self) -> str:
-        if self.steps:
-            return {None: "the peak is lower", True: "fits", False: "does not fit"}[self.fits]
-        if self.fits:
+        if self.fits and not self.steps:
             return "the peak fits as it is; nothing to recompute"
-        policy = None if self.policies is None else self.policies.chosen
-        if policy is not None and policy.fits:
-            return "no rewrite of this module fits; a checkpoint policy does (modelled), see above"
-        text = "no candidate lowers the peak"
-        return text if self.fits is None else f"{text}, and it does not fit"
+        if self.fits is None:
+            return "the peak is lower" if self.steps else "no candidate lowers the peak"
+        if self.fits:
+            return "fits"
+        text = "does not fit" if self.steps else "no candidate lowers the peak, and it does not fit"
+        chosen = None if self.policies is None else self.policies.chosen
+        return text if chosen is None or not chosen.fits else f"{text}; a checkpoint policy does"
 
     def __reduce__(self) -> tuple[object, ...]:
         return remat, (self.module, self.hbm, self.device, self.mesh, self._rules, self._rule)

@@ -32,7 +32,7 @@ counts as kept if it, or a copy of it, is a residual.
 
 For a scan over layers, --plan also shows what the step would need under other checkpoint policies:
 the policies of JAX, the one of --policy, --save and --offload, and with --hbm the policy that
-computes least again and fits. These figures are modelled from the text. Values to save are known by
+recomputes least and fits. These figures are modelled from the text. Values to save are known by
 an instruction's name, a source line or part of an operation name.
 
 A plan rewrites the module for each candidate and measures the peak of the result, by default as

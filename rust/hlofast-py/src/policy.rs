@@ -86,7 +86,7 @@ impl PolicyData {
         to_dict(py, &outcome)
     }
 
-    /// The policy that computes least again and fits `budget` bytes: the fate of each savable value,
+    /// The policy that recomputes least and fits `budget` bytes: the fate of each savable value,
     /// whether it fits, and whether every set was tried.
     fn choose(&self, py: Python<'_>, budget: i64) -> (Vec<u8>, bool, bool) {
         let module = self.held.stage.module();

@@ -1,7 +1,7 @@
 //! The bytes at each step of the text, as far as they do not depend on the policy.
 //!
-//! XLA rematerialises by itself when a program does not fit: it computes values again (`x.remat`)
-//! that a program which fits keeps. So the live ranges of clones of one value are joined, and an
+//! XLA rematerialises by itself when a program does not fit: it recomputes values (`x.remat`) that a
+//! program which fits keeps. So the live ranges of clones of one value are joined, and an
 //! expensive value that a product before and a product after the backward loop both read counts as
 //! kept between them.
 
@@ -25,7 +25,7 @@ pub struct Timeline {
     bytes: Vec<i64>,
     /// By step: the row that runs.
     rows: Vec<u32>,
-    /// Whether XLA has computed values again by itself.
+    /// Whether XLA has rematerialised by itself.
     is_pressed: bool,
     /// By backward loop: values of its body that a program that fits keeps.
     shared: Vec<(Row, Vec<Shared>)>,
@@ -33,7 +33,7 @@ pub struct Timeline {
 
 /// A value that a backward body makes from stacked values and that several products read. While the
 /// stacked values are in memory, the fusions of those products each compute it; where the stacked
-/// values are themselves computed again, it is computed once and kept.
+/// values are themselves recomputed, it is computed once and kept.
 #[derive(Debug)]
 pub struct Shared {
     /// Its bytes.

@@ -1,4 +1,4 @@
-//! The policy that fits a budget and computes least again.
+//! The policy that fits a budget and recomputes least.
 //!
 //! What a set of saved values costs is not the sum of its members: a saved value makes others
 //! superfluous, and the peak moves. So sets are judged by the model itself. Up to [`MOST_EXACT`]
@@ -65,9 +65,12 @@ pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget:
     if lowest.peak > budget {
         return Choice { fates: nothing, outcome: lowest, fits: false, is_exact: true };
     }
-    // Saving a value that is cheap to compute again saves next to nothing.
-    let mut values: Vec<usize> =
-        (0..count).filter(|at| policies.savable[*at].kind != SavableKind::Other).collect();
+    // Saving a value that is cheap to recompute gains next to nothing, and the results of collectives
+    // that the partitioner inserts have no name in the program.
+    let is_product = |at: &usize| {
+        matches!(policies.savable[*at].kind, SavableKind::Product | SavableKind::BatchedProduct)
+    };
+    let mut values: Vec<usize> = (0..count).filter(is_product).collect();
     values.sort_by_key(|at| std::cmp::Reverse(policies.savable[*at].bytes));
     let is_whole = values.len() <= MOST_VALUES;
     values.truncate(MOST_VALUES);

@@ -37,7 +37,7 @@ const LEAST: i64 = 1024;
 /// What becomes of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// It is computed again.
+    /// It is recomputed.
     #[default]
     Recomputed,
     /// It is kept in device memory.
@@ -180,7 +180,7 @@ impl Policies {
                             false => SavableKind::Product,
                         })
                     }
-                    None if is_collective(opcode) && !reads_weights_alone(scan, node) => {
+                    None if is_value(opcode) && !reads_weights_alone(scan, node) => {
                         Some(SavableKind::Collective)
                     }
                     None if is_stacked[at] => Some(SavableKind::Other),
@@ -244,6 +244,11 @@ fn is_collective(opcode: Opcode) -> bool {
     matches!(opcode, AllGather | AllReduce | AllToAll | CollectivePermute | ReduceScatter)
 }
 
+/// Whether a program can name the result of a collective; permutes pass on parts of arrays.
+fn is_value(opcode: Opcode) -> bool {
+    is_collective(opcode) && opcode != Opcode::CollectivePermute
+}
+
 /// Whether a collective moves nothing but weights, which backward code gathers in any case.
 fn reads_weights_alone(scan: &Scan, node: u32) -> bool {
     let mut at = node;
@@ -260,7 +265,7 @@ fn reads_weights_alone(scan: &Scan, node: u32) -> bool {
     false
 }
 
-/// What the backward body of a scan computes again under a policy.
+/// What the backward body of a scan recomputes under a policy.
 struct Again {
     /// The recomputed nodes that stay in memory, in text order, with bytes.
     heavy: Vec<(u32, i64)>,
@@ -362,7 +367,7 @@ impl Again {
         again
     }
 
-    /// Bytes while the first part of the backward body computes values again: the most, and those
+    /// Bytes while the first part of the backward body recomputes values: the most, and those
     /// that the rest of the body still needs.
     fn prefix(&self) -> (i64, i64) {
         let (mut live, mut most, mut left) = (0i64, 0i64, 0i64);
@@ -474,7 +479,7 @@ impl Again {
     }
 }
 
-/// Whether a stacked value would be computed again inside the fusions that read it.
+/// Whether a stacked value would be recomputed inside the fusions that read it.
 fn is_light(scan: &Scan, node: u32, fate: &[Fate]) -> bool {
     let mut at = node;
     loop {
