@@ -84,6 +84,19 @@ def test_a_refused_program_gets_a_policy_that_fits(dense, compiled):
     assert compiled["dense_v5e_8"]["nothing"] < policies.hbm < compiled["dense_v5e_8"]["none"]
 
 
+def test_chosen_policies_are_accepted_by_xla(texts):
+    lines = (FIXTURES / "policies" / "plans.jsonl").read_text().splitlines()
+    plans = [json.loads(line) for line in lines]
+    assert sum(plan["accepted"] for plan in plans) >= 0.95 * len(plans) >= 19
+    for plan in plans:
+        # The plan that XLA was given is the one of today.
+        chip = next(part for part in plan["program"].split("_") if part in ("v5e", "v5p", "v6e"))
+        module = hlofast.loads(texts[plan["program"]])
+        chosen = module.remat(hbm=plan["limit"], device=f"tpu-{chip}").policies.chosen
+        assert chosen.peak == plan["modelled"], plan["program"]
+        assert plan["hbm"] <= plan["limit"] and chosen.fits
+
+
 def test_the_chosen_policy_is_the_best_of_all_sets(texts):
     module = hlofast.loads(texts["gelu_v5e_8"])
     policies = module.remat(hbm="5GiB", device="tpu-v5e").policies
