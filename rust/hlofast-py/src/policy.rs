@@ -26,11 +26,7 @@ impl PolicyData {
 
     fn prices(&self) -> Prices<'_> {
         let stage = &self.held.stage;
-        Prices {
-            cost: stage.cost(),
-            collectives: stage.collectives(),
-            seconds: self.seconds.as_deref(),
-        }
+        Prices::new(stage.cost(), stage.collectives(), self.seconds.as_deref())
     }
 }
 

@@ -11,7 +11,7 @@ use crate::flow::is_compiler_clone;
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 /// Values of fewer bytes do not matter.
@@ -100,6 +100,11 @@ impl Timeline {
             *bytes = bytes.saturating_add(sum);
         }
         Some(timeline)
+    }
+
+    /// Number of steps.
+    pub fn steps(&self) -> usize {
+        self.bytes.len()
     }
 
     /// The row that runs at `step`.
@@ -215,8 +220,8 @@ fn keep_shared(
 ) {
     let (before, after) = (*scan.back_steps.start(), *scan.back_steps.end());
     let live = values.iter().filter(|value| value.first_step < before && value.last_step > after);
-    let live: Vec<u32> = live.filter_map(|value| node_of(graph, value)).collect();
-    let mut counted: Vec<Vec<u32>> = Vec::new();
+    let live: HashSet<u32, BuildMix> = live.filter_map(|value| node_of(graph, value)).collect();
+    let mut counted: HashSet<Vec<u32>, BuildMix> = HashSet::default();
     for (number, node) in (0u32..).zip(&graph.nodes) {
         let bytes = sizes.get(node.shape.0 as usize).copied().unwrap_or(0);
         if node.element.is_some() || is_heavy(node.opcode) || bytes < LEAST {
@@ -238,7 +243,7 @@ fn keep_shared(
             let narrow = users.filter(|user| user.opcode == Opcode::Convert);
             let sizes = narrow.filter_map(|user| sizes.get(user.shape.0 as usize).copied());
             add(changes, first..=after, sizes.fold(bytes, i64::min));
-            counted.push(steps);
+            counted.insert(steps);
         }
     }
 }
@@ -253,7 +258,9 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
             costly.extend(stack.read_as.iter().map(|element| (*element, stack.node)));
         }
     }
-    let kept: Vec<u32> = values.iter().filter_map(|value| node_of(graph, value)).collect();
+    let kept: HashSet<u32, BuildMix> =
+        values.iter().filter_map(|value| node_of(graph, value)).collect();
+    let mut known: HashSet<(u32, u32, i64), BuildMix> = HashSet::default();
     let mut shared: Vec<Shared> = Vec::new();
     for (number, node) in (0u32..).zip(&graph.nodes) {
         let bytes = sizes.get(node.shape.0 as usize).copied().unwrap_or(0);
@@ -273,8 +280,7 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
         let bytes = narrow
             .filter_map(|user| sizes.get(user.shape.0 as usize).copied())
             .fold(bytes, i64::min);
-        let is_known = shared.iter().any(|own| own.steps == (first..=last) && own.bytes == bytes);
-        if is_known || kept.contains(&number) {
+        if kept.contains(&number) || known.contains(&(first, last, bytes)) {
             continue;
         }
         let mut stacks = Vec::new();
@@ -297,6 +303,7 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
         if mixes && !stacks.is_empty() {
             stacks.sort_unstable();
             stacks.dedup();
+            known.insert((first, last, bytes));
             shared.push(Shared { bytes, steps: first..=last, stacks });
         }
     }

@@ -12,6 +12,8 @@ use crate::ir::Module;
 const MOST_EXACT: usize = 10;
 /// Limit on the sets that are tried.
 const MOST_TRIED: usize = 4096;
+/// Limit on the nodes and steps that are visited for all sets together.
+const MOST_WORK: usize = 1 << 28;
 /// Limit on the values that are considered: those with most bytes.
 const MOST_VALUES: usize = 256;
 
@@ -34,6 +36,7 @@ struct Search<'a, 'b> {
     prices: &'a Prices<'b>,
     budget: i64,
     tried: usize,
+    most_tried: usize,
 }
 
 impl Search<'_, '_> {
@@ -58,7 +61,8 @@ fn is_better(a: &Outcome, b: &Outcome) -> bool {
 
 /// Chooses which values to save so that the step needs at most `budget` bytes.
 pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget: i64) -> Choice {
-    let mut search = Search { policies, module, prices, budget, tried: 0 };
+    let most_tried = (MOST_WORK / policies.work().max(1)).clamp(16, MOST_TRIED);
+    let mut search = Search { policies, module, prices, budget, tried: 0, most_tried };
     let count = policies.savable.len();
     let nothing = vec![Fate::Recomputed; count];
     let lowest = search.outcome(&nothing);
@@ -74,7 +78,7 @@ pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget:
     values.sort_by_key(|at| std::cmp::Reverse(policies.savable[*at].bytes));
     let is_whole = values.len() <= MOST_VALUES;
     values.truncate(MOST_VALUES);
-    if values.len() <= MOST_EXACT {
+    if values.len() <= MOST_EXACT && 1 << values.len() <= most_tried {
         let (fates, outcome) = search.every_set(&values, nothing, lowest);
         return Choice { fates, outcome, fits: true, is_exact: is_whole };
     }
@@ -115,7 +119,7 @@ impl Search<'_, '_> {
         loop {
             let mut found: Option<(f64, Vec<Fate>, Outcome)> = None;
             for value in values {
-                if best.0[*value] != Fate::Recomputed || self.tried >= MOST_TRIED {
+                if best.0[*value] != Fate::Recomputed || self.tried >= self.most_tried {
                     continue;
                 }
                 let mut fates = best.0.clone();
@@ -150,7 +154,7 @@ impl Search<'_, '_> {
             for out in values {
                 for into in values {
                     let is_pair = best.0[*out] == Fate::Saved && best.0[*into] == Fate::Recomputed;
-                    if !is_pair || self.tried >= MOST_TRIED {
+                    if !is_pair || self.tried >= self.most_tried {
                         continue;
                     }
                     let mut fates = best.0.clone();
@@ -162,7 +166,7 @@ impl Search<'_, '_> {
                     }
                 }
             }
-            if !is_improved || self.tried == before || self.tried >= MOST_TRIED {
+            if !is_improved || self.tried == before || self.tried >= self.most_tried {
                 return best;
             }
         }

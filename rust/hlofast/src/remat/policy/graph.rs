@@ -18,6 +18,8 @@ pub const MOST_ROWS: usize = 1 << 22;
 const DEEPEST: u32 = 12;
 /// Limit on the depth of nested tuples.
 const DEEPEST_TUPLE: u32 = 16;
+/// Limit on the values that a row is taken to read.
+const MOST_LEAVES: usize = 1 << 14;
 /// Limit on the bytes of an attribute that distinguish two rows.
 const MOST_BYTES: usize = 256;
 
@@ -90,10 +92,19 @@ impl Value {
         path.iter().rev().fold(self.clone(), |value, index| value.element(*index as usize))
     }
 
+    /// Appends the nodes of all parts, until there are too many. Tuples that share elements have far
+    /// more parts than the text has words.
     fn leaves(&self, out: &mut Vec<u32>) {
         match self {
             Value::One(node) => out.push(*node),
-            Value::Many(many) => many.elements.iter().for_each(|value| value.leaves(out)),
+            Value::Many(many) => {
+                for value in &many.elements {
+                    if out.len() >= MOST_LEAVES {
+                        return;
+                    }
+                    value.leaves(out);
+                }
+            }
             Value::Nothing => {}
         }
     }
@@ -350,6 +361,8 @@ impl Builder<'_, '_> {
     fn opaque(&mut self, row: Row, outer: Option<Row>, opcode: Opcode, given: &[Value]) -> Value {
         let mut read = Vec::new();
         given.iter().for_each(|value| value.leaves(&mut read));
+        // The budget that is left decides at the next computation whether to go on.
+        *self.budget = self.budget.saturating_sub(read.len());
         self.node(row, outer, opcode, self.module.shape(row), read)
     }
 
@@ -381,6 +394,8 @@ impl Builder<'_, '_> {
         let root = inner.open(body, None, None, depth + 1, None)?;
         let inner = inner.graph;
         let mut results = Vec::with_capacity(elements.len());
+        // By node: the number of the last element, plus one, for which it was visited.
+        let mut visited = vec![0usize; inner.nodes.len()];
         for (index, shape) in elements.iter().enumerate() {
             let Some(made) = root.element(index).node() else {
                 results.push(Value::Nothing);
@@ -392,10 +407,9 @@ impl Builder<'_, '_> {
             }
             let mut product = None;
             let mut read = Vec::new();
-            let mut seen = vec![false; inner.nodes.len()];
             let mut stack = vec![made];
             while let Some(at) = stack.pop() {
-                if std::mem::replace(&mut seen[at as usize], true) {
+                if std::mem::replace(&mut visited[at as usize], index + 1) == index + 1 {
                     continue;
                 }
                 let node = &inner.nodes[at as usize];

@@ -146,6 +146,12 @@ impl Policies {
         self.scans.iter().map(|scan| (scan.forward, scan.trips))
     }
 
+    /// Nodes and steps that one outcome visits.
+    fn work(&self) -> usize {
+        let nodes = self.scans.iter().map(|scan| scan.body.nodes.len());
+        nodes.sum::<usize>() + self.timeline.steps() + self.savable.len()
+    }
+
     fn find_savable(&mut self, module: &Module) {
         let mut savable = Vec::new();
         for (number, scan) in (0u32..).zip(&self.scans) {
@@ -330,7 +336,7 @@ impl Again {
             let size = policies.value_bytes(scan, node);
             if own.element.is_some() {
                 if !is_unchanged(body, node) && size >= LEAST {
-                    again.kept += size;
+                    again.kept = again.kept.saturating_add(size);
                 }
                 continue;
             }
@@ -342,7 +348,7 @@ impl Again {
                         let last = again.last[at].unwrap_or(start);
                         again.offloaded.push((size, start..=last));
                     }
-                    _ => again.kept += size,
+                    _ => again.kept = again.kept.saturating_add(size),
                 }
                 continue;
             }
@@ -385,7 +391,7 @@ impl Again {
             live = live.saturating_add(*size);
             most = most.max(live);
             while let Some((_, size)) = ended.next_if(|(end, _)| end <= node) {
-                live -= size;
+                live = live.saturating_sub(*size);
             }
         }
         (most, left)

@@ -2,22 +2,37 @@
 
 use crate::comms::Collectives;
 use crate::cost::Cost;
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use hashbrown::HashMap;
 
 /// Limit on the depth of nested loops and fusions.
 const DEEPEST: u32 = 8;
 
 /// The cost of a module, by row.
 pub struct Prices<'a> {
-    /// FLOPs and executions.
-    pub cost: &'a Cost,
-    /// The collectives.
-    pub collectives: &'a Collectives,
-    /// Seconds of one execution of each row; NaN if unknown. None without a device.
-    pub seconds: Option<&'a [f64]>,
+    cost: &'a Cost,
+    pub(super) seconds: Option<&'a [f64]>,
+    /// By row of a collective: bytes that each device sends around rings in one execution.
+    sent: HashMap<Row, u64, BuildMix>,
 }
 
-impl Prices<'_> {
+impl<'a> Prices<'a> {
+    /// The cost of a module. `seconds` are those of one execution of each row, NaN if unknown; None
+    /// without a device.
+    pub fn new(cost: &'a Cost, collectives: &Collectives, seconds: Option<&'a [f64]>) -> Self {
+        let mut sent = HashMap::default();
+        for collective in &collectives.collectives {
+            let Some(bytes) = collective.ring_wire_bytes() else { continue };
+            let members = collective.members.start as usize..collective.members.end as usize;
+            let members = collectives.members.get(members).unwrap_or_default();
+            for row in members.iter().chain([&collective.outer, &collective.row]) {
+                sent.insert(*row, bytes);
+            }
+        }
+        Self { cost, seconds, sent }
+    }
+
     fn runs(&self, id: ComputationId) -> Option<i64> {
         self.cost.executions.get(id.0 as usize).copied().flatten()
     }
@@ -30,15 +45,7 @@ impl Prices<'_> {
 
     /// Bytes that each device sends around rings in all executions of a collective; None if unknown.
     pub fn wire_bytes(&self, module: &Module, row: Row) -> Option<i64> {
-        let all = &self.collectives.collectives;
-        let collective =
-            all.iter().find(|own| own.row == row || own.outer == row).or_else(|| {
-                all.iter().find(|own| {
-                    let members = own.members.start as usize..own.members.end as usize;
-                    self.collectives.members.get(members).is_some_and(|rows| rows.contains(&row))
-                })
-            })?;
-        let bytes = i64::try_from(collective.ring_wire_bytes()?).ok()?;
+        let bytes = i64::try_from(*self.sent.get(&row)?).ok()?;
         bytes.checked_mul(self.runs(module.computation_of(row))?)
     }
 

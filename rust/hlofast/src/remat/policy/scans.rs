@@ -91,7 +91,14 @@ pub fn scans(module: &Module, cost: &Cost, memory: &Memory, values: &[LiveValue]
     }
     let mut places: Vec<ComputationId> = loops.keys().copied().collect();
     places.sort_unstable_by_key(|id| id.0);
-    let mut finder = Finder { module, cost, memory, values, budget: MOST_ROWS };
+    let mut by_row: HashMap<Row, Vec<u32>, BuildMix> = HashMap::default();
+    let mut by_buffer: HashMap<u32, Vec<u32>, BuildMix> = HashMap::default();
+    for (number, value) in (0u32..).zip(values) {
+        by_row.entry(value.row).or_default().push(number);
+        by_buffer.entry(value.buffer).or_default().push(number);
+    }
+    let budget = MOST_ROWS;
+    let mut finder = Finder { module, cost, memory, values, by_row, by_buffer, budget };
     let mut scans = Vec::new();
     for place in places {
         let loops = &loops[&place];
@@ -121,25 +128,39 @@ struct Finder<'a> {
     cost: &'a Cost,
     memory: &'a Memory,
     values: &'a [LiveValue],
+    /// By row that makes them: values.
+    by_row: HashMap<Row, Vec<u32>, BuildMix>,
+    /// By buffer: the values that share it.
+    by_buffer: HashMap<u32, Vec<u32>, BuildMix>,
+    /// Rows that may still be opened or followed.
     budget: usize,
 }
 
 impl Finder<'_> {
+    fn numbered<'b>(
+        &'b self,
+        numbers: Option<&'b Vec<u32>>,
+    ) -> impl Iterator<Item = &'b LiveValue> {
+        numbers.into_iter().flatten().filter_map(|number| self.values.get(*number as usize))
+    }
+
     /// By element of a loop's initial state: where it comes from.
-    fn sources(&self, back: Row) -> Vec<(u32, Place)> {
+    fn sources(&mut self, back: Row) -> Vec<(u32, Place)> {
         let module = self.module;
         let Some(state) = module.operands(back).first().map(|row| Row(*row)) else {
             return Vec::new();
         };
         let count = module.shapes().tuple(module.shape(state)).map_or(0, <[_]>::len);
-        let source = |element: u32| {
+        let mut budget = self.budget;
+        let mut source = |element: u32| {
             let mut place = Place { row: state, path: vec![element] };
-            for _ in 0..MOST_STEPS {
+            for _ in 0..MOST_STEPS.min(budget) {
                 if module.opcode(place.row) == Opcode::While || !step_back(module, &mut place) {
                     break;
                 }
+                budget -= 1;
             }
-            if module.opcode(place.row) != Opcode::While {
+            if module.opcode(place.row) != Opcode::While && budget > 0 {
                 place = stack_of(module, &place);
                 for _ in 0..MOST_STEPS {
                     if module.opcode(place.row) == Opcode::While || !step_back(module, &mut place) {
@@ -149,7 +170,9 @@ impl Finder<'_> {
             }
             (element, place)
         };
-        (0..count.min(1 << 16) as u32).map(source).collect()
+        let sources = (0..count.min(1 << 16) as u32).map(&mut source).collect();
+        self.budget = budget;
+        sources
     }
 
     /// The scan of two loops; `read` pairs elements of the forward result with elements of the
@@ -221,7 +244,7 @@ impl Finder<'_> {
         let is_copy =
             node.opcode == Opcode::DynamicSlice && back.result(node.outer).node() == Some(user);
         if is_copy {
-            let same = self.values.iter().filter(|value| value.row == node.outer);
+            let same = self.numbered(self.by_row.get(&node.outer));
             let copies = same.map(|value| (value.bytes, value.first_step..=value.last_step));
             read.copies = Some(copies.collect());
         }
@@ -233,9 +256,10 @@ impl Finder<'_> {
     fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
         let module = self.module;
         let parts = self.memory.maker_of(forward, part(module, forward, element)?)?;
-        let known = self.values.iter().find(|value| (value.row, value.part) == parts)?;
-        let same =
-            self.values.iter().filter(|value| value.buffer == known.buffer && value.bytes > 0);
+        let (row, part) = parts;
+        let known = self.numbered(self.by_row.get(&row)).find(|value| value.part == part)?;
+        let same = self.numbered(self.by_buffer.get(&known.buffer));
+        let same = same.filter(|value| value.bytes > 0);
         let (mut first, mut last, mut bytes) = (u32::MAX, 0, 0);
         for value in same {
             first = first.min(value.first_step);
