@@ -349,6 +349,12 @@ class Remat(Result):
         if not self.module.is_scheduled:
             text = "the module is not scheduled: live ranges follow text order"
             notes.append(Note("unscheduled", text))
+        if self._plan is not None and not self.module.is_scheduled:
+            text = (
+                "XLA has not scheduled the module, so peaks of the plan may not hold: XLA may keep "
+                "what a recomputation reads, such as broadcast scalars, for the whole step"
+            )
+            notes.append(Note("plan-unscheduled", text))
         elsewhere = self.outside_phase()
         if elsewhere:
             flops = sum(row["flops"] or 0 for row in elsewhere)

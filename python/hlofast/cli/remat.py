@@ -38,7 +38,7 @@ an instruction's name, a source line or part of an operation name.
 A plan rewrites the module for each candidate and measures the peak of the result, by default as
 compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live bytes for
 other programs (--rule in_place); `hlofast memory` shows both. --apply writes the module with every
-step of the plan applied.
+step of the plan applied: a text to measure and compare, not a program to train with.
 """
 
 
@@ -70,7 +70,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how to count the peak, see `hlofast memory --help` (default: xla for scheduled TPU "
         "programs, else in_place)",
     )
-    plan.add_argument("--apply", action="store_true", help="write the rewritten module to -o OUT")
+    plan.add_argument(
+        "--apply",
+        action="store_true",
+        help="write the rewritten module to -o OUT, to be measured, not run",
+    )
     plan.add_argument("-o", "--output", metavar="OUT", help="output file of --apply")
 
 
