@@ -148,3 +148,15 @@ def test_seeds(seeds: Seeds) -> None:
     found = hlofast.load(seeds.path("003")).lint().of("missed-reduce-scatter")
     # One sequence of the batch of two lies on each of the devices along data.
     assert "dimension of size 1" in found[0].remedy
+
+
+TORUS = 'to_apply=add, backend_config={"collective_algorithm_config":{"strategy":"StrategyND"}}'
+
+
+def test_reductions_over_a_torus_are_no_missed_reduce_scatters() -> None:
+    # Such an all-reduce takes as long as a reduce-scatter, and XLA writes it for both.
+    assert codes(SIZE_1.replace("to_apply=add", TORUS)) == []
+    # Nothing is known to help arrays without a dimension of size 1 on TPUs.
+    tiled = programs.SLICED_REDUCTION.replace("x = f32[64,32]", "x = f32[64,32]{1,0:T(8,128)}")
+    assert tiled != programs.SLICED_REDUCTION
+    assert codes(tiled) == []

@@ -5,10 +5,13 @@
 //!
 //! Constraints do not help: a sharding constraint before a matmul constrains the gradient to the
 //! same sharding, and where the partitioner does write a reduction and a slice, the compiler makes a
-//! reduce-scatter of them if it can. The TPU compiler can not if the array has a dimension of size 1
-//! (libtpu 0.0.42 for v5e, v6e and v5p, unless the cut dimension is the last): it turns even the
-//! reduce-scatter of a psum_scatter into an all-reduce and a slice. `tests/oracle/judge_advice.py`
-//! compiles the remedies.
+//! reduce-scatter of them if it can. On TPUs it does not in two cases, even for a psum_scatter
+//! (libtpu 0.0.42 for v5e, v6e and v5p; `tests/oracle/judge_advice.py` compiles them):
+//!
+//! * The array has a dimension of size 1. Without the dimension there is a reduce-scatter.
+//! * The group spans several dimensions of the torus. The all-reduce then uses the links of all of
+//!   them, a reduce-scatter only those of one, and takes as long as the all-reduce. There is nothing
+//!   to gain, so such reductions are not reported, nor others whose cause on TPUs is unknown.
 
 use super::cut::{Cut, same_parts};
 use super::finding::Measure;
@@ -19,6 +22,7 @@ use crate::Provenance;
 use crate::comms::CollectiveKind;
 use crate::cost::Backend;
 use crate::ir::Row;
+use memchr::memmem;
 
 pub(super) const RULE: Rule = Rule {
     code: "missed-reduce-scatter",
@@ -53,6 +57,11 @@ fn missed(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option
             return None;
         }
     }
+    let is_tpu = program.cost.backend == Backend::Tpu;
+    let has_size_1 = has_size_1(program, cut.result);
+    if is_tpu && (!has_size_1 || spans_torus(program, cut.collective.row)) {
+        return None;
+    }
     let devices = devices(program, program.members(cut.collective)?.iter().copied());
     let (_, mut starts) = same_parts(offsets, &cut.slices, &devices)?;
     let count = starts.len();
@@ -72,12 +81,18 @@ fn missed(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option
         .sum("live_bytes", live)
         .sum("live_bytes_after", live / size);
     site.bytes = runs.times(wire.saturating_sub(after));
-    if program.cost.backend == Backend::Tpu && has_size_1(program, cut.result) {
+    if is_tpu {
         site.remedy = Some(SQUEEZE);
         site.key |= 1 << 32;
     }
     site.provenance = Provenance::Modelled;
     Some(site)
+}
+
+/// Whether libtpu chose an algorithm for several dimensions of the torus.
+fn spans_torus(program: &Program<'_>, row: Row) -> bool {
+    let config = program.module.attribute_bytes(row, "backend_config").unwrap_or_default();
+    [&b"StrategyND"[..], b"NDRingStrategy"].iter().any(|name| memmem::find(config, name).is_some())
 }
 
 fn has_size_1(program: &Program<'_>, row: Row) -> bool {
