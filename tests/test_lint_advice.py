@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 import hlofast
 import lint_programs as programs
-from conftest import Seeds
+from conftest import FIXTURES, Seeds
 from lint_programs import ADD, ALL, codes, lint, only
 
 WEIGHT = programs.RECOMPUTED.replace("s = f32[16,32] sine(x)", "s = f32[16,32] copy(x)")
@@ -160,3 +162,44 @@ def test_reductions_over_a_torus_are_no_missed_reduce_scatters() -> None:
     tiled = programs.SLICED_REDUCTION.replace("x = f32[64,32]", "x = f32[64,32]{1,0:T(8,128)}")
     assert tiled != programs.SLICED_REDUCTION
     assert codes(tiled) == []
+
+
+KEPT_GATHER = f"""
+  x = TYPE[PART,32] parameter(0)
+  y = TYPE[PART,32] add(x, x), metadata={{op_name="jit(f)/jvp(M)/checkpoint/add"}}
+  a = TYPE[FULL,32] all-gather(y), {ALL}, dimensions={{0}},
+    metadata={{op_name="jit(f)/jvp(M)/checkpoint/all_gather"}}
+  h = TYPE[FULL,32] negate(a), metadata={{op_name="jit(f)/jvp(M)/checkpoint/neg"}}
+  g = TYPE[FULL,32] multiply(h, h), metadata={{op_name="jit(f)/transpose(jvp(M))/mul"}}
+  ROOT b = TYPE[FULL,32] multiply(a, g), metadata={{op_name="jit(f)/transpose(jvp(M))/mul"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("element", "rows", "is_advised"),
+    [("f32", 1024, True), ("f32", 256, False), ("s32", 1024, False)],
+)
+def test_small_gathers_and_gathers_of_integers_get_no_advice(
+    element: str, rows: int, is_advised: bool
+) -> None:
+    body = KEPT_GATHER.replace("TYPE", element).replace("FULL", str(rows))
+    body = body.replace("PART", str(rows // 4))
+    text = f"HloModule m, is_scheduled=true, num_partitions=4\n\n{ADD}\n\nENTRY e {{\n{body}\n}}\n"
+    statements = hlofast.loads(text).remat().statements
+    (stated,) = [own for own in statements if own.code == "gather-kept"]
+    assert stated.figures["bytes"] == rows * 32 * 4
+    assert (stated.advice is not None) is is_advised
+
+
+def test_nothing_to_change_is_said_and_a_remedy_is_said_once() -> None:
+    findings = lint("ROOT x = f32[8] parameter(0)", before="")
+    assert [note.code for note in findings.notes] == ["nothing-to-change"]
+    module = hlofast.load(FIXTURES / "dumps" / "cpu_scanned.after.txt.gz")
+    shown = str(module.lint())
+    repeated = [own for own in module.lint() if own.code == "missed-reduce-scatter"]
+    assert len(repeated) > 1
+    assert len({own.remedy for own in repeated}) == 1
+    assert shown.count(repeated[0].remedy) == 1
+    assert shown.count("as above (missed-reduce-scatter)") == len(repeated) - 1
+    remedies = [own.remedy for own in module.verdict().statements if own.code == repeated[0].code]
+    assert remedies[1:] == [""] * (len(repeated) - 1)
