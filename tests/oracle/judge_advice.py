@@ -116,6 +116,7 @@ def collectives(text, devices, trips):
             looped.add(name)
             called = re.findall(r"(?:calls|to_apply|body)=%?([\w.\-]+)", "\n".join(all_lines[name]))
             waiting += [other for other in called if other in all_lines]
+    fused = set(re.findall(r"\bfusion\(.*?\bcalls=%?([\w.\-]+)", text))
     seen, payload, wire = set(), 0, 0
     for name, lines in all_lines.items():
         for line in lines:
@@ -126,7 +127,7 @@ def collectives(text, devices, trips):
                 continue
             instruction, shapes, kind, start = found.groups()
             channel = re.search(r"channel_id=(\d+)", line)
-            key = (kind, channel[1] if channel else instruction)
+            key = (kind, channel[1] if channel and name in fused else instruction)
             if key in seen:
                 continue
             seen.add(key)
