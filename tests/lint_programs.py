@@ -218,6 +218,58 @@ IN_LOOP = """
   ROOT r = f32[64,32] get-tuple-element(l), index=3
 """
 
+_COUNTS = """
+NAME {
+  s = (s32[], f32[16,32]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(TRIPS)
+  ROOT less = pred[] compare(i, n), direction=LT
+}
+"""
+_NEXT = """
+  s = (s32[], f32[16,32]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  x = f32[16,32] get-tuple-element(s), index=1
+"""
+ACCUMULATION = f"""
+{_COUNTS.replace("NAME", "layers").replace("TRIPS", "8")}
+{_COUNTS.replace("NAME", "steps").replace("TRIPS", "2")}
+forward {{{_NEXT}
+  c = f32[16,32] cosine(x), metadata={{op_name="jit(f)/while/body/jvp(M)/while/body/cos"}}
+  ROOT t = (s32[], f32[16,32]) tuple(next, c)
+}}
+backward {{{_NEXT}
+  c = f32[16,32] sine(x), metadata={{op_name="jit(f)/transpose(jvp(M))/while/body/mul"}}
+  a = f32[64,32] all-gather(c), {ALL}, dimensions={{0}},
+    metadata={{op_name="jit(f)/transpose(jvp(M))/while/body/rematted_computation/all_gather"}}
+  part = f32[16,32] slice(a), slice={{[0:16], [0:32]}}
+  y = f32[16,32] multiply(x, part), metadata={{op_name="jit(f)/transpose(jvp(M))/while/body/mul"}}
+  ROOT t = (s32[], f32[16,32]) tuple(next, y)
+}}
+step {{{_NEXT}
+  zero = s32[] constant(0)
+  f0 = (s32[], f32[16,32]) tuple(zero, x)
+  f = (s32[], f32[16,32]) while(f0), condition=layers, body=forward,
+    metadata={{op_name="jit(f)/while/body/jvp(M)/while"}}
+  y = f32[16,32] get-tuple-element(f), index=1
+  b0 = (s32[], f32[16,32]) tuple(zero, y)
+  b = (s32[], f32[16,32]) while(b0), condition=layers, body=backward,
+    metadata={{op_name="jit(f)/transpose(jvp(M))/while"}}
+  g = f32[16,32] get-tuple-element(b), index=1
+  ROOT t = (s32[], f32[16,32]) tuple(next, g)
+}}
+"""
+ACCUMULATED = """
+  x = f32[16,32] parameter(0)
+  zero = s32[] constant(0)
+  s = (s32[], f32[16,32]) tuple(zero, x)
+  l = (s32[], f32[16,32]) while(s), condition=steps, body=step
+  ROOT r = f32[16,32] get-tuple-element(l), index=1
+"""
+"""Two accumulation steps, each forward through eight layers and back with a gather recomputed."""
+
 
 def only(findings: Iterable[hlofast.Finding]) -> hlofast.Finding:
     (finding,) = findings

@@ -12,6 +12,7 @@ import pytest
 
 import check_programs
 import hlofast
+from conftest import FIXTURES
 from test_check import SMALL, program
 
 pytestmark = pytest.mark.once
@@ -94,8 +95,8 @@ class TestExpectations:
             )
             assert not check.ok
 
-    def test_forbidden_findings(self, train_step: Path) -> None:
-        module = hlofast.load(train_step)
+    def test_forbidden_findings(self) -> None:
+        module = hlofast.load(FIXTURES / "dumps" / "cpu_train_step.after.txt.gz")
         codes = list(module.lint().counts())
         assert codes
         check = hlofast.check(hlofast.Declaration(), module, {"lint.forbid": ["any"]})

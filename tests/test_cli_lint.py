@@ -43,7 +43,12 @@ def counts(module: Any) -> dict[str, int]:
 def test_document_is_the_python_object(sliced: Path) -> None:
     module = only(sliced)
     findings = hlofast.load(sliced).lint()
-    assert figures(module) == {"status": "partitioned", "findings": 1, **findings.options}
+    assert figures(module) == {
+        "status": "partitioned",
+        "findings": 1,
+        "device": None,
+        **findings.options,
+    }
     assert counts(module) == findings.counts() == {"missed-reduce-scatter": 1}
     tables = module["tables"]
     (printed,) = tables["findings"]
@@ -53,6 +58,7 @@ def test_document_is_the_python_object(sliced: Path) -> None:
     assert printed["instructions"] == len(expected.pop("instructions")) == 2
     behind = {row["figure"]: row["value"] for row in tables["figures"]}
     assert behind == expected.pop("figures")
+    assert printed["values"] == (", ".join(expected.pop("values")) or None)
     assert printed["phase"] == "+".join(expected.pop("phases"))
     assert {name: printed[name] for name in expected} == expected
     assert codes(module) == {"unfinished"}
@@ -76,7 +82,7 @@ def test_names_are_escaped_in_html() -> None:
 
 
 def test_findings_beyond_the_top_are_counted() -> None:
-    path = FIXTURES / "dumps" / "cpu_train_step.after.txt.gz"
+    path = FIXTURES / "dumps" / "cpu_scanned.after.txt.gz"
     count = len(hlofast.load(path).lint())
     assert count > 2
     shown = hlofast_command("lint", path, "--top", "2").stdout
@@ -92,7 +98,7 @@ def test_for_people(sliced: Path, clean: Path) -> None:
     for shown in (
         "missed-reduce-scatter: 6,144 B wire",
         "along model (4 devices)",
-        "remedy: constrain the result",
+        "remedy: compute the matmul in shard_map",
         "evidence: r, part",
         "min share 0.001",
         "partitioned: later passes may remove",

@@ -99,7 +99,7 @@ def test_kept_gather_for_people() -> None:
     assert "\nall-gathers             3\nkept all-gathers        1\n" in text
     assert "f32[1,2048,1024] along model" in text
     assert "[gather-kept]\n  evidence: all-gather.23, " in text
-    assert "  advice: name the tensor before the constraint" in text
+    assert "  advice: save neither the tensor nor the shard before the constraint" in text
     module = only(KEPT, *MESH)
     (kept,) = [row for row in module["tables"]["gathers"] if row["fate"] == "kept"]
     assert kept["kept_as"] == "reduce_precision.2"

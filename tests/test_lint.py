@@ -30,7 +30,7 @@ def test_missed_reduce_scatter() -> None:
     assert finding.provenance == "modelled"
     assert "12,288 B" in finding.message
     assert "reduce-scatter" in finding.message
-    assert "with_sharding_constraint" in finding.remedy
+    assert "psum_scatter" in finding.remedy
 
 
 ARITHMETIC = programs.SLICED_REDUCTION.replace(

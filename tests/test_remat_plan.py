@@ -287,7 +287,7 @@ def test_command(tmp_path: Path) -> None:
     text = done.stdout[done.stdout.index("\nPlan\n") :]
     assert "  fits     xla   hbm    tpu-v5e\n" in text
     assert "\n1. gathered activation all-gather" in text
-    assert " ms\n  change: name the tensor before the constraint" in text
+    assert " ms\n  change: save neither the tensor nor the shard before the constraint" in text
     assert "plan" not in document("remat", UNROLLED)["results"][0]["tables"]
     (module,) = document("remat", UNROLLED, "--rule", "in_place")["results"]
     (plan,) = module["tables"]["plan"]

@@ -6,6 +6,7 @@ from hlofast import _module
 from hlofast._core import Column, Field, Mesh, Module, TextColumn, TimeData
 
 _Columns = list[tuple[Field, Column | TextColumn]]
+_DeviceParts = tuple[str, str, str | None, list[tuple[str, float]], list[tuple[str, float]]]
 
 def _cost(
     module: Module,
@@ -78,9 +79,7 @@ class CostData:
         """Returns executed FLOPs by provenance; FLOPs inside loops of unknown trip count are
         separate.
         """
-    def flops_by_peak(
-        self, device: tuple[str, str, str | None, list[tuple[str, float]], list[tuple[str, float]]]
-    ) -> list[tuple[float, int, int, int, int]] | None:
+    def flops_by_peak(self, device: _DeviceParts) -> list[tuple[float, int, int, int, int]] | None:
         """Returns FLOPs by the peak of their types on one JAX device: the peak, then FLOPs of
         matmuls, of recomputed matmuls, of all operations, of all recomputed ones. None if the
         bfloat16 peak is unknown.
@@ -90,9 +89,9 @@ class CostData:
     def matmuls(self) -> _Columns:
         """Returns a table of matmuls and convolutions with their call counts."""
     def lint(
-        self, mesh: Mesh | None = None, **options: float
+        self, mesh: Mesh | None = None, device: _DeviceParts | None = None, **options: float
     ) -> tuple[list[dict[str, Any]], _Columns]:
-        """Returns the findings, largest stake first."""
+        """Returns the findings, largest stake first: in seconds on `device` if it is given."""
     def collectives(self, mesh: Mesh | None = None) -> CollectivesData:
         """Returns the collectives with their call counts and mesh axes."""
     def remat(self, mesh: Mesh | None = None) -> RematData:

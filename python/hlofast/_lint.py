@@ -50,9 +50,9 @@ class Finding:
     """
 
     __slots__ = (
-        "bytes", "bytes_are", "code", "figures", "flops", "instructions", "is_lower_bound",
-        "message", "names", "phases", "places", "provenance", "remedy", "source_file",
-        "source_line",
+        "_parameters", "bytes", "bytes_are", "code", "figures", "flops", "instructions",
+        "is_lower_bound", "message", "names", "phases", "places", "provenance", "remedy",
+        "seconds", "source_file", "source_line", "values",
     )  # fmt: skip
 
     def __init__(self, module: Module, record: dict[str, Any]) -> None:
@@ -77,6 +77,14 @@ class Finding:
         """`wire` (sent around a ring), `payload` (the arrays collectives work on) or `memory`."""
         self.flops: int | None = record["flops"]
         """FLOPs at stake per step; None if not applicable or unknown."""
+        self.seconds: float | None = record["seconds"]
+        """Modelled seconds that the bytes or FLOPs at stake take per step, without overlap.
+
+        No change saves more. None without a device, and for bytes of memory.
+        """
+        self._parameters: dict[int, str] = dict(record["values"])
+        self.values: tuple[str, ...] = tuple(self._parameters.values())
+        """The parameters that the finding is about (at most 64), by their names in the program."""
         self.figures: dict[str, int] = record["figures"]
         """The figures of the message."""
         self.phases: tuple[str, ...] = tuple(record["phases"])
@@ -94,13 +102,22 @@ class Finding:
     def at_stake(self) -> str:
         """The stake per step, as text."""
         least = "at least " if self.is_lower_bound else ""
+        time = "" if self.seconds is None else f", {_text.seconds(self.seconds)}"
         if self.bytes is not None:
-            return f"{least}{_text.size(self.bytes)} {self.bytes_are}"
-        return "unknown" if self.flops is None else least + _text.quantity(self.flops, "FLOP")
+            return f"{least}{_text.size(self.bytes)} {self.bytes_are}{time}"
+        if self.flops is None:
+            return "unknown"
+        return f"{least}{_text.quantity(self.flops, 'FLOP')}{time}"
+
+    @property
+    def shown_names(self) -> tuple[str, ...]:
+        """The names of the instructions, with parameters by their names in the program."""
+        pairs = zip(self.instructions, self.names, strict=True)
+        return tuple(self._parameters.get(row, name) for row, name in pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__slots__ if name[0] != "_"}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Finding):
@@ -118,6 +135,9 @@ class Finding:
 class Findings(Result):
     """The findings of a module, most at stake first: `Module.lint()`.
 
+    If the device is known, findings are ordered by modelled seconds; findings without seconds come
+    last, ordered by bytes and FLOPs.
+
     Options of `Module.lint`:
 
     - `order_flops_per_byte`: FLOPs that count as much as one byte in the order of findings.
@@ -134,6 +154,7 @@ class Findings(Result):
     FACTS = (
         Field("word", "status", "Compilation stage of the module."),
         Field("count", "findings", "Number of findings."),
+        Field("name", "device", "The chip whose time model orders the findings.", nullable=True),
         Field("number", "min_share", "Threshold: least share at stake, of the payload or wire "
               "bytes of all collectives, or of the FLOPs of all matmuls."),
         Field("number", "min_replicated_share",
@@ -160,7 +181,9 @@ class Findings(Result):
         rules: list[tuple[str, str]] | None,
         options: dict[str, float],
     ) -> None:
-        records, columns = _core._cost(module, rules=rules).lint(mesh, **options)
+        chip = module.context.device
+        parts = None if chip is None else chip._parts()
+        records, columns = _core._cost(module, rules=rules).lint(mesh, parts, **options)
         self.module = module
         """The module."""
         self.mesh: Mesh | None = mesh
@@ -187,10 +210,16 @@ class Findings(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The number of findings, and the thresholds."""
-        values = {"status": self._status, "findings": len(self), **self.options}
+        chip = self.module.context.device
+        values = {
+            "status": self._status,
+            "findings": len(self),
+            "device": None if chip is None else chip.name,
+            **self.options,
+        }
+        known = {"device": "configuration"} | dict.fromkeys(self.options, "assumed")
         return tuple(
-            Fact(own, values[own.name], "assumed" if own.name in self.options else "exact")
-            for own in self.FACTS
+            Fact(own, values[own.name], known.get(own.name, "exact")) for own in self.FACTS
         )
 
     @property
@@ -202,10 +231,14 @@ class Findings(Result):
         """Reservations about the findings."""
         if pieces := _fragment.notes(self.module):
             return pieces
-        if not self.module.summary().is_unfused:
-            return ()
-        text = f"the module is {self._status}: later passes may remove some of these findings"
-        return (Note("unfinished", text),)
+        notes = []
+        if not len(self):
+            text = "nothing to change: no rule has a finding above its threshold"
+            notes.append(Note("nothing-to-change", text))
+        elif self.module.summary().is_unfused:
+            text = f"the module is {self._status}: later passes may remove some of these findings"
+            notes.append(Note("unfinished", text))
+        return tuple(notes)
 
     def sections(self, only: Container[str] = RULES) -> tuple[Section, ...]:
         """Findings by code, the findings, their evidence and figures, for the codes in `only`."""
@@ -215,7 +248,11 @@ class Findings(Result):
         figures = [
             (number, name, value) for number, own in chosen for name, value in own.figures.items()
         ]
-        paragraphs = [(f"{own.code}: {own.at_stake}", _words(own)) for _, own in chosen]
+        said: set[str] = set()
+        paragraphs = []
+        for _, own in chosen:
+            paragraphs.append((f"{own.code}: {own.at_stake}", _words(own, own.remedy in said)))
+            said.add(own.remedy)
         table = self._table.take(number for number, _ in chosen)
         return (
             Section("codes", "By code", of_rows(_CODES, counts)),
@@ -246,16 +283,20 @@ class Findings(Result):
         return f"<Findings: {counts or 'none'}>"
 
 
-def _words(finding: Finding) -> list[tuple[str, str]]:
-    """A finding as labelled lines: message, remedy, evidence, place."""
+def _words(finding: Finding, is_said: bool) -> list[tuple[str, str]]:
+    """A finding as labelled lines: message, remedy unless said before, evidence, place."""
     source = None
     if finding.source_file is not None:
         source = f"{finding.source_file}:{finding.source_line}"
     where = (", ".join(finding.phases), source, finding.provenance)
+    evidence = finding.shown_names
+    rest = [name for name in finding.values if name not in evidence[: _text.SHOWN_NAMES]]
+    values = [("values", _text.names(rest))] if rest else []
     return [
         ("found", finding.message),
-        ("remedy", finding.remedy),
-        ("evidence", _text.names(finding.names)),
+        ("remedy", f"as above ({finding.code})" if is_said else finding.remedy),
+        *values,
+        ("evidence", _text.names(evidence)),
         ("where", "; ".join(part for part in where if part)),
     ]
 

@@ -24,17 +24,25 @@ MOST_ALIKE = 8
 """Maximum number of statements about all-gathers per fate."""
 SHOWN = 6
 
+LEAST_GATHER = 1 << 16
+"""Bytes below which a kept gather gets no advice: token ids, tables of positions."""
+
 NAMING = (
-    "name the tensor before the constraint that gathers it{where}: x = checkpoint_name(x, "
-    "'scattered'), and pass jax.checkpoint "
-    "policy=jax.checkpoint_policies.save_only_these_names('scattered')"
+    "save neither the tensor nor the shard before the constraint that gathers it{where}: pass "
+    "jax.checkpoint a policy that saves other values, named with checkpoint_name "
+    "(jax.checkpoint_policies.save_only_these_names), or nothing_saveable. To save the shard in "
+    "layers under lax.scan, constrain it again after naming it, x = "
+    "with_sharding_constraint(checkpoint_name(x, 'shard'), spec); without that constraint the "
+    "compiler keeps the gathered tensor in its place"
 )
+"""What makes XLA gather an activation again. `tests/oracle/judge_advice.py` compiles it, and the
+recipe that fails: naming the shard before the constraint without constraining it again."""
 CHECK = (
-    "compile the step you train with and run this command again: it must list the all-gather of "
-    "the tensor as recomputed, and no all-gather of an activation as kept. If the forward pass is "
-    "needed anyway, as with value_and_grad, the compiler may still keep the gathered tensor; then "
-    "exclude the name instead: save_any_names_but_these('scattered')"
+    "compile the step you train with (value_and_grad of all weights, not one gradient alone) and "
+    "run this command again: it must list the all-gather of the tensor as recomputed or backward, "
+    "and no all-gather of an activation as kept"
 )
+SAID = "as above"
 
 
 CHANGES = {
@@ -228,7 +236,7 @@ def _products(program: _Tables) -> list[Statement]:
 
 
 def _kept_gathers(program: _Tables) -> list[Statement]:
-    made = []
+    made: list[Statement] = []
     for rows in _alike_gathers(program.gathers_of("activation", "kept")):
         kept = [program.residuals[row["residual"]] for row in rows]
         total = sum(row["bytes"] or 0 for row in kept)
@@ -253,7 +261,12 @@ def _kept_gathers(program: _Tables) -> list[Statement]:
         ]
         file = first["source_file"]
         where = "" if file and program.module._is_library(file) else _at(first)
-        advice = f"{NAMING.format(where=where)}. Then {CHECK}"
+        advice: str | None = f"{NAMING.format(where=where)}. Then {CHECK}"
+        if any(other.advice for other in made):
+            advice = f"the change above, before the constraint{where}" if where else SAID
+        is_float = copy["shape"].startswith(("f", "bf", "c"))
+        if total < LEAST_GATHER or not is_float:
+            advice = None
         made.append(
             program.state("gather-kept", text, proof, advice, gathers=len(rows), bytes=total)
         )
@@ -417,10 +430,13 @@ def _constraints(program: _Tables) -> list[Statement]:
         f"there are sharding constraints under jax.checkpoint{at}, but this text has no all-gather "
         "of an activation, forward or backward, that belongs to one of them"
     )
-    advice = (
-        "to recompute the all-gather that the partitioner inserts for a constraint, "
-        f"{NAMING.format(where='')}. Then {CHECK}"
-    )
+    # A step with its forward pass that gathers no activation has nothing to recompute.
+    advice = None
+    if not program.has_forward:
+        advice = (
+            "to recompute the all-gather that the partitioner inserts for a constraint, "
+            f"{NAMING.format(where='')}. Then {CHECK}"
+        )
     count = len(program.constraints)
     return [
         program.state(

@@ -462,8 +462,9 @@ def _too_large(verdict: Verdict) -> list[Statement]:
 
 
 def _findings(verdict: Verdict) -> list[Statement]:
-    """Returns the findings of `lint`, most costly first."""
+    """Returns the findings of `lint`, most costly first; a remedy stands at its first finding."""
     statements = []
+    said: set[str] = set()
     for finding in verdict.findings:
         stakes = []
         if finding.bytes is not None:
@@ -473,22 +474,25 @@ def _findings(verdict: Verdict) -> list[Statement]:
             )
         if finding.flops is not None:
             stakes.append(short(finding.flops, "FLOP"))
+        if finding.seconds is not None:
+            stakes.append(output.seconds(finding.seconds))
         stake = ", ".join(stakes)
         if stake and finding.is_lower_bound:
             stake = f"at least {stake}"
         place = finding.source_file or ""
         if place and finding.source_line:
             place += f":{finding.source_line}"
-        proof = list(zip(finding.instructions, finding.names, strict=True))[:4]
+        proof = list(zip(finding.instructions, finding.shown_names, strict=True))[:4]
         statements.append(
             Statement(
                 finding.code,
                 finding.message,
                 stake=stake,
-                remedy=finding.remedy,
+                remedy="" if finding.remedy in said else finding.remedy,
                 place=place,
                 proof=proof,
                 verb="lint",
             )
         )
+        said.add(finding.remedy)
     return statements

@@ -203,7 +203,7 @@ def _verdict(contents: Contents) -> str:
     if contents.findings:
         findings = _statements(contents.findings, "finding")
     else:
-        findings = '<p class="quiet-text">No findings.</p>'
+        findings = '<p class="quiet-text">Nothing to change.</p>'
     heading = "Findings" if contents.kind == "module" else "Highlights"
     return f"""<section id="verdict" aria-labelledby="verdict-title">
 <h2 id="verdict-title">Verdict</h2>

@@ -25,8 +25,9 @@ examples:
 codes:
 {_CODES}
 
-Findings are ordered by what is at stake in a step on one device, over all calls. Instructions of
-one source line form one finding. Wire bytes assume ring algorithms.
+Findings are ordered by what is at stake in a step on one device, over all calls: by modelled
+seconds if the device is known. Instructions of one source line form one finding. Wire bytes assume
+ring algorithms.
 """
 ANY = "any"
 

@@ -348,15 +348,20 @@ impl CostData {
         py.detach(|| CollectivesData::new(&self.held, mesh))
     }
 
-    /// Returns the findings, largest stake first.
-    #[pyo3(signature = (mesh=None, **options))]
+    /// Returns the findings, largest stake first: in seconds on `device` if it is given.
+    #[pyo3(signature = (mesh=None, device=None, **options))]
     fn lint<'py>(
         &self,
         py: Python<'py>,
         mesh: Option<&Bound<'py, Mesh>>,
+        device: Option<DeviceParts>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
         let held = self.held.on_mesh(mesh.map(|mesh| &mesh.get().core));
+        let held = match device {
+            Some(device) => held.with_context(|context| context.device = Some(device_of(device))),
+            None => held,
+        };
         crate::lint::findings(py, &held.stage, options)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::held::Stage;
 use crate::table_builder::to_list;
+use hlofast::ir::Row;
 use hlofast::lint::{Finding, Options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -75,6 +76,13 @@ pub fn findings<'py>(
         let line = line.filter(|_| file.is_some());
         dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(&file).into_owned()))?;
         dict.set_item("source_line", line)?;
+        let name = |row: &Row| {
+            let name = origin.op_name(*row);
+            let name = name.unwrap_or_else(|| origin.module.instruction_name(*row).to_vec());
+            (row.0, String::from_utf8_lossy(&name).into_owned())
+        };
+        let values: Vec<(u32, String)> = finding.parameters.iter().map(name).collect();
+        dict.set_item("values", values)?;
         list.append(dict)?;
     }
     Ok((list, to_list(py, hlofast::table::findings(&origin, &report.findings))?))
@@ -90,6 +98,7 @@ fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDi
     dict.set_item("bytes", finding.bytes)?;
     dict.set_item("bytes_are", finding.measure.as_str())?;
     dict.set_item("flops", finding.flops)?;
+    dict.set_item("seconds", finding.seconds)?;
     let figures = PyDict::new(py);
     for figure in &finding.figures {
         figures.set_item(figure.name, figure.value)?;

@@ -66,7 +66,7 @@ pub struct Analyses<M> {
     stages: Slot<Stages>,
     // Results that depend on phase rules, cost options, the mesh and how layers are named.
     sent: Slot<Sent>,
-    // Results that depend on phase rules, cost options, the mesh and sources.
+    // Results that depend on phase rules, cost options, the mesh, the device and sources.
     lint: Slot<Findings>,
     // Results that depend on phase rules, cost options, the mesh and the device.
     time: Slot<Option<Time>>,
@@ -141,7 +141,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             remat: keep(&self.remat, both),
             stages: keep(&self.stages, both),
             sent: keep(&self.sent, placed && merged),
-            lint: keep(&self.lint, placed && named),
+            lint: keep(&self.lint, timed && named),
             time: keep(&self.time, timed),
             context,
         }
@@ -393,7 +393,10 @@ impl<M: Borrow<Module>> Analyses<M> {
     pub fn lint_with(&self, options: &lint::Options) -> Findings {
         let (cost, attribution) = (self.cost(), self.attribution());
         let (mesh, along) = (|| self.mesh(), || &self.sent().along[..]);
-        let known = lint::Known { mesh: &mesh, along: &along, sources: self.sources() };
+        // Shapes that cover all devices together take the time of all of them.
+        let time = || self.time().filter(|_| self.devices_together() == 1);
+        let known =
+            lint::Known { mesh: &mesh, along: &along, sources: self.sources(), time: &time };
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
     }
 

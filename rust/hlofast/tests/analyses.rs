@@ -173,7 +173,8 @@ fn results_are_those_of_the_functions() {
     let collectives = analyses.collectives();
     let options = lint::Options { min_share: 0.0, ..Default::default() };
     let (mesh, along) = (|| analyses.mesh(), || &analyses.sent().along[..]);
-    let known = lint::Known { mesh: &mesh, along: &along, sources: analyses.sources() };
+    let known =
+        lint::Known { mesh: &mesh, along: &along, sources: analyses.sources(), time: &|| None };
     let direct = lint::lint(&module, cost, attribution, collectives, &known, &options);
     assert_eq!(analyses.lint_with(&options).findings, direct.findings);
     let options = time::Options { device: device(), mesh: context.mesh, ..Default::default() };

@@ -54,8 +54,13 @@ pub struct Finding {
     pub measure: Measure,
     /// FLOPs at stake per step; None if unknown or if the finding is not about FLOPs.
     pub flops: Option<u64>,
+    /// Modelled seconds that the bytes or FLOPs at stake take per step, without overlap; None without
+    /// a device and for bytes of memory.
+    pub seconds: Option<f64>,
     /// The numbers behind the message.
     pub figures: Vec<Figure>,
+    /// The parameters of the program that the finding is about.
+    pub parameters: Vec<Row>,
     /// The phases of the places, each once.
     pub phases: Vec<Phase>,
     /// Whether more may be at stake: an instruction runs in a loop of unknown trip count.

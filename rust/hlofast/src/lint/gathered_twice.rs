@@ -213,8 +213,12 @@ mod tests {
         let all = comms::collectives(&module, &cost, &attribution);
         let (steps, findings) = steps_of(|| {
             let options = lint::Options::default();
-            let known =
-                lint::Known { mesh: &|| None, along: &|| &[], sources: &flow::Sources::default() };
+            let known = lint::Known {
+                mesh: &|| None,
+                along: &|| &[],
+                sources: &flow::Sources::default(),
+                time: &|| None,
+            };
             lint::lint(&module, &cost, &attribution, &all, &known, &options)
         });
         (findings.findings.iter().map(|finding| finding.places as usize).max().unwrap_or(0), steps)

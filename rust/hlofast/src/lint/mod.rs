@@ -31,6 +31,7 @@ use crate::comms::{Along, Collectives, Mesh};
 use crate::cost::Cost;
 use crate::flow::{Attribution, Sources};
 use crate::ir::Module;
+use crate::time::Time;
 use program::Program;
 use site::{Rule, Site};
 use std::cmp::Reverse;
@@ -90,6 +91,10 @@ pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
 /// mesh.
 pub type AlongOf<'a> = dyn Fn() -> &'a [Along] + 'a;
 
+/// The modelled time of a program, computed only when findings are there to be timed. None without a
+/// device, or if shapes cover all devices together.
+pub type TimeOf<'a> = dyn Fn() -> Option<&'a Time> + 'a;
+
 /// Facts that are known besides the module.
 pub struct Known<'a> {
     /// The mesh, whose axes messages name.
@@ -98,6 +103,8 @@ pub struct Known<'a> {
     pub along: &'a AlongOf<'a>,
     /// The source of each row.
     pub sources: &'a Sources,
+    /// Seconds on a device.
+    pub time: &'a TimeOf<'a>,
 }
 
 /// All codes with descriptions, in the order of the rules.
@@ -105,7 +112,8 @@ pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
     RULES.iter().map(|rule| (rule.code, rule.what))
 }
 
-/// The findings in `module`; findings with more at stake come first.
+/// The findings in `module`; findings with more seconds at stake come first, then the others, those
+/// with more bytes and FLOPs at stake first.
 pub fn lint<'a>(
     module: &'a Module,
     cost: &'a Cost,
@@ -119,6 +127,9 @@ pub fn lint<'a>(
     let mut sites: Vec<Site> = Vec::new();
     for rule in RULES {
         (rule.find)(&program, &mut sites);
+        for site in &mut sites {
+            site.complete(&program, rule.measure);
+        }
         for site in site::merge(&program, &mut sites) {
             if program.matters(&site, rule.measure) {
                 findings.push(site::finding(&program, rule, site));
@@ -132,5 +143,7 @@ pub fn lint<'a>(
     };
     // The stable sort keeps findings of one rule in the order in which calls reach them.
     findings.sort_by_key(|finding| Reverse(weight(finding)));
+    let seconds = |finding: &Finding| finding.seconds.unwrap_or(-1.0);
+    findings.sort_by(|first, second| seconds(second).total_cmp(&seconds(first)));
     Findings { findings }
 }

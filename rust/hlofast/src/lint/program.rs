@@ -204,6 +204,31 @@ impl<'a> Program<'a> {
         u64::try_from(*self.cost.flops.get(row.0 as usize)?).ok()
     }
 
+    /// Modelled seconds of all executions of the scheduled instruction that contains `row`; None
+    /// without a device or if the time is unknown.
+    pub fn seconds(&self, row: Row) -> Option<f64> {
+        let module = self.module;
+        let mut row = row;
+        // Computations call each other without cycles, so the way up ends.
+        while let &[caller] = module.callers(module.computation_of(row))
+            && module.opcode(Row(caller)) == Opcode::Fusion
+        {
+            row = Row(caller);
+        }
+        let once = *(self.known.time)()?.rows.seconds.get(row.0 as usize)?;
+        (once > 0.0).then_some(once * self.runs(row).count? as f64)
+    }
+
+    /// Modelled seconds of all executions of collective `number`; None without a device or if the
+    /// time is unknown.
+    pub fn collective_seconds(&self, number: usize) -> Option<f64> {
+        let collective = self.collectives.collectives.get(number)?;
+        let entry = (self.known.time)()?.communications.get(number)?;
+        let once = entry.estimate.seconds;
+        let is_known = entry.missing.is_none() && once > 0.0;
+        is_known.then_some(once * self.runs_of(collective).count? as f64)
+    }
+
     /// Devices that run the program; None if unknown.
     pub fn device_count(&self) -> Option<u64> {
         self.collectives.context.devices().or_else(|| Some(self.mesh()?.device_count()))

@@ -1,11 +1,22 @@
 //! `recomputed-collectives`: collectives that run again because the forward pass is recomputed for
 //! the backward pass.
+//!
+//! Gathers of weights do not count. The gradient of a layer's input needs the weight too, so the
+//! backward pass gathers it with or without recomputation, and one gather serves both: XLA sends the
+//! same bytes for a step with `jax.checkpoint` as for a step without (`weights_gathered` in
+//! `tests/oracle/judge_advice.py`). Keeping the gathered weights of all layers would save that
+//! gather, at the price of the memory for which the weights were sharded.
+//!
+//! The result of any other collective is either needed by recomputed work alone, or is an activation
+//! that the forward pass can keep. Keeping it takes memory, which the message states.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, Moved};
 use crate::flow::Phase;
+use crate::ir::{ComputationId, Opcode, Row};
+use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: "recomputed-collectives",
@@ -13,10 +24,12 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Payload,
     find,
     message,
-    remedy: "save the results of these collectives instead of recomputing them: name them with \
-             checkpoint_name and add the name to the checkpoint policy (save_only_these_names), or \
-             move jax.checkpoint so that the collective lies outside; saving gathered weights \
-             costs the memory that sharding them saves",
+    remedy: "if that memory is free, save the results of these collectives: name the value after \
+             the collective, constrain the named value to the sharding that it has there, x = \
+             with_sharding_constraint(checkpoint_name(x, 'full'), spec), and add the name to the \
+             checkpoint policy (save_only_these_names); without the constraint after the name, \
+             the compiler may keep one shard and gather again; or move jax.checkpoint so that the \
+             collective lies outside",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -28,6 +41,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         return;
     }
     let links = program.links();
+    let mut passes = Passes { program, has_forward: HashMap::new() };
     // By link: payload of all collectives along it.
     let mut totals = vec![0u64; collectives.len()];
     for (collective, link) in collectives.iter().zip(&links) {
@@ -47,50 +61,94 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         else {
             continue;
         };
-        if count == Some(0) || collective.group_size == Some(1) {
+        let is_weight = collective.moved == Moved::Weight;
+        if is_weight || count == Some(0) || collective.group_size == Some(1) {
             continue;
         }
         let bytes = count.and_then(|count| payload.checked_mul(count));
         let total = totals.get(link as usize).copied().unwrap_or(0);
+        let wire = collective.ring_wire_bytes().and_then(|wire| wire.checked_mul(count?));
+        let kept = count.and_then(|count| {
+            let at_once = count / passes.number(collective.outer)?;
+            collective.payload_out?.checked_mul(at_once)
+        });
         let mut site = Site::new(collective.row)
             .sum("payload_bytes", bytes.unwrap_or(0))
+            .sum("wire_bytes", wire.unwrap_or(0))
+            .sum("kept_bytes", kept.unwrap_or(0))
             .sum("executions", count.unwrap_or(0))
             .common("group_payload_bytes", total)
             .of(number);
         site.bytes = bytes;
         site.phases = vec![Phase::Recompute];
         site.is_lower_bound = program.runs_of(collective).is_lower_bound;
-        site.key = u64::from(link) * 2 + u64::from(collective.moved == Moved::Weight);
+        site.key = u64::from(link);
         site.kind = Some(collective.kind);
         site.is_anywhere = true;
         sites.push(site);
     }
 }
 
+/// Counts forward passes.
+struct Passes<'a, 'b> {
+    program: &'a Program<'b>,
+    /// By computation: whether it contains work of the forward pass.
+    has_forward: HashMap<ComputationId, bool>,
+}
+
+impl Passes<'_, '_> {
+    /// How many forward passes a step makes of the kind whose backward pass contains `row`: steps
+    /// that accumulate gradients make several, and values are kept for one at a time. None if
+    /// unknown or zero.
+    fn number(&mut self, row: Row) -> Option<u64> {
+        let program = self.program;
+        let mut id = program.module.computation_of(row);
+        // Computations call each other without cycles, so the way up ends at the entry.
+        while !self.has_forward(id) {
+            let &[caller] = program.module.callers(id) else { break };
+            id = program.module.computation_of(Row(caller));
+        }
+        let count = (*program.cost.executions.get(id.0 as usize)?)?;
+        u64::try_from(count).ok().filter(|count| *count > 0)
+    }
+
+    fn has_forward(&mut self, id: ComputationId) -> bool {
+        let program = self.program;
+        *self.has_forward.entry(id).or_insert_with(|| {
+            program.module.computation(id).rows().map(Row).any(|row| {
+                let works = program.cost.flops.get(row.0 as usize).is_some_and(|n| *n > 0);
+                let phase = program.attribution.phase.get(row.0 as usize);
+                phase == Some(&Phase::Forward)
+                    && (works || program.module.opcode(row) == Opcode::While)
+            })
+        })
+    }
+}
+
 fn message(program: &Program<'_>, site: &Site) -> String {
     let collective = site.collective(program);
-    let what = match collective.map(|collective| collective.moved) {
-        Some(Moved::Weight) => " of weights",
-        _ => "",
-    };
     let kind = site.kind.map_or("collective", |kind| kind.as_str());
     let place = collective.map(|collective| program.along(collective)).unwrap_or_default();
     let places = counted(site.places, kind, &format!("{kind}s"));
     if site.figure("executions") == 0 {
         // Call counts beyond 64 bits are unknown; so are totals that contain them.
         let are = form(site.places, "is", "are");
-        return format!(
-            "{places}{what} {place} {are} recomputed an unknown number of times per step"
-        );
+        return format!("{places} {place} {are} recomputed an unknown number of times per step");
     }
     let times = match (site.places, site.figure("executions")) {
         (1, 1) => " once per step".to_owned(),
         (1, count) => format!(" {} times per step", grouped(count)),
         (_, count) => format!(", {} executions per step in total,", grouped(count)),
     };
+    let kept = match site.figure("kept_bytes") {
+        0 => String::new(),
+        kept => {
+            format!("; keeping the results from the forward pass takes {} per device", bytes(kept))
+        }
+    };
     format!(
-        "{places}{what} {place} {} recomputed{times} and {} {} of payload again, {} of the {} along \
-         these devices",
+        "{places} {place} {} recomputed{times} and {} {} of payload again, {} of the {} along \
+         these devices{kept}",
         form(site.places, "is", "are"),
         form(site.places, "sends", "send"),
         bytes(site.figure("payload_bytes")),

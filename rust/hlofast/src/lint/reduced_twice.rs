@@ -1,15 +1,17 @@
 //! `reduced-twice`: arrays that are all-reduced separately and then added.
 //!
-//! Sums may be taken in any order: the all-reduces of two arrays over the same devices add up to
-//! one all-reduce of their sum. The gradient of a parameter that is used in two places (tied
-//! embeddings) is such a sum.
+//! Sums may be taken in any order: all-reduces of several arrays over the same devices add up to
+//! one all-reduce of their sum. The gradient of a parameter that is used in several places (tied
+//! embeddings) is such a sum, and so is the gradient of an activation that several matmuls read
+//! (the projections to queries, keys and values).
 
 use super::cut::results;
 use super::finding::Measure;
-use super::program::{Program, bytes, counted};
+use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
-use super::walk::{Use, Walk, conversions, uses};
-use crate::comms::{Collective, CollectiveKind};
+use super::walk::{Use, Walk, conversions, uses_within};
+use crate::comms::{Collective, CollectiveKind, Moved};
+use crate::flow::Phase;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
@@ -23,12 +25,24 @@ pub(super) const RULE: Rule = Rule {
              the gradient of each parameter rather than of each use)",
 };
 
-/// The result of an all-reduce, or a slice of it, and the additions that are its only uses.
+/// The remedy where matmuls that read one activation each all-reduce its gradient.
+const FUSE: &str = "fuse the matmuls that read the activation (queries, keys and values; gate and \
+                    up): one weight, concatenated along the output features or stacked along a \
+                    dimension of its own, gives one matmul and one all-reduce of the gradient; in \
+                    shard_map, add the gradients before psum";
+
+/// Limit on the rounds in which sums of sums are joined: one array more each round if they are added
+/// one after another.
+const MOST_ROUNDS: usize = 16;
+
+/// The result of an all-reduce, or a slice of it, or the sum of several, and the additions that are
+/// its only uses.
 struct Sum {
-    collective: usize,
     groups: u32,
-    row: Row,
-    bytes: u64,
+    /// The arrays: their collectives, rows and bytes.
+    arrays: Vec<(usize, Row, u64)>,
+    /// The additions inside the sum, with the fusions around them.
+    inside: Vec<Use>,
     additions: Vec<Use>,
 }
 
@@ -43,25 +57,62 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             continue;
         }
         for row in parts(module, collective) {
-            if let Some(additions) = additions(&program.walk, row) {
-                let bytes = program.bytes(row);
-                sums.push(Sum { collective: number, groups, row, bytes, additions });
+            if let Some(additions) = additions(&program.walk, row, &[]) {
+                let arrays = vec![(number, row, program.bytes(row))];
+                sums.push(Sum { groups, arrays, inside: Vec::new(), additions });
             }
         }
     }
+    for _ in 0..MOST_ROUNDS {
+        let joined = joined(program, &mut sums);
+        if joined == 0 {
+            break;
+        }
+    }
+    for sum in &sums {
+        if sum.arrays.len() > 1 {
+            sites.extend(site(program, sum));
+        }
+    }
+}
+
+/// Joins sums that are only used to be added to each other; returns the number of pairs.
+fn joined(program: &Program<'_>, sums: &mut Vec<Sum>) -> usize {
     // By addition, with the fusions around it: the sums that the addition adds.
     let mut places: Vec<(Row, &[Row], usize)> = Vec::new();
     for (index, sum) in sums.iter().enumerate() {
         places.extend(sum.additions.iter().map(|used| (used.row, &used.calls[..], index)));
     }
     places.sort_unstable();
-    for (index, sum) in sums.iter().enumerate() {
-        // Neither sum is used outside this addition.
-        let Some(other) = partner(&sums, &places, index) else { continue };
-        let is_pair = index < other && partner(&sums, &places, other) == Some(index);
-        if is_pair && sums[other].groups == sum.groups {
-            sites.extend(site(program, sum, &sums[other]));
-        }
+    let is_pair = |index: usize, other: usize| {
+        index < other
+            && sums[other].groups == sums[index].groups
+            && partner(sums, &places, other) == Some(index)
+    };
+    // Neither sum is used outside these additions.
+    let pairs: Vec<(usize, usize)> = (0..sums.len())
+        .filter_map(|index| Some((index, partner(sums, &places, index)?)))
+        .filter(|(index, other)| is_pair(*index, *other))
+        .collect();
+    for (index, other) in &pairs {
+        let Sum { arrays, inside, .. } = std::mem::replace(&mut sums[*other], Sum::nothing());
+        let sum = &mut sums[*index];
+        sum.arrays.extend(arrays);
+        sum.inside.extend(inside);
+        let made = std::mem::take(&mut sum.additions);
+        // What becomes of the total, wherever it is added up; it need not be added to anything.
+        let next: Option<Vec<Vec<Use>>> =
+            made.iter().map(|made| additions(&program.walk, made.row, &made.calls)).collect();
+        sum.additions = next.into_iter().flatten().flatten().collect();
+        sum.inside.extend(made);
+    }
+    sums.retain(|sum| !sum.arrays.is_empty());
+    pairs.len()
+}
+
+impl Sum {
+    fn nothing() -> Self {
+        Sum { groups: 0, arrays: Vec::new(), inside: Vec::new(), additions: Vec::new() }
     }
 }
 
@@ -77,24 +128,40 @@ fn partner(sums: &[Sum], places: &[(Row, &[Row], usize)], index: usize) -> Optio
     others.all(|other| other == Some(first)).then_some(first)
 }
 
-fn site(program: &Program<'_>, sum: &Sum, other: &Sum) -> Option<Site> {
-    let collective = program.collectives.collectives.get(sum.collective)?;
-    let second = program.collectives.collectives.get(other.collective)?;
+fn site(program: &Program<'_>, sum: &Sum) -> Option<Site> {
+    let all = &program.collectives.collectives;
+    let of = |array: &(usize, Row, u64)| all.get(array.0);
+    let collective = of(sum.arrays.first()?)?;
     let runs = program.runs_of(collective);
-    let payload = runs.times(sum.bytes.min(other.bytes))?;
+    // One array is left to reduce, the largest if their types differ.
+    let (total, largest) = sum.arrays.iter().fold((0u64, 0u64), |(total, largest), array| {
+        (total.saturating_add(array.2), largest.max(array.2))
+    });
+    let payload = runs.times(total - largest)?;
     let size = collective.group_size.unwrap_or(1);
     let mut site = Site::new(collective.row)
         .runs(&runs)
+        .sum("arrays", sum.arrays.len() as u64)
         .sum("payload_bytes", payload)
         .sum("wire_bytes", CollectiveKind::AllReduce.ring_wire_bytes(payload, size))
-        .of(sum.collective);
-    if second.row != collective.row {
-        site.evidence.push(second.row);
+        .of(sum.arrays.first()?.0);
+    let mut evidence = |row: Row| {
+        if row != collective.row && !site.evidence.contains(&row) {
+            site.evidence.push(row);
+        }
+    };
+    sum.arrays.iter().filter_map(of).for_each(|other| evidence(other.row));
+    sum.arrays.iter().for_each(|array| evidence(array.1));
+    sum.inside.iter().for_each(|used| evidence(*used.calls.first().unwrap_or(&used.row)));
+    let is_activation = sum.arrays.iter().filter_map(of).all(|other| {
+        let is_backward = |phase: Phase| matches!(phase, Phase::Backward);
+        other.moved == Moved::Activation && is_backward(program.runs_of(other).phase)
+    });
+    if is_activation {
+        site.remedy = Some(FUSE);
     }
-    site.evidence.extend([sum.row, other.row]);
-    site.evidence.extend(sum.additions.iter().map(|used| *used.calls.first().unwrap_or(&used.row)));
     site.bytes = Some(payload);
-    site.key = u64::from(sum.groups);
+    site.key = u64::from(sum.groups) * 2 + u64::from(is_activation);
     Some(site)
 }
 
@@ -120,9 +187,9 @@ fn parts(module: &Module, collective: &Collective) -> Vec<Row> {
     parts
 }
 
-/// The additions that use `row`, perhaps after multiplying it by a number; None if it has other
-/// uses.
-fn additions(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
+/// The additions that use `row`, inside the fusions `calls`, perhaps after multiplying it by a
+/// number; None if it has other uses.
+fn additions(walk: &Walk<'_>, row: Row, calls: &[Row]) -> Option<Vec<Use>> {
     let passes = |module: &Module, row: Row, operand: usize| {
         let is_number = |index: usize| {
             module.operands(row).get(index).is_some_and(|other| is_number(module, Row(*other)))
@@ -134,7 +201,7 @@ fn additions(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
         }
     };
     let is_addition = |used: &Use| walk.module.opcode(used.row) == Opcode::Add;
-    uses(walk, row, passes, is_addition).filter(|additions| !additions.is_empty())
+    uses_within(walk, row, calls, passes, is_addition).filter(|additions| !additions.is_empty())
 }
 
 /// Whether `row` repeats one constant. Sums with different factors cannot be combined before
@@ -150,10 +217,16 @@ fn is_number(module: &Module, row: Row) -> bool {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let along = site.collective(program);
     format!(
-        "{} all-reduced separately {} and then added: reducing the sum once saves {} of payload \
-         and {} on the wire per step",
-        counted(site.places, "pair of arrays is", "pairs of arrays are"),
+        "{} all-reduced separately {} and then added{}: reducing {} once saves {} of payload and \
+         {} on the wire per step",
+        counted(site.figure("arrays"), "array is", "arrays are"),
         along.map(|collective| program.along(collective)).unwrap_or_default(),
+        if site.places == 1 {
+            String::new()
+        } else {
+            format!(" into {} sums", grouped(site.places))
+        },
+        form(site.places, "the sum", "each sum"),
         bytes(site.figure("payload_bytes")),
         bytes(site.figure("wire_bytes")),
     )

@@ -2,10 +2,11 @@
 
 use super::finding::{Figure, Finding, Measure};
 use super::program::{Program, Runs};
+use super::walk::{Trail, converts};
 use crate::Provenance;
-use crate::comms::{Collective, CollectiveKind};
+use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::flow::Phase;
-use crate::ir::Row;
+use crate::ir::{Opcode, Row};
 use std::cmp::Reverse;
 
 /// A rule: its search and its texts.
@@ -33,6 +34,10 @@ pub(super) struct Site {
     pub bytes: Option<u64>,
     /// At stake in all executions; None if unknown.
     pub flops: Option<u64>,
+    /// Modelled seconds of what is at stake; a rule may leave them to `complete`.
+    pub seconds: Option<f64>,
+    /// Parameters of the entry whose values the place is about; see `complete`.
+    pub parameters: Vec<Row>,
     /// Figures to add when places are combined.
     pub sums: Vec<Figure>,
     /// Figures that all combined places share.
@@ -48,6 +53,8 @@ pub(super) struct Site {
     pub kind: Option<CollectiveKind>,
     /// Places with the same key are combined whatever their source lines.
     pub is_anywhere: bool,
+    /// The remedy, if it is not the remedy of the rule. Places with the same key share it.
+    pub remedy: Option<&'static str>,
     pub places: u64,
 }
 
@@ -58,6 +65,8 @@ impl Site {
             evidence: Vec::new(),
             bytes: None,
             flops: None,
+            seconds: None,
+            parameters: Vec::new(),
             sums: Vec::new(),
             common: Vec::new(),
             phases: Vec::new(),
@@ -67,6 +76,7 @@ impl Site {
             collective: None,
             kind: None,
             is_anywhere: false,
+            remedy: None,
             places: 1,
         }
     }
@@ -105,6 +115,46 @@ impl Site {
         figures.find(|figure| figure.name == name).map_or(0, |figure| figure.value)
     }
 
+    /// Adds seconds and parameters.
+    pub fn complete(&mut self, program: &Program<'_>, measure: Measure) {
+        if self.seconds.is_none() {
+            self.seconds = self.modelled_seconds(program, measure);
+        }
+        let mut parameters = Vec::new();
+        if let Some(collective) = self.collective(program) {
+            let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
+            let pieces = program.collectives.pieces.get(pieces).unwrap_or_default();
+            let weights = pieces.iter().filter(|piece| piece.moved == Moved::Weight);
+            parameters.extend(weights.filter_map(|piece| piece.source));
+        }
+        let rows = self.subjects.iter().chain(&self.evidence).take(MOST_PARAMETERS);
+        parameters.extend(rows.filter_map(|row| parameter(program, *row)));
+        add_rows(&mut self.parameters, parameters, MOST_PARAMETERS);
+    }
+
+    /// The part of the modelled time of the collective, or of the instruction, that the bytes or
+    /// FLOPs at stake make up; None if unknown.
+    fn modelled_seconds(&self, program: &Program<'_>, measure: Measure) -> Option<f64> {
+        let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        match measure {
+            Measure::Memory => None,
+            Measure::None => {
+                let row = *self.subjects.first()?;
+                let flops = program.runs(row).times(program.product_flops(row)?)?;
+                Some(program.seconds(row)? * part(self.flops?, flops))
+            }
+            Measure::Payload | Measure::Wire => {
+                let collective = self.collective(program)?;
+                let once = match measure {
+                    Measure::Payload => collective.payload(),
+                    _ => collective.ring_wire_bytes(),
+                };
+                let whole = program.runs_of(collective).times(once?)?;
+                Some(program.collective_seconds(self.collective?)? * part(self.bytes?, whole))
+            }
+        }
+    }
+
     fn add(&mut self, other: Site) {
         add_rows(&mut self.subjects, other.subjects, MOST_ROWS);
         add_rows(&mut self.evidence, other.evidence, MOST_ROWS);
@@ -116,6 +166,8 @@ impl Site {
         let sum = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         self.bytes = sum(self.bytes, other.bytes);
         self.flops = sum(self.flops, other.flops);
+        self.seconds = self.seconds.zip(other.seconds).map(|(own, other)| own + other);
+        add_rows(&mut self.parameters, other.parameters, MOST_PARAMETERS);
         for figure in other.sums {
             match self.sums.iter_mut().find(|own| own.name == figure.name) {
                 Some(own) => own.value = own.value.saturating_add(figure.value),
@@ -131,6 +183,22 @@ impl Site {
 
 /// Limit on the instructions that a finding lists; the limit on evidence is equal.
 const MOST_ROWS: usize = 1024;
+/// Limit on the parameters that a finding names, and on the rows of one place that are followed to
+/// parameters.
+const MOST_PARAMETERS: usize = 64;
+
+/// The parameter of the entry whose values, or a part of them, `row` passes on.
+fn parameter(program: &Program<'_>, row: Row) -> Option<Row> {
+    let module = program.module;
+    let moves = |opcode| converts(opcode) || matches!(opcode, Opcode::Slice | Opcode::DynamicSlice);
+    // Only rows that stand for a value of elsewhere: others are what the finding is about.
+    if !matches!(module.opcode(row), Opcode::Parameter | Opcode::GetTupleElement) {
+        return None;
+    }
+    let origin = Trail::new(row).follow(module, moves).row;
+    let is_entry = module.computation_of(origin) == module.entry();
+    (is_entry && module.opcode(origin) == Opcode::Parameter).then_some(origin)
+}
 
 fn add_rows(rows: &mut Vec<Row>, more: Vec<Row>, most: usize) {
     for row in more {
@@ -188,11 +256,13 @@ pub(super) fn finding(program: &Program<'_>, rule: &Rule, site: Site) -> Finding
         bytes: site.bytes,
         measure: rule.measure,
         flops: site.flops,
+        seconds: site.seconds,
+        parameters: site.parameters,
         figures: site.sums.into_iter().chain(site.common).collect(),
         phases: site.phases,
         is_lower_bound: site.is_lower_bound,
         provenance: site.provenance,
         message,
-        remedy: rule.remedy,
+        remedy: site.remedy.unwrap_or(rule.remedy),
     }
 }

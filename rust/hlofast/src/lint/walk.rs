@@ -230,9 +230,20 @@ pub(super) fn uses(
     passes: Passes,
     wanted: impl Fn(&Use) -> bool,
 ) -> Option<Vec<Use>> {
+    uses_within(walk, row, &[], passes, wanted)
+}
+
+/// Like `uses`, for a row inside the fusions and calls `calls`, outermost first.
+pub(super) fn uses_within(
+    walk: &Walk<'_>,
+    row: Row,
+    calls: &[Row],
+    passes: Passes,
+    wanted: impl Fn(&Use) -> bool,
+) -> Option<Vec<Use>> {
     let module = walk.module;
     let mut uses = Vec::new();
-    let mut stack = vec![(row, Vec::new())];
+    let mut stack = vec![(row, calls.to_vec())];
     let mut steps = 0;
     let mut operands = 0;
     while let Some((row, calls)) = stack.pop() {

@@ -103,6 +103,9 @@ pub fn instructions(origin: &Origin<'_>, cost: &Cost, attribution: &Attribution)
     table
 }
 
+/// How many parameters a finding names.
+const SHOWN: usize = 8;
+
 /// One row per finding; findings with more at stake come first.
 pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Columns {
     let module = origin.module;
@@ -128,6 +131,18 @@ pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Colum
     table.texts(field, each().map(|finding| finding.measure.as_str()));
     let field = Field::flops("flops", "FLOPs at stake per step.").label("FLOP").nullable();
     table.numbers(field, each().map(|finding| number(finding.flops)));
+    let doc = "Modelled seconds that the bytes or FLOPs at stake take per step, without overlap.";
+    let field = Field::seconds("seconds", doc).label("at stake").nullable();
+    table.reals(field, each().map(|finding| finding.seconds.unwrap_or(f64::NAN)));
+    let named =
+        |row: &Row| origin.op_name(*row).unwrap_or_else(|| module.instruction_name(*row).to_vec());
+    let values = |finding: &crate::lint::Finding| {
+        let names: Vec<Vec<u8>> = finding.parameters.iter().take(SHOWN).map(named).collect();
+        names.join(&b", "[..])
+    };
+    let doc = "The parameters of the program that the finding is about, by their names (first 8).";
+    let field = Field::text("values", doc).nullable();
+    table.texts(field, each().map(values));
     let phases = |finding: &crate::lint::Finding| {
         let phases: Vec<&str> = finding.phases.iter().map(|phase| phase.as_str()).collect();
         phases.join("+")

@@ -1,0 +1,155 @@
+"""Advice judged by the compiler: programs before and after the change that it asks for.
+
+`tests/oracle/judge_advice.py` compiled the programs of `tests/fixtures/advice_cases.py` and recorded
+what XLA says of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import tarfile
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+
+sys.path.insert(0, str(FIXTURES))
+import advice_cases as cases
+
+TOLERANCE = 0.1
+"""The share of a promise by which XLA's figure may miss it."""
+TRUTH = json.loads((FIXTURES / "advice" / "truth.json").read_text())["programs"]
+
+
+@functools.cache
+def texts() -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(FIXTURES / "advice" / "programs.tar.xz") as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None
+            found[member.name.removesuffix(".txt")] = file.read()
+    return found
+
+
+@functools.cache
+def program(name: str) -> hlofast.Module:
+    where, axes, *_ = cases.PROGRAMS[name]
+    told: dict[str, Any] = {} if where == cases.CPU else {"device": "tpu-v5e"}
+    if " x" in where:
+        told["slices"] = int(where.partition(" x")[2])
+    return hlofast.loads(texts()[name], mesh=axes, **told)
+
+
+def findings(name: str, code: str) -> tuple[hlofast.Finding, ...]:
+    return program(name).lint().of(code)
+
+
+def figure(finding: hlofast.Finding, name: str) -> int:
+    value = finding.figures.get(name, getattr(finding, name, None))
+    assert value is not None
+    return value
+
+
+def promised(name: str, code: str, key: str) -> int:
+    return sum(figure(finding, key) for finding in findings(name, code))
+
+
+def test_every_program_is_judged() -> None:
+    assert TRUTH.keys() == cases.PROGRAMS.keys() == texts().keys()
+
+
+@pytest.mark.parametrize(("code", "before", "after", "of_xla", "key"), cases.HELPS)
+def test_advice_keeps_its_promise(
+    code: str, before: str, after: str, of_xla: str, key: str
+) -> None:
+    assert all(finding.remedy for finding in findings(before, code))
+    promise = promised(before, code, key)
+    left = promised(after, code, key) if findings(after, code) else 0
+    moved = TRUTH[before][of_xla] - TRUTH[after][of_xla]
+    assert promise > 0
+    assert left == 0
+    assert moved == pytest.approx(promise, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("code", "before", "after", "key"), cases.COSTS)
+def test_what_advice_costs_is_said(code: str, before: str, after: str, key: str) -> None:
+    cost = promised(before, code, key)
+    grown = TRUTH[after]["peak"] - TRUTH[before]["peak"]
+    assert grown == pytest.approx(cost, rel=TOLERANCE)
+    assert any(f"{cost:,} B per device" in finding.message for finding in findings(before, code))
+
+
+@pytest.mark.parametrize(("code", "name", "advised", "of_xla"), cases.SILENT)
+def test_twins_are_silent(code: str, name: str, advised: str | None, of_xla: str | None) -> None:
+    assert findings(name, code) == ()
+    if advised is not None and of_xla is not None:
+        # What the rule would advise changes nothing.
+        assert TRUTH[advised][of_xla] == pytest.approx(TRUTH[name][of_xla], rel=0.001)
+
+
+@pytest.mark.parametrize(("code", "before", "after"), cases.FAILS)
+def test_changes_that_do_not_help_are_not_advised(code: str, before: str, after: str) -> None:
+    (first,), (second,) = findings(before, code), findings(after, code)
+    assert first.bytes == second.bytes
+    assert "with_sharding_constraint" not in first.remedy
+
+
+def fates(name: str) -> dict[str, list[dict[str, Any]]]:
+    """The gathers of activations by fate."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in program(name).remat().gathers:
+        if row["tensor_kind"] == "activation":
+            found.setdefault(row["fate"], []).append(row)
+    return found
+
+
+@pytest.mark.parametrize(("before", "after"), cases.GATHERS)
+def test_gathers_are_recomputed_as_advised(before: str, after: str) -> None:
+    stated = [own for own in program(before).remat().statements if own.code == "gather-kept"]
+    assert stated[0].advice
+    assert "must list the all-gather of the tensor as recomputed or backward" in stated[0].advice
+    assert "kept" in fates(before)
+    # The check that the advice asks for.
+    assert "kept" not in fates(after)
+    assert fates(after).keys() & {"recomputed", "backward"}
+    done = [own for own in program(after).remat().statements if own.code == "gather-kept"]
+    assert done == []
+
+
+def test_saving_the_shard_frees_what_the_statement_says() -> None:
+    before, after = cases.GATHERS[0]
+    (stated,) = [own for own in program(before).remat().statements if own.code == "gather-kept"]
+    gathered = stated.figures["bytes"]
+    shards = gathered // 2
+    assert f"the shards before gathering take {shards:,} B" in stated.text
+    freed = TRUTH[before]["peak"] - TRUTH[after]["peak"]
+    assert freed == pytest.approx(gathered - shards, rel=TOLERANCE)
+
+
+def test_findings_are_ordered_by_seconds() -> None:
+    for name in cases.PROGRAMS:
+        timed = [finding.seconds for finding in program(name).lint()]
+        known = [seconds for seconds in timed if seconds is not None]
+        assert timed[: len(known)] == sorted(known, reverse=True)
+        assert all(seconds > 0 for seconds in known)
+    (finding,) = findings("loop_inside", "loop-invariant-collective")
+    alone = hlofast.loads(texts()["loop_inside"]).lint().of("loop-invariant-collective")[0]
+    assert finding.seconds is not None
+    assert alone.seconds is None
+    # The same share of the collective's time as of its calls.
+    (row,) = program("loop_inside").time().collectives.to_pylist()
+    assert finding.seconds == pytest.approx(row["seconds"] * (row["multiplicity"] - 1))
+
+
+def test_parameters_have_their_names_in_the_program() -> None:
+    (finding,) = findings("words_replicated", "replicated-parameter")
+    assert finding.values == ("weights['embedding']",)
+    assert finding.shown_names == finding.values
+    assert finding.names[0].startswith("param")
+    (row,) = [row for row in program("words_replicated").lint().table() if row["values"]]
+    assert row["values"] == "weights['embedding']"
