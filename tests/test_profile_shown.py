@@ -1,5 +1,7 @@
 """Measured beside modelled figures: verdicts, tables, pages, traces and differences."""
 
+import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,12 @@ import pytest
 
 import hlofast
 from browser import Browser
-from conftest import A100_STEP, A100_TRACE, SHARDED
+from conftest import A100_STEP, A100_TRACE, FIXTURES, SHARDED
 from hlofast import _text
 from hlofast._report.data import Analyses
 from hlofast._top.view import Overview, View
 from shown import check_one_source, codes, document, figures
+from test_cli import hlofast_command
 from test_profile_compared import STEP
 from xplane_writer import Event, Plane, space
 
@@ -348,3 +351,21 @@ def test_tables_with_measured_columns_keep_to_the_schema(run: Any, verb: str) ->
     assert "measured_seconds" in result["tables"][name][0]
     (plain,) = document(run, verb, A100_STEP, "--device", "a100")
     assert plain["tables"][name][0].get("measured_seconds") is None
+
+
+def test_the_main_program_of_a_profile_is_shown(tmp_path: Path) -> None:
+    profile = FIXTURES / "profiles" / "several.xplane.pb.xz"
+    path = tmp_path / "several.xplane.pb"
+    path.write_bytes(lzma.decompress(profile.read_bytes()))
+    done = hlofast_command("time", "--device", "tpu-v5p", "--json", path)
+    assert done.returncode == 0, done.stderr
+    (shown,) = json.loads(done.stdout)["results"]
+    labels = hlofast.load_profile(path).module_table.values("label")
+    others = [label for label in labels if label != shown["label"]]
+    assert f"{len(others)} further program" in done.stderr
+    assert "--module" in done.stderr
+    # The profile is of CPUs.
+    (said,) = [note for note in shown["notes"] if note["code"] == "other-device"]
+    assert "tpu-v5p" in said["text"]
+    chosen = hlofast_command("time", "--device", "tpu-v5p", "--module", others[0], path)
+    assert (chosen.returncode, chosen.stderr) == (0, "")
