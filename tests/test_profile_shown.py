@@ -369,3 +369,22 @@ def test_the_main_program_of_a_profile_is_shown(tmp_path: Path) -> None:
     assert "tpu-v5p" in said["text"]
     chosen = hlofast_command("time", "--device", "tpu-v5p", "--module", others[0], path)
     assert (chosen.returncode, chosen.stderr) == (0, "")
+
+
+def test_collectives_are_modelled_beside_their_measured_time() -> None:
+    module = hlofast.load(A100_STEP, device="a100-40gb", profile=A100_TRACE, mesh="data=4")
+    time, measured = module.time(), module.profile()
+    sent = {"all-gather-start", "all-reduce-start"}
+    of_rows: dict[str, float] = {}
+    for row in time.collectives:
+        opcode = module[row["instruction"]].opcode
+        of_rows[opcode] = of_rows.get(opcode, 0.0) + row["seconds"] * row["multiplicity"]
+    groups = {row["opcode"]: row for row in measured.by("opcode")}
+    for opcode in sent:
+        assert groups[opcode]["measured_seconds"] > 0
+        assert groups[opcode]["modelled_seconds"] == pytest.approx(of_rows[opcode])
+    table = {row["instruction"]: row["modelled_seconds"] for row in measured.table()}
+    for row in time.collectives:
+        if row["instruction"] in table and row["multiplicity"]:
+            own = row["seconds"] * row["multiplicity"]
+            assert table[row["instruction"]] == pytest.approx(own)

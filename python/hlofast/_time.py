@@ -120,7 +120,7 @@ class Time(Result):
               "Peak of one JAX device in FLOP/s, for the element types that the module multiplies.",
               label="peak FLOP/s"),
         Field("count", "num_devices", "Devices that share the FLOPs.",
-              label="devices sharing FLOPs"),
+              label="FLOPs shared by"),
         Field("seconds", "compiler_seconds",
               "The compiler's estimate, over the instructions that have one.",
               label="compiler estimate"),

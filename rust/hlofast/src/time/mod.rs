@@ -119,17 +119,21 @@ pub fn time(module: &Module, cost: &Cost, collectives: &Collectives, options: &O
     Time { rows, communications, simulation }
 }
 
-/// Gives the scheduled row of every collective the time on the links, and the row that waits for it
-/// no time of its own, as the schedule is played.
+/// Gives the scheduled row of every collective the time on the links, and its other rows no time of
+/// their own, as the schedule is played.
 fn charge(rows: &mut Rows, collectives: &Collectives, communications: &[Communication]) {
-    let mut charged: HashMap<Row, f64> = HashMap::new();
+    let mut charged: HashMap<Row, (f64, bool)> = HashMap::new();
     for (collective, entry) in collectives.collectives.iter().zip(communications) {
-        if let Some(done) = collective.done {
-            charged.entry(done).or_default();
+        let members = collective.members.start as usize..collective.members.end as usize;
+        let members = collectives.members.get(members).unwrap_or_default();
+        for row in members.iter().chain(&collective.done) {
+            charged.entry(*row).or_default();
         }
-        *charged.entry(collective.outer).or_default() += entry.estimate.seconds;
+        let (seconds, is_unknown) = charged.entry(collective.outer).or_default();
+        *seconds += entry.estimate.seconds;
+        *is_unknown |= entry.missing.is_some();
     }
-    for (row, seconds) in charged {
+    for (row, (seconds, is_unknown)) in charged {
         let at = row.0 as usize;
         let columns = [
             (&mut rows.seconds, seconds),
@@ -142,7 +146,7 @@ fn charge(rows: &mut Rows, collectives: &Collectives, communications: &[Communic
             }
         }
         if let (Some(bound), Some(how)) = (rows.bound.get_mut(at), rows.provenance.get_mut(at)) {
-            *bound = if seconds > 0.0 { Bound::Communication } else { Bound::None };
+            *bound = if is_unknown { Bound::Unknown } else { Bound::Communication };
             if seconds > 0.0 && *how == Provenance::Exact {
                 *how = Provenance::Modelled;
             }
