@@ -310,10 +310,14 @@ impl Parts {
                 sends.entry(key).or_insert(index);
             }
         }
+        if sends.is_empty() {
+            return;
+        }
         let mut received: Vec<(usize, Row)> = Vec::new();
         self.collectives.iter().for_each(|rows| {
-            let send = rendezvous(rows).and_then(|key| sends.get(key));
-            if let Some(send) = send.filter(|_| is_alone(rows, Opcode::Recv)) {
+            if is_alone(rows, Opcode::Recv)
+                && let Some(send) = rendezvous(rows).and_then(|key| sends.get(key))
+            {
                 received.push((*send, rows.row));
             }
         });
