@@ -14,9 +14,10 @@ and without a flash kernel (`fuji-7B-v1`, `fuji-7B-v1-flash`) and do not say whi
 Such a figure has two rows, which weigh half each.
 
 Fitted are the rates in `FITTED`, on the logarithms of modelled over published steps; a weak prior
-keeps rates that few rows determine near their starting values. MaxText's steps enter the fit only
-by what more slices add to them. "left out" is the error with the rates of a fit without all rows
-of that figure (MaxText: of that curve).
+keeps rates that few rows determine near their starting values. MaxText's steps on several slices
+are judged and in no fit: the wait for other slices is the device figure `slice_wait`, which
+`time_slices.py` fits. "left out" is the error with the rates of a fit without all rows of that
+figure.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def maxtext(
             operations / (rate * 1e12),
             source,
             curve=name,
-            weight=0.0 if slices == 1 else 1 / (len(rates) - 1),
+            weight=0.0,
             mesh=(slices, fsdp, tensor),
             batch=per_device * fsdp * tensor * slices,
             **model,
@@ -290,8 +291,6 @@ FITTED: tuple[tuple[str, tuple[_time.Rates, ...], float, float], ...] = (
     ("passes", (_time.TPU, _time.GPU), 16.0, 0.3),
     ("score_passes", (_time.TPU, _time.GPU), 5.0, 0.5),
     ("between_steps", (_time.TPU, _time.GPU), 0.05, 0.2),
-    ("network", (_time.TPU,), 0.3, 0.3),
-    ("slice_wait", (_time.TPU,), 0.015, 0.3),
     ("matmul", (_time.GPU,), 0.8, 0.1),
     ("links", (_time.GPU,), 0.3, 0.3),
     ("network", (_time.GPU,), 0.3, 0.3),
@@ -324,16 +323,11 @@ def modelled(row: Row, rates: dict[str, _time.Rates]) -> float:
 def residuals(point: np.ndarray, rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
     """Errors of the logarithms with their weights, then the distance from the prior."""
     rates = rates_of(point)
-    first = {row.curve: row for row in rows if row.curve and row.weight == 0}
     errors, weights = [], []
     for row in rows:
         if row.weight == 0:
             continue
-        error = math.log(modelled(row, rates) / row.seconds)
-        if row.curve:
-            one = first[row.curve]
-            error -= math.log(modelled(one, rates) / one.seconds)
-        errors.append(error / SCALE)
+        errors.append(math.log(modelled(row, rates) / row.seconds) / SCALE)
         weights.append(row.weight)
     for own, (*_, spread) in zip(point, FITTED, strict=True):
         errors.append(own / spread)
@@ -409,7 +403,7 @@ def main() -> None:
     for curve in dict.fromkeys(row.curve for row in rows if row.curve):
         shown = slices_of(curve, rows, left[(curve,)])
         if shown:
-            print(f"{curve}, added by slices (left out / published): {shown}")
+            print(f"{curve}, added by slices (modelled / published): {shown}")
     for backend, rates in whole.items():
         print(backend, {name: round(getattr(rates, name), 4) for name in _time.Rates.__slots__})
     if arguments.json:

@@ -120,6 +120,7 @@ OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
     ),
     "memory": lambda: (messages(),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
+    "history": lambda: (hlofast.history(DUMP).find("parameter"),),
     "diff": lambda: (
         Comparison("a", "b"),
         HostComparison("a", []),

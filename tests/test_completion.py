@@ -91,6 +91,7 @@ OPEN = {
     "--computation",
     "--at",
     "--address",
+    "--find",
 }
 """Options whose values are names of the caller's own files, modules and machines."""
 

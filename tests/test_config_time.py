@@ -151,6 +151,11 @@ class TestCollectives:
         assert part(one, "network") == part(one, "waiting for slices") == 0
         assert part(more, "network") > 0 < part(more, "waiting for slices")
         assert 1 < step(more) / step(one) < 1.1
+        # The wait is that of dumps: one device figure.
+        own = step(more) - part(more, "network") - part(more, "waiting for slices")
+        own -= part(more, "between steps")
+        wait = hlofast.devices.get("tpu-v5e").require("slice_wait") * math.log2(slices)
+        assert part(more, "waiting for slices") == pytest.approx(own * math.expm1(wait))
 
     def test_hosts_of_gpus(self) -> None:
         inside, across = (on(seven(), fsdp=size).verdict("h100") for size in (8, 16))
@@ -178,6 +183,10 @@ class TestCollectives:
         narrow = seven(dim=256, heads=4, hidden=512, layers=8, rules=rules)
         verdict = narrow.select("tpu-v5litepod-256").verdict("tpu-v6e")
         assert part(verdict, "host memory") > 0
+        rows = verdict.time.table.to_pylist()
+        how = {row["part"]: row["provenance"] for row in rows}
+        assert how.pop("host memory") == "assumed"
+        assert set(how.values()) == {"modelled"}
         wide = seven(rules=rules).select("tpu-v5litepod-256").verdict()
         assert wide.host_bytes and part(wide, "host memory") == 0
 

@@ -288,6 +288,11 @@ class TestFound:
         context = hlofast.load(path).context
         assert context.device is not None
         assert (context.device.name, context.sources["device"]) == ("a100", path.name)
+        for result in (hlofast.load(path).time(), hlofast.load(path).verdict()):
+            (said,) = [note.text for note in result.notes if note.code == "assumed-device"]
+            assert "sm_8.0" in said and "a100-40gb" in said and "give --device" in said
+        given = hlofast.load(path, device="a100").time()
+        assert "assumed-device" not in [note.code for note in given.notes]
 
     def test_devices_that_cannot_be_meant(self, tmp_path: Path) -> None:
         path = dump(tmp_path, target_arguments='version: "TPU_VERSION_ABACUS"\n')

@@ -212,7 +212,9 @@ class TestFolder:
         package = importlib.resources.files("hlofast") / "guide"
         assert (folder / "train.py").read_bytes() == (package / "train.py").read_bytes()
         assert (package / guide.ARCHIVE).is_file()
-        for path in sorted(folder.glob("*.txt")):
+        config = folder / "trainer.txt"
+        assert hlofast.config.load(config)["klass"].endswith("SpmdTrainer")
+        for path in sorted(set(folder.glob("*.txt")) - {config}):
             module = hlofast.load(path)
             assert (module.name, module.num_partitions) == ("jit_train_step", 8)
             assert module.is_scheduled

@@ -11,6 +11,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
+from hlofast._history_find import HistoryFound
 from renamed import renamed
 from test_cli import document, hlofast_command
 
@@ -194,3 +195,228 @@ def test_for_people(dump: Path) -> None:
     assert hlofast_command("history", "--all", dump).stdout.count("\n") > short
     assert hlofast_command("history", dump, "jit_eval").returncode == 2
     assert hlofast_command("history", dump / "nothing").returncode == 3
+
+
+NET = {"made": 1, "cloned": 1, "merged": -1, "removed": -1, "changed": 0, "renamed": 0, "moved": 0}
+
+
+def events(found: HistoryFound) -> list[tuple[str, str, str | None, str | None]]:
+    return [
+        (row["pass"], row["event"], row["before"], row["after"])
+        for row in found.events
+        if row["event"] != "renamed"
+    ]
+
+
+class TestFind:
+    def test_what_passes_did_adds_up(self, history: hlofast.History) -> None:
+        modules = [history.module(row) for row in range(len(history))]
+        for opcode in {opcode for module in modules for opcode in module.opcodes()}:
+            found = history.find(opcode)
+            facts = {fact.name: fact.value for fact in found.facts}
+            counts = [
+                sum(own.opcode == opcode and not own.is_implicit for own in module)
+                for module in (modules[0], modules[-1])
+            ]
+            assert [facts["first"], facts["last"]] == counts
+            net = sum(
+                row["count"] - 1 if row["event"] == "split" else NET[row["event"]] * row["count"]
+                for row in found.events
+            )
+            assert counts[0] + net == counts[1], opcode
+
+    def test_the_partitioner_makes_the_collectives(self, history: hlofast.History) -> None:
+        found = history.find("collective")
+        assert found.kind == "collective"
+        assert events(found) == [
+            # Its own pipelines are dumped before the pass itself.
+            ("spmd-partitioning", "made", None, "all-gather, all-gather.1"),
+            (
+                "spmd-partitioning", "made", None,
+                "all-reduce, all-reduce.1, all-reduce.2, all-reduce.3",
+            ),
+        ]  # fmt: skip
+        assert {row["pipeline"] for row in found.events if row["event"] == "made"} == {
+            "spmd-partitioner"
+        }
+
+    # By hand, from the texts of the dumps.
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            # The dot of a computation that is called, inlined and followed to the end.
+            ("dot_general.6", [("call-inliner", "moved", "dot_general.6", "dot_general.4")]),
+            # fused_computation.4 of the fusion pass.
+            (
+                "tanh.13",
+                [("call-inliner", "moved", "tanh.3", "tanh.2"),
+                 ("fusion", "moved", "tanh.12", "tanh.13")],
+            ),
+            # The fusion that wraps it is the twin of another: CSE leaves it dead.
+            (
+                "copy.11",
+                [("layout-assignment", "made", None, "copy.3"),
+                 ("fusion-wrapper", "moved", "copy.3", "copy.11"),
+                 ("dce", "removed", "copy.11", None)],
+            ),
+            (
+                "wrapped_copy.3",
+                [("fusion-wrapper", "made", None, "wrapped_copy.3"),
+                 ("cse", "merged", "wrapped_copy.3", "wrapped_copy.2")],
+            ),
+            # Three fusions read the index: two get a copy.
+            (
+                "subtract.5",
+                [("fusion", "cloned", "subtract.5", "subtract.7"),
+                 ("fusion", "cloned", "subtract.5", "subtract.8"),
+                 ("fusion", "moved", "subtract.5", "subtract.6")],
+            ),
+            # jax.checkpoint's barrier; its users read the tuple that was its operand.
+            (
+                "remat2.20",
+                [("call-inliner", "moved", "remat2.6", "remat2.1"),
+                 ("cse_barrier_expander", "removed", "remat2.20", "tuple.36")],
+            ),
+            # Out of the loop, where CSE finds another.
+            ("partition-id.6",
+             [("spmd-partitioning", "made", None, "partition-id.3"),
+              ("while-loop-invariant-code-motion", "moved", "partition-id.3", "partition-id.6"),
+              ("cse", "merged", "partition-id.6", "partition-id.5")]),
+            # x / 1024 becomes x * (1 / 1024).
+            ("div.2",
+             [("algsimp", "changed", "div.2", "multiply.3"),
+              ("fusion-wrapper", "moved", "multiply.3", "multiply.9")]),
+            # The loop-invariant negation of a constant is computed before the loop, then folded.
+            ("negate.1",
+             [("while-loop-invariant-code-motion", "made", None, "negate.1"),
+              ("constant_folding", "removed", "negate.1", "constant.89")]),
+            # One of seven index computations in two callees, which become one each.
+            ("squeeze.0", [("flatten-call-graph", "cloned", "squeeze.1", "squeeze.0")]),
+        ],
+    )  # fmt: skip
+    def test_an_instruction_is_followed(
+        self,
+        history: hlofast.History,
+        name: str,
+        expected: list[tuple[str, str, str | None, str | None]],
+    ) -> None:
+        found = history.find(name)
+        assert found.kind == "name"
+        assert [own for own in events(found) if own in expected] == expected
+        if name != "squeeze.0":
+            assert events(found) == expected
+
+    def test_renamed_by_every_loop_pass(self, history: hlofast.History) -> None:
+        found = history.find("all-reduce.13")
+        names = [row["after"] for row in found.events]
+        assert names == [f"all-reduce.{number}" for number in (1, 5, 7, 9, 11, 13)]
+        assert [row["before"] for row in found.events] == [None, *names[:-1]]
+        assert {fact.name: fact.value for fact in found.facts}["renamed"] == 5
+        (said,) = found.notes
+        assert said.code == "other-names"
+        # Every name on the way tells the same.
+        assert history.find("%all-reduce.7").events.to_pylist() == found.events.to_pylist()
+
+    def test_what_no_dump_has(self, history: hlofast.History) -> None:
+        with pytest.raises(ValueError, match=r"'all-redce'.*did you mean all-reduce"):
+            history.find("all-redce")
+
+    def test_for_people_and_programs(self, dump: Path) -> None:
+        done = hlofast_command("history", "--find", "collective", dump)
+        assert done.returncode == 0, done.stderr
+        assert "Events by pass" in done.stdout
+        (printed,) = document("history", "--find", "collective", dump)["results"]
+        found = hlofast.history(dump).find("collective")
+        assert printed["tables"]["events"] == found.events.to_pylist()
+        assert printed["facts"]["made"]["value"] == 6
+        done = hlofast_command("history", "--find", "nothing-at-all", dump)
+        assert done.returncode == 2
+        assert "nothing-at-all" in done.stderr
+
+
+def steps(folder: Path, *bodies: str) -> hlofast.History:
+    """A history of hand-written dumps."""
+    for number, body in enumerate(bodies):
+        text = (
+            "HloModule m\n\nadd {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n"
+            f"  ROOT s = f32[] add(x, y)\n}}\n\nENTRY e {{\n{body}}}\n"
+        )
+        name = f"module_0001.m.{number:04}.pipeline.after_pass{number}.before_pass{number + 1}.txt"
+        (folder / name).write_text(text)
+    return hlofast.history(folder)
+
+
+PARAMETERS = "  p = f32[64] parameter(0)\n  q = f32[64] parameter(1)\n"
+
+
+def reduced(name: str, of: str, shape: str = "f32[64]") -> str:
+    return f"  {name} = {shape} all-reduce({of}), replica_groups={{}}, to_apply=add\n"
+
+
+class TestFindInHandWrittenDumps:
+    def test_a_combiner_merges(self, tmp_path: Path) -> None:
+        both = "(f32[64], f32[64])"
+        history = steps(
+            tmp_path,
+            PARAMETERS + reduced("a", "p") + reduced("b", "q") + f"  ROOT t = {both} tuple(a, b)\n",
+            PARAMETERS
+            + reduced("c", "p, q", both)
+            + "  g = f32[64] get-tuple-element(c), index=0\n"
+            + "  h = f32[64] get-tuple-element(c), index=1\n"
+            + f"  ROOT t = {both} tuple(g, h)\n",
+        )
+        found = history.find("collective")
+        sums = {fact.name: fact.value for fact in found.facts}
+        assert (sums["first"], sums["last"]) == (2, 1)
+        merged = [row for row in found.events if row["event"] == "merged"]
+        assert [(row["pass"], row["after"]) for row in merged] == [("pass1", "c")]
+
+    def test_a_split(self, tmp_path: Path) -> None:
+        named = ', metadata={op_name="sum"}\n'
+        history = steps(
+            tmp_path,
+            PARAMETERS + "  ROOT n = f32[64] negate(p)" + named,
+            PARAMETERS
+            + "  s0 = f32[32] slice(p), slice={[0:32]}\n"
+            + "  s1 = f32[32] slice(p), slice={[32:64]}\n"
+            + "  n0 = f32[32] negate(s0)" + named
+            + "  n1 = f32[32] negate(s1)" + named
+            + "  ROOT c = f32[64] concatenate(n0, n1), dimensions={0}\n",
+            PARAMETERS
+            + "  s0 = f32[32] slice(p), slice={[0:32]}\n"
+            + "  n0 = f32[32] negate(s0)" + named
+            + "  ROOT c = f32[64] concatenate(n0, n0), dimensions={0}\n",
+        )  # fmt: skip
+        for wanted in ("n", "negate"):
+            found = history.find(wanted)
+            (split,) = [row for row in found.events if row["event"] == "split"]
+            assert (split["pass"], split["before"], split["count"]) == ("pass1", "n", 2)
+            assert set(split["after"].split(", ")) == {"n0", "n1"}
+            # The parts are followed too.
+            (gone,) = [row for row in found.events if row["event"] in ("removed", "merged")]
+            assert (gone["pass"], gone["before"]) == ("pass2", "n1")
+
+    def test_an_asynchronous_pair_counts_once(self, tmp_path: Path) -> None:
+        history = steps(
+            tmp_path,
+            PARAMETERS + "  ROOT a = f32[64] all-reduce(p), replica_groups={}, to_apply=add\n",
+            PARAMETERS
+            + "  s = f32[64] all-reduce-start(p), replica_groups={}, to_apply=add\n"
+            + "  ROOT d = f32[64] all-reduce-done(s)\n",
+        )
+        found = history.find("collective")
+        sums = {fact.name: fact.value for fact in found.facts}
+        assert (sums["first"], sums["last"]) == (1, 1)
+        (row,) = found.events
+        assert (row["event"], row["opcode"], row["after"]) == ("changed", "all-reduce-start", "s")
+
+    def test_an_unreadable_dump_is_skipped(self, tmp_path: Path) -> None:
+        body = PARAMETERS + "  ROOT n = f32[64] negate(p)\n"
+        history = steps(tmp_path, body, body, body.replace("negate", "sine"))
+        broken = sorted(tmp_path.iterdir())[1]
+        broken.write_text(broken.read_text()[:40])
+        found = hlofast.history(tmp_path).find("negate")
+        assert [note.code for note in found.notes] == ["unreadable"]
+        (gone,) = found.events
+        assert (gone["pass"], gone["event"], gone["after"]) == ("pass2", "removed", "n")
+        assert len(history) == 3

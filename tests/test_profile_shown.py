@@ -1,5 +1,7 @@
 """Measured beside modelled figures: verdicts, tables, pages, traces and differences."""
 
+import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,12 @@ import pytest
 
 import hlofast
 from browser import Browser
-from conftest import A100_STEP, A100_TRACE, SHARDED
+from conftest import A100_STEP, A100_TRACE, FIXTURES, SHARDED
 from hlofast import _text
 from hlofast._report.data import Analyses
 from hlofast._top.view import Overview, View
 from shown import check_one_source, codes, document, figures
+from test_cli import hlofast_command
 from test_profile_compared import STEP
 from xplane_writer import Event, Plane, space
 
@@ -348,3 +351,40 @@ def test_tables_with_measured_columns_keep_to_the_schema(run: Any, verb: str) ->
     assert "measured_seconds" in result["tables"][name][0]
     (plain,) = document(run, verb, A100_STEP, "--device", "a100")
     assert plain["tables"][name][0].get("measured_seconds") is None
+
+
+def test_the_main_program_of_a_profile_is_shown(tmp_path: Path) -> None:
+    profile = FIXTURES / "profiles" / "several.xplane.pb.xz"
+    path = tmp_path / "several.xplane.pb"
+    path.write_bytes(lzma.decompress(profile.read_bytes()))
+    done = hlofast_command("time", "--device", "tpu-v5p", "--json", path)
+    assert done.returncode == 0, done.stderr
+    (shown,) = json.loads(done.stdout)["results"]
+    labels = hlofast.load_profile(path).module_table.values("label")
+    others = [label for label in labels if label != shown["label"]]
+    assert f"{len(others)} further program" in done.stderr
+    assert "--module" in done.stderr
+    # The profile is of CPUs.
+    (said,) = [note for note in shown["notes"] if note["code"] == "other-device"]
+    assert "tpu-v5p" in said["text"]
+    chosen = hlofast_command("time", "--device", "tpu-v5p", "--module", others[0], path)
+    assert (chosen.returncode, chosen.stderr) == (0, "")
+
+
+def test_collectives_are_modelled_beside_their_measured_time() -> None:
+    module = hlofast.load(A100_STEP, device="a100-40gb", profile=A100_TRACE, mesh="data=4")
+    time, measured = module.time(), module.profile()
+    sent = {"all-gather-start", "all-reduce-start"}
+    of_rows: dict[str, float] = {}
+    for row in time.collectives:
+        opcode = module[row["instruction"]].opcode
+        of_rows[opcode] = of_rows.get(opcode, 0.0) + row["seconds"] * row["multiplicity"]
+    groups = {row["opcode"]: row for row in measured.by("opcode")}
+    for opcode in sent:
+        assert groups[opcode]["measured_seconds"] > 0
+        assert groups[opcode]["modelled_seconds"] == pytest.approx(of_rows[opcode])
+    table = {row["instruction"]: row["modelled_seconds"] for row in measured.table()}
+    for row in time.collectives:
+        if row["instruction"] in table and row["multiplicity"]:
+            own = row["seconds"] * row["multiplicity"]
+            assert table[row["instruction"]] == pytest.approx(own)

@@ -43,3 +43,11 @@ def test_without_a_device_there_is_no_time(train_step: Path) -> None:
 )
 def test_small_changes_are_not_rounded_away(value: float, shown: str) -> None:
     assert signed_share(value) == shown
+
+
+def test_every_fact_has_a_label_of_its_own(train_step: Path) -> None:
+    module = hlofast.load(train_step, device="tpu-v5e")
+    name = next(own.name for own in module if own.opcode == "while")
+    labels = [fact.field.label for fact in module.show(name).facts]
+    assert len(labels) == len(set(labels))
+    assert "calls" in labels

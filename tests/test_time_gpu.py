@@ -271,8 +271,12 @@ class TestSanity:
         seconds, ideal = time.column("seconds"), time.column("roofline_seconds")
         compute, memory = time.column("compute_seconds"), time.column("memory_seconds")
         bound = time.column("bound")
-        assert (seconds >= ideal * (1 - 1e-9)).all()
         names = ["none", "compute", "memory", "communication", "launch", "unknown"]
+        # The roofline of a collective is that of its arrays in memory, its seconds are those on the
+        # links, 0 if a figure of them is missing; the row that waits for it takes none.
+        own = (bound != names.index("communication")) & (bound != names.index("none"))
+        own &= (bound != names.index("unknown")) | (seconds > 0)
+        assert (seconds[own] >= ideal[own] * (1 - 1e-9)).all()
         for at in numpy.flatnonzero(seconds > 0):
             word = names[bound[at]]
             if word == "compute":

@@ -73,6 +73,23 @@ class TestTorus:
         (row,) = hlofast.loads(text).time("tpu-v5p", mesh={"fsdp": chips}).collectives
         assert row["bytes_per_second"] == pytest.approx(lanes * 90e9)
 
+    @pytest.mark.parametrize(
+        ("groups", "mesh", "lanes"),
+        [
+            # 4x4x4 chips with six links each, which the two devices of a chip share.
+            ("[1,128]<=[128]", {"x": 128}, 6),
+            ("[1,128]<=[128]", {"x": 64, "core": 2}, 6),
+            ("[2,64]<=[64,2]T(1,0)", {"x": 64, "core": 2}, 6),
+            # The devices of one chip alone: the rate of their link is assumed to be a link's.
+            ("[64,2]<=[128]", {"x": 64, "core": 2}, 1),
+        ],
+    )
+    def test_the_devices_of_a_chip_add_no_link_between_chips(
+        self, groups: str, mesh: dict[str, int], lanes: int
+    ) -> None:
+        time = hlofast.loads(gather(128, groups)).time("tpu-v7", mesh=mesh)
+        assert time.collectives.row(0)["bytes_per_second"] == pytest.approx(lanes * 90e9)
+
     def test_a_tensor_axis_lies_on_the_side_of_its_length(self) -> None:
         # 128 chips are 4x4x8: the tensor axis of 8 fills the long side, fsdp the square.
         mesh = {"fsdp": 16, "tensor": 8}

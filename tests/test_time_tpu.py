@@ -58,6 +58,18 @@ def test_times_of_programs_hang_together(name: str, chip: str, path: Path) -> No
     assert (time.column("end_seconds") >= time.column("start_seconds")).all()
     whole = float((seconds * time.column("multiplicity")).sum())
     assert sum(row["seconds"] for row in time.by("opcode")) == pytest.approx(whole)
+    # Collectives are charged the links, and what the schedule spends adds up to the step.
+    waits = time.exposed.get("other slices", 0.0)
+    for key in ("bound", "opcode", "source", "scope"):
+        spent = sum(row["step_seconds"] for row in time.by(key))
+        assert spent + waits == pytest.approx(time.step_seconds)
+    links = sum(
+        row["seconds"] * row["multiplicity"]
+        for row in time.collectives
+        if row["seconds"] is not None
+    )
+    charged = {row["bound"]: row["seconds"] for row in time.by("bound")}
+    assert charged.get("communication", 0.0) == pytest.approx(links)
     # What is scheduled takes at least as long as at best, and a chip does no more than its peak.
     if module.summary().devices_together > 1:
         with pytest.raises(ValueError, match=r"^not partitioned yet"):

@@ -49,7 +49,7 @@ FACTS = (
     Field("ratio", "matmul_share", "Share of matmuls and convolutions in the total FLOPs."),
     Field("seconds", "step_seconds", "Measured step time.", label="step"),
     Field("number", "peak_flops", "Peak FLOP/s of a device.", label="peak FLOP/s"),
-    Field("count", "num_devices", "Devices that share the FLOPs.", label="devices"),
+    Field("count", "num_devices", "Devices that share the FLOPs.", label="FLOPs shared by"),
     Field("ratio", "mfu", "Share of the peak used, without recomputation.", label="MFU"),
     Field("ratio", "hfu", "Share of the peak used, with recomputation.", label="HFU"),
     Field("ratio", "matmul_mfu", "MFU of matmuls and convolutions alone.", label="matmul MFU"),
@@ -207,6 +207,18 @@ def _about_unknown(cost: Cost) -> Iterator[Note]:
         count = _text.counted(len(unknown), "instruction")
         text = f"{count} of unknown cost: {_text.names(shown, len(unknown))}"
         yield Note("unknown", text, instructions=len(unknown))
+
+
+def assumed_flops(cost: Cost) -> Iterator[Note]:
+    """A note if FLOPs are assumed: of branches, and of kernels whose mask is assumed."""
+    assumed = cost.flops_by_provenance["assumed"]
+    if assumed and not cost.xla:
+        yield Note(
+            "assumed-flops",
+            f"{_text.share(assumed, cost.flops)} of the FLOPs are assumed: of branches that may "
+            "not run, or of kernels whose mask is assumed; `hlofast cost` lists the conditionals",
+            flops=assumed,
+        )
 
 
 def _unattributed(cost: Cost) -> Note | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from hlofast._core import Mesh
     from hlofast._cost import Rules
+    from hlofast._history_find import HistoryFound
     from hlofast._pass_times import PassTimes
     from hlofast._programs import File
 
@@ -227,6 +228,17 @@ class History(Result, Table):
     def every_section(self) -> tuple[Section, ...]:
         """All passes."""
         return self.sections(everything=True)
+
+    def find(self, what: str) -> HistoryFound:
+        """Which passes made, cloned, split, merged, changed, moved or removed instructions.
+
+        `what` is the name of an instruction in any of the dumps, an opcode, or `collective` for all
+        collectives. An instruction is followed by structure, whatever passes call it. Raises
+        `ValueError` for what no dump has.
+        """
+        from hlofast._history_find import HistoryFound
+
+        return HistoryFound(self, what)
 
     def module(self, row: int) -> Module:
         """Loads the module of row `row`; raises the errors of `hlofast.load`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _text
+from hlofast._device_notes import assumed_device
 from hlofast._memory import ORDERS
 from hlofast._result import Note
 
@@ -73,6 +74,7 @@ def notes(memory: Memory) -> Iterator[Note]:
     if together is not None:
         yield together
     yield from contradictions(memory)
+    yield from assumed_device(memory.module.context)
     order = ORDERS[memory.schedule]
     if doubts["is_unscheduled"]:
         text = f"the module is not marked as scheduled; steps follow {order}"

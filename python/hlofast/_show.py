@@ -71,7 +71,7 @@ class Shown(Result):
             "text",
             "called_computations",
             "The computations that the instruction calls.",
-            label="calls",
+            label="called",
         ),
         Field("count", "multiplicity", "Calls of the instruction per step.", label="calls"),
         Field(

@@ -13,7 +13,7 @@ from hlofast._names import unknown
 from hlofast._profile_fields import OF_CALLS, OF_CALLS_EXPOSED
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._scheduled import labels
-from hlofast.table import Table, column_of, of_rows, shares, with_columns
+from hlofast.table import Table, column_of, of_rows, with_columns
 
 TYPE_CHECKING = False  # The command line times modules; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ BOUNDS = ("none", "compute", "memory", "communication", "launch", "unknown")
 _SECONDS = tuple(
     Field("seconds", name, doc, nullable=True)
     for name, doc in (
-        ("seconds", "Time of one call, without overlap."),
+        ("seconds", "Time of one call, without overlap; of a collective, its time on the links."),
         ("compute_seconds", "Time of computing."),
         ("memory_seconds", "Time of moving data."),
         ("roofline_seconds", "Time at peak FLOP/s or full bandwidth, whichever is longer."),
@@ -58,10 +58,6 @@ _TOTAL_SECONDS = Field(
 )
 _BOUND = Field("word", "bound", "What limits the instruction.")
 _PROVENANCE = Field("word", "provenance", "Provenance of the seconds.")
-_INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
-_GROUP_SECONDS = Field(
-    "seconds", "seconds", "Time of all calls; overlapping time counts twice.", adds_up=True
-)
 _KEYS = {
     "bound": _BOUND,
     "opcode": Field("word", "opcode", "The opcode."),
@@ -76,7 +72,6 @@ MEASURED = "measurements"
 """The `collective_model` of measured collective times."""
 KEYS = tuple(_KEYS)
 """Keys of `Time.by`."""
-_SHARE = Field("ratio", "share", "Share of all seconds in the table.", nullable=True)
 _KEY = Field("text", "key", "The value of the key.", nullable=True)
 FIGURE = (Field("name", "figure", "The unknown figure of the device or of the text."),)
 _LOOP = (Field("instruction", "instruction", "The row number of the loop."),)
@@ -124,7 +119,8 @@ class Time(Result):
         Field("number", "peak_flops",
               "Peak of one JAX device in FLOP/s, for the element types that the module multiplies.",
               label="peak FLOP/s"),
-        Field("count", "num_devices", "Devices that share the FLOPs.", label="devices"),
+        Field("count", "num_devices", "Devices that share the FLOPs.",
+              label="FLOPs shared by"),
         Field("seconds", "compiler_seconds",
               "The compiler's estimate, over the instructions that have one.",
               label="compiler estimate"),
@@ -223,16 +219,21 @@ class Time(Result):
         return self.utilization if is_known and 0 < self.step_seconds < inf else None
 
     def _compared(self) -> list[tuple[str, Any, str]]:
-        """Compiler's and hlofast's estimates of the instructions that have both."""
+        """Compiler's and hlofast's estimates of the instructions that have both.
+
+        The compiler's estimates of collectives leave out the links.
+        """
+        sent = BOUNDS.index("communication")
         rows = [
             (theirs, own, times)
-            for theirs, own, times in zip(
+            for theirs, own, times, bound in zip(
                 self._values("compiler_seconds"),
                 self._values("seconds"),
                 self._times(),
+                self._data.column("bound").tolist(),
                 strict=True,
             )
-            if theirs is not None and own is not None and times
+            if theirs is not None and own is not None and times and bound != sent
         ]
         if not rows:
             return []
@@ -272,16 +273,7 @@ class Time(Result):
         )
 
     def _groups(self, by: str) -> Section:
-        grouped = self.by(by)
-        seconds = grouped.values("seconds")
-        table = Table.of(
-            [
-                (_KEY.replace(label=by), grouped.values(by)),
-                *((grouped.field(name), grouped.values(name)) for name in grouped.columns[1:]),
-                (_SHARE, shares(seconds, sum(seconds))),
-            ]
-        )
-        return Section("groups", f"By {by}, without overlap", table)
+        return _time_parts.grouped(self, by, _KEY.replace(label=by))
 
     def _sent(self) -> Section:
         """The collectives, longest total time first."""
@@ -485,32 +477,15 @@ class Time(Result):
 
         Keys: bound, opcode, computation, phase, scope (full names) and source (file and line);
         raises `KeyError` for other keys. Columns: the key, instructions, seconds (time per call
-        times calls; overlapping time counts twice) and, with a profile in the context,
-        measured_seconds. Waiting for collectives is not included: see `collectives`.
+        times calls; overlapping time counts twice; of collectives, the time on the links),
+        step_seconds and, with a profile in the context, measured_seconds.
+
+        step_seconds are what the schedule spends in the instructions, waiting included; those of
+        all groups add up to the step, without the wait for other slices.
         """
         if key not in _KEYS:
             raise unknown("key", key, _KEYS)
-        pairs = zip(self._values("seconds"), self._times(), strict=True)
-        taking = {row: own * n for row, (own, n) in enumerate(pairs) if own and n}
-        clocked: dict[int, float] = {}
-        if self._measured is not None:
-            times = self._measured.column("seconds").tolist()
-            clocked = {row: own for row, own in enumerate(times) if own == own}
-        either = sorted(taking.keys() | clocked.keys())
-        sums: dict[str | None, tuple[int, float, float]] = {}
-        for row, label in zip(either, self._labels(key, either), strict=True):
-            count, seconds, measured = sums.get(label, (0, 0.0, 0.0))
-            seconds += taking.get(row, 0.0)
-            sums[label] = count + 1, seconds, measured + clocked.get(row, 0.0)
-        rows = sorted(sums.items(), key=lambda item: -item[1][1])
-        columns: list[tuple[Field, list[Any]]] = [
-            (_KEYS[key], [label for label, _ in rows]),
-            (_INSTRUCTIONS, [count for _, (count, _, _) in rows]),
-            (_GROUP_SECONDS, [seconds for _, (_, seconds, _) in rows]),
-        ]
-        is_timed = self._measured is not None
-        clock = [measured if is_timed else None for _, (_, _, measured) in rows]
-        return Table.of([*columns, (OF_CALLS, clock)])
+        return _time_parts.groups(self, key, _KEYS[key])
 
     def _labels(self, key: str, rows: list[int]) -> Sequence[str | None]:
         """Returns the value of `key` for each of `rows`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hlofast import _text
 from hlofast._collectives import MESH_SOURCES
 from hlofast._collectives_notes import NO_AXES
-from hlofast._context import GIVEN
+from hlofast._context import GIVEN, ran_on, told_in
+from hlofast._cost_facts import assumed_flops
+from hlofast._device_notes import assumed_device
 from hlofast._result import Note
 from hlofast._shares import note
 from hlofast._time_parts import fits_of
@@ -23,6 +25,14 @@ def notes(time: Time) -> Iterator[Note]:
     source = context.sources.get("device", GIVEN)
     if source != GIVEN and context.device == time.device:
         yield Note("found-device", f"device taken from {source} beside the dump")
+        yield from assumed_device(context)
+    told = told_in(time.module)
+    if told is not None and told.profile is not None and not ran_on(time.module, time.device):
+        yield Note(
+            "other-device",
+            f"the profile was recorded on another kind of device than {time.device.name}: measured "
+            "and modelled times are not of the same machine",
+        )
     together = note(time.module)
     if together is not None:
         yield together
@@ -87,6 +97,7 @@ def _unsure(time: Time) -> Iterator[Note]:
             f"{_text.counted(len(branches), 'conditional')}: the longest branch is assumed to run",
             conditionals=len(branches),
         )
+    yield from assumed_flops(time.module.cost())
     if not time.module.cost()._data.has_scopes:
         yield Note(
             "recompute-unknown",

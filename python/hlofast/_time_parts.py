@@ -6,10 +6,12 @@ from hlofast._core import Field
 from hlofast._profile_fields import OF_CALLS
 from hlofast._result import Section
 from hlofast.devices import FITTED
-from hlofast.table import of_rows, shares
+from hlofast.table import Table, of_rows, shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from hlofast._time import Time
     from hlofast.devices import Device
 
@@ -49,6 +51,19 @@ _FIELDS = (
     ),
 )  # fmt: skip
 
+_INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
+_GROUP_SECONDS = Field(
+    "seconds", "seconds", "Time of all calls; overlapping time counts twice.", adds_up=True
+)
+_STEP_SECONDS = Field(
+    "seconds",
+    "step_seconds",
+    "Seconds of the step as scheduled: computing, moving data and waiting.",
+    label="in step",
+    adds_up=True,
+)
+_STEP_SHARE = Field("ratio", "share", "Share of the step.", nullable=True)
+
 
 def step_range(time: Time) -> tuple[float | None, float | None]:
     """Returns the 10th and 90th percentile of the step, the sums of its parts' percentiles.
@@ -80,6 +95,53 @@ def parts(time: Time) -> Section:
         for row, share in zip(rows, fractions, strict=True)
     ]
     return Section("parts", "Parts of the step", of_rows(_FIELDS, each), is_whole=True)
+
+
+def groups(time: Time, key: str, field: Field) -> Table:
+    """`Time.by`; `field` describes the key."""
+    times = time._times()
+
+    def of_calls(column: list[float | None]) -> dict[int, float]:
+        pairs = enumerate(zip(column, times, strict=True))
+        return {row: own * n for row, (own, n) in pairs if own and n}
+
+    measured = time._measured
+    clock: dict[int, float] = {}
+    if measured is not None:
+        column = measured.column("seconds").tolist()
+        clock = {row: own for row, own in enumerate(column) if own == own}
+    figures = (
+        of_calls(time._values("seconds")),
+        of_calls(time._data.column("taken_seconds").tolist()),
+        clock,
+    )
+    rows = sorted(set().union(*figures))
+    sums: dict[str | None, tuple[int, list[float]]] = {}
+    for row, label in zip(rows, time._labels(key, rows), strict=True):
+        count, before = sums.get(label, (0, [0.0, 0.0, 0.0]))
+        both = zip(before, figures, strict=True)
+        sums[label] = count + 1, [own + figure.get(row, 0.0) for own, figure in both]
+    ordered = sorted(sums.items(), key=lambda item: -item[1][1][0])
+    seconds, taken, timed = ([own[at] for _, (_, own) in ordered] for at in range(3))
+    columns: list[tuple[Field, list[Any]]] = [
+        (field, [label for label, _ in ordered]),
+        (_INSTRUCTIONS, [count for _, (count, _) in ordered]),
+        (_GROUP_SECONDS, seconds),
+        (_STEP_SECONDS, taken),
+        (OF_CALLS, timed if measured is not None else [None] * len(timed)),
+    ]
+    return Table.of(columns)
+
+
+def grouped(time: Time, by: str, key: Field) -> Section:
+    """Returns the groups by `by` with shares of the step; `key` describes the first column."""
+    table = time.by(by)
+    columns = [
+        (key, table.values(by)),
+        *((table.field(name), table.values(name)) for name in table.columns[1:]),
+        (_STEP_SHARE, shares(table.values("step_seconds"), time.step_seconds)),
+    ]
+    return Section("groups", f"By {by}, all calls", Table.of(columns))
 
 
 def fits_of(device: Device) -> list[str]:

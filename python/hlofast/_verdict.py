@@ -11,6 +11,8 @@ from hlofast._collectives import MESH_SOURCES
 from hlofast._collectives_notes import contradiction
 from hlofast._context import device_for, told_in
 from hlofast._core import Field
+from hlofast._cost_facts import assumed_flops
+from hlofast._device_notes import assumed_device
 from hlofast._memory import quiet
 from hlofast._memory_account import hbm_of
 from hlofast._profile import measured_with
@@ -310,6 +312,7 @@ class Verdict(Result):
             wrong = (Note("above-peak", text),)
         if (against := contradiction(self.collectives)) is not None:
             wrong = (*wrong, against)
+        wrong = (*wrong, *assumed_device(self.module.context), *assumed_flops(self.cost))
         if self.measured is not None:
             wrong += tuple(_verdict_measured.notes(self.measured))
         return wrong + tuple(

@@ -24,6 +24,9 @@ MODELLED = {
 }
 """Measured facts, and the modelled facts of the same figures."""
 
+_ALONE = ("step", "mfu", "exposed")
+"""Modelled facts that are said to be so without measured ones."""
+
 
 def figures(measured: Measured) -> list[Figure]:
     """Returns the measured step time, MFU, exposed communication and idle time."""
@@ -116,10 +119,9 @@ def beside(
             if label.startswith("measured"):
                 label = labels[pairs[fact.name]]
         elif (
-            is_measured
-            and not label.startswith("Modelled")
-            and fact.name in modelled.values()
+            not label.startswith("Modelled")
             and fact.value is not None
+            and fact.name in (modelled.values() if is_measured else _ALONE)
         ):
             text += " modelled"
         if other is not None and other.value is not None:

@@ -84,7 +84,7 @@ def _roofline(analyses: Analyses) -> Section:
     else:
         facts = facts_of(time)
         for key in ("bound", "opcode", "phase"):
-            shown = f"{key} instructions seconds"
+            shown = f"{key} instructions seconds step_seconds"
             sheets.append(_sheet(f"time-by-{key}", f"Time by {key}", time.by(key), shown))
     notes = [] if time is None else notes_of(time)
     return Section(

@@ -15,6 +15,8 @@ examples:
   hlofast history --all dump/ module_0042         also passes that changed nothing
   hlofast history --files dump/                   the file of each pass, for hlofast diff A B
   hlofast history nsys-jax/dump/ jit_train_step   with seconds per pass from nsys-jax
+  hlofast history --find collective dump/         which pass made, cloned or removed collectives
+  hlofast history --find all-gather.3 dump/       one instruction, under all its names
   hlofast history --json dump/ 42 | jq '.results[].tables.steps[] | [.pass, .live_peak]'
 
 DIR is a dump directory written with --xla_dump_to=DIR --xla_dump_hlo_as_text
@@ -23,8 +25,11 @@ after a pass, with the number of differences from the row before: instructions r
 moved into or out of fusions, and changed, without changes that follow from others. `hlofast diff`
 on two of the files (--files) lists them. Loops count as often as they run where the trip count is
 known, so figures may rise when a pass makes a trip count known. With the times of passes
-(--pass-times), a second table lists the seconds of every pass, also of those without dumps. Exit
-codes: 0 done, 2 wrong usage, 3 a file could not be read.
+(--pass-times), a second table lists the seconds of every pass, also of those without dumps.
+--find lists instead which passes made, cloned, split, merged, changed, moved or removed an
+instruction of this name, all of an opcode, or all collectives; instructions are followed by their
+structure. A change seen at the start of a pipeline belongs to the pass that runs it. Exit codes:
+0 done, 2 wrong usage, 3 a file could not be read.
 """
 
 
@@ -37,6 +42,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also show passes without changes")
     parser.add_argument(
         "--files", action="store_true", help="show the file of each pass instead of its figures"
+    )
+    parser.add_argument(
+        "--find",
+        metavar="WHAT",
+        help="show which passes made, changed and removed WHAT: the name of an instruction, an "
+        "opcode, or collective",
     )
     parser.add_argument(
         "--pass-times",
@@ -81,6 +92,14 @@ def run(arguments: argparse.Namespace) -> int:
         if fault is not None:
             failures.failed(file, ValueError(fault))
     shower = results.Shower(History, arguments)
+    if arguments.find is not None:
+        try:
+            shower.show(program_history.find(arguments.find))
+        except ValueError as error:
+            inputs.complain(str(error))
+            return USAGE
+        shower.end(failures.errors)
+        return UNREADABLE if failures.errors else DONE
     everything = arguments.all or arguments.json
     shower.show(
         program_history, program_history.sections(everything=everything, files=arguments.files)

@@ -336,10 +336,16 @@ class Reader(Failures):
                 yield Found(module, name, part.line, part.label)
 
     def _in_profile(self, path: str) -> Iterator[Found]:
-        """The modules of a profile, measured by it; those with the most device time first."""
+        """The modules of a profile, measured by it.
+
+        Without `--module` the one with the most device time; a note names the others, which are
+        mostly small programs that JAX runs on the way.
+        """
         from hlofast import _profile_modules, _profiles
 
         count = 0
+        others: list[str] = []
+        main = ""
         try:
             profile = _profiles.load_profile(path)
             with _profile_modules.modules_of(profile, path) as modules:
@@ -348,6 +354,10 @@ class Reader(Failures):
                     if isinstance(module, hlofast.ParseError):
                         self.failed(path, module)
                         continue
+                    if main and self.wanted is None:
+                        others.append(label or module.name)
+                        continue
+                    main = label or module.name
                     if (context := self.context) is not None:
                         if context.profile is None:
                             context = context.replace(profile=profile)
@@ -362,6 +372,12 @@ class Reader(Failures):
         except MemoryError as error:
             self.failed(path, error, OUT_OF_MEMORY)
             return
+        if others:
+            listed = output.names(others)
+            programs = output.counted(len(others), "further program")
+            complain(
+                f"{path}: note: {main} has the most device time; {programs} with --module: {listed}"
+            )
         if not count:
             reason = "a profile without modules (the *.xplane.pb beside it has those of a "
             reason += f"*.trace.json.gz); give the dump, with --profile {_shell(path)}"

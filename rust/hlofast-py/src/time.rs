@@ -145,6 +145,7 @@ impl TimeData {
             "start_seconds" => rows(|t| &t.time.simulation.start),
             "end_seconds" => rows(|t| &t.time.simulation.end),
             "exposed_seconds" => rows(|t| &t.time.simulation.exposed),
+            "taken_seconds" => rows(|t| &t.time.simulation.taken),
             "multiplicity" => Column::project(timed, |t| &t.multiplicity[..]),
             "bound" => Column::project(timed, |t| &t.bound[..]),
             "provenance" => Column::project(timed, |t| &t.provenance[..]),

@@ -138,6 +138,65 @@ fn a_chain_with_a_collective_at_every_link() {
     assert_eq!(all.collectives[99_999].moved, Moved::Other);
 }
 
+/// Each link in a loop belongs to the one chain in flight around the loop. Comparing every link with
+/// every start of a chain would be 4·10^8 comparisons.
+#[test]
+fn a_chain_that_starts_often_with_links_in_loops() {
+    const COUNT: usize = 20_000;
+    let gather = "f32[4] all-gather(p), channel_id=1, replica_groups={{0},{1},{2},{3}}, \
+                  dimensions={0}, frontend_attributes={chain_id=\"7\"}, \
+                  backend_config={\"async_collective_fusion_config\":{}}";
+    let link = |name: &str, target: &str| {
+        let mut lines = vec![format!("g = {gather}")];
+        if !target.is_empty() {
+            lines.push(format!("c = f32[4] custom-call(g), custom_call_target=\"{target}\""));
+        }
+        computation(name, &lines)
+    };
+    let fusion =
+        |name: String, calls: &str| format!("{name} = f32[4] fusion(p), kind=kLoop, calls={calls}");
+    let body: Vec<String> = (0..COUNT).map(|at| fusion(format!("m{at}"), "middle")).collect();
+    let mut middles = String::new();
+    let mut links = Vec::new();
+    // Beyond the limit on call sites a fused collective counts once: 64 call sites each.
+    for (part, lines) in body.chunks(64).enumerate() {
+        middles += &link(&format!("middle{part}"), "");
+        links.extend(lines.iter().map(|line| line.replace("middle", &format!("middle{part}"))));
+    }
+    let mut entry = Vec::new();
+    let (mut starts, mut ends) = (String::new(), String::new());
+    for at in 0..COUNT {
+        let part = at / 64;
+        if at % 64 == 0 {
+            starts += &link(&format!("start{part}"), "AsyncCollectiveStart");
+            ends += &link(&format!("end{part}"), "AsyncCollectiveDone");
+        }
+        entry.push(fusion(format!("s{at}"), &format!("start{part}")));
+        if at + 1 == COUNT {
+            entry.push("w = f32[4] while(p), condition=condition, body=body".to_owned());
+        }
+        entry.push(fusion(format!("d{at}"), &format!("end{part}")));
+    }
+    let condition = computation("condition", &["k = pred[] constant(true)".to_owned()]);
+    let text = [
+        ADD,
+        &starts,
+        &middles,
+        &ends,
+        &computation("body", &links),
+        &condition,
+        &computation("ENTRY e", &entry),
+    ]
+    .concat();
+    let (module, all, _) = read(&text);
+    assert_eq!(all.collectives.len(), COUNT);
+    let name = |row| String::from_utf8_lossy(module.instruction_name(row)).into_owned();
+    let last = all.collectives.last().unwrap();
+    assert_eq!(name(last.outer), format!("s{}", COUNT - 1));
+    assert_eq!(last.members.len(), COUNT + 2);
+    assert!(all.collectives.iter().take(COUNT - 1).all(|other| other.members.len() == 2));
+}
+
 #[test]
 fn states_of_one_body_in_many_loops() {
     // The body moves each element of its state to the previous one.

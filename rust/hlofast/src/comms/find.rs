@@ -201,7 +201,8 @@ struct Parts {
     /// The collectives in flight: their index by scheduled computation, and by chain, channel or
     /// rendezvous.
     open: HashMap<(ComputationId, Vec<u8>), usize>,
-    /// Chains of fusions: the index of the collective by computation of the start and by chain.
+    /// Chains of fusions: the indices of the collectives by computation of the start and by chain,
+    /// in the order of their starts.
     chains: HashMap<(ComputationId, Vec<u8>), Vec<usize>>,
     /// Links of chains that start in another computation: chain, kind, instruction, scheduled row.
     strays: Vec<(Vec<u8>, CollectiveKind, Row, Row)>,
@@ -309,10 +310,14 @@ impl Parts {
                 sends.entry(key).or_insert(index);
             }
         }
+        if sends.is_empty() {
+            return;
+        }
         let mut received: Vec<(usize, Row)> = Vec::new();
         self.collectives.iter().for_each(|rows| {
-            let send = rendezvous(rows).and_then(|key| sends.get(key));
-            if let Some(send) = send.filter(|_| is_alone(rows, Opcode::Recv)) {
+            if is_alone(rows, Opcode::Recv)
+                && let Some(send) = rendezvous(rows).and_then(|key| sends.get(key))
+            {
                 received.push((*send, rows.row));
             }
         });
@@ -338,13 +343,14 @@ impl Parts {
             let callers: Vec<Row> = callers.take(MOST_PLACES).map(|row| Row(*row)).collect();
             for caller in &callers {
                 let key = (module.computation_of(*caller), chain.to_vec());
-                let is_around = |index: &&usize| {
-                    let rows = &self.collectives[**index];
-                    rows.outer < *caller && rows.done.is_some_and(|done| *caller < done)
-                };
-                let found = self.chains.get(&key).and_then(|all| all.iter().find(is_around));
-                if let Some(index) = found {
-                    return Some(*index);
+                let all = self.chains.get(&key).map(Vec::as_slice).unwrap_or_default();
+                // A start ends the chain before it, so only the last start can be in flight.
+                let before = all.partition_point(|at| self.collectives[*at].outer < *caller);
+                let last = before.checked_sub(1).map(|at| all[at]);
+                let is_around =
+                    |at: &usize| self.collectives[*at].done.is_some_and(|done| *caller < done);
+                if let Some(index) = last.filter(is_around) {
+                    return Some(index);
                 }
             }
             level = callers.iter().map(|row| module.computation_of(*row)).collect();

@@ -241,14 +241,23 @@ pub fn wraps(device: &Device, length: u64) -> Result<bool, &'static str> {
 pub fn sides_on(device: &Device, count: u64, axes: u64) -> Result<Option<Sides>, &'static str> {
     let Some(Topology::Torus(dimensions)) = device.topology else { return Ok(None) };
     let axes = axes.clamp(1, u64::from(dimensions)) as u8;
-    sides_of(device, &box_of(count, axes)).map(Some)
+    sides_of(device, &box_of(count, axes), None).map(Some)
 }
 
-/// A box with sides of these lengths, whole sides of a slice of `device`.
-pub fn sides_of(device: &Device, lengths: &[u64]) -> Result<Sides, &'static str> {
-    let side = |length: &u64| Ok(Side { length: *length as f64, wraps: wraps(device, *length)? });
-    let sides: Vec<Side> = lengths.iter().map(side).collect::<Result<_, &'static str>>()?;
-    Ok(Sides::new(sides))
+/// A box with sides of these lengths, whole sides of a slice of `device`; side `chip` joins the
+/// devices of one chip.
+pub fn sides_of(
+    device: &Device,
+    lengths: &[u64],
+    chip: Option<usize>,
+) -> Result<Sides, &'static str> {
+    let side = |(at, length): (usize, &u64)| {
+        let is_chip = chip == Some(at);
+        let wraps = !is_chip && wraps(device, *length)?;
+        Ok(Side { length: *length as f64, wraps, is_chip })
+    };
+    let sides = lengths.iter().enumerate().map(side);
+    Ok(Sides::new(sides.collect::<Result<Vec<Side>, &'static str>>()?))
 }
 
 /// The network inside a host or slice of `device`; the error names the missing figure.
@@ -260,7 +269,7 @@ pub fn near_network(device: &Device, group: Group) -> Result<Network, &'static s
         Topology::Torus(_) => {
             let sides = match group.sides {
                 Some(sides) => sides,
-                None => sides_of(device, &[group.near])?,
+                None => sides_of(device, &[group.near], None)?,
             };
             Network::Torus { bandwidth, latency, sides, hops: group.hops.max(1) as f64 }
         }

@@ -4,7 +4,7 @@
 //! about it; `tpu.rs`, `gpu.rs` (with `gpu_products.rs`) and `roofline.rs` turn both into seconds;
 //! `collective.rs` and `gpu_collectives.rs` time one collective, `communication.rs` all collectives
 //! of a module, with their place on a torus (`place.rs`, `torus.rs`, `strategy.rs`); `simulate.rs`
-//! plays the schedule on links (`links.rs`) and, on request, records the use of time
+//! plays the schedule on links (`links.rs`, `transfer.rs`) and, on request, records the use of time
 //! (`recording.rs`).
 
 pub mod collective;
@@ -23,6 +23,7 @@ mod split;
 mod strategy;
 pub mod torus;
 mod tpu;
+mod transfer;
 mod utilization;
 mod windows;
 mod work;
@@ -40,7 +41,8 @@ pub use windows::{Windows, windows};
 use crate::Provenance;
 use crate::comms::{Collectives, Mesh};
 use crate::cost::Cost;
-use crate::ir::{ComputationId, Module};
+use crate::ir::{ComputationId, Module, Row};
+use std::collections::HashMap;
 
 /// The source of the seconds of instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,8 +114,44 @@ pub fn time(module: &Module, cost: &Cost, collectives: &Collectives, options: &O
             None => rows.unknown_figures.push("slice_wait".to_owned()),
         }
     }
+    charge(&mut rows, collectives, &communications);
     assume(module, &simulation, &mut rows);
     Time { rows, communications, simulation }
+}
+
+/// Gives the scheduled row of every collective the time on the links, and its other rows no time of
+/// their own, as the schedule is played.
+fn charge(rows: &mut Rows, collectives: &Collectives, communications: &[Communication]) {
+    let mut charged: HashMap<Row, (f64, bool)> = HashMap::new();
+    for (collective, entry) in collectives.collectives.iter().zip(communications) {
+        let members = collective.members.start as usize..collective.members.end as usize;
+        let members = collectives.members.get(members).unwrap_or_default();
+        for row in members.iter().chain(&collective.done) {
+            charged.entry(*row).or_default();
+        }
+        let (seconds, is_unknown) = charged.entry(collective.outer).or_default();
+        *seconds += entry.estimate.seconds;
+        *is_unknown |= entry.missing.is_some();
+    }
+    for (row, (seconds, is_unknown)) in charged {
+        let at = row.0 as usize;
+        let columns = [
+            (&mut rows.seconds, seconds),
+            (&mut rows.compute_seconds, 0.0),
+            (&mut rows.memory_seconds, 0.0),
+        ];
+        for (column, value) in columns {
+            if let Some(place) = column.get_mut(at) {
+                *place = value;
+            }
+        }
+        if let (Some(bound), Some(how)) = (rows.bound.get_mut(at), rows.provenance.get_mut(at)) {
+            *bound = if is_unknown { Bound::Unknown } else { Bound::Communication };
+            if seconds > 0.0 && *how == Provenance::Exact {
+                *how = Provenance::Modelled;
+            }
+        }
+    }
 }
 
 /// Copies the chosen estimate into `seconds`, and what it is made of into the split and the bound.

@@ -78,15 +78,23 @@ impl<'a> Slice<'a> {
 
     fn sides(&self, told: &Strategy, along: &Along, near: u64) -> Result<Sides, &'static str> {
         let whole = self.whole_sides(along, near);
+        let lengths = match (&self.layout, &whole) {
+            (Some(layout), Some(sides)) => layout.lengths(sides),
+            _ => Vec::new(),
+        };
         let is_told = !told.sides.is_empty()
             && told.sides.len() <= self.most_sides()
             && devices_of(&told.sides) == Some(near);
-        if told.is_ring && whole.as_deref() != Some(&[near]) && self.layout.is_some() {
+        if told.is_ring && lengths != [near] && self.layout.is_some() {
             return self.ring(near);
         }
         match (is_told, whole) {
-            (true, _) => sides_of(self.device, &told.sides),
-            (false, Some(whole)) => sides_of(self.device, &whole),
+            (true, _) => sides_of(self.device, &told.sides, chip_side(self.device, &told.sides)),
+            (false, Some(whole)) => {
+                let chip = self.layout.as_ref().and_then(|layout| layout.chip);
+                let chip = whole.iter().position(|side| Some(*side) == chip);
+                sides_of(self.device, &lengths, chip)
+            }
             (false, None) if self.layout.is_some() => self.ring(near),
             (false, None) => {
                 let axes = along.parts.len().max(1) as u64;
@@ -97,19 +105,15 @@ impl<'a> Slice<'a> {
 
     /// The sides of the torus, and the one between the devices of a chip.
     fn most_sides(&self) -> usize {
-        let dimensions = match self.device.topology {
-            Some(Topology::Torus(dimensions)) => usize::from(dimensions),
-            _ => 0,
-        };
-        dimensions + usize::from(self.device.jax_devices.is_some_and(|devices| devices > 1.0))
+        dimensions(self.device) + usize::from(per_chip(self.device) > 1)
     }
 
-    /// The lengths of the sides of the slice that a group of `near` devices fills; None if it fills
-    /// no whole sides.
-    fn whole_sides(&self, along: &Along, near: u64) -> Option<Vec<u64>> {
+    /// The sides of the slice that a group of `near` devices fills; None if it fills no whole
+    /// sides.
+    fn whole_sides(&self, along: &Along, near: u64) -> Option<Vec<usize>> {
         let layout = self.layout.as_ref()?;
         if devices_of(&layout.shape) == Some(near) {
-            return Some(layout.shape.clone());
+            return Some((0..layout.shape.len()).collect());
         }
         let mesh = self.mesh?;
         let axes = mesh.axes();
@@ -118,7 +122,7 @@ impl<'a> Slice<'a> {
         };
         let is_on_axes = !along.parts.is_empty() && along.parts.iter().all(is_whole);
         let sides = layout.sides_of(along.parts.iter().map(|part| part.axis));
-        sides.filter(|sides| is_on_axes && devices_of(sides) == Some(near))
+        sides.filter(|sides| is_on_axes && devices_of(&layout.lengths(sides)) == Some(near))
     }
 
     /// A ring through `near` neighbouring devices that fill no whole sides. An even number of
@@ -172,8 +176,8 @@ fn layout(
     };
     let devices = devices / slices.max(1);
     // Devices that share a chip lie side by side: a further side.
-    let per_chip = device.jax_devices.unwrap_or(1.0) as u64;
-    let per_chip = if devices.is_multiple_of(per_chip.max(1)) { per_chip.max(1) } else { 1 };
+    let per_chip = per_chip(device);
+    let per_chip = if devices.is_multiple_of(per_chip) { per_chip } else { 1 };
     let told = collectives.collectives.iter().find_map(|collective| {
         let told = strategy(module, collective.row)?.slice;
         (devices_of(&told) == Some(devices)).then_some(told)
@@ -185,11 +189,33 @@ fn layout(
         }
         shape
     });
+    let chip = chip_side(device, &shape);
     let in_slice = |axis: usize| -> u64 {
         let size = mesh.and_then(|mesh| mesh.axes().get(axis)).map_or(1, |axis| axis.size);
         let span = mesh.filter(|_| slices > 1).and_then(|mesh| mesh.axis_span(axis).slices);
         span.map_or(size, |span| span.per_block)
     };
     let axes: Vec<u64> = (0..mesh.map_or(0, |mesh| mesh.axes().len())).map(in_slice).collect();
-    Some(Layout::new(shape, &axes))
+    Some(Layout::new(shape, chip, &axes))
+}
+
+/// The dimensions of the torus; 0 off a torus.
+fn dimensions(device: &Device) -> usize {
+    match device.topology {
+        Some(Topology::Torus(dimensions)) => usize::from(dimensions),
+        _ => 0,
+    }
+}
+
+/// JAX devices of one chip.
+fn per_chip(device: &Device) -> u64 {
+    (device.jax_devices.unwrap_or(1.0) as u64).max(1)
+}
+
+/// Which of these sides of a group joins the devices of one chip: a side beyond those of the torus,
+/// as long as a chip has devices.
+fn chip_side(device: &Device, sides: &[u64]) -> Option<usize> {
+    let devices = per_chip(device);
+    let is_further = devices > 1 && sides.len() > dimensions(device);
+    sides.iter().rposition(|side| *side == devices).filter(|_| is_further)
 }

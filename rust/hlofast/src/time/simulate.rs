@@ -10,6 +10,7 @@ use super::place::Lane;
 use super::recording::{Recording, Resource, Stretch};
 use super::roofline::{Bound, Rows};
 use super::split::Split;
+use super::transfer::Transfer;
 use crate::comms::Collectives;
 use crate::cost::Cost;
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
@@ -34,6 +35,9 @@ pub struct Simulation {
     pub end: Vec<f64>,
     /// By row: seconds of waiting for a collective.
     pub exposed: Vec<f64>,
+    /// By row: seconds that one run of its computation spends in it, waiting included. Loops,
+    /// branches and calls spend theirs in the computations they call.
+    pub taken: Vec<f64>,
     /// By collective, in the given order: seconds of one execution, and how long the schedule
     /// waits for it.
     pub collectives: Vec<(f64, f64)>,
@@ -108,6 +112,7 @@ fn play<'a>(
             start: vec![0.0; count],
             end: vec![0.0; count],
             exposed: vec![0.0; count],
+            taken: vec![0.0; count],
             collectives: vec![(0.0, 0.0); communications.len()],
             queued: vec![0.0; communications.len()],
             ..Simulation::default()
@@ -128,29 +133,14 @@ fn play<'a>(
     let entry = module.entry().0 as usize;
     player.result.step = player.result.computations.get(entry).cloned().unwrap_or_default();
     player.result.step.exposed.resize(player.result.axes.len(), 0.0);
-    player.result.executions = player.executions();
+    player.result.executions = player.executions(1);
+    player.leave_out_transfers();
     player
 }
 
 /// Limit on distinct axes; the rest share links.
 const MOST_AXES: usize = 64;
 const OTHER_AXES: &str = "other axes";
-
-/// A row's effect on the links.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Transfer {
-    None,
-    /// Runs this collective synchronously.
-    Now(u32),
-    /// Starts this collective.
-    Start(u32),
-    /// Starts this collective, for whose end another computation waits.
-    LetGo(u32),
-    /// Waits for this collective.
-    Done(u32),
-    /// Waits for all runs of this collective, which another computation starts.
-    Await(u32),
-}
 
 struct Player<'a> {
     module: &'a Module,
@@ -353,6 +343,7 @@ impl Player<'_> {
                 play.clock += waited;
                 play.split.seconds += waited;
                 play.split.memory += waited;
+                self.take_time(row, waited);
                 play.clock
             }
             Opcode::While | Opcode::Conditional | Opcode::Call => {
@@ -373,6 +364,7 @@ impl Player<'_> {
                 let begin = play.clock;
                 play.clock += own;
                 play.split.seconds += own;
+                self.take_time(row, own);
                 let bound = self.rows.bound.get(at).copied().unwrap_or_default();
                 let (sum, resource) = match bound {
                     Bound::Compute => (&mut play.split.compute, Resource::Compute),
@@ -408,7 +400,29 @@ impl Player<'_> {
         self.wait_for(Some(row), number, flight, play);
     }
 
-    fn executions(&self) -> Vec<u64> {
+    /// Takes nothing of the step for computations of asynchronous transfers: they run beside it.
+    fn leave_out_transfers(&mut self) {
+        let played = self.executions(0);
+        for (id, (runs, played)) in (0..).zip(self.result.executions.iter().zip(played)) {
+            if *runs == played {
+                continue;
+            }
+            let rows = self.module.computation(ComputationId(id)).rows();
+            let share = if *runs > 0 { played as f64 / *runs as f64 } else { 0.0 };
+            for taken in self
+                .result
+                .taken
+                .get_mut(rows.start as usize..rows.end as usize)
+                .into_iter()
+                .flatten()
+            {
+                *taken *= share;
+            }
+        }
+    }
+
+    /// How often each computation runs; an asynchronous transfer runs its own `transfers` times.
+    fn executions(&self, transfers: u64) -> Vec<u64> {
         let mut counts = vec![0u64; self.module.computations().len()];
         let mut longest: HashMap<Row, ComputationId> =
             self.result.branches.iter().copied().collect();
@@ -420,7 +434,8 @@ impl Player<'_> {
             let calls = self.module.calls_within(id);
             for call in self.module.all_calls().get(calls).unwrap_or_default() {
                 let times = match self.module.opcode(call.row) {
-                    Opcode::Call | Opcode::AsyncStart => 1,
+                    Opcode::Call => 1,
+                    Opcode::AsyncStart => transfers,
                     Opcode::While => {
                         let trips = self.trips(call.row).unwrap_or(1);
                         let is_condition = call.role == CallRole::Condition;
@@ -472,10 +487,10 @@ impl Player<'_> {
         play: &mut Play<'_>,
     ) {
         let end = play.clock + seconds;
-        if let Some(row) =
-            row.or_else(|| Some(self.collectives.collectives.get(number as usize)?.outer))
-        {
+        let row = row.or_else(|| Some(self.collectives.collectives.get(number as usize)?.outer));
+        if let Some(row) = row {
             self.keep_of(row, Some(number), Resource::Exposed(axis as u16), play.clock, end);
+            self.take_time(row, seconds);
         }
         play.clock = end;
         play.split.wait(axis, seconds);
@@ -485,6 +500,13 @@ impl Player<'_> {
         let place = row.and_then(|row| self.result.exposed.get_mut(row.0 as usize));
         if let Some(place) = place {
             *place += seconds;
+        }
+    }
+
+    /// One run of its computation spends `seconds` in `row`.
+    fn take_time(&mut self, row: Row, seconds: f64) {
+        if let Some(sum) = self.result.taken.get_mut(row.0 as usize) {
+            *sum += seconds;
         }
     }
 

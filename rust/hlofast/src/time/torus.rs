@@ -7,6 +7,8 @@
 //!   each on as many sides as possible. Program device numbers follow the mesh, so the same
 //!   rule tells the place of each axis.
 //! * A group that fills no whole sides is a ring through neighbours.
+//! * Devices that share a chip lie on a further side. Its link joins no chips: arrays of more than
+//!   one chip go over the links between chips, at their rate.
 
 /// The devices of a box with sides of these lengths; None beyond 64 bits.
 pub(super) fn devices_of<'a>(sides: impl IntoIterator<Item = &'a u64>) -> Option<u64> {
@@ -23,6 +25,8 @@ pub struct Side {
     pub length: f64,
     /// Whether the last device is a neighbour of the first.
     pub wraps: bool,
+    /// Whether the side joins the devices of one chip.
+    pub is_chip: bool,
 }
 
 /// The box of devices in which a group exchanges.
@@ -36,21 +40,22 @@ pub struct Sides {
 impl Sides {
     /// The sides with these lengths; further sides than [`MOST_SIDES`] are left out.
     pub fn new(sides: impl IntoIterator<Item = Side>) -> Self {
-        let none = Side { length: 1.0, wraps: false };
+        let none = Side { length: 1.0, wraps: false, is_chip: false };
         let mut list = [none; MOST_SIDES];
         let long = sides.into_iter().filter(|side| side.length > 1.0);
         for (place, side) in list.iter_mut().zip(long) {
             *place = side;
         }
         let mut made = Self { list, lanes: 0.0 };
-        made.lanes = made.iter().map(|side| if side.wraps { 2.0 } else { 1.0 }).sum();
+        let between_chips = made.iter().filter(|side| !side.is_chip);
+        made.lanes = between_chips.map(|side| if side.wraps { 2.0 } else { 1.0 }).sum();
         made.lanes = made.lanes.max(1.0);
         made
     }
 
     /// One side of `length` devices.
     pub fn ring(length: u64, wraps: bool) -> Self {
-        Self::new([Side { length: length as f64, wraps }])
+        Self::new([Side { length: length as f64, wraps, is_chip: false }])
     }
 
     /// The same sides with at most this many lanes.
@@ -111,13 +116,16 @@ const LONGEST_SIDE: u64 = 256;
 pub struct Layout {
     /// The sides of the slice in devices.
     pub shape: Vec<u64>,
+    /// The side between the devices of one chip (an index into `shape`), if any.
+    pub chip: Option<usize>,
     /// By mesh axis: the sides it fills (indices into `shape`); None if it fills no whole sides.
     pub axes: Vec<Option<Vec<usize>>>,
 }
 
 impl Layout {
-    /// Lays mesh axes of these sizes (within one slice) on a slice of `shape`.
-    pub fn new(shape: Vec<u64>, axes: &[u64]) -> Self {
+    /// Lays mesh axes of these sizes (within one slice) on a slice of `shape`, whose side `chip`
+    /// joins the devices of one chip.
+    pub fn new(shape: Vec<u64>, chip: Option<usize>, axes: &[u64]) -> Self {
         let mut taken = vec![false; shape.len()];
         let mut places: Vec<Option<Vec<usize>>> = vec![None; axes.len()];
         for (place, size) in places.iter_mut().zip(axes).rev() {
@@ -136,18 +144,21 @@ impl Layout {
             }
             *place = found;
         }
-        Self { shape, axes: places }
+        Self { shape, chip, axes: places }
     }
 
-    /// The lengths of the sides that these mesh axes fill together; None if one of them fills no
-    /// whole sides.
-    pub fn sides_of(&self, axes: impl IntoIterator<Item = usize>) -> Option<Vec<u64>> {
-        let mut lengths = Vec::new();
+    /// The sides that these mesh axes fill together; None if one of them fills no whole sides.
+    pub fn sides_of(&self, axes: impl IntoIterator<Item = usize>) -> Option<Vec<usize>> {
+        let mut all = Vec::new();
         for axis in axes {
-            let sides = self.axes.get(axis)?.as_ref()?;
-            lengths.extend(sides.iter().filter_map(|side| self.shape.get(*side)));
+            all.extend(self.axes.get(axis)?.as_ref()?);
         }
-        Some(lengths)
+        Some(all)
+    }
+
+    /// The lengths of these sides.
+    pub fn lengths(&self, sides: &[usize]) -> Vec<u64> {
+        sides.iter().filter_map(|side| self.shape.get(*side).copied()).collect()
     }
 }
 
