@@ -518,7 +518,8 @@ def test_what_is_found_in_dumps_is_consistent(path: Path) -> None:
             assert finding.remedy
             if finding.bytes_are == "payload" and finding.bytes is not None:
                 assert 0 < finding.bytes <= total
-            if finding.flops is not None:
+            # A narrow matmul costs FLOPs that the program does not have: those on padding.
+            if finding.flops is not None and finding.code != "narrow-matmul":
                 assert 0 < finding.flops <= products
         assert list(module.lint()) == list(findings)
 

@@ -1,9 +1,13 @@
 //! `replicated-compute`: matmuls that all devices along a mesh axis compute from equal operands.
+//!
+//! Only matmuls of what is computed from the batch count: a matmul of weights alone, or of the
+//! constant gradient of a mean, has no batch to divide.
 
 use super::finding::Measure;
 use super::program::{Program, counted, grouped, percent};
 use super::site::{Rule, Site};
 use super::varying::axes_text;
+use crate::ir::Row;
 
 pub(super) const RULE: Rule = Rule {
     code: "replicated-compute",
@@ -19,6 +23,10 @@ pub(super) const RULE: Rule = Rule {
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let Some(varying) = program.varying() else { return };
     for row in program.products() {
+        let operands = program.module.operands(row);
+        if !operands.iter().any(|row| varying.is_from_batch(program.module, Row(*row))) {
+            continue;
+        }
         let axes = varying.equal_operands(program.module, row);
         let (_, devices) = axes_text(program, axes);
         let Some(flops) = program.product_flops(row).filter(|_| axes != 0 && devices > 1) else {

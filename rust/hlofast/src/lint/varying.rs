@@ -218,7 +218,8 @@ impl Follower<'_, '_> {
     }
 
     /// Sets the masks of the entry's parameters. Returns the axes that shard the batch: those of
-    /// the first dimension of integer inputs, or without any of inputs that are not donated.
+    /// the first dimension of integer inputs; without any, if the step donates its state, of the
+    /// other inputs.
     fn entry(&mut self) -> Option<u64> {
         let module = self.program.module;
         let mesh = self.program.mesh()?;
@@ -280,6 +281,7 @@ impl Follower<'_, '_> {
 
     /// Adds the leaves `from` to the leaves `to`, one by one if there are equally many.
     fn pass(&mut self, from: std::ops::Range<usize>, to: std::ops::Range<usize>) {
+        self.visits = self.visits.saturating_sub(from.len().max(to.len()));
         if from.len() == to.len() {
             for (from, to) in from.zip(to) {
                 let mask = self.masks.get(from).copied().unwrap_or(self.all);
@@ -305,6 +307,7 @@ impl Follower<'_, '_> {
         let masks = &self.masks;
         let arguments = parameters.iter().flat_map(|row| leaves(module, *row));
         let arguments: Vec<u64> = arguments.filter_map(|leaf| masks.get(leaf).copied()).collect();
+        self.visits = self.visits.checked_sub(arguments.len())?;
         let last = self.arguments.get_mut(id.0 as usize)?;
         if last.as_ref() == Some(&arguments) {
             return Some(());
@@ -312,9 +315,15 @@ impl Follower<'_, '_> {
         *last = Some(arguments);
         let order = self.orders.entry(id).or_insert_with(|| module.post_order(id).into());
         for row in order.clone().iter() {
-            let cost = 1 + leaves(module, Row(*row)).len() + module.operands(Row(*row)).len();
-            self.visits = self.visits.checked_sub(cost)?;
-            self.row(Row(*row), depth)?;
+            let row = Row(*row);
+            let size = |row: Row| leaves(module, row).len();
+            let operands = module.operands(row);
+            let read = match module.opcode(row) {
+                Opcode::GetTupleElement => size(row),
+                _ => operands.iter().fold(operands.len(), |sum, row| sum + size(Row(*row))),
+            };
+            self.visits = self.visits.checked_sub(1 + size(row) + read)?;
+            self.row(row, depth)?;
         }
         Some(())
     }
