@@ -34,6 +34,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     {
         return;
     }
+    let Some(varying) = program.varying() else { return };
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
         if !is_wanted || collective.moved != Moved::Activation {
@@ -41,7 +42,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
         let operands = module.operands(collective.row);
         let is_wide = |row: &u32| element_type(module, Row(*row)) == Some(ElementType::F32);
-        if operands.is_empty() || !operands.iter().all(is_wide) || is_narrowed(program, collective)
+        let is_batch = |row: &u32| varying.is_from_batch(module, Row(*row));
+        if !operands.iter().all(is_wide)
+            || !operands.iter().any(is_batch)
+            || is_narrowed(program, collective)
         {
             continue;
         }

@@ -29,7 +29,11 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
     let places = LoopPlaces::new(module, program.cost);
     for away in module.rows().filter(|row| module.opcode(*row) == Opcode::CopyStart) {
-        let (Some((false, _)), Some((true, size))) = ends(module, away) else { continue };
+        let (Some(source), Some(target)) = ends(module, away) else { continue };
+        let size = target.bytes;
+        if source.is_host || !target.is_host {
+            continue;
+        }
         let Some((back, end)) = back(module, away) else { continue };
         let Some(overlap) = places.overlap(away, end) else { continue };
         if overlap.flops as f64 >= program.options.overlap_flops_per_byte * size as f64 {
@@ -44,12 +48,19 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// Source and target of copy-start `row`: whether the array is in host memory, and its bytes.
-fn ends(module: &Module, row: Row) -> (Option<(bool, u64)>, Option<(bool, u64)>) {
+/// One end of a copy.
+struct End {
+    /// Whether the array is in host memory.
+    is_host: bool,
+    bytes: u64,
+}
+
+/// Source and target of copy-start `row`.
+fn ends(module: &Module, row: Row) -> (Option<End>, Option<End>) {
     let end = |shape| {
         let array = module.shapes().array(shape)?;
         let space = array.layout.map_or(0, |layout| layout.memory_space);
-        Some((space == HOST, array.logical_bytes()?))
+        Some(End { is_host: space == HOST, bytes: array.logical_bytes()? })
     };
     let source = module.operands(row).first().map(|row| module.shape(Row(*row)));
     let target = module.shapes().leaves(module.shape(row)).next();
@@ -66,8 +77,10 @@ fn back(module: &Module, away: Row) -> Option<(Row, Row)> {
     let there = done(module, away)?;
     let users = module.users().get(there.0).iter().map(|row| Row(*row));
     let mut starts = users.filter(|row| {
+        let ends = ends(module, *row);
         module.opcode(*row) == Opcode::CopyStart
-            && matches!(ends(module, *row), (Some((true, _)), Some((false, _))))
+            && ends.0.is_some_and(|end| end.is_host)
+            && ends.1.is_some_and(|end| !end.is_host)
     });
     let back = starts.next()?;
     Some((back, done(module, back)?))

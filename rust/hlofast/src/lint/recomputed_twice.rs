@@ -34,8 +34,11 @@ enum By {
     Inner,
 }
 
+/// Name without the words of checkpoints, source file and line.
+type Likeness = (Vec<u8>, i32, i32);
+
 /// The checkpoint that recomputes `row`, and its name and line without the words that say so.
-fn nested(program: &Program<'_>, row: Row) -> Option<(By, (Vec<u8>, i32, i32))> {
+fn nested(program: &Program<'_>, row: Row) -> Option<(By, Likeness)> {
     let module = program.module;
     let name = program.op_name(row)?;
     let mut by = None;
@@ -64,7 +67,7 @@ fn nested(program: &Program<'_>, row: Row) -> Option<(By, (Vec<u8>, i32, i32))> 
 }
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
-    let mut known: HashMap<_, [Vec<Row>; 2]> = HashMap::new();
+    let mut known: HashMap<Likeness, [Vec<Row>; 2]> = HashMap::new();
     for row in program.products() {
         if let Some((by, key)) = nested(program, row) {
             known.entry(key).or_default()[usize::from(by == By::Inner)].push(row);

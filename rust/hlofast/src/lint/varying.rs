@@ -5,7 +5,7 @@
 //! cut by the number of a device differs along the axes on which the offset depends. A value that
 //! could not be followed differs along all axes, so that "equal along an axis" is always proved.
 
-use super::offsets::{Device, Offsets};
+use super::offsets::{Device, Offsets, is_slice_id};
 use super::program::Program;
 use super::walk::Trail;
 use crate::comms::AxisPart;
@@ -52,7 +52,7 @@ impl Varying {
         if mesh.axes().len() > MOST_AXES || leaves > most || !program.is_partitioned() {
             return None;
         }
-        if module.replica_count().is_some_and(|count| count > 1) {
+        if module.replica_count().is_some_and(|count| count > 1) || is_part(program) {
             return None;
         }
         let mut all = 0;
@@ -122,6 +122,17 @@ pub(super) fn axes_text(program: &Program<'_>, mask: u64) -> (String, u64) {
         devices = devices.saturating_mul(axis.size);
     }
     (names.join("×"), devices)
+}
+
+/// Whether the module is the program of one slice of several: it does not say what differs between
+/// slices.
+fn is_part(program: &Program<'_>) -> bool {
+    let module = program.module;
+    let Some(mesh) = program.mesh() else { return true };
+    let partitions = module.num_partitions().and_then(|count| u64::try_from(count).ok());
+    mesh.slices().is_some_and(|slices| slices > 1)
+        || partitions.is_some_and(|count| count != mesh.device_count())
+        || module.rows().any(|row| is_slice_id(module, row))
 }
 
 fn bits<'a>(parts: impl Iterator<Item = &'a AxisPart>) -> u64 {
