@@ -26,7 +26,6 @@ RULES = (
     "batch-gathered",
     "logits-in-full",
     "padding-waste",
-    "narrow-matmul",
     "offload-waited",
     "float32-activations",
 )
@@ -35,7 +34,6 @@ TWINS = {
     "whole_width": "none",
     "checkpoint_twice": "checkpoint_once",
     "logits_in_full": "none",
-    "narrow_groups": "wide_groups",
     "padded": "none",
     "parked": "none",
     "wide_stream": "narrow_stream",
@@ -45,7 +43,6 @@ FOUND = {
     "whole_width": {"replicated-compute"},
     "checkpoint_twice": {"recomputed-twice"},
     "logits_in_full": {"logits-in-full", "replicated-compute"},
-    "narrow_groups": {"narrow-matmul"},
     "padded": {"padding-waste"},
     "parked": {"offload-waited"},
     "wide_stream": {"float32-activations"},
@@ -127,7 +124,9 @@ def test_finds_the_fault_and_nothing_else(name: str) -> None:
         assert found == FOUND[fault]
 
 
-@pytest.mark.parametrize("name", programs(*TWINS.values(), "offloaded"))
+@pytest.mark.parametrize(
+    "name", programs(*TWINS.values(), "offloaded", "narrow_groups", "wide_groups")
+)
 def test_silent_on_clean_programs(name: str) -> None:
     assert [finding.code for finding in module(name).lint() if finding.code in RULES] == []
 
@@ -201,16 +200,6 @@ def test_padding_waste(name: str) -> None:
     assert max(finding.bytes or 0 for finding in found) == 7 * 16 * 512 * 512 * 4
     stake = sum(finding.bytes or 0 for finding in found)
     assert xla_bytes(name) - xla_bytes(twin(name)) >= stake
-
-
-@pytest.mark.parametrize("name", programs("narrow_groups"))
-def test_narrow_matmul(name: str) -> None:
-    [finding] = findings(name, "narrow-matmul")
-    assert finding.source_line == at("narrow_groups")
-    assert finding.figures["narrowest"] == 8
-    assert finding.flops is not None
-    # Two dimensions of 8 for 128.
-    assert finding.flops == finding.figures["useful_flops"] * (16 * 16 - 1)
 
 
 def test_offload_waited() -> None:

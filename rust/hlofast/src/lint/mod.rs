@@ -15,7 +15,6 @@ mod logits_in_full;
 mod loop_invariant_collective;
 mod low_precision_in_f32;
 mod missed_reduce_scatter;
-mod narrow_matmul;
 mod not_overlapped;
 mod offload_waited;
 mod offsets;
@@ -95,7 +94,6 @@ const RULES: &[Rule] = &[
     batch_gathered::RULE,
     logits_in_full::RULE,
     padding_waste::RULE,
-    narrow_matmul::RULE,
     offload_waited::RULE,
     float32_activations::RULE,
 ];

@@ -197,22 +197,6 @@ impl<'a> Program<'a> {
         u64::try_from(bytes).unwrap_or(0)
     }
 
-    /// Bytes that one execution of `row`, which is not inside a fusion, reads and writes in all
-    /// memory spaces; None if unknown.
-    pub fn row_traffic(&self, row: Row) -> Option<u64> {
-        if self.cost.unknown_bytes.binary_search_by_key(&row.0, |at| *at).is_ok() {
-            return None;
-        }
-        let at = |column: &[i64]| u64::try_from(*column.get(row.0 as usize)?).ok();
-        let other = &self.cost.other_memory;
-        let first = other.partition_point(|entry| entry.row < row.0);
-        let own = other.get(first..)?.iter().take_while(|entry| entry.row == row.0);
-        let other = own
-            .fold(0i64, |sum, entry| sum.saturating_add(entry.read).saturating_add(entry.written));
-        let bytes = at(&self.cost.bytes_read)?.checked_add(at(&self.cost.bytes_written)?)?;
-        bytes.checked_add(u64::try_from(other).ok()?)
-    }
-
     /// The outermost fusion around `row`, or `row` itself.
     pub fn scheduled(&self, row: Row) -> Row {
         let module = self.module;
