@@ -471,7 +471,12 @@ def _findings(verdict: Verdict) -> list[Statement]:
     for finding in verdict.findings:
         stakes = []
         if finding.bytes is not None:
-            words = {"wire": "sent", "payload": "in collectives", "memory": "of memory"}
+            words = {
+                "wire": "sent",
+                "payload": "in collectives",
+                "memory": "of memory",
+                "traffic": "moved",
+            }
             stakes.append(
                 f"{short_bytes(finding.bytes)} {words.get(finding.bytes_are or '', '')}".strip()
             )

@@ -17,7 +17,7 @@ pub struct Overlap {
 }
 
 /// Loops around computations, and sums over schedules.
-pub(super) struct LoopPlaces<'a> {
+pub(crate) struct LoopPlaces<'a> {
     module: &'a Module,
     cost: &'a Cost,
     /// By computation: the innermost loop around it.

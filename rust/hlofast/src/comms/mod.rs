@@ -32,6 +32,7 @@ pub use find::{host_transfers, is_cross_mesh_reduce};
 pub use fit::{device_count, fits, is_named_by};
 pub use groups::{DeviceGroups, GroupContext, GroupMode, GroupSpan};
 pub use kind::CollectiveKind;
+pub(crate) use loops::LoopPlaces;
 pub use loops::Overlap;
 pub use mesh::{AxisSpan, Mesh, MeshAxis, MeshError};
 pub use moved::{Moved, Piece};

@@ -13,6 +13,8 @@ pub enum Measure {
     Payload,
     /// Bytes of memory.
     Memory,
+    /// Bytes read from and written to memory, per step.
+    Traffic,
     /// The finding is about FLOPs, not bytes.
     None,
 }
@@ -24,6 +26,7 @@ impl Measure {
             Measure::Wire => "wire",
             Measure::Payload => "payload",
             Measure::Memory => "memory",
+            Measure::Traffic => "traffic",
             Measure::None => "",
         }
     }
@@ -50,7 +53,7 @@ pub struct Finding {
     pub places: u64,
     /// Bytes at stake per step and device; None if unknown or if the finding is not about bytes.
     pub bytes: Option<u64>,
-    /// The kind of `bytes`: wire, payload or memory.
+    /// The kind of `bytes`: wire, payload, memory or traffic.
     pub measure: Measure,
     /// FLOPs at stake per step; None if unknown or if the finding is not about FLOPs.
     pub flops: Option<u64>,

@@ -5,22 +5,30 @@
 //! new rule needs a file, a line in `RULES` and a test. Everything else, including the README's
 //! table of codes, is generated from `RULES`.
 
+mod batch_gathered;
 mod cut;
 mod finding;
+mod float32_activations;
 mod full_rematerialisation;
 mod gathered_twice;
+mod logits_in_full;
 mod loop_invariant_collective;
 mod low_precision_in_f32;
 mod missed_reduce_scatter;
 mod not_overlapped;
+mod offload_waited;
 mod offsets;
 mod one_hot_matmul;
+mod padding_waste;
 mod program;
 mod recomputed_collectives;
+mod recomputed_twice;
 mod reduced_twice;
+mod replicated_compute;
 mod replicated_parameter;
 mod site;
 mod undonated_state;
+mod varying;
 mod walk;
 mod widened_payload;
 mod widened_weights_kept;
@@ -82,6 +90,13 @@ const RULES: &[Rule] = &[
     widened_weights_kept::RULE,
     widened_payload::RULE,
     undonated_state::RULE,
+    replicated_compute::RULE,
+    recomputed_twice::RULE,
+    batch_gathered::RULE,
+    logits_in_full::RULE,
+    padding_waste::RULE,
+    offload_waited::RULE,
+    float32_activations::RULE,
 ];
 
 /// The mesh of a program, computed only when a rule asks for it.

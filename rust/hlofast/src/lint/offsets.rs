@@ -30,8 +30,9 @@ pub(super) struct Offsets<'a> {
 }
 
 /// Whether `row` reads the number of the slice.
-fn is_slice_id(module: &Module, row: Row) -> bool {
-    module.attribute_bytes(row, "custom_call_target") == Some(b"\"SliceId\"")
+pub(super) fn is_slice_id(module: &Module, row: Row) -> bool {
+    module.opcode(row) == Opcode::CustomCall
+        && module.attribute_bytes(row, "custom_call_target") == Some(b"\"SliceId\"")
 }
 
 impl<'a> Offsets<'a> {

@@ -2,6 +2,7 @@
 
 use super::finding::Measure;
 use super::site::Site;
+use super::varying::Varying;
 use super::walk::Walk;
 use super::{Known, Options};
 use crate::comms::{
@@ -15,6 +16,8 @@ use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;
 use std::cell::OnceCell;
 
+/// How many fusions lie around each other.
+const MOST_FUSIONS: usize = 8;
 /// Limit on the devices of a group that is expanded.
 const MOST_DEVICES: usize = 1 << 14;
 
@@ -41,6 +44,7 @@ pub(super) struct Program<'a> {
     has_phases: OnceCell<bool>,
     products: OnceCell<Vec<Row>>,
     matmul_flops: OnceCell<u64>,
+    varying: OnceCell<Option<Varying>>,
 }
 
 /// How often an instruction runs.
@@ -88,6 +92,7 @@ impl<'a> Program<'a> {
             has_phases: OnceCell::new(),
             products: OnceCell::new(),
             matmul_flops: OnceCell::new(),
+            varying: OnceCell::new(),
         };
         for collective in &collectives.collectives {
             let runs = program.runs_of(collective);
@@ -155,6 +160,7 @@ impl<'a> Program<'a> {
             Measure::Payload => (site.bytes, self.payload),
             Measure::Wire => (site.bytes, self.wire),
             Measure::Memory => (site.bytes, self.parameter_bytes()),
+            Measure::Traffic => (site.bytes, self.traffic()),
             Measure::None => (site.flops, self.matmul_flops()),
         };
         let least = match measure {
@@ -182,6 +188,26 @@ impl<'a> Program<'a> {
                 bytes.unwrap_or(0).saturating_add(sum)
             })
         })
+    }
+
+    /// Bytes that the step reads from and writes to memory.
+    pub fn traffic(&self) -> u64 {
+        let totals = &self.cost.totals;
+        let bytes = totals.bytes_read.saturating_add(totals.bytes_written);
+        u64::try_from(bytes).unwrap_or(0)
+    }
+
+    /// The outermost fusion around `row`, or `row` itself.
+    pub fn scheduled(&self, row: Row) -> Row {
+        let module = self.module;
+        let mut outer = row;
+        for _ in 0..MOST_FUSIONS {
+            match *module.callers(module.computation_of(outer)) {
+                [caller] if module.opcode(Row(caller)) == Opcode::Fusion => outer = Row(caller),
+                _ => break,
+            }
+        }
+        outer
     }
 
     /// The matmuls with known FLOPs: dots, convolutions and library calls.
@@ -244,6 +270,29 @@ impl<'a> Program<'a> {
     /// The mesh whose axes messages name.
     pub fn mesh(&self) -> Option<&Mesh> {
         (self.known.mesh)()
+    }
+
+    /// The axes along which devices hold different values; None without a mesh, or if the program
+    /// is too large to follow.
+    pub fn varying(&self) -> Option<&Varying> {
+        self.varying.get_or_init(|| Varying::new(self)).as_ref()
+    }
+
+    /// The axes of collective `number`; empty without a mesh.
+    pub fn parts(&self, number: usize) -> &[AxisPart] {
+        (self.known.along)().get(number).map_or(&[][..], |place| &place.parts)
+    }
+
+    /// The name that the framework gives `row`.
+    pub fn op_name(&self, row: Row) -> Option<&[u8]> {
+        let columns = self.module.metadata_columns();
+        let index = usize::try_from(*columns.op_name.get(row.0 as usize)?).ok()?;
+        Some(self.module.bytes(*columns.op_names.get(index)?))
+    }
+
+    /// Payload bytes of all calls of all collectives.
+    pub fn payload(&self) -> u64 {
+        self.payload
     }
 
     /// By collective: a number shared by all collectives along the same mesh axes, permutes

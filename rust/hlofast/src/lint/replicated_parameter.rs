@@ -85,7 +85,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 }
 
 /// The numbers of the parameters that results alias, ascending.
-fn donated(module: &Module) -> Vec<u64> {
+pub(super) fn donated(module: &Module) -> Vec<u64> {
     const KEY: &str = "input_output_alias";
     let value = module.header_attribute(KEY).map(|span| module.bytes(span));
     let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());

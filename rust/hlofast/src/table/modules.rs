@@ -126,7 +126,7 @@ pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Colum
     table.numbers(field, each().map(|finding| number(Some(finding.places))));
     let doc = "Bytes at stake per step and device.";
     table.numbers(Field::bytes("bytes", doc).nullable(), each().map(|f| number(f.bytes)));
-    let doc = "What the bytes are: wire, payload or memory.";
+    let doc = "What the bytes are: wire, payload, memory or traffic.";
     let field = Field::word("bytes_are", doc).nullable();
     table.texts(field, each().map(|finding| finding.measure.as_str()));
     let field = Field::flops("flops", "FLOPs at stake per step.").label("FLOP").nullable();

@@ -1,0 +1,101 @@
+//! `batch-gathered`: activations that are all-gathered along an axis that shards the batch.
+//!
+//! Only floating-point arrays that are computed from the inputs of the step count. Weights and
+//! gradients of weights are gathered along the same axis by FSDP and ZeRO. In the backward pass a
+//! gather counts only if a matmul of it is repeated along the axis: partitioners also gather there to
+//! compute each shard of a weight's gradient from the whole batch. A gather that the program itself
+//! spells (`jax.lax.all_gather` in shard_map) is meant.
+
+use super::cut::results;
+use super::finding::Measure;
+use super::program::{Program, bytes, counted, percent};
+use super::site::{Rule, Site};
+use super::varying::axes_text;
+use super::walk::{Use, conversions, uses};
+use crate::comms::{AxisPart, Collective, CollectiveKind, Moved};
+use crate::flow::Phase;
+use crate::ir::{ElementKind, Row};
+
+pub(super) const RULE: Rule = Rule {
+    code: "batch-gathered",
+    what: "activations that are all-gathered along the axis of the batch",
+    measure: Measure::Payload,
+    find,
+    message,
+    remedy: "keep the batch dimension sharded: constrain the activation with \
+             jax.lax.with_sharding_constraint and the axes of the batch on its first dimension; a \
+             constraint with None there gathers the batch",
+};
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let Some(varying) = program.varying() else { return };
+    let module = program.module;
+    for (number, collective) in program.collectives.collectives.iter().enumerate() {
+        if collective.kind != CollectiveKind::AllGather || collective.moved != Moved::Activation {
+            continue;
+        }
+        let parts: &[AxisPart] = program.parts(number);
+        let axes = varying.of_batch(parts);
+        let is_float = |row: Row| {
+            let array = module.shapes().array(module.shape(row));
+            array.is_some_and(|array| array.element_type.kind() == ElementKind::Float)
+        };
+        let operands = module.operands(collective.row);
+        if axes == 0 || is_spelled(program, collective) || !is_wasted(program, collective, axes) {
+            continue;
+        }
+        let is_batch = operands
+            .iter()
+            .any(|row| is_float(Row(*row)) && varying.is_from_batch(module, Row(*row)));
+        if !is_batch {
+            continue;
+        }
+        let runs = program.runs_of(collective);
+        let Some(payload) = collective.payload() else { continue };
+        let wire = collective.ring_wire_bytes().and_then(|wire| runs.times(wire));
+        let mut site = Site::new(collective.row).runs(&runs).of(number);
+        site.bytes = runs.times(payload);
+        site = site.sum("wire_bytes", wire.unwrap_or(0));
+        site.key = axes;
+        sites.push(site);
+    }
+}
+
+/// Whether the name of `collective` is that of JAX's own primitive, not of an operation that the
+/// partitioner made collective.
+fn is_spelled(program: &Program<'_>, collective: &Collective) -> bool {
+    let name = program.op_name(collective.row).unwrap_or_default();
+    let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    last.starts_with(b"all_gather")
+}
+
+/// Whether the gather is in the forward pass, or a matmul of its result is repeated along `axes`.
+fn is_wasted(program: &Program<'_>, collective: &Collective, axes: u64) -> bool {
+    if program.runs_of(collective).phase != Phase::Backward {
+        return true;
+    }
+    let module = program.module;
+    let repeats = |used: &Use| {
+        let varying = program.varying();
+        let equal = varying.map_or(0, |varying| varying.equal_operands(module, used.row));
+        program.product_flops(used.row).is_some_and(|flops| flops > 0) && equal & axes != 0
+    };
+    results(module, collective).iter().any(|row| {
+        let uses = uses(&program.walk, *row, conversions, |_| true);
+        uses.is_some_and(|uses| uses.iter().any(repeats))
+    })
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let (axes, devices) = axes_text(program, site.key);
+    let gathered = site.bytes.unwrap_or(0);
+    format!(
+        "{} activations along {axes} ({devices} devices), which shards the batch: every device \
+         then holds the activations of all {devices}. {} of payload per step, {} of all \
+         collectives, and {} on the wire",
+        counted(site.places, "all-gather collects", "all-gathers collect"),
+        bytes(gathered),
+        percent(gathered, program.payload()),
+        bytes(site.figure("wire_bytes")),
+    )
+}

@@ -1,0 +1,120 @@
+//! `float32-activations`: activations that collectives send in f32 though the weights have 16 bits.
+//!
+//! Compilers for TPUs multiply f32 activations in bf16 all the same, so that only the bytes show that
+//! a program computes in f32. Where the result is only used after a convert to 16 bits, the compiler
+//! chose f32 for the sum.
+
+use super::cut::results;
+use super::finding::Measure;
+use super::program::{Program, bytes, counted, form, percent};
+use super::site::{Rule, Site};
+use super::walk::{Use, converts, uses};
+use crate::comms::{Collective, CollectiveKind, Moved};
+use crate::cost::Backend;
+use crate::ir::{ElementKind, ElementType, Module, Opcode, Row, ShapeView};
+
+pub(super) const RULE: Rule = Rule {
+    code: "float32-activations",
+    what: "activations that collectives send in f32 though the weights have 16 bits",
+    measure: Measure::Payload,
+    find,
+    message,
+    remedy: "compute activations in the type of the weights: convert the inputs of the layers and \
+             the result of the embedding (x.astype(jnp.bfloat16); in Flax, dtype=jnp.bfloat16), and \
+             convert back what a norm or a softmax computes in f32",
+};
+
+/// The least share of the payload of all collectives: statistics of norms and softmax are f32.
+const LEAST_SHARE: f64 = 0.01;
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    use CollectiveKind::*;
+    let module = program.module;
+    if program.cost.backend == Backend::Cpu && module.is_scheduled() || !has_narrow_weights(module)
+    {
+        return;
+    }
+    let Some(varying) = program.varying() else { return };
+    for (number, collective) in program.collectives.collectives.iter().enumerate() {
+        let is_wanted = matches!(collective.kind, AllReduce | ReduceScatter | AllGather | AllToAll);
+        if !is_wanted || collective.moved != Moved::Activation {
+            continue;
+        }
+        let operands = module.operands(collective.row);
+        let is_wide = |row: &u32| element_type(module, Row(*row)) == Some(ElementType::F32);
+        let is_batch = |row: &u32| varying.is_from_batch(module, Row(*row));
+        if !operands.iter().all(is_wide)
+            || !operands.iter().any(is_batch)
+            || is_narrowed(program, collective)
+        {
+            continue;
+        }
+        let runs = program.runs_of(collective);
+        let Some(payload) = collective.payload().and_then(|payload| runs.times(payload)) else {
+            continue;
+        };
+        if (payload as f64) < LEAST_SHARE * program.payload() as f64 {
+            continue;
+        }
+        let mut site = Site::new(collective.row).runs(&runs).of(number);
+        site.bytes = Some(payload / 2);
+        site = site.sum("payload_bytes", payload);
+        site.key = collective.kind as u64;
+        sites.push(site);
+    }
+}
+
+fn element_type(module: &Module, row: Row) -> Option<ElementType> {
+    module.shapes().array(module.shape(row)).map(|array| array.element_type)
+}
+
+/// Whether most bytes of floating-point parameters are of 16-bit types.
+fn has_narrow_weights(module: &Module) -> bool {
+    let (mut narrow, mut all) = (0u64, 0u64);
+    for row in module.parameters(module.entry()) {
+        for leaf in module.shapes().leaves(module.shape(row)) {
+            let ShapeView::Array(array) = module.shapes().get(leaf) else { continue };
+            if array.element_type.kind() != ElementKind::Float {
+                continue;
+            }
+            let bytes = array.logical_bytes().unwrap_or(0);
+            all = all.saturating_add(bytes);
+            if array.element_type.bits() == 16 {
+                narrow = narrow.saturating_add(bytes);
+            }
+        }
+    }
+    narrow > all / 2
+}
+
+/// Whether every use of the result converts it to 16 bits.
+fn is_narrowed(program: &Program<'_>, collective: &Collective) -> bool {
+    let module = program.module;
+    let passes = |module: &Module, row: Row, operand: usize| {
+        operand == 0 && converts(module.opcode(row)) && module.opcode(row) != Opcode::Convert
+    };
+    let narrows = |used: &Use| {
+        module.opcode(used.row) == Opcode::Convert
+            && element_type(module, used.row).is_some_and(|own| own.bits() <= 16)
+    };
+    results(module, collective)
+        .iter()
+        .all(|row| uses(&program.walk, *row, passes, narrows).is_some_and(|uses| !uses.is_empty()))
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let Some(collective) = site.collective(program) else {
+        return String::new();
+    };
+    let kind = collective.kind.as_str();
+    let payload = site.figure("payload_bytes");
+    format!(
+        "{} {} {} activations in f32 though most weights have 16 bits: {} of payload per step, {} \
+         of all collectives, half of it saved in 16 bits",
+        counted(site.places, kind, &format!("{kind}s")),
+        program.along(collective),
+        form(site.places, "sends", "send"),
+        bytes(payload),
+        percent(payload, program.payload()),
+    )
+}

@@ -1,0 +1,101 @@
+//! `offload-waited`: arrays that are copied to host memory and back with no work meanwhile.
+//!
+//! The step waits for both copies, and the array takes the same device memory again at once. A copy
+//! whose array comes back much later, such as a residual's, is what offloading is for.
+
+use super::finding::Measure;
+use super::program::{Program, bytes, counted, grouped};
+use super::site::{Rule, Site};
+use crate::comms::LoopPlaces;
+use crate::ir::{Module, Opcode, Row};
+
+pub(super) const RULE: Rule = Rule {
+    code: "offload-waited",
+    what: "arrays copied to host memory and back with no work meanwhile",
+    measure: Measure::Traffic,
+    find,
+    message,
+    remedy: "keep the array on the device: remove the pair of jax.device_put, or offload only what \
+             is needed again after other layers have run",
+};
+
+/// The memory space of the host.
+const HOST: i64 = 5;
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let module = program.module;
+    if !module.is_scheduled() {
+        return;
+    }
+    let places = LoopPlaces::new(module, program.cost);
+    for away in module.rows().filter(|row| module.opcode(*row) == Opcode::CopyStart) {
+        let (Some(source), Some(target)) = ends(module, away) else { continue };
+        let size = target.bytes;
+        if source.is_host || !target.is_host {
+            continue;
+        }
+        let Some((back, end)) = back(module, away) else { continue };
+        let Some(overlap) = places.overlap(away, end) else { continue };
+        if overlap.flops as f64 >= program.options.overlap_flops_per_byte * size as f64 {
+            continue;
+        }
+        let runs = program.runs(away);
+        let mut site = Site::new(away).runs(&runs);
+        site.evidence.extend([back, end]);
+        site.bytes = runs.times(size).and_then(|size| size.checked_mul(2));
+        site = site.sum("overlapped_flops", u64::try_from(overlap.flops).unwrap_or(0));
+        sites.push(site);
+    }
+}
+
+/// One end of a copy.
+struct End {
+    /// Whether the array is in host memory.
+    is_host: bool,
+    bytes: u64,
+}
+
+/// Source and target of copy-start `row`.
+fn ends(module: &Module, row: Row) -> (Option<End>, Option<End>) {
+    let end = |shape| {
+        let array = module.shapes().array(shape)?;
+        let space = array.layout.map_or(0, |layout| layout.memory_space);
+        Some(End { is_host: space == HOST, bytes: array.logical_bytes()? })
+    };
+    let source = module.operands(row).first().map(|row| module.shape(Row(*row)));
+    let target = module.shapes().leaves(module.shape(row)).next();
+    (source.and_then(end), target.and_then(end))
+}
+
+fn done(module: &Module, start: Row) -> Option<Row> {
+    let mut users = module.users().get(start.0).iter().map(|row| Row(*row));
+    users.find(|row| module.opcode(*row) == Opcode::CopyDone)
+}
+
+/// The copy that brings the array of `away` back, and its end.
+fn back(module: &Module, away: Row) -> Option<(Row, Row)> {
+    let there = done(module, away)?;
+    let users = module.users().get(there.0).iter().map(|row| Row(*row));
+    let mut starts = users.filter(|row| {
+        let ends = ends(module, *row);
+        module.opcode(*row) == Opcode::CopyStart
+            && ends.0.is_some_and(|end| end.is_host)
+            && ends.1.is_some_and(|end| !end.is_host)
+    });
+    let back = starts.next()?;
+    Some((back, done(module, back)?))
+}
+
+fn message(_: &Program<'_>, site: &Site) -> String {
+    let meanwhile = match site.figure("overlapped_flops") {
+        0 => "no computation".to_owned(),
+        1 => "only 1 FLOP".to_owned(),
+        flops => format!("only {} FLOPs", grouped(flops)),
+    };
+    format!(
+        "{} copied to host memory and back with {meanwhile} meanwhile: {} between host and device \
+         per step",
+        counted(site.places, "array is", "arrays are"),
+        bytes(site.bytes.unwrap_or(0)),
+    )
+}

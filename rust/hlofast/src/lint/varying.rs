@@ -1,0 +1,538 @@
+//! The mesh axes along which devices hold different values of an array.
+//!
+//! A parameter of the entry differs along the axes that shard it. Any other value differs along the
+//! axes of its operands; an all-reduce or all-gather makes it equal along its own axes, and what is
+//! cut by the number of a device differs along the axes on which the offset depends. A value that
+//! could not be followed differs along all axes, so that "equal along an axis" is always proved.
+
+use super::offsets::{Device, Offsets, is_slice_id};
+use super::program::Program;
+use super::walk::Trail;
+use crate::comms::AxisPart;
+use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
+use crate::flow::markers::is_marker;
+use crate::ir::decode::{AttributeValue, LeafSharding, decode};
+use crate::ir::{CallRole, ComputationId, ElementKind, Module, Opcode, Row, ShapeView};
+use std::collections::HashMap;
+
+/// Meshes with more axes are not followed. One bit of a mask is left for `INPUT`.
+const MOST_AXES: usize = 60;
+/// The bit of values that are computed from the batch.
+const INPUT: u64 = 1 << 63;
+/// How deep computations call each other.
+const DEEPEST: usize = 64;
+/// Visits of leaves: per leaf of the module, and the least. A loop inside loops is visited several
+/// times.
+const VISITS_PER_LEAF: usize = 64;
+const FEWEST_VISITS: usize = 1 << 20;
+/// More leaves than this many per row are not followed.
+const LEAVES_PER_ROW: u64 = 64;
+/// On how many devices offsets are evaluated.
+const MOST_DEVICES: u64 = 1024;
+
+/// By value: the axes along which devices hold different arrays.
+pub(super) struct Varying {
+    /// By leaf, as in `Module::leaf_offsets`: a bit for each axis of the mesh, and `INPUT`.
+    masks: Vec<u64>,
+    /// By computation: whether the entry reaches it.
+    is_reached: Vec<bool>,
+    /// The axes with more than one device.
+    all: u64,
+    /// The axes that shard the batch of the inputs.
+    batch: u64,
+}
+
+impl Varying {
+    /// None without a mesh, or if the program is too large to follow.
+    pub fn new(program: &Program<'_>) -> Option<Self> {
+        let module = program.module;
+        let mesh = program.mesh()?;
+        let leaves = *module.leaf_offsets().last()?;
+        let most = LEAVES_PER_ROW.saturating_mul(module.row_count() as u64).max(1 << 16);
+        if mesh.axes().len() > MOST_AXES || leaves > most || !program.is_partitioned() {
+            return None;
+        }
+        if module.replica_count().is_some_and(|count| count > 1) || is_part(program) {
+            return None;
+        }
+        let mut all = 0;
+        for (axis, own) in mesh.axes().iter().enumerate() {
+            all |= if own.size > 1 { 1 << axis } else { 0 };
+        }
+        let leaves = usize::try_from(leaves).ok()?;
+        let visits = leaves.saturating_mul(VISITS_PER_LEAF).max(FEWEST_VISITS);
+        let count = module.computations().len();
+        let mut follower = Follower {
+            program,
+            groups: groups(program, all),
+            offsets: Offsets::new(module),
+            devices: devices(program),
+            all,
+            visits,
+            arguments: vec![None; count],
+            orders: HashMap::new(),
+            masks: vec![0; leaves],
+            sources: HashMap::new(),
+        };
+        let batch = follower.entry()?;
+        follower.run(module.entry(), 0)?;
+        let is_reached = follower.arguments.iter().map(Option::is_some).collect();
+        Some(Self { masks: follower.masks, is_reached, all, batch })
+    }
+
+    fn mask(&self, module: &Module, row: Row) -> Option<u64> {
+        let is_reached = self.is_reached.get(module.computation_of(row).0 as usize);
+        let leaves = self.masks.get(leaves(module, row))?;
+        is_reached?.then(|| leaves.iter().fold(0, |mask, leaf| mask | leaf))
+    }
+
+    /// The axes along which all devices compute the same from the operands of `row`; 0 if unknown.
+    pub fn equal_operands(&self, module: &Module, row: Row) -> u64 {
+        let operands = module.operands(row).iter();
+        let mask = operands.map(|row| self.mask(module, Row(*row)));
+        match mask.reduce(|a, b| Some(a? | b?)).flatten() {
+            Some(mask) => self.all & !mask,
+            None => 0,
+        }
+    }
+
+    /// The axes along which all devices hold the same `row`; 0 if unknown.
+    pub fn equal(&self, module: &Module, row: Row) -> u64 {
+        self.mask(module, row).map_or(0, |mask| self.all & !mask)
+    }
+
+    /// Whether `row` is computed from the inputs of the step.
+    pub fn is_from_batch(&self, module: &Module, row: Row) -> bool {
+        self.mask(module, row).is_some_and(|mask| mask & INPUT != 0)
+    }
+
+    /// Those of `parts` that shard the batch.
+    pub fn of_batch(&self, parts: &[AxisPart]) -> u64 {
+        bits(parts.iter()) & self.batch
+    }
+}
+
+/// Names and number of devices of the axes `mask`: `data×model`.
+pub(super) fn axes_text(program: &Program<'_>, mask: u64) -> (String, u64) {
+    let axes = program.mesh().map(|mesh| mesh.axes()).unwrap_or_default().iter().enumerate();
+    let chosen = axes.filter(|(axis, _)| *axis < MOST_AXES && mask & (1 << axis) != 0);
+    let (mut names, mut devices) = (Vec::new(), 1u64);
+    for (_, axis) in chosen {
+        names.push(axis.name.as_str());
+        devices = devices.saturating_mul(axis.size);
+    }
+    (names.join("×"), devices)
+}
+
+/// Whether the module is the program of one slice of several: it does not say what differs between
+/// slices.
+fn is_part(program: &Program<'_>) -> bool {
+    let module = program.module;
+    let Some(mesh) = program.mesh() else { return true };
+    let partitions = module.num_partitions().and_then(|count| u64::try_from(count).ok());
+    mesh.slices().is_some_and(|slices| slices > 1)
+        || partitions.is_some_and(|count| count != mesh.device_count())
+        || module.rows().any(|row| is_slice_id(module, row))
+}
+
+fn bits<'a>(parts: impl Iterator<Item = &'a AxisPart>) -> u64 {
+    parts.filter(|part| part.axis < MOST_AXES).fold(0, |mask, part| mask | 1 << part.axis)
+}
+
+/// The leaves of `row` in columns by leaf.
+fn leaves(module: &Module, row: Row) -> std::ops::Range<usize> {
+    let offsets = module.leaf_offsets();
+    let at = |index: usize| offsets.get(index).map_or(0, |offset| *offset as usize);
+    at(row.0 as usize)..at(row.0 as usize + 1)
+}
+
+/// The axes of a collective's groups.
+#[derive(Clone, Copy)]
+struct Along {
+    /// Axes that the groups cover in full.
+    whole: u64,
+    /// Axes of which the groups cover anything.
+    any: u64,
+}
+
+/// By instruction of a collective: the axes of its groups.
+fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along> {
+    let mut axes = HashMap::new();
+    let collectives = program.collectives;
+    let Some(mesh) = program.mesh() else { return axes };
+    for collective in &collectives.collectives {
+        let Some(groups) = collective.groups.and_then(|at| collectives.groups.get(at as usize))
+        else {
+            continue;
+        };
+        let matched = mesh.axes_of(groups);
+        let size = |axis: usize| mesh.axes().get(axis).map(|axis| axis.size);
+        let whole = matched.parts().iter().filter(|part| size(part.axis) == Some(part.size));
+        let any = match matched.parts() {
+            [] if groups.group_size() != Some(1) => all,
+            parts => bits(parts.iter()),
+        };
+        let along = Along { whole: bits(whole), any };
+        let range = collective.members.start as usize..collective.members.end as usize;
+        for row in collectives.members.get(range).unwrap_or_default() {
+            axes.insert(*row, along);
+        }
+        axes.insert(collective.row, along);
+    }
+    axes
+}
+
+/// A device and its coordinates.
+struct Place {
+    device: Device,
+    coordinates: Vec<u64>,
+}
+
+/// The devices of the mesh; empty if there are too many.
+fn devices(program: &Program<'_>) -> Vec<Place> {
+    let Some(mesh) = program.mesh().filter(|mesh| mesh.device_count() <= MOST_DEVICES) else {
+        return Vec::new();
+    };
+    let place = |position: u64| {
+        let coordinate = |axis: usize| {
+            let size = mesh.axes().get(axis)?.size.max(1);
+            Some(position / mesh.stride(axis)?.max(1) % size)
+        };
+        let (partition, replica) = program.place_of(mesh.device(position)?);
+        let coordinates = (0..mesh.axes().len()).map(coordinate).collect::<Option<_>>()?;
+        Some(Place { device: Device { partition, replica }, coordinates })
+    };
+    (0..mesh.device_count()).map(place).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// Follows values through the program.
+struct Follower<'a, 'b> {
+    program: &'b Program<'a>,
+    groups: HashMap<Row, Along>,
+    offsets: Offsets<'a>,
+    devices: Vec<Place>,
+    all: u64,
+    /// Visits of leaves that are left.
+    visits: usize,
+    /// By computation: the masks of its parameters at its last run.
+    arguments: Vec<Option<Vec<u64>>>,
+    /// By computation: its rows, operands first.
+    orders: HashMap<ComputationId, std::rc::Rc<Vec<u32>>>,
+    masks: Vec<u64>,
+    /// By row that starts an offset: the axes along which the offset differs.
+    sources: HashMap<Row, u64>,
+}
+
+impl Follower<'_, '_> {
+    fn module(&self) -> &Module {
+        self.program.module
+    }
+
+    /// Sets the masks of the entry's parameters. Returns the axes that shard the batch: those of
+    /// the first dimension of integer inputs; without any, if the step donates its state, of the
+    /// other inputs.
+    fn entry(&mut self) -> Option<u64> {
+        let module = self.program.module;
+        let mesh = self.program.mesh()?;
+        let donated = super::replicated_parameter::donated(module);
+        let mut first = [0u64; 2];
+        let mut inputs = [Vec::new(), Vec::new()];
+        for row in module.parameters(module.entry()) {
+            let range = leaves(module, row);
+            let decoded = module.attribute_bytes(row, "sharding");
+            let decoded =
+                decoded.and_then(|text| decode(b"sharding", Opcode::Parameter, text).ok());
+            let shardings: &[LeafSharding<'_>] = match &decoded {
+                Some(AttributeValue::Sharding(sharding)) => sharding.leaves(),
+                _ => &[],
+            };
+            let number = module.parameter_number(row).unwrap_or(u64::MAX);
+            let is_state = donated.binary_search(&number).is_ok();
+            let shapes = module.shapes().leaves(module.shape(row));
+            for (index, (leaf, shape)) in range.zip(shapes).enumerate() {
+                let own = shardings.get(index.min(shardings.len().saturating_sub(1)));
+                let spec = own.and_then(|own| mesh.partition_spec(own).ok());
+                let mask = spec.as_ref().map_or(self.all, |spec| {
+                    let parts = spec.dimensions.iter().flat_map(|dimension| &dimension.axes);
+                    bits(parts.chain(&spec.unreduced).chain(&spec.manual)) & self.all
+                });
+                *self.masks.get_mut(leaf)? = mask;
+                let ShapeView::Array(array) = module.shapes().get(shape) else { continue };
+                if is_state || array.rank() == 0 {
+                    continue;
+                }
+                let kind = match array.element_type.kind() {
+                    ElementKind::Signed | ElementKind::Unsigned => 0,
+                    ElementKind::Float if !donated.is_empty() => 1,
+                    _ => continue,
+                };
+                inputs[kind].push(leaf);
+                let cut = spec.as_ref().and_then(|spec| spec.dimensions.first());
+                first[kind] |= cut.map_or(0, |cut| bits(cut.axes.iter()));
+            }
+        }
+        let chosen = usize::from(inputs[0].is_empty());
+        for leaf in &inputs[chosen] {
+            *self.masks.get_mut(*leaf)? |= INPUT;
+        }
+        Some(first[chosen] & self.all)
+    }
+
+    fn set(&mut self, row: Row, mask: u64) {
+        let range = leaves(self.module(), row);
+        for leaf in self.masks.get_mut(range).unwrap_or_default() {
+            *leaf |= mask;
+        }
+    }
+
+    fn of(&self, row: Row) -> u64 {
+        let masks = self.masks.get(leaves(self.module(), row)).unwrap_or_default();
+        masks.iter().fold(0, |mask, leaf| mask | leaf)
+    }
+
+    /// Adds the leaves `from` to the leaves `to`, one by one if there are equally many.
+    fn pass(&mut self, from: std::ops::Range<usize>, to: std::ops::Range<usize>) {
+        self.visits = self.visits.saturating_sub(from.len().max(to.len()));
+        if from.len() == to.len() {
+            for (from, to) in from.zip(to) {
+                let mask = self.masks.get(from).copied().unwrap_or(self.all);
+                if let Some(to) = self.masks.get_mut(to) {
+                    *to |= mask;
+                }
+            }
+            return;
+        }
+        let mask = self.masks.get(from).unwrap_or_default().iter().fold(0, |all, leaf| all | leaf);
+        for leaf in self.masks.get_mut(to).unwrap_or_default() {
+            *leaf |= mask;
+        }
+    }
+
+    /// Follows the values of computation `id`; None if the work becomes too much.
+    fn run(&mut self, id: ComputationId, depth: usize) -> Option<()> {
+        let module = self.program.module;
+        if depth > DEEPEST {
+            return None;
+        }
+        let parameters = module.parameters(id);
+        let masks = &self.masks;
+        let arguments = parameters.iter().flat_map(|row| leaves(module, *row));
+        let arguments: Vec<u64> = arguments.filter_map(|leaf| masks.get(leaf).copied()).collect();
+        self.visits = self.visits.checked_sub(arguments.len())?;
+        let last = self.arguments.get_mut(id.0 as usize)?;
+        if last.as_ref() == Some(&arguments) {
+            return Some(());
+        }
+        *last = Some(arguments);
+        let order = self.orders.entry(id).or_insert_with(|| module.post_order(id).into());
+        for row in order.clone().iter() {
+            let row = Row(*row);
+            let size = |row: Row| leaves(module, row).len();
+            let operands = module.operands(row);
+            let read = match module.opcode(row) {
+                Opcode::GetTupleElement => size(row),
+                _ => operands.iter().fold(operands.len(), |sum, row| sum + size(Row(*row))),
+            };
+            self.visits = self.visits.checked_sub(1 + size(row) + read)?;
+            self.row(row, depth)?;
+        }
+        Some(())
+    }
+
+    /// Runs computation `id` with `operands`, and adds its result to `row`.
+    fn call(&mut self, row: Row, id: ComputationId, operands: &[u32], depth: usize) -> Option<()> {
+        let module = self.program.module;
+        for parameter in module.parameters(id) {
+            let number = module.parameter_number(parameter);
+            let number = number.and_then(|number| usize::try_from(number).ok());
+            if let Some(operand) = number.and_then(|number| operands.get(number)) {
+                self.pass(leaves(module, Row(*operand)), leaves(module, parameter));
+            }
+        }
+        self.run(id, depth + 1)?;
+        let root = Row(module.computation(id).root);
+        self.pass(leaves(module, root), leaves(module, row));
+        Some(())
+    }
+
+    fn row(&mut self, row: Row, depth: usize) -> Option<()> {
+        use Opcode::*;
+        let module = self.program.module;
+        let operands = module.operands(row);
+        let joined = |own: &Self| operands.iter().fold(0, |mask, row| mask | own.of(Row(*row)));
+        match module.opcode(row) {
+            Parameter | Constant | Iota | AfterAll => {}
+            PartitionId | ReplicaId | Rng | RngGetAndUpdateState | Infeed | Recv | RecvDone
+            | Unknown => self.set(row, self.all),
+            GetTupleElement => {
+                let tuple = Row(*operands.first()?);
+                let index = module.tuple_index(row);
+                let first =
+                    index.and_then(|index| module.shapes().first_leaf(module.shape(tuple), index));
+                let to = leaves(module, row);
+                let from = leaves(module, tuple);
+                let start = from.start.saturating_add(first.unwrap_or(0) as usize);
+                let end = start.saturating_add(to.len());
+                if first.is_some() && end <= from.end {
+                    self.pass(start..end, to);
+                } else {
+                    self.pass(from, to);
+                }
+            }
+            Tuple => {
+                let to = leaves(module, row);
+                let mut at = to.start;
+                for operand in operands {
+                    let from = leaves(module, Row(*operand));
+                    let end = at.saturating_add(from.len()).min(to.end);
+                    self.pass(from, at..end);
+                    at = end;
+                }
+            }
+            OptBarrier => self.pass(leaves(module, Row(*operands.first()?)), leaves(module, row)),
+            Call | Fusion => {
+                let id = module.calls(row).first()?.computation;
+                self.call(row, id, operands, depth)?;
+            }
+            While => self.repeat(row, depth)?,
+            Conditional => {
+                let chosen = self.of(Row(*operands.first()?));
+                let branches = module.calls(row).iter().zip(operands.get(1..)?);
+                for (branch, operand) in branches {
+                    self.call(row, branch.computation, &[*operand], depth)?;
+                }
+                self.set(row, chosen);
+            }
+            AsyncStart => {
+                let id = module.calls(row).first()?.computation;
+                self.call(row, id, operands, depth)?;
+                self.set(row, joined(self));
+            }
+            AsyncDone => self.async_result(row),
+            AllReduce | AllReduceStart | AllGather | AllGatherStart | CollectiveBroadcast => {
+                let along = self.groups.get(&row).map_or(0, |along| along.whole);
+                let mask = joined(self);
+                self.set(row, mask & !along);
+            }
+            ReduceScatter | AllToAll | RaggedAllToAll => {
+                let along = self.groups.get(&row).map_or(self.all, |along| along.any);
+                self.set(row, joined(self) | along);
+            }
+            CollectivePermute | CollectivePermuteStart => self.set(row, joined(self) | self.all),
+            DynamicSlice | DynamicUpdateSlice => {
+                let arrays = if module.opcode(row) == DynamicSlice { 1 } else { 2 };
+                let mut mask = 0;
+                for (index, operand) in operands.iter().enumerate() {
+                    let own = self.of(Row(*operand));
+                    let is_offset = index >= arrays && own & self.all != 0;
+                    mask |= if is_offset { self.offset(Row(*operand), own) } else { own };
+                }
+                self.set(row, mask);
+            }
+            CustomCall => {
+                let mask = if self.is_alike(row) { joined(self) } else { joined(self) | self.all };
+                self.set(row, mask);
+            }
+            _ => self.set(row, joined(self)),
+        }
+        Some(())
+    }
+
+    /// The state of a loop, and its result.
+    fn repeat(&mut self, row: Row, depth: usize) -> Option<()> {
+        let module = self.program.module;
+        let body = module.called(row, CallRole::Body)?;
+        let condition = module.called(row, CallRole::Condition)?;
+        let operands = module.operands(row);
+        let own = leaves(module, row);
+        self.pass(leaves(module, Row(*operands.first()?)), own.clone());
+        loop {
+            let before: Vec<u64> = self.masks.get(own.clone())?.to_vec();
+            // The state is the argument and the result of the body.
+            self.call(row, body, &[row.0], depth)?;
+            for parameter in module.parameters(condition) {
+                self.pass(own.clone(), leaves(module, parameter));
+            }
+            self.run(condition, depth + 1)?;
+            let root = self.of(Row(module.computation(condition).root));
+            if root & self.all != 0 {
+                self.set(row, root);
+            }
+            if self.masks.get(own.clone())? == before.as_slice() {
+                return Some(());
+            }
+        }
+    }
+
+    /// The result of the computation that an asynchronous start calls.
+    fn async_result(&mut self, row: Row) {
+        let module = self.program.module;
+        let mut start = row;
+        for _ in 0..DEEPEST {
+            let Some(before) = module.operands(start).first() else { break };
+            start = Row(*before);
+            if module.opcode(start) == Opcode::AsyncStart {
+                break;
+            }
+        }
+        match module.calls(start).first() {
+            Some(call) if module.opcode(start) == Opcode::AsyncStart => {
+                let root = Row(module.computation(call.computation).root);
+                self.pass(leaves(module, root), leaves(module, row));
+            }
+            _ => self.set(row, self.all),
+        }
+    }
+
+    /// The axes along which the offset `row` differs; `mask` if it depends on more than the device.
+    fn offset(&mut self, row: Row, mask: u64) -> u64 {
+        if let Some(known) = self.sources.get(&row) {
+            return *known;
+        }
+        let axes = self.offset_axes(row).map_or(mask, |axes| axes | mask & INPUT);
+        self.sources.insert(row, axes);
+        axes
+    }
+
+    fn offset_axes(&self, row: Row) -> Option<u64> {
+        if self.devices.is_empty() {
+            return None;
+        }
+        let trail = Trail::new(row);
+        let value = |place: &Place| self.offsets.value(trail.clone(), place.device);
+        let values: Vec<i128> = self.devices.iter().map(value).collect::<Option<_>>()?;
+        let mesh = self.program.mesh()?;
+        let mut axes = 0;
+        for (position, place) in self.devices.iter().enumerate() {
+            for (axis, coordinate) in place.coordinates.iter().enumerate() {
+                let stride = usize::try_from(mesh.stride(axis)?).ok()?;
+                let before = position.checked_sub(stride).filter(|_| *coordinate > 0);
+                if before.is_some_and(|before| values.get(before) != values.get(position)) {
+                    axes |= 1 << axis;
+                }
+            }
+        }
+        Some(axes)
+    }
+
+    /// Whether custom call `row` gives the same on all devices with the same operands.
+    fn is_alike(&self, row: Row) -> bool {
+        use CustomCallKind::*;
+        let module = self.program.module;
+        if is_marker(module, row) {
+            return true;
+        }
+        let known = custom_call_target(module, row).and_then(|target| known_target(&target));
+        let says = |word: &[u8]| {
+            let config = module.attribute_bytes(row, "backend_config").unwrap_or_default();
+            memchr::memmem::find(config, word).is_some()
+        };
+        known.is_some_and(|known| match known.kind {
+            Gemm | GroupedGemm | Convolution | AttentionForward | AttentionBackward | TopK
+            | Sort | LinearAlgebra | DataMovement | HostTransfer | Marker => true,
+            // A kernel that talks to other devices says so.
+            Kernel => !says(b"has_communication") && !says(b"collective_id"),
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,223 @@
+"""Rules on train steps with one planted fault each, and on their clean twins.
+
+`fixtures/make_planted.py` compiles `fixtures/planted_models.py` for TPUs and CPUs. What a finding
+says is at stake is compared with the twin, whose source follows the remedy: matmuls, collectives and
+XLA's own figures.
+"""
+
+import functools
+import json
+import tarfile
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+from hlofast import Finding, Module
+
+pytestmark = pytest.mark.once
+
+FOLDER = FIXTURES / "planted"
+MODELS = FIXTURES / "planted_models.py"
+RULES = (
+    "replicated-compute",
+    "recomputed-twice",
+    "batch-gathered",
+    "logits-in-full",
+    "padding-waste",
+    "offload-waited",
+    "float32-activations",
+)
+TWINS = {
+    "whole_batch": "none",
+    "whole_width": "none",
+    "checkpoint_twice": "checkpoint_once",
+    "logits_in_full": "none",
+    "padded": "none",
+    "parked": "none",
+    "wide_stream": "narrow_stream",
+}
+FOUND = {
+    "whole_batch": {"replicated-compute", "batch-gathered"},
+    "whole_width": {"replicated-compute"},
+    "checkpoint_twice": {"recomputed-twice"},
+    "logits_in_full": {"logits-in-full", "replicated-compute"},
+    "padded": {"padding-waste"},
+    "parked": {"offload-waited"},
+    "wide_stream": {"float32-activations"},
+}
+
+
+@functools.cache
+def texts() -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(FOLDER / "texts.tar.xz") as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None
+            found[member.name.removesuffix(".txt")] = content.read()
+    return found
+
+
+@functools.cache
+def module(name: str) -> Module:
+    return hlofast.loads(texts()[name])
+
+
+@functools.cache
+def truth() -> dict[str, dict[str, Any]]:
+    lines = (FOLDER / "truth.jsonl").read_text().splitlines()
+    return {record["name"]: record for record in map(json.loads, lines)}
+
+
+def findings(name: str, code: str) -> tuple[Finding, ...]:
+    return module(name).lint().of(code)
+
+
+def at(fault: str) -> int:
+    """The line of the models that the fault is about."""
+    lines = MODELS.read_text().splitlines()
+    marked = [number for number, line in enumerate(lines, 1) if fault in line.partition("# at:")[2]]
+    assert len(marked) == 1
+    return marked[0]
+
+
+def programs(*faults: str) -> list[str]:
+    return [name for name in sorted(truth()) if name.partition(".")[0] in faults]
+
+
+def twin(name: str) -> str:
+    fault, _, rest = name.partition(".")
+    return f"{TWINS[fault]}.{rest}"
+
+
+def matmul_flops(name: str) -> int:
+    return sum(row["flops"] for row in module(name).matmuls().to_pylist())
+
+
+def payload(name: str, **wanted: str) -> int:
+    """Payload bytes of the collectives of activations with these properties."""
+    rows = module(name).collectives().to_pylist()
+    wanted["tensor_kind"] = "activation"
+    return sum(
+        row["total_payload"]
+        for row in rows
+        if all(row[key] == value for key, value in wanted.items())
+    )
+
+
+def xla_bytes(name: str) -> int:
+    """Bytes of temporaries (CPU), all bytes in HBM (TPU)."""
+    record = truth()[name]
+    return int(record["temporary_bytes"] if name.endswith(".cpu") else record["allocated"]["0"])
+
+
+@pytest.mark.parametrize("name", programs(*TWINS))
+def test_finds_the_fault_and_nothing_else(name: str) -> None:
+    fault = name.partition(".")[0]
+    found = {finding.code for finding in module(name).lint() if finding.code in RULES}
+    if name == "parked.scanned.tpu":
+        # The scheduler brings the array back while the next layer's attention runs.
+        assert found == set()
+    else:
+        assert found == FOUND[fault]
+
+
+@pytest.mark.parametrize(
+    "name", programs(*TWINS.values(), "offloaded", "narrow_groups", "wide_groups")
+)
+def test_silent_on_clean_programs(name: str) -> None:
+    assert [finding.code for finding in module(name).lint() if finding.code in RULES] == []
+
+
+@pytest.mark.parametrize("name", programs("whole_batch", "whole_width"))
+def test_replicated_compute(name: str) -> None:
+    found = findings(name, "replicated-compute")
+    assert at(name.partition(".")[0]) in {finding.source_line for finding in found}
+    devices = 4 if "width" in name and "cpu" in name else 2
+    for finding in found:
+        assert finding.figures["devices"] == devices
+        assert finding.flops is not None
+        assert finding.figures["replicated_flops"] * (devices - 1) == finding.flops * devices
+    # With the matmuls of the twin, whose source shards them, that many FLOPs less are executed.
+    stake = sum(finding.flops or 0 for finding in found)
+    assert stake == matmul_flops(name) - matmul_flops(twin(name))
+    if name.endswith("unrolled.cpu"):
+        # XLA counts loops once.
+        assert truth()[name]["flops"] - truth()[twin(name)]["flops"] == pytest.approx(
+            stake, rel=0.02
+        )
+
+
+@pytest.mark.parametrize("name", programs("checkpoint_twice"))
+def test_recomputed_twice(name: str) -> None:
+    [finding] = findings(name, "recomputed-twice")
+    sources = [module(name)[row].source for row in finding.instructions]
+    assert at("checkpoint_twice") in {source.line for source in sources if source is not None}
+    assert finding.phases == ("recompute",)
+    assert finding.flops == matmul_flops(name) - matmul_flops(twin(name))
+    if name.endswith("unrolled.cpu"):
+        change = truth()[name]["flops"] - truth()[twin(name)]["flops"]
+        # XLA counts the softmax between the matmuls too.
+        assert change == pytest.approx(finding.flops, rel=0.05)
+
+
+@pytest.mark.parametrize("name", programs("whole_batch"))
+def test_batch_gathered(name: str) -> None:
+    found = findings(name, "batch-gathered")
+    # The line of the value that is gathered, not that of the constraint.
+    assert at("batch_gathered") in {finding.source_line for finding in found}
+    assert {finding.phases for finding in found} == {("forward",), ("backward",)}
+    stake = sum(finding.bytes or 0 for finding in found)
+    assert stake == payload(name, kind="all-gather", axes="axis_0") > 0
+    assert payload(twin(name), kind="all-gather", axes="axis_0") == 0
+    assert all("with_sharding_constraint" in finding.remedy for finding in found)
+
+
+@pytest.mark.parametrize("name", programs("logits_in_full"))
+def test_logits_in_full(name: str) -> None:
+    [finding] = findings(name, "logits-in-full")
+    assert finding.source_line == at("logits_in_full")
+    assert finding.figures["vocabulary"] == 16_384
+    # 16 sequences of 512 tokens; TPUs multiply in bf16, CPUs in f32.
+    devices, size = (4, 4) if name.endswith("cpu") else (2, 2)
+    logits = 16 * 512 * 16_384 * size
+    assert finding.figures["held_bytes"] == logits
+    stake = logits - logits // devices
+    assert (finding.bytes, finding.bytes_are) == (stake, "memory")
+    # The weight, its gradient and copies of the logits come on top.
+    assert xla_bytes(name) - xla_bytes(twin(name)) >= stake
+
+
+@pytest.mark.parametrize("name", programs("padded"))
+def test_padding_waste(name: str) -> None:
+    found = findings(name, "padding-waste")
+    # 16 sequences take 128 lanes.
+    for finding in found:
+        assert finding.figures["tiled_bytes"] == 8 * finding.figures["logical_bytes"]
+        assert "8.0 times" in finding.message
+    assert max(finding.bytes or 0 for finding in found) == 7 * 16 * 512 * 512 * 4
+    stake = sum(finding.bytes or 0 for finding in found)
+    assert xla_bytes(name) - xla_bytes(twin(name)) >= stake
+
+
+def test_offload_waited() -> None:
+    name = "parked.unrolled.tpu"
+    [finding] = findings(name, "offload-waited")
+    # Two layers move 16 sequences of 512 tokens in bf16 there and back.
+    assert (finding.bytes, finding.bytes_are) == (2 * 2 * 16 * 512 * 512 * 2, "traffic")
+    assert finding.places == 2
+    # The twin leaves nothing in host memory.
+    assert truth()[name]["allocated"]["5"] > 0
+    assert "5" not in truth()[twin(name)]["allocated"]
+
+
+@pytest.mark.parametrize("name", programs("wide_stream"))
+def test_float32_activations(name: str) -> None:
+    found = findings(name, "float32-activations")
+    assert at("whole_width") in {finding.source_line for finding in found}
+    stake = sum(finding.bytes or 0 for finding in found)
+    change = payload(name) - payload(twin(name))
+    # Statistics stay in f32 in both.
+    assert stake == pytest.approx(change, rel=0.001)
