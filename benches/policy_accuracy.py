@@ -68,7 +68,7 @@ def policy_of(policies: hlofast.Policies, name: str) -> hlofast.Policy:
     rows = [
         at
         for at, row in enumerate(policies.savable)
-        if row["kind"].endswith("product") and name_of(row["source_line"]) in NAMED[name]
+        if row["kind"].endswith("matmul") and name_of(row["source_line"]) in NAMED[name]
     ]
     return policies.policy(**{"offload" if name.startswith("offload") else "save": rows})
 

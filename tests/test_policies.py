@@ -101,7 +101,7 @@ def test_the_chosen_policy_is_the_best_of_all_sets(texts):
     module = hlofast.loads(texts["gelu_v5e_8"])
     policies = module.remat(hbm="5GiB", device="tpu-v5e").policies
     kinds = policies.savable.values("kind")
-    heavy = [at for at, kind in enumerate(kinds) if kind.endswith("product")]
+    heavy = [at for at, kind in enumerate(kinds) if kind.endswith("matmul")]
     assert len(heavy) <= 10
     best = min(
         policy.recomputed_seconds
@@ -129,7 +129,7 @@ def test_a_policy_of_values(dense):
     policies = dense.remat().policies
     rows = policies.savable.to_pylist()
     line = next(
-        row for row in rows if row["shape"] == "bf16[8,2048,4096]" and row["kind"] == "product"
+        row for row in rows if row["shape"] == "bf16[8,2048,4096]" and row["kind"] == "matmul"
     )
     place = f"{Path(line['source_file']).name}:{line['source_line']}"
     by_line, by_name = policies.policy(save=[place]), policies.policy(save=[line["name"]])
@@ -153,7 +153,7 @@ def test_code_names_each_saved_value_or_the_policy_of_jax(dense):
         in policies.policy("nothing_saveable").code
     )
     product = next(
-        at for at, kind in enumerate(policies.savable.values("kind")) if kind == "product"
+        at for at, kind in enumerate(policies.savable.values("kind")) if kind == "matmul"
     )
     code = policies.policy(save=[product]).code
     assert code.count("checkpoint_name(") == 1 and "policy_models.py:" in code
@@ -193,6 +193,46 @@ def test_the_command_line_shows_policies_and_code(capsys):
         "as compiled",
         "nothing_saveable",
     ]
+
+
+def test_a_step_that_fits_needs_no_policy():
+    policies = hlofast.load(PLAIN).remat(hbm="15.75GiB", device="tpu-v5e").policies
+    assert policies.peak <= policies.hbm and policies.chosen is None
+    assert "chosen" not in policies.table.values("policy")
+
+
+def test_nothing_fits_a_small_memory(dense):
+    policies = dense.remat(hbm="3GiB", device="tpu-v5e").policies
+    assert policies.chosen.fits is False
+    note = next(note for note in policies.notes if note.code == "no-policy-fits")
+    assert note.figures["missing"] == policies.chosen.peak - policies.hbm > 0
+
+
+def test_loops_of_one_pass_are_no_scan():
+    # A loop that reads what an earlier forward loop stacked is not its backward loop.
+    text = hlofast.load(PLAIN).to_text()
+    forward = text.replace("transpose(jvp(", "(jvp(").replace("transpose(", "(")
+    module = hlofast.loads(forward)
+    assert hlofast.load(PLAIN).remat().policies is not None
+    assert module.remat().policies is None
+
+
+def test_names_from_the_dump_do_not_become_code(texts):
+    text = texts["dense_v5e_8"].decode()
+    place = next(line for line in text.splitlines() if "policy_models.py" in line)
+    hostile = text.replace(place, place.replace("policy_models.py", "a.py\\nimport os#"), 1)
+    for own in (text, hostile):
+        code = hlofast.loads(own).remat().policies.policy(save=["mlp/dot_general"]).code
+        starts = ("from jax", "x = ", "policy = ", "layer = ", "x, _ = ")
+        assert all(line.startswith(starts) for line in code.splitlines())
+
+
+def test_a_text_is_one_value(dense):
+    policies = dense.remat().policies
+    whole, listed = (policies.policy(save=own) for own in ("mlp/dot_general", ["mlp/dot_general"]))
+    assert whole.fates == listed.fates
+    with pytest.raises(ValueError, match="empty"):
+        policies.policy(save="")
 
 
 _LINES = hlofast.load(PLAIN).to_text().splitlines()

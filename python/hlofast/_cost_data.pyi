@@ -181,6 +181,10 @@ class PolicyData:
         """Row and iterations of each forward loop."""
     def peak(self) -> int:
         """Bytes at the peak of the module as it is."""
+    def kept(self) -> int:
+        """Bytes that the module as it is keeps from forward to backward loops."""
+    def is_checkpointed(self) -> bool:
+        """Whether layers are checkpointed in the module as it is."""
     def savable(self) -> _Columns:
         """Fields and columns of the table of values that a policy could save."""
     def outcome(self, fates: list[int]) -> dict[str, Any]:
@@ -190,8 +194,8 @@ class PolicyData:
         Raises `ValueError` for another fate.
         """
     def choose(self, budget: int) -> tuple[list[int], bool, bool]:
-        """The policy that recomputes least and fits `budget` bytes: the fate of each savable
-        value, whether it fits, and whether every set was tried.
+        """The policy that recomputes least and fits `budget` bytes: the fate of each savable value,
+        whether it fits, and whether every set was tried.
         """
 
 @final

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hlofast._core import Field
+from hlofast._memory import quiet
 from hlofast._names import meant
 from hlofast._result import Note, Section
-from hlofast._text import Whole
+from hlofast._text import Whole, printable
 from hlofast.table import Table, of_rows, with_columns, with_source
 
 TYPE_CHECKING = False
@@ -24,8 +25,8 @@ MARGIN = 0.1
 
 BUILT_IN = {
     "nothing_saveable": (),
-    "dots_with_no_batch_dims_saveable": ("product",),
-    "dots_saveable": ("product", "batched_product"),
+    "dots_with_no_batch_dims_saveable": ("matmul",),
+    "dots_saveable": ("matmul", "batched_matmul"),
 }
 """The policies of JAX that are modelled by name, and the kinds of values that they save."""
 
@@ -33,41 +34,45 @@ _AS_IS = "as compiled"
 _CHOSEN = "chosen"
 _RECOMPUTED, _SAVED, _OFFLOADED = range(3)
 _FATES = ("recomputed", "saved", "offloaded")
+_UNUSED = "not needed"
 
 _STEPS = frozenset(("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation"))
 """Components of operation names that do not name a scope of the program."""
 
 FIELDS = (
     Field("word", "policy", "The checkpoint policy of the layers."),
-    Field("bytes", "peak", "Modelled bytes at the peak of device memory; exact as compiled."),
+    Field("bytes", "peak", "Bytes at the peak of device memory; modelled, as compiled counted."),
     Field("word", "fits", "Whether the peak is within the memory: yes or no.", nullable=True),
     Field("bytes", "kept", "Bytes kept from the forward to the backward loops over layers."),
-    Field("bytes", "on_host", "Bytes kept in host memory.", label="on host"),
+    Field("bytes", "on_host", "Bytes kept in host memory.", label="on host", nullable=True),
     Field(
         "flops",
         "recomputed_flops",
-        "FLOPs of products that run again in a step, on top of the step as compiled.",
-        label="FLOP again",
+        "FLOPs of matmuls that a step recomputes, on top of the step as compiled.",
+        label="recomputed FLOP",
         nullable=True,
     ),
     Field(
         "bytes",
         "recomputed_wire_bytes",
-        "Bytes that each device sends again in a step, around rings.",
-        label="wire B again",
+        "Bytes that each device sends for recomputation in a step, around rings.",
+        label="recomputed wire B",
         nullable=True,
     ),
     Field(
         "seconds",
         "recomputed_seconds",
-        "Modelled time of the work that runs again in a step, without overlap.",
-        label="time again",
+        "Modelled time of the recomputed work of a step, without overlap and host transfers.",
+        label="recomputation time",
         nullable=True,
     ),
     Field("instruction", "at", "The instruction that runs at the peak.", nullable=True),
 )
 _FATE = Field(
-    "word", "fate", "What the shown policy does: recomputed, saved or offloaded.", nullable=True
+    "word",
+    "fate",
+    "What the shown policy does: recomputed, saved, offloaded, or not needed.",
+    nullable=True,
 )
 _CODE = (Field("index", "number", "The line's number."), Field("text", "code", "A line of code."))
 _ERROR = (
@@ -117,19 +122,19 @@ class Policy:
 
     @property
     def recomputed_flops(self) -> int | None:
-        """FLOPs of products that run again in a step; None beyond 64 bits."""
+        """FLOPs of matmuls that a step recomputes; None beyond 64 bits."""
         flops: int | None = self._figures["flops"]
         return flops
 
     @property
     def recomputed_wire_bytes(self) -> int | None:
-        """Bytes that each device sends again in a step; None if unknown."""
+        """Bytes that each device sends for recomputation in a step; None if unknown."""
         sent: int | None = self._figures["wire_bytes"]
         return sent
 
     @property
     def recomputed_seconds(self) -> float | None:
-        """Seconds of the work that runs again, without overlap; None without a device."""
+        """Seconds of the recomputed work, without overlap and host transfers; None if unknown."""
         seconds: float | None = self._figures["seconds"]
         return seconds
 
@@ -140,7 +145,7 @@ class Policy:
 
     @property
     def again(self) -> tuple[int, ...]:
-        """The rows of the module that run again: products, collectives and other heavy work."""
+        """The rows of the module that are recomputed: matmuls, collectives and other heavy work."""
         return tuple(self._figures["again"])
 
     @property
@@ -172,14 +177,12 @@ class Policies:
 
     __slots__ = ("_chosen", "_data", "_savable", "hbm", "is_checkpointed", "module")
 
-    def __init__(
-        self, module: Module, data: PolicyData, hbm: int | None, is_checkpointed: bool
-    ) -> None:
+    def __init__(self, module: Module, data: PolicyData, hbm: int | None) -> None:
         self.module = module
         """The module."""
         self.hbm = hbm
         """Bytes of memory to fit; None if unknown."""
-        self.is_checkpointed = is_checkpointed
+        self.is_checkpointed = data.is_checkpointed()
         """Whether the layers are checkpointed in the step as it is."""
         self._data = data
         self._savable: Table | None = None
@@ -187,14 +190,14 @@ class Policies:
 
     @property
     def peak(self) -> int:
-        """Bytes at the peak of the step as it is; exact."""
+        """Bytes at the peak of the step as it is, as `Memory` counts them."""
         return self._data.peak()
 
     @property
     def savable(self) -> Table:
         """The values of a layer that a policy could save, in the order of the forward loop.
 
-        `kind` is `product`, `batched_product` (with batch dimensions), `collective` or `other`;
+        `kind` is `matmul`, `batched_matmul` (with batch dimensions), `collective` or `other`;
         `bytes` are those of all layers on one device.
         """
         if self._savable is None:
@@ -205,8 +208,8 @@ class Policies:
         self,
         name: str | None = None,
         *,
-        save: Iterable[int | str] = (),
-        offload: Iterable[int | str] = (),
+        save: Iterable[int | str] | str = (),
+        offload: Iterable[int | str] | str = (),
     ) -> Policy:
         """Returns what the step needs under a policy of JAX, or under one's own.
 
@@ -220,6 +223,8 @@ class Policies:
             raise ValueError(f"no policy {name!r}{hint} known: {', '.join(BUILT_IN)}")
         if name is not None and name not in self._known:
             raise ValueError(f"{name} is unknown: {_HIDDEN}")
+        save = (save,) if isinstance(save, str) else save
+        offload = (offload,) if isinstance(offload, str) else offload
         kinds = BUILT_IN.get(name or "", ())
         fates = [_SAVED if kind in kinds else _RECOMPUTED for kind in self.savable.values("kind")]
         is_own = name is None
@@ -242,6 +247,9 @@ class Policies:
                 raise ValueError(f"no value {wanted}; there are {len(rows)} values to save")
             return [wanted]
 
+        if not wanted:
+            raise ValueError("a value to save must not be an empty text")
+
         def matches(row: Row) -> bool:
             place = f"{row['source_file']}:{row['source_line']}"
             ends = place == wanted or place.endswith(f"/{wanted}")
@@ -261,11 +269,11 @@ class Policies:
     def chosen(self) -> Policy | None:
         """The policy that recomputes least and needs at most 90 % of the memory.
 
-        Every set of products is tried if there are at most ten; beyond, values are
-        added and exchanged one by one. If nothing fits, it is `nothing_saveable`. None without a
-        memory to fit.
+        Every set of matmuls is tried if there are at most ten; beyond, values are added and
+        exchanged one by one. If nothing fits, it is the policy that is nearest. None without a
+        memory to fit, and if the step fits as it is.
         """
-        if self.hbm is None:
+        if self.hbm is None or self.peak <= self.hbm:
             return None
         if self._chosen is None:
             fates, _, _ = self._data.choose(int(self.hbm * (1 - MARGIN)))
@@ -276,37 +284,35 @@ class Policies:
     def table(self) -> Table:
         """One row per policy: as compiled, the policies of JAX, and the chosen one."""
         fits = None if self.hbm is None else "yes" if self.peak <= self.hbm else "no"
-        kept = sum(row["bytes"] or 0 for row in self._stacked())
-        rows: list[tuple[object, ...]] = [(_AS_IS, self.peak, fits, kept, 0, 0, 0, 0.0, None)]
+        as_is = (_AS_IS, self.peak, fits, self._data.kept(), None, 0, 0, 0.0, None)
+        rows: list[tuple[object, ...]] = [as_is]
         rows += [self.policy(name)._row() for name in self._known]
         if self.chosen is not None:
             rows.append(self.chosen._row())
         return of_rows(FIELDS, rows)
 
-    def _stacked(self) -> list[Row]:
-        loops = {row for row, _ in self._data.loops()}
-        residuals = self.module.remat().residuals
-        return [row for row in residuals if row["instruction"] in loops and row["is_stacked"]]
-
     @property
     def notes(self) -> tuple[Note, ...]:
         """How far the figures are from what XLA needs."""
         notes = [Note("policy-error", _ERROR)]
-        lowest = None if self.hbm is None else self.policy("nothing_saveable")
-        if lowest is not None and self.hbm is not None and lowest.peak > self.hbm:
-            notes.append(self._missing(lowest, lowest.peak - self.hbm))
+        if self.chosen is not None and self.hbm is not None:
+            if self.chosen.fits:
+                text = f"the chosen policy leaves {MARGIN:.0%} of the memory free for these errors"
+                notes.append(Note("margin", text.replace("%", " %")))
+            else:
+                notes.append(self._missing(self.chosen, self.chosen.peak - self.hbm))
         if self.is_checkpointed:
             notes.append(Note("checkpointed", _HIDDEN))
         return tuple(notes)
 
     def _missing(self, lowest: Policy, missing: int) -> Note:
         """What no policy saves, and what would."""
-        groups = {row["class"]: row["bytes"] for row in self.module.memory().by("class")}
+        groups = {row["class"]: row["bytes"] for row in quiet(self.module).by("class")}
         state = int(groups.get("parameter") or 0)
         text = (
-            f"no policy fits: nothing_saveable needs {missing:,} B more than there are; parameters "
+            f"no policy fits: the nearest needs {missing:,} B more than there are; parameters "
             f"and optimizer state are {state:,} B (shard them over more devices, or keep the "
-            f"optimizer state in bf16), inputs of layers {lowest.kept:,} B (less with a smaller "
+            f"optimizer state in bf16), what layers keep {lowest.kept:,} B (less with a smaller "
             "batch per device, gradient accumulation, or a sharded sequence)"
         )
         figures = {"missing": missing, "state": state, "inputs": lowest.kept}
@@ -323,7 +329,12 @@ class Policies:
             "policies", "Checkpoint policies of the layers", table, names, is_whole=True
         )
         fates: Sequence[int] = () if shown is None else shown.fates
-        words = [_FATES[fate] for fate in fates] or [None] * len(self.savable)
+        words: list[str | None] = [_FATES[fate] for fate in fates] or [None] * len(self.savable)
+        if shown is not None:
+            needed = set(shown._figures["saved"])
+            for at, fate in enumerate(shown.fates):
+                if fate != _RECOMPUTED and at not in needed:
+                    words[at] = _UNUSED
         savable = with_source(with_columns(self.savable, [(_FATE, words)]))
         # First the values whose recomputation is work.
         order = sorted(savable, key=lambda row: (row["kind"] == "other", -(row["bytes"] or 0)))
@@ -344,13 +355,6 @@ class Policies:
         return of_rows(fields, [tuple(rows[at].values()) for at in numbers])
 
 
-def policies(
-    module: Module, data: PolicyData | None, hbm: int | None, is_checkpointed: bool
-) -> Policies | None:
-    """`Remat.policies`."""
-    return None if data is None else Policies(module, data, hbm, is_checkpointed)
-
-
 def _code(policy: Policy) -> str:
     """The code of a policy: a policy of JAX if it saves the same values, otherwise names."""
     rows = policy.saved.to_pylist()
@@ -362,10 +366,13 @@ def _code(policy: Policy) -> str:
     if built_in is not None:
         call = f"policy = {prefix}{built_in}"
     else:
+        lines.append("from jax.ad_checkpoint import checkpoint_name")
         names = _value_names(rows)
         for name, row in zip(names, rows, strict=True):
             place = f"  {row['source_file']}:{row['source_line']}" if row["source_file"] else ""
-            lines.append(f'x = checkpoint_name(x, "{name}")  # {row["shape"]}{place}')
+            # Names of files come from the dump: a line break in one must not become code.
+            comment = printable(f"{row['shape']}{place}")
+            lines.append(f'x = checkpoint_name(x, "{name}")  # {comment}')
         kept = [name for at, name in zip(numbers, names, strict=True) if at not in offloaded]
         moved = [name for at, name in zip(numbers, names, strict=True) if at in offloaded]
         if moved:

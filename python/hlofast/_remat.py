@@ -183,15 +183,13 @@ class Remat(Result):
     def policies(self) -> Policies | None:
         """What the step would need under other checkpoint policies of its layers.
 
-        None if memory cannot be counted, or if the module has no forward loop over layers, with a
-        known number of iterations, whose stacked values a backward loop reads. See
-        `hlofast.Policies`.
+        None if the module is not scheduled, if memory cannot be counted, or if there is no forward
+        loop over layers, with a known number of iterations, whose stacked values a backward loop
+        reads. Peaks are counted by the default `rule`. See `hlofast.Policies`.
         """
         if self._policies is None:
-            from hlofast._policies import policies
+            from hlofast._policies import Policies
 
-            names = (row["op_name"] or "" for row in self.recomputed)
-            is_checkpointed = any("checkpoint" in name or "rematted" in name for name in names)
             data, hbm = self._data.policies(self._time()), self.hbm
             if hbm is None and self.device is not None:
                 from hlofast import devices
@@ -199,7 +197,7 @@ class Remat(Result):
 
                 usable = hbm_of(self.module, devices.get(self.device))
                 hbm = None if usable is None else usable[0]
-            self._policies = (policies(self.module, data, hbm, is_checkpointed),)
+            self._policies = (None if data is None else Policies(self.module, data, hbm),)
         return self._policies[0]
 
     @property
@@ -333,7 +331,7 @@ class Remat(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Assumptions and gaps behind the tables."""
+        """Assumptions and gaps behind the tables, those of policies and plans once read."""
         notes: list[Note] = []
         phases = self.instructions
         if not phases["backward"] and not phases["recompute"]:

@@ -121,8 +121,8 @@ def _policy(
         return None
     if remat.policies is None:
         raise ValueError(
-            "the module has no scan over layers (a forward loop with a known number of iterations "
-            "whose stacked values a backward loop reads), so no policy can be modelled"
+            "the module has no scan over layers (a scheduled forward loop with a known number of "
+            "iterations whose stacked values a backward loop reads), so no policy can be modelled"
         )
     return remat.policies.policy(name, save=save or (), offload=offload or ())
 

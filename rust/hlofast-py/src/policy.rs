@@ -66,6 +66,16 @@ impl PolicyData {
         self.policies.peak
     }
 
+    /// Bytes that the module as it is keeps from forward to backward loops.
+    fn kept(&self) -> i64 {
+        self.policies.kept()
+    }
+
+    /// Whether layers are checkpointed in the module as it is.
+    fn is_checkpointed(&self) -> bool {
+        self.policies.is_checkpointed(self.held.stage.module())
+    }
+
     /// Fields and columns of the table of values that a policy could save.
     fn savable<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, savable(&self.held.stage.origin(), &self.policies))

@@ -352,15 +352,18 @@ impl<M: Borrow<Module>> Analyses<M> {
     }
 
     /// The scans over layers, and what they would need under other checkpoint policies. None if
-    /// memory cannot be counted, or the module has no scan that is understood.
+    /// the module is not scheduled, memory cannot be counted, or no scan is understood.
     pub fn policies(&self) -> Option<Policies> {
+        if !self.module().is_scheduled() {
+            return None;
+        }
         let (memory, account) = self.memory_and_account();
         let memory = memory.ok()?;
         // As in `Counting::usual`: XLA's own account of scheduled TPU modules, otherwise live bytes.
-        let is_tpu = memory.backend == Backend::Tpu && self.module().is_scheduled();
+        let is_tpu = memory.backend == Backend::Tpu;
         let counted = account.ok().filter(|_| is_tpu).map(XlaAccount::hbm_peak);
         let peak = counted.unwrap_or(memory.peak.bytes);
-        Policies::new(self.module(), self.cost(), memory, peak)
+        Policies::new(self.module(), self.cost(), self.attribution(), memory, peak)
     }
 
     /// What to recompute to fit the budget in `options` or, without one, the memory in the context.

@@ -137,7 +137,7 @@ impl Site {
     fn modelled_seconds(&self, program: &Program<'_>, measure: Measure) -> Option<f64> {
         let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         match measure {
-            Measure::Memory => None,
+            Measure::Memory | Measure::Traffic => None,
             Measure::None => {
                 let row = *self.subjects.first()?;
                 let flops = program.runs(row).times(program.product_flops(row)?)?;

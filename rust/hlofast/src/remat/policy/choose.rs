@@ -24,7 +24,7 @@ pub struct Choice {
     pub fates: Vec<Fate>,
     /// What it needs.
     pub outcome: Outcome,
-    /// Whether it fits the budget. If not, it is the policy with the lowest peak.
+    /// Whether it fits the budget. If not, it is the policy that is nearest to it.
     pub fits: bool,
     /// Whether every set of the considered values was tried.
     pub is_exact: bool,
@@ -37,38 +37,40 @@ struct Search<'a, 'b> {
     budget: i64,
     tried: usize,
     most_tried: usize,
+    /// Whether work is told in seconds; otherwise in FLOPs.
+    by_seconds: bool,
 }
 
 impl Search<'_, '_> {
+    /// Work that runs again: seconds on the device or FLOPs.
+    fn work(&self, outcome: &Outcome) -> f64 {
+        match self.by_seconds {
+            true => outcome.seconds.unwrap_or(f64::INFINITY),
+            false => outcome.flops.map_or(f64::INFINITY, |flops| flops as f64),
+        }
+    }
+
+    /// Whether `a` is better than `b`: nearer to fitting, then less work, then a lower peak.
+    fn is_better(&self, a: &Outcome, b: &Outcome) -> bool {
+        let key =
+            |own: &Outcome| (own.peak.saturating_sub(self.budget).max(0), self.work(own), own.peak);
+        key(a) < key(b)
+    }
+
     fn outcome(&mut self, fates: &[Fate]) -> Outcome {
         self.tried += 1;
         self.policies.outcome(self.module, fates, self.prices)
     }
 }
 
-/// Work that runs again: seconds on the device, otherwise FLOPs.
-fn work(outcome: &Outcome) -> f64 {
-    match outcome.seconds {
-        Some(seconds) => seconds,
-        None => outcome.flops.map_or(f64::INFINITY, |flops| flops as f64),
-    }
-}
-
-/// Whether `a` is better than `b`: less work again, or as much and a lower peak.
-fn is_better(a: &Outcome, b: &Outcome) -> bool {
-    (work(a), a.peak) < (work(b), b.peak)
-}
-
 /// Chooses which values to save so that the step needs at most `budget` bytes.
 pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget: i64) -> Choice {
     let most_tried = (MOST_WORK / policies.work().max(1)).clamp(16, MOST_TRIED);
-    let mut search = Search { policies, module, prices, budget, tried: 0, most_tried };
+    let by_seconds = prices.seconds.is_some();
+    let mut search = Search { policies, module, prices, budget, tried: 0, most_tried, by_seconds };
     let count = policies.savable.len();
     let nothing = vec![Fate::Recomputed; count];
     let lowest = search.outcome(&nothing);
-    if lowest.peak > budget {
-        return Choice { fates: nothing, outcome: lowest, fits: false, is_exact: true };
-    }
     // Saving a value that is cheap to recompute gains next to nothing, and the results of collectives
     // that the partitioner inserts have no name in the program.
     let is_product = |at: &usize| {
@@ -80,10 +82,12 @@ pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget:
     values.truncate(MOST_VALUES);
     if values.len() <= MOST_EXACT && 1 << values.len() <= most_tried {
         let (fates, outcome) = search.every_set(&values, nothing, lowest);
-        return Choice { fates, outcome, fits: true, is_exact: is_whole };
+        let fits = outcome.peak <= budget;
+        return Choice { fates, outcome, fits, is_exact: is_whole };
     }
     let (fates, outcome) = search.step_by_step(&values, nothing, lowest);
-    Choice { fates, outcome, fits: true, is_exact: false }
+    let fits = outcome.peak <= budget;
+    Choice { fates, outcome, fits, is_exact: false }
 }
 
 impl Search<'_, '_> {
@@ -102,7 +106,7 @@ impl Search<'_, '_> {
                 }
             }
             let outcome = self.outcome(&fates);
-            if outcome.peak <= self.budget && is_better(&outcome, &best.1) {
+            if self.is_better(&outcome, &best.1) {
                 best = (fates, outcome);
             }
         }
@@ -125,11 +129,11 @@ impl Search<'_, '_> {
                 let mut fates = best.0.clone();
                 fates[*value] = Fate::Saved;
                 let outcome = self.outcome(&fates);
-                if outcome.peak > self.budget || !is_better(&outcome, &best.1) {
+                if !self.is_better(&outcome, &best.1) {
                     continue;
                 }
-                let bytes = (outcome.kept - best.1.kept).max(1) as f64;
-                let rank = (work(&best.1) - work(&outcome)) / bytes;
+                let bytes = outcome.kept.saturating_sub(best.1.kept).max(1) as f64;
+                let rank = (self.work(&best.1) - self.work(&outcome)) / bytes;
                 if found.as_ref().is_none_or(|(known, _, _)| rank > *known) {
                     found = Some((rank, fates, outcome));
                 }
@@ -160,7 +164,7 @@ impl Search<'_, '_> {
                     let mut fates = best.0.clone();
                     (fates[*out], fates[*into]) = (Fate::Recomputed, Fate::Saved);
                     let outcome = self.outcome(&fates);
-                    if outcome.peak <= self.budget && is_better(&outcome, &best.1) {
+                    if self.is_better(&outcome, &best.1) {
                         best = (fates, outcome);
                         is_improved = true;
                     }

@@ -20,7 +20,18 @@ const DEEPEST: u32 = 12;
 const DEEPEST_TUPLE: u32 = 16;
 /// Limit on the values that a row is taken to read.
 const MOST_LEAVES: usize = 1 << 14;
-/// Limit on the bytes of an attribute that distinguish two rows.
+/// Attributes in which clones of a row differ, and references to computations.
+const UNLIKE: [&[u8]; 8] = [
+    b"metadata",
+    b"frontend_attributes",
+    b"sharding",
+    b"channel_id",
+    b"to_apply",
+    b"calls",
+    b"control-predecessors",
+    b"statistics",
+];
+/// Limit on the bytes of a constant that distinguish two rows.
 const MOST_BYTES: usize = 256;
 
 /// A value that a row computes, or an element of the computation's parameter.
@@ -93,16 +104,17 @@ impl Value {
     }
 
     /// Appends the nodes of all parts, until there are too many. Tuples that share elements have far
-    /// more parts than the text has words.
-    fn leaves(&self, out: &mut Vec<u32>) {
+    /// more parts than the text has words, so visits are counted too.
+    fn leaves(&self, out: &mut Vec<u32>, visits: &mut usize) {
+        *visits += 1;
         match self {
             Value::One(node) => out.push(*node),
             Value::Many(many) => {
                 for value in &many.elements {
-                    if out.len() >= MOST_LEAVES {
+                    if *visits >= MOST_LEAVES {
                         return;
                     }
-                    value.leaves(out);
+                    value.leaves(out, visits);
                 }
             }
             Value::Nothing => {}
@@ -138,6 +150,7 @@ impl Graph {
             module,
             graph: Graph::default(),
             known: HashMap::default(),
+            elements: HashMap::default(),
             budget,
             closed,
             key: Vec::new(),
@@ -178,6 +191,8 @@ struct Builder<'a, 'b> {
     graph: Graph,
     /// Nodes by what they compute.
     known: HashMap<u128, u32, BuildMix>,
+    /// Nodes of elements of tuples that are one value.
+    elements: HashMap<(u32, usize), u32, BuildMix>,
     budget: &'b mut usize,
     /// Loops that are not opened.
     closed: &'a [Row],
@@ -244,8 +259,15 @@ impl Builder<'_, '_> {
                 match operand(0) {
                     // An element of an operation's own tuple is a value of that operation.
                     Value::One(node) => {
+                        let key = (node, index);
+                        if let Some(known) = self.elements.get(&key) {
+                            return Some(Value::One(*known));
+                        }
                         let opcode = self.graph.nodes[node as usize].opcode;
-                        self.node(row, outer, opcode, module.shape(row), vec![node])
+                        let outer = outer.unwrap_or(row);
+                        let part = self.push(row, outer, opcode, module.shape(row), &[node]);
+                        self.elements.insert(key, part);
+                        Value::One(part)
                     }
                     value => value.element(index),
                 }
@@ -353,14 +375,15 @@ impl Builder<'_, '_> {
             _ => shape,
         };
         let mut read = Vec::new();
-        operand.leaves(&mut read);
+        operand.leaves(&mut read, &mut 0);
         self.node(row, outer, opcode, result, read)
     }
 
     /// A row that is not opened; it reads all leaves of its operands.
     fn opaque(&mut self, row: Row, outer: Option<Row>, opcode: Opcode, given: &[Value]) -> Value {
         let mut read = Vec::new();
-        given.iter().for_each(|value| value.leaves(&mut read));
+        let mut visits = 0;
+        given.iter().for_each(|value| value.leaves(&mut read, &mut visits));
         // The budget that is left decides at the next computation whether to go on.
         *self.budget = self.budget.saturating_sub(read.len());
         self.node(row, outer, opcode, self.module.shape(row), read)
@@ -387,6 +410,7 @@ impl Builder<'_, '_> {
             module,
             graph: Graph::default(),
             known: HashMap::default(),
+            elements: HashMap::default(),
             budget: self.budget,
             closed: self.closed,
             key: Vec::new(),
@@ -414,7 +438,7 @@ impl Builder<'_, '_> {
                 }
                 let node = &inner.nodes[at as usize];
                 if let Some(element) = node.element {
-                    state.element(element as usize).leaves(&mut read);
+                    state.element(element as usize).leaves(&mut read, &mut 0);
                 } else if is_product(node.opcode) {
                     product = Some(product.map_or(node.row, |row: Row| row.min(node.row)));
                 }
@@ -467,9 +491,7 @@ impl Builder<'_, '_> {
     /// a product differ in layout and in dimensions of one element) and what else tells rows of one
     /// opcode apart. None for rows that are unlike any other.
     fn key_of(&mut self, row: Row, opcode: Opcode, shape: ShapeId, read: &[u32]) -> Option<u128> {
-        use Opcode::{
-            Conditional, CustomCall, Infeed, Parameter, Recv, RecvDone, Rng, RngBitGenerator, While,
-        };
+        use Opcode::{Conditional, Infeed, Parameter, Recv, RecvDone, Rng, RngBitGenerator, While};
         let module = self.module;
         match opcode {
             Parameter | Rng | RngBitGenerator | While | Conditional | Infeed | Recv | RecvDone => {
@@ -490,7 +512,6 @@ impl Builder<'_, '_> {
             sizes.sort_unstable();
             sizes.iter().for_each(|size| self.key.extend_from_slice(&size.to_le_bytes()));
         }
-        let mut names: &[&str] = &[];
         match module.opcode(row) {
             Opcode::Constant => {
                 let text = module.bytes(module.opcode_and_payload(row).1);
@@ -499,22 +520,28 @@ impl Builder<'_, '_> {
                     self.key.extend_from_slice(&row.0.to_le_bytes());
                 }
             }
-            Opcode::Slice => names = &["slice"],
-            Opcode::Compare => names = &["direction"],
-            Opcode::GetTupleElement => names = &["index"],
-            Opcode::Reduce | Opcode::Broadcast | Opcode::Transpose | Opcode::Concatenate => {
-                names = &["dimensions"];
+            // Clones of a product differ in how its dimensions are written, but stem from one line.
+            Opcode::Convolution | Opcode::Dot => {
+                let columns = module.metadata_columns();
+                let at = row.0 as usize;
+                for column in [&columns.op_name, &columns.source_line, &columns.frame] {
+                    let value = column.get(at).copied().unwrap_or(-1);
+                    self.key.extend_from_slice(&value.to_le_bytes());
+                }
             }
-            Opcode::Iota => names = &["iota_dimension"],
-            CustomCall => names = &["custom_call_target"],
             Opcode::Map | Opcode::Scatter | Opcode::Sort | Opcode::ReduceWindow => {
                 self.key.extend_from_slice(&row.0.to_le_bytes());
             }
-            _ => {}
-        }
-        for name in names {
-            let value = module.attribute_bytes(row, name).unwrap_or_default();
-            self.key.extend_from_slice(&value[..value.len().min(MOST_BYTES)]);
+            _ => {
+                for attribute in module.attributes(row) {
+                    let name = module.bytes(attribute.key);
+                    if !UNLIKE.contains(&name) {
+                        let digest = xxh3_128(module.bytes(attribute.value));
+                        self.key.extend_from_slice(name);
+                        self.key.extend_from_slice(&digest.to_le_bytes());
+                    }
+                }
+            }
         }
         if module.opcode(row) == Opcode::Reduce
             && let Some(applied) = module.called(row, CallRole::ToApply)

@@ -8,9 +8,9 @@
 //! backward body, with the recomputed values from their computation to their last use.
 //!
 //! XLA repeats cheap elementwise work in the fusions that read it and keeps the results of products,
-//! reductions and collectives; so does the model ([`scans::is_heavy`]). A program that does not fit
+//! reductions and collectives; so does the model (`scans.rs`). A program that does not fit
 //! has been through XLA's own rematerialisation, which a program that fits has not: its clones are
-//! joined, and expensive values that several products read count as kept ([`base`]). Judged by
+//! joined, and expensive values that several products read count as kept (`base.rs`). Judged by
 //! programs compiled under each policy: `benches/policy_accuracy.py`.
 
 mod base;
@@ -24,6 +24,7 @@ pub use choose::{Choice, choose};
 pub use price::Prices;
 
 use crate::cost::{Backend, Cost, device_sizes};
+use crate::flow::Attribution;
 use crate::ir::{Module, Opcode, Row, ShapeId};
 use crate::memory::Memory;
 use base::Timeline;
@@ -50,9 +51,9 @@ pub enum Fate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SavableKind {
-    /// A product without batch dimensions.
+    /// A matmul without batch dimensions.
     Product,
-    /// A product with batch dimensions.
+    /// A matmul with batch dimensions.
     BatchedProduct,
     /// The result of a collective.
     Collective,
@@ -64,8 +65,8 @@ impl SavableKind {
     /// The name used in tables.
     pub fn as_str(self) -> &'static str {
         match self {
-            SavableKind::Product => "product",
-            SavableKind::BatchedProduct => "batched_product",
+            SavableKind::Product => "matmul",
+            SavableKind::BatchedProduct => "batched_matmul",
             SavableKind::Collective => "collective",
             SavableKind::Other => "other",
         }
@@ -128,9 +129,15 @@ impl Policies {
     /// The scans of `module`. `peak` is the peak that is compared with the device's memory, which
     /// may exceed the peak of `memory` by pointer tables and constants. None if the module has no
     /// scan with known iterations, or is too large.
-    pub fn new(module: &Module, cost: &Cost, memory: &Memory, peak: i64) -> Option<Self> {
+    pub fn new(
+        module: &Module,
+        cost: &Cost,
+        attribution: &Attribution,
+        memory: &Memory,
+        peak: i64,
+    ) -> Option<Self> {
         let values = memory.all_values(module);
-        let scans = scans(module, cost, memory, &values);
+        let scans = scans(module, cost, attribution, memory, &values);
         if scans.is_empty() {
             return None;
         }
@@ -146,10 +153,23 @@ impl Policies {
         self.scans.iter().map(|scan| (scan.forward, scan.trips))
     }
 
+    /// Bytes that the step as it is keeps from forward to backward loops, apart from weights.
+    pub fn kept(&self) -> i64 {
+        let stacks = self.scans.iter().flat_map(|scan| &scan.stacks);
+        let bytes = stacks.filter(|stack| !stack.is_weight).map(|stack| stack.bytes);
+        bytes.fold(0, i64::saturating_add)
+    }
+
+    /// Whether layers are under `jax.checkpoint` in the step as it is.
+    pub fn is_checkpointed(&self, module: &Module) -> bool {
+        self.scans.iter().any(|scan| named::is_checkpointed(module, &scan.back))
+    }
+
     /// Nodes and steps that one outcome visits.
     fn work(&self) -> usize {
         let nodes = self.scans.iter().map(|scan| scan.body.nodes.len());
-        nodes.sum::<usize>() + self.timeline.steps() + self.savable.len()
+        let scans = self.scans.len().max(1);
+        nodes.sum::<usize>() + scans * (self.timeline.steps() + self.savable.len())
     }
 
     fn find_savable(&mut self, module: &Module) {
@@ -239,7 +259,8 @@ impl Policies {
             again.price(module, scan, prices, &mut outcome);
         }
         let (peak, step) = bytes.highest(&prefixes);
-        outcome.peak = peak;
+        // Nothing could be kept instead: the policy is that of the text.
+        outcome.peak = if self.savable.is_empty() { self.peak } else { peak };
         outcome.at = self.timeline.row(step);
         outcome
     }

@@ -21,6 +21,21 @@ fn components(module: &Module, row: Row) -> (&[u8], &[u8]) {
     (parts.next().unwrap_or_default(), last)
 }
 
+/// Whether work of a backward body is under `jax.checkpoint`, according to its operation names.
+pub fn is_checkpointed(module: &Module, back: &Graph) -> bool {
+    let columns = module.metadata_columns();
+    let mut is_known = vec![false; columns.op_names.len()];
+    back.nodes.iter().any(|node| {
+        let id = columns.op_name.get(node.row.0 as usize).copied().unwrap_or(-1);
+        let Some(id) = usize::try_from(id).ok().filter(|id| *id < is_known.len()) else {
+            return false;
+        };
+        let mut parts = module.bytes(columns.op_names[id]).split(|byte| *byte == b'/');
+        !std::mem::replace(&mut is_known[id], true)
+            && parts.any(|part| part == b"checkpoint" || part == b"rematted_computation")
+    })
+}
+
 fn is_named_product(module: &Module, row: Row) -> bool {
     PRODUCTS.contains(&components(module, row).1)
 }

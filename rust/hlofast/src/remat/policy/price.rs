@@ -5,6 +5,7 @@ use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;
+use std::cell::RefCell;
 
 /// Limit on the depth of nested loops and fusions.
 const DEEPEST: u32 = 8;
@@ -15,6 +16,8 @@ pub struct Prices<'a> {
     pub(super) seconds: Option<&'a [f64]>,
     /// By row of a collective: bytes that each device sends around rings in one execution.
     sent: HashMap<Row, u64, BuildMix>,
+    /// By body of a loop: seconds of all its executions.
+    bodies: RefCell<HashMap<ComputationId, f64, BuildMix>>,
 }
 
 impl<'a> Prices<'a> {
@@ -30,7 +33,7 @@ impl<'a> Prices<'a> {
                 sent.insert(*row, bytes);
             }
         }
-        Self { cost, seconds, sent }
+        Self { cost, seconds, sent, bodies: RefCell::default() }
     }
 
     fn runs(&self, id: ComputationId) -> Option<i64> {
@@ -54,9 +57,13 @@ impl<'a> Prices<'a> {
         let seconds = self.seconds?;
         if module.opcode(row) == Opcode::While && depth < DEEPEST {
             let body = module.called(row, CallRole::Body)?;
+            if let Some(known) = self.bodies.borrow().get(&body) {
+                return Some(*known);
+            }
             let rows = module.computation(body).rows().map(Row);
-            let known = rows.filter_map(|row| self.seconds_of(module, row, depth + 1));
-            return Some(known.sum());
+            let sum = rows.filter_map(|row| self.seconds_of(module, row, depth + 1)).sum();
+            self.bodies.borrow_mut().insert(body, sum);
+            return Some(sum);
         }
         let own = seconds.get(row.0 as usize).copied().filter(|own| own.is_finite())?;
         Some(own * self.runs(module.computation_of(row))? as f64)

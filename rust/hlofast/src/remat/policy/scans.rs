@@ -4,6 +4,7 @@ use super::graph::{Graph, MOST_ROWS, Value, is_product};
 use crate::cost::Cost;
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
+use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
@@ -84,7 +85,13 @@ fn steps_of(module: &Module, memory: &Memory, id: ComputationId) -> Option<Range
 }
 
 /// The scans of `module`. Empty if there are none or the module is too large.
-pub fn scans(module: &Module, cost: &Cost, memory: &Memory, values: &[LiveValue]) -> Vec<Scan> {
+pub fn scans(
+    module: &Module,
+    cost: &Cost,
+    attribution: &Attribution,
+    memory: &Memory,
+    values: &[LiveValue],
+) -> Vec<Scan> {
     let mut loops: HashMap<ComputationId, Vec<Row>, BuildMix> = HashMap::default();
     for entry in &cost.loops {
         loops.entry(module.computation_of(entry.row)).or_default().push(entry.row);
@@ -99,13 +106,18 @@ pub fn scans(module: &Module, cost: &Cost, memory: &Memory, values: &[LiveValue]
     }
     let budget = MOST_ROWS;
     let mut finder = Finder { module, cost, memory, values, by_row, by_buffer, budget };
-    let mut scans = Vec::new();
+    let phases = &attribution.whose(module).phase;
+    let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
+    let mut scans: Vec<Scan> = Vec::new();
     for place in places {
         let loops = &loops[&place];
         if loops.len().saturating_mul(loops.len()) > MOST_PAIRS {
             continue;
         }
         for back in loops {
+            if !matches!(phase(*back), Phase::Backward | Phase::Recompute) {
+                continue;
+            }
             let sources = finder.sources(*back);
             for forward in loops.iter().filter(|row| **row < *back) {
                 let read: Vec<(u32, u32)> = sources
@@ -113,7 +125,9 @@ pub fn scans(module: &Module, cost: &Cost, memory: &Memory, values: &[LiveValue]
                     .filter(|(_, source)| source.row == *forward)
                     .filter_map(|(element, source)| Some((*source.path.last()?, *element)))
                     .collect();
-                if read.is_empty() {
+                // A forward loop has one backward loop; others only read its results.
+                let is_known = scans.iter().any(|scan| scan.forward == *forward);
+                if read.is_empty() || is_known || phase(*forward) == Phase::Backward {
                     continue;
                 }
                 scans.extend(finder.scan(*forward, *back, &read));
