@@ -92,6 +92,8 @@ OPEN = {
     "--at",
     "--address",
     "--find",
+    "--save",
+    "--offload",
 }
 """Options whose values are names of the caller's own files, modules and machines."""
 
