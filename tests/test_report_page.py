@@ -10,6 +10,7 @@ from browser import Browser
 
 pytestmark = pytest.mark.once
 
+FIXTURES = Path(__file__).parent / "fixtures"
 MESH = "data=2,model=4"
 
 AXE = {
@@ -59,8 +60,19 @@ def test_the_verdict_is_the_api_s(browser: Browser, report: Path, train_step: Pa
         assert float(page.locator(f"#figure-{key}").get_attribute("value")) == value
     share = f"{100 * expected['exposed'] / time.step_seconds:.1f} %"
     assert share in page.locator("#verdict").inner_text()
-    finding = module.lint(mesh)[0]
-    assert finding.message in page.locator(".findings").inner_text()
+    assert not module.lint(mesh)
+    assert page.get_by_text("Nothing to change.").is_visible()
+
+
+def test_findings_are_those_of_lint(browser: Browser, tmp_path: Path) -> None:
+    pytest.importorskip("bokeh")
+    module = hlofast.load(FIXTURES / "sharded" / "accumulated_v6e_8.txt.gz")
+    module.report(tmp_path / "page.html")
+    shown = browser.open(tmp_path / "page.html", until=USABLE).page.locator(".findings")
+    findings = module.lint()
+    assert len(findings) > 3
+    for finding in findings:
+        assert finding.message in shown.inner_text()
 
 
 def test_search_finds_an_instruction_and_its_neighbours(
