@@ -195,6 +195,16 @@ def test_the_command_line_shows_policies_and_code(capsys):
     ]
 
 
+def test_the_verdict_names_the_policy(dense):
+    module = dense.with_context(device="tpu-v5e")
+    verdict = module.verdict()
+    remedy = next(own.remedy for own in verdict.statements if own.code == "does-not-fit")
+    chosen = module.remat().policies.chosen
+    assert f"a policy that saves {len(chosen.saved)} values" in remedy
+    assert "of recomputation (modelled); hlofast remat gives the code" in remedy
+    assert module.remat().policies.policy("dots_saveable").built_in == "dots_saveable"
+
+
 def test_a_step_that_fits_needs_no_policy():
     policies = hlofast.load(PLAIN).remat(hbm="15.75GiB", device="tpu-v5e").policies
     assert policies.peak <= policies.hbm and policies.chosen is None

@@ -149,6 +149,13 @@ class Policy:
         return tuple(self._figures["again"])
 
     @property
+    def built_in(self) -> str | None:
+        """The policy of JAX that keeps the same values; None if none does."""
+        if any(self.fates[at] == _OFFLOADED for at in self._figures["saved"]):
+            return None
+        return _same(self)
+
+    @property
     def code(self) -> str:
         """The policy as Python code, with a comment for each value that has to be named."""
         return _code(self)
@@ -362,9 +369,8 @@ def _code(policy: Policy) -> str:
     offloaded = {at for at in numbers if policy.fates[at] == _OFFLOADED}
     prefix = "jax.checkpoint_policies."
     lines: list[str] = []
-    built_in = None if offloaded else _same(policy)
-    if built_in is not None:
-        call = f"policy = {prefix}{built_in}"
+    if policy.built_in is not None:
+        call = f"policy = {prefix}{policy.built_in}"
     else:
         lines.append("from jax.ad_checkpoint import checkpoint_name")
         names = _value_names(rows)

@@ -457,11 +457,29 @@ def _too_large(verdict: Verdict) -> list[Statement]:
             "the bytes allocated in HBM exceed the device memory of "
             f"{short_bytes(int(verdict.hbm))} by {over}",
             stake=f"{over} over",
-            remedy="rematerialise residuals (hlofast remat chooses them), shard or offload more, "
+            remedy=_policy(verdict)
+            or "rematerialise residuals (hlofast remat chooses them), shard or offload more, "
             "or use a smaller batch",
             verb="remat",
         )
     ]
+
+
+def _policy(verdict: Verdict) -> str | None:
+    """The checkpoint policy that fits, with what it needs and costs; None if none is known."""
+    module, hbm = verdict.module, verdict.hbm
+    device = device_for(module, None)
+    remat = module.remat(hbm=None if hbm is None else int(hbm), device=device, mesh=verdict.mesh)
+    chosen = None if remat.policies is None else remat.policies.chosen
+    if chosen is None or not chosen.fits:
+        return None
+    name = chosen.built_in or f"a policy that saves {output.counted(len(chosen.saved), 'value')}"
+    seconds = chosen.recomputed_seconds
+    cost = "" if seconds is None else f" and {output.seconds(seconds)} of recomputation"
+    return (
+        f"put the layers under jax.checkpoint with {name}: about {short_bytes(chosen.peak)} at the "
+        f"peak{cost} (modelled); hlofast remat gives the code"
+    )
 
 
 def _findings(verdict: Verdict) -> list[Statement]:
