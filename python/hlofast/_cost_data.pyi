@@ -151,7 +151,7 @@ class RematData:
         """Operation name, source file and source line of each of `rows`; empty if unknown."""
     def policies(self, time: TimeData | None = None) -> PolicyData | None:
         """The scans over layers, and what they need under other checkpoint policies; `time` gives
-        the seconds of recomputed work. None if there is no scan that is understood.
+        the seconds of recomputed work. None without a scan over layers that the model covers.
         """
     def parameters_read(self, rows: list[int]) -> list[int] | None:
         """The entry parameters that `rows` depend on; None if there are too many instructions to
@@ -193,9 +193,9 @@ class PolicyData:
 
         Raises `ValueError` for another fate.
         """
-    def choose(self, budget: int) -> tuple[list[int], bool, bool]:
-        """The policy that recomputes least and fits `budget` bytes: the fate of each savable value,
-        whether it fits, and whether every set was tried.
+    def choose(self, budget: int) -> list[int]:
+        """The policy that recomputes least and fits `budget` bytes, otherwise the one that is
+        nearest: the fate of each savable value.
         """
 
 @final

@@ -283,7 +283,7 @@ class Policies:
         if self.hbm is None or self.peak <= self.hbm:
             return None
         if self._chosen is None:
-            fates, _, _ = self._data.choose(int(self.hbm * (1 - MARGIN)))
+            fates = self._data.choose(int(self.hbm * (1 - MARGIN)))
             self._chosen = Policy(self, _CHOSEN, fates)
         return self._chosen
 

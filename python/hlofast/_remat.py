@@ -183,9 +183,9 @@ class Remat(Result):
     def policies(self) -> Policies | None:
         """What the step would need under other checkpoint policies of its layers.
 
-        None if the module is not scheduled, if memory cannot be counted, or if there is no forward
-        loop over layers, with a known number of iterations, whose stacked values a backward loop
-        reads. Peaks are counted by the default `rule`. See `hlofast.Policies`.
+        The step must be scheduled and have a scan over layers: a forward loop with a known number
+        of iterations, and a backward loop that reads what it stacks. Otherwise, and if memory
+        cannot be counted, this is None. The default `rule` counts peaks. See `hlofast.Policies`.
         """
         if self._policies is None:
             from hlofast._policies import Policies

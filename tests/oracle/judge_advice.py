@@ -14,11 +14,9 @@ counted here from the text.  ``tests/test_advice_judged.py`` compares.  Needs an
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import io
 import json
 import math
-import os
 import pathlib
 import re
 import sys
@@ -29,29 +27,21 @@ HERE = pathlib.Path(__file__).resolve().parent
 FIXTURES = HERE.parent / "fixtures"
 TARGET = FIXTURES / "advice"
 sys.path.insert(0, str(FIXTURES))
-os.environ.update(
-    JAX_PLATFORMS="cpu",
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_WORKER_HOSTNAMES="localhost",
-    TPU_WORKER_ID="0",
-    TPU_ACCELERATOR_TYPE="v5litepod-8",
-    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-    TF_CPP_MIN_LOG_LEVEL="2",
-    XLA_FLAGS="--xla_force_host_platform_device_count=8",
-)
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
+# The scripts of the fixtures are found only now; `make_dumps` sets the environment before JAX starts.
+import make_dumps  # noqa: E402 - see above
 
-jax.config.update(
-    "jax_hlo_source_file_canonicalization_regex",
-    f".*/site-packages/|{re.escape(str(HERE.parent.parent))}/",
-)
+# isort: split
+import advice_cases  # noqa: E402 - see above
+import advice_programs  # noqa: E402 - see above
+import jax  # noqa: E402 - see above
+import numpy as np  # noqa: E402 - see above
+from jax._src import source_info_util  # noqa: E402 - see above
+from jax.experimental import topologies  # noqa: E402 - see above
+from jax.sharding import Mesh  # noqa: E402 - see above
 
-import advice_cases  # noqa: E402
-import advice_programs  # noqa: E402
-from jax.experimental import topologies  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
+# Texts must not depend on the lines of this script.
+source_info_util.register_exclusion(__file__)
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 BITS = {"pred": 8, "s8": 8, "u8": 8, "bf16": 16, "f16": 16, "s32": 32, "u32": 32, "f32": 32}
@@ -189,9 +179,7 @@ def main():
             print(
                 f"{name:24} {time.monotonic() - start:5.1f} s {known['programs'][name]}", flush=True
             )
-    known["versions"] = {
-        package: importlib.metadata.version(package) for package in ("jax", "jaxlib", "libtpu")
-    }
+    known["versions"] = make_dumps.versions()
     TARGET.mkdir(exist_ok=True)
     names = sorted(advice_cases.PROGRAMS)
     known["programs"] = {name: known["programs"][name] for name in names}

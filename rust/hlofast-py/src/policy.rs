@@ -92,12 +92,11 @@ impl PolicyData {
         to_dict(py, &outcome)
     }
 
-    /// The policy that recomputes least and fits `budget` bytes: the fate of each savable value,
-    /// whether it fits, and whether every set was tried.
-    fn choose(&self, py: Python<'_>, budget: i64) -> (Vec<u8>, bool, bool) {
+    /// The policy that recomputes least and fits `budget` bytes, otherwise the one that is nearest:
+    /// the fate of each savable value.
+    fn choose(&self, py: Python<'_>, budget: i64) -> Vec<u8> {
         let module = self.held.stage.module();
-        let choice = py.detach(|| choose(&self.policies, module, &self.prices(), budget));
-        let fates = choice.fates.into_iter().map(|fate| fate as u8).collect();
-        (fates, choice.fits, choice.is_exact)
+        let fates = py.detach(|| choose(&self.policies, module, &self.prices(), budget));
+        fates.into_iter().map(|fate| fate as u8).collect()
     }
 }

@@ -120,7 +120,7 @@ impl RematData {
     }
 
     /// The scans over layers, and what they need under other checkpoint policies; `time` gives the
-    /// seconds of recomputed work. None if there is no scan that is understood.
+    /// seconds of recomputed work. None without a scan over layers that the model covers.
     #[pyo3(signature = (time=None))]
     fn policies(&self, py: Python<'_>, time: Option<&Bound<'_, TimeData>>) -> Option<PolicyData> {
         let seconds = time.map(|time| time.get().seconds_alone());

@@ -352,7 +352,7 @@ impl<M: Borrow<Module>> Analyses<M> {
     }
 
     /// The scans over layers, and what they would need under other checkpoint policies. None if
-    /// the module is not scheduled, memory cannot be counted, or no scan is understood.
+    /// the module is not scheduled, memory cannot be counted, or the model covers no scan.
     pub fn policies(&self) -> Option<Policies> {
         if !self.module().is_scheduled() {
             return None;

@@ -74,9 +74,7 @@ fn executions_below(module: &Module, cost: &Cost, rows: &[Row]) -> Vec<i128> {
 /// estimate or from the user are known; `stated` lists the rows with user-given FLOPs, ascending.
 pub fn unknown_products(module: &Module, stated: &[u32]) -> Vec<Row> {
     let is_unknown = |row: &Row| match module.opcode(*row) {
-        Opcode::Dot | Opcode::ScaledDot | Opcode::RaggedDot | Opcode::Convolution => {
-            contraction(module, *row).is_none()
-        }
+        opcode if opcode.is_matmul() => contraction(module, *row).is_none(),
         Opcode::CustomCall if stated.binary_search(&row.0).is_err() => {
             let call = custom_call_cost(module, *row);
             call.flops.is_none() && call.contraction.is_none() && is_product(call.kind)

@@ -55,7 +55,11 @@ impl Attribution {
     /// the first context of its computation only. `module` must be the module of this attribution.
     pub fn phase_at(&self, module: &Module, position: usize, row: Row) -> Phase {
         match self.phase.get(position) {
-            Some(Phase::Unattributed) if position == row.0 as usize => {
+            // Only rows without a name are looked up.
+            Some(Phase::Unattributed)
+                if position == row.0 as usize
+                    && self.scope.get(position) == Some(&ScopeTree::ROOT) =>
+            {
                 self.phases(module).get(position).copied().unwrap_or_default()
             }
             Some(phase) => *phase,

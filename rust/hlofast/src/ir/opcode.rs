@@ -271,6 +271,12 @@ const KEYS: [(u64, u64, usize); Opcode::Unknown as usize] = {
 };
 
 impl Opcode {
+    /// Whether it multiplies matrices or convolves; library calls that do are custom calls.
+    #[inline]
+    pub fn is_matmul(self) -> bool {
+        matches!(self, Opcode::Convolution | Opcode::Dot | Opcode::RaggedDot | Opcode::ScaledDot)
+    }
+
     /// Whether each element of the result depends on the same element of the operands alone: XLA's
     /// elementwise opcodes without copies.
     #[inline]

@@ -213,11 +213,9 @@ impl<'a> Program<'a> {
     /// The matmuls with known FLOPs: dots, convolutions and library calls.
     pub fn products(&self) -> impl Iterator<Item = Row> + '_ {
         let find = || {
-            use Opcode::*;
             let opcodes = self.module.columns().opcodes.iter().zip(0..);
-            let products = opcodes.filter(|(opcode, _)| {
-                matches!(opcode, Dot | ScaledDot | RaggedDot | Convolution | CustomCall)
-            });
+            let products =
+                opcodes.filter(|(opcode, _)| opcode.is_matmul() || **opcode == Opcode::CustomCall);
             let has_flops = |row: &Row| self.cost.flops.get(row.0 as usize).is_some_and(|n| *n > 0);
             let products = products.map(|(_, row)| Row(row)).filter(has_flops);
             products.filter(|row| is_product(self.module, *row)).collect()

@@ -111,7 +111,7 @@ impl AtPeak<'_> {
 }
 
 /// The number of the part of the row's result at `place`.
-fn part(module: &Module, place: &Place) -> Option<u32> {
+pub(super) fn part(module: &Module, place: &Place) -> Option<u32> {
     let shapes = module.shapes();
     let mut shape = module.shape(place.row);
     let mut part = 0u32;

@@ -108,9 +108,7 @@ impl<'a> Works<'a> {
         let is_unknown = provenance == Provenance::Unknown;
         let is_assumed = provenance == Provenance::Assumed;
         let product = match opcode {
-            Opcode::Dot | Opcode::ScaledDot | Opcode::RaggedDot | Opcode::Convolution => {
-                contraction(self.module, row)
-            }
+            opcode if opcode.is_matmul() => contraction(self.module, row),
             Opcode::CustomCall => {
                 let call = custom_call_cost(self.module, row);
                 if flops > 0.0 && is_kernel(self.module, row, &call) {

@@ -5,7 +5,7 @@
 //! expensive value that a product before and a product after the backward loop both read counts as
 //! kept between them.
 
-use super::graph::{Graph, MOST_ROWS, is_product};
+use super::graph::{Graph, MOST_ROWS};
 use super::scans::{MOST_REARRANGED, Scan, Stack, is_heavy, is_rearrangement, node_of};
 use crate::flow::is_compiler_clone;
 use crate::ir::intern::BuildMix;
@@ -27,8 +27,8 @@ pub struct Timeline {
     rows: Vec<u32>,
     /// Whether XLA has rematerialised by itself.
     is_pressed: bool,
-    /// By backward loop: values of its body that a program that fits keeps.
-    shared: Vec<(Row, Vec<Shared>)>,
+    /// By scan: values of its backward body that a program that fits keeps.
+    shared: Vec<Vec<Shared>>,
 }
 
 /// A value that a backward body makes from stacked values and that several products read. While the
@@ -83,7 +83,7 @@ impl Timeline {
             for (graph, id) in [(&scan.body, scan.body_id), (&scan.back, scan.back_id)] {
                 join_clones(module, graph, id, values, &mut changes);
             }
-            timeline.shared.push((scan.backward, shared_by(scan, memory, values, sizes)));
+            timeline.shared.push(shared_by(scan, memory, values, sizes));
             let place = module.computation_of(scan.forward);
             if places.contains(&place) {
                 continue;
@@ -112,10 +112,9 @@ impl Timeline {
         self.rows.get(step).map(|row| Row(*row))
     }
 
-    /// The values of the backward body of `scan` that a program that fits keeps.
-    pub fn shared(&self, scan: &Scan) -> &[Shared] {
-        let own = self.shared.iter().find(|(row, _)| *row == scan.backward);
-        own.map_or(&[], |(_, shared)| shared)
+    /// The values of the backward body of a scan that a program that fits keeps.
+    pub fn shared(&self, scan: u32) -> &[Shared] {
+        self.shared.get(scan as usize).map_or(&[], Vec::as_slice)
     }
 
     /// No changes yet.
@@ -223,26 +222,17 @@ fn keep_shared(
     let live: HashSet<u32, BuildMix> = live.filter_map(|value| node_of(graph, value)).collect();
     let mut counted: HashSet<Vec<u32>, BuildMix> = HashSet::default();
     for (number, node) in (0u32..).zip(&graph.nodes) {
-        let bytes = sizes.get(node.shape.0 as usize).copied().unwrap_or(0);
+        let bytes = graph.bytes(number, sizes);
         if node.element.is_some() || is_heavy(node.opcode) || bytes < LEAST {
             continue;
         }
-        let products = products_of(graph, number).into_iter();
-        let mut steps: Vec<u32> = products
-            .filter_map(|product| memory.step_of(graph.nodes[product as usize].outer))
-            .collect();
-        steps.sort_unstable();
-        let (Some(first), Some(last)) = (steps.first().copied(), steps.last().copied()) else {
-            continue;
-        };
+        let steps = steps_of_products(graph, memory, number);
+        let [first, .., last] = steps[..] else { continue };
         if first >= before || last <= after || live.contains(&number) || counted.contains(&steps) {
             continue;
         }
         if is_costly(graph, number) {
-            let users = graph.users(number).iter().map(|user| &graph.nodes[*user as usize]);
-            let narrow = users.filter(|user| user.opcode == Opcode::Convert);
-            let sizes = narrow.filter_map(|user| sizes.get(user.shape.0 as usize).copied());
-            add(changes, first..=after, sizes.fold(bytes, i64::min));
+            add(changes, first..=after, bytes);
             counted.insert(steps);
         }
     }
@@ -263,23 +253,12 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
     let mut known: HashSet<(u32, u32, i64), BuildMix> = HashSet::default();
     let mut shared: Vec<Shared> = Vec::new();
     for (number, node) in (0u32..).zip(&graph.nodes) {
-        let bytes = sizes.get(node.shape.0 as usize).copied().unwrap_or(0);
+        let bytes = graph.bytes(number, sizes);
         if node.element.is_some() || is_heavy(node.opcode) || bytes < LEAST {
             continue;
         }
-        let products = products_of(graph, number);
-        let mut steps: Vec<u32> = products
-            .iter()
-            .filter_map(|product| memory.step_of(graph.nodes[*product as usize].outer))
-            .collect();
-        steps.sort_unstable();
-        steps.dedup();
+        let steps = steps_of_products(graph, memory, number);
         let [first, .., last] = steps[..] else { continue };
-        let users = graph.users(number).iter().map(|user| &graph.nodes[*user as usize]);
-        let narrow = users.filter(|user| user.opcode == Opcode::Convert);
-        let bytes = narrow
-            .filter_map(|user| sizes.get(user.shape.0 as usize).copied())
-            .fold(bytes, i64::min);
         if kept.contains(&number) || known.contains(&(first, last, bytes)) {
             continue;
         }
@@ -294,7 +273,7 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
                 continue;
             }
             // A value that is only read from a stack is the stack's, not made here.
-            mixes |= is_product(own.opcode);
+            mixes |= own.opcode.is_matmul();
             opened += 1;
             if opened < MOST_OPENED && !is_heavy(own.opcode) {
                 stack.extend(graph.operands(at));
@@ -310,6 +289,16 @@ fn shared_by(scan: &Scan, memory: &Memory, values: &[LiveValue], sizes: &[i64]) 
     shared
 }
 
+/// The distinct steps of the products that read a value, ascending.
+fn steps_of_products(graph: &Graph, memory: &Memory, node: u32) -> Vec<u32> {
+    let products = products_of(graph, node).into_iter();
+    let steps = products.map(|product| memory.step_of(graph.nodes[product as usize].outer));
+    let mut steps: Vec<u32> = steps.flatten().collect();
+    steps.sort_unstable();
+    steps.dedup();
+    steps
+}
+
 /// The products that read a value, through rows that only rearrange it.
 fn products_of(graph: &Graph, node: u32) -> Vec<u32> {
     let mut products = Vec::new();
@@ -319,7 +308,7 @@ fn products_of(graph: &Graph, node: u32) -> Vec<u32> {
         for user in graph.users(at) {
             opened += 1;
             let opcode = graph.nodes[*user as usize].opcode;
-            if is_product(opcode) {
+            if opcode.is_matmul() {
                 products.push(*user);
             } else if is_rearrangement(opcode) && depth < MOST_REARRANGED && opened < MOST_OPENED {
                 stack.push((*user, depth + 1));

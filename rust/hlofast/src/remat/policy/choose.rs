@@ -17,19 +17,6 @@ const MOST_WORK: usize = 1 << 28;
 /// Limit on the values that are considered: those with most bytes.
 const MOST_VALUES: usize = 256;
 
-/// A policy that was chosen.
-#[derive(Debug)]
-pub struct Choice {
-    /// The fate of each savable value.
-    pub fates: Vec<Fate>,
-    /// What it needs.
-    pub outcome: Outcome,
-    /// Whether it fits the budget. If not, it is the policy that is nearest to it.
-    pub fits: bool,
-    /// Whether every set of the considered values was tried.
-    pub is_exact: bool,
-}
-
 struct Search<'a, 'b> {
     policies: &'a Policies,
     module: &'a Module,
@@ -37,7 +24,7 @@ struct Search<'a, 'b> {
     budget: i64,
     tried: usize,
     most_tried: usize,
-    /// Whether work is told in seconds; otherwise in FLOPs.
+    /// Whether work is measured in seconds. Without a device it is measured in FLOPs.
     by_seconds: bool,
 }
 
@@ -63,8 +50,9 @@ impl Search<'_, '_> {
     }
 }
 
-/// Chooses which values to save so that the step needs at most `budget` bytes.
-pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget: i64) -> Choice {
+/// Chooses which values to save so that the step needs at most `budget` bytes and recomputes least: the
+/// fate of each savable value. If no set of values fits, the nearest one.
+pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget: i64) -> Vec<Fate> {
     let most_tried = (MOST_WORK / policies.work().max(1)).clamp(16, MOST_TRIED);
     let by_seconds = prices.seconds.is_some();
     let mut search = Search { policies, module, prices, budget, tried: 0, most_tried, by_seconds };
@@ -78,16 +66,11 @@ pub fn choose(policies: &Policies, module: &Module, prices: &Prices<'_>, budget:
     };
     let mut values: Vec<usize> = (0..count).filter(is_product).collect();
     values.sort_by_key(|at| std::cmp::Reverse(policies.savable[*at].bytes));
-    let is_whole = values.len() <= MOST_VALUES;
     values.truncate(MOST_VALUES);
     if values.len() <= MOST_EXACT && 1 << values.len() <= most_tried {
-        let (fates, outcome) = search.every_set(&values, nothing, lowest);
-        let fits = outcome.peak <= budget;
-        return Choice { fates, outcome, fits, is_exact: is_whole };
+        return search.every_set(&values, nothing, lowest).0;
     }
-    let (fates, outcome) = search.step_by_step(&values, nothing, lowest);
-    let fits = outcome.peak <= budget;
-    Choice { fates, outcome, fits, is_exact: false }
+    search.step_by_step(&values, nothing, lowest).0
 }
 
 impl Search<'_, '_> {

@@ -179,6 +179,18 @@ impl Graph {
         self.users.get(node)
     }
 
+    /// Bytes of the value of a node, by the bytes of shapes: XLA keeps a value that is only widened
+    /// for computing in its narrow type. Unknown sizes count as 0.
+    pub fn bytes(&self, node: u32, sizes: &[i64]) -> i64 {
+        let size = |node: u32| {
+            let shape = self.nodes[node as usize].shape;
+            sizes.get(shape.0 as usize).copied().unwrap_or(0).max(0)
+        };
+        let users = self.users(node).iter();
+        let narrowed = users.filter(|user| self.nodes[**user as usize].opcode == Opcode::Convert);
+        narrowed.map(|user| size(*user)).fold(size(node), i64::min)
+    }
+
     /// The result of a row of the computation.
     pub fn result(&self, row: Row) -> Value {
         let at = row.0.checked_sub(self.first_row).map(|at| at as usize);
@@ -439,7 +451,7 @@ impl Builder<'_, '_> {
                 let node = &inner.nodes[at as usize];
                 if let Some(element) = node.element {
                     state.element(element as usize).leaves(&mut read, &mut 0);
-                } else if is_product(node.opcode) {
+                } else if node.opcode.is_matmul() {
                     product = Some(product.map_or(node.row, |row: Row| row.min(node.row)));
                 }
                 *self.budget = self.budget.checked_sub(1)?;
@@ -551,10 +563,4 @@ impl Builder<'_, '_> {
         }
         Some(xxh3_128(&self.key))
     }
-}
-
-/// Whether `opcode` multiplies matrices.
-pub fn is_product(opcode: Opcode) -> bool {
-    use Opcode::{Convolution, Dot, RaggedDot, ScaledDot};
-    matches!(opcode, Convolution | Dot | RaggedDot | ScaledDot)
 }

@@ -20,15 +20,16 @@ mod named;
 mod price;
 mod scans;
 
-pub use choose::{Choice, choose};
+pub use choose::choose;
 pub use price::Prices;
 
+use crate::comms::CollectiveKind;
 use crate::cost::{Backend, Cost, device_sizes};
 use crate::flow::Attribution;
 use crate::ir::{Module, Opcode, Row, ShapeId};
 use crate::memory::Memory;
 use base::Timeline;
-use graph::{Node, is_product};
+use graph::Node;
 use scans::{MOST_REARRANGED, Scan, is_heavy, is_rearrangement, is_unchanged, scans};
 use std::ops::RangeInclusive;
 
@@ -191,13 +192,13 @@ impl Policies {
                     continue;
                 }
                 let product = named::product_of(module, body, node);
+                // A sum of partial products is one value; conversions may lie between.
+                let is_sum = product.is_some_and(|of| of != node) || is_part[at];
                 for operand in body.operands(node) {
                     is_needed[*operand as usize] = true;
-                    // Work below the value of a product that has the product's own name.
-                    is_part[*operand as usize] |=
-                        product.is_some_and(|of| of != node) && !is_product(opcode);
+                    is_part[*operand as usize] |= is_sum && !opcode.is_matmul();
                 }
-                let bytes = self.value_bytes(scan, node);
+                let bytes = scan.body.bytes(node, &self.sizes);
                 let kind = match product {
                     _ if is_part[at] => None,
                     Some(of) => {
@@ -212,11 +213,6 @@ impl Policies {
                     None if is_stacked[at] => Some(SavableKind::Other),
                     None => None,
                 };
-                if is_part[at] && product.is_some() && !is_product(opcode) {
-                    body.operands(node)
-                        .iter()
-                        .for_each(|operand| is_part[*operand as usize] = true);
-                }
                 if let Some(kind) = kind.filter(|_| bytes >= LEAST) {
                     let bytes = bytes.saturating_mul(i64::try_from(scan.trips).unwrap_or(i64::MAX));
                     let Node { row, shape, .. } = body.nodes[at];
@@ -226,20 +222,6 @@ impl Policies {
             savable[from..].reverse();
         }
         self.savable = savable;
-    }
-
-    /// Bytes of the value of a node: XLA keeps a value that is only widened for computing in its
-    /// narrow type.
-    fn value_bytes(&self, scan: &Scan, node: u32) -> i64 {
-        let size = |node: u32| {
-            let shape = scan.body.nodes[node as usize].shape;
-            self.sizes.get(shape.0 as usize).copied().unwrap_or(0).max(0)
-        };
-        let own = size(node);
-        let users = scan.body.users(node).iter();
-        let converts =
-            users.filter(|user| scan.body.nodes[**user as usize].opcode == Opcode::Convert);
-        converts.map(|user| size(*user)).fold(own, i64::min)
     }
 
     /// What the step needs if the savable values have these fates.
@@ -267,8 +249,7 @@ impl Policies {
 }
 
 fn is_collective(opcode: Opcode) -> bool {
-    use Opcode::{AllGather, AllReduce, AllToAll, CollectivePermute, ReduceScatter};
-    matches!(opcode, AllGather | AllReduce | AllToAll | CollectivePermute | ReduceScatter)
+    CollectiveKind::of_opcode(opcode).is_some()
 }
 
 /// Whether a program can name the result of a collective; permutes pass on parts of arrays.
@@ -294,6 +275,8 @@ fn reads_weights_alone(scan: &Scan, node: u32) -> bool {
 
 /// What the backward body of a scan recomputes under a policy.
 struct Again {
+    /// The scan's number.
+    number: u32,
     /// The recomputed nodes that stay in memory, in text order, with bytes.
     heavy: Vec<(u32, i64)>,
     /// By node: the last step of the backward body that needs it; None if none does.
@@ -328,6 +311,7 @@ impl Again {
             }
         }
         let mut again = Again {
+            number,
             heavy: Vec::new(),
             last: vec![None; count],
             read_by: vec![0; count],
@@ -354,7 +338,7 @@ impl Again {
                 continue;
             }
             let own = &body.nodes[at];
-            let size = policies.value_bytes(scan, node);
+            let size = body.bytes(node, &policies.sizes);
             if own.element.is_some() {
                 if !is_unchanged(body, node) && size >= LEAST {
                     again.kept = again.kept.saturating_add(size);
@@ -447,7 +431,7 @@ impl Again {
                 bytes.add(start..=last, *size);
             }
         }
-        for shared in policies.timeline.shared(scan) {
+        for shared in policies.timeline.shared(self.number) {
             if shared.stacks.iter().any(|node| is_light(scan, *node, &self.fate)) {
                 bytes.add(shared.steps.clone(), shared.bytes);
             }
@@ -456,7 +440,7 @@ impl Again {
             if is_light(scan, stack.node, &self.fate) {
                 if let Some(last) = policies.timeline.is_kept(scan, stack, |node| self.holds(node))
                 {
-                    bytes.add(start..=last, policies.value_bytes(scan, stack.node));
+                    bytes.add(start..=last, scan.body.bytes(stack.node, &policies.sizes));
                 }
                 continue;
             }
@@ -474,7 +458,7 @@ impl Again {
 
     /// Adds the cost of everything that runs again.
     fn price(&self, module: &Module, scan: &Scan, prices: &Prices<'_>, outcome: &mut Outcome) {
-        let multiplies = |node: &&Node| is_product(node.opcode);
+        let multiplies = |node: &&Node| node.opcode.is_matmul();
         let mut products: Vec<Row> =
             scan.body.nodes.iter().filter(multiplies).map(|node| node.outer).collect();
         products.sort_unstable();
@@ -482,12 +466,12 @@ impl Again {
         for (node, _) in &self.heavy {
             let node = &scan.body.nodes[*node as usize];
             outcome.again.push(node.row);
-            let is_dear = is_product(node.opcode) || is_collective(node.opcode);
+            let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
             // A reduction fused with a product takes the time of the product, which may be saved.
             if is_dear || products.binary_search(&node.outer).is_err() {
                 outer.push(node.outer);
             }
-            if is_product(node.opcode) {
+            if node.opcode.is_matmul() {
                 let flops = prices.flops(module, node.row);
                 outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
             }

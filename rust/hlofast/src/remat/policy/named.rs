@@ -1,6 +1,6 @@
 //! Which values are the products that checkpoint policies of JAX name, known by operation names.
 
-use super::graph::{Graph, is_product};
+use super::graph::Graph;
 use super::scans::is_rearrangement;
 use crate::cost::matmul::contraction;
 use crate::ir::{Module, Opcode, Row};
@@ -47,7 +47,7 @@ pub fn product_of(module: &Module, graph: &Graph, node: u32) -> Option<u32> {
     let mut at = node;
     for _ in 0..MOST_STEPS {
         let own = &graph.nodes[at as usize];
-        if is_product(own.opcode) {
+        if own.opcode.is_matmul() {
             return Some(at);
         }
         let is_step = match own.opcode {

@@ -1,6 +1,6 @@
 //! Scans over layers: pairs of a forward and a backward loop, and the stacks between them.
 
-use super::graph::{Graph, MOST_ROWS, Value, is_product};
+use super::graph::{Graph, MOST_ROWS, Value};
 use crate::cost::Cost;
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
@@ -8,6 +8,7 @@ use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
+use crate::remat::counted::part;
 use crate::remat::residuals::stack_of;
 use hashbrown::HashMap;
 use std::ops::RangeInclusive;
@@ -16,7 +17,8 @@ use std::ops::RangeInclusive;
 const MOST_PAIRS: usize = 1 << 12;
 /// Limit on the rows that are followed from a loop's state to another loop.
 const MOST_STEPS: usize = 256;
-
+/// Limit on the elements of a loop's state that are followed.
+const MOST_ELEMENTS: usize = 1 << 16;
 /// Limit on the rows that rearrange a value one after another.
 pub const MOST_REARRANGED: u32 = 8;
 
@@ -166,25 +168,24 @@ impl Finder<'_> {
         };
         let count = module.shapes().tuple(module.shape(state)).map_or(0, <[_]>::len);
         let mut budget = self.budget;
-        let mut source = |element: u32| {
-            let mut place = Place { row: state, path: vec![element] };
+        let mut to_loop = |place: &mut Place| {
             for _ in 0..MOST_STEPS.min(budget) {
-                if module.opcode(place.row) == Opcode::While || !step_back(module, &mut place) {
+                if module.opcode(place.row) == Opcode::While || !step_back(module, place) {
                     break;
                 }
                 budget -= 1;
             }
-            if module.opcode(place.row) != Opcode::While && budget > 0 {
+        };
+        let mut source = |element: u32| {
+            let mut place = Place { row: state, path: vec![element] };
+            to_loop(&mut place);
+            if module.opcode(place.row) != Opcode::While {
                 place = stack_of(module, &place);
-                for _ in 0..MOST_STEPS {
-                    if module.opcode(place.row) == Opcode::While || !step_back(module, &mut place) {
-                        break;
-                    }
-                }
+                to_loop(&mut place);
             }
             (element, place)
         };
-        let sources = (0..count.min(1 << 16) as u32).map(&mut source).collect();
+        let sources = (0..count.min(MOST_ELEMENTS) as u32).map(&mut source).collect();
         self.budget = budget;
         sources
     }
@@ -250,7 +251,7 @@ impl Finder<'_> {
             opened += 1;
             let node = &back.nodes[at as usize];
             read.last = read.last.max(self.memory.step_of(node.outer).unwrap_or(end));
-            read.feeds_product |= is_product(node.opcode);
+            read.feeds_product |= node.opcode.is_matmul();
             if is_rearrangement(node.opcode) && depth < MOST_REARRANGED && opened < MOST_STEPS {
                 stack.extend(back.users(at).iter().map(|user| (*user, depth + 1)));
             }
@@ -268,9 +269,8 @@ impl Finder<'_> {
     /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
     /// values of its buffer are live.
     fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
-        let module = self.module;
-        let parts = self.memory.maker_of(forward, part(module, forward, element)?)?;
-        let (row, part) = parts;
+        let place = Place { row: forward, path: vec![element] };
+        let (row, part) = self.memory.maker_of(forward, part(self.module, &place)?)?;
         let known = self.numbered(self.by_row.get(&row)).find(|value| value.part == part)?;
         let same = self.numbered(self.by_buffer.get(&known.buffer));
         let same = same.filter(|value| value.bytes > 0);
@@ -282,15 +282,6 @@ impl Finder<'_> {
         }
         (bytes > 0).then_some((bytes, first..=last))
     }
-}
-
-/// The number of the part that element `element` of the row's tuple is.
-fn part(module: &Module, row: Row, element: u32) -> Option<u32> {
-    let shapes = module.shapes();
-    let elements = shapes.tuple(module.shape(row))?;
-    let before = elements.get(..element as usize)?;
-    let parts = before.iter().map(|element| shapes.node_count(*element));
-    Some(parts.fold(1u32, u32::saturating_add))
 }
 
 /// The node whose value the body writes into the stack in element `element` of its state.
@@ -333,7 +324,7 @@ pub fn is_heavy(opcode: Opcode) -> bool {
         ReduceScatter, Rng, RngBitGenerator, Scatter, SelectAndScatter, Sort, Topk,
         TriangularSolve, While,
     };
-    is_product(opcode)
+    opcode.is_matmul()
         || matches!(
             opcode,
             AllGather
