@@ -4,9 +4,9 @@
     python benches/policy_accuracy.py --plans FILE     the chosen policies, for make_policies.py
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
-under every policy. The peak under a policy is modelled from the text without checkpointing and
-compared with the peak of the program that was compiled under the policy. Programs whose name begins
-with `held_` were compiled after the model was made.
+under every policy. The peak under a policy is modelled from the text without checkpointing, and from
+texts compiled under another policy, and compared with the peak of the program that was compiled
+under the policy. Programs whose name begins with `held_` were compiled after the model was made.
 """
 
 from __future__ import annotations
@@ -43,10 +43,20 @@ BUILT_IN = {
 
 def texts() -> dict[str, bytes]:
     """By program: its text without checkpointing."""
-    packed = lzma.decompress((FIXTURES / "policies" / "texts.tar.xz").read_bytes())
+    return {name.partition(".")[0]: text for name, text in _unpacked("texts")}
+
+
+def checkpointed() -> dict[tuple[str, str], bytes]:
+    """By program and policy: texts of programs whose layers are checkpointed."""
+    names = ((name.split(".")[:2], text) for name, text in _unpacked("checkpointed"))
+    return {(program, policy): text for (program, policy), text in names}
+
+
+def _unpacked(name: str) -> list[tuple[str, bytes]]:
+    packed = lzma.decompress((FIXTURES / "policies" / f"{name}.tar.xz").read_bytes())
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         files = [(entry, archive.extractfile(entry)) for entry in archive.getmembers()]
-        return {entry.name.partition(".")[0]: file.read() for entry, file in files if file}
+        return [(entry.name, file.read()) for entry, file in files if file]
 
 
 def truth() -> list[dict[str, Any]]:
@@ -74,22 +84,24 @@ def policy_of(policies: hlofast.Policies, name: str) -> hlofast.Policy:
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row per program and policy."""
+    """One row per text and policy."""
     compiled: dict[str, dict[str, int]] = {}
     for record in truth():
         compiled.setdefault(record["program"], {})[record["policy"]] = record["peak"]
     found = []
-    for program, text in texts().items():
+    plain = {(program, "none"): text for program, text in texts().items()}
+    for (program, own), text in (plain | checkpointed()).items():
         policies = hlofast.loads(text).remat().policies
         for policy in (*BUILT_IN, *NAMED):
             peak = compiled.get(program, {}).get(policy)
-            if peak is None:
+            if peak is None or policy == own:
                 continue
             modelled = None if policies is None else policy_of(policies, policy).peak
             error = None if modelled is None else modelled / peak - 1
             found.append(
                 {
                     "program": program,
+                    "text": own,
                     "policy": policy,
                     "held_out": program.startswith("held_"),
                     "peak": peak,
@@ -101,19 +113,21 @@ def rows() -> list[dict[str, Any]]:
 
 
 def plans() -> dict[str, Any]:
-    """For each program that does not fit its chip: the names that the chosen policy saves."""
+    """The names that the chosen policy saves, for each program that does not fit its chip, and for
+    each checkpointed program that could save more."""
     needed = {record["program"]: record["hbm"] for record in truth() if record["policy"] == "none"}
+    plain = {(program, ""): text for program, text in texts().items()}
     chosen: dict[str, Any] = {}
-    for program, text in texts().items():
+    for (program, own), text in (plain | checkpointed()).items():
         chip = next(part for part in program.split("_") if part in LIMITS)
-        if needed[program] <= LIMITS[chip]:
+        if not own and needed[program] <= LIMITS[chip]:
             continue
         policies = hlofast.loads(text).remat(hbm=LIMITS[chip], device=f"tpu-{chip}").policies
         if policies is None or policies.chosen is None:
             continue
         named = [name_of(line) for line in policies.chosen.saved.values("source_line")]
         nothing = policies.policy("nothing_saveable")
-        chosen[program] = {
+        chosen[f"{program}.{own}".rstrip(".")] = {
             "names": sorted({name for name in named if name}),
             "unnamed": named.count(None),
             "limit": LIMITS[chip],
@@ -153,12 +167,13 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         every = rows()
-    sets = {
-        "fitted": [row for row in every if not row["held_out"]],
-        "held out": [row for row in every if row["held_out"]],
-    }
-    for policy in (*BUILT_IN, *NAMED):
-        sets[policy] = [row for row in every if row["policy"] == policy]
+    sets = {}
+    for kind, is_plain in (("not checkpointed", True), ("checkpointed", False)):
+        own = [row for row in every if (row["text"] == "none") == is_plain]
+        sets[f"{kind}, fitted"] = [row for row in own if not row["held_out"]]
+        sets[f"{kind}, held out"] = [row for row in own if row["held_out"]]
+        for policy in (*BUILT_IN, *NAMED):
+            sets[f"{kind}, {policy}"] = [row for row in own if row["policy"] == policy]
     for name, part in sets.items():
         if not part:
             continue

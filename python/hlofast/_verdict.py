@@ -37,12 +37,15 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh
     from hlofast._memory import Memory
     from hlofast._module import Module
+    from hlofast._policies import Policies, Policy
     from hlofast._profile import Measured
     from hlofast._time import Time
     from hlofast.devices import Device
 
 SHOWN = 3
 """Default number of findings shown as text."""
+LEAST_GAIN = 0.01
+"""The share of the step that another checkpoint policy must save to be named."""
 
 _ABOUT = (
     Field("word", "status", "The compilation stage."),
@@ -211,14 +214,14 @@ class Verdict(Result):
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """What to change: a peak that does not fit, the findings of `lint`, advice from `remat`."""
+        """What to change: a peak that does not fit, findings of `lint`, advice from `remat`."""
         known = self.findings.counts()
         advice = [
             statement
             for statement in remat_statements(self)
             if statement.remedy and statement.code not in known
         ]
-        return (*_too_large(self), *_findings(self), *advice)
+        return (*_too_large(self), *_findings(self), *_recomputed(self), *advice)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -465,21 +468,57 @@ def _too_large(verdict: Verdict) -> list[Statement]:
     ]
 
 
+def _policies(verdict: Verdict) -> Policies | None:
+    hbm = None if verdict.hbm is None else int(verdict.hbm)
+    device = device_for(verdict.module, None)
+    return verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
+
+
 def _policy(verdict: Verdict) -> str | None:
     """The checkpoint policy that fits, with what it needs and costs; None if none is known."""
-    module, hbm = verdict.module, verdict.hbm
-    device = device_for(module, None)
-    remat = module.remat(hbm=None if hbm is None else int(hbm), device=device, mesh=verdict.mesh)
-    chosen = None if remat.policies is None else remat.policies.chosen
+    policies = _policies(verdict)
+    chosen = None if policies is None else policies.chosen
     if chosen is None or not chosen.fits:
         return None
-    name = chosen.built_in or f"a policy that saves {output.counted(len(chosen.saved), 'value')}"
     seconds = chosen.recomputed_seconds
     cost = "" if seconds is None else f" and {output.seconds(seconds)} of recomputation"
     return (
-        f"put the layers under jax.checkpoint with {name}: about {short_bytes(chosen.peak)} at the "
-        f"peak{cost} (modelled); hlofast remat gives the code"
+        f"put the layers under jax.checkpoint with {_named(chosen)}: about "
+        f"{short_bytes(chosen.peak)} at the peak{cost} (modelled); hlofast remat gives the code"
     )
+
+
+def _named(policy: Policy) -> str:
+    saved = f"a policy that saves {output.counted(len(policy.saved), 'value')}"
+    return policy.built_in or saved
+
+
+def _recomputed(verdict: Verdict) -> list[Statement]:
+    """A statement if checkpointed layers recompute what the memory has room for."""
+    step = next(figure.value for figure in verdict.figures if figure.key == "step")
+    if step is None or verdict.hbm is None:
+        return []
+    policies = _policies(verdict)
+    if policies is None or not policies.is_checkpointed or policies.peak > verdict.hbm:
+        return []
+    chosen = policies.chosen
+    now = policies.as_compiled.recomputed_seconds
+    own = None if chosen is None else chosen.recomputed_seconds
+    if chosen is None or now is None or own is None or now - own < LEAST_GAIN * step:
+        return []
+    free, gain = short_bytes(int(verdict.hbm) - policies.peak), output.seconds(now - own)
+    return [
+        Statement(
+            "room-to-save",
+            f"the layers recompute {output.seconds(now)} of work, and {free} of device memory are "
+            "free",
+            stake=gain,
+            remedy=f"change the checkpoint policy to {_named(chosen)}: about "
+            f"{short_bytes(chosen.peak)} at the peak, {gain} less recomputation (modelled); "
+            "hlofast remat gives the code",
+            verb="remat",
+        )
+    ]
 
 
 def _findings(verdict: Verdict) -> list[Statement]:

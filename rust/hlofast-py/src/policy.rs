@@ -92,6 +92,11 @@ impl PolicyData {
         to_dict(py, &outcome)
     }
 
+    /// The fate of each savable value in the module as it is.
+    fn as_is(&self) -> Vec<u8> {
+        self.policies.as_is().into_iter().map(|fate| fate as u8).collect()
+    }
+
     /// The policy that recomputes least and fits `budget` bytes, otherwise the one that is nearest:
     /// the fate of each savable value.
     fn choose(&self, py: Python<'_>, budget: i64) -> Vec<u8> {

@@ -76,12 +76,14 @@ pub fn savable(origin: &Origin<'_>, policies: &Policies) -> Columns {
     let scan = |value: &Savable| loops.get(value.scan as usize).copied().unwrap_or(value.row);
     let doc = "The forward loop over layers that computes the value.";
     table.rows(Field::instruction("scan", doc), each().map(scan));
-    let doc = "matmul, batched_matmul (with batch dimensions), collective, or other.";
+    let doc = "matmul, batched_matmul (with batch dimensions), kernel, collective, or other.";
     table.texts(Field::word("kind", doc), each().map(|value| value.kind.as_str()));
     let shape = |value: &Savable| plain_shape_within(module.shapes(), value.shape, SHAPE_LIMIT);
     table.texts(common::shape(), each().map(shape));
     let doc = "Bytes of the values of all layers on one device.";
     table.numbers(Field::bytes("bytes", doc).summed(), each().map(|value| value.bytes));
+    let doc = "Whether the step as compiled keeps it from the forward to the backward loop.";
+    table.flags(Field::flag("is_kept", doc), each().map(|value| value.is_kept));
     origin.columns(each().map(|value| value.row), &mut table);
     table
 }

@@ -48,6 +48,8 @@ pub struct Node {
     pub shape: ShapeId,
     /// For elements of the parameter: the index. For the entry, the parameter's number.
     pub element: Option<u32>,
+    /// For elements of the tuple that an operation results in: the operation's node.
+    pub whole: Option<u32>,
 }
 
 /// What a row results in.
@@ -134,6 +136,11 @@ pub struct Graph {
     results: Vec<Value>,
     /// The result of the computation.
     pub root: Value,
+    /// By node that is a sum of partial products in a wider type than theirs: how many times wider.
+    /// The program's value has the type of the products.
+    pub wider: HashMap<u32, i64, BuildMix>,
+    /// By node that is a loop which adds up products: the products after the first.
+    further: HashMap<u32, Vec<Row>, BuildMix>,
 }
 
 impl Graph {
@@ -174,21 +181,34 @@ impl Graph {
         self.operands.get(node)
     }
 
+    /// The products after the first whose sum a node is, if a loop adds them up.
+    pub fn further(&self, node: u32) -> &[Row] {
+        self.further.get(&node).map_or(&[], Vec::as_slice)
+    }
+
     /// The nodes that read a node.
     pub fn users(&self, node: u32) -> &[u32] {
         self.users.get(node)
     }
 
     /// Bytes of the value of a node, by the bytes of shapes: XLA keeps a value that is only widened
-    /// for computing in its narrow type. Unknown sizes count as 0.
+    /// for computing, or for adding partial products, in its narrow type, and of a kernel's result the
+    /// parts that are read. Unknown sizes count as 0.
     pub fn bytes(&self, node: u32, sizes: &[i64]) -> i64 {
         let size = |node: u32| {
             let shape = self.nodes[node as usize].shape;
             sizes.get(shape.0 as usize).copied().unwrap_or(0).max(0)
         };
         let users = self.users(node).iter();
-        let narrowed = users.filter(|user| self.nodes[**user as usize].opcode == Opcode::Convert);
-        narrowed.map(|user| size(*user)).fold(size(node), i64::min)
+        let narrowed =
+            users.clone().filter(|user| self.nodes[**user as usize].opcode == Opcode::Convert);
+        let mut own = size(node) / self.wider.get(&node).copied().unwrap_or(1);
+        // Kernels write statistics into whole lanes, of which one is read.
+        let is_slice = |user: &u32| self.nodes[*user as usize].opcode == Opcode::Slice;
+        if self.nodes[node as usize].whole.is_some() && users.clone().all(is_slice) {
+            own = own.min(users.clone().map(|user| size(*user)).fold(0, i64::saturating_add));
+        }
+        narrowed.map(|user| size(*user)).fold(own, i64::min)
     }
 
     /// The result of a row of the computation.
@@ -278,6 +298,7 @@ impl Builder<'_, '_> {
                         let opcode = self.graph.nodes[node as usize].opcode;
                         let outer = outer.unwrap_or(row);
                         let part = self.push(row, outer, opcode, module.shape(row), &[node]);
+                        self.graph.nodes[part as usize].whole = Some(node);
                         self.elements.insert(key, part);
                         Value::One(part)
                     }
@@ -289,9 +310,11 @@ impl Builder<'_, '_> {
                 Value::Many(many) => many.elements.first().cloned().unwrap_or_default(),
                 value => value,
             },
+            // JAX rounds values that a policy saves to the precision that they have.
             Opcode::Bitcast
             | Opcode::Copy
             | Opcode::Reshape
+            | Opcode::ReducePrecision
             | Opcode::OptBarrier
             | Opcode::Domain
             | Opcode::AsyncUpdate
@@ -441,7 +464,7 @@ impl Builder<'_, '_> {
                 results.push(state.element(index));
                 continue;
             }
-            let mut product = None;
+            let mut products: Vec<Row> = Vec::new();
             let mut read = Vec::new();
             let mut stack = vec![made];
             while let Some(at) = stack.pop() {
@@ -452,16 +475,22 @@ impl Builder<'_, '_> {
                 if let Some(element) = node.element {
                     state.element(element as usize).leaves(&mut read, &mut 0);
                 } else if node.opcode.is_matmul() {
-                    product = Some(product.map_or(node.row, |row: Row| row.min(node.row)));
+                    products.push(node.row);
                 }
                 *self.budget = self.budget.checked_sub(1)?;
                 stack.extend(inner.operands(at));
             }
             read.sort_unstable();
             read.dedup();
-            let opcode = if product.is_some() { Opcode::Convolution } else { Opcode::While };
-            let node =
-                self.push(product.unwrap_or(row), outer.unwrap_or(row), opcode, *shape, &read);
+            products.sort_unstable();
+            let (first, opcode) = match products.first() {
+                Some(first) => (*first, Opcode::Convolution),
+                None => (row, Opcode::While),
+            };
+            let node = self.push(first, outer.unwrap_or(row), opcode, *shape, &read);
+            if products.len() > 1 {
+                self.graph.further.insert(node, products.split_off(1));
+            }
             results.push(Value::One(node));
         }
         Some(Value::many(results))
@@ -495,7 +524,7 @@ impl Builder<'_, '_> {
         }
         operands.items.extend_from_slice(read);
         operands.offsets.push(operands.items.len() as u32);
-        self.graph.nodes.push(Node { row, outer, opcode, shape, element: None });
+        self.graph.nodes.push(Node { row, outer, opcode, shape, element: None, whole: None });
         number
     }
 

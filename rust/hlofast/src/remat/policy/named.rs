@@ -10,15 +10,12 @@ const MOST_STEPS: usize = 12;
 /// The last component of the operation name of a product.
 const PRODUCTS: [&[u8]; 3] = [b"dot_general", b"conv_general_dilated", b"ragged_dot"];
 
-/// The components of a row's operation name after the last two slashes; empty if unknown.
-fn components(module: &Module, row: Row) -> (&[u8], &[u8]) {
+/// The components of a row's operation name, the last one first; none if it is unknown.
+pub fn components(module: &Module, row: Row) -> impl Iterator<Item = &[u8]> {
     let columns = module.metadata_columns();
     let id = columns.op_name.get(row.0 as usize).and_then(|id| usize::try_from(*id).ok());
     let name = id.and_then(|id| columns.op_names.get(id)).map(|span| module.bytes(*span));
-    let name = name.unwrap_or_default();
-    let mut parts = name.rsplit(|byte| *byte == b'/');
-    let last = parts.next().unwrap_or_default();
-    (parts.next().unwrap_or_default(), last)
+    name.unwrap_or_default().rsplit(|byte| *byte == b'/')
 }
 
 /// Whether work of a backward body is under `jax.checkpoint`, according to its operation names.
@@ -37,7 +34,7 @@ pub fn is_checkpointed(module: &Module, back: &Graph) -> bool {
 }
 
 fn is_named_product(module: &Module, row: Row) -> bool {
-    PRODUCTS.contains(&components(module, row).1)
+    components(module, row).next().is_some_and(|last| PRODUCTS.contains(&last))
 }
 
 /// The product of whose value `node` is the last step. The partitioner adds up partial products, and
@@ -68,7 +65,7 @@ pub fn product_of(module: &Module, graph: &Graph, node: u32) -> Option<u32> {
 
 /// Whether a product has batch dimensions: dimensions that both operands and the result share.
 pub fn is_batched(module: &Module, row: Row) -> bool {
-    let (equation, _) = components(module, row);
+    let equation = components(module, row).nth(1).unwrap_or_default();
     if let Some(batched) = shares_letters(equation) {
         return batched;
     }

@@ -1,6 +1,7 @@
 //! Scans over layers: pairs of a forward and a backward loop, and the stacks between them.
 
 use super::graph::{Graph, MOST_ROWS, Value};
+use super::recomputed::Recomputed;
 use crate::cost::Cost;
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
@@ -37,6 +38,8 @@ pub struct Stack {
     pub is_weight: bool,
     /// How the backward body reads it.
     pub reads: Vec<Read>,
+    /// Whether gradients read it, and not only values that the text recomputes.
+    pub is_read: bool,
 }
 
 /// A row of the backward body that reads a slice of a stack.
@@ -71,6 +74,8 @@ pub struct Scan {
     pub back_id: ComputationId,
     /// The stacks, by element of the forward loop's result.
     pub stacks: Vec<Stack>,
+    /// What the backward body recomputes.
+    pub recomputed: Recomputed,
     /// The steps of the forward body.
     pub body_steps: RangeInclusive<u32>,
     /// The steps of the backward body.
@@ -107,7 +112,8 @@ pub fn scans(
         by_buffer.entry(value.buffer).or_default().push(number);
     }
     let budget = MOST_ROWS;
-    let mut finder = Finder { module, cost, memory, values, by_row, by_buffer, budget };
+    let mut finder =
+        Finder { module, cost, attribution, memory, values, by_row, by_buffer, budget };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -142,6 +148,7 @@ pub fn scans(
 struct Finder<'a> {
     module: &'a Module,
     cost: &'a Cost,
+    attribution: &'a Attribution,
     memory: &'a Memory,
     values: &'a [LiveValue],
     /// By row that makes them: values.
@@ -198,7 +205,7 @@ impl Finder<'_> {
         let back_id = module.called(backward, CallRole::Body)?;
         let at = self.cost.loops.binary_search_by_key(&forward, |entry| entry.row).ok()?;
         let trips = self.cost.loops[at].trip_count.count.filter(|count| *count > 0)?;
-        let body = Graph::new(module, body_id, &[], &mut self.budget)?;
+        let mut body = Graph::new(module, body_id, &[], &mut self.budget)?;
         let mut stacks: Vec<(u32, Stack)> = Vec::new();
         for (element, read_as) in read {
             if let Some((_, stack)) = stacks.iter_mut().find(|(known, _)| known == element) {
@@ -209,7 +216,9 @@ impl Finder<'_> {
             let Some((bytes, live)) = self.stack(forward, *element) else { continue };
             let is_weight = is_weight(&body, node);
             let (read_as, reads) = (vec![*read_as], Vec::new());
-            stacks.push((*element, Stack { node, read_as, bytes, live, is_weight, reads }));
+            let is_read = false;
+            stacks
+                .push((*element, Stack { node, read_as, bytes, live, is_weight, reads, is_read }));
         }
         if stacks.is_empty() {
             return None;
@@ -222,10 +231,16 @@ impl Finder<'_> {
         for (number, node) in (0u32..).zip(&back.nodes) {
             leaves.extend(node.element.map(|element| (element, number)));
         }
+        let end = *back_steps.end();
+        let (attribution, memory) = (self.attribution, self.memory);
+        let mut recomputed = Recomputed::new(module, attribution, memory, &mut body, &back, end);
+        let rows = module.computation(back_id).rows();
+        recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
         for stack in &mut stacks {
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
+            stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));
-            stack.reads = users.map(|user| self.read(&back, *user, *back_steps.end())).collect();
+            stack.reads = users.map(|user| self.read(&back, *user, end)).collect();
         }
         Some(Scan {
             forward,
@@ -236,6 +251,7 @@ impl Finder<'_> {
             body_id,
             back_id,
             stacks,
+            recomputed,
             body_steps,
             back_steps,
         })

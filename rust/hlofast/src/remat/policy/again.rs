@@ -1,0 +1,291 @@
+//! What one scan keeps and recomputes under a policy, and what that does to the bytes at each step.
+
+use super::base::Changes;
+use super::graph::Node;
+use super::scans::{Scan, is_heavy, is_unchanged};
+use super::{Fate, LEAST, Outcome, Policies, Prices, is_collective};
+use crate::ir::{Module, Opcode, Row};
+use std::ops::RangeInclusive;
+
+/// What the backward body of a scan recomputes under a policy.
+pub struct Again {
+    /// The scan's number.
+    number: u32,
+    /// The recomputed nodes that stay in memory, in text order, with bytes, apart from those that
+    /// the text recomputes itself.
+    heavy: Vec<(u32, i64)>,
+    /// The recomputed nodes that take time, in text order.
+    runs: Vec<u32>,
+    /// By node: the last step of the backward body that needs it; None if none does.
+    last: Vec<Option<u32>>,
+    /// By node: the last recomputed node that reads it.
+    read_by: Vec<u32>,
+    is_needed: Vec<bool>,
+    /// By node.
+    fate: Vec<Fate>,
+    /// Bytes per iteration of inputs and saved values that are kept in device memory.
+    kept: i64,
+    /// Bytes per iteration of values in host memory, with the steps that read them.
+    offloaded: Vec<(i64, RangeInclusive<u32>)>,
+}
+
+impl Again {
+    pub fn new(
+        policies: &Policies,
+        number: u32,
+        scan: &Scan,
+        fates: &[Fate],
+        outcome: &mut Outcome,
+    ) -> Self {
+        let body = &scan.body;
+        let count = body.nodes.len();
+        let mut fate = vec![Fate::Recomputed; count];
+        let mut of = vec![None; count];
+        for (at, savable) in (0u32..).zip(&policies.savable) {
+            if savable.scan == number {
+                fate[savable.node as usize] = fates.get(at as usize).copied().unwrap_or_default();
+                of[savable.node as usize] = Some(at);
+            }
+        }
+        let mut instead = vec![None; count];
+        for savable in policies.savable.iter().filter(|savable| savable.scan == number) {
+            let node = savable.node as usize;
+            if fate[node] != Fate::Recomputed && body.nodes[node].opcode == Opcode::Convert {
+                let wide = body.operands(savable.node).first();
+                wide.iter().for_each(|wide| instead[**wide as usize] = Some(savable.node));
+            }
+        }
+        let mut is_counted = vec![false; count];
+        let mut again = Again {
+            number,
+            heavy: Vec::new(),
+            runs: Vec::new(),
+            last: vec![None; count],
+            read_by: vec![0; count],
+            is_needed: vec![false; count],
+            fate,
+            kept: 0,
+            offloaded: Vec::new(),
+        };
+        for (node, last) in &scan.recomputed.needs {
+            let at = *node as usize;
+            again.is_needed[at] = true;
+            again.last[at] = again.last[at].max(Some(*last));
+        }
+        for stack in scan.stacks.iter().filter(|stack| stack.is_read) {
+            let at = stack.node as usize;
+            again.is_needed[at] = true;
+            let is_light = is_light(scan, stack.node, &again.fate);
+            for read in &stack.reads {
+                let last = match &read.copies {
+                    Some(_) if is_light => read.step,
+                    _ => read.last,
+                };
+                again.last[at] = again.last[at].max(Some(last));
+            }
+        }
+        for node in (0..count as u32).rev() {
+            let at = node as usize;
+            if !again.is_needed[at] {
+                continue;
+            }
+            let own = &body.nodes[at];
+            let size = body.bytes(node, &policies.sizes);
+            if own.element.is_some() {
+                if !is_unchanged(body, node) && size >= LEAST {
+                    again.kept = again.kept.saturating_add(size);
+                }
+                continue;
+            }
+            // The results of a kernel are saved together. A value whose narrower form is saved is
+            // read in that form.
+            let at = instead[at].map_or(at, |narrow| narrow as usize);
+            let saved = body.nodes[at].whole.map_or(at, |whole| whole as usize);
+            if again.fate[saved] != Fate::Recomputed {
+                if std::mem::replace(&mut is_counted[at], true) {
+                    continue;
+                }
+                let size = body.bytes(at as u32, &policies.sizes);
+                outcome.saved.extend(of[saved]);
+                match again.fate[saved] {
+                    Fate::Offloaded => {
+                        let start = *scan.back_steps.start();
+                        let last = again.last[at].unwrap_or(start);
+                        again.offloaded.push((size, start..=last));
+                    }
+                    _ => again.kept = again.kept.saturating_add(size),
+                }
+                continue;
+            }
+            let is_heavy = is_heavy(own.opcode);
+            let in_text = scan.recomputed.step_of(node);
+            if is_heavy {
+                again.runs.push(node);
+            }
+            if is_heavy && in_text.is_none() {
+                again.heavy.push((node, size));
+            }
+            let (last, read_by) = (again.last[at], again.read_by[at]);
+            for operand in body.operands(node) {
+                let operand = *operand as usize;
+                again.is_needed[operand] = true;
+                if in_text.is_some() {
+                    again.last[operand] = again.last[operand].max(in_text);
+                } else if is_heavy {
+                    again.read_by[operand] = again.read_by[operand].max(node);
+                } else {
+                    again.last[operand] = again.last[operand].max(last);
+                    again.read_by[operand] = again.read_by[operand].max(read_by);
+                }
+            }
+        }
+        again.heavy.reverse();
+        again.runs.reverse();
+        outcome.saved.sort_unstable();
+        outcome.saved.dedup();
+        again
+    }
+
+    /// Bytes while the first part of the backward body recomputes values: the most, and those
+    /// that the rest of the body still needs.
+    pub fn prefix(&self) -> (i64, i64) {
+        let (mut live, mut most, mut left) = (0i64, 0i64, 0i64);
+        let mut ends: Vec<(u32, i64)> = Vec::new();
+        for (node, size) in &self.heavy {
+            if self.last[*node as usize].is_none() {
+                ends.push((self.read_by[*node as usize], *size));
+            } else {
+                left = left.saturating_add(*size);
+            }
+        }
+        ends.sort_unstable();
+        let mut ended = ends.iter().peekable();
+        for (node, size) in &self.heavy {
+            live = live.saturating_add(*size);
+            most = most.max(live);
+            while let Some((_, size)) = ended.next_if(|(end, _)| end <= node) {
+                live = live.saturating_sub(*size);
+            }
+        }
+        (most, left)
+    }
+
+    /// Changes the bytes at each step to those of the policy.
+    pub fn account(
+        &self,
+        policies: &Policies,
+        scan: &Scan,
+        bytes: &mut Changes<'_>,
+        outcome: &mut Outcome,
+    ) {
+        let trips = i64::try_from(scan.trips).unwrap_or(i64::MAX);
+        let start = *scan.back_steps.start();
+        for stack in &scan.stacks {
+            let end = match stack.is_weight {
+                true => (*stack.live.end()).min(*scan.body_steps.end()),
+                false => *stack.live.end(),
+            };
+            bytes.add(*stack.live.start()..=end, -stack.bytes);
+        }
+        let kept = self.kept.saturating_mul(trips);
+        outcome.kept = outcome.kept.saturating_add(kept);
+        bytes.add(*scan.body_steps.start()..=*scan.back_steps.end(), kept);
+        for (size, steps) in &self.offloaded {
+            outcome.on_host = outcome.on_host.saturating_add(size.saturating_mul(trips));
+            bytes.add(steps.clone(), *size);
+        }
+        for (node, size) in &self.heavy {
+            if let Some(last) = self.last[*node as usize] {
+                bytes.add(start..=last, *size);
+            }
+        }
+        let is_kept = |node: u32| {
+            let whole = scan.body.nodes[node as usize].whole.unwrap_or(node);
+            self.fate[whole as usize] != Fate::Recomputed
+        };
+        for (size, steps) in scan.recomputed.superfluous(&scan.back, is_kept) {
+            bytes.add(steps, -size);
+        }
+        for shared in policies.timeline.shared(self.number) {
+            if shared.stacks.iter().any(|node| is_light(scan, *node, &self.fate)) {
+                bytes.add(shared.steps.clone(), shared.bytes);
+            }
+        }
+        for stack in &scan.stacks {
+            if is_light(scan, stack.node, &self.fate) {
+                if let Some(last) = policies.timeline.is_kept(scan, stack, |node| self.holds(node))
+                {
+                    bytes.add(start..=last, scan.body.bytes(stack.node, &policies.sizes));
+                }
+                continue;
+            }
+            // The value itself stays in memory, so a copy out of the stack is not needed.
+            for (size, live) in stack.reads.iter().filter_map(|read| read.copies.as_ref()).flatten()
+            {
+                bytes.add(live.clone(), -size);
+            }
+        }
+    }
+
+    fn holds(&self, node: u32) -> bool {
+        self.runs.binary_search(&node).is_ok()
+    }
+
+    /// Adds the cost of everything that runs again.
+    pub fn price(&self, module: &Module, scan: &Scan, prices: &Prices<'_>, outcome: &mut Outcome) {
+        let multiplies = |node: &&Node| node.opcode.is_matmul();
+        let mut products: Vec<Row> =
+            scan.body.nodes.iter().filter(multiplies).map(|node| node.outer).collect();
+        products.sort_unstable();
+        let mut outer: Vec<Row> = Vec::new();
+        let mut multiplied: Vec<Row> = Vec::new();
+        for number in &self.runs {
+            let node = &scan.body.nodes[*number as usize];
+            outcome.again.push(node.row);
+            let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
+            // A reduction fused with a product takes the time of the product, which may be saved.
+            if is_dear || products.binary_search(&node.outer).is_err() {
+                outer.push(node.outer);
+            }
+            let is_call = node.opcode == Opcode::CustomCall && node.whole.is_none();
+            if node.opcode.is_matmul() || is_call {
+                multiplied.push(node.row);
+                multiplied.extend(scan.body.further(*number));
+            }
+            if is_collective(node.opcode) {
+                let sent = prices.wire_bytes(module, node.row);
+                outcome.wire_bytes =
+                    outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
+            }
+        }
+        multiplied.sort_unstable();
+        multiplied.dedup();
+        for row in multiplied {
+            let flops = prices.flops(module, row);
+            outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
+        }
+        outer.sort_unstable();
+        outer.dedup();
+        for row in outer {
+            let seconds = prices.seconds_of(module, row, 0);
+            outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
+        }
+    }
+}
+
+/// Whether a stacked value would be recomputed inside the fusions that read it.
+fn is_light(scan: &Scan, node: u32, fate: &[Fate]) -> bool {
+    let mut at = node;
+    loop {
+        let own = &scan.body.nodes[at as usize];
+        if fate[at as usize] != Fate::Recomputed || own.element.is_some() || is_heavy(own.opcode) {
+            return false;
+        }
+        match scan.body.operands(at).first() {
+            Some(operand) if matches!(own.opcode, Opcode::Convert | Opcode::Transpose) => {
+                at = *operand;
+            }
+            _ => return true,
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! What a backward body makes again from stacks and weights, and which values of the forward body
+//! that is.
+//!
+//! The backward body of a layer gets the gradient of the layer's result as an element of its state
+//! that every iteration changes. What does not depend on such an element is the forward pass once
+//! more: cheap work on stacked values, and under `jax.checkpoint` matmuls and collectives too. Each
+//! expensive value among these is a value of the forward body, found by operation name, source line
+//! and size. With that, any policy can be asked of a text compiled under any other: a value that is
+//! recomputed in the text and saved by the policy leaves the backward body, and takes with it what
+//! only it needed.
+
+use super::graph::Graph;
+use super::named::{components, product_of};
+use super::scans::{is_heavy, is_unchanged, node_of};
+use crate::flow::{Attribution, Phase};
+use crate::ir::intern::BuildMix;
+use crate::ir::{ElementType, Module, Opcode};
+use crate::memory::{LiveValue, Memory};
+use hashbrown::HashMap;
+use std::ops::RangeInclusive;
+
+/// Values of fewer bytes do not matter.
+const LEAST: i64 = 1024;
+/// Components of operation names that tell values apart.
+const COMPONENTS: usize = 3;
+/// Components of operation names that do not name a scope of the program.
+const STEPS: [&[u8]; 6] =
+    [b"while", b"body", b"cond", b"closed_call", b"checkpoint", b"rematted_computation"];
+
+/// What a backward body recomputes.
+#[derive(Debug, Default)]
+pub struct Recomputed {
+    /// By node of the backward body: whether it is part of the forward pass.
+    is_again: Vec<bool>,
+    /// By node of the backward body: the expensive value of the forward body that it recomputes.
+    twin: Vec<Option<u32>>,
+    /// By node of the forward body: the step at which the backward body recomputes it.
+    at: Vec<Option<u32>>,
+    /// Expensive values of the forward body that the gradients need and that are recomputed, with
+    /// the last step that reads them.
+    pub needs: Vec<(u32, u32)>,
+    /// By node of the forward body: whether it is a sum of partial products or a part of one.
+    is_sum: Vec<bool>,
+    /// Elements of the state that the gradients read, also through cheap work.
+    is_read: Vec<bool>,
+    /// Live ranges of recomputed values: node of the backward body, bytes, steps.
+    live: Vec<(u32, i64, RangeInclusive<u32>)>,
+}
+
+impl Recomputed {
+    /// What the backward body `back` recomputes of the forward body `body`, whose sums of partial
+    /// products get the bytes of the program's values. `end` is the last step of the backward body.
+    pub fn new(
+        module: &Module,
+        attribution: &Attribution,
+        memory: &Memory,
+        body: &mut Graph,
+        back: &Graph,
+        end: u32,
+    ) -> Self {
+        let is_again = again(module, attribution, back);
+        let known = Expensive::new(module, body);
+        body.wider = known.wider(module, body);
+        let twin = twins(module, body, &known.values, back, &is_again);
+        let mut found = Recomputed {
+            at: vec![None; body.nodes.len()],
+            is_read: vec![false; back.nodes.len()],
+            is_again,
+            twin,
+            is_sum: known.is_sum,
+            ..Recomputed::default()
+        };
+        let step_of = |node: usize| memory.step_of(back.nodes[node].outer).unwrap_or(end);
+        // By node: the last step at which gradients read it.
+        let mut read: Vec<Option<u32>> = vec![None; back.nodes.len()];
+        for node in (0..back.nodes.len() as u32).rev() {
+            let at = node as usize;
+            let last = match found.is_again[at] {
+                false => Some(step_of(at)),
+                true => read[at],
+            };
+            if let Some(forward) = found.twin[at] {
+                found.set_step(body, forward, step_of(at));
+                if let Some(last) = last {
+                    found.needs.push((forward, last));
+                }
+                continue;
+            }
+            if last.is_none() {
+                continue;
+            }
+            found.is_read[at] = true;
+            for operand in back.operands(node) {
+                let operand = &mut read[*operand as usize];
+                *operand = (*operand).max(last);
+            }
+        }
+        found
+    }
+
+    /// Notes the step at which a value of the forward body is recomputed, with its partial products.
+    fn set_step(&mut self, body: &Graph, node: u32, step: u32) {
+        let mut stack = vec![node];
+        while let Some(node) = stack.pop() {
+            let own = &body.nodes[node as usize];
+            if own.element.is_some() || self.at[node as usize] >= Some(step) {
+                continue;
+            }
+            self.at[node as usize] = Some(step);
+            let is_sum = self.is_sum[node as usize] && !own.opcode.is_matmul();
+            stack.extend(body.operands(node).iter().filter(|_| is_sum));
+        }
+    }
+
+    /// Finds the live ranges of recomputed values among those of the backward body's rows.
+    pub fn find_live<'a>(&mut self, back: &Graph, values: impl Iterator<Item = &'a LiveValue>) {
+        for value in values.filter(|value| value.bytes >= LEAST) {
+            let Some(node) = node_of(back, value) else { continue };
+            let own = &back.nodes[node as usize];
+            if self.is_again[node as usize] && own.element.is_none() {
+                self.live.push((node, value.bytes, value.first_step..=value.last_step));
+            }
+        }
+    }
+
+    /// Whether gradients read the element of the state that `leaf` is.
+    pub fn is_read(&self, leaf: u32) -> bool {
+        self.is_read.get(leaf as usize).copied().unwrap_or(false)
+    }
+
+    /// The step at which the text recomputes a value of the forward body.
+    pub fn step_of(&self, node: u32) -> Option<u32> {
+        self.at.get(node as usize).copied().flatten()
+    }
+
+    /// Live ranges of recomputed values that are not needed when the values of the forward body for
+    /// which `is_kept` holds are read from memory.
+    pub fn superfluous<'a>(
+        &'a self,
+        back: &Graph,
+        is_kept: impl Fn(u32) -> bool,
+    ) -> impl Iterator<Item = (i64, RangeInclusive<u32>)> + 'a {
+        let mut is_needed: Vec<bool> = self.is_again.iter().map(|is_again| !is_again).collect();
+        if !self.live.is_empty() {
+            for node in (0..back.nodes.len() as u32).rev() {
+                let at = node as usize;
+                if is_needed[at] && self.twin[at].is_some_and(&is_kept) {
+                    is_needed[at] = false;
+                }
+                if is_needed[at] {
+                    back.operands(node).iter().for_each(|own| is_needed[*own as usize] = true);
+                }
+            }
+        }
+        let live = self.live.iter().filter(move |(node, ..)| !is_needed[*node as usize]);
+        live.map(|(_, bytes, steps)| (*bytes, steps.clone()))
+    }
+}
+
+/// By node of a backward body: whether it is part of the forward pass.
+fn again(module: &Module, attribution: &Attribution, back: &Graph) -> Vec<bool> {
+    let phases = &attribution.whose(module).phase;
+    let mut is_again: Vec<bool> = Vec::with_capacity(back.nodes.len());
+    for (number, node) in (0u32..).zip(&back.nodes) {
+        let is_own = if node.element.is_some() {
+            is_unchanged(back, number) || is_counter(module, back, number)
+        } else {
+            let is_named = phases.get(node.row.0 as usize) == Some(&Phase::Recompute);
+            // Compilers fetch weights an iteration ahead, as elements of the state that change.
+            is_named || back.operands(number).iter().all(|own| is_again[*own as usize])
+        };
+        is_again.push(is_own);
+    }
+    is_again
+}
+
+/// Whether an element of the state is one integer.
+fn is_counter(module: &Module, graph: &Graph, node: u32) -> bool {
+    let array = module.shapes().array(graph.nodes[node as usize].shape);
+    array.is_some_and(|array| {
+        let is_integer = matches!(array.element_type, ElementType::S32 | ElementType::U32);
+        is_integer && array.dimensions().next().is_none()
+    })
+}
+
+/// How a value is recognised, from the most particular to the least.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Likeness {
+    Frame,
+    Scope,
+    Line,
+}
+
+/// By node of the backward body: the expensive value of the forward body that it recomputes.
+fn twins(
+    module: &Module,
+    body: &Graph,
+    known: &[(u32, u32)],
+    back: &Graph,
+    is_again: &[bool],
+) -> Vec<Option<u32>> {
+    let mut twin: Vec<Option<u32>> = vec![None; back.nodes.len()];
+    let wanted: Vec<(u32, u32)> = Expensive::new(module, back)
+        .values
+        .into_iter()
+        .filter(|(node, _)| is_again[*node as usize])
+        .collect();
+    if wanted.is_empty() {
+        return twin;
+    }
+    let mut is_taken = vec![false; body.nodes.len()];
+    for likeness in [Likeness::Frame, Likeness::Scope, Likeness::Line] {
+        let mut by_key: HashMap<Key<'_>, Vec<u32>, BuildMix> = HashMap::default();
+        for (node, of) in known.iter().rev().filter(|(node, _)| !is_taken[*node as usize]) {
+            by_key.entry(key(module, body, *node, *of, likeness)).or_default().push(*node);
+        }
+        for (node, of) in &wanted {
+            if twin[*node as usize].is_some() {
+                continue;
+            }
+            let key = key(module, back, *node, *of, likeness);
+            if let Some(found) = by_key.get_mut(&key).and_then(Vec::pop) {
+                twin[*node as usize] = Some(found);
+                is_taken[found as usize] = true;
+            }
+        }
+    }
+    twin
+}
+
+/// The expensive values of a body.
+struct Expensive {
+    /// Each with the node that names it: for sums of partial products a product.
+    values: Vec<(u32, u32)>,
+    /// By node: whether it is a sum of partial products or a part of one.
+    is_sum: Vec<bool>,
+}
+
+impl Expensive {
+    fn new(module: &Module, graph: &Graph) -> Self {
+        let count = graph.nodes.len();
+        let (mut is_part, mut is_sum) = (vec![false; count], vec![false; count]);
+        let mut values = Vec::new();
+        for node in (0..count as u32).rev() {
+            let at = node as usize;
+            let own = &graph.nodes[at];
+            if own.element.is_some() {
+                continue;
+            }
+            let product = product_of(module, graph, node);
+            is_sum[at] = product.is_some_and(|of| of != node) || is_part[at];
+            if is_sum[at] && !own.opcode.is_matmul() {
+                graph.operands(node).iter().for_each(|part| is_part[*part as usize] = true);
+            }
+            if !is_part[at] && (product.is_some() || is_heavy(own.opcode)) {
+                values.push((node, product.unwrap_or(node)));
+            }
+        }
+        values.reverse();
+        Self { values, is_sum }
+    }
+
+    /// The sums in a wider type than the products, and how many times wider.
+    fn wider(&self, module: &Module, graph: &Graph) -> HashMap<u32, i64, BuildMix> {
+        let bits = |node: u32| {
+            let array = module.shapes().array(graph.nodes[node as usize].shape);
+            array.map_or(0, |array| i64::from(array.element_type.bits()))
+        };
+        let known = self.values.iter().map(|(node, of)| (*node, bits(*node), bits(*of)));
+        let wider = known.filter(|(_, sum, product)| *product > 0 && sum > product);
+        wider.map(|(node, sum, product)| (node, sum / product)).collect()
+    }
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key<'a> {
+    opcode: u16,
+    elements: u64,
+    names: [&'a [u8]; COMPONENTS],
+    line: (i32, i32),
+    frame: i32,
+}
+
+fn key<'a>(module: &'a Module, graph: &Graph, node: u32, of: u32, likeness: Likeness) -> Key<'a> {
+    let own = &graph.nodes[of as usize];
+    let opcode = match own.opcode {
+        opcode if opcode.is_matmul() => Opcode::Dot,
+        opcode => opcode,
+    };
+    let shape = module.shapes().array(graph.nodes[node as usize].shape);
+    let elements = shape.and_then(|array| array.elements()).unwrap_or(0);
+    let columns = module.metadata_columns();
+    let at = |column: &[i32]| column.get(own.row.0 as usize).copied().unwrap_or(-1);
+    let count = if likeness == Likeness::Line { 1 } else { COMPONENTS };
+    let mut names: [&[u8]; COMPONENTS] = Default::default();
+    let scopes = components(module, own.row).filter(|name| !STEPS.contains(name));
+    names.iter_mut().zip(scopes.take(count)).for_each(|(place, name)| *place = name);
+    Key {
+        opcode: opcode as u16,
+        elements,
+        names,
+        line: (at(&columns.source_file), at(&columns.source_line)),
+        frame: if likeness == Likeness::Frame { at(&columns.frame) } else { -1 },
+    }
+}

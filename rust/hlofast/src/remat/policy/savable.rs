@@ -1,0 +1,161 @@
+//! The values of a layer that a policy could save.
+
+use super::graph::Node;
+use super::named;
+use super::scans::{MOST_REARRANGED, Scan, is_rearrangement, is_unchanged};
+use super::{LEAST, is_collective};
+use crate::cost::custom_call::{CustomCallKind, custom_call_cost};
+use crate::ir::{Module, Opcode, Row, ShapeId};
+
+/// The kind of a value that a policy could save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SavableKind {
+    /// A matmul without batch dimensions.
+    Product,
+    /// A matmul with batch dimensions.
+    BatchedProduct,
+    /// The results of a hand-written kernel, such as attention.
+    Kernel,
+    /// The result of a collective.
+    Collective,
+    /// Another value that the step as it is keeps.
+    Other,
+}
+
+impl SavableKind {
+    /// The name used in tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SavableKind::Product => "matmul",
+            SavableKind::BatchedProduct => "batched_matmul",
+            SavableKind::Kernel => "kernel",
+            SavableKind::Collective => "collective",
+            SavableKind::Other => "other",
+        }
+    }
+}
+
+/// A value of a layer that a policy could save.
+#[derive(Clone, Copy, Debug)]
+pub struct Savable {
+    /// Its scan: an index of [`Policies::loops`].
+    pub scan: u32,
+    /// The row that computes it.
+    pub row: Row,
+    /// Bytes of the values of all layers on one device.
+    pub bytes: i64,
+    /// Its shape in one layer.
+    pub shape: ShapeId,
+    /// Its kind.
+    pub kind: SavableKind,
+    /// Whether the step as it is keeps it.
+    pub is_kept: bool,
+    /// Its node of the forward body.
+    pub(super) node: u32,
+}
+
+/// The values that a policy could save, by scan and text order; `sizes` are the bytes of shapes.
+pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savable> {
+    let mut savable = Vec::new();
+    for (number, scan) in (0u32..).zip(scans) {
+        let body = &scan.body;
+        let count = body.nodes.len();
+        let (mut is_needed, mut is_part) = (vec![false; count], vec![false; count]);
+        let mut is_stacked = vec![false; count];
+        for stack in scan.stacks.iter().filter(|stack| !stack.is_weight) {
+            is_needed[stack.node as usize] |= stack.is_read;
+            is_stacked[stack.node as usize] = true;
+        }
+        for (node, _) in &scan.recomputed.needs {
+            is_needed[*node as usize] = true;
+        }
+        let from = savable.len();
+        // By kernel: bytes of those of its results that the backward pass needs.
+        let mut results = vec![0i64; count];
+        for node in (0..count as u32).rev() {
+            let at = node as usize;
+            let opcode = body.nodes[at].opcode;
+            if !is_needed[at] || body.nodes[at].element.is_some() {
+                continue;
+            }
+            let product = named::product_of(module, body, node);
+            // A sum of partial products is one value; conversions may lie between.
+            let is_sum = product.is_some_and(|of| of != node) || is_part[at];
+            for operand in body.operands(node) {
+                is_needed[*operand as usize] = true;
+                is_part[*operand as usize] |= is_sum && !opcode.is_matmul();
+            }
+            let mut bytes = scan.body.bytes(node, sizes);
+            let kernel = body.nodes[at].whole.filter(|_| opcode == Opcode::CustomCall);
+            if let Some(kernel) = kernel.map(|kernel| kernel as usize) {
+                results[kernel] = results[kernel].saturating_add(bytes);
+                is_stacked[kernel] |= is_stacked[at];
+                continue;
+            }
+            let kind = match product {
+                _ if is_part[at] => None,
+                Some(of) => Some(match named::is_batched(module, body.nodes[of as usize].row) {
+                    true => SavableKind::BatchedProduct,
+                    false => SavableKind::Product,
+                }),
+                None if opcode == Opcode::CustomCall => {
+                    bytes = bytes.max(results[at]);
+                    kind_of_kernel(module, body.nodes[at].row)
+                }
+                None if is_value(opcode) && !reads_weights_alone(scan, node) => {
+                    Some(SavableKind::Collective)
+                }
+                None if is_stacked[at] => Some(SavableKind::Other),
+                None => None,
+            };
+            if let Some(kind) = kind.filter(|_| bytes >= LEAST) {
+                let bytes = bytes.saturating_mul(i64::try_from(scan.trips).unwrap_or(i64::MAX));
+                let Node { row, shape, .. } = body.nodes[at];
+                let is_kept = is_stacked[at];
+                savable.push(Savable { scan: number, row, bytes, shape, kind, is_kept, node });
+            }
+        }
+        savable[from..].reverse();
+    }
+    savable
+}
+
+/// What a custom call is to a policy; None for calls that do no work worth saving.
+fn kind_of_kernel(module: &Module, row: Row) -> Option<SavableKind> {
+    match custom_call_cost(module, row).kind {
+        CustomCallKind::Gemm | CustomCallKind::GroupedGemm | CustomCallKind::Convolution => {
+            Some(match named::is_batched(module, row) {
+                true => SavableKind::BatchedProduct,
+                false => SavableKind::Product,
+            })
+        }
+        CustomCallKind::AttentionForward
+        | CustomCallKind::Kernel
+        | CustomCallKind::Library
+        | CustomCallKind::Unknown => Some(SavableKind::Kernel),
+        _ => None,
+    }
+}
+
+/// Whether a program can name the result of a collective; permutes pass on parts of arrays.
+fn is_value(opcode: Opcode) -> bool {
+    is_collective(opcode) && opcode != Opcode::CollectivePermute
+}
+
+/// Whether a collective moves nothing but weights, which backward code gathers in any case.
+fn reads_weights_alone(scan: &Scan, node: u32) -> bool {
+    let mut at = node;
+    for _ in 0..MOST_REARRANGED {
+        let Some(operand) = scan.body.operands(at).first() else { return true };
+        at = *operand;
+        if scan.body.nodes[at as usize].element.is_some() {
+            return is_unchanged(&scan.body, at);
+        }
+        let opcode = scan.body.nodes[at as usize].opcode;
+        if !is_rearrangement(opcode) && !is_collective(opcode) {
+            return false;
+        }
+    }
+    false
+}
