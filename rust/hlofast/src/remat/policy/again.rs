@@ -102,10 +102,14 @@ impl Again {
             let at = instead[at].map_or(at, |narrow| narrow as usize);
             let saved = body.nodes[at].whole.map_or(at, |whole| whole as usize);
             if again.fate[saved] != Fate::Recomputed {
-                if std::mem::replace(&mut is_counted[at], true) {
+                let whole = body.bytes(saved as u32, &policies.sizes);
+                let (counted, size) = match whole {
+                    0 => (at, body.bytes(at as u32, &policies.sizes)),
+                    size => (saved, size),
+                };
+                if std::mem::replace(&mut is_counted[counted], true) {
                     continue;
                 }
-                let size = body.bytes(at as u32, &policies.sizes);
                 outcome.saved.extend(of[saved]);
                 match again.fate[saved] {
                     Fate::Offloaded => {

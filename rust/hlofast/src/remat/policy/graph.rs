@@ -139,6 +139,9 @@ pub struct Graph {
     /// By node that is a sum of partial products in a wider type than theirs: how many times wider.
     /// The program's value has the type of the products.
     pub wider: HashMap<u32, i64, BuildMix>,
+    /// Nodes whose bytes are not those of their shape: operations that result in a tuple, whose
+    /// elements are nodes of their own (0), or kernels (what is read of all results).
+    pub own_bytes: HashMap<u32, i64, BuildMix>,
     /// By node that is a loop which adds up products: the products after the first.
     further: HashMap<u32, Vec<Row>, BuildMix>,
 }
@@ -171,6 +174,11 @@ impl Graph {
             graph.operands.offsets.push(0);
         }
         graph.results = results;
+        for (number, node) in (0u32..).zip(&graph.nodes) {
+            if module.shapes().tuple(node.shape).is_some() {
+                graph.own_bytes.insert(number, 0);
+            }
+        }
         let operands = &graph.operands;
         graph.users = Csr::transpose(&operands.offsets, &operands.items, graph.nodes.len());
         Some(graph)
@@ -192,22 +200,18 @@ impl Graph {
     }
 
     /// Bytes of the value of a node, by the bytes of shapes: XLA keeps a value that is only widened
-    /// for computing, or for adding partial products, in its narrow type, and of a kernel's result the
-    /// parts that are read. Unknown sizes count as 0.
+    /// for computing, or for adding partial products, in its narrow type. Unknown sizes count as 0.
     pub fn bytes(&self, node: u32, sizes: &[i64]) -> i64 {
+        if let Some(own) = self.own_bytes.get(&node) {
+            return *own;
+        }
         let size = |node: u32| {
             let shape = self.nodes[node as usize].shape;
             sizes.get(shape.0 as usize).copied().unwrap_or(0).max(0)
         };
         let users = self.users(node).iter();
-        let narrowed =
-            users.clone().filter(|user| self.nodes[**user as usize].opcode == Opcode::Convert);
-        let mut own = size(node) / self.wider.get(&node).copied().unwrap_or(1);
-        // Kernels write statistics into whole lanes, of which one is read.
-        let is_slice = |user: &u32| self.nodes[*user as usize].opcode == Opcode::Slice;
-        if self.nodes[node as usize].whole.is_some() && users.clone().all(is_slice) {
-            own = own.min(users.clone().map(|user| size(*user)).fold(0, i64::saturating_add));
-        }
+        let narrowed = users.filter(|user| self.nodes[**user as usize].opcode == Opcode::Convert);
+        let own = size(node) / self.wider.get(&node).copied().unwrap_or(1);
         narrowed.map(|user| size(*user)).fold(own, i64::min)
     }
 
@@ -314,6 +318,7 @@ impl Builder<'_, '_> {
             Opcode::Bitcast
             | Opcode::Copy
             | Opcode::Reshape
+            | Opcode::Transpose
             | Opcode::ReducePrecision
             | Opcode::OptBarrier
             | Opcode::Domain

@@ -10,8 +10,10 @@
 //! XLA repeats cheap elementwise work in the fusions that read it and keeps the results of products,
 //! reductions and collectives; so does the model (`scans.rs`). A program that does not fit
 //! has been through XLA's own rematerialisation, which a program that fits has not: its clones are
-//! joined, and expensive values that several products read count as kept (`base.rs`). Judged by
-//! programs compiled under each policy: `benches/policy_accuracy.py`.
+//! joined, and expensive values that several products read count as kept (`base.rs`). A text whose
+//! layers are checkpointed recomputes values itself; these stay where the text has them unless the
+//! policy saves them (`recomputed.rs`). Judged by programs compiled under each policy:
+//! `benches/policy_accuracy.py`.
 
 mod again;
 mod base;

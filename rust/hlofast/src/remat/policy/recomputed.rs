@@ -62,6 +62,7 @@ impl Recomputed {
         let known = Expensive::new(module, body);
         body.wider = known.wider(module, body);
         let twin = twins(module, body, &known.values, back, &is_again);
+        kernel_results(module, body, back, &twin);
         let mut found = Recomputed {
             at: vec![None; body.nodes.len()],
             is_read: vec![false; back.nodes.len()],
@@ -181,6 +182,31 @@ fn is_counter(module: &Module, graph: &Graph, node: u32) -> bool {
         let is_integer = matches!(array.element_type, ElementType::S32 | ElementType::U32);
         is_integer && array.dimensions().next().is_none()
     })
+}
+
+/// Sets the bytes of recomputed kernels to those of the results that the backward body reads. The
+/// forward body may read fewer. Kernels write statistics into whole lanes, of which one is read.
+fn kernel_results(module: &Module, body: &mut Graph, back: &Graph, twin: &[Option<u32>]) {
+    let bytes = |node: u32| {
+        let array = module.shapes().array(back.nodes[node as usize].shape);
+        let bits = array
+            .and_then(|array| array.elements()?.checked_mul(u64::from(array.element_type.bits())));
+        bits.and_then(|bits| i64::try_from(bits / 8).ok()).unwrap_or(0)
+    };
+    for (number, node) in (0u32..).zip(&back.nodes) {
+        let Some(kernel) = node.whole.and_then(|whole| twin[whole as usize]) else { continue };
+        if node.opcode != Opcode::CustomCall || back.users(number).is_empty() {
+            continue;
+        }
+        let users = back.users(number).iter();
+        let is_slice = |user: &u32| back.nodes[*user as usize].opcode == Opcode::Slice;
+        let read = match users.clone().all(is_slice) {
+            true => users.map(|user| bytes(*user)).fold(0, i64::saturating_add),
+            false => bytes(number),
+        };
+        let known = body.own_bytes.entry(kernel).or_default();
+        *known = known.saturating_add(read.min(bytes(number)));
+    }
 }
 
 /// How a value is recognised, from the most particular to the least.
