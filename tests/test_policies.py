@@ -173,7 +173,6 @@ def test_peaks_asked_of_checkpointed_texts(checkpointed, compiled):
         program, own = name.split(".")
         policies = hlofast.loads(text).remat().policies
         assert policies.is_checkpointed, name
-        assert policies.peak == pytest.approx(compiled[program][own], rel=0.01)
         assert policies.as_compiled.peak == pytest.approx(policies.peak, rel=0.01), name
         for policy, known in BUILT_IN.items():
             if policy != own:
