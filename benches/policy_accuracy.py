@@ -4,9 +4,9 @@
     python benches/policy_accuracy.py --plans FILE     the chosen policies, for make_policies.py
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
-under every policy. The peak under a policy is modelled from the text without checkpointing, and from
-texts compiled under another policy, and compared with the peak of the program that was compiled
-under the policy. Programs whose name begins with `held_` were compiled after the model was made.
+under every policy. The peak under a policy is modelled from the text without checkpointing, and
+from texts compiled under another policy, and compared with the peak of the program that was
+compiled under the policy. Programs whose name begins with `held_` were compiled after the model was made.
 """
 
 from __future__ import annotations
