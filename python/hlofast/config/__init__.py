@@ -24,15 +24,15 @@ from __future__ import annotations
 
 from hlofast.config._flops import StepFlops
 from hlofast.config._instances import Instance
+from hlofast.config._load import is_config, load, loads
 from hlofast.config._memory import StepMemory
-from hlofast.config._parts import Builder, register_module
 from hlofast.config._select import EffectiveConfig
-from hlofast.config._text import is_config, load, loads
 from hlofast.config._time import StepTime
 from hlofast.config._traffic import StepTraffic
 from hlofast.config._tree import Config
 from hlofast.config._values import UNCONSTRAINED, Enumeration, Opaque, PartitionSpec
 from hlofast.config._verdict import Verdict
+from hlofast.config.axlearn._builder import Builder, register_module
 from hlofast.errors import ConfigError
 
 __all__ = [

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from hlofast.config._flops import StepFlops
+    from hlofast.config._front import Front
     from hlofast.config._implied import Implied
     from hlofast.config._paths import Key
     from hlofast.config._select import EffectiveConfig
@@ -98,6 +99,8 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
     __slots__ = ("_children", "_ending", "_keys", "_newline", "_path")
 
+    _FRONT = "axlearn"
+    """The folder of the trainer's front."""
     _children: Children
 
     def __init__(
@@ -129,6 +132,13 @@ class Config(Modelled, Mapping["Any", "Any"]):
             if node is not None:
                 children[Attribute(name)] = node
         return cls(children)
+
+    @property
+    def front(self) -> Front:
+        """The trainer's front: how its configs are read and what they describe."""
+        from hlofast.config._front import front
+
+        return front(self._FRONT)
 
     @property
     def path(self) -> str:
@@ -296,9 +306,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         rule, such as `data=-1,fsdp=256`), `modifiers` (class names, in order), `instances` (the
         names that match, reading `.` as a dot; None if there are too many to list).
         """
-        from hlofast.config._select import rule_table
-
-        return rule_table(self)
+        return self.front.rules(self)
 
     def select(self, instance: str, devices: int | None = None) -> EffectiveConfig:
         """The config that a trainer uses on an instance, after the first matching mesh rule.
@@ -309,9 +317,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         unmodelled parts and the places where AXLearn would fail. Raises `ValueError` if `devices`
         is out of range.
         """
-        from hlofast.config._select import select
-
-        return select(self, instance, devices)
+        return self.front.select(self, instance, devices)
 
     def select_all(self, devices: int | None = None) -> list[EffectiveConfig]:
         """The config under every mesh rule; the config without a rule comes last.
@@ -320,9 +326,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         selector as the name if they cannot be listed. `devices` applies to names that do not give
         the number of devices; without it, an ambiguous name occurs once for each reading.
         """
-        from hlofast.config._select import select_all
-
-        return select_all(self, devices)
+        return self.front.select_all(self, devices)
 
     def parameter_count(self) -> int | None:
         """Number of parameters of the model in a trainer's or a model's config.
@@ -337,7 +341,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
     def _implied(self) -> Implied:
         from hlofast.config._implied import Implied
 
-        return Implied(self)
+        return Implied(self.front.model(self, {}, steps=1))
 
     def _entries(self) -> list[tuple[tuple[Key, ...], Leaf]]:
         """All leaves with their keys from here, in the order of the file."""

@@ -11,8 +11,6 @@ from hlofast.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-
     from hlofast.config._paths import Key
     from hlofast.config._tree import Children
 
@@ -50,15 +48,6 @@ def loads(text: str | bytes, *, path: str | None = None) -> Config:
         raise _error(fault, body, path, newline) from None
     ending = newline if body.endswith("\n") or not body else ""
     return Config(children, path=path, newline=newline, ending=ending)
-
-
-def load(path: str | os.PathLike[str]) -> Config:
-    """Reads the config in a file: see `loads`. Raises `OSError` if the file cannot be read."""
-    from os import fspath
-
-    name = fspath(path)
-    with open(name, "rb") as file:  # noqa: PTH123 - pathlib would slow the start of the verb
-        return loads(file.read(MOST_BYTES + 1), path=name)
 
 
 def is_config(text: str | bytes) -> bool:
