@@ -31,7 +31,7 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
     has_batch = bool(implied.mesh) and implied.batch.tokens is not None
     carry = None
     if has_batch and len(units) == 1:
-        carry = implied.activation_bytes(((units[0].width, ()),), implied.itemsize, padded=True)
+        carry = implied.activation_bytes((units[0].feature,), implied.itemsize, padded=True)
     is_policy_known = has_batch and None not in implied.policies.values() and len(layers) == 1
     return Declaration(
         source=source,

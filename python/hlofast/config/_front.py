@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 class Learner:
     """The state of a learner: names of parameter-sized arrays, and the unmodelled parts."""
 
-    __slots__ = ("averages", "gaps", "is_partial", "moments")
+    __slots__ = ("averages", "dtypes", "gaps", "is_partial", "moments")
 
     def __init__(self) -> None:
         self.moments: list[str] = []
         """Arrays of the optimizer."""
         self.averages: list[str] = []
         """Moving averages of the parameters."""
+        self.dtypes: dict[str, str] = {}
+        """The types of arrays that differ from those of their parameters."""
         self.is_partial = False
         """Whether some parameters may lack gradients and optimizer state."""
         self.gaps: list[tuple[str, str]] = []
@@ -74,7 +76,7 @@ class Model:
     """
 
     __slots__ = (
-        "batch", "gaps", "itemsize", "learner", "masks", "parts", "policies", "steps",
+        "batch", "gaps", "itemsize", "learner", "masks", "parts", "policies", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +90,10 @@ class Model:
         steps: int | None,
         gaps: list[tuple[str, str]],
         masks: list[tuple[str, str]],
+        untimed: list[tuple[str, str]] | None = None,
     ) -> None:
+        self.untimed = untimed or []
+        """Parts of `gaps` without which the step has no modelled time."""
         self.parts = parts
         self.learner = learner
         self.batch = batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast.config._parts import item_size
 from hlofast.config._policies import KEEP_EVERYTHING, RECOMPUTED
 
 TYPE_CHECKING = False
@@ -21,7 +22,7 @@ class Implied:
 
     __slots__ = (
         "batch", "fates", "gaps", "has_activations", "itemsize", "learner", "masks",
-        "mesh", "parts", "policies", "slices", "steps",
+        "mesh", "parts", "policies", "slices", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +39,7 @@ class Implied:
         self.batch: Batch = model.batch
         self.gaps: list[tuple[str, str]] = [*model.gaps]
         """Paths of unmodelled parts of the config, each with the reason."""
+        self.untimed = model.untimed
         self.masks: list[tuple[str, str]] = model.masks
         """Paths of unmodelled masks, each with the reason; only attention's FLOPs need masks."""
         has_batch = self.batch.tokens is not None and self.batch.is_placed
@@ -91,6 +93,12 @@ class Implied:
     def held_of(self, parameter: Parameter) -> int:
         """Elements of all copies of a parameter on one device."""
         return parameter.copies * self.held(parameter.shape, parameter.sharding)
+
+    def state_bytes(self, parameter: Parameter, arrays: Iterable[str]) -> int:
+        """Bytes on one device of these arrays of the optimizer for a parameter."""
+        held, own = self.held_of(parameter), parameter.dtype
+        dtypes = self.learner.dtypes
+        return sum(held * item_size(dtypes.get(name, own), name) for name in arrays)
 
     def fate(self, value: Value) -> str | None:
         """`saved`, `offloaded` or `recomputed`; None if the policy is not modelled."""

@@ -33,7 +33,7 @@ class Parameter:
     """
 
     __slots__ = (
-        "class_name", "copies", "dtype", "layers", "module", "path", "shape", "sharding", "stacked",
+        "class_name", "copies", "dtype", "layers", "module", "path", "shape", "sharding", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -46,10 +46,10 @@ class Parameter:
         dtype: str,
         layers: int,
         copies: int,
-        stacked: int,
+        stack: tuple[int, ...],
     ) -> None:
-        self.stacked = stacked
-        """Number of leading dimensions of `shape` that count layers."""
+        self.stack = stack
+        """The dimensions of `shape` that count layers."""
         self.path = path
         self.module = module
         self.class_name = class_name
@@ -69,6 +69,12 @@ class Parameter:
         return total
 
     @property
+    def of_layer(self) -> list[Feature]:
+        """Size and sharding of the dimensions of one layer's weights."""
+        dimensions = enumerate(zip(self.shape, self.sharding, strict=True))
+        return [own for at, own in dimensions if at not in self.stack]
+
+    @property
     def axes(self) -> Axes:
         """All mesh axes that shard it."""
         return tuple(axis for axes in self.sharding for axis in axes)
@@ -85,7 +91,7 @@ class Product:
 
     __slots__ = (
         "contracted", "is_attention", "is_needed", "joint", "kept_by", "layers",
-        "multiplications", "name", "parameter", "remat",
+        "multiplications", "name", "parameter", "remat", "window",
     )  # fmt: skip
 
     def __init__(
@@ -101,7 +107,10 @@ class Product:
         is_attention: bool,
         contracted: tuple[int, ...],
         joint: str,
+        window: int | None = None,
     ) -> None:
+        self.window = window
+        """Earlier tokens that a token attends to, itself included; None for all of them."""
         self.contracted = contracted
         self.joint = joint
         self.name = name
@@ -113,6 +122,12 @@ class Product:
         self.kept_by = kept_by
         self.is_needed = is_needed
         self.is_attention = is_attention
+
+    def pairs(self, length: int) -> int:
+        """Pairs of tokens of a sequence that causal attention multiplies."""
+        if self.window is None or self.window >= length:
+            return length * length // 2
+        return self.window * length - self.window * self.window // 2
 
 
 class Value:
@@ -168,16 +183,18 @@ class Gap:
 class Unit:
     """A rematerialised module: backward recomputes it from its input, `layers` times.
 
-    `width` is the number of elements per token of the input; `is_offloaded` tells whether the
-    policy keeps the inputs in host memory.
+    `feature` is the size of the input per token, with its sharding; `is_offloaded` tells whether
+    the policy keeps the inputs in host memory.
     """
 
-    __slots__ = ("is_offloaded", "layers", "path", "width")
+    __slots__ = ("feature", "is_offloaded", "layers", "path")
 
-    def __init__(self, path: str, layers: int, width: int, *, is_offloaded: bool = False) -> None:
+    def __init__(
+        self, path: str, layers: int, feature: Feature, *, is_offloaded: bool = False
+    ) -> None:
         self.path = path
         self.layers = layers
-        self.width = width
+        self.feature = feature
         self.is_offloaded = is_offloaded
 
 
@@ -185,7 +202,8 @@ class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "gaps", "head", "masks", "parameters", "products", "scratch", "units", "values",
+        "gaps", "head", "head_tiles", "masks", "parameters", "products", "scratch", "units",
+        "values",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -200,6 +218,8 @@ class Parts:
         """Attention modules whose mask is not modelled."""
         self.head: Feature | None = None
         """Size of the vocabulary, and the axes that shard the logits."""
+        self.head_tiles = 1
+        """Parts of the batch whose logits are computed one after the other."""
 
 
 def checked_size(value: object, name: str) -> int:

@@ -52,7 +52,7 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
     ]
     logits = 0
     if parts.head is not None:
-        logits = implied.activation_bytes((parts.head,), 4, padded=True)
+        logits = implied.activation_bytes((parts.head,), 4, padded=True) // parts.head_tiles
     scratch = [
         implied.activation_bytes(features, itemsize, padded=True)
         for features, itemsize in parts.scratch

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
 RULE = Field("index", "rule", "The number of the rule, from 0.")
 SELECTOR = Field("text", "selector", "The regular expression of the rule.", nullable=True)
+RULES = (
+    RULE,
+    SELECTOR,
+    Field("text", "mesh_shape", "The mesh shape under the rule.", nullable=True),
+    Field("text", "modifiers", "The classes of its modifiers, in order, joined by `,`."),
+    Field("text", "instances",
+          "The names that match, joined by `,`; absent if there are too many to list.",
+          nullable=True),
+)  # fmt: skip
 CHANGES = (
     Field("path", "path", "The value in the config."),
     Field("text", "before", "The value before, as printed; absent if there was none.",

@@ -144,7 +144,7 @@ class Verdict:
         self.time = self.mfu = self.mfu_bound = None
         if device is None or self.devices is None or flops.executed is None:
             return
-        if implied.itemsize > _HALF or not implied.has_activations:
+        if implied.itemsize > _HALF or implied.untimed or not implied.has_activations:
             return
         try:
             peak = device.per_jax_device("flops.bf16")

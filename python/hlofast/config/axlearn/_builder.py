@@ -146,7 +146,7 @@ class Builder:
                 dtype,
                 self._layers,
                 self._copies,
-                len(self._stack),
+                tuple(range(len(self._stack))),
             )
         )
         self._bounded()
@@ -238,7 +238,7 @@ class Builder:
             if remat is None:
                 remat = config.path
                 times = self._layers * layers
-                self._parts.units[remat] = Unit(remat, times, width)
+                self._parts.units[remat] = Unit(remat, times, (width, ()))
                 self._parts.specs[remat] = spec
             else:
                 self.gap("a remat_spec inside a rematerialised module is not modelled", spec)

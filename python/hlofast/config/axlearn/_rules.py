@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from hlofast._core import Field
 from hlofast.config import _instances, _mesh
 from hlofast.config._patterns import Pattern, PatternError
 from hlofast.config._select import (
     CHANGES,
     NEAR,
     NOTES,
-    RULE,
-    SELECTOR,
+    RULES,
     EffectiveConfig,
     check_devices,
 )
@@ -33,16 +31,6 @@ MOST_RULES = 1000
 """Limit on the rules of a config that are read."""
 _CLOSE = 4
 """A selector is reported as close if it fits at least this many characters of the name."""
-
-_RULES = (
-    RULE,
-    SELECTOR,
-    Field("text", "mesh_shape", "The mesh shape under the rule.", nullable=True),
-    Field("text", "modifiers", "The classes of its modifiers, in order, joined by `,`."),
-    Field("text", "instances",
-          "The names that match, joined by `,`; absent if there are too many to list.",
-          nullable=True),
-)  # fmt: skip
 
 
 class Rule:
@@ -109,7 +97,7 @@ def rule_table(config: Config) -> Table:
         names = rule.examples
         instances = ",".join(names) if names else None
         rows.append((rule.index, rule.selector, shape, ",".join(rule.modifiers), instances))
-    return of_rows(_RULES, rows)
+    return of_rows(RULES, rows)
 
 
 def _declared(config: Config) -> str | None:
