@@ -151,6 +151,12 @@ class Front(Protocol):
     def steps(self, config: Config) -> int | None:
         """Gradient accumulation steps; None if they are not modelled."""
 
+    def logged(self, config: Config) -> tuple[float, float, float] | None:
+        """TFLOPs per device and step as the trainer logs them: all, matmuls, attention.
+
+        None if the trainer logs none, or the config does not tell.
+        """
+
     def rules(self, config: Config) -> Table:
         """The table of `Config.rules`."""
 

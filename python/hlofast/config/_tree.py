@@ -5,6 +5,7 @@ from __future__ import annotations
 from _collections_abc import Mapping
 from itertools import pairwise
 
+from hlofast._core import Field
 from hlofast._names import meant
 from hlofast.config import _paths, _values
 from hlofast.config._paths import Attribute
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
     Children: TypeAlias = "dict[Key, Children | Leaf]"
+
+SETTINGS = (
+    Field("path", "path", "The path of the value."),
+    Field("text", "value", "The value, as the trainer's files write it."),
+    Field("word", "origin",
+          "Where it comes from: file, model, override, environment, default or derived."),
+    Field("text", "place", "The file and line, the argument, the variable or the version."),
+)  # fmt: skip
 
 
 class Leaf:
@@ -209,6 +218,21 @@ class Config(Modelled, Mapping["Any", "Any"]):
         """All values with their paths from here, in the order of the file."""
         for keys, leaf in self._entries():
             yield _paths.write(keys), _values.copied(leaf.value)
+
+    def settings(self) -> Table:
+        """All values, with the place that each comes from.
+
+        Columns: `path`, `value` (as written), `origin` (`file`; for MaxText also `model`,
+        `override`, `environment`, `default` and `derived`), `place` (such as `run.yml:12`).
+        """
+        from hlofast.table import of_rows
+
+        rows = []
+        for keys, leaf in self._entries():
+            place = self._path or "<text>"
+            where = place if leaf.line is None else f"{place}:{leaf.line}"
+            rows.append((_paths.write(keys), leaf.text, "file", where))
+        return of_rows(SETTINGS, rows)
 
     def configs(self) -> Iterator[Config]:
         """The config and all its parts that are not single values, outer parts first."""

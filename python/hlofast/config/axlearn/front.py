@@ -100,6 +100,11 @@ class Axlearn:
         is_known = transformation.get("fn") == _modifiers.ACCUMULATION
         return steps if is_known and type(steps) is int and steps > 0 else None
 
+    def logged(self, config: Config) -> tuple[float, float, float] | None:
+        """None: AXLearn logs no FLOPs."""
+        del config
+        return None
+
     def rules(self, config: Config) -> Table:
         """The mesh rules."""
         from hlofast.config.axlearn._rules import rule_table

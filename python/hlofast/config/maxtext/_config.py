@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hlofast._core import Field
 from hlofast.config import _values
 from hlofast.config._paths import Attribute
-from hlofast.config._tree import Config, Leaf
+from hlofast.config._tree import SETTINGS, Config, Leaf
 from hlofast.config.maxtext import _settings, _yaml
 from hlofast.config.maxtext._logged import LoggedFlops, logged
 from hlofast.table import Table, of_rows
@@ -18,14 +17,6 @@ if TYPE_CHECKING:
     from hlofast.config._tree import Children
     from hlofast.config._values import Value
     from hlofast.config.maxtext._settings import Settings
-
-_SETTINGS = (
-    Field("path", "path", "The key."),
-    Field("text", "value", "The effective value, as YAML."),
-    Field("word", "origin",
-          "Where it comes from: file, model, override, environment, default or derived."),
-    Field("text", "place", "The file and line, the argument, the variable or the version."),
-)  # fmt: skip
 
 
 class MaxTextConfig(Config):
@@ -58,7 +49,7 @@ class MaxTextConfig(Config):
         for key, value in sorted(effective.values.items()):
             origin = effective.origins[key]
             rows.append((key, _yaml.write(value), origin.kind, origin.place))
-        return of_rows(_SETTINGS, rows)
+        return of_rows(SETTINGS, rows)
 
     def origin(self, key: str) -> tuple[str, str]:
         """The origin of a value and its place: `("override", "dtype=float32")`."""
@@ -76,12 +67,9 @@ class MaxTextConfig(Config):
         return logged(self, causal=causal)
 
     def to_text(self) -> str:
-        """The values that differ from defaults, and are not derived, as YAML."""
-        lines = [
-            f"{key}: {_yaml.write(value)}"
-            for key, value in sorted(self._raw.values.items())
-            if self._raw.origins[key].kind != _settings.DEFAULT
-        ]
+        """All values that are not derived, as YAML."""
+        values = sorted(self._raw.values.items())
+        lines = [f"{key}: {_yaml.write(value)}" for key, value in values]
         return "\n".join(lines) + ("\n" if lines else "")
 
     def _with(self, keys: tuple[Key, ...], value: Value | Config) -> Config:

@@ -75,26 +75,29 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     settings.file = path
     files = _inherited(text, path)
     base = _base(files[-1], sources.base)
-    if base is None:
-        origin = Origin(DEFAULT, f"MaxText {_tables.version()}")
-        for key, value in _tables.defaults().items():
-            settings.put(key, value, origin)
-    else:
+    # Keys that an older base.yml lacks are off by default.
+    unset = Origin(DEFAULT, f"MaxText {_tables.version()}")
+    for key, value in _tables.defaults().items():
+        settings.put(key, value, unset)
+    if base is not None:
         files.append(base)
     folders = [os.path.dirname(name) for name, _ in files if name is not None]
     for depth, (name, entries) in enumerate(reversed(files)):
-        is_partial = depth > 0 or base is None
+        is_partial = depth > 0 or (base is None and not _is_complete(entries))
+        kind = FILE if is_partial else DEFAULT
         for key, entry in entries.items():
             if key == _INHERITS:
                 continue
-            origin = Origin(FILE, f"{name or '<text>'}:{entry.line}", entry.line)
+            origin = Origin(kind, f"{name or '<text>'}:{entry.line}", entry.line)
             # Files that inherit replace all rules; files of a model merge theirs.
             is_model = key == _RULES and is_partial and _INHERITS not in entries
             value = entry.value
             if is_model and key in settings.values:
                 value = _merged(settings.values[key], value)
             settings.put(key, value, origin)
-    known = None if base is None and not _is_complete(files[-1][1]) else dict(settings.values)
+    known = None
+    if _is_complete(files[-1][1]):
+        known = {key for _, entries in files for key in entries}
     given = _given(settings, sources, known)
     _apply_model(settings, folders, given)
     return settings
@@ -161,7 +164,7 @@ def _base(
     return None
 
 
-def _given(settings: Settings, sources: Sources, known: dict[str, Any] | None) -> list[str]:
+def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list[str]:
     """Applies environment variables and arguments; returns the keys that they set.
 
     `known` are all keys of the files, or None if the files are not complete.
@@ -182,7 +185,7 @@ def _given(settings: Settings, sources: Sources, known: dict[str, Any] | None) -
             variables[name[len(_PREFIX) :].lower()] = (text, name)
     for key, (_, source) in (*arguments.items(), *variables.items()):
         if known is not None and key not in known:
-            raise _yaml.fault("unknown-key", f"{source}: no key {key!r}{meant(key, known)}", None)
+            raise _yaml.fault("unknown-key", f"{source}: no key {key!r}{meant(key, sorted(known))}", None)
         if key in arguments and key in variables:
             message = f"{key} is set by an argument and by {variables[key][1]}: MaxText fails here"
             raise _yaml.fault("set-twice", message, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast.config import _mesh
 from hlofast.config._parts import UnmodelledError
+from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
 
     from hlofast._core import Mesh
     from hlofast.config._parts import Axes, Spec
-    from hlofast.config._tree import Config
 
 _PARALLELISMS = {"stage": "pipeline"}
 """Names in the keys `ici_*_parallelism` that differ from those of the mesh axes."""
@@ -53,11 +53,12 @@ class Rules:
 
     def __init__(self, config: Config) -> None:
         self._rules: list[tuple[str, Axes]] = []
-        rules = config.get("logical_axis_rules")
-        entries = () if rules is None else rules.values() if hasattr(rules, "values") else rules
-        for entry in entries:
-            own = entry if isinstance(entry, tuple) else tuple(entry.values())
-            if len(own) != 2 or not isinstance(own[0], str):
+        rules = config.get("logical_axis_rules", ())
+        entries = rules.to_python() if isinstance(rules, Config) else rules
+        if not isinstance(entries, (list, tuple)):
+            raise UnmodelledError("logical_axis_rules has to be a list of pairs")
+        for own in entries:
+            if not isinstance(own, (list, tuple)) or len(own) != 2 or not isinstance(own[0], str):
                 raise UnmodelledError("logical_axis_rules has to be a list of pairs")
             self._rules.append((own[0], _axes(own[1])))
 
@@ -84,7 +85,6 @@ def _axes(value: Any) -> Axes:
         return ()
     if isinstance(value, str):
         return (value,)
-    parts = value.values() if hasattr(value, "values") else value
-    if not isinstance(parts, (tuple, list)) or not all(isinstance(axis, str) for axis in parts):
-        raise UnmodelledError(f"logical_axis_rules name no mesh axes: {value!r}")
-    return tuple(parts)
+    if not isinstance(value, (tuple, list)) or not all(isinstance(axis, str) for axis in value):
+        raise UnmodelledError("logical_axis_rules has to be a list of pairs")
+    return tuple(value)

@@ -12,6 +12,7 @@ from hlofast.config._select import CHANGES, NEAR, NOTES, RULES, EffectiveConfig,
 from hlofast.config.maxtext import _remat, _settings, _sharding, _tables
 from hlofast.config.maxtext._blocks import build
 from hlofast.config.maxtext._builder import Run
+from hlofast.config.maxtext._logged import logged
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -104,6 +105,14 @@ class MaxText:
         """`gradient_accumulation_steps`."""
         steps = config.get("gradient_accumulation_steps")
         return steps if type(steps) is int and 0 < steps <= LARGEST_SIZE else None
+
+    def logged(self, config: Config) -> tuple[float, float, float] | None:
+        """The TFLOPs of MaxText's log."""
+        try:
+            own = logged(config, causal=True)
+        except ValueError:
+            return None
+        return own.total, own.learnable_weight, own.attention
 
     def rules(self, config: Config) -> Table:
         """None: MaxText has no mesh rules."""
