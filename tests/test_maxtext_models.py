@@ -9,9 +9,10 @@ pytestmark = pytest.mark.once
 PUBLISHED = {
     # Elements of the safetensors files of the model's repository, as its card shows them, except:
     # [K] Keras Hub's preset; [R] elements counted in the files without scales (the card adds them).
-    "llama2-7b": (6_738_415_616, "meta-llama/Llama-2-7b-hf", 0),
-    "llama2-13b": (13_015_864_320, "meta-llama/Llama-2-13b-hf", 0),
-    "llama2-70b": (68_976_648_192, "meta-llama/Llama-2-70b-hf", 0),
+    # The files hold 64 rotary frequencies per layer, which are not parameters.
+    "llama2-7b": (6_738_417_664, "meta-llama/Llama-2-7b-hf", -32 * 64),
+    "llama2-13b": (13_015_866_880, "meta-llama/Llama-2-13b-hf", -40 * 64),
+    "llama2-70b": (68_976_653_312, "meta-llama/Llama-2-70b-hf", -80 * 64),
     "llama3-8b": (8_030_261_248, "meta-llama/Meta-Llama-3-8B", 0),
     "llama3-70b": (70_553_706_496, "meta-llama/Meta-Llama-3-70B", 0),
     "llama3.1-8b": (8_030_261_248, "meta-llama/Llama-3.1-8B", 0),

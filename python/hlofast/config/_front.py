@@ -76,7 +76,8 @@ class Model:
     """
 
     __slots__ = (
-        "batch", "gaps", "itemsize", "learner", "masks", "parts", "policies", "steps", "untimed",
+        "batch", "casts_in_layers", "gaps", "itemsize", "learner", "masks", "parts", "policies",
+        "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +92,13 @@ class Model:
         gaps: list[tuple[str, str]],
         masks: list[tuple[str, str]],
         untimed: list[tuple[str, str]] | None = None,
+        casts_in_layers: bool = False,
     ) -> None:
+        self.casts_in_layers = casts_in_layers
+        """Whether each layer casts its weights, so that gradients have the parameters' type.
+
+        Otherwise the trainer casts all weights before the layers.
+        """
         self.untimed = untimed or []
         """Parts of `gaps` without which the step has no modelled time."""
         self.parts = parts

@@ -21,8 +21,8 @@ class Implied:
     """The model of a config, on a mesh if there is one."""
 
     __slots__ = (
-        "batch", "fates", "gaps", "has_activations", "itemsize", "learner", "masks",
-        "mesh", "parts", "policies", "slices", "steps", "untimed",
+        "batch", "casts_in_layers", "fates", "gaps", "has_activations", "itemsize", "learner",
+        "masks", "mesh", "parts", "policies", "slices", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +40,7 @@ class Implied:
         self.gaps: list[tuple[str, str]] = [*model.gaps]
         """Paths of unmodelled parts of the config, each with the reason."""
         self.untimed = model.untimed
+        self.casts_in_layers = model.casts_in_layers
         self.masks: list[tuple[str, str]] = model.masks
         """Paths of unmodelled masks, each with the reason; only attention's FLOPs need masks."""
         has_batch = self.batch.tokens is not None and self.batch.is_placed

@@ -285,7 +285,8 @@ def _terms(implied: Implied) -> list[Term]:
 def gradient_size(implied: Implied, parameter: Parameter) -> int:
     """Bytes per element of a gradient, or of its sum over micro-batches."""
     own = parameter_size(parameter)
-    return own if implied.steps > 1 else min(own, implied.itemsize)
+    is_wide = implied.steps > 1 or implied.casts_in_layers
+    return own if is_wide else min(own, implied.itemsize)
 
 
 def _activations(implied: Implied, *, padded: bool) -> tuple[int, int, int]:

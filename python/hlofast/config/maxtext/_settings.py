@@ -185,7 +185,9 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
             variables[name[len(_PREFIX) :].lower()] = (text, name)
     for key, (_, source) in (*arguments.items(), *variables.items()):
         if known is not None and key not in known:
-            raise _yaml.fault("unknown-key", f"{source}: no key {key!r}{meant(key, sorted(known))}", None)
+            raise _yaml.fault(
+                "unknown-key", f"{source}: no key {key!r}{meant(key, sorted(known))}", None
+            )
         if key in arguments and key in variables:
             message = f"{key} is set by an argument and by {variables[key][1]}: MaxText fails here"
             raise _yaml.fault("set-twice", message, None)

@@ -99,6 +99,7 @@ class MaxText:
             gaps=[*gaps, *untimed],
             masks=[],
             untimed=untimed,
+            casts_in_layers=True,
         )
 
     def steps(self, config: Config) -> int | None:
