@@ -8,6 +8,8 @@ before a norm of queries.
 
 from __future__ import annotations
 
+import math
+
 from hlofast.config._parts import UnmodelledError
 
 TYPE_CHECKING = False
@@ -236,37 +238,38 @@ def experts(builder: Builder, inner: int) -> None:
     joint = builder.key("normalised")
     builder.product("gate", gate, width * count, ((builder.key("gate"),),), joint=joint)
     runs = _runs(run, count, chosen)
-    builder.value("sorted", (runs, ()), run.width)
+    rows, hidden = (_scaled(runs, width), run.width[1]), (_scaled(runs, inner), axes)
+    builder.value("sorted", rows)
     for name in ("wi_0", "wi_1"):
         weight = builder.weights(name, (count, width, inner), ("exp", "embed_no_exp", "mlp"))
-        builder.value(name, (runs, ()), (inner, axes), saved_as=f"mlp{name}", is_product=True)
+        builder.value(name, hidden, saved_as=f"mlp{name}", is_product=True)
         kept = ((builder.key(name),),)
         builder.product(
-            name, weight, runs * width * inner, kept, contracted=(1,), joint=builder.key("sorted")
+            name, weight, width * hidden[0], kept, contracted=(1,), joint=builder.key("sorted")
         )
-    builder.value("hidden", (runs, ()), (inner, axes))
+    builder.value("hidden", hidden)
     weight = builder.weights("wo", (count, inner, width), ("exp", "mlp", "embed_no_exp"))
     # The gradient of the routing weights reads the results of the experts.
-    builder.value("wo", (runs, ()), run.width, saved_as="mlpwo", is_product=True)
+    builder.value("wo", rows, saved_as="mlpwo", is_product=True)
     kept = ((builder.key("wo"),),)
-    builder.product("wo", weight, runs * inner * width, kept, contracted=(1,))
+    builder.product("wo", weight, width * hidden[0], kept, contracted=(1,))
     if run.flag("mlp_bias"):
         for name in ("wi_0_bias", "wi_1_bias"):
             builder.weights(name, (count, inner), ("exp", "activation_mlp"))
         builder.weights("wo_bias", (count, width), ("exp", "activation_embed"))
 
 
-def _runs(run: Run, count: int, chosen: int) -> int:
+def _runs(run: Run, count: int, chosen: int) -> float:
     """Rows that the experts' matmuls compute per token."""
     capacity = run.get("capacity_factor")
     if run.flag("sparse_matmul"):
         return chosen
     if isinstance(capacity, bool) or not isinstance(capacity, (int, float)):
         raise UnmodelledError(f"capacity_factor is {capacity!r}")
-    if capacity <= 0:
-        # Dense matmuls without dropped tokens compute every expert for every token.
-        return count
-    runs = min(count, chosen * capacity)
-    if runs != int(runs):
-        raise UnmodelledError(f"capacity_factor {capacity} is not modelled for {chosen} experts")
-    return int(runs)
+    # Dense matmuls without dropped tokens compute every expert for every token.
+    return count if capacity <= 0 else min(count, chosen * capacity)
+
+
+def _scaled(runs: float, size: int) -> int:
+    """Elements of `runs` rows of this size, rounded up."""
+    return math.ceil(runs * size)
