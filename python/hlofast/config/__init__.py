@@ -1,4 +1,4 @@
-"""Trainer configs in the text form of AXLearn's golden configs.
+"""Trainer configs: AXLearn's golden configs and MaxText's YAML files.
 
 `load(path)` and `loads(text)` return a `Config`, a tree of typed values:
 
@@ -11,6 +11,11 @@
 `cfg.select("tpu-v6e-256-4")` returns the `EffectiveConfig` that a trainer uses on an instance:
 
     effective.rule, effective.mesh, effective.changes, effective.notes, effective.config
+
+A MaxText run is a file and its arguments; `settings` says where each value comes from:
+
+    cfg = hlofast.config.load("run.yml", overrides=["per_device_batch_size=4"])
+    cfg["emb_dim"], cfg.settings(), cfg.logged_flops(), cfg.select("v5p-128")
 
 Both compute what the config implies, for modelled classes (`register_module` adds more):
 

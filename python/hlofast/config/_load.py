@@ -55,10 +55,11 @@ def load(
     return loads(text, path=name, overrides=overrides, base=base, environment=environment)
 
 
-def is_config(text: str | bytes) -> bool:
-    """Whether `text` looks like a trainer config."""
+def is_config(text: str | bytes, *, path: str | None = None) -> bool:
+    """Whether `text` looks like a trainer config, or only trainer configs have the name `path`."""
     sample = _sample(text)
-    return any(front(name).is_config(sample) for name in names())
+    fronts = map(front, names())
+    return any((path and own.is_named(path)) or own.is_config(sample) for own in fronts)
 
 
 def _front_of(text: str | bytes, path: str | None) -> Front:

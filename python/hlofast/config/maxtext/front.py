@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from hlofast.config._policies import Policy
     from hlofast.config._tree import Config
 
-_KEY = re.compile(r"([A-Za-z_]\w*):(?:[ \t]|$)", re.M)
-_ENTRY = re.compile(r"[^\s#].*", re.M)
+_KEY = re.compile(r"^([A-Za-z_]\w*):(?:[ \t\r]|$)", re.M)
+_ENTRY = re.compile(r"^[^\s#].*", re.M)
+_SHORT = 4000
+"""Characters of a text that is taken to be whole."""
 _FEWEST = 2
 """Known keys that make a text a MaxText config."""
 _MOST_SEQUENCES = 1 << 40
@@ -47,6 +49,9 @@ class MaxText:
 
     def is_config(self, text: str) -> bool:
         """Whether all top-level keys are plain names, and some are MaxText's."""
+        if len(text) > _SHORT:
+            # The start of a text may end inside a line.
+            text = text[: text.rfind("\n") + 1]
         keys = _KEY.findall(text)
         lines = [line for line in _ENTRY.findall(text) if not line.startswith(("]", "}", "-", "["))]
         known = {"base_config", *_tables.defaults()}
