@@ -4,6 +4,8 @@ import pickle
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hlofast import config
 from hlofast.config import ConfigError
@@ -270,6 +272,14 @@ class TestHostileYaml:
         effective.verdict()
         cfg.parameter_count()
         assert isinstance(repr(effective), str)
+
+    @given(st.text("a:[]{}&*!|>-'\"#,?% \n1.~\t", max_size=60))
+    def test_any_text_is_a_config_or_an_error(self, text):
+        try:
+            cfg = config.loads(text, path="run.yml")
+        except ConfigError:
+            return
+        cfg.select("v5e-4").verdict()
 
 
 class TestRecognition:
