@@ -38,10 +38,12 @@ from hlofast.config._tree import Config
 from hlofast.config._values import UNCONSTRAINED, Enumeration, Opaque, PartitionSpec
 from hlofast.config._verdict import Verdict
 from hlofast.config.axlearn._builder import Builder, register_module
+from hlofast.config.maxtext._config import MaxTextConfig
+from hlofast.config.maxtext._logged import LoggedFlops
 from hlofast.errors import ConfigError
 
 __all__ = [
     "UNCONSTRAINED", "Builder", "Config", "ConfigError", "EffectiveConfig", "Enumeration",
-    "Instance", "Opaque", "PartitionSpec", "StepFlops", "StepMemory", "StepTime", "StepTraffic",
-    "Verdict", "is_config", "load", "loads", "register_module",
+    "Instance", "LoggedFlops", "MaxTextConfig", "Opaque", "PartitionSpec", "StepFlops",
+    "StepMemory", "StepTime", "StepTraffic", "Verdict", "is_config", "load", "loads", "register_module",
 ]  # fmt: skip

@@ -61,7 +61,7 @@ class Modelled:
     def parameters(self) -> Table:
         """The parameters of the model, one row each.
 
-        Columns: `path` (in the model's state, as AXLearn names it; `*` stands for a layer's
+        Columns: `path` (in the model's state, as the trainer names it; `*` stands for a layer's
         number), `module` (its path in the config), `class`, `shape` (including stacked layers),
         `dtype`, `partition_spec`, `layers` (whose weights it holds), `copies` (equal arrays),
         `elements` and `bytes` (of all copies), `elements_per_device` and `bytes_per_device`
@@ -90,6 +90,8 @@ class Modelled:
 
 class Config(Modelled, Mapping["Any", "Any"]):
     """A config as AXLearn's `debug_string` prints it, or a part of one: a tree of typed values.
+
+    The effective values of a MaxText run are a subclass, `MaxTextConfig`.
 
     A config maps keys to values and to further configs, in the order of the file. A key is an
     attribute's name (`"decoder"`), or a key in brackets: an index (`0`) or the key of a dictionary
@@ -335,11 +337,11 @@ class Config(Modelled, Mapping["Any", "Any"]):
     def select(self, instance: str, devices: int | None = None) -> EffectiveConfig:
         """The config that a trainer uses on an instance, after the first matching mesh rule.
 
-        `instance` is a name that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. A
-        rule matches if its regular expression matches the whole name. `devices` is the number of
-        devices, if the name does not give a number or gives another one. The result's `notes` list
-        unmodelled parts and the places where AXLearn would fail. Raises `ValueError` if `devices`
-        is out of range.
+        `instance` is a name that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`, or
+        a topology of MaxText, such as `v5p-128`. A rule matches if its regular expression matches
+        the whole name; MaxText has no rules. `devices` is the number of devices, if the name does
+        not give a number or gives another one. The result's `notes` list unmodelled parts and the
+        places where the trainer would fail. Raises `ValueError` if `devices` is out of range.
         """
         return self.front.select(self, instance, devices)
 
