@@ -235,6 +235,11 @@ class TestFigures:
         assert verdict.status == "fits"
         assert verdict.step_seconds > verdict.compute_seconds > 0
 
+    def test_layer_inputs_lie_along_the_tensor_axis(self):
+        effective = run(*LLAMA, "ici_tensor_parallelism=4").select("v5e-256")
+        assert effective.memory().layer_input_bytes == 32 * 8 * 4096 * 4096 * 2 // 4
+        assert not [text for text in effective.verdict().statements if "layer inputs" in text]
+
     def test_quantised_matmuls_have_no_step(self):
         verdict = run(*LLAMA, "quantization=int8").select("v5e-256").verdict()
         assert verdict.step_seconds is None

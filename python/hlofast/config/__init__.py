@@ -45,5 +45,6 @@ from hlofast.errors import ConfigError
 __all__ = [
     "UNCONSTRAINED", "Builder", "Config", "ConfigError", "EffectiveConfig", "Enumeration",
     "Instance", "LoggedFlops", "MaxTextConfig", "Opaque", "PartitionSpec", "StepFlops",
-    "StepMemory", "StepTime", "StepTraffic", "Verdict", "is_config", "load", "loads", "register_module",
+    "StepMemory", "StepTime", "StepTraffic", "Verdict", "is_config", "load", "loads",
+    "register_module",
 ]  # fmt: skip
