@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hlofast import config
 from hlofast.config import ConfigError
-from test_cli import hlofast_command
+from test_cli import document, hlofast_command
 
 pytestmark = pytest.mark.once
 
@@ -307,6 +307,16 @@ class TestCommandLine:
     def test_overrides_alone_apply_to_the_defaults(self):
         out = hlofast_command("config", "model_name=llama3.1-8b", "--instance", "v5e-256")
         assert re.search(r"mesh +fsdp=256", out.stdout) and "8,030,261,248" in out.stdout
+
+    def test_json_has_the_values_and_the_figures(self):
+        given = ("model_name=llama3.1-8b", "per_device_batch_size=2", "--instance", "v5e-256")
+        described, selected = document("config", *given)["results"]
+        facts = {name: fact["value"] for name, fact in described["facts"].items()}
+        assert (facts["trainer"], facts["parameters"]) == ("MaxText", 8_030_261_248)
+        assert facts["logged_tflops"] == pytest.approx(191.0316, abs=1e-4)
+        origins = {row["path"]: row["origin"] for row in described["tables"]["settings"]}
+        assert (origins["per_device_batch_size"], origins["head_dim"]) == ("override", "model")
+        assert selected["facts"]["mesh"]["value"] == "fsdp=256"
 
     def test_environment(self, files, monkeypatch):
         monkeypatch.setenv("M_BASE_NUM_DECODER_LAYERS", "1")
