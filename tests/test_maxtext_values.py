@@ -151,6 +151,18 @@ class TestSources:
         again = config.loads(cfg.to_text(), path="again.yml", overrides=["model_name=default"])
         assert [row["path"] for row in cfg.diff(again)] == ["model_name"]
 
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="utf-8"))
+            | st.floats(allow_nan=False),
+            lambda inner: st.lists(inner, max_size=3), max_leaves=5,
+        )
+    )  # fmt: skip
+    def test_any_value_reads_back(self, value):
+        cfg = config.loads("steps: 1\n", path="run.yml").with_value("prompt", value)
+        again = config.loads(cfg.to_text(), path="again.yml")
+        assert again.diff(cfg).values("path") == []
+
     def test_diff_names_the_values(self, files):
         before = config.load(files / "base.yml")
         after = config.load(files / "base.yml", overrides=["steps=2"])

@@ -96,8 +96,6 @@ def argument(text: str, name: str) -> Any:
 
 def write(value: Any) -> str:
     """A value as YAML on one line."""
-    import json
-
     if isinstance(value, float):
         shown = repr(value)
         # YAML 1.1 reads an exponent only after a decimal point.
@@ -106,9 +104,28 @@ def write(value: Any) -> str:
         return f"[{', '.join(map(write, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{write(key)}: {write(own)}" for key, own in value.items()) + "}"
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and value not in _WORDS:
-        return value
-    return json.dumps(value)
+    if isinstance(value, str):
+        is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", value) and value not in _WORDS
+        return value if is_plain else '"' + "".join(map(_escaped, value)) + '"'
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
+
+
+def _escaped(character: str) -> str:
+    """A character inside double quotes."""
+    code = ord(character)
+    if character in '"\\':
+        return f"\\{character}"
+    if 0x20 <= code < 0x7F:
+        return character
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 1 << 16
+        else f"\\U{code:08x}"
+    )
 
 
 class _Reader:
