@@ -21,6 +21,11 @@ _WAITING = 3
 """Gradients of matrices that wait for their reduction where layers cast their weights: those of the
 dense layer. `a whole matrix` counts one of them.
 """
+_KEPT = ("state", "layer inputs", "saved", "padding", "sums of gradients", "cast weights")
+"""Terms that are live between the forward and the backward pass of the layers."""
+_HEADS = 3
+"""Arrays of the head's size beside the logits: its weights, and its gradient before and after the
+reduction."""
 _WIDTHS = 3
 """Values of a layer's width, gathered along all axes, in the backward pass of its dense layer."""
 
@@ -65,7 +70,14 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
         ("a whole matrix", max(matrices), True),
         ("widest values", WIDEST_VALUES * max(widest), True),
     ]
-    terms += _in_layers(implied) if implied.casts_in_layers else _before_layers(implied)
+    if implied.casts_in_layers:
+        kept = sum(amount or 0 for name, amount, _ in terms if name in _KEPT)
+        terms += _in_layers(implied)
+        # With a large vocabulary, the peak is where the logits are.
+        rest = sum(amount or 0 for _, amount, _ in terms)
+        terms.append(("the head", max(0, kept + _at_head(implied) - rest), True))
+    else:
+        terms += _before_layers(implied)
     # Gradients of embeddings come last; if few other values are live by then, they determine the
     # peak.
     needed = sum(amount or 0 for _, amount, is_needed in terms if is_needed)
@@ -155,3 +167,13 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
         ("further matrices", gathered + waiting, False),
         ("other values", recomputed, False),
     ]
+
+
+def _at_head(implied: Implied) -> int:
+    """Bytes of the head's matmuls: MaxText's loss keeps one copy of the logits."""
+    parts = implied.parts
+    if parts.head is None:
+        return 0
+    logits = implied.activation_bytes((parts.head,), implied.itemsize, padded=True)
+    heads = sum(_whole(implied, each) for each in _heads(implied))
+    return logits // parts.head_tiles + _HEADS * heads
