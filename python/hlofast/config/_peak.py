@@ -23,9 +23,8 @@ dense layer. `a whole matrix` counts one of them.
 """
 _KEPT = ("state", "layer inputs", "saved", "padding", "sums of gradients", "cast weights")
 """Terms that are live between the forward and the backward pass of the layers."""
-_HEADS = 3
-"""Arrays of the head's size beside the logits: its weights, and its gradient before and after the
-reduction."""
+_HEADS = 2
+"""Arrays of the head's size beside the logits: its weights and its gradient."""
 _WIDTHS = 3
 """Values of a layer's width, gathered along all axes, in the backward pass of its dense layer."""
 
