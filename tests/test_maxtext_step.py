@@ -1,7 +1,10 @@
 """A step of a MaxText run on a mesh: shardings, checkpoint policies, memory, traffic, time, refusals."""
 
+import json
+
 import pytest
 
+from conftest import FIXTURES
 from hlofast import config
 
 pytestmark = pytest.mark.once
@@ -182,6 +185,32 @@ class TestCompiledRuns:
         memory = run(*given).select(instance).memory()
         assert abs(memory.relaxed_peak_bytes / peak - 1) < 0.005
         assert memory.expected_peak_bytes < peak
+
+
+STEPS = json.loads((FIXTURES / "maxtext_steps.json").read_text())
+
+
+class TestCompiledStandIns:
+    """Steps in plain JAX that stand in for MaxText's: `fixtures/make_maxtext_steps.py`."""
+
+    def memory(self, step):
+        given = [
+            f"model_name={step['model']}", f"max_target_length={step['length']}",
+            f"per_device_batch_size={step['sequences']}", "attention=flash",
+            f"ici_tensor_parallelism={step['tensor']}", "remat_policy=custom",
+            *(f"{name}=device" for name in step.get("saved", ())),
+            *(f"{name}=offload" for name in step.get("offloaded", ())),
+        ]  # fmt: skip
+        return run(*given).select(step["instance"]).memory()
+
+    @pytest.mark.parametrize("name", STEPS)
+    def test_the_peak(self, name):
+        step = STEPS[name]
+        memory = self.memory(step)
+        # The scales of norms, which MaxText shards along fsdp, are whole here.
+        assert 0 <= step["arguments"] / memory.state_bytes - 1 < 0.001
+        assert memory.expected_peak_bytes < step["peak"]
+        assert abs(memory.relaxed_peak_bytes / step["peak"] - 1) < 0.06
 
 
 class TestFigures:
