@@ -55,6 +55,7 @@ def test_all_rules_are_the_python_objects() -> None:
         "axes": "pipeline, data, fsdp, model",
         "parameters": None,
         "mesh_rules": 11,
+        "trainer": "AXLearn",
     }
     assert printed["tables"]["rules"] == config.rules().to_pylist()
     chosen = config.select_all()

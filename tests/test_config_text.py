@@ -118,7 +118,7 @@ class TestFaults:
         assert "x' 1, 'y" in marked
 
     def test_a_text_that_is_too_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("hlofast.config._text.MOST_BYTES", 100)
+        monkeypatch.setattr("hlofast.config.axlearn._text.MOST_BYTES", 100)
         with pytest.raises(ConfigError, match="larger than 100 bytes"):
             loads(SMALL)
 

@@ -240,7 +240,7 @@ def check(
     if isinstance(declaration, str | PathLike):
         declaration = Declaration.load(declaration)
     elif not isinstance(declaration, Declaration):
-        from hlofast._check.axlearn import declaration_of
+        from hlofast._check.trainer import declaration_of
 
         declaration = declaration_of(declaration)
     if isinstance(expected, str | PathLike):

@@ -54,7 +54,7 @@ def crossing(program: Program) -> list[KeptValue] | None:
     if not loops:
         return _unrolled(program, layers)
     forward = loops[0]["instruction"]
-    weights = {parameter.dimensions for parameter in program.parameters}
+    weights = {_stack_first(parameter.dimensions, layers) for parameter in program.parameters}
     values = []
     for place, space in (("device", "hbm"), ("host", "host")):
         memory = program.memory(space)
@@ -78,6 +78,17 @@ def crossing(program: Program) -> list[KeptValue] | None:
             op_name = row["op_name"] or ""
             values.append(KeptValue(row["instruction"], place, size, text, op_name, count=1))
     return values
+
+
+def _stack_first(dimensions: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """Dimensions of stacked weights as a loop slices them: the layers come first.
+
+    Flax stacks layers along any dimension (`param_scan_axis`).
+    """
+    if layers not in dimensions:
+        return dimensions
+    at = dimensions.index(layers)
+    return (layers, *dimensions[:at], *dimensions[at + 1 :])
 
 
 def _sizes(shape: str) -> tuple[int, ...]:

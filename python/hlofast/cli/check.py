@@ -16,11 +16,12 @@ examples:
   hlofast check mesh.toml module_0042.jit_train_step.after_optimizations.txt
   hlofast check --expect limits.toml step.txt                     limits only
   hlofast check fuji-70B.txt step.txt --instance tpu-v6e-256-4     an AXLearn golden config
+  hlofast check run.yml step.txt --instance v5p-128               a MaxText config
   hlofast check mesh.toml step.txt --fail-on warning
   hlofast check --json mesh.toml step.txt | jq '.results[].tables.findings[] | [.severity, .code]'
 
-CONFIG is an AXLearn golden config, with --instance to select its mesh rule, or a TOML description
-of the intended program. Anything the description leaves out is not compared:
+CONFIG is an AXLearn golden config or a MaxText config, with --instance for its mesh, or a TOML
+description of the intended program. Anything the description leaves out is not compared:
 
   [mesh]
   axes = { data = 4, fsdp = 64, model = 4 }      # in order, the last axis varies fastest
@@ -59,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "config",
         nargs="?",
         metavar="CONFIG",
-        help="the declaration: a TOML description or a golden config",
+        help="the declaration: a TOML description or a trainer config",
     )
     results.add_usual(parser, several=False)
     inputs.add_instance(parser)
@@ -131,7 +132,7 @@ def _read(
 def read_declaration(
     path: str | None, instance: str | None, devices: int | None
 ) -> Declaration | EffectiveConfig:
-    """Returns the declaration in a file; a golden config needs an `instance`.
+    """Returns the declaration in a file; a trainer config needs an `instance`.
 
     Raises `UsageError` for contradictory arguments, and the errors of reading the file.
     """
@@ -142,12 +143,12 @@ def read_declaration(
         return hlofast.Declaration()
     with open(path, "rb") as file:
         start = file.read(SAMPLE)
-    if path.endswith(".toml") or not config.is_config(start):
+    if path.endswith(".toml") or not config.is_config(start, path=path):
         if instance is not None:
-            raise UsageError("--instance needs a golden config, and this is a TOML description")
+            raise UsageError("--instance needs a trainer config, and this is a TOML description")
         return hlofast.Declaration.load(path)
     if instance is None:
-        raise UsageError("a golden config needs --instance, which selects its mesh rule")
+        raise UsageError("a trainer config needs --instance, which gives its mesh")
     return config.load(path).select(instance, devices)
 
 

@@ -1,7 +1,8 @@
-"""Evaluates the mesh rules of trainer configs on one or all instances, or compares two configs."""
+"""Evaluates trainer configs on one or all instances, or compares two configs."""
 
 from __future__ import annotations
 
+import re
 import sys
 
 from hlofast import _text
@@ -21,18 +22,31 @@ examples:
   hlofast config fuji-70B.txt --instance tpu-v5p-1024 --text > effective.txt
   hlofast config monday.txt --diff tuesday.txt            exit code 1 if there are differences
   hlofast config --json fuji-70B.txt | jq '.results[].tables.selections'
+  hlofast config run.yml per_device_batch_size=4 ici_fsdp_parallelism=16 --instance v5p-128
+  hlofast config model_name=llama3.1-8b remat_policy=minimal --instance v5e-256
 
-FILE is a config as AXLearn's debug_string prints it (a golden config). The first mesh rule whose
-regular expression matches the whole instance name is applied. In tables "-" is an absent value.
-AXLearn's own modifiers are modelled; other modifiers are listed by name. --diff treats values that
-mean the same as equal and ignores the order of keys.
+FILE is a config as AXLearn's debug_string prints it (a golden config), or a YAML config of MaxText.
+
+AXLearn: the first mesh rule whose regular expression matches the whole instance name is applied. In
+tables "-" is an absent value. AXLearn's own modifiers are modelled; other modifiers are listed by
+name. --diff treats values that mean the same as equal and ignores the order of keys.
+
+MaxText: KEY=VALUE arguments and environment variables M_KEY apply as MaxText applies them, to FILE
+or, without FILE, to the defaults. A file that names no base.yml (base_config) takes --base, the one
+beside it, or the built-in defaults. The instance is a compile_topology, such as v5p-128.
 """
+_OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
+_DEFAULTS = "defaults.yml"
+"""The name of MaxText's defaults, where only overrides are given."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    parser.add_argument("files", nargs="+", metavar="FILE", help='config; "-" is standard input')
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE|KEY=VALUE", help='config; "-" is standard input'
+    )
+    parser.add_argument("--base", metavar="FILE", help="base.yml for MaxText configs")
     inputs.add_instance(parser, several=True)
     parser.add_argument("--diff", metavar="FILE", help="compare with this config")
     parser.add_argument(
@@ -44,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Describes every config."""
+    _split(arguments)
     problem = _misuse(arguments)
     if problem:
         inputs.complain(problem)
@@ -55,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     failures = inputs.Failures()
     shower = results.Shower(Described, arguments)
     for path in arguments.files:
-        config = _read(path, failures)
+        config = _read(path, arguments, failures)
         if config is None:
             continue
         if arguments.text:
@@ -91,7 +106,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     failures = inputs.Failures()
     shower = results.Shower(Compared, arguments)
-    before, after = (_read(path, failures) for path in (arguments.files[0], arguments.diff))
+    before = _read(arguments.files[0], arguments, failures)
+    after = _read(arguments.diff, None, failures)
     code = UNREADABLE
     if before is not None and after is not None:
         compared = Compared(before, after)
@@ -111,14 +127,43 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
     return None
 
 
-def _read(path: str, failures: inputs.Failures) -> Config | None:
-    """Returns the config in a FILE argument; prints an error and returns None if there is none."""
+def _split(arguments: argparse.Namespace) -> None:
+    """Separates files from overrides; overrides alone apply to MaxText's defaults."""
+    import os
+
+    given = arguments.files
+    overrides = [each for each in given if _OVERRIDE.match(each) and not os.path.exists(each)]
+    arguments.overrides = overrides
+    arguments.files = [each for each in given if each not in overrides]
+    if not arguments.files:
+        arguments.files = [_DEFAULTS]
+
+
+def _read(
+    path: str, arguments: argparse.Namespace | None, failures: inputs.Failures
+) -> Config | None:
+    """Returns the config in a FILE argument; prints an error and returns None if there is none.
+
+    Without `arguments`, the file is read as written.
+    """
+    import os
+
     from hlofast import config
 
     name = "<stdin>" if path == "-" else path
+    overrides = () if arguments is None else arguments.overrides
+    base = None if arguments is None else arguments.base
+    environment = {key: text for key, text in os.environ.items() if key.startswith("M_")}
     try:
-        return config.loads(inputs.read(path), path=name)
-    except (OSError, config.ConfigError) as error:
+        text = "" if path == _DEFAULTS else inputs.read(path)
+        return config.loads(
+            text,
+            path=name,
+            overrides=overrides,
+            base=base,
+            environment=None if arguments is None else environment,
+        )
+    except (OSError, ModuleNotFoundError, config.ConfigError) as error:
         failures.failed(name, error)
         return None
 

@@ -488,13 +488,13 @@ def only(reader: Reader) -> Found | None:
 
 
 def add_instance(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Declares the arguments that select the instance for a golden config."""
+    """Declares the arguments that select the instance for a trainer config."""
     parser.add_argument(
         "--instance",
         action="append" if several else "store",
         default=[] if several else None,
         metavar="NAME",
-        help="instance for a golden config, such as tpu-v5litepod-256-4"
+        help="instance for a trainer config, such as tpu-v5litepod-256-4"
         + ("; may be repeated" if several else ""),
     )
     parser.add_argument(

@@ -224,7 +224,7 @@ class _Reader(inputs.Reader):
             return False
         from hlofast import config
 
-        if not config.is_config(start):
+        if not config.is_config(start, path=path):
             return False
         try:
             self._shower.show(_kinds.trainer(path, config.loads(inputs.read(path), path=path)))

@@ -66,15 +66,18 @@ class StepFlops:
         )
         self.tokens = batch.tokens
         length = batch.length or 0
+        whole = 0
         rows: list[tuple[str, int, int, int, int, int | None]] = []
         sums = {(attention, again): 0 for attention in (False, True) for again in (False, True)}
         is_policy_known = True
         for product in parts.products:
-            # Causal attention computes half of the square of pairs.
             times = (self.tokens or 0) * product.layers
             forward = 2 * product.multiplications * times
             if product.is_attention:
-                forward = forward * length // 2
+                # Causal attention computes half of the square of pairs.
+                whole += 3 * forward * length
+                sequences = (batch.sequences or 0) * product.layers
+                forward = 2 * product.multiplications * sequences * product.pairs(length)
             again = implied.is_recomputed(product)
             is_policy_known = is_policy_known and again is not None
             rows.append(
@@ -93,7 +96,7 @@ class StepFlops:
         has_policy = has_batch and is_policy_known
         self.matmul = sums[False, False] if has_batch else None
         self.attention = sums[True, False] if has_batch and not masks else None
-        self.full_attention = 2 * sums[True, False] if has_batch else None
+        self.full_attention = whole if has_batch else None
         self.recomputed_matmul = sums[False, True] if has_policy else None
         self.recomputed_attention = sums[True, True] if has_policy and not masks else None
         self.table = of_rows(_PRODUCTS, rows)

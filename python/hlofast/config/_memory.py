@@ -247,7 +247,10 @@ def _terms(implied: Implied) -> list[Term]:
     )
     is_known = not parts.gaps
     is_placed = is_known and bool(implied.mesh)
-    moments, averages = len(learner.moments), len(learner.averages)
+    moments, averages = (
+        sum(implied.state_bytes(parameter, names) for parameter in parts.parameters)
+        for names in (learner.moments, learner.averages)
+    )
     kept = ", ".join(learner.moments) or "nothing"
     has_batch = is_known and implied.has_activations
     has_policy = has_batch and None not in implied.policies.values()
@@ -267,8 +270,8 @@ def _terms(implied: Implied) -> list[Term]:
     text = f"the optimizer keeps {kept} of each parameter"
     terms = [
         term("parameters", "device", parameters, is_placed, "exact", "weights"),
-        term("optimizer state", "device", parameters * moments, has_state, "exact", text),
-        term("averages", "device", parameters * averages, has_state, "exact", "moving averages"),
+        term("optimizer state", "device", moments, has_state, "exact", text),
+        term("averages", "device", averages, has_state, "exact", "moving averages"),
         term("gradients", "device", gradients, has_gradients, "modelled", "one per weight"),
         term("layer inputs", "device", inputs, has_batch, "modelled", "one per layer"),
         term("saved", "device", saved, has_policy, "modelled", "saved by policies"),
@@ -282,18 +285,21 @@ def _terms(implied: Implied) -> list[Term]:
 def gradient_size(implied: Implied, parameter: Parameter) -> int:
     """Bytes per element of a gradient, or of its sum over micro-batches."""
     own = parameter_size(parameter)
-    return own if implied.steps > 1 else min(own, implied.itemsize)
+    is_wide = implied.steps > 1 or implied.casts_in_layers
+    return own if is_wide else min(own, implied.itemsize)
 
 
 def _activations(implied: Implied, *, padded: bool) -> tuple[int, int, int]:
     """Bytes of layer inputs, saved and offloaded values on one device."""
     if not implied.mesh or implied.batch.tokens is None:
         return 0, 0, 0
-    inputs = sum(
-        unit.layers * implied.activation_bytes(((unit.width, ()),), implied.itemsize, padded=padded)
-        for unit in implied.parts.units.values()
-    )
-    sums = {SAVED: 0, OFFLOADED: 0}
+    inputs, sums = 0, {SAVED: 0, OFFLOADED: 0}
+    for unit in implied.parts.units.values():
+        size = implied.activation_bytes((unit.feature,), implied.itemsize, padded=padded)
+        if unit.is_offloaded:
+            sums[OFFLOADED] += unit.layers * size
+        else:
+            inputs += unit.layers * size
     for value in implied.parts.values:
         fate = implied.fates[value.key]
         if value.is_needed and fate in sums:

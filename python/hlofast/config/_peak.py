@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hlofast.config._parts import item_size
+from hlofast.config._policies import RECOMPUTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast.config._implied import Implied
     from hlofast.config._memory import StepMemory
-    from hlofast.config._parts import Parameter
+    from hlofast.config._parts import Parameter, Value
 
 WIDEST_VALUES = 3
 """Number of values as large as a layer's widest value that backward holds at a time."""
@@ -16,6 +17,16 @@ FURTHER_MATRICES = 2
 """Number of further unsharded matrices that XLA holds if memory allows: gradients waiting for
 reduction.
 """
+_WAITING = 3
+"""Gradients of matrices that wait for their reduction where layers cast their weights: those of the
+dense layer. `a whole matrix` counts one of them.
+"""
+_KEPT = ("state", "layer inputs", "saved", "padding", "sums of gradients", "cast weights")
+"""Terms that are live between the forward and the backward pass of the layers."""
+_HEADS = 2
+"""Arrays of the head's size beside the logits: its weights and its gradient."""
+_WIDTHS = 3
+"""Values of a layer's width, gathered along all axes, in the backward pass of its dense layer."""
 
 
 def parameter_size(parameter: Parameter) -> int:
@@ -26,36 +37,23 @@ def parameter_size(parameter: Parameter) -> int:
 def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, bool]]:
     """Terms of one device's memory in backward, and whether XLA needs each when memory is short.
 
-    The terms were derived from programs that libtpu 0.0.42 compiled (`tests/fixtures/stand_ins`):
-    the weights of all layers are cast before the loop over layers and stay live; their gradients
-    are stacked in the compute type, and the head's gradients already exist; one matrix is gathered
-    in full; two values as wide as a layer's widest are recomputed while a gradient of that size
-    arrives. If memory is not short, further terms are live: gradients waiting for reduction, the
-    logits until the head's gradient is computed, and the scratch memory of attention kernels.
+    The terms were derived from programs that libtpu 0.0.42 compiled: the weights of all layers are
+    cast before the loop over layers and stay live; one matrix is gathered in full; two values as
+    wide as a layer's widest are recomputed while a gradient of that size arrives. Further terms
+    depend on the trainer: `_before_layers`, `_in_layers`.
     """
     parts, size = implied.parts, implied.itemsize
     layers = [each for each in parts.parameters if each.layers > 1]
-    multiplied = {each.parameter for each in parts.products if each.layers == 1}
-    heads = [each for each in parts.parameters if each.path in multiplied]
     matrices, widest = [0], [0]
     for parameter in layers:
-        others = [axis for axis in parameter.axes if axis not in implied.token_axes]
-        matrices.append(parameter.elements // parameter.layers // implied.shards(others) * size)
+        matrices.append(_whole(implied, parameter))
     for value in parts.values:
         if value.is_needed and not value.is_whole:
-            value_bytes = implied.activation_bytes(value.features, value.itemsize, padded=True)
-            widest.append(value_bytes)
+            widest.append(_bytes(implied, value))
     padding = [
         each.bytes or 0
         for each in memory.terms
         if each.name == "padding" and each.place == "device"
-    ]
-    logits = 0
-    if parts.head is not None:
-        logits = implied.activation_bytes((parts.head,), 4, padded=True)
-    scratch = [
-        implied.activation_bytes(features, itemsize, padded=True)
-        for features, itemsize in parts.scratch
     ]
     terms = [
         ("state", memory.state_bytes, True),
@@ -68,15 +66,113 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
             sum(implied.held_of(each) * size for each in layers if size < parameter_size(each)),
             True,
         ),
-        ("gradients", sum(implied.held_of(each) * size for each in layers + heads), True),
         ("a whole matrix", max(matrices), True),
         ("widest values", WIDEST_VALUES * max(widest), True),
-        ("further matrices", FURTHER_MATRICES * max(matrices), False),
-        ("kernels", max(scratch, default=0), False),
-        ("logits", logits, False),
     ]
+    if implied.casts_in_layers:
+        kept = sum(amount or 0 for name, amount, _ in terms if name in _KEPT)
+        terms += _in_layers(implied)
+        # With a large vocabulary, the peak is where the logits are.
+        rest = sum(amount or 0 for _, amount, _ in terms)
+        terms.append(("the head", max(0, kept + _at_head(implied) - rest), True))
+    else:
+        terms += _before_layers(implied)
     # Gradients of embeddings come last; if few other values are live by then, they determine the
     # peak.
     needed = sum(amount or 0 for _, amount, is_needed in terms if is_needed)
     terms.append(("other gradients", max(0, (memory.hbm_lower_bound or 0) - needed), True))
     return [(name, amount, is_needed) for name, amount, is_needed in terms if amount]
+
+
+def _bytes(implied: Implied, value: Value) -> int:
+    """Bytes of a layer's value on one device."""
+    return implied.activation_bytes(value.features, value.itemsize, padded=True)
+
+
+def _whole(implied: Implied, parameter: Parameter) -> int:
+    """Bytes of one layer's weights in the compute type, gathered along the axes of tokens."""
+    others = [axis for axis in parameter.axes if axis not in implied.token_axes]
+    elements = parameter.elements // parameter.layers // implied.shards(others)
+    return elements * implied.itemsize
+
+
+def _heads(implied: Implied) -> list[Parameter]:
+    """The weights outside of layers that a matmul reads."""
+    multiplied = {each.parameter for each in implied.parts.products if each.layers == 1}
+    return [each for each in implied.parts.parameters if each.path in multiplied]
+
+
+def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
+    """Terms where the trainer casts weights before the layers (`tests/fixtures/stand_ins`).
+
+    Gradients of layers are stacked in the compute type, and the head's gradients already exist. If
+    memory is not short, gradients wait for reduction, the logits stay until the head's gradient is
+    computed, and attention kernels take scratch memory.
+    """
+    parts, size = implied.parts, implied.itemsize
+    layers = [each for each in parts.parameters if each.layers > 1]
+    logits = 0
+    if parts.head is not None:
+        logits = implied.activation_bytes((parts.head,), 4, padded=True) // parts.head_tiles
+    scratch = [
+        implied.activation_bytes(features, itemsize, padded=True)
+        for features, itemsize in parts.scratch
+    ]
+    gradients = sum(implied.held_of(each) * size for each in layers + _heads(implied))
+    matrix = max([_whole(implied, each) for each in layers], default=0)
+    return [
+        ("gradients", gradients, True),
+        ("further matrices", FURTHER_MATRICES * matrix, False),
+        ("kernels", max(scratch, default=0), False),
+        ("logits", logits, False),
+    ]
+
+
+def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
+    """Terms where layers cast their weights (three steps of MaxText: `tests/test_maxtext_step.py`).
+
+    Gradients of layers are stacked in the type of the parameters; the head's gradient waits in full
+    for its reduction. If memory is not short, a layer gathers its other weights ahead of time,
+    three gradients of matrices wait for their reduction, and all other recomputed values stay.
+    """
+    parts = implied.parts
+    layers = [each for each in parts.parameters if each.layers > 1]
+    gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
+    gathered = waiting = recomputed = 0
+    for unit in parts.units.values():
+        own = [each for each in layers if each.path.startswith(f"{unit.path}/")]
+        matrices = sorted((_whole(implied, each) for each in own), reverse=True)
+        cut = [
+            _whole(implied, each)
+            for each in own
+            if implied.shards(axis for axis in each.axes if axis in implied.token_axes) > 1
+        ]
+        gathered = max(gathered, sum(cut) - max(cut, default=0))
+        waiting = max(waiting, sum(matrices[:_WAITING]) - max(matrices, default=0))
+        values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
+        again = [
+            _bytes(implied, each)
+            for each in values
+            if implied.fates[each.key] == RECOMPUTED and each.features != (unit.feature,)
+        ]
+        # The widest values are a term of their own; a layer's width is gathered for its matmuls.
+        others = sum(each for each in again if each != max(again))
+        width = implied.activation_bytes(((unit.feature[0], ()),), implied.itemsize, padded=True)
+        recomputed = max(recomputed, others + _WIDTHS * width)
+    heads = sum(_whole(implied, each) for each in _heads(implied))
+    return [
+        ("gradients", gradients, True),
+        ("a head's gradient", heads, True),
+        ("further matrices", gathered + waiting, False),
+        ("other values", recomputed, False),
+    ]
+
+
+def _at_head(implied: Implied) -> int:
+    """Bytes of the head's matmuls: MaxText's loss keeps one copy of the logits."""
+    parts = implied.parts
+    if parts.head is None:
+        return 0
+    logits = implied.activation_bytes((parts.head,), implied.itemsize, padded=True)
+    heads = sum(_whole(implied, each) for each in _heads(implied))
+    return logits // parts.head_tiles + _HEADS * heads

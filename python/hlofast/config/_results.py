@@ -223,7 +223,15 @@ class Described(Result):
         Field("text", "axes", "The names of the mesh axes, joined by `, `."),
         Field("count", "parameters", "Parameters of the model."),
         Field("count", "mesh_rules", "Mesh rules."),
-    )
+        Field("name", "trainer", "The trainer that reads the config."),
+        Field("number", "logged_tflops",
+              "TFLOPs of a step per device, as the trainer logs them; absent if it logs none.",
+              label="logged TFLOPs", nullable=True),
+        Field("number", "logged_weight_tflops", "Those of matmuls with weights.",
+              label="with weights", nullable=True),
+        Field("number", "logged_attention_tflops", "Those of attention.",
+              label="of attention", nullable=True),
+    )  # fmt: skip
 
     def __init__(self, config: Config, selections: Iterable[Selected] = ()) -> None:
         self.config = config
@@ -247,8 +255,11 @@ class Described(Result):
             ", ".join(map(str, named if isinstance(named, list) else [])),
             self.config.parameter_count(),
             len(self.config.rules()),
+            self.config.front.name,
+            *(self.config.front.logged(self.config) or (None, None, None)),
         )
-        return tuple(map(Fact, self.FACTS, values))
+        facts = map(Fact, self.FACTS, values)
+        return tuple(fact for fact in facts if fact.value is not None or not fact.field.nullable)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -278,9 +289,19 @@ class Described(Result):
         figures = of_rows((*_INSTANCE[:2], *_IMPLIED), implied)
         title = "Implied figures, per device"
         rules = ("rule", "selector", "mesh_shape", "modifiers")
+        settings = self.config.settings()
+        origins = settings.values("origin")
+        # Where all values stand in one file, their places say nothing.
+        kept = [] if set(origins) <= {"file"} else [
+            row
+            for kind in ("override", "environment", "file", "model")
+            for row, origin in enumerate(origins)
+            if origin == kind
+        ]  # fmt: skip
         return (
             Section("selections", "All rules", table, _LISTED, is_whole=True),
             Section("implied", title, figures, _SHORT, is_whole=True),
+            Section("settings", "Values that are not defaults", settings.take(kept)),
             Section("rules", "Rules as written", self.config.rules(), rules),
         )
 

@@ -350,11 +350,12 @@ def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple
 
 def _optimizer_bytes(implied: Implied) -> int:
     """Bytes that the optimizer, and sums of gradients over micro-batches, read and write."""
-    copies = 1 + len(implied.learner.moments) + len(implied.learner.averages)
+    kept = [*implied.learner.moments, *implied.learner.averages]
     # Each micro-batch reads and writes the sum, and reads its own gradient.
     sums = 3 * (implied.steps - 1)
     return sum(
-        implied.held_of(parameter) * parameter_size(parameter) * (2 * copies + 1 + sums)
+        implied.held_of(parameter) * parameter_size(parameter) * (3 + sums)
+        + 2 * implied.state_bytes(parameter, kept)
         for parameter in implied.parts.parameters
     )
 
@@ -362,7 +363,7 @@ def _optimizer_bytes(implied: Implied) -> int:
 def _causal(implied: Implied, product: Product) -> int:
     """Operations of the causal half of attention: forward, backward and recomputed."""
     batch = implied.batch
-    pairs = (batch.tokens or 0) * (batch.length or 0) // 2
+    pairs = (batch.sequences or 0) * product.pairs(batch.length or 0)
     runs = 4 if implied.is_recomputed(product) else 3
     return 2 * product.multiplications * pairs * product.layers * runs
 

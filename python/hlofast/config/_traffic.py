@@ -209,18 +209,17 @@ def _of_activations(implied: Implied) -> list[Transfer]:
         parameter = parameters.get(product.parameter or "")
         if parameter is None:
             continue
-        stacked = parameter.stacked
         inside: list[str] = []
         outside: list[str] = []
         width = results = 1
-        for index, axes in enumerate(parameter.sharding[stacked:]):
+        for index, (size, axes) in enumerate(parameter.of_layer):
             cut = [axis for axis in _cut(implied, axes) if axis not in implied.token_axes]
             if index in product.contracted:
                 inside += cut
-                width *= parameter.shape[stacked + index]
+                width *= size
             else:
                 outside += cut
-                results *= parameter.shape[stacked + index]
+                results *= size
         if inside:
             add(product, tuple(inside), "forward", results)
             if implied.is_recomputed(product):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from _collections_abc import Mapping
 from itertools import pairwise
 
+from hlofast._core import Field
 from hlofast._names import meant
 from hlofast.config import _paths, _values
 from hlofast.config._paths import Attribute
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from hlofast.config._flops import StepFlops
+    from hlofast.config._front import Front
     from hlofast.config._implied import Implied
     from hlofast.config._paths import Key
     from hlofast.config._select import EffectiveConfig
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
     Children: TypeAlias = "dict[Key, Children | Leaf]"
+
+SETTINGS = (
+    Field("path", "path", "The path of the value."),
+    Field("text", "value", "The value, as the trainer's files write it."),
+    Field("word", "origin",
+          "Where it comes from: file, model, override, environment, default or derived."),
+    Field("text", "place", "The file and line, the argument, the variable or the version."),
+)  # fmt: skip
 
 
 class Leaf:
@@ -51,7 +61,7 @@ class Modelled:
     def parameters(self) -> Table:
         """The parameters of the model, one row each.
 
-        Columns: `path` (in the model's state, as AXLearn names it; `*` stands for a layer's
+        Columns: `path` (in the model's state, as the trainer names it; `*` stands for a layer's
         number), `module` (its path in the config), `class`, `shape` (including stacked layers),
         `dtype`, `partition_spec`, `layers` (whose weights it holds), `copies` (equal arrays),
         `elements` and `bytes` (of all copies), `elements_per_device` and `bytes_per_device`
@@ -81,6 +91,8 @@ class Modelled:
 class Config(Modelled, Mapping["Any", "Any"]):
     """A config as AXLearn's `debug_string` prints it, or a part of one: a tree of typed values.
 
+    The effective values of a MaxText run are a subclass, `MaxTextConfig`.
+
     A config maps keys to values and to further configs, in the order of the file. A key is an
     attribute's name (`"decoder"`), or a key in brackets: an index (`0`) or the key of a dictionary
     (`"policy"`, `(None, 2)`). In `[ ]`, `in`, `get` and every other place that takes a path, a
@@ -98,6 +110,8 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
     __slots__ = ("_children", "_ending", "_keys", "_newline", "_path")
 
+    _FRONT = "axlearn"
+    """The folder of the trainer's front."""
     _children: Children
 
     def __init__(
@@ -129,6 +143,13 @@ class Config(Modelled, Mapping["Any", "Any"]):
             if node is not None:
                 children[Attribute(name)] = node
         return cls(children)
+
+    @property
+    def front(self) -> Front:
+        """The trainer's front: how its configs are read and what they describe."""
+        from hlofast.config._front import front
+
+        return front(self._FRONT)
 
     @property
     def path(self) -> str:
@@ -199,6 +220,21 @@ class Config(Modelled, Mapping["Any", "Any"]):
         """All values with their paths from here, in the order of the file."""
         for keys, leaf in self._entries():
             yield _paths.write(keys), _values.copied(leaf.value)
+
+    def settings(self) -> Table:
+        """All values, with the place that each comes from.
+
+        Columns: `path`, `value` (as written), `origin` (`file`; for MaxText also `model`,
+        `override`, `environment`, `default` and `derived`), `place` (such as `run.yml:12`).
+        """
+        from hlofast.table import of_rows
+
+        rows = []
+        for keys, leaf in self._entries():
+            place = self._path or "<text>"
+            where = place if leaf.line is None else f"{place}:{leaf.line}"
+            rows.append((_paths.write(keys), leaf.text, "file", where))
+        return of_rows(SETTINGS, rows)
 
     def configs(self) -> Iterator[Config]:
         """The config and all its parts that are not single values, outer parts first."""
@@ -296,22 +332,18 @@ class Config(Modelled, Mapping["Any", "Any"]):
         rule, such as `data=-1,fsdp=256`), `modifiers` (class names, in order), `instances` (the
         names that match, reading `.` as a dot; None if there are too many to list).
         """
-        from hlofast.config._select import rule_table
-
-        return rule_table(self)
+        return self.front.rules(self)
 
     def select(self, instance: str, devices: int | None = None) -> EffectiveConfig:
         """The config that a trainer uses on an instance, after the first matching mesh rule.
 
-        `instance` is a name that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. A
-        rule matches if its regular expression matches the whole name. `devices` is the number of
-        devices, if the name does not give a number or gives another one. The result's `notes` list
-        unmodelled parts and the places where AXLearn would fail. Raises `ValueError` if `devices`
-        is out of range.
+        `instance` is a name that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`, or
+        a topology of MaxText, such as `v5p-128`. A rule matches if its regular expression matches
+        the whole name; MaxText has no rules. `devices` is the number of devices, if the name does
+        not give a number or gives another one. The result's `notes` list unmodelled parts and the
+        places where the trainer would fail. Raises `ValueError` if `devices` is out of range.
         """
-        from hlofast.config._select import select
-
-        return select(self, instance, devices)
+        return self.front.select(self, instance, devices)
 
     def select_all(self, devices: int | None = None) -> list[EffectiveConfig]:
         """The config under every mesh rule; the config without a rule comes last.
@@ -320,9 +352,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         selector as the name if they cannot be listed. `devices` applies to names that do not give
         the number of devices; without it, an ambiguous name occurs once for each reading.
         """
-        from hlofast.config._select import select_all
-
-        return select_all(self, devices)
+        return self.front.select_all(self, devices)
 
     def parameter_count(self) -> int | None:
         """Number of parameters of the model in a trainer's or a model's config.
@@ -337,7 +367,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
     def _implied(self) -> Implied:
         from hlofast.config._implied import Implied
 
-        return Implied(self)
+        return Implied(self.front.model(self, {}, steps=1))
 
     def _entries(self) -> list[tuple[tuple[Key, ...], Leaf]]:
         """All leaves with their keys from here, in the order of the file."""

@@ -144,7 +144,7 @@ class Verdict:
         self.time = self.mfu = self.mfu_bound = None
         if device is None or self.devices is None or flops.executed is None:
             return
-        if implied.itemsize > _HALF or not implied.has_activations:
+        if implied.itemsize > _HALF or implied.untimed or not implied.has_activations:
             return
         try:
             peak = device.per_jax_device("flops.bf16")
@@ -248,11 +248,9 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
             )
     inputs = memory.layer_input_bytes
     idle = implied.idle_axes
-    whole = [
-        axis
-        for axis, size in implied.mesh.items()
-        if size > 1 and axis not in implied.token_axes and axis not in idle
-    ]
+    cut = {axis for unit in implied.parts.units.values() for axis in unit.feature[1]}
+    cut.update(implied.token_axes, idle)
+    whole = [axis for axis, size in implied.mesh.items() if size > 1 and axis not in cut]
     if inputs and whole:
         statements.append(
             f"layer inputs are not sharded along {','.join(whole)}: sharding the sequence would "

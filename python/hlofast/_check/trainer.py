@@ -1,4 +1,4 @@
-"""The declaration of an AXLearn config on an instance."""
+"""The declaration of a trainer config on an instance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
     has_batch = bool(implied.mesh) and implied.batch.tokens is not None
     carry = None
     if has_batch and len(units) == 1:
-        carry = implied.activation_bytes(((units[0].width, ()),), implied.itemsize, padded=True)
+        carry = implied.activation_bytes((units[0].feature,), implied.itemsize, padded=True)
     is_policy_known = has_batch and None not in implied.policies.values() and len(layers) == 1
     return Declaration(
         source=source,
@@ -67,7 +67,9 @@ def _parameters(implied: Implied) -> Iterator[DeclaredParameter]:
     """The weights, and the optimizer state under the same paths."""
     for parameter in implied.parts.parameters:
         path = "[^/]+".join(map(re.escape, parameter.path.split("*")))
-        yield DeclaredParameter(f"(.*/)?{path}", parameter.sharding, parameter.shape)
+        # Flax NNX holds each array as the attribute `value` of a variable.
+        pattern = f"(.*/)?{path}([./]value)?"
+        yield DeclaredParameter(pattern, parameter.sharding, parameter.shape)
 
 
 def _kept(implied: Implied) -> Iterator[DeclaredValue]:

@@ -1,7 +1,8 @@
-"""The state that an optimizer keeps for each parameter."""
+"""The state that AXLearn's optimizers keep for each parameter."""
 
 from __future__ import annotations
 
+from hlofast.config._front import Learner
 from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
@@ -30,22 +31,6 @@ Scalars (counts, norms) are left out. Functions that are missing here are not mo
 """
 _WRAPPERS = {"chain": "args", "named_chain": None, "skip_and_clip_by_global_norm": "inner"}
 _MOST_NESTED = 20
-
-
-class Learner:
-    """The state of a learner: names of parameter-sized arrays, and the unmodelled parts."""
-
-    __slots__ = ("averages", "gaps", "is_partial", "moments")
-
-    def __init__(self) -> None:
-        self.moments: list[str] = []
-        """Arrays of the optimizer."""
-        self.averages: list[str] = []
-        """Moving averages of the parameters."""
-        self.is_partial = False
-        """Whether some parameters may lack gradients and optimizer state."""
-        self.gaps: list[tuple[str, str]] = []
-        """Paths of unmodelled parts, each with the reason."""
 
 
 def learner_of(config: Config) -> Learner:

@@ -7,16 +7,16 @@ values that the transposed operations read.
 
 from __future__ import annotations
 
-from hlofast.config import _parts
-from hlofast.config._parts import UnmodelledError, checked_size, sharding_of
+from hlofast.config._parts import LARGEST_SIZE, UnmodelledError, checked_size
 from hlofast.config._tree import Config
+from hlofast.config.axlearn._builder import register_module, sharding_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from hlofast.config._parts import Builder, Module
+    from hlofast.config.axlearn._builder import Builder, Module
 
 _COMMON = "axlearn.common."
 
@@ -55,7 +55,7 @@ _STRUCTURES: dict[str, tuple[str, ...]] = {
 def _axlearn(*names: str) -> Callable[[Module], Module]:
     def register(function: Module) -> Module:
         for name in names:
-            _parts.register_module(_COMMON + name)(function)
+            register_module(_COMMON + name)(function)
         return function
 
     return register
@@ -364,7 +364,7 @@ def _hidden(builder: Builder) -> int:
     if not is_scale or not isinstance(scale, (int, float)):
         raise UnmodelledError(f"hidden_dim by {function} is not modelled")
     # The bound keeps the result of an absurd scale finite.
-    hidden = builder.width * min(max(float(scale), 0.0), float(_parts.LARGEST_SIZE))
+    hidden = builder.width * min(max(float(scale), 0.0), float(LARGEST_SIZE))
     multiple = given.get("round_up_to_multiples_of")
     if multiple is None:
         return checked_size(round(hidden), "hidden_dim")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 
 from hlofast.config import _paths
+from hlofast.config._faults import config_error, decoded
 from hlofast.config._tree import Config, Leaf
 from hlofast.config._values import Fault, Opaque, Reader
-from hlofast.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
-
     from hlofast.config._paths import Key
     from hlofast.config._tree import Children
 
@@ -20,8 +18,6 @@ MOST_BYTES = 64 << 20
 """Limit on the size of a text; AXLearn's largest golden configs have 45 kB."""
 SAMPLE = 20
 """Limit on the lines that `is_config` reads."""
-WINDOW = 100
-"""Characters of a line that an error shows."""
 _ENTRY = re.compile(r"[^\n]*(?:\n[ \t][^\n]*)*")
 """A line with its indented continuation lines, which the `repr` of an array needs."""
 
@@ -32,7 +28,7 @@ def loads(text: str | bytes, *, path: str | None = None) -> Config:
     Errors use `path` as the name of the text. Raises `ConfigError` with the place of the first
     fault.
     """
-    whole = _decoded(text, path)
+    whole = decoded(text, path, MOST_BYTES)
     # Other line-ending characters can only be part of a value.
     newline = "\r\n" if "\r\n" in whole else "\n"
     body = whole.replace("\r\n", "\n")
@@ -43,22 +39,13 @@ def loads(text: str | bytes, *, path: str | None = None) -> Config:
             fault = Fault(
                 "invalid-line-end", "this line ends with LF, other lines with CRLF", start
             )
-            raise _error(fault, whole, path)
+            raise config_error(fault, whole, path)
     try:
         children = _read(body)
     except Fault as fault:
-        raise _error(fault, body, path, newline) from None
+        raise config_error(fault, body, path, newline) from None
     ending = newline if body.endswith("\n") or not body else ""
     return Config(children, path=path, newline=newline, ending=ending)
-
-
-def load(path: str | os.PathLike[str]) -> Config:
-    """Reads the config in a file: see `loads`. Raises `OSError` if the file cannot be read."""
-    from os import fspath
-
-    name = fspath(path)
-    with open(name, "rb") as file:  # noqa: PTH123 - pathlib would slow the start of the verb
-        return loads(file.read(MOST_BYTES + 1), path=name)
 
 
 def is_config(text: str | bytes) -> bool:
@@ -76,20 +63,6 @@ def is_config(text: str | bytes) -> bool:
     except Fault:
         return False
     return any(not isinstance(value, Opaque) or "(" in value.text for value in values)
-
-
-def _decoded(text: str | bytes, path: str | None) -> str:
-    if len(text) > MOST_BYTES:
-        message = f"larger than {MOST_BYTES:,} bytes, the limit for a config"
-        raise ConfigError(message, path=path, kind="too-large")
-    if isinstance(text, str):
-        return text
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        read = text[: error.start].decode()
-        fault = Fault("invalid-utf-8", "this is not UTF-8 text", len(read))
-        raise _error(fault, read + text[error.start :].decode("utf-8", "replace"), path) from None
 
 
 def _read(text: str) -> Children:
@@ -155,36 +128,3 @@ def _put(tree: Children, keys: tuple[Key, ...], leaf: Leaf, at: int) -> None:
         message = f"{_paths.write(keys)} is already set in line {old.line:,}"
         raise Fault("duplicate-path", message, at, end)
     children[keys[-1]] = leaf
-
-
-def _error(fault: Fault, text: str, path: str | None, newline: str = "\n") -> ConfigError:
-    """The error for a fault in `text`, whose lines originally ended with `newline`."""
-    start = min(fault.start, len(text))
-    begin = text.rfind("\n", 0, start) + 1
-    stop = text.find("\n", start)
-    shown = text[begin : len(text) if stop < 0 else stop]
-    line, column = text.count("\n", 0, start) + 1, start - begin + 1
-    end = max(min(fault.end, begin + len(shown)), start + 1)
-    # For a long line, shows a window around the fault.
-    first = max(column - 1 - WINDOW // 2, 0) if len(shown) > WINDOW else 0
-    cut = shown[first : first + WINDOW]
-    left = "…" if first else ""
-    right = "…" if first + WINDOW < len(shown) else ""
-    cut = "".join(character if character.isprintable() else "?" for character in cut)
-    carets = "^" * max(min(end - start, first + len(cut) - (column - 1)), 1)
-    pad = " " * (len(left) + column - 1 - first)
-    gutter = len(str(line))
-    excerpt = f" {line} | {left}{cut}{right}\n {'':>{gutter}} | {pad}{carets}"
-    skipped = (line - 1) * (len(newline) - 1)
-    rendering = f"{path or '<text>'}:{line}:{column}: error: {fault.message}\n{excerpt}"
-    return ConfigError(
-        fault.message,
-        path=path,
-        line=line,
-        column=column,
-        offset=len(text[:start].encode("utf-8", "surrogatepass")) + skipped,
-        end_offset=len(text[:end].encode("utf-8", "surrogatepass")) + skipped,
-        kind=fault.kind,
-        excerpt=excerpt,
-        rendering=rendering,
-    )

@@ -1,0 +1,196 @@
+"""Fronts: what hlofast needs to know about the configs of one trainer.
+
+A front is a folder of this package with a module `front` that holds an object `FRONT` of the
+protocol `Front`. It reads configs, and describes the model that a config trains as a `Model`:
+parameters, matmuls and values of its layers, checkpoint policies, optimizer state and batch. All
+figures (parameters, FLOPs, memory, traffic, time, verdict) follow from `Model`, so a new trainer
+needs a new folder and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hlofast.config._parts import Parts
+    from hlofast.config._policies import Policy
+    from hlofast.config._select import EffectiveConfig
+    from hlofast.config._tree import Config
+    from hlofast.table import Table
+
+
+class Learner:
+    """The state of a learner: names of parameter-sized arrays, and the unmodelled parts."""
+
+    __slots__ = ("averages", "dtypes", "gaps", "is_partial", "moments")
+
+    def __init__(self) -> None:
+        self.moments: list[str] = []
+        """Arrays of the optimizer."""
+        self.averages: list[str] = []
+        """Moving averages of the parameters."""
+        self.dtypes: dict[str, str] = {}
+        """The types of arrays that differ from those of their parameters."""
+        self.is_partial = False
+        """Whether some parameters may lack gradients and optimizer state."""
+        self.gaps: list[tuple[str, str]] = []
+        """Paths of unmodelled parts, each with the reason."""
+
+
+class Batch:
+    """The tokens of a step: sequences, their length, and the mesh axes that shard them."""
+
+    __slots__ = ("axes", "is_placed", "length", "sequence_axes", "sequences")
+
+    def __init__(
+        self,
+        sequences: int | None,
+        length: int | None,
+        axes: tuple[str, ...],
+        sequence_axes: tuple[str, ...],
+        *,
+        is_placed: bool,
+    ) -> None:
+        self.is_placed = is_placed
+        """Whether the config names the axes that shard the batch."""
+        self.sequences = sequences
+        self.length = length
+        self.axes = axes
+        self.sequence_axes = sequence_axes
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens per step; None if the config does not tell."""
+        return (
+            None if self.sequences is None or self.length is None else self.sequences * self.length
+        )
+
+
+class Model:
+    """What a config trains, as a front describes it; `gaps` names what the front cannot describe.
+
+    Gaps are pairs of a path in the config and the reason.
+    """
+
+    __slots__ = (
+        "batch", "casts_in_layers", "gaps", "itemsize", "learner", "masks", "parts", "policies",
+        "steps", "untimed",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        parts: Parts,
+        learner: Learner,
+        batch: Batch,
+        policies: dict[str, Policy | None],
+        *,
+        itemsize: int | None,
+        steps: int | None,
+        gaps: list[tuple[str, str]],
+        masks: list[tuple[str, str]],
+        untimed: list[tuple[str, str]] | None = None,
+        casts_in_layers: bool = False,
+    ) -> None:
+        self.casts_in_layers = casts_in_layers
+        """Whether each layer casts its weights, so that gradients have the parameters' type.
+
+        Otherwise the trainer casts all weights before the layers.
+        """
+        self.untimed = untimed or []
+        """Parts of `gaps` without which the step has no modelled time."""
+        self.parts = parts
+        self.learner = learner
+        self.batch = batch
+        self.policies = policies
+        """The checkpoint policy of each unit of `parts`, by path; None if it is not modelled."""
+        self.itemsize = itemsize
+        """Bytes per element of activations; None if the type of the computation is not modelled."""
+        self.steps = steps
+        """Parts into which the batch is split; None if the config's value is not usable."""
+        self.gaps = gaps
+        self.masks = masks
+        """Masks of attention that are not modelled; only attention's FLOPs need masks."""
+
+
+class Sources:
+    """Settings beside the text of a config that change its effective values."""
+
+    __slots__ = ("base", "environment", "overrides")
+
+    def __init__(
+        self,
+        overrides: Sequence[str] = (),
+        base: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.overrides = tuple(overrides)
+        """Arguments of the command line, such as `key=value`."""
+        self.base = base
+        """The file of defaults, if the text does not name it."""
+        self.environment = dict(environment or {})
+        """Environment variables of the run."""
+
+    def __bool__(self) -> bool:
+        return bool(self.overrides or self.base)
+
+
+class Front(Protocol):
+    """The configs of one trainer."""
+
+    name: str
+    """The trainer's name."""
+
+    def is_config(self, text: str) -> bool:
+        """Whether the start of a text looks like one of the trainer's configs."""
+
+    def is_named(self, path: str) -> bool:
+        """Whether only this trainer's configs have such a file name."""
+
+    def loads(self, text: str | bytes, path: str | None, sources: Sources) -> Config:
+        """Reads a config; raises `ConfigError` with the place of the first fault."""
+
+    def model(self, config: Config, mesh: Mapping[str, int], *, steps: int | None) -> Model:
+        """The model of a config on a mesh (empty if unknown) in this many parts of the batch."""
+
+    def steps(self, config: Config) -> int | None:
+        """Gradient accumulation steps; None if they are not modelled."""
+
+    def logged(self, config: Config) -> tuple[float, float, float] | None:
+        """TFLOPs per device and step as the trainer logs them: all, matmuls, attention.
+
+        None if the trainer logs none, or the config does not tell.
+        """
+
+    def rules(self, config: Config) -> Table:
+        """The table of `Config.rules`."""
+
+    def select(self, config: Config, instance: str, devices: int | None) -> EffectiveConfig:
+        """See `Config.select`."""
+
+    def select_all(self, config: Config, devices: int | None) -> list[EffectiveConfig]:
+        """See `Config.select_all`."""
+
+
+DEFAULT = "axlearn"
+"""The front of configs that were built in Python, and of texts that no front recognises."""
+
+
+def front(name: str) -> Front:
+    """The front in this folder."""
+    from importlib import import_module
+
+    found: Front = import_module(f"hlofast.config.{name}.front").FRONT
+    return found
+
+
+def names() -> list[str]:
+    """The folders of all fronts; the default comes last."""
+    from pkgutil import iter_modules
+
+    import hlofast.config
+
+    folders = [each.name for each in iter_modules(hlofast.config.__path__) if each.ispkg]
+    return sorted(folders, key=lambda name: (name == DEFAULT, name))

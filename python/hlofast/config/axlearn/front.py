@@ -1,0 +1,189 @@
+"""The front for AXLearn: golden configs, their mesh rules and their models."""
+
+from __future__ import annotations
+
+from hlofast.config._front import Batch, Model, Sources
+from hlofast.config._parts import LARGEST_SIZE
+from hlofast.config._policies import UnknownPolicyError
+from hlofast.config._tree import Config
+from hlofast.config.axlearn import _modifiers
+from hlofast.config.axlearn._builder import compute_size, parts_of
+from hlofast.config.axlearn._learner import learner_of
+from hlofast.config.axlearn._policies import policy_of
+from hlofast.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from hlofast.config._policies import Policy
+    from hlofast.config._select import EffectiveConfig
+    from hlofast.table import Table
+
+_BATCH_SIZES = (
+    "input.input_dispatcher.global_logical_batch_size",
+    "input.batcher.global_batch_size",
+)
+_ACCUMULATION = "learner.forward_fn_transformation"
+
+
+class Axlearn:
+    """Golden configs of AXLearn."""
+
+    name = "AXLearn"
+
+    def is_config(self, text: str) -> bool:
+        """Whether the first lines are paths with values."""
+        from hlofast.config.axlearn._text import is_config
+
+        return is_config(text)
+
+    def is_named(self, path: str) -> bool:
+        """No: golden configs are text files."""
+        del path
+        return False
+
+    def loads(self, text: str | bytes, path: str | None, sources: Sources) -> Config:
+        """Reads a golden config, which has no settings beside its text."""
+        from hlofast.config.axlearn._text import loads
+
+        if sources:
+            message = "overrides and base files apply to MaxText configs; this is not YAML"
+            raise ConfigError(message, path=path, kind="no-overrides")
+        return loads(text, path=path)
+
+    def model(self, config: Config, mesh: Mapping[str, int], *, steps: int | None) -> Model:
+        """The model of a trainer's config, or of a model's config."""
+        del mesh
+        parts = parts_of(config)
+        batch = _batch(config)
+        gaps = [(gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in parts.gaps]
+        masks = [(mask.path, f"{mask.klass}: {mask.why}") for mask in parts.masks]
+        itemsize = compute_size(config)
+        if itemsize is None:
+            why = f"the type {config.get('train_dtype')!r} is not modelled"
+            gaps.append(("train_dtype", why))
+        if not _is_divisible(batch, steps, gaps):
+            steps = None
+        if batch.tokens is None:
+            why = "the config has no numeric global batch size or sequence length"
+            gaps.append(("input", why))
+        elif not batch.is_placed:
+            gaps.append(("input", "the config does not say which mesh axes shard the batch"))
+        policies: dict[str, Policy | None] = {}
+        for path, spec in parts.specs.items():
+            try:
+                policies[path] = policy_of(spec)
+            except UnknownPolicyError as error:
+                policies[path] = None
+                gaps.append((f"{path}.remat_spec", str(error)))
+        return Model(
+            parts,
+            learner_of(config),
+            batch,
+            policies,
+            itemsize=itemsize,
+            steps=steps,
+            gaps=gaps,
+            masks=masks,
+        )
+
+    def steps(self, config: Config) -> int | None:
+        """Gradient accumulation steps of the learner's `forward_fn_transformation`."""
+        transformation = config.get(_ACCUMULATION)
+        if transformation is None:
+            return 1
+        if not isinstance(transformation, Config):
+            return None
+        steps = transformation.get("steps")
+        is_known = transformation.get("fn") == _modifiers.ACCUMULATION
+        return steps if is_known and type(steps) is int and steps > 0 else None
+
+    def logged(self, config: Config) -> tuple[float, float, float] | None:
+        """None: AXLearn logs no FLOPs."""
+        del config
+        return None
+
+    def rules(self, config: Config) -> Table:
+        """The mesh rules."""
+        from hlofast.config.axlearn._rules import rule_table
+
+        return rule_table(config)
+
+    def select(self, config: Config, instance: str, devices: int | None) -> EffectiveConfig:
+        """The config under the first mesh rule that matches."""
+        from hlofast.config.axlearn._rules import select
+
+        return select(config, instance, devices)
+
+    def select_all(self, config: Config, devices: int | None) -> list[EffectiveConfig]:
+        """The config under every mesh rule."""
+        from hlofast.config.axlearn._rules import select_all
+
+        return select_all(config, devices)
+
+
+FRONT = Axlearn()
+
+
+def _is_divisible(batch: Batch, steps: int | None, gaps: list[tuple[str, str]]) -> bool:
+    """Whether the batch splits evenly into a known number of accumulation steps."""
+    if steps is None:
+        gaps.append((_ACCUMULATION, "the number of gradient accumulation steps is not known"))
+        return False
+    sequences = batch.sequences or 0
+    if sequences % steps:
+        why = f"AXLearn fails here: {steps:,} steps do not divide {sequences:,} sequences"
+        gaps.append((f"{_ACCUMULATION}.steps", why))
+        return False
+    return True
+
+
+def _batch(config: Config) -> Batch:
+    sequences = None
+    for path in _BATCH_SIZES:
+        size = config.get(path)
+        if type(size) is int and 0 < size <= LARGEST_SIZE:
+            sequences = size
+            break
+    length = config.get("input.source.max_sequence_length")
+    if type(length) is not int or not 0 < length <= LARGEST_SIZE:
+        length = None
+    axes = _token_axes(config)
+    placed = axes or ((), ())
+    return Batch(sequences, length, *placed, is_placed=axes is not None)
+
+
+def _token_axes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The axes that shard the batch and the axes that shard sequences.
+
+    None if the config does not name any.
+    """
+    rules = config.get("input.input_partitioner.path_rank_to_partition")
+    if isinstance(rules, Config):
+        for key in rules:
+            # Inputs with two dimensions are token ids, whatever their path.
+            if key == (None, 2):
+                try:
+                    spec = rules.partition_spec(key)
+                except TypeError:
+                    spec = None
+                if spec is not None:
+                    parts = [_axes(part) for part in spec.dimensions] + [(), ()]
+                    return parts[0], parts[1]
+    names = config.get("batch_axis_names")
+    if names is None:
+        return None
+    axis_names = names.to_python() if isinstance(names, Config) else names
+    batch = _axes(axis_names)
+    # AXLearn's name for the axis that shards sequences.
+    return tuple(axis for axis in batch if axis != "seq"), tuple(a for a in batch if a == "seq")
+
+
+def _axes(part: Any) -> tuple[str, ...]:
+    if isinstance(part, str):
+        return (part,) if part != "UNCONSTRAINED" else ()
+    if isinstance(part, (list, tuple)):
+        return tuple(axis for axis in part if isinstance(axis, str))
+    return ()

@@ -1,0 +1,1 @@
+"""MaxText's YAML configs: the front that `front.py` describes to the rest of the package."""

@@ -1,0 +1,214 @@
+"""Collects the parts of a MaxText model.
+
+A `Builder` stands for one module, or for as many equal modules as a scan stacks in one array.
+Logical axes of weights and activations are those that MaxText's layers name; the run's rules turn
+them into mesh axes.
+"""
+
+from __future__ import annotations
+
+from hlofast.config._parts import (
+    MOST_PARTS,
+    Parameter,
+    Parts,
+    Product,
+    UnmodelledError,
+    Value,
+    checked_size,
+    item_size,
+)
+from hlofast.config.maxtext._sharding import Rules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast.config._parts import Axes, Feature
+    from hlofast.config._tree import Config
+
+    Names = tuple[str | None, ...]
+
+_BATCH, _LENGTH = "activation_batch", "activation_norm_length"
+
+
+class Run:
+    """Checked values of a run, which all of its modules share."""
+
+    __slots__ = ("_config", "block", "dtype", "itemsize", "parts", "rules", "weights")
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.parts = Parts()
+        self.rules = Rules(config)
+        self.block = str(config.get("decoder_block"))
+        self.dtype = str(config.get("dtype"))
+        self.itemsize = item_size(self.dtype, "dtype")
+        """Bytes per element of activations."""
+        self.weights = str(config.get("weight_dtype"))
+        """The type of weights."""
+        item_size(self.weights, "weight_dtype")
+
+    def size(self, key: str, least: int = 1) -> int:
+        """An integer value of at least `least`."""
+        value = self._config.get(key)
+        return 0 if least == 0 and value == 0 else checked_size(value, key)
+
+    def flag(self, key: str) -> bool:
+        """A boolean value."""
+        value = self._config.get(key, False)
+        if not isinstance(value, bool):
+            raise UnmodelledError(f"{key} is {value!r}, not true or false")
+        return value
+
+    def get(self, key: str) -> Any:
+        """A value."""
+        return self._config.get(key)
+
+    def axes(self, *names: str) -> Axes:
+        """The mesh axes of the last of an activation's logical axes, after batch and length."""
+        return self.rules.spec(names)[-1]
+
+    @property
+    def width(self) -> Feature:
+        """The size of activations between layers, with its sharding."""
+        return self.size("emb_dim"), self.axes(_BATCH, _LENGTH, "activation_embed")
+
+    @property
+    def token_axes(self) -> tuple[Axes, Axes]:
+        """The mesh axes that shard the sequences of a batch, and their tokens."""
+        spec = self.rules.spec((_BATCH, _LENGTH, "activation_embed"))
+        return spec[0], spec[1]
+
+
+class Builder:
+    """Adds the parts of one module, whose weights lie below `path`."""
+
+    __slots__ = ("_copies", "_layers", "_remat", "_stack", "path", "run")
+
+    def __init__(
+        self,
+        run: Run,
+        path: str,
+        *,
+        layers: int = 1,
+        stack: str | None = None,
+        remat: str | None = None,
+    ) -> None:
+        self.run = run
+        self.path = path
+        self._layers = layers
+        self._stack = stack
+        """The logical axis of the layers that are stacked; None for an array per layer."""
+        self._copies = 1 if stack is not None else layers
+        self._remat = remat
+
+    def inner(self, name: str) -> Builder:
+        """The builder of a module inside this one."""
+        return Builder(
+            self.run, f"{self.path}/{name}", layers=self._layers, stack=self._stack,
+            remat=self._remat,
+        )  # fmt: skip
+
+    def key(self, name: str) -> str:
+        """The key of a value of this module, for `kept_by`."""
+        return f"{self.path}:{name}"
+
+    def weights(
+        self, name: str, shape: tuple[int, ...], names: Names, dtype: str | None = None
+    ) -> str:
+        """Adds weights with these logical axes; returns their path."""
+        for size in shape:
+            checked_size(size, name)
+        path = f"{self.path}/{name}"
+        stack: tuple[int, ...] = ()
+        if self._stack is not None:
+            scanned = self.run.get("param_scan_axis")
+            if scanned not in (0, 1):
+                raise UnmodelledError(f"param_scan_axis {scanned!r} is not modelled")
+            at = min(scanned, len(shape))
+            shape = (*shape[:at], self._layers, *shape[at:])
+            names = (*names[:at], self._stack, *names[at:])
+            stack = (at,)
+        self.run.parts.parameters.append(
+            Parameter(
+                path,
+                "decoder_block",
+                self.run.block,
+                shape,
+                self.run.rules.spec(names),
+                dtype or self.run.weights,
+                self._layers,
+                self._copies,
+                stack,
+            )
+        )
+        self._bounded()
+        return path
+
+    def norm(self, name: str, width: int, dtype: str | None = None, *, bias: bool = False) -> None:
+        """Adds a norm."""
+        for own in ("scale", "bias") if bias else ("scale",):
+            self.weights(f"{name}/{own}", (width,), ("norm",), dtype)
+
+    def product(
+        self,
+        name: str,
+        parameter: str | None,
+        multiplications: int,
+        kept_by: tuple[tuple[str, ...], ...] = (),
+        *,
+        is_attention: bool = False,
+        is_needed: bool = True,
+        contracted: tuple[int, ...] = (0,),
+        joint: str | None = None,
+        window: int | None = None,
+    ) -> None:
+        """Adds a matmul; `multiplications` counts per token, for attention per pair of tokens."""
+        self.run.parts.products.append(
+            Product(
+                name,
+                parameter,
+                multiplications,
+                layers=self._layers,
+                remat=self._remat,
+                kept_by=kept_by,
+                is_needed=is_needed,
+                is_attention=is_attention,
+                contracted=contracted,
+                joint=self.key(name) if joint is None else joint,
+                window=window,
+            )
+        )
+        self._bounded()
+
+    def value(
+        self,
+        name: str,
+        *features: Feature,
+        saved_as: str | None = None,
+        itemsize: int | None = None,
+        is_product: bool = False,
+        is_needed: bool = True,
+        is_batched: bool = False,
+    ) -> None:
+        """Adds a value of a layer; `saved_as` is its checkpoint name."""
+        self.run.parts.values.append(
+            Value(
+                self.key(name),
+                saved_as,
+                features,
+                itemsize=self.run.itemsize if itemsize is None else itemsize,
+                layers=self._layers,
+                remat=self._remat,
+                is_product=is_product,
+                is_needed=is_needed,
+                is_whole=False,
+                is_batched=is_batched,
+            )
+        )
+        self._bounded()
+
+    def _bounded(self) -> None:
+        parts = self.run.parts
+        if len(parts.parameters) + len(parts.products) + len(parts.values) > MOST_PARTS:
+            raise UnmodelledError(f"more than {MOST_PARTS:,} parts")

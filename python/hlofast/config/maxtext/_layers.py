@@ -1,0 +1,275 @@
+"""Attention, dense and expert layers of MaxText: weights, matmuls, and values with their names.
+
+Names and shapes of weights, their logical axes and the checkpoint names of values are those of
+MaxText's `layers/attentions.py`, `attention_mla.py`, `linears.py` and `moe.py`. Values get their
+checkpoint names after norms and rotary embeddings, so a saved query does not spare the matmul
+before a norm of queries.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hlofast.config._parts import UnmodelledError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast.config._parts import Feature
+    from hlofast.config.maxtext._builder import Builder, Run
+
+_KERNELS = ("flash", "cudnn_flash_te", "cudnn_flash_jax")
+_SHORTEST_KERNEL = 128
+"""Sequences below this length do not use a kernel when MaxText selects it."""
+_LANES = 128
+"""Lanes of a TPU vector register."""
+_TOKENS = ("activation_kv_batch", "activation_length_no_exp")
+
+
+def _heads(run: Run, count: int, depth: int) -> tuple[Feature, Feature]:
+    return (count, run.axes(*_TOKENS, "activation_kv_heads")), (depth, ())
+
+
+def attention(
+    builder: Builder, *, norms: bool = False, bias: bool = False, window: int | None = None
+) -> None:
+    """Adds attention; `norms` are those of queries and keys."""
+    run = builder.run
+    if run.get("attention_type") == "mla":
+        _latent(builder)
+        return
+    width, depth = run.width[0], run.size("head_dim")
+    heads, groups = run.size("num_query_heads"), run.size("num_kv_heads")
+    if heads % groups:
+        raise UnmodelledError(f"MaxText fails here: {groups} heads of keys for {heads} of queries")
+    if run.flag("fused_qkv"):
+        if heads != groups or norms:
+            raise UnmodelledError(
+                "fused_qkv needs as many heads of keys as of queries, and no norms"
+            )
+        weight = builder.weights(
+            "qkv_proj/kernel", (width, 3, heads, depth), ("embed", "qkv", "heads", "kv")
+        )
+        if bias:
+            builder.weights("qkv_proj/bias", (3, heads, depth), ("qkv", "heads", "kv"))
+        parts = tuple(builder.key(f"{name}_proj") for name in ("query", "key", "value"))
+        kept = (parts, (builder.key("qkv_proj"),))
+        builder.product("qkv_proj", weight, 3 * width * heads * depth, kept)
+        builder.value(
+            "qkv_proj", (3, ()), *_heads(run, heads, depth), saved_as="qkv_proj", is_product=True,
+            is_needed=False,
+        )  # fmt: skip
+    for name, count, names in (
+        ("query", heads, ("embed", "q_heads", "kv")),
+        ("key", groups, ("embed", "kv_heads", "kv_head_dim")),
+        ("value", groups, ("embed", "kv_heads", "kv_head_dim")),
+    ):
+        own = _heads(run, count, depth)
+        has_norm = norms and name != "value"
+        builder.value(f"{name}_proj", *own, saved_as=f"{name}_proj", is_product=not has_norm)
+        if run.flag("fused_qkv"):
+            continue
+        weight = builder.weights(f"{name}/kernel", (width, count, depth), names)
+        if bias:
+            builder.weights(f"{name}/bias", (count, depth), names[1:])
+        # The backward pass of a norm reads the result of the matmul.
+        result = f"{name}_result" if has_norm else f"{name}_proj"
+        if has_norm:
+            builder.value(result, *own, is_product=True)
+        multiplications = width * count * depth
+        joint = builder.key("normalised")
+        builder.product(name, weight, multiplications, ((builder.key(result),),), joint=joint)
+    if run.flag("attention_sink"):
+        builder.weights("sinks", (heads,), (None,))
+    if norms:
+        builder.norm("query_norm", depth)
+        builder.norm("key_norm", depth)
+    _mixed(builder, heads, depth, depth, window)
+    _output(builder, heads, depth, bias=bias)
+
+
+def _latent(builder: Builder) -> None:
+    """Adds multi-head latent attention."""
+    run = builder.run
+    width, heads = run.width[0], run.size("num_query_heads")
+    nope, rope = run.size("qk_nope_head_dim"), run.size("qk_rope_head_dim")
+    values, latent, rank = (
+        run.size("v_head_dim"), run.size("kv_lora_rank"), run.size("q_lora_rank", 0),
+    )  # fmt: skip
+    if run.size("head_dim") != values:
+        raise UnmodelledError("MaxText fails here: head_dim differs from v_head_dim")
+    if run.size("num_kv_heads") != heads or run.flag("fused_qkv"):
+        raise UnmodelledError("MaxText fails here: mla needs equal numbers of heads, unfused")
+    if run.flag("use_sparse_indexer"):
+        raise UnmodelledError("use_sparse_indexer is not modelled")
+    depth = nope + rope
+    joint = builder.key("normalised")
+    query = _heads(run, heads, depth)
+    builder.value("query_proj", *query, saved_as="query_proj", is_product=True)
+    kept = ((builder.key("query_proj"),),)
+    if rank == 0:
+        weight = builder.weights("query/kernel", (width, heads, depth), ("embed", "q_heads", "kv"))
+        builder.product("query", weight, width * heads * depth, kept, joint=joint)
+    else:
+        weight = builder.weights("wq_a/kernel", (width, rank), ("embed", "q_lora_up_proj"))
+        builder.norm("q_norm", rank)
+        builder.value("wq_a", (rank, ()), is_product=True)
+        builder.value("mla_q", (rank, ()), saved_as="mla_q")
+        builder.product("wq_a", weight, width * rank, ((builder.key("wq_a"),),), joint=joint)
+        weight = builder.weights("wq_b/kernel", (rank, heads, depth), ("q_lora", "q_heads", "kv"))
+        builder.product("wq_b", weight, rank * heads * depth, kept)
+    weight = builder.weights("wkv_a/kernel", (width, latent + rope), ("embed", "kv_lora_up_proj"))
+    builder.norm("kv_norm", latent)
+    builder.value("wkv_a", (latent + rope, ()), is_product=True)
+    builder.value("mla_kv", (latent, ()), saved_as="mla_kv")
+    kept = ((builder.key("wkv_a"),),)
+    builder.product("wkv_a", weight, width * (latent + rope), kept, joint=joint)
+    names = ("kv_lora", "kv_heads", "kv_head_dim")
+    weight = builder.weights("wkv_b/kernel", (latent, heads, nope + values), names)
+    builder.value("key_proj", *query, saved_as="key_proj", is_product=True)
+    builder.value("value_proj", *_heads(run, heads, values), saved_as="value_proj", is_product=True)
+    both = ((builder.key("key_proj"), builder.key("value_proj")),)
+    builder.product("wkv_b", weight, latent * heads * (nope + values), both)
+    _mixed(builder, heads, depth, values, None)
+    _output(builder, heads, values)
+
+
+def _mixed(builder: Builder, heads: int, depth: int, values: int, window: int | None) -> None:
+    """Adds queries times keys, and probabilities times values."""
+    run = builder.run
+    kind, length = run.get("attention"), run.size("max_target_length")
+    if run.flag("moba"):
+        raise UnmodelledError("moba is not modelled")
+    content = _heads(run, heads, values)
+    if kind in _KERNELS or (kind == "autoselected" and length >= _SHORTEST_KERNEL):
+        builder.value("content", *content, saved_as="context")
+        # The sum of each softmax row; kernels give both residuals one name.
+        builder.value("statistics", content[0], (2, ()), saved_as="context", itemsize=4)
+        kept = ((builder.key("content"), builder.key("statistics")),)
+        builder.product(
+            "attention", None, heads * (depth + values), kept, is_attention=True, window=window
+        )
+        block = run.size("sa_block_q")
+        run.parts.scratch.append(((content[0], (block + 2 * _LANES, ())), 4))
+        return
+    if kind not in ("dot_product", "autoselected"):
+        raise UnmodelledError(f"attention {kind!r} is not modelled")
+    square = (content[0], (length, ()))
+    builder.value("logits", *square, is_product=True, is_batched=True)
+    builder.value("probabilities", *square)
+    builder.value("context", *content, is_product=True, is_batched=True)
+    logits = ((builder.key("logits"),), (builder.key("probabilities"),))
+    builder.product("logits", None, heads * depth, logits, is_attention=True)
+    context = ((builder.key("context"),),)
+    builder.product("context", None, heads * values, context, is_attention=True)
+
+
+def _output(builder: Builder, heads: int, depth: int, *, bias: bool = False) -> None:
+    """Adds the projection of attention's result."""
+    width = builder.run.width[0]
+    weight = builder.weights("out/kernel", (heads, depth, width), ("heads", "kv", "embed"))
+    if bias:
+        builder.weights("out/bias", (width,), ("embed",))
+    builder.value("out_proj", builder.run.width, saved_as="out_proj", is_product=True)
+    kept = ((builder.key("out_proj"),),)
+    builder.product("out_proj", weight, width * heads * depth, kept, contracted=(0, 1))
+
+
+def _activations(run: Run) -> int:
+    activations = run.get("mlp_activations")
+    if not isinstance(activations, tuple) or not 1 <= len(activations) <= 2:
+        raise UnmodelledError(f"mlp_activations {activations!r} is not modelled")
+    return len(activations)
+
+
+def mlp(
+    builder: Builder,
+    inner: int,
+    *,
+    bias: bool = False,
+    pre_norm: bool = False,
+    is_last: bool = True,
+) -> None:
+    """Adds a dense layer; `is_last` unless a later value of the layer needs its result."""
+    run = builder.run
+    width, count = run.width[0], _activations(run)
+    axes = run.axes("activation_batch", "activation_length_no_exp", "activation_mlp")
+    if pre_norm:
+        builder.norm("mlp_layer_norm", width, "float32", bias=bias)
+    joint = builder.key("normalised")
+    names = ["wi"] if count == 1 else [f"wi_{index}" for index in range(count)]
+    if run.flag("fused_mlp"):
+        weight = builder.weights(
+            "wi/kernel", (width, count, inner), ("embed", "num_activations", "mlp")
+        )
+        kept = ((builder.key("wi"),),)
+        builder.value("wi", (count, ()), (inner, axes), saved_as="mlpwi", is_product=True)
+        builder.product("wi", weight, width * count * inner, kept, joint=joint)
+        names = []
+    for name in names:
+        weight = builder.weights(f"{name}/kernel", (width, inner), ("embed", "mlp"))
+        if bias:
+            builder.weights(f"{name}/bias", (inner,), ("mlp",))
+        builder.value(name, (inner, axes), saved_as=f"mlp{name}", is_product=True)
+        kept = ((builder.key(name),),)
+        builder.product(name, weight, width * inner, kept, joint=joint)
+    builder.value("hidden", (inner, axes))
+    weight = builder.weights("wo/kernel", (inner, width), ("mlp", "embed"))
+    if bias:
+        builder.weights("wo/bias", (width,), ("embed",))
+    builder.value("wo", run.width, saved_as="mlpwo", is_product=True, is_needed=not is_last)
+    kept = ((builder.key("wo"),),)
+    builder.product("wo", weight, inner * width, kept, is_needed=not is_last)
+
+
+def experts(builder: Builder, inner: int) -> None:
+    """Adds a layer of routed experts."""
+    run = builder.run
+    width, count, chosen = run.width[0], run.size("num_experts"), run.size("num_experts_per_tok")
+    if _activations(run) != 2:
+        raise UnmodelledError("experts have two activations")
+    for flag in ("shard_exp_on_fsdp", "use_2d_fsdp_sharding", "fsdp_shard_on_exp"):
+        if run.flag(flag):
+            raise UnmodelledError(f"{flag} is not modelled")
+    axes = run.axes("activation_batch", "activation_length_no_exp", "activation_mlp")
+    gate = builder.weights("gate/kernel", (width, count), ("embed", None))
+    if run.flag("routed_bias"):
+        builder.weights("gate/bias", (count,), (None,))
+    builder.value("gate", (count, ()), is_product=True)
+    joint = builder.key("normalised")
+    builder.product("gate", gate, width * count, ((builder.key("gate"),),), joint=joint)
+    runs = _runs(run, count, chosen)
+    rows, hidden = (_scaled(runs, width), run.width[1]), (_scaled(runs, inner), axes)
+    builder.value("sorted", rows)
+    for name in ("wi_0", "wi_1"):
+        weight = builder.weights(name, (count, width, inner), ("exp", "embed_no_exp", "mlp"))
+        builder.value(name, hidden, saved_as=f"mlp{name}", is_product=True)
+        kept = ((builder.key(name),),)
+        builder.product(
+            name, weight, width * hidden[0], kept, contracted=(1,), joint=builder.key("sorted")
+        )
+    builder.value("hidden", hidden)
+    weight = builder.weights("wo", (count, inner, width), ("exp", "mlp", "embed_no_exp"))
+    # The gradient of the routing weights reads the results of the experts.
+    builder.value("wo", rows, saved_as="mlpwo", is_product=True)
+    kept = ((builder.key("wo"),),)
+    builder.product("wo", weight, width * hidden[0], kept, contracted=(1,))
+    if run.flag("mlp_bias"):
+        for name in ("wi_0_bias", "wi_1_bias"):
+            builder.weights(name, (count, inner), ("exp", "activation_mlp"))
+        builder.weights("wo_bias", (count, width), ("exp", "activation_embed"))
+
+
+def _runs(run: Run, count: int, chosen: int) -> float:
+    """Rows that the experts' matmuls compute per token."""
+    capacity = run.get("capacity_factor")
+    if run.flag("sparse_matmul"):
+        return chosen
+    if isinstance(capacity, bool) or not isinstance(capacity, (int, float)):
+        raise UnmodelledError(f"capacity_factor is {capacity!r}")
+    # Dense matmuls without dropped tokens compute every expert for every token.
+    return count if capacity <= 0 else min(count, chosen * capacity)
+
+
+def _scaled(runs: float, size: int) -> int:
+    """Elements of `runs` rows of this size, rounded up."""
+    return math.ceil(runs * size)

@@ -1,0 +1,313 @@
+"""Effective values of a MaxText run, in the order that MaxText's pyconfig applies its sources.
+
+A file may name the file that it inherits from (`base_config`); then come environment variables
+(`M_KEY`) and arguments (`key=value`), which may not both set a key; then the keys of the model
+(`model_name`), which may not set a key that an argument sets unless `override_model_config` is
+true; then values that MaxText derives.
+"""
+
+from __future__ import annotations
+
+import os.path
+
+from hlofast._names import meant
+from hlofast.config.maxtext import _tables, _yaml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast.config._front import Sources
+
+FILE, MODEL, OVERRIDE, ENVIRONMENT, DEFAULT, DERIVED = (
+    "file", "model", "override", "environment", "default", "derived",
+)  # fmt: skip
+_INHERITS = "base_config"
+_PREFIX = "M_"
+_MOST_INHERITED = 10
+_SUFFIXES = (".yml", ".yaml")
+_RULES = "logical_axis_rules"
+_COMPLETE = ("mesh_axes", _RULES)
+"""Keys of a file that stands for itself: the only files with them are full lists of all keys."""
+_LARGEST_SCALE = 1 << 40
+
+
+class Origin:
+    """Where an effective value comes from: its kind, and the place in words."""
+
+    __slots__ = ("kind", "line", "place")
+
+    def __init__(self, kind: str, place: str, line: int | None = None) -> None:
+        self.kind = kind
+        self.place = place
+        self.line = line
+
+
+class Settings:
+    """The values of a run with their origins, before values are derived from them."""
+
+    __slots__ = ("file", "notes", "origins", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, Origin] = {}
+        self.file: str | None = None
+        """The file that was read."""
+        self.notes: list[tuple[str, str | None, str]] = []
+        """Kind, key and text of notes on the values."""
+
+    def put(self, key: str, value: Any, origin: Origin) -> None:
+        """Sets a value."""
+        self.values[key] = value
+        self.origins[key] = origin
+
+    def copy(self) -> Settings:
+        """A copy whose values can be replaced."""
+        made = Settings()
+        made.values, made.origins = dict(self.values), dict(self.origins)
+        made.file, made.notes = self.file, list(self.notes)
+        return made
+
+
+def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
+    """The settings of a run; raises `ConfigError`."""
+    settings = Settings()
+    settings.file = path
+    files = _inherited(text, path)
+    base = _base(files[-1], sources.base)
+    # Keys that an older base.yml lacks are off by default.
+    unset = Origin(DEFAULT, f"MaxText {_tables.version()}")
+    for key, value in _tables.defaults().items():
+        settings.put(key, value, unset)
+    if base is not None:
+        files.append(base)
+    folders = [os.path.dirname(name) for name, _ in files if name is not None]
+    for depth, (name, entries) in enumerate(reversed(files)):
+        is_partial = depth > 0 or (base is None and not _is_complete(entries))
+        kind = FILE if is_partial else DEFAULT
+        for key, entry in entries.items():
+            if key == _INHERITS:
+                continue
+            origin = Origin(kind, f"{name or '<text>'}:{entry.line}", entry.line)
+            # Files that inherit replace all rules; files of a model merge theirs.
+            is_model = key == _RULES and is_partial and _INHERITS not in entries
+            value = entry.value
+            if is_model and key in settings.values:
+                value = _merged(settings.values[key], value)
+            settings.put(key, value, origin)
+    known = None
+    if _is_complete(files[-1][1]):
+        known = {key for _, entries in files for key in entries}
+    given = _given(settings, sources, known)
+    _apply_model(settings, folders, given)
+    return settings
+
+
+def _inherited(
+    text: str | bytes, path: str | None
+) -> list[tuple[str | None, dict[str, _yaml.Entry]]]:
+    """The file and those that it inherits from, nearest first."""
+    files: list[tuple[str | None, dict[str, _yaml.Entry]]] = [(path, _yaml.read(text, path))]
+    while _INHERITS in files[-1][1]:
+        name, entries = files[-1]
+        parent = entries[_INHERITS].value
+        line = entries[_INHERITS].line
+        where = f"{name or '<text>'}:{line}"
+        if not isinstance(parent, str) or not parent.endswith(_SUFFIXES):
+            raise _yaml.fault(
+                "invalid-base", f"{_INHERITS} has to name a .yml file, not {parent!r}", where
+            )
+        found = os.path.join(os.path.dirname(name or ""), parent)
+        if any(other is not None and _same(other, found) for other, _ in files):
+            raise _yaml.fault("cyclic-base", f"{_INHERITS} {parent} inherits from itself", where)
+        if len(files) > _MOST_INHERITED:
+            message = f"more than {_MOST_INHERITED} files inherit from each other"
+            raise _yaml.fault("too-deep", message, where)
+        try:
+            files.append((found, _yaml.read(_content(found), found)))
+        except OSError as error:
+            message = f"{_INHERITS} {parent}: {error.strerror or error}"
+            raise _yaml.fault("missing-base", message, where) from None
+    return files
+
+
+def _same(first: str, second: str) -> bool:
+    return os.path.normpath(first) == os.path.normpath(second)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_yaml.MOST_BYTES + 1)
+
+
+def _is_complete(entries: dict[str, _yaml.Entry]) -> bool:
+    return all(key in entries for key in _COMPLETE)
+
+
+def _base(
+    root: tuple[str | None, dict[str, _yaml.Entry]], given: str | None
+) -> tuple[str | None, dict[str, _yaml.Entry]] | None:
+    """The file of defaults below the root of a run's files, if it needs one and there is one."""
+    if given is not None:
+        return given, _yaml.read(_content(given), given)
+    name, entries = root
+    if _is_complete(entries) or name is None:
+        return None
+    folder = os.path.dirname(name)
+    # Beside the file, or above a folder of models.
+    for place in ("", os.pardir, os.path.join(os.pardir, os.pardir)):
+        found = os.path.join(folder, place, "base.yml")
+        if os.path.isfile(found) and not _same(found, name):
+            read = _yaml.read(_content(found), found)
+            if _is_complete(read):
+                return os.path.normpath(found), read
+    return None
+
+
+def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list[str]:
+    """Applies environment variables and arguments; returns the keys that they set.
+
+    `known` are all keys of the files, or None if the files are not complete.
+    """
+    arguments: dict[str, tuple[Any, str]] = {}
+    for argument in sources.overrides:
+        key, equals, text = argument.partition("=")
+        if not equals or not key:
+            message = f"{argument!r} is not an override: write key=value"
+            raise _yaml.fault("invalid-override", message, None)
+        value = _yaml.argument(text, argument)
+        for part in reversed(key.split(".")[1:]):
+            value = {part: value}
+        arguments[key.partition(".")[0]] = (value, argument)
+    variables: dict[str, tuple[Any, str]] = {}
+    for name, text in sources.environment.items():
+        if name.startswith(_PREFIX):
+            variables[name[len(_PREFIX) :].lower()] = (text, name)
+    for key, (_, source) in (*arguments.items(), *variables.items()):
+        if known is not None and key not in known:
+            raise _yaml.fault(
+                "unknown-key", f"{source}: no key {key!r}{meant(key, sorted(known))}", None
+            )
+        if key in arguments and key in variables:
+            message = f"{key} is set by an argument and by {variables[key][1]}: MaxText fails here"
+            raise _yaml.fault("set-twice", message, None)
+    for kind, chosen in ((ENVIRONMENT, variables), (OVERRIDE, arguments)):
+        for key, (value, source) in chosen.items():
+            if key in settings.values:
+                value = _typed(value, settings.values[key], source)
+            elif kind == OVERRIDE:
+                text = f"{key} is not a key that hlofast knows, and no base.yml is at hand"
+                settings.notes.append(("not-checked", key, text + meant(key, settings.values)))
+            settings.put(key, value, Origin(kind, source))
+    return [*variables, *arguments]
+
+
+def _typed(value: Any, before: Any, source: str) -> Any:
+    """A given value in the type of the value that it replaces, as MaxText converts it."""
+    kind = type(before)
+    if value is None or isinstance(value, kind):
+        return value
+    try:
+        if kind is bool:
+            words = {"true": True, "false": False}
+            if str(value).lower() in words:
+                return words[str(value).lower()]
+        elif kind in (int, float) and isinstance(value, (int, float, str)):
+            return kind(value)
+        elif kind is str and not isinstance(value, (list, dict)):
+            return str(value)
+    except (ValueError, OverflowError):
+        pass
+    if before is None:
+        return value
+    shown = {list: "a list", dict: "a dictionary", bool: "true or false"}.get(kind, kind.__name__)
+    raise _yaml.fault("invalid-override", f"{source}: the value has to be {shown}", None)
+
+
+def _apply_model(settings: Settings, folders: list[str], given: list[str]) -> None:
+    """Applies the keys of `model_name`."""
+    name = settings.values.get("model_name", "default")
+    if name == "default":
+        return
+    entries, place = _model(name, folders)
+    is_overridden = settings.values.get("override_model_config") is True
+    twice = [key for key in entries if key in given]
+    if twice and not is_overridden:
+        message = (
+            f"{', '.join(twice)}: the model {name} sets what an argument or the environment sets, "
+            "and MaxText fails here; override_model_config=true lets the argument win"
+        )
+        raise _yaml.fault("set-twice", message, None)
+    for key, entry in entries.items():
+        if key in twice:
+            continue
+        value = entry.value
+        if key == _RULES and key in settings.values:
+            value = _merged(settings.values[key], value)
+        where = f"{place}:{entry.line}" if entry.line else place
+        settings.put(key, value, Origin(MODEL, where, None))
+
+
+def _model(name: Any, folders: list[str]) -> tuple[dict[str, _yaml.Entry], str]:
+    """The keys of a model and their place: its file beside the run's files, or the table."""
+    if not isinstance(name, str) or "/" in name or os.sep in name or name.startswith("."):
+        raise _yaml.fault("unknown-model", f"model_name {name!r} is not the name of a model", None)
+    for folder in folders:
+        for suffix in _SUFFIXES:
+            path = os.path.join(folder, "models", f"{name}{suffix}")
+            if os.path.isfile(path):
+                return _yaml.read(_content(path), path), path
+    entries = _tables.model(name)
+    if entries is None:
+        message = (
+            f"no models/{name}.yml beside the config, and hlofast has no table for this model"
+            f"{meant(name, _tables.models())}"
+        )
+        raise _yaml.fault("unknown-model", message, None)
+    return {key: _yaml.Entry(value, 0) for key, value in entries.items()}, f"model {name}"
+
+
+def _merged(before: Any, after: Any) -> Any:
+    """Rules with those of a model: rules for the same logical axes are replaced."""
+    if not _is_rules(before) or not _is_rules(after):
+        return after
+    known = {rule[0] for rule in before}
+    added = [rule for rule in after if rule[0] in known]
+    replaced = {rule[0] for rule in added}
+    return [rule for rule in before if rule[0] not in replaced] + added
+
+
+def _is_rules(rules: Any) -> bool:
+    return isinstance(rules, list) and all(
+        isinstance(rule, list) and len(rule) == 2 and isinstance(rule[0], str) for rule in rules
+    )
+
+
+def derived(settings: Settings) -> Settings:
+    """The settings with the values that MaxText derives: sizes under `global_parameter_scale`.
+
+    The scale doubles, in turn, heads and inner width, width, and layers.
+    """
+    made = settings.copy()
+    scale = made.values.get("global_parameter_scale")
+    steps = 0
+    if type(scale) is int and 0 < scale <= _LARGEST_SCALE and scale & (scale - 1) == 0:
+        steps = scale.bit_length() - 1
+    elif scale is not None:
+        text = f"global_parameter_scale {scale!r} is not a power of two: MaxText fails here"
+        made.notes.append(("fails", "global_parameter_scale", text))
+    base, rest = divmod(steps, 3)
+    heads, width = base + (rest > 0), base + (rest > 1)
+    for key, doublings in (
+        ("emb_dim", width),
+        ("num_query_heads", heads),
+        ("num_kv_heads", heads),
+        ("mlp_dim", heads),
+        ("moe_mlp_dim", heads),
+        ("num_decoder_layers", base),
+    ):
+        value = made.values.get(f"base_{key}")
+        if type(value) is int:
+            place = f"base_{key}" + (f" × {1 << doublings}" if doublings else "")
+            made.put(key, value << doublings, Origin(DERIVED, place))
+    return made

@@ -1,0 +1,90 @@
+"""Meshes and shardings of MaxText: `ici_*` and `dcn_*` sizes, and logical axis rules."""
+
+from __future__ import annotations
+
+from hlofast.config import _mesh
+from hlofast.config._parts import UnmodelledError
+from hlofast.config._tree import Config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast._core import Mesh
+    from hlofast.config._parts import Axes, Spec
+
+_PARALLELISMS = {"stage": "pipeline"}
+"""Names in the keys `ici_*_parallelism` that differ from those of the mesh axes."""
+
+
+def resolve(config: Config, devices: int | None, slices: int) -> Mesh:
+    """The mesh of a run; raises `MeshError` if there is none."""
+    axes = config.get("mesh_axes")
+    if not isinstance(axes, tuple) or not all(isinstance(axis, str) for axis in axes):
+        raise _mesh.MeshError("mesh_axes has to be a list of names")
+    names = list(axes)
+    inner, outer = (_sizes(config, names, part) for part in ("ici", "dcn"))
+    if "stage" in names:
+        at = names.index("stage")
+        if inner[at] != 1 or outer[at] != 1:
+            # Under pipeline parallelism, MaxText puts this axis first.
+            names.insert(0, names.pop(at))
+            inner.insert(0, inner.pop(at))
+            outer.insert(0, outer.pop(at))
+    shape = {"ici_mesh_shape": inner, "dcn_mesh_shape": outer}
+    return _mesh.resolve(names, shape, devices, slices=slices)
+
+
+def _sizes(config: Config, names: list[str], part: str) -> list[int]:
+    sizes = []
+    for name in names:
+        key = f"{part}_{_PARALLELISMS.get(name, name)}_parallelism"
+        size = config.get(key, 1)
+        if type(size) is not int:
+            raise _mesh.MeshError(f"{key} has to be an integer, not {size!r}")
+        sizes.append(size)
+    return sizes
+
+
+class Rules:
+    """The logical axis rules of a run: which mesh axes shard an array's dimensions."""
+
+    __slots__ = ("_rules",)
+
+    def __init__(self, config: Config) -> None:
+        self._rules: list[tuple[str, Axes]] = []
+        rules = config.get("logical_axis_rules", ())
+        entries = rules.to_python() if isinstance(rules, Config) else rules
+        if not isinstance(entries, (list, tuple)):
+            raise UnmodelledError("logical_axis_rules has to be a list of pairs")
+        for own in entries:
+            if not isinstance(own, (list, tuple)) or len(own) != 2 or not isinstance(own[0], str):
+                raise UnmodelledError("logical_axis_rules has to be a list of pairs")
+            self._rules.append((own[0], _axes(own[1])))
+
+    def spec(self, names: tuple[str | None, ...]) -> Spec:
+        """The mesh axes that shard the dimensions of an array with these logical axes.
+
+        As in Flax: the first rule for a name applies unless the array uses one of its mesh axes
+        already; then the next rule for that name is tried.
+        """
+        chosen: list[Axes | None] = [None] * len(names)
+        used: set[str] = set()
+        for name, axes in self._rules:
+            if name not in names:
+                continue
+            at = names.index(name)
+            if chosen[at] is None and used.isdisjoint(axes):
+                chosen[at] = axes
+                used.update(axes)
+        return tuple(axes or () for axes in chosen)
+
+
+def _axes(value: Any) -> Axes:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, (tuple, list)) or not all(isinstance(axis, str) for axis in value):
+        raise UnmodelledError("logical_axis_rules has to be a list of pairs")
+    return tuple(value)

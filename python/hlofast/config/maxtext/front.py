@@ -1,0 +1,286 @@
+"""The front for MaxText: YAML configs, their meshes and their models."""
+
+from __future__ import annotations
+
+import re
+
+from hlofast.config import _instances, _mesh
+from hlofast.config._front import Batch, Learner, Model, Sources
+from hlofast.config._parts import LARGEST_SIZE, Gap, Parts, UnmodelledError, item_size
+from hlofast.config._policies import UnknownPolicyError
+from hlofast.config._select import CHANGES, NEAR, NOTES, RULES, EffectiveConfig, check_devices
+from hlofast.config.maxtext import _remat, _settings, _sharding, _tables
+from hlofast.config.maxtext._blocks import build
+from hlofast.config.maxtext._builder import Run
+from hlofast.config.maxtext._logged import logged
+from hlofast.table import Table, of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hlofast._core import Mesh
+    from hlofast.config._instances import Instance
+    from hlofast.config._policies import Policy
+    from hlofast.config._tree import Config
+
+_KEY = re.compile(r"^([A-Za-z_]\w*):(?:[ \t\r]|$)", re.M)
+_ENTRY = re.compile(r"^[^\s#].*", re.M)
+_SHORT = 4000
+"""Characters of a text that is taken to be whole."""
+_FEWEST = 2
+"""Known keys that make a text a MaxText config."""
+_MOST_SEQUENCES = 1 << 40
+_UNPLACED = (
+    "stage", "sequence", "tensor_sequence", "tensor_transpose", "context_autoregressive",
+    "autoregressive",
+)  # fmt: skip
+"""Mesh axes along which the bytes of activations are not modelled."""
+_UNROUTED = ("tensor", "expert")
+"""Mesh axes along which the traffic of experts is not modelled."""
+_MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
+_HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
+
+
+class MaxText:
+    """YAML configs of MaxText."""
+
+    name = "MaxText"
+
+    def is_config(self, text: str) -> bool:
+        """Whether all top-level keys are plain names, and some are MaxText's."""
+        if len(text) > _SHORT:
+            # The start of a text may end inside a line.
+            text = text[: text.rfind("\n") + 1]
+        keys = _KEY.findall(text)
+        lines = [line for line in _ENTRY.findall(text) if not line.startswith(("]", "}", "-", "["))]
+        known = {"base_config", *_tables.defaults()}
+        return len(keys) == len(lines) and len(known.intersection(keys)) >= _FEWEST
+
+    def is_named(self, path: str) -> bool:
+        """Whether the file is YAML."""
+        return path.endswith((".yml", ".yaml"))
+
+    def loads(self, text: str | bytes, path: str | None, sources: Sources) -> Config:
+        """Reads a run: a file, the files that it inherits from, arguments and environment."""
+        from hlofast.config.maxtext._config import MaxTextConfig
+
+        return MaxTextConfig(_settings.resolve(text, path, sources))
+
+    def model(self, config: Config, mesh: Mapping[str, int], *, steps: int | None) -> Model:
+        """The model of a run; the mesh gives the number of devices, and so the batch."""
+        gaps: list[tuple[str, str]] = []
+        parts, run = Parts(), None
+        try:
+            run = Run(config)
+            parts = run.parts
+            build(run)
+        except (UnmodelledError, OverflowError) as fault:
+            parts.gaps.append(Gap("decoder_block", str(config.get("decoder_block")), str(fault)))
+        gaps += [(gap.path, gap.why) for gap in parts.gaps]
+        batch = _batch(config, run, mesh, steps, gaps)
+        policies: dict[str, Policy | None] = dict.fromkeys(parts.units)
+        try:
+            policy, is_offloaded = _remat.policy_of(config)
+        except UnknownPolicyError as error:
+            gaps.append(("remat_policy", str(error)))
+        else:
+            policies = dict.fromkeys(parts.units, policy)
+            for unit in parts.units.values():
+                unit.is_offloaded = is_offloaded
+        untimed = []
+        quantization = config.get("quantization")
+        if quantization:
+            why = f"the rate of matmuls under quantization {quantization!r} is not modelled"
+            untimed.append(("quantization", why))
+        gaps += _unrouted(config, mesh)
+        return Model(
+            parts,
+            _learner(config),
+            batch,
+            policies,
+            itemsize=None if run is None else run.itemsize,
+            steps=steps,
+            gaps=[*gaps, *untimed],
+            masks=[],
+            untimed=untimed,
+            casts_in_layers=True,
+        )
+
+    def steps(self, config: Config) -> int | None:
+        """`gradient_accumulation_steps`."""
+        steps = config.get("gradient_accumulation_steps")
+        return steps if type(steps) is int and 0 < steps <= LARGEST_SIZE else None
+
+    def logged(self, config: Config) -> tuple[float, float, float] | None:
+        """The TFLOPs of MaxText's log."""
+        try:
+            own = logged(config, causal=True)
+        except ValueError:
+            return None
+        return own.total, own.learnable_weight, own.attention
+
+    def rules(self, config: Config) -> Table:
+        """None: MaxText has no mesh rules."""
+        del config
+        return of_rows(RULES, ())
+
+    def select(self, config: Config, instance: str, devices: int | None) -> EffectiveConfig:
+        """The run on an instance, such as `v5p-128` (as `compile_topology` names it)."""
+        check_devices(devices)
+        name = instance if instance.startswith(("tpu-", "gpu-")) else f"tpu-{instance}"
+        found = _instances.read(name)
+        if found.devices is None and name != instance:
+            found = _instances.read(instance)
+        return _effective(config, found, devices)
+
+    def select_all(self, config: Config, devices: int | None) -> list[EffectiveConfig]:
+        """The run on its `compile_topology`, or on devices that it does not name."""
+        check_devices(devices)
+        topology = config.get("compile_topology")
+        if isinstance(topology, str) and topology:
+            return [self.select(config, topology, devices)]
+        why = "the config names no devices (compile_topology): give an instance"
+        return [_effective(config, _instances.Instance("this run", why), devices)]
+
+
+FRONT = MaxText()
+
+
+def _effective(config: Config, instance: Instance, devices: int | None) -> EffectiveConfig:
+    """Resolves the mesh of a run on an instance."""
+    notes: list[tuple[str, str | None, str]] = [*getattr(config, "settings_notes", ())]
+    instance = _with_slices(config, instance)
+    count = devices if devices is not None else instance.devices
+    mesh: Mesh | None = None
+    if count is None:
+        notes.append(("devices", None, instance.why))
+    try:
+        mesh = _sharding.resolve(config, count, instance.slices)
+    except _mesh.MeshError as error:
+        notes.append(("mesh", "ici_*_parallelism", str(error)))
+    custom = config.get("custom_mesh")
+    if custom:
+        text = f"custom_mesh {custom!r} reorders devices, which is not modelled; sizes are exact"
+        notes.append(("mesh", "custom_mesh", text))
+    if count is None and mesh is not None:
+        count = mesh.device_count
+    effective = EffectiveConfig(
+        source=config,
+        config=config,
+        instance=instance,
+        devices=count,
+        rule=None,
+        selector=None,
+        mesh=mesh,
+        changes=of_rows(CHANGES, ()),
+        notes=of_rows(NOTES, notes),
+        near=of_rows(NEAR, ()),
+    )
+    uneven = _uneven(effective)
+    if not uneven:
+        return effective
+    return EffectiveConfig(
+        **{name: getattr(effective, name) for name in EffectiveConfig.__slots__ if name != "notes"},
+        notes=of_rows(NOTES, [*notes, *uneven]),
+    )
+
+
+def _with_slices(config: Config, instance: Instance) -> Instance:
+    """The instance with the number of slices that the config gives, if its name gives none."""
+    for key in ("compile_topology_num_slices", "num_slices"):
+        slices = config.get(key)
+        if instance.slices == 1 and type(slices) is int and 1 < slices <= _instances.MOST_DEVICES:
+            devices = None if instance.devices is None else instance.devices * slices
+            return _instances.Instance(
+                instance.name,
+                f"{instance.why}, on each of {slices:,} slices ({key})",
+                device=instance.device,
+                devices=devices,
+                slices=slices,
+                devices_per_host=instance.devices_per_host,
+                readings=instance.readings,
+            )
+    return instance
+
+
+def _uneven(effective: EffectiveConfig) -> list[tuple[str, str | None, str]]:
+    """Weights that the mesh does not divide evenly, which JAX refuses."""
+    implied = effective._implied()
+    notes: list[tuple[str, str | None, str]] = []
+    for parameter in implied.parts.parameters if implied.mesh else ():
+        for size, axes in zip(parameter.shape, parameter.sharding, strict=True):
+            if size % implied.shards(axes):
+                cut = ",".join(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
+                text = f"MaxText fails here: {cut} ({implied.shards(axes)}) does not divide {size}"
+                notes.append(("fails", parameter.path, text))
+    return notes
+
+
+def _batch(
+    config: Config,
+    run: Run | None,
+    mesh: Mapping[str, int],
+    steps: int | None,
+    gaps: list[tuple[str, str]],
+) -> Batch:
+    """The tokens of a step on all devices of the mesh, and the axes that shard them."""
+    length = config.get("max_target_length")
+    if type(length) is not int or not 0 < length <= LARGEST_SIZE:
+        gaps.append(("max_target_length", f"max_target_length is {length!r}"))
+        length = None
+    each = config.get("per_device_batch_size")
+    devices = 1
+    for size in mesh.values():
+        devices *= size
+    sequences = None
+    if isinstance(each, bool) or not isinstance(each, (int, float)) or not 0 < each < 1e9:
+        gaps.append(("per_device_batch_size", f"per_device_batch_size is {each!r}"))
+    elif not mesh:
+        why = "the number of devices is not known: give an instance"
+        gaps.append(("per_device_batch_size", why))
+    else:
+        sequences = int(devices * each) * (steps or 1)
+        if not 0 < sequences <= _MOST_SEQUENCES:
+            gaps.append(("per_device_batch_size", f"MaxText fails here: {sequences:,} sequences"))
+            sequences = None
+    axes = ((), ()) if run is None else run.token_axes
+    unplaced = [axis for axis in _UNPLACED if mesh.get(axis, 1) > 1]
+    if mesh.get("expert", 1) > 1 and config.get("expert_shard_attention_option") == "context":
+        unplaced.append("expert")
+    for axis in unplaced:
+        gaps.append(("mesh_axes", f"activations along mesh axis {axis!r} are not modelled"))
+    # A mesh that the run does not fill has no axis for tokens.
+    named = tuple(tuple(axis for axis in part if not mesh or axis in mesh) for part in axes)
+    return Batch(sequences, length, named[0], named[1], is_placed=not unplaced)
+
+
+def _unrouted(config: Config, mesh: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Traffic of experts that is not modelled."""
+    if config.get("num_experts") in (1, None):
+        return []
+    return [
+        ("num_experts", f"traffic of experts along mesh axis {axis!r} is not modelled")
+        for axis in _UNROUTED
+        if mesh.get(axis, 1) > 1
+    ]
+
+
+def _learner(config: Config) -> Learner:
+    """The state of the optimizer."""
+    learner = Learner()
+    kind = config.get("opt_type")
+    if kind not in _MOMENTS:
+        learner.gaps.append(("opt_type", f"the state of {kind!r} is not modelled"))
+    learner.moments += _MOMENTS.get(str(kind), ())
+    dtype = config.get("mu_dtype")
+    if dtype and "mu" in learner.moments:
+        try:
+            item_size(dtype, "mu_dtype")
+            learner.dtypes["mu"] = str(dtype)
+        except UnmodelledError as error:
+            learner.gaps.append(("mu_dtype", str(error)))
+    for key in (*_HOST_STATE, "shard_optimizer_over_data"):
+        if config.get(key):
+            learner.gaps.append((key, f"{key} is not modelled"))
+    return learner

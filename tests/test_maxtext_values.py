@@ -1,0 +1,348 @@
+"""Effective values of MaxText runs: sources, their order, their places, and files nobody should trust."""
+
+import pickle
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hlofast import config
+from hlofast.config import ConfigError
+from test_cli import document, hlofast_command
+
+pytestmark = pytest.mark.once
+
+BASE = """\
+model_name: "default"
+override_model_config: False
+decoder_block: "llama2"
+global_parameter_scale: 1
+base_emb_dim: 2048
+base_num_query_heads: 16
+base_num_kv_heads: 16
+base_mlp_dim: 7168
+base_num_decoder_layers: 16
+head_dim: 128
+vocab_size: 32_000
+per_device_batch_size: 12.0
+steps: 10
+remat_policy: 'full'
+adam_eps: 1e-8
+scan_layers: True
+mesh_axes: ['data', 'fsdp']
+logical_axis_rules: [['embed', ['fsdp']], ['norm', []], ['mlp', 'data']]
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "base.yml").write_text(BASE)
+    return tmp_path
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+class TestSources:
+    def test_values_have_the_types_of_yaml_as_maxtext_reads_it(self, files):
+        cfg = config.load(files / "base.yml")
+        assert cfg["vocab_size"] == 32000
+        assert cfg["per_device_batch_size"] == 12.0
+        assert cfg["adam_eps"] == 1e-8  # PyYAML alone reads a text.
+        assert cfg["scan_layers"] is True
+        assert cfg["mesh_axes"] == ("data", "fsdp")
+        assert cfg["logical_axis_rules"][2] == ("mlp", "data")
+        assert cfg.line("vocab_size") == 11
+
+    def test_a_file_inherits_and_replaces(self, files):
+        run_file = write(files, "run.yml", "base_config: base.yml\nsteps: 7\n")
+        cfg = config.load(run_file)
+        assert (cfg["steps"], cfg["base_emb_dim"]) == (7, 2048)
+        assert cfg.origin("steps") == ("file", f"{run_file}:2")
+        assert cfg.origin("base_emb_dim") == ("default", f"{files / 'base.yml'}:5")
+        assert "base_config" not in cfg
+
+    def test_the_rules_of_a_file_that_inherits_replace_all_rules(self, files):
+        text = "base_config: base.yml\nlogical_axis_rules: [['norm', 'fsdp']]\n"
+        cfg = config.load(write(files, "run.yml", text))
+        assert len(cfg["logical_axis_rules"]) == 1
+
+    def test_arguments_take_the_type_of_the_value_that_they_replace(self, files):
+        given = ["per_device_batch_size=4", "steps=20", "scan_layers=false", "remat_policy=minimal"]
+        cfg = config.load(files / "base.yml", overrides=given)
+        assert cfg["per_device_batch_size"] == 4.0 and type(cfg["per_device_batch_size"]) is float
+        assert (cfg["steps"], cfg["scan_layers"], cfg["remat_policy"]) == (20, False, "minimal")
+        assert cfg.origin("steps") == ("override", "steps=20")
+
+    def test_environment_variables(self, files):
+        variables = {"M_STEPS": "30", "HOME": "/", "M_SCAN_LAYERS": "False"}
+        cfg = config.load(files / "base.yml", environment=variables)
+        assert (cfg["steps"], cfg["scan_layers"]) == (30, False)
+        assert cfg.origin("steps") == ("environment", "M_STEPS")
+
+    def test_the_model_beside_the_file_replaces_values_and_merges_rules(self, files):
+        text = "base_emb_dim: 64\nlogical_axis_rules: [['norm', 'fsdp'], ['other', 'data']]\n"
+        model = write(files / "models", "mine.yml", text)
+        cfg = config.load(files / "base.yml", overrides=["model_name=mine"])
+        assert cfg["base_emb_dim"] == 64
+        assert cfg.origin("base_emb_dim") == ("model", f"{model}:1")
+        rules = cfg["logical_axis_rules"].to_python()
+        # A rule for an axis that the base does not have is dropped.
+        assert rules == [("embed", ("fsdp",)), ("mlp", "data"), ("norm", "fsdp")]
+
+    def test_a_known_model_needs_no_file(self, files):
+        cfg = config.load(files / "base.yml", overrides=["model_name=llama2-7b"])
+        assert cfg["base_mlp_dim"] == 11008
+        assert cfg.origin("base_mlp_dim") == ("model", "model llama2-7b")
+
+    def test_a_model_file_takes_the_base_above_it(self, files):
+        model = write(files / "models", "mine.yml", "base_emb_dim: 64\nhead_dim: 32\n")
+        cfg = config.load(model)
+        assert (cfg["base_emb_dim"], cfg["base_mlp_dim"]) == (64, 7168)
+        assert cfg.origin("base_mlp_dim") == ("default", f"{files / 'base.yml'}:8")
+
+    def test_without_a_base_defaults_of_one_commit_apply(self, tmp_path):
+        cfg = config.load(write(tmp_path, "run.yml", "per_device_batch_size: 3\n"))
+        assert cfg["ici_fsdp_parallelism"] == -1
+        assert cfg.origin("ici_fsdp_parallelism") == ("default", "MaxText 003b41698f6e")
+
+    def test_the_given_base_applies(self, files, tmp_path):
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        cfg = config.load(write(elsewhere, "run.yml", "steps: 3\n"), base=files / "base.yml")
+        assert cfg.origin("vocab_size") == ("default", f"{files / 'base.yml'}:11")
+
+    def test_the_scale_doubles_heads_then_width_then_layers(self, files):
+        keys = ("emb_dim", "num_query_heads", "mlp_dim", "num_decoder_layers")
+        sizes = {}
+        for scale in (1, 2, 4, 8, 64):
+            cfg = config.load(files / "base.yml", overrides=[f"global_parameter_scale={scale}"])
+            sizes[scale] = tuple(cfg[key] for key in keys)
+        assert sizes == {
+            1: (2048, 16, 7168, 16),
+            2: (2048, 32, 14336, 16),
+            4: (4096, 32, 14336, 16),
+            8: (4096, 32, 14336, 32),
+            64: (8192, 64, 28672, 64),
+        }
+        assert cfg.origin("emb_dim") == ("derived", "base_emb_dim × 4")
+
+    def test_settings_lists_every_value_with_its_place(self, files):
+        cfg = config.load(files / "base.yml", overrides=["steps=2"])
+        rows = {row["path"]: row for row in cfg.settings()}
+        assert rows["steps"] == {
+            "path": "steps", "value": "2", "origin": "override", "place": "steps=2",
+        }  # fmt: skip
+        assert set(rows) == set(cfg)
+        assert rows["q_lora_rank"]["place"] == "MaxText 003b41698f6e"  # Older files lack it.
+
+    def test_a_value_can_be_replaced_and_others_follow(self, files):
+        cfg = config.load(files / "base.yml").with_value("base_emb_dim", 4096)
+        assert cfg["emb_dim"] == 4096
+        assert pickle.loads(pickle.dumps(cfg)) == cfg
+
+    def test_the_text_reads_back(self, files):
+        cfg = config.load(files / "base.yml", overrides=["adam_eps=1e-9", "model_name=llama2-7b"])
+        again = config.loads(cfg.to_text(), path="again.yml", overrides=["model_name=default"])
+        assert [row["path"] for row in cfg.diff(again)] == ["model_name"]
+
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="utf-8"))
+            | st.floats(allow_nan=False),
+            lambda inner: st.lists(inner, max_size=3), max_leaves=5,
+        )
+    )  # fmt: skip
+    def test_any_value_reads_back(self, value):
+        cfg = config.loads("steps: 1\n", path="run.yml").with_value("prompt", value)
+        again = config.loads(cfg.to_text(), path="again.yml")
+        assert again.diff(cfg).values("path") == []
+
+    def test_diff_names_the_values(self, files):
+        before = config.load(files / "base.yml")
+        after = config.load(files / "base.yml", overrides=["steps=2"])
+        assert [(row["path"], row["before"], row["after"]) for row in before.diff(after)] == [
+            ("steps", "10", "2")
+        ]
+
+
+class TestRefusals:
+    def refused(self, *given, environment=None, path):
+        with pytest.raises(ConfigError) as caught:
+            config.load(path, overrides=given, environment=environment)
+        return caught.value
+
+    def test_a_key_set_by_the_model_and_by_an_argument(self, files):
+        given = ("model_name=llama2-7b", "base_mlp_dim=1")
+        error = self.refused(*given, path=files / "base.yml")
+        assert error.kind == "set-twice" and "override_model_config=true" in str(error)
+        cfg = config.load(
+            files / "base.yml", overrides=[*given, "override_model_config=true"]
+        )  # fmt: skip
+        assert (cfg["base_mlp_dim"], cfg["base_emb_dim"]) == (1, 4096)
+
+    def test_a_key_set_by_an_argument_and_a_variable(self, files):
+        environment = {"M_STEPS": "1"}
+        error = self.refused("steps=2", environment=environment, path=files / "base.yml")
+        assert error.kind == "set-twice" and "M_STEPS" in str(error)
+
+    @pytest.mark.parametrize(
+        ("given", "kind", "words"),
+        [
+            ("stepz=2", "unknown-key", "did you mean steps?"),
+            ("steps=two", "invalid-override", "steps=two: the value has to be int"),
+            ("scan_layers=7", "invalid-override", "true or false"),
+            ("steps", "invalid-override", "write key=value"),
+            ("steps=[1", "invalid-yaml", "steps=[1"),
+            ("model_name=lama2-7b", "unknown-model", "did you mean llama2-7b"),
+            ("model_name=../secret", "unknown-model", "not the name of a model"),
+        ],
+    )
+    def test_an_argument(self, files, given, kind, words):
+        error = self.refused(given, path=files / "base.yml")
+        assert error.kind == kind and words in str(error)
+
+    def test_unknown_keys_are_noted_where_no_base_is_at_hand(self, tmp_path):
+        cfg = config.load(write(tmp_path, "run.yml", "steps: 1\n"), overrides=["stepsize=2"])
+        noted = {row["kind"]: row["path"] for row in cfg.select("v5e-4").notes}
+        assert noted["not-checked"] == "stepsize"
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("base_config: gone.yml\n", "run.yml:1: base_config gone.yml: No such file"),
+            ("base_config: run.yml\n", "inherits from itself"),
+            ("base_config: ./run.yml\n", "inherits from itself"),
+            ("base_config: /etc/passwd\n", "has to name a .yml file"),
+            ("base_config: [a]\n", "has to name a .yml file"),
+        ],
+    )
+    def test_inheritance(self, files, text, words):
+        assert words in str(self.refused(path=write(files, "run.yml", text)))
+
+    def test_a_long_chain(self, tmp_path):
+        for number in range(30):
+            write(tmp_path, f"{number}.yml", f"base_config: {number + 1}.yml\n")
+        assert self.refused(path=tmp_path / "0.yml").kind == "too-deep"
+
+
+HOSTILE = [
+    ("a: !!python/object/apply:os.system ['x']\n", "tag", 1, 4),
+    ("a: 1\na: 2\n", "duplicate-key", 2, 1),
+    ("a: *b\n", "unknown-alias", 1, 4),
+    ("a: &b [*b]\n", "unknown-alias", 1, 8),
+    ("a: " + "[" * 100_000, "too-deep", 1, 24),
+    ("a: " + "{b: " * 100_000, "too-deep", 1, 84),
+    ("a: [" + "1," * 60_000 + "]\n", "too-large", 1, 100_001),
+    ("a: 1\n---\nb: 2\n", "several-documents", 2, 1),
+    ("- a\n", "not-a-mapping", 1, 1),
+    ("a: b: c\n", "invalid-yaml", 1, 5),
+    ("a: [1\n", "invalid-yaml", 2, 1),
+    ("a: \x01\n", "invalid-yaml", 1, 4),
+    ("? [a]\n: 1\n", "invalid-key", 1, 3),
+    ("a: {<<: {b: 1}}\n", "merge-key", 1, 5),
+    ("a: ${oc.env:HOME}\n", "interpolation", 1, 4),
+    (b"a: \xff\n", "invalid-utf-8", 1, 4),
+    ("a: " + "1" * (1 << 20), "too-large", 1, 1),
+]
+
+
+class TestHostileYaml:
+    @pytest.mark.parametrize(("text", "kind", "line", "column"), HOSTILE)
+    def test_is_refused_with_its_place(self, text, kind, line, column):
+        with pytest.raises(ConfigError) as caught:
+            config.loads(text, path="run.yml")
+        error = caught.value
+        assert (error.kind, error.line, error.column) == (kind, line, column)
+        if len(text) <= 1 << 20:
+            assert str(error).startswith(f"run.yml:{line}:{column}: error: ")
+
+    def test_aliases_count_as_what_they_stand_for(self):
+        lines = ["a0: &a0 [1, 1]"]
+        lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 40)]
+        with pytest.raises(ConfigError, match="more than 50,000 values"):
+            config.loads("\n".join(lines), path="run.yml")
+
+    def test_aliases_within_the_bound_are_values(self):
+        cfg = config.loads("mesh_axes: &a [data, fsdp]\nother: *a\n", path="run.yml")
+        assert cfg["other"] == ("data", "fsdp")
+
+    @pytest.mark.parametrize("value", ["[]", "{}", "~", "x", "-1", "1e999", "9" * 300, "[[1]]"])
+    @pytest.mark.parametrize(
+        "key", ["base_emb_dim", "mesh_axes", "logical_axis_rules", "per_device_batch_size",
+                "decoder_block", "remat_policy", "mlp_activations", "ici_fsdp_parallelism",
+                "weight_dtype", "gradient_accumulation_steps", "capacity_factor"],
+    )  # fmt: skip
+    def test_absurd_values_leave_figures_unknown(self, key, value):
+        cfg = config.loads(f"{key}: {value}\nscan_layers: true\n", path="run.yml")
+        effective = cfg.select("v5e-256")
+        effective.verdict()
+        cfg.parameter_count()
+        assert isinstance(repr(effective), str)
+
+    @given(st.text("a:[]{}&*!|>-'\"#,?% \n1.~\t", max_size=60))
+    def test_any_text_is_a_config_or_an_error(self, text):
+        try:
+            cfg = config.loads(text, path="run.yml")
+        except ConfigError:
+            return
+        cfg.select("v5e-4").verdict()
+
+
+class TestRecognition:
+    def test_texts_without_a_name(self):
+        assert config.is_config(BASE)
+        assert config.loads(BASE)["steps"] == 10
+        assert not config.is_config("a: 1\nb: 2\n- x\n")
+        assert not config.is_config("HloModule m\n")
+
+    def test_golden_configs_take_no_overrides(self):
+        with pytest.raises(ConfigError, match="this is not YAML"):
+            config.loads("model.klass: 'a.b'\n", overrides=["a=1"])
+
+
+class TestCommandLine:
+    def test_values_and_their_places(self, files):
+        out = hlofast_command(
+            "config", files / "base.yml", "per_device_batch_size=4", "model_name=llama2-7b"
+        )
+        assert re.search(r"parameters +6,738,415,616", out.stdout)
+        assert re.search(
+            r"per_device_batch_size +4.0 +override +per_device_batch_size=4", out.stdout
+        )
+
+    def test_overrides_alone_apply_to_the_defaults(self):
+        out = hlofast_command("config", "model_name=llama3.1-8b", "--instance", "v5e-256")
+        assert re.search(r"mesh +fsdp=256", out.stdout) and "8,030,261,248" in out.stdout
+
+    def test_json_has_the_values_and_the_figures(self):
+        given = ("model_name=llama3.1-8b", "per_device_batch_size=2", "--instance", "v5e-256")
+        described, selected = document("config", *given)["results"]
+        facts = {name: fact["value"] for name, fact in described["facts"].items()}
+        assert (facts["trainer"], facts["parameters"]) == ("MaxText", 8_030_261_248)
+        assert facts["logged_tflops"] == pytest.approx(191.0316, abs=1e-4)
+        origins = {row["path"]: row["origin"] for row in described["tables"]["settings"]}
+        assert (origins["per_device_batch_size"], origins["head_dim"]) == ("override", "model")
+        assert selected["facts"]["mesh"]["value"] == "fsdp=256"
+
+    def test_environment(self, files, monkeypatch):
+        monkeypatch.setenv("M_BASE_NUM_DECODER_LAYERS", "1")
+        out = hlofast_command("config", files / "base.yml")
+        assert re.search(r"base_num_decoder_layers +1 +environment", out.stdout)
+
+    def test_diff(self, files):
+        out = hlofast_command("config", files / "base.yml", "steps=3", "--diff", files / "base.yml")
+        assert out.returncode == 1 and re.search(r"steps +3 +10", out.stdout)
+
+    def test_the_text_has_the_values_of_the_run(self, files):
+        out = hlofast_command("config", files / "base.yml", "steps=3", "--text")
+        assert "steps: 3\n" in out.stdout
+
+    def test_an_error_names_the_place(self, files):
+        out = hlofast_command("config", write(files, "run.yml", "steps: [1\n"))
+        assert out.returncode == 3 and "run.yml:2:1: error: " in out.stderr
