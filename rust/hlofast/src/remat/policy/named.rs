@@ -40,6 +40,15 @@ fn is_named_product(module: &Module, row: Row) -> bool {
 /// The product of whose value `node` is the last step. The partitioner adds up partial products, and
 /// a product whose operands arrive in parts is written in parts, under the name of the product.
 pub fn product_of(module: &Module, graph: &Graph, node: u32) -> Option<u32> {
+    match is_rearrangement(graph.nodes[node as usize].opcode) {
+        true => None,
+        false => product_in(module, graph, node),
+    }
+}
+
+/// The product that `node` is a step of: the product itself, a sum of its parts, or one of these
+/// rearranged.
+pub fn product_in(module: &Module, graph: &Graph, node: u32) -> Option<u32> {
     use Opcode::{Add, AllReduce, Concatenate, CustomCall, DynamicUpdateSlice, ReduceScatter};
     let mut at = node;
     for _ in 0..MOST_STEPS {
@@ -52,7 +61,7 @@ pub fn product_of(module: &Module, graph: &Graph, node: u32) -> Option<u32> {
             Add | Concatenate | DynamicUpdateSlice | CustomCall => {
                 is_named_product(module, own.row)
             }
-            opcode => at != node && is_rearrangement(opcode),
+            opcode => is_rearrangement(opcode),
         };
         if !is_step || own.element.is_some() {
             return None;

@@ -10,9 +10,8 @@
 //! only it needed.
 
 use super::graph::Graph;
-use super::named::{components, product_of};
+use super::named::{components, product_in, product_of};
 use super::scans::{is_heavy, is_unchanged, node_of};
-use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ElementType, Module, Opcode};
 use crate::memory::{LiveValue, Memory};
@@ -23,9 +22,10 @@ use std::ops::RangeInclusive;
 const LEAST: i64 = 1024;
 /// Components of operation names that tell values apart.
 const COMPONENTS: usize = 3;
+/// The component of operation names by which JAX marks recomputation.
+const RECOMPUTED: &[u8] = b"rematted_computation";
 /// Components of operation names that do not name a scope of the program.
-const STEPS: [&[u8]; 6] =
-    [b"while", b"body", b"cond", b"closed_call", b"checkpoint", b"rematted_computation"];
+const STEPS: [&[u8]; 6] = [b"while", b"body", b"cond", b"closed_call", b"checkpoint", RECOMPUTED];
 
 /// What a backward body recomputes.
 #[derive(Debug, Default)]
@@ -50,15 +50,8 @@ pub struct Recomputed {
 impl Recomputed {
     /// What the backward body `back` recomputes of the forward body `body`, whose sums of partial
     /// products get the bytes of the program's values. `end` is the last step of the backward body.
-    pub fn new(
-        module: &Module,
-        attribution: &Attribution,
-        memory: &Memory,
-        body: &mut Graph,
-        back: &Graph,
-        end: u32,
-    ) -> Self {
-        let is_again = again(module, attribution, back);
+    pub fn new(module: &Module, memory: &Memory, body: &mut Graph, back: &Graph, end: u32) -> Self {
+        let is_again = again(module, back);
         let known = Expensive::new(module, body);
         body.wider = known.wider(module, body);
         let twin = twins(module, body, &known.values, back, &is_again);
@@ -159,16 +152,15 @@ impl Recomputed {
 }
 
 /// By node of a backward body: whether it is part of the forward pass.
-fn again(module: &Module, attribution: &Attribution, back: &Graph) -> Vec<bool> {
-    let phases = &attribution.whose(module).phase;
+fn again(module: &Module, back: &Graph) -> Vec<bool> {
     let mut is_again: Vec<bool> = Vec::with_capacity(back.nodes.len());
     for (number, node) in (0u32..).zip(&back.nodes) {
         let is_own = if node.element.is_some() {
             is_unchanged(back, number) || is_counter(module, back, number)
         } else {
-            let is_named = phases.get(node.row.0 as usize) == Some(&Phase::Recompute);
             // Compilers fetch weights an iteration ahead, as elements of the state that change.
-            is_named || back.operands(number).iter().all(|own| is_again[*own as usize])
+            let is_named = || components(module, node.row).any(|name| name == RECOMPUTED);
+            back.operands(number).iter().all(|own| is_again[*own as usize]) || is_named()
         };
         is_again.push(is_own);
     }
@@ -276,7 +268,9 @@ impl Expensive {
             let product = product_of(module, graph, node);
             is_sum[at] = product.is_some_and(|of| of != node) || is_part[at];
             if is_sum[at] && !own.opcode.is_matmul() {
-                graph.operands(node).iter().for_each(|part| is_part[*part as usize] = true);
+                let parts = graph.operands(node).iter();
+                let parts = parts.filter(|part| product_in(module, graph, **part).is_some());
+                parts.for_each(|part| is_part[*part as usize] = true);
             }
             if !is_part[at] && (product.is_some() || is_heavy(own.opcode)) {
                 values.push((node, product.unwrap_or(node)));

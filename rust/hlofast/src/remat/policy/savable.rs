@@ -84,7 +84,9 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
             let is_sum = product.is_some_and(|of| of != node) || is_part[at];
             for operand in body.operands(node) {
                 is_needed[*operand as usize] = true;
-                is_part[*operand as usize] |= is_sum && !opcode.is_matmul();
+                is_part[*operand as usize] |= is_sum
+                    && !opcode.is_matmul()
+                    && named::product_in(module, body, *operand).is_some();
             }
             let mut bytes = scan.body.bytes(node, sizes);
             let kernel = body.nodes[at].whole.filter(|_| opcode == Opcode::CustomCall);

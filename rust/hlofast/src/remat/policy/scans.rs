@@ -112,8 +112,7 @@ pub fn scans(
         by_buffer.entry(value.buffer).or_default().push(number);
     }
     let budget = MOST_ROWS;
-    let mut finder =
-        Finder { module, cost, attribution, memory, values, by_row, by_buffer, budget };
+    let mut finder = Finder { module, cost, memory, values, by_row, by_buffer, budget };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -148,7 +147,6 @@ pub fn scans(
 struct Finder<'a> {
     module: &'a Module,
     cost: &'a Cost,
-    attribution: &'a Attribution,
     memory: &'a Memory,
     values: &'a [LiveValue],
     /// By row that makes them: values.
@@ -232,8 +230,7 @@ impl Finder<'_> {
             leaves.extend(node.element.map(|element| (element, number)));
         }
         let end = *back_steps.end();
-        let (attribution, memory) = (self.attribution, self.memory);
-        let mut recomputed = Recomputed::new(module, attribution, memory, &mut body, &back, end);
+        let mut recomputed = Recomputed::new(module, self.memory, &mut body, &back, end);
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
         for stack in &mut stacks {
