@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 MODULES = (advice_programs, advice_types, advice_schedules)
 SIZES = {
-    advice_programs: {"LAYERS": 3, "WIDTH": 64, "HIDDEN": 128, "BATCH": 8, "LENGTH": 32},
+    advice_programs: {"LAYERS": 4, "WIDTH": 64, "HIDDEN": 128, "BATCH": 8, "LENGTH": 32},
     planted_models: {"BATCH": 8, "SEQUENCE": 32, "WIDTH": 64, "HIDDEN": 128, "VOCABULARY": 256},
 }
 FEWEST_WORDS = 256
@@ -94,14 +94,20 @@ def difference(before, after):
         given = STACKED.get(after, lambda trees: trees)(values)
 
         def run(function, values, like):
-            placed = jax.tree.map(lambda value, own: jax.device_put(value, own.sharding), values, like)
+            placed = jax.tree.map(
+                lambda value, own: jax.device_put(value.astype(own.dtype), own.sharding),
+                values,
+                like,
+            )
             return jax.jit(function)(*placed)
 
         first = run(function, values, arguments)
         second = run(changed, given, wanted)
         first = STACKED_RESULTS.get(after, lambda trees: trees)(first)
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return max(relative(np.asarray(one, "float64"), np.asarray(two, "float64")) for one, two in pairs)
+    return max(
+        relative(np.asarray(one, "float64"), np.asarray(two, "float64")) for one, two in pairs
+    )
 
 
 def relative(one, two):

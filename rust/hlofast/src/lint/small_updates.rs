@@ -33,8 +33,8 @@ const FEWEST: usize = 16;
 const MOST_BYTES: u64 = 1 << 18;
 /// The least share of the step's time that one kernel instead of many saves.
 const LEAST_SHARE: f64 = 0.01;
-/// Picoseconds in a second: figures are whole numbers.
-const PICOSECONDS: f64 = 1e12;
+/// Figures are whole numbers.
+const NANOSECONDS_PER_SECOND: f64 = 1e9;
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
@@ -83,7 +83,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.seconds = Some(saved);
         site = site
             .sum("kernels", kernels.len() as u64)
-            .sum("kernel_picoseconds", (all * PICOSECONDS) as u64)
+            .sum("kernel_nanoseconds", (all * NANOSECONDS_PER_SECOND) as u64)
             .sum("stacks", stacks.len() as u64)
             .common("bytes_each", moved);
         site.key = moved;
@@ -107,13 +107,12 @@ const MOST_ROWS: usize = 64;
 
 fn message(_: &Program<'_>, site: &Site) -> String {
     let kernels = site.figure("kernels");
-    let nanoseconds = site.figure("kernel_picoseconds") / 1000;
     format!(
         "{} of the optimizer {} {} each, so that most of their {} ns per step is the fixed time of a \
          kernel",
         counted(kernels, "kernel", "kernels"),
         if kernels == 1 { "moves" } else { "move" },
         bytes(site.figure("bytes_each")),
-        grouped(nanoseconds),
+        grouped(site.figure("kernel_nanoseconds")),
     )
 }
