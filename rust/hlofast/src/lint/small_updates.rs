@@ -36,14 +36,16 @@ const LEAST_SHARE: f64 = 0.01;
 /// Figures are whole numbers.
 const NANOSECONDS_PER_SECOND: f64 = 1e9;
 
+/// Kernels with their seconds, and the names of the stacks that their parameters would make.
+type Alike = (Vec<(Row, f64)>, BTreeSet<Vec<u8>>);
+
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
     let Some(step) = program.step_seconds().filter(|_| module.is_scheduled()) else { return };
     let products: HashSet<Row> = program.products().map(|row| program.scheduled(row)).collect();
     let columns = module.metadata_columns();
-    // By bytes and source line: kernels with their seconds, and the stacks that they would make.
-    let mut kernels: BTreeMap<(u64, i32, i32), (Vec<(Row, f64)>, BTreeSet<Vec<u8>>)> =
-        BTreeMap::new();
+    // By bytes and source line.
+    let mut kernels: BTreeMap<(u64, i32, i32), Alike> = BTreeMap::new();
     for row in module.computation(module.entry()).rows().map(Row) {
         let is_update = match program.attribution.phase.get(row.0 as usize) {
             Some(Phase::Optimizer) => true,
