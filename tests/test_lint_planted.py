@@ -28,6 +28,16 @@ RULES = (
     "padding-waste",
     "offload-waited",
     "float32-activations",
+    "one-hot-matmul",
+    "undonated-state",
+    "small-updates",
+    "full-rematerialisation",
+    "missed-reduce-scatter",
+    "loop-invariant-collective",
+    "low-precision-in-f32",
+    "widened-weights-kept",
+    "widened-payload",
+    "gathered-twice",
 )
 TWINS = {
     "whole_batch": "none",
@@ -37,6 +47,9 @@ TWINS = {
     "padded": "none",
     "parked": "none",
     "wide_stream": "narrow_stream",
+    "one_hot": "none",
+    "whole_table": "none",
+    "undonated": "none",
 }
 FOUND = {
     "whole_batch": {"replicated-compute", "batch-gathered"},
@@ -46,6 +59,10 @@ FOUND = {
     "padded": {"padding-waste"},
     "parked": {"offload-waited"},
     "wide_stream": {"float32-activations"},
+    # Every rank of `model` multiplies by the whole table.
+    "one_hot": {"one-hot-matmul", "replicated-compute"},
+    "whole_table": set(),
+    "undonated": {"undonated-state"},
 }
 
 
@@ -135,7 +152,9 @@ def test_silent_on_clean_programs(name: str) -> None:
 def test_replicated_compute(name: str) -> None:
     found = findings(name, "replicated-compute")
     assert at(name.partition(".")[0]) in {finding.source_line for finding in found}
-    devices = 4 if "width" in name and "cpu" in name else 2
+    across = 2 if "crossed" in name else 4
+    batch = 4 if "crossed" in name else 2
+    devices = 2 if name.endswith("tpu") else across if "width" in name else batch
     for finding in found:
         assert finding.figures["devices"] == devices
         assert finding.flops is not None
@@ -180,9 +199,12 @@ def test_logits_in_full(name: str) -> None:
     [finding] = findings(name, "logits-in-full")
     assert finding.source_line == at("logits_in_full")
     assert finding.figures["vocabulary"] == 16_384
-    # 16 sequences of 512 tokens; TPUs multiply in bf16, CPUs in f32.
+    # TPUs multiply in bf16, CPUs in f32.
     devices, size = (4, 4) if name.endswith("cpu") else (2, 2)
-    logits = 16 * 512 * 16_384 * size
+    sequences = 16
+    if "crossed" in name:
+        devices, sequences = 2, 8
+    logits = sequences * 512 * 16_384 * size
     assert finding.figures["held_bytes"] == logits
     stake = logits - logits // devices
     assert (finding.bytes, finding.bytes_are) == (stake, "memory")
@@ -221,3 +243,40 @@ def test_float32_activations(name: str) -> None:
     change = payload(name) - payload(twin(name))
     # Statistics stay in f32 in both.
     assert stake == pytest.approx(change, rel=0.001)
+
+
+@pytest.mark.parametrize("name", programs("one_hot"))
+def test_one_hot_matmul(name: str) -> None:
+    found = findings(name, "one-hot-matmul")
+    assert {finding.source_line for finding in found} == {at("one_hot")}
+    stake = sum(finding.flops or 0 for finding in found)
+    assert stake == matmul_flops(name) - matmul_flops(twin(name))
+
+
+@pytest.mark.parametrize("name", programs("undonated"))
+def test_undonated_state(name: str) -> None:
+    [finding] = findings(name, "undonated-state")
+    assert any("embedding" in value for value in finding.values)
+    # Parameters and moments: eight arrays per layer or stack, the embedding and the head.
+    stacks = 1 if "scanned" in name else 2
+    assert finding.places == len(set(finding.values)) == 2 * (8 * stacks + 2)
+
+
+@pytest.mark.parametrize("name", programs("whole_table"))
+def test_replicated_embedding(name: str) -> None:
+    found = {value: own for own in findings(name, "replicated-parameter") for value in own.values}
+    whole = found["state['parameters']['embedding']"]
+    assert whole.figures["copies"] == 8
+    beside = findings(twin(name), "replicated-parameter")
+    assert all(own.figures["copies"] < 8 for own in beside if "embedding" in str(own.values))
+
+
+@pytest.mark.parametrize("name", programs("checkpoint_once"))
+def test_recomputed_collectives(name: str) -> None:
+    if name.endswith("cpu"):
+        # XLA for CPUs combines what is recomputed with what is not.
+        return
+    [finding] = findings(name, "recomputed-collectives")
+    plain = name.replace("checkpoint_once", "none")
+    every = {"kind": "all-reduce", "axes": "axis_1"}
+    assert finding.bytes == payload(name, **every) - payload(plain, **every)

@@ -106,7 +106,7 @@ class Finding:
         if self.bytes is not None:
             return f"{least}{_text.size(self.bytes)} {self.bytes_are}{time}"
         if self.flops is None:
-            return "unknown"
+            return "unknown" if self.seconds is None else least + _text.seconds(self.seconds)
         return f"{least}{_text.quantity(self.flops, 'FLOP')}{time}"
 
     @property

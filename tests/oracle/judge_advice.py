@@ -2,13 +2,17 @@
 """Ask XLA whether advice keeps its promise: compile programs before and after the change.
 
     python tests/oracle/judge_advice.py                  all programs into tests/fixtures/advice
-    python tests/oracle/judge_advice.py --only tensor    those whose name contains "tensor" again
+    python tests/oracle/judge_advice.py --only tensor    those whose name starts with "tensor" again
+    python tests/oracle/judge_advice.py --new            those that have not been compiled yet
 
 Writes the scheduled text of each program of ``advice_cases`` into ``programs.tar.xz``, and into
 ``truth.json`` what XLA says of it: the peak, the bytes of arguments, the bytes that arguments,
-results and temporary values hold, FLOPs; and the payload and ring wire bytes of its collectives,
-counted here from the text.  ``tests/test_advice_judged.py`` compares.  Needs an environment with
-``jax[tpu]==0.10.2``; no accelerator is needed.
+results and temporary values hold, FLOPs; and what is counted here from the text: the payload and ring
+wire bytes of its collectives, the payload of all-gathers and of asynchronous collectives with no work
+meanwhile, bytes between device and host, and the compiler's own estimate of cycles.  For each pair of
+programs ``truth.json`` has by how much their values differ on CPU devices (``judge_values.py``).
+``tests/test_advice_judged.py`` compares.  Needs an environment with ``jax[tpu]==0.10.2``; no
+accelerator is needed.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ import make_dumps  # noqa: E402 - see above
 import advice_cases  # noqa: E402 - see above
 import advice_programs  # noqa: E402 - see above
 import jax  # noqa: E402 - see above
+import judge_values  # noqa: E402 - see above
 import numpy as np  # noqa: E402 - see above
 from jax._src import source_info_util  # noqa: E402 - see above
 from jax.experimental import topologies  # noqa: E402 - see above
@@ -91,13 +96,8 @@ def computations(text):
     return found
 
 
-def collectives(text, devices, trips):
-    """Payload and ring wire bytes of all collectives; loops run ``trips`` times.
-
-    Fusions that overlap computing with a collective contain copies of it, with its channel.  An
-    all-reduce inside a computation named all-reduce-scatter is a reduce-scatter.
-    """
-    all_lines = computations(text)
+def loops(text, all_lines):
+    """The computations that loops run."""
     looped = set()
     waiting = re.findall(r"\bbody=%?([\w.\-]+)", text)
     while waiting:
@@ -106,8 +106,19 @@ def collectives(text, devices, trips):
             looped.add(name)
             called = re.findall(r"(?:calls|to_apply|body)=%?([\w.\-]+)", "\n".join(all_lines[name]))
             waiting += [other for other in called if other in all_lines]
+    return looped
+
+
+def collectives(text, devices, trips):
+    """Payload and ring wire bytes of all collectives; loops run ``trips`` times.
+
+    Fusions that overlap computing with a collective contain copies of it, with its channel.  An
+    all-reduce inside a computation named all-reduce-scatter is a reduce-scatter.
+    """
+    all_lines = computations(text)
+    looped = loops(text, all_lines)
     fused = set(re.findall(r"\bfusion\(.*?\bcalls=%?([\w.\-]+)", text))
-    seen, payload, wire = set(), 0, 0
+    seen, payload, wire, gathered = set(), 0, 0, 0
     for name, lines in all_lines.items():
         for line in lines:
             found = re.match(
@@ -134,36 +145,76 @@ def collectives(text, devices, trips):
             times = trips if name in looped else 1
             factor = {"all-reduce": 2 * (size - 1), "collective-permute": size}.get(kind, size - 1)
             payload += out * times
+            gathered += out * times * (kind == "all-gather")
             wire += out * factor // size * times
-    return payload, wire
+    return {"payload": payload, "wire": wire, "gathered": gathered}
+
+
+def cycles_of(line):
+    """The compiler's estimate for one instruction; 0 without one."""
+    found = re.search(r'"estimated_cycles":"?(\d+)', line)
+    return int(found[1]) if found else 0
+
+
+def schedule(text, trips):
+    """Cycles by the compiler's estimate, bytes to and from the host, and payload sent with no work
+    between start and done."""
+    all_lines = computations(text)
+    looped = loops(text, all_lines)
+    cycles, host, uncovered = 0, 0, 0
+    for name, lines in all_lines.items():
+        times = trips if name in looped else 1
+        # By name of a start: its payload, and the cycles before it.
+        open_starts, passed = {}, 0
+        for line in lines:
+            found = re.match(
+                r"  (?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(%?([\w.\-]*)", line
+            )
+            if not found:
+                continue
+            instruction, shapes, opcode, operand = found.groups()
+            passed += cycles_of(line)
+            if opcode == "copy-start" and "S(5)" in shapes:
+                host += bytes_of(shapes.partition("),")[0]) // 2 * times
+            if opcode.endswith("-start") and opcode[: -len("-start")] in KINDS:
+                open_starts[instruction] = (bytes_of(shapes) // 2, passed)
+            if opcode.endswith("-done") and operand in open_starts:
+                payload, before = open_starts.pop(operand)
+                uncovered += payload * times * (passed == before)
+        cycles += passed * times
+    return {"cycles": cycles, "host": host, "uncovered": uncovered}
 
 
 def judge(name):
     """The text of a program, and XLA's figures."""
-    where, axes, function, arguments = advice_cases.PROGRAMS[name]
+    where, axes, *_ = advice_cases.PROGRAMS[name]
     mesh = mesh_of(where, axes)
-    step, values, options = getattr(advice_programs, function)(mesh, **arguments)
+    step, values, options = judge_values.build(name, mesh)
     with jax.set_mesh(mesh):
-        compiled = jax.jit(step, **options).lower(*values).compile()
+        lowered = jax.jit(step, **options).lower(*values)
+        compiled = lowered.compile()
     text, memory = compiled.as_text(), compiled.memory_analysis()
-    payload, wire = collectives(text, mesh.size, advice_programs.LAYERS)
+    trips = advice_programs.LAYERS
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return text, {
+    read = lowered.as_text(dialect="hlo") if name in advice_cases.LOWERED else text
+    return read, {
         "where": where,
         "mesh": axes,
         "peak": memory.peak_memory_in_bytes,
         "arguments": memory.argument_size_in_bytes,
         "held": held,
         "flops": int(compiled.cost_analysis().get("flops", 0)),
-        "payload": payload,
-        "wire": wire,
+        **collectives(text, mesh.size, trips),
+        **schedule(text, trips),
     }
 
 
 def main():
     """Compile, and write what is new beside what is there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--only", default="", help="programs whose name starts with this")
+    parser.add_argument("--new", action="store_true", help="programs that were not compiled yet")
+    parser.add_argument("--values", action="store_true", help="compare values only")
     options = parser.parse_args()
     archive, truth = TARGET / "programs.tar.xz", TARGET / "truth.json"
     texts, known = {}, {"programs": {}}
@@ -172,16 +223,35 @@ def main():
         with tarfile.open(archive) as old:
             texts = {member.name: old.extractfile(member).read() for member in old}
     for name in advice_cases.PROGRAMS:
-        if options.only in name:
+        is_new = name not in known["programs"] or not options.new
+        if name.startswith(options.only) and is_new and not options.values:
             start = time.monotonic()
             text, known["programs"][name] = judge(name)
             texts[f"{name}.txt"] = text.encode()
             print(
                 f"{name:24} {time.monotonic() - start:5.1f} s {known['programs'][name]}", flush=True
             )
+    for name, record in known["programs"].items():
+        # What is counted here also of programs that were compiled earlier.
+        if name not in advice_cases.LOWERED:
+            text = texts[f"{name}.txt"].decode()
+            record |= collectives(text, math.prod(record["mesh"].values()), advice_programs.LAYERS)
+            record |= schedule(text, advice_programs.LAYERS)
+    pairs = {(before, after) for _, before, after, *_ in advice_cases.HELPS}
+    values = known.setdefault("values", {})
+    for before, after in sorted(pairs):
+        is_new = f"{before} {after}" not in values or not options.new
+        if before.startswith(options.only) and is_new:
+            try:
+                values[f"{before} {after}"] = judge_values.difference(before, after)
+            except Exception as error:
+                print(f"{before} {after}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+                values[f"{before} {after}"] = None
+    known["values"] = dict(sorted(values.items()))
     known["versions"] = make_dumps.versions()
     TARGET.mkdir(exist_ok=True)
     names = sorted(advice_cases.PROGRAMS)
+    names = [name for name in names if name in known["programs"]]
     known["programs"] = {name: known["programs"][name] for name in names}
     texts = {f"{name}.txt": texts[f"{name}.txt"] for name in names}
     truth.write_text(json.dumps(known, indent=1) + "\n")

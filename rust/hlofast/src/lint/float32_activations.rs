@@ -7,6 +7,7 @@
 use super::cut::results;
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
+use super::replicated_parameter::donated;
 use super::site::{Rule, Site};
 use super::walk::{Use, converts, uses};
 use crate::comms::{Collective, CollectiveKind, Moved};
@@ -21,7 +22,8 @@ pub(super) const RULE: Rule = Rule {
     message,
     remedy: "compute activations in the type of the weights: convert the inputs of the layers and \
              the result of the embedding (x.astype(jnp.bfloat16); in Flax, dtype=jnp.bfloat16), and \
-             convert back what a norm or a softmax computes in f32",
+             convert back what a norm or a softmax computes in f32; activations are then rounded to \
+             16 bits",
 };
 
 /// The least share of the payload of all collectives: statistics of norms and softmax are f32.
@@ -68,10 +70,16 @@ fn element_type(module: &Module, row: Row) -> Option<ElementType> {
     module.shapes().array(module.shape(row)).map(|array| array.element_type)
 }
 
-/// Whether most bytes of floating-point parameters are of 16-bit types.
+/// Whether most bytes of floating-point parameters are of 16-bit types. If the step donates its
+/// state, only donated parameters count, because the others are inputs.
 fn has_narrow_weights(module: &Module) -> bool {
     let (mut narrow, mut all) = (0u64, 0u64);
+    let state = donated(module);
     for row in module.parameters(module.entry()) {
+        let number = module.parameter_number(row).unwrap_or(u64::MAX);
+        if !state.is_empty() && state.binary_search(&number).is_err() {
+            continue;
+        }
         for leaf in module.shapes().leaves(module.shape(row)) {
             let ShapeView::Array(array) = module.shapes().get(leaf) else { continue };
             if array.element_type.kind() != ElementKind::Float {

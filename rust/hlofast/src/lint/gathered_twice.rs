@@ -2,8 +2,9 @@
 //!
 //! Either each device's part was sliced from an array that all devices of the group hold, or the
 //! same part is gathered twice along the same devices in one phase. Not reported: a second gather
-//! in a later phase, which saves memory, a gather behind an optimization barrier, and a gather of
-//! unknown phase in a program with phases.
+//! in a later phase, which saves memory, a gather behind an optimization barrier, a gather of unknown
+//! phase in a program with phases, and a gather inside a fusion, which the compiler repeats to overlap
+//! it with a matmul.
 
 use super::finding::Measure;
 use super::offsets::{Offsets, devices};
@@ -52,7 +53,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
         let all = &program.collectives.collectives;
         if let (Some(earlier), Some(collective)) = (all.get(*earlier), all.get(*later))
-            && !may_be_one(earlier, collective)
+            && !is_carried(earlier)
+            && !is_carried(collective)
             && is_known(first.5)
         {
             sites.extend(site(program, *later, collective, vec![earlier.row]));
@@ -60,14 +62,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// Whether both may be parts of one collective: every fusion that overlaps a collective contains a
-/// copy of its instruction.
-fn may_be_one(first: &Collective, second: &Collective) -> bool {
-    let is_carried = |collective: &Collective| collective.outer != collective.row;
-    first.channel.is_some()
-        && first.channel == second.channel
-        && is_carried(first)
-        && is_carried(second)
+/// Whether the collective lies inside a fusion.
+fn is_carried(collective: &Collective) -> bool {
+    collective.outer != collective.row
 }
 
 /// The properties that two gathers of the same array share: operand, devices, dimension, result

@@ -19,8 +19,9 @@ pub(super) const RULE: Rule = Rule {
     find,
     message,
     remedy: "shard the vocabulary along these axes: in the PartitionSpec of the output embedding, \
-             and with jax.lax.with_sharding_constraint on the logits; or compute the loss for a \
-             part of the sequence at a time (lax.map over a jax.checkpoint)",
+             and with jax.lax.with_sharding_constraint on the logits, which adds all-reduces of a \
+             few numbers per token; or compute the loss for a part of the sequence at a time \
+             (lax.map over a jax.checkpoint)",
 };
 
 /// The least size of a vocabulary.

@@ -3,6 +3,10 @@
 //! A matmul counts if both sides are f32 and one is converted from a 16-bit floating-point
 //! parameter. So do the matmuls that compute the gradients of these parameters: their results have
 //! as many elements and are only used after a convert back to 16 bits.
+//!
+//! TPU compilers round f32 operands to bf16 unless the program asks for more precision, so there the
+//! matmuls take as long and only the operands are larger. After optimisation for TPUs nothing is
+//! found: the convert is part of the matmul.
 
 use super::finding::Measure;
 use super::program::{Program, counted, form, grouped, percent};
@@ -19,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
     message,
     remedy: "multiply in the type of the parameters: cast activations down instead of weights up, \
              and request f32 accumulation with preferred_element_type=jnp.float32 (in Flax, \
-             dtype=jnp.bfloat16 on the layer)",
+             dtype=jnp.bfloat16 on the layer); activations are then rounded to 16 bits",
 };
 
 fn keeps(opcode: Opcode) -> bool {
@@ -124,8 +128,9 @@ fn site(program: &Program<'_>, row: Row, parameter: Option<Row>) -> Option<Site>
 fn message(program: &Program<'_>, site: &Site) -> String {
     let flops = site.flops.unwrap_or(0);
     format!(
-        "{} in f32 although {} 16-bit: {} FLOPs per step, {} of all matmul FLOPs, at the f32 rate \
-         and with operands twice as large",
+        "{} in f32 although {} 16-bit: {} FLOPs per step, {} of all matmul FLOPs, with operands \
+         twice as large, and at the f32 rate on GPUs and where more than the default precision is \
+         asked for",
         counted(site.places, "matmul runs", "matmuls run"),
         form(site.places, "its parameter is", "their parameters are"),
         grouped(flops),

@@ -27,6 +27,7 @@ mod reduced_twice;
 mod replicated_compute;
 mod replicated_parameter;
 mod site;
+mod small_updates;
 mod undonated_state;
 mod varying;
 mod walk;
@@ -97,6 +98,7 @@ const RULES: &[Rule] = &[
     padding_waste::RULE,
     offload_waited::RULE,
     float32_activations::RULE,
+    small_updates::RULE,
 ];
 
 /// The mesh of a program, computed only when a rule asks for it.

@@ -12,8 +12,9 @@ pub(super) const RULE: Rule = Rule {
     message,
     remedy: "give the scheduler independent work: make the operands of the collective available \
              early and use its result late (no data dependence and no optimization barrier in \
-             between), and enable the latency-hiding scheduler; in a loop over layers, gather the \
-             weights of the next layer while the current layer computes",
+             between): in a ring, send a part before the matmul that reads it, not after; in a loop \
+             over layers, gather the weights of the next layer while the current layer computes, \
+             which keeps the weights of two layers; on GPUs, enable the latency-hiding scheduler",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

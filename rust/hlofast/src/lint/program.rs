@@ -243,6 +243,17 @@ impl<'a> Program<'a> {
         (once > 0.0).then_some(once * self.runs(row).count? as f64)
     }
 
+    /// Modelled seconds of one step; None without a device or if the time is unknown.
+    pub fn step_seconds(&self) -> Option<f64> {
+        let seconds = (self.known.time)()?.simulation.step.seconds;
+        (seconds > 0.0).then_some(seconds)
+    }
+
+    /// Seconds in which HBM moves `bytes`; None without a device.
+    pub fn moving_seconds(&self, bytes: u64) -> Option<f64> {
+        Some(bytes as f64 / (self.known.time)()?.rows.bytes_per_second?)
+    }
+
     /// Modelled seconds of all executions of collective `number`; None without a device or if the
     /// time is unknown.
     pub fn collective_seconds(&self, number: usize) -> Option<f64> {

@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     message,
     remedy: "shard the parameter along these axes too: add them to its PartitionSpec, on a \
              dimension that they divide (parameters and optimizer state along the data axis: ZeRO, \
-             FSDP)",
+             FSDP); a parameter that a step then needs in full is gathered",
 };
 
 /// How devices hold one array.

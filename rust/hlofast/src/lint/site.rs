@@ -188,11 +188,12 @@ const MOST_ROWS: usize = 1024;
 const MOST_PARAMETERS: usize = 64;
 
 /// The parameter of the entry whose values, or a part of them, `row` passes on.
-fn parameter(program: &Program<'_>, row: Row) -> Option<Row> {
+pub(super) fn parameter(program: &Program<'_>, row: Row) -> Option<Row> {
     let module = program.module;
     let moves = |opcode| converts(opcode) || matches!(opcode, Opcode::Slice | Opcode::DynamicSlice);
     // Only rows that stand for a value of elsewhere: others are what the finding is about.
-    if !matches!(module.opcode(row), Opcode::Parameter | Opcode::GetTupleElement) {
+    if !matches!(module.opcode(row), Opcode::Parameter | Opcode::GetTupleElement | Opcode::CopyDone)
+    {
         return None;
     }
     let origin = Trail::new(row).follow(module, moves).row;
