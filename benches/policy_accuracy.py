@@ -101,7 +101,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def plans() -> dict[str, Any]:
-    """For each program that does not fit its chip: the names that the chosen policy saves."""
+    """For each program that does not fit its chip: the values that the chosen policy keeps."""
     needed = {record["program"]: record["hbm"] for record in truth() if record["policy"] == "none"}
     chosen: dict[str, Any] = {}
     for program, text in texts().items():
@@ -111,15 +111,20 @@ def plans() -> dict[str, Any]:
         policies = hlofast.loads(text).remat(hbm=LIMITS[chip], device=f"tpu-{chip}").policies
         if policies is None or policies.chosen is None:
             continue
-        named = [name_of(line) for line in policies.chosen.saved.values("source_line")]
+        own = policies.chosen
+        named = [name_of(line) for line in own.saved.values("source_line")]
+        moved = [own.is_offloaded(at) for at in own.saved_numbers]
+        pairs = list(zip(named, moved, strict=True))
         nothing = policies.policy("nothing_saveable")
         chosen[program] = {
-            "names": sorted({name for name in named if name}),
+            "names": sorted({name for name, is_moved in pairs if name and not is_moved}),
+            "offloaded": sorted({name for name, is_moved in pairs if name and is_moved}),
             "unnamed": named.count(None),
             "limit": LIMITS[chip],
             "modelled": policies.chosen.peak,
             "fits": policies.chosen.fits,
             "seconds": policies.chosen.recomputed_seconds,
+            "waiting": policies.chosen.waiting_seconds,
             "nothing_seconds": nothing.recomputed_seconds,
         }
     return chosen

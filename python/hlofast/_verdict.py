@@ -473,7 +473,11 @@ def _policy(verdict: Verdict) -> str | None:
     chosen = None if remat.policies is None else remat.policies.chosen
     if chosen is None or not chosen.fits:
         return None
-    name = chosen.built_in or f"a policy that saves {output.counted(len(chosen.saved), 'value')}"
+    moved = sum(chosen.is_offloaded(at) for at in chosen.saved_numbers)
+    name = f"a policy that saves {output.counted(len(chosen.saved) - moved, 'value')}"
+    if moved:
+        name += f" and moves {moved} to host memory"
+    name = chosen.built_in or name
     seconds = chosen.recomputed_seconds
     cost = "" if seconds is None else f" and {output.seconds(seconds)} of recomputation"
     return (
