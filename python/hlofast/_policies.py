@@ -5,6 +5,8 @@ from __future__ import annotations
 from hlofast import _policy_code, devices
 from hlofast import _policy_fields as fields
 from hlofast._names import meant
+from hlofast._policy_remedies import FIELDS as REMEDIES
+from hlofast._policy_remedies import remedies
 from hlofast._result import Note, Section
 from hlofast._text import Whole
 from hlofast.table import Table, of_rows, with_columns, with_source
@@ -322,7 +324,7 @@ class Policies:
         if self.hbm is None or self.peak <= self.hbm:
             return None
         if self._chosen is None:
-            budget = self._budget
+            budget = int(self.hbm * (1 - MARGIN))
             policies = [
                 Policy(self, _CHOSEN, self._data.choose(budget, offloads))
                 for offloads in (False, True)
@@ -420,8 +422,6 @@ class Policies:
         lowest = self.chosen
         if lowest is None or lowest.fits or self.hbm is None:
             return None
-        from hlofast._policy_remedies import remedies
-
         return remedies(lowest, lowest.peak - self.hbm)
 
     def _missing(self, missing: int) -> Note:
@@ -479,16 +479,14 @@ class Policies:
             table = self.frontier
             title = "Best policies, memory against time"
             more.append(Section("frontier", title, table, _known_columns(table), figure="peak"))
-        if (table_of := self.remedies) is not None:
-            more.append(
-                Section("remedies", "What would make the step fit", table_of, figure="saved")
-            )
-        if shown is not None and shown.recomputed_wire_bytes:
-            table, title = (
-                shown.recomputed_collectives,
-                f"Collectives recomputed under {shown.name}",
-            )
-            more.append(Section("recomputed_collectives", title, table, figure="wire_bytes"))
+        again = of_rows(fields.AGAIN, ()) if shown is None else shown.recomputed_collectives
+        title = "Collectives that the policy recomputes"
+        helps = of_rows(REMEDIES, ()) if self.remedies is None else self.remedies
+        for name, head, table in (
+            ("recomputed_collectives", title, again),
+            ("remedies", "What would make the step fit", helps),
+        ):
+            more.append(Section(name, head, table, paragraphs=None if len(table) else ()))
         return (policies, *more, values, code)
 
     def _repr_html_(self) -> str:

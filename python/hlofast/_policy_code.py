@@ -49,7 +49,8 @@ def value_names(rows: Sequence[Row]) -> list[str]:
     """A name for each value: its scope or file, and its line, made distinct."""
     names: list[str] = []
     for row in rows:
-        parts = (row["op_name"] or "").split("/")[:-1]
+        # AXLearn's scopes name a module and its class: `o_proj[Linear]`.
+        parts = [part.partition("[")[0] for part in (row["op_name"] or "").split("/")[:-1]]
         scope = [part for part in parts if part.isidentifier() and part not in _STEPS]
         stem = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
         base = "_".join(scope[-2:]) or (stem if stem.isidentifier() else "value")
@@ -166,6 +167,8 @@ def _maxtext_keys(module: Module, rows: Sequence[Row]) -> dict[int, str]:
     keys: dict[int, str] = {}
     places: dict[str, dict[tuple[int, ...], list[int]]] = {}
     for at, row in enumerate(rows):
+        if not row["kind"].endswith("matmul"):
+            continue
         metadata = module[row["instruction"]].metadata
         frames = () if metadata is None else metadata.stack_frames
         for depth, frame in enumerate(frames):

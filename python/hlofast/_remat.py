@@ -403,7 +403,7 @@ class Remat(Result):
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables, including the tables of a plan."""
-        return self.sections(plan=True)
+        return self.sections(plan=True, frontier=True)
 
     @property
     def tables(self) -> dict[str, Table]:
