@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_report import block
 
 import hlofast
 from hlofast import cli, devices
+from test_report import block
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PLAIN = FIXTURES / "sharded" / "mlp_scan_plain.txt.gz"
@@ -439,7 +439,10 @@ def test_the_frontier_on_the_command_line_in_pages_and_notebooks(capsys, dense):
     assert "Best policies, memory against time" in html and "chosen" in html
     if importlib.util.find_spec("bokeh"):
         html = dense.with_context(device="tpu-v5e").report().html
-        assert block(html, "policies")[0]["rows"] == len(policies.frontier)
+        charts = [
+            chart for part in block(html, "sections")[0]["sections"] for chart in part["charts"]
+        ]
+        assert "frontier" in [chart["key"] for chart in charts]
         figure = dense.plot.policies("tpu-v5e", hbm="15.75GiB")
         assert figure.title.text == "Checkpoint policies: memory against time"
     with pytest.raises(ValueError, match="no scan over layers"):
