@@ -46,41 +46,46 @@ _MAXTEXT_FUNCTIONS = {
 
 
 def value_names(rows: Sequence[Row]) -> list[str]:
-    """A name for each value: its scope or file, and its line, made distinct."""
-    names: list[str] = []
-    for row in rows:
+    """A distinct name for each value of `Policies.savable`: its scope or file, and its line."""
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    counts: dict[str, int] = {}
+    # Matmuls, which a policy saves first, get the names without a number.
+    for at in sorted(range(len(rows)), key=lambda at: rows[at]["kind"] == "other"):
+        row = rows[at]
         # AXLearn's scopes name a module and its class: `o_proj[Linear]`.
         parts = [part.partition("[")[0] for part in (row["op_name"] or "").split("/")[:-1]]
         scope = [part for part in parts if part.isidentifier() and part not in _STEPS]
         stem = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
         base = "_".join(scope[-2:]) or (stem if stem.isidentifier() else "value")
         line = f"_{row['source_line']}" if row["source_line"] else ""
-        name, count = base + line, 1
-        while name in names:
-            count += 1
-            name = f"{base}{line}_{count}"
-        names.append(name)
-    return names
+        name = base + line
+        while name in taken:
+            counts[base + line] = counts.get(base + line, 1) + 1
+            name = f"{base}{line}_{counts[base + line]}"
+        taken.add(name)
+        names[at] = name
+    return [names[at] for at in range(len(rows))]
 
 
 def code(policy: Policy) -> str:
     """The code of a policy, in the spelling of the trainer if the text shows which one it is."""
     rows = policy._policies.savable.to_pylist()
-    lines = _maxtext(policy, rows) or _axlearn(policy, rows) or _jax(policy)
+    lines = _maxtext(policy, rows) or _axlearn(policy, rows) or _jax(policy, rows)
     return "\n".join(lines)
 
 
-def _jax(policy: Policy) -> list[str]:
+def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
     """A policy of JAX if it keeps the same values, otherwise names of values."""
     lines: list[str] = []
     if policy.built_in is not None:
         call = f"policy = {_PREFIX}{policy.built_in}"
     else:
-        rows = policy.saved.to_pylist()
-        names = value_names(rows)
+        every = value_names(rows)
+        names = [every[at] for at in policy.saved_numbers]
         lines.append("from jax.ad_checkpoint import checkpoint_name")
-        for name, row in zip(names, rows, strict=True):
-            lines.append(f'x = checkpoint_name(x, "{name}")  # {_place(row)}')
+        for at in policy.saved_numbers:
+            lines.append(f'x = checkpoint_name(x, "{every[at]}")  # {_place(rows[at])}')
         kept, moved = _parted(policy, names)
         if moved:
             call = (
