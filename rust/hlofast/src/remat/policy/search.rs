@@ -19,7 +19,7 @@ const MOST_TRIED: usize = 1 << 14;
 /// The policies that are tried in any case.
 const LEAST_TRIED: usize = 64;
 /// Limit on the nodes and steps that are visited for all policies together.
-const MOST_WORK: usize = 1 << 29;
+const MOST_WORK: usize = 3 << 27;
 /// Limit on the values that are considered: those with most bytes.
 const MOST_VALUES: usize = 1024;
 /// Pairs of values are exchanged if this many values or fewer lie between them in size.
@@ -132,11 +132,13 @@ impl<'a, 'b> Search<'a, 'b> {
         };
         let mut values: Vec<usize> = (0..policies.savable.len()).filter(is_product).collect();
         values.sort_by_key(|at| std::cmp::Reverse(policies.savable[*at].bytes));
-        values.truncate(MOST_VALUES);
         let fates: &[Fate] = match prices.host {
             Some(_) => &[Fate::Recomputed, Fate::Saved, Fate::Offloaded],
             None => &[Fate::Recomputed, Fate::Saved],
         };
+        let most_tried = most_tried.unwrap_or(allowed).max(LEAST_TRIED);
+        // A path tries each fate of a value once, and the fate that it gets once more.
+        values.truncate(MOST_VALUES.min((most_tried / 4 * 3 - 8) / fates.len()));
         let mut search = Self {
             policies,
             module,
@@ -145,7 +147,7 @@ impl<'a, 'b> Search<'a, 'b> {
             fates,
             by_seconds: true,
             tried: 0,
-            most_tried: most_tried.unwrap_or(allowed).max(1),
+            most_tried,
             seen: HashSet::default(),
             archive: Archive::default(),
         };
@@ -245,7 +247,12 @@ impl<'a, 'b> Search<'a, 'b> {
     /// change that saves most work, or costs least, per byte first. Ranks are found again only for
     /// the change that seems best.
     fn path(&mut self, from: Fate) {
-        let most = self.tried + self.most_tried.saturating_sub(self.tried) / 2;
+        let (count, left) = (self.values.len(), self.most_tried.saturating_sub(self.tried));
+        let needed = count * self.fates.len() + 1;
+        let most = self.tried + (left / 2).max(needed).min(left / 4 * 3);
+        if most < self.tried + needed {
+            return;
+        }
         let mut fates = vec![Fate::Recomputed; self.policies.savable.len()];
         for value in &self.values {
             fates[*value] = from;
