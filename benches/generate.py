@@ -156,10 +156,98 @@ def header_line(size: int) -> Iterator[str]:
     yield "  %p.0 = f32[8]{0} parameter(0)\n  ROOT %negate.1 = f32[8]{0} negate(%p.0)\n}\n"
 
 
+_LAYERS = 16
+_ROWS_OF_VALUE = 100
+"""Instructions of both bodies of `scan` for each value that a policy could save."""
+
+
+def scan(count: int) -> Iterator[str]:
+    """A scheduled step of `count` instructions; its scan over layers keeps a matmul per 100."""
+    values, chain = max(count // _ROWS_OF_VALUE, 1), (_ROWS_OF_VALUE - 12) // 2
+    act, stack = "bf16[1024,1024]{1,0}", f"bf16[{_LAYERS},1024,1024]{{2,1,0}}"
+    weight = act
+    state = f"(s32[], {act}, {weight}" + f", {stack}" * values + ")"
+    count_of = f'backend_config={{"known_trip_count":{{"n":"{_LAYERS}"}}}}'
+
+    def named(phase: str, last: str) -> str:
+        return f', metadata={{op_name="jit(step)/{phase}/while/body/closed_call/{last}"}}'
+
+    yield "HloModule scan, is_scheduled=true\n\n"
+    for phase, name in (("jvp()", "forward"), ("transpose(jvp())", "backward")):
+        yield f"%{name} (state.{name}: {state}) -> {state} {{\n"
+        yield f"  %state.{name} = {state} parameter(0)\n"
+        for at, shape in enumerate(["s32[]", act, weight]):
+            yield f"  %in.{name}.{at} = {shape} get-tuple-element(%state.{name}), index={at}\n"
+        yield f"  %one.{name} = s32[] constant(1)\n  %zero.{name} = s32[] constant(0)\n"
+        yield f"  %next.{name} = s32[] add(%in.{name}.0, %one.{name})\n"
+        now = f"in.{name}.1"
+        made = []
+        for value in range(values) if name == "forward" else reversed(range(values)):
+            at, kept = f"{name}.{value}", f"stack.{name}.{value}"
+            index = f"%in.{name}.0, %zero.{name}, %zero.{name}"
+            yield f"  %{kept} = {stack} get-tuple-element(%state.{name}), index={value + 3}\n"
+            dots = "lhs_contracting_dims={1}, rhs_contracting_dims={0}" + named(
+                phase, "dot_general"
+            )
+            if name == "forward":
+                yield f"  %dot.{at} = {act} dot(%{now}, %in.{name}.2), {dots}\n"
+                now = f"dot.{at}"
+                yield f"  %part.{at} = bf16[1,1024,1024]{{2,1,0}} bitcast(%{now})\n"
+                yield f"  %put.{at} = {stack} dynamic-update-slice(%{kept}, %part.{at}, {index})\n"
+                made.append(f"%put.{at}")
+            else:
+                sizes = "dynamic_slice_sizes={1,1024,1024}"
+                part = f"bf16[1,1024,1024]{{2,1,0}} dynamic-slice(%{kept}, {index}), {sizes}"
+                yield f"  %part.{at} = {part}\n  %read.{at} = {act} bitcast(%part.{at})\n"
+                both = f"multiply(%{now}, %read.{at})" + named(phase, "mul")
+                yield f"  %both.{at} = {act} {both}\n"
+                yield f"  %dot.{at} = {act} dot(%both.{at}, %in.{name}.2), {dots}\n"
+                now = f"dot.{at}"
+                made.append(f"%{kept}")
+            for step in range(chain):
+                last = "tanh" if step % 2 else "mul"
+                work = f"tanh(%{now})" if step % 2 else f"multiply(%{now}, %{now})"
+                yield f"  %op.{at}.{step} = {act} {work}{named(phase, last)}\n"
+                now = f"op.{at}.{step}"
+        if name == "backward":
+            made.reverse()
+        results = ", ".join([f"%next.{name}", f"%{now}", f"%in.{name}.2", *made])
+        yield f"  ROOT %out.{name} = {state} tuple({results})\n}}\n\n"
+        yield f"%until.{name} (own.{name}: {state}) -> pred[] {{\n"
+        yield f"  %own.{name} = {state} parameter(0)\n"
+        yield f"  %at.{name} = s32[] get-tuple-element(%own.{name}), index=0\n"
+        yield f"  %most.{name} = s32[] constant({_LAYERS})\n"
+        compare = f"compare(%at.{name}, %most.{name}), direction=LT"
+        yield f"  ROOT %less.{name} = pred[] {compare}\n}}\n\n"
+    yield f"ENTRY %main (x: {act}, w: {weight}) -> {act} {{\n"
+    yield f"  %x = {act} parameter(0)\n  %w = {weight} parameter(1)\n"
+    yield "  %zero = s32[] constant(0)\n  %fill = bf16[] constant(0)\n"
+    empty = []
+    for value in range(values):
+        yield f"  %empty.{value} = {stack} broadcast(%fill), dimensions={{}}\n"
+        empty.append(f"%empty.{value}")
+    yield f"  %begin = {state} tuple(%zero, %x, %w, {', '.join(empty)})\n"
+    bodies = "condition=%until.forward, body=%forward"
+    yield f"  %up = {state} while(%begin), {bodies}{_while('jvp()')}, {count_of}\n"
+    kept = []
+    for value in range(values):
+        yield f"  %kept.{value} = {stack} get-tuple-element(%up), index={value + 3}\n"
+        kept.append(f"%kept.{value}")
+    yield f"  %y = {act} get-tuple-element(%up), index=1\n"
+    yield f"  %again = {state} tuple(%zero, %y, %w, {', '.join(kept)})\n"
+    bodies = "condition=%until.backward, body=%backward"
+    yield f"  %down = {state} while(%again), {bodies}{_while('transpose(jvp())')}, {count_of}\n"
+    yield f"  ROOT %dx = {act} get-tuple-element(%down), index=1\n}}\n"
+
+
+def _while(phase: str) -> str:
+    return f', metadata={{op_name="jit(step)/{phase}/while"}}'
+
+
 KINDS: dict[str, Callable[[int], Iterator[str]]] = {
     kind.__name__: kind
     for kind in (
-        instructions, giant, similar, untyped_tuple, typed_tuple, header_line,
+        instructions, giant, similar, untyped_tuple, typed_tuple, header_line, scan,
     )
 }  # fmt: skip
 

@@ -113,27 +113,32 @@ def rows() -> list[dict[str, Any]]:
 
 
 def plans() -> dict[str, Any]:
-    """The names that the chosen policy saves, for each program that does not fit its chip, and for
+    """The values that the chosen policy keeps, for each program that does not fit its chip, and for
     each checkpointed program that could save more."""
     needed = {record["program"]: record["hbm"] for record in truth() if record["policy"] == "none"}
     plain = {(program, ""): text for program, text in texts().items()}
     chosen: dict[str, Any] = {}
-    for (program, own), text in (plain | checkpointed()).items():
+    for (program, under), text in (plain | checkpointed()).items():
         chip = next(part for part in program.split("_") if part in LIMITS)
-        if not own and needed[program] <= LIMITS[chip]:
+        if not under and needed[program] <= LIMITS[chip]:
             continue
         policies = hlofast.loads(text).remat(hbm=LIMITS[chip], device=f"tpu-{chip}").policies
         if policies is None or policies.chosen is None:
             continue
-        named = [name_of(line) for line in policies.chosen.saved.values("source_line")]
+        own = policies.chosen
+        named = [name_of(line) for line in own.saved.values("source_line")]
+        moved = [own.is_offloaded(at) for at in own.saved_numbers]
+        pairs = list(zip(named, moved, strict=True))
         nothing = policies.policy("nothing_saveable")
-        chosen[f"{program}.{own}".rstrip(".")] = {
-            "names": sorted({name for name in named if name}),
+        chosen[f"{program}.{under}".rstrip(".")] = {
+            "names": sorted({name for name, is_moved in pairs if name and not is_moved}),
+            "offloaded": sorted({name for name, is_moved in pairs if name and is_moved}),
             "unnamed": named.count(None),
             "limit": LIMITS[chip],
             "modelled": policies.chosen.peak,
             "fits": policies.chosen.fits,
             "seconds": policies.chosen.recomputed_seconds,
+            "waiting": policies.chosen.waiting_seconds,
             "nothing_seconds": nothing.recomputed_seconds,
         }
     return chosen

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import itertools
 import json
 import lzma
 import statistics
 import tarfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hlofast
-from hlofast import cli
+from hlofast import cli, devices
+from test_report import block
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PLAIN = FIXTURES / "sharded" / "mlp_scan_plain.txt.gz"
@@ -105,7 +108,8 @@ def test_chosen_policies_are_accepted_by_xla(texts, checkpointed):
 
 def test_the_chosen_policy_is_the_best_of_all_sets(texts):
     module = hlofast.loads(texts["gelu_v5e_8"])
-    policies = module.remat(hbm="5GiB", device="tpu-v5e").policies
+    device = devices.get("tpu-v5e").replace(host_bandwidth=None)
+    policies = module.remat(hbm="5GiB", device=device).policies
     kinds = policies.savable.values("kind")
     heavy = [at for at, kind in enumerate(kinds) if kind.endswith("matmul")]
     assert len(heavy) <= 10
@@ -247,7 +251,9 @@ def test_the_verdict_names_the_policy(dense):
     verdict = module.verdict()
     remedy = next(own.remedy for own in verdict.statements if own.code == "does-not-fit")
     chosen = module.remat().policies.chosen
-    assert f"a policy that saves {len(chosen.saved)} values" in remedy
+    moved = _moves(chosen)
+    assert f"a policy that saves {len(chosen.saved) - moved} value" in remedy
+    assert (f"moves {moved} to host memory" in remedy) == (moved > 0)
     assert "of recomputation (modelled); hlofast remat gives the code" in remedy
     assert module.remat().policies.policy("dots_saveable").built_in == "dots_saveable"
 
@@ -256,13 +262,26 @@ def test_a_step_that_fits_needs_no_policy():
     policies = hlofast.load(PLAIN).remat(hbm="15.75GiB", device="tpu-v5e").policies
     assert policies.peak <= policies.hbm and policies.chosen is None
     assert "chosen" not in policies.table.values("policy")
+    assert "chosen" not in policies.table.values("same_as")
 
 
 def test_nothing_fits_a_small_memory(dense):
     policies = dense.remat(hbm="3GiB", device="tpu-v5e").policies
     assert policies.chosen.fits is False
     note = next(note for note in policies.notes if note.code == "no-policy-fits")
-    assert note.figures["missing"] == policies.chosen.peak - policies.hbm > 0
+    missing = note.figures["missing"]
+    assert missing == policies.chosen.peak - policies.hbm > 0
+    remedies = {row["change"]: row for row in policies.remedies}
+    assert {"batch", "mesh"} <= set(remedies)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        classes = dense.memory().by("class")
+    state = next(row for row in classes if row["class"] == "parameter")
+    assert remedies["mesh"]["saved"] == state["bytes"] // 2
+    for row in remedies.values():
+        assert row["enough"] == ("yes" if row["saved"] >= missing else "no")
+        assert note.figures[f"by_{row['change']}"] == row["saved"]
+    assert dense.remat(hbm="15.75GiB", device="tpu-v5e").policies.remedies is None
 
 
 def test_loops_of_one_pass_are_no_scan():
@@ -313,3 +332,166 @@ def test_shuffled_lines_are_errors_or_figures(swaps):
     if policies is not None and not policies.is_checkpointed:
         assert policies.policy("nothing_saveable").peak >= 0
         assert policies.policy(save=range(len(policies.savable))).recomputed_flops == 0
+
+
+def _moves(policy: hlofast.Policy) -> int:
+    return sum(policy.is_offloaded(at) for at in policy.saved_numbers)
+
+
+def test_the_frontier_gains_time_with_every_byte(dense):
+    policies = dense.remat(hbm="9GiB", device="tpu-v5e").policies
+    best = policies.best
+    assert len(best) >= 5
+    for lower, higher in itertools.pairwise(best):
+        assert lower.peak < higher.peak <= policies.peak
+        assert lower.step_seconds > higher.step_seconds
+    lowest = policies.policy("nothing_saveable").peak
+    assert best[0].peak <= lowest
+    table = policies.frontier
+    assert [row["peak"] for row in table] == [own.peak for own in best]
+    fits = [row for row in table if row["fits"] == "yes"]
+    assert 0 < len(fits) < len(table)
+    chosen = [row for row in table if row["policy"] and "chosen" in row["policy"]]
+    assert [row["peak"] for row in chosen] == [policies.chosen.peak]
+
+
+def test_no_policy_beats_the_frontier(texts):
+    policies = hlofast.loads(texts["gelu_v5e_8"]).remat(device="tpu-v5e").policies
+    best = policies.best
+    kinds = policies.savable.values("kind")
+    heavy = [at for at, kind in enumerate(kinds) if kind.endswith("matmul")]
+    works = [own.step_seconds for own in best]
+    # Policies that differ by less than a 64th of all work are left out.
+    least = (works[0] - works[-1]) / 64
+    for fates in itertools.product(("save", "offload", None), repeat=len(heavy)):
+        named = {
+            name: [at for at, fate in zip(heavy, fates, strict=True) if fate == name]
+            for name in ("save", "offload")
+        }
+        own = policies.policy(**named)
+        nearest = [other for other in best if other.peak <= own.peak]
+        assert nearest, named
+        assert nearest[-1].step_seconds <= own.step_seconds + least
+
+
+def test_a_value_is_moved_to_the_host_where_that_is_faster(dense):
+    fast = devices.get("tpu-v5e").replace(host_bandwidth=1e12)
+    slow = devices.get("tpu-v5e").replace(host_bandwidth=1e6)
+    unknown = devices.get("tpu-v5e").replace(host_bandwidth=None)
+    chosen = {}
+    for name, device in (("fast", fast), ("slow", slow), ("unknown", unknown)):
+        chosen[name] = dense.remat(hbm="9GiB", device=device).policies.chosen
+        assert chosen[name].fits
+    assert _moves(chosen["fast"]) > 0 == _moves(chosen["slow"]) == _moves(chosen["unknown"])
+    assert chosen["fast"].step_seconds < 0.99 * chosen["slow"].step_seconds
+    assert "save_and_offload_only_these_names" in chosen["fast"].code
+    assert "pinned_host" not in chosen["slow"].code
+    assert chosen["fast"].built_in is None
+    notes = {note.code for note in dense.remat(hbm="9GiB", device=fast).policies.notes}
+    assert "moving" in notes
+
+
+def test_moves_that_a_layer_does_not_hide_are_waited_for(dense):
+    waits = []
+    for bandwidth in (1e9, 4e9, 1e12):
+        device = devices.get("tpu-v5e").replace(host_bandwidth=bandwidth)
+        policy = dense.remat(device=device).policies.policy(offload="mlp/dot_general")
+        assert policy.moving_seconds == pytest.approx(2 * policy.on_host / bandwidth)
+        assert 0 <= policy.waiting_seconds < policy.moving_seconds
+        waits.append(policy.waiting_seconds / policy.moving_seconds)
+    # Moves that a layer hides cost the bandwidth that they take.
+    assert waits[0] > waits[1] > waits[2] == pytest.approx(0.02)
+    free = dense.remat(device="tpu-v5e").policies.policy("nothing_saveable")
+    assert (free.moving_seconds, free.waiting_seconds) == (0, 0)
+    # Without a device no time is known.
+    assert dense.remat().policies.policy(offload="mlp/dot_general").waiting_seconds is None
+
+
+def test_host_memory_is_a_limit(dense):
+    small = devices.get("tpu-v5e").replace(host_bandwidth=1e12, host_memory_bytes=8e6)
+    policies = dense.remat(hbm="9GiB", device=small).policies
+    assert policies.host_memory == 1_000_000
+    assert policies.chosen.on_host == 0
+    assert policies.policy(offload="mlp/dot_general").fits is False
+    assert all(own.on_host <= policies.host_memory for own in policies.best)
+
+
+def test_one_row_for_policies_that_keep_the_same(texts):
+    policies = hlofast.loads(texts["vision_v5p_8"]).remat().policies
+    rows = policies.table.to_pylist()
+    # XLA has rewritten the products with batch dimensions, so all products are kept by both.
+    same = [row for row in rows if row["same_as"]]
+    kept = [tuple(policies.policy(name).saved_numbers) for name in BUILT_IN.values()]
+    assert len(rows) == 1 + len(set(kept))
+    assert bool(same) == (len(set(kept)) < len(kept))
+    chosen = hlofast.loads(texts["dense_v5e_8"]).remat(hbm="12GiB", device="tpu-v5e").policies
+    names = chosen.table.values("policy")
+    assert len(names) == len(set(names))
+    assert sum("chosen" in (row["policy"], row["same_as"]) for row in chosen.table) == 1
+
+
+def test_recomputed_collectives_by_axis(texts):
+    module = hlofast.loads(texts["scattered_v5e_8"])
+    mesh = "data=2,fsdp=2,model=2"
+    policies = module.with_context(mesh=mesh).remat(mesh=mesh).policies
+    nothing = policies.policy("nothing_saveable")
+    rows = nothing.recomputed_collectives.to_pylist()
+    assert "model" in {row["axes"] for row in rows} <= {"fsdp", "model"}
+    assert sum(row["wire_bytes"] for row in rows) == nothing.recomputed_wire_bytes > 0
+
+
+def test_code_in_the_spelling_of_axlearn(texts):
+    text = texts["dense_v5e_8"].decode()
+    scope = "layer[TransformerLayer]/feed_forward[TransformerFeedForwardLayer]/linear1_0[Linear]"
+    text = text.replace("/mlp/", f"/{scope}/")
+    text = text.replace("/attention/", "/layer[TransformerLayer]/self_attention[Attention]/")
+    policies = hlofast.loads(text).remat().policies
+    code = policies.policy(save=["linear1_0"]).code
+    assert "names_which_can_be_saved='.*linear1_0'" in code
+    assert "names_which_can_be_offloaded=None" in code and "RematSpec(" in code
+    compile(code, "policy", "exec")
+    moved = policies.policy(offload=["linear1_0"]).code
+    assert "names_which_can_be_offloaded='.*linear1_0'" in moved
+    nothing = policies.policy("nothing_saveable").code
+    assert "RematSpec(prevent_cse=False" in nothing and "nothing_saveable" in nothing
+    # A value whose name is not known is spelled in JAX.
+    assert "checkpoint_name(" in policies.policy(save=["self_attention"]).code
+
+
+def test_code_in_the_spelling_of_maxtext(texts):
+    text = texts["dense_v5e_8"].decode()
+    text = text.replace("tests/fixtures/policy_models.py", "src/maxtext/layers/linears.py")
+    text = text.replace('"_mlp"', '"MlpBlock.__call__"')
+    policies = hlofast.loads(text).remat().policies
+    rows = policies.savable.to_pylist()
+    mlp = [at for at, row in enumerate(rows) if "/mlp/dot_general" in (row["op_name"] or "")]
+    mlp = [at for at in mlp if rows[at]["kind"] == "matmul"]
+    code = policies.policy(save=mlp[:1]).code.splitlines()
+    assert code[:2] == ["remat_policy: 'custom'", "decoder_layer_input: 'device'"]
+    assert code[2].startswith("mlpw") and code[2].endswith(": 'device'")
+    assert policies.policy(offload=mlp[:1]).code.endswith(": 'offload'")
+    assert policies.policy("nothing_saveable").code == "remat_policy: 'full'"
+    assert "checkpoint_name(" in policies.policy(save=["attention/dot_general"]).code
+
+
+def test_the_frontier_on_the_command_line_in_pages_and_notebooks(capsys, dense):
+    arguments = ["remat", "--frontier", "--device", "tpu-v5e", str(PLAIN)]
+    assert cli.main(arguments) == 0
+    assert "Best policies, memory against time" in capsys.readouterr().out
+    assert cli.main([*arguments, "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["results"][0]["tables"]
+    peaks = [row["peak"] for row in tables["frontier"]]
+    assert peaks == sorted(peaks) and len(peaks) > 1
+    policies = dense.remat(hbm="15.75GiB", device="tpu-v5e").policies
+    html = policies._repr_html_()
+    assert "Best policies, memory against time" in html and "chosen" in html
+    if importlib.util.find_spec("bokeh"):
+        html = dense.with_context(device="tpu-v5e").report().html
+        charts = [
+            chart for part in block(html, "sections")[0]["sections"] for chart in part["charts"]
+        ]
+        assert "frontier" in [chart["key"] for chart in charts]
+        figure = dense.plot.policies("tpu-v5e", hbm="15.75GiB")
+        assert figure.title.text == "Checkpoint policies: memory against time"
+    with pytest.raises(ValueError, match="no scan over layers"):
+        hlofast.load(FIXTURES / "train_step.after_optimizations.txt").plot.policies()

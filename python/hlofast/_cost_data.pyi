@@ -149,9 +149,13 @@ class RematData:
         """
     def places(self, rows: list[int]) -> list[tuple[str, str, int]]:
         """Operation name, source file and source line of each of `rows`; empty if unknown."""
-    def policies(self, time: TimeData | None = None) -> PolicyData | None:
+    def policies(
+        self, time: TimeData | None = None, host: tuple[float, int | None] | None = None
+    ) -> PolicyData | None:
         """The scans over layers, and what they need under other checkpoint policies; `time` gives
-        the seconds of recomputed work. None without a scan over layers that the model covers.
+        the seconds of recomputed work. `host` are the bytes per second between a device and its
+        host in one direction, and the bytes of host memory for a device, if known. None without a
+        scan over layers that the model covers.
         """
     def parameters_read(self, rows: list[int]) -> list[int] | None:
         """The entry parameters that `rows` depend on; None if there are too many instructions to
@@ -187,15 +191,23 @@ class PolicyData:
         """Whether layers are checkpointed in the module as it is."""
     def savable(self) -> _Columns:
         """Fields and columns of the table of values that a policy could save."""
+    def as_is(self) -> list[int]: ...
     def outcome(self, fates: list[int]) -> dict[str, Any]:
         """What the step needs if the savable values have these fates: 0 recomputed, 1 saved, 2
         moved to host memory.
 
         Raises `ValueError` for another fate.
         """
-    def choose(self, budget: int) -> list[int]:
-        """The policy that recomputes least and fits `budget` bytes, otherwise the one that is
-        nearest: the fate of each savable value.
+    def choose(
+        self, budget: int, offloads: bool = True, most_tried: int | None = None
+    ) -> list[int]:
+        """The policy that takes least time and fits `budget` bytes, otherwise the one with the
+        lowest peak: the fate of each savable value. Without `offloads`, no value is moved to host
+        memory. `most_tried` limits the policies that are tried.
+        """
+    def frontier(self, budget: int | None = None) -> list[list[int]]:
+        """The policies that no other one beats in both peak and time, by ascending peak; with the
+        best one within `budget` bytes.
         """
 
 @final

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hlofast._core import Module
-    from hlofast._result import Result, Section
+    from hlofast._result import Note, Result, Section
     from hlofast.table import Table
 
 _SHOWN = 10
@@ -80,12 +80,23 @@ def result(shown: Result, sections: Iterable[Section]) -> str:
         for fact in shown.facts
     )
     head = f"<table><caption>{escape(shown.title)}</caption>{facts}</table>"
+    return _page(head, sections, shown.every_note, shown._module)
+
+
+def sections(shown: Iterable[Section], notes: Iterable[Note], module: Module | None = None) -> str:
+    """Returns the first rows or paragraphs of each section, and notes."""
+    return _page("", shown, notes, module)
+
+
+def _page(
+    head: str, sections: Iterable[Section], notes: Iterable[Note], module: Module | None
+) -> str:
     tables = "".join(
-        table(section.table, section.columns, section.title, shown._module)
+        table(section.table, section.columns, section.title, module)
         if section.paragraphs is None
         else paragraphs(section)
         for section in sections
         if section.columns
     )
-    notes = "".join(f"<p>note: {escape(note.text)}</p>" for note in shown.every_note)
-    return f'{_STYLE}<div class="hlofast">{head}{tables}{notes}</div>'
+    texts = "".join(f"<p>note: {escape(note.text)}</p>" for note in notes)
+    return f'{_STYLE}<div class="hlofast">{head}{tables}{texts}</div>'

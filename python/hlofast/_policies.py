@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from hlofast._core import Field
-from hlofast._memory import quiet
+from hlofast import _policy_code, devices
+from hlofast import _policy_fields as fields
 from hlofast._names import meant
+from hlofast._policy_remedies import FIELDS as REMEDIES
+from hlofast._policy_remedies import remedies
 from hlofast._result import Note, Section
-from hlofast._text import Whole, printable
+from hlofast._text import Whole
 from hlofast.table import Table, of_rows, with_columns, with_source
 
 TYPE_CHECKING = False
@@ -16,12 +18,18 @@ if TYPE_CHECKING:
 
     from hlofast._core import PolicyData
     from hlofast._module import Module
+    from hlofast._remat import Remat
+    from hlofast.devices import Device
 
     Row = dict[str, Any]
 
 MARGIN = 0.1
 """The share of the memory that a chosen policy leaves free. On the programs of
 `benches/policy_accuracy.py` XLA needs at most this much more than modelled in 90 % of cases."""
+
+OFFLOAD_GAIN = 0.01
+"""The share of the step's time that moving values to the host has to save: less than that is not
+worth a transfer whose time is modelled from the bandwidth alone."""
 
 BUILT_IN = {
     "nothing_saveable": (),
@@ -35,54 +43,6 @@ _CHOSEN = "chosen"
 _RECOMPUTED, _SAVED, _OFFLOADED = range(3)
 _FATES = ("recomputed", "saved", "offloaded")
 _UNUSED = "not needed"
-
-_STEPS = frozenset(("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation"))
-"""Components of operation names that do not name a scope of the program."""
-
-FIELDS = (
-    Field("word", "policy", "The checkpoint policy of the layers."),
-    Field("bytes", "peak", "Bytes at the peak of device memory; modelled, as compiled counted."),
-    Field("word", "fits", "Whether the peak is within the memory: yes or no.", nullable=True),
-    Field("bytes", "kept", "Bytes kept from the forward to the backward loops over layers."),
-    Field("bytes", "on_host", "Bytes kept in host memory.", label="on host", nullable=True),
-    Field(
-        "flops",
-        "recomputed_flops",
-        "FLOPs of matmuls and kernels that a step recomputes.",
-        label="recomputed FLOP",
-        nullable=True,
-    ),
-    Field(
-        "bytes",
-        "recomputed_wire_bytes",
-        "Bytes that each device sends for recomputation in a step, around rings.",
-        label="recomputed wire B",
-        nullable=True,
-    ),
-    Field(
-        "seconds",
-        "recomputed_seconds",
-        "Modelled time of the recomputed work of a step, without overlap and host transfers.",
-        label="recomputation time",
-        nullable=True,
-    ),
-    Field("instruction", "at", "The instruction that runs at the peak.", nullable=True),
-)
-_FATE = Field(
-    "word",
-    "fate",
-    "What the shown policy does: recomputed, saved, offloaded, or not needed.",
-    nullable=True,
-)
-_CODE = (Field("index", "number", "The line's number."), Field("text", "code", "A line of code."))
-_ERROR = (
-    "peaks under other policies are modelled: on 43 scanned programs compiled for TPUs under six "
-    "policies each the median error is 2.6 %, 70 % are within 5 %, and 94 % within 12 %"
-)
-_ERROR_CHECKPOINTED = (
-    "peaks under other policies are modelled: on 35 texts of scanned programs whose layers are "
-    "checkpointed, compiled for TPUs under five other policies each, the median error is 1.8 %, 83 % are within 5 %, and 98 % within 12 %"
-)
 
 
 class Policy:
@@ -105,8 +65,13 @@ class Policy:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak is within the memory that was given; None without one."""
-        hbm = self._policies.hbm
+        """Whether the peak is within the memory that was given; None without one.
+
+        A policy that needs more host memory than a device has does not fit either.
+        """
+        hbm, host = self._policies.hbm, self._policies.host_memory
+        if host is not None and self.on_host > host:
+            return False
         return None if hbm is None else self.peak <= hbm
 
     @property
@@ -133,14 +98,70 @@ class Policy:
 
     @property
     def recomputed_seconds(self) -> float | None:
-        """Seconds of the recomputed work, without overlap and host transfers; None if unknown."""
+        """Seconds of the recomputed work, without overlap; None if unknown."""
         seconds: float | None = self._figures["seconds"]
         return seconds
 
     @property
+    def moving_seconds(self) -> float | None:
+        """Seconds in which values move to host memory and back in a step; None if unknown."""
+        seconds: float | None = self._figures["moving"]
+        return seconds
+
+    @property
+    def waiting_seconds(self) -> float | None:
+        """Seconds by which these moves lengthen the step; None if unknown.
+
+        The values of one layer move while another layer computes; collectives hide nothing. Moves
+        that nothing waits for slow the step by 2 % of their time, as they take HBM bandwidth.
+        """
+        seconds: float | None = self._figures["waiting"]
+        return seconds
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of a step under the policy; None if unknown.
+
+        The step as compiled, without what it recomputes itself, and `added_seconds`.
+        """
+        as_is, added = self._policies._bare_seconds, self.added_seconds
+        return None if as_is is None or added is None else as_is + added
+
+    @property
+    def added_seconds(self) -> float | None:
+        """Seconds of recomputation and of waiting; None if unknown."""
+        again, waiting = self.recomputed_seconds, self.waiting_seconds
+        return None if again is None or waiting is None else again + waiting
+
+    @property
     def saved(self) -> Table:
-        """The values that it saves and the backward pass needs: rows of `Policies.savable`."""
-        return self._policies._rows(self._figures["saved"])
+        """The values that it keeps and the backward pass needs: rows of `Policies.savable`."""
+        return self._policies._rows(self.saved_numbers)
+
+    @property
+    def saved_numbers(self) -> tuple[int, ...]:
+        """The rows of `Policies.savable` that it keeps and the backward pass needs."""
+        return tuple(self._figures["saved"])
+
+    def is_offloaded(self, number: int) -> bool:
+        """Whether it moves the value in this row of `Policies.savable` to host memory."""
+        return self.fates[number] == _OFFLOADED
+
+    @property
+    def recomputed_collectives(self) -> Table:
+        """The recomputed collectives by mesh axes and kind, with the bytes that a step sends.
+
+        Columns: `axes` (None if unknown), `kind`, `collectives`, `wire_bytes`.
+        """
+        again = set(self.again)
+        groups: dict[tuple[str | None, str], list[int]] = {}
+        for row in self._policies.collectives():
+            if row["instruction"] in again:
+                group = groups.setdefault((row["axes"], row["kind"]), [0, 0])
+                group[0] += 1
+                group[1] += row["total_wire_bytes"] or 0
+        order = sorted(groups.items(), key=lambda own: (-own[1][1], str(own[0])))
+        return of_rows(fields.AGAIN, [(*key, *sums) for key, sums in order])
 
     @property
     def again(self) -> tuple[int, ...]:
@@ -150,29 +171,43 @@ class Policy:
     @property
     def built_in(self) -> str | None:
         """The policy of JAX that keeps the same values; None if none does."""
-        if any(self.fates[at] == _OFFLOADED for at in self._figures["saved"]):
-            return None
-        return _same(self)
+        return next((name for name in self.names if name in BUILT_IN), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The modelled policies of JAX, and `chosen`, under which the same values are kept."""
+        known: list[Policy] = [self._policies.policy(name) for name in BUILT_IN]
+        if self._policies.chosen is not None:
+            known.append(self._policies.chosen)
+        return tuple(own.name for own in known if own._keeps == self._keeps)
+
+    @property
+    def _keeps(self) -> list[tuple[int, int]]:
+        """What is kept, and where."""
+        return [(at, self.fates[at]) for at in self.saved_numbers]
 
     @property
     def code(self) -> str:
         """The policy as Python code, with a comment for each value that has to be named."""
-        return _code(self)
+        return _policy_code.code(self)
 
-    def _row(self) -> tuple[object, ...]:
-        fits = None if self.fits is None else "yes" if self.fits else "no"
-        at = self._figures["at"]
+    def _outcome(self) -> tuple[object, ...]:
         return (
-            self.name,
             self.peak,
-            fits,
+            None if self.fits is None else "yes" if self.fits else "no",
             self.kept,
             self.on_host,
             self.recomputed_flops,
             self.recomputed_wire_bytes,
             self.recomputed_seconds,
-            None if at < 0 else at,
+            self.waiting_seconds,
+            self.step_seconds,
         )
+
+    def _row(self) -> tuple[object, ...]:
+        at = self._figures["at"]
+        same = ", ".join(name for name in self.names if name != self.name)
+        return (self.name, *self._outcome(), None if at < 0 else at, same or None)
 
     def __repr__(self) -> str:
         return f"<Policy {self.name}: peak {self.peak:,} B>"
@@ -181,18 +216,30 @@ class Policy:
 class Policies:
     """The scans over layers of a step, and what the step needs under other checkpoint policies."""
 
-    __slots__ = ("_chosen", "_data", "_savable", "hbm", "is_checkpointed", "module")
+    __slots__ = (
+        "_chosen", "_data", "_frontier", "_remat", "_savable", "hbm", "host_memory",
+        "is_checkpointed", "module", "step_seconds",
+    )  # fmt: skip
 
-    def __init__(self, module: Module, data: PolicyData, hbm: int | None) -> None:
-        self.module = module
+    def __init__(self, remat: Remat, data: PolicyData, hbm: int | None) -> None:
+        self.module: Module = remat.module
         """The module."""
         self.hbm = hbm
         """Bytes of memory to fit; None if unknown."""
+        device = None if remat.device is None else devices.get(remat.device)
+        self.host_memory = None if device is None else host_memory(device)
+        """Bytes of host memory for each device; None if unknown."""
         self.is_checkpointed = data.is_checkpointed()
         """Whether the layers are checkpointed in the step as it is."""
+        self.step_seconds: float | None = None
+        """Modelled seconds of the step as compiled; None without a device."""
+        if device is not None:
+            self.step_seconds = self.module.time(device, mesh=remat.mesh).step_seconds
+        self._remat = remat
         self._data = data
         self._savable: Table | None = None
         self._chosen: tuple[Policy | None] | None = None
+        self._frontier: tuple[Policy, ...] | None = None
 
     @property
     def peak(self) -> int:
@@ -275,91 +322,180 @@ class Policies:
 
     @property
     def chosen(self) -> Policy | None:
-        """The policy that recomputes least and needs at most 90 % of the memory.
+        """The policy that costs least time and needs at most 90 % of the memory.
 
-        Every set of matmuls and kernels is tried if there are at most ten; beyond, values are added
-        and exchanged one by one. If nothing fits, it is the policy that is nearest. None without a
-        memory to fit, and if the step fits as it is and recomputes no more than the policy would.
+        Values are recomputed, saved, or moved to host memory where that makes the step at least 1 %
+        faster than the best policy without moves. Every policy of the matmuls and kernels is tried
+        if there are few; beyond, values change their fates one by one and in pairs. If nothing
+        fits, it is the policy with the lowest peak. None without a memory to fit, and if the step
+        fits as it is and the policy would not make it faster.
         """
         if self.hbm is None or (self.peak <= self.hbm and not self.is_checkpointed):
             return None
         if self._chosen is None:
-            fates = self._data.choose(int(self.hbm * (1 - MARGIN)))
-            self._chosen = (self._gain(Policy(self, _CHOSEN, fates)),)
+            budget = int(self.hbm * (1 - MARGIN))
+            policies = [
+                Policy(self, _CHOSEN, self._data.choose(budget, offloads))
+                for offloads in (False, True)
+            ]
+            best = policies[self._gains(*policies)]
+            self._chosen = (best if self._is_better(best) else None,)
         return self._chosen[0]
 
-    def _gain(self, chosen: Policy) -> Policy | None:
-        """`chosen`, if the step does not fit or the policy recomputes less than the step does."""
+    def _is_better(self, chosen: Policy) -> bool:
+        """Whether the step does not fit as it is, or `chosen` fits and makes it faster."""
         if self.hbm is not None and self.peak > self.hbm:
-            return chosen
-        own, now = chosen.recomputed_seconds, self.as_compiled.recomputed_seconds
+            return True
+        own, now = chosen.added_seconds, self.as_compiled.added_seconds
         if own is None or now is None:
             own, now = chosen.recomputed_flops, self.as_compiled.recomputed_flops
-        return chosen if chosen.fits and own is not None and now is not None and own < now else None
+        return bool(chosen.fits) and own is not None and now is not None and own < now
+
+    @property
+    def _bare_seconds(self) -> float | None:
+        """Modelled seconds of the step without what its layers recompute; None if unknown."""
+        if self.step_seconds is None or not self.is_checkpointed:
+            return self.step_seconds
+        again = self.as_compiled.recomputed_seconds
+        return None if again is None else max(0.0, self.step_seconds - again)
+
+    @property
+    def _budget(self) -> int | None:
+        return None if self.hbm is None else int(self.hbm * (1 - MARGIN))
+
+    def _gains(self, without: Policy, with_moves: Policy) -> bool:
+        """Whether moving values to the host makes enough of a difference."""
+        if self._budget is not None and without.peak > self._budget:
+            return with_moves.peak < without.peak
+        before, after = without.step_seconds, with_moves.step_seconds
+        if before is None or after is None or before == float("inf"):
+            return False
+        return before - after >= OFFLOAD_GAIN * before
+
+    @property
+    def best(self) -> tuple[Policy, ...]:
+        """The policies that no other one beats in both peak and time, by ascending peak.
+
+        They reach from the lowest peak to the peak of the step as it is, and contain the chosen
+        policy. Policies that differ by less than a 64th of all work are left out.
+        """
+        if self._frontier is None:
+            found = [Policy(self, "own", own) for own in self._data.frontier(self._budget)]
+            chosen = self.chosen
+            if chosen is not None and all(own._keeps != chosen._keeps for own in found):
+                found.append(chosen)
+            self._frontier = tuple(sorted(found, key=lambda own: own.peak))
+        return self._frontier
+
+    @property
+    def frontier(self) -> Table:
+        """Memory against step time: one row per policy of `best`."""
+        names = _policy_code.value_names(self.savable.to_pylist())
+        rows = []
+        for number, policy in enumerate(self.best):
+            kept: tuple[list[str], list[str]] = ([], [])
+            for at in policy.saved_numbers:
+                kept[policy.is_offloaded(at)].append(names[at])
+            texts = [", ".join(own) or None for own in (*kept, policy.names)]
+            rows.append((number, *policy._outcome(), *texts))
+        return of_rows(fields.FRONTIER, rows)
+
+    def collectives(self) -> Table:
+        """The collectives of the step as it is."""
+        return self.module.collectives(self._remat.mesh)
 
     @property
     def table(self) -> Table:
-        """One row per policy: as compiled, the policies of JAX, and the chosen one."""
+        """As compiled, the policies of JAX, and the chosen one; one row if they keep the same."""
+        return self._table([])
+
+    def _table(self, more: Iterable[Policy]) -> Table:
         fits = None if self.hbm is None else "yes" if self.peak <= self.hbm else "no"
-        own: tuple[object, ...] = (0, 0, 0.0)
-        if self.is_checkpointed:
-            now = self.as_compiled
-            own = (now.recomputed_flops, now.recomputed_wire_bytes, now.recomputed_seconds)
-        as_is = (_AS_IS, self.peak, fits, self._data.kept(), None, *own, None)
-        rows: list[tuple[object, ...]] = [as_is]
-        rows += [self.policy(name)._row() for name in BUILT_IN]
-        if self.chosen is not None:
-            rows.append(self.chosen._row())
-        return of_rows(FIELDS, rows)
+        now = self.as_compiled if self.is_checkpointed else None
+        again: tuple[object, ...] = (0, 0, 0.0, 0.0)
+        if now is not None:
+            again = (now.recomputed_flops, now.recomputed_wire_bytes, now.recomputed_seconds, 0.0)
+        figures = (self.peak, fits, self._data.kept(), None, *again, self.step_seconds)
+        rows: list[tuple[object, ...]] = [(_AS_IS, *figures, None, None)]
+        shown: list[Policy] = []
+        every = [self.policy(name) for name in BUILT_IN]
+        for policy in (*every, *([] if self.chosen is None else [self.chosen]), *more):
+            if all(own._keeps != policy._keeps for own in shown):
+                shown.append(policy)
+        rows += [policy._row() for policy in shown]
+        return of_rows(fields.POLICIES, rows)
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """How far the figures are from what XLA needs."""
-        error = _ERROR_CHECKPOINTED if self.is_checkpointed else _ERROR
+        error = fields.ERROR_CHECKPOINTED if self.is_checkpointed else fields.ERROR
         notes = [Note("policy-error", error)]
         if self.chosen is not None and self.hbm is not None:
             if self.chosen.fits:
                 text = f"the chosen policy leaves {MARGIN:.0%} of the memory free for these errors"
                 notes.append(Note("margin", text.replace("%", " %")))
             else:
-                notes.append(self._missing(self.chosen, self.chosen.peak - self.hbm))
+                notes.append(self._missing(self.chosen.peak - self.hbm))
+        device = None if self._remat.device is None else devices.get(self._remat.device)
+        if self.chosen is not None and self.chosen.on_host and device is not None:
+            figures = [device.value("host_bandwidth"), device.source("host_bandwidth")]
+            text = fields.MOVING.format(bandwidth=figures[0], source=figures[1])
+            notes.append(Note("moving", text))
         return tuple(notes)
 
-    def _missing(self, lowest: Policy, missing: int) -> Note:
-        """What no policy saves, and what would."""
-        groups = {row["class"]: row["bytes"] for row in quiet(self.module).by("class")}
-        state = int(groups.get("parameter") or 0)
-        text = (
-            f"no policy fits: the nearest needs {missing:,} B more than there are; parameters "
-            f"and optimizer state are {state:,} B (shard them over more devices, or keep the "
-            f"optimizer state in bf16), what layers keep {lowest.kept:,} B (less with a smaller "
-            "batch per device, gradient accumulation, or a sharded sequence)"
-        )
-        figures = {"missing": missing, "state": state, "inputs": lowest.kept}
-        return Note("no-policy-fits", text, **figures)
+    @property
+    def remedies(self) -> Table | None:
+        """Where no policy fits: what would, with the bytes of each change; None if one fits.
 
-    def sections(self, policy: Policy | None = None) -> tuple[Section, ...]:
-        """The policies, the values that `policy` or the chosen one saves, and its code."""
-        table, shown = self.table, policy or self.chosen
-        if policy is not None:
-            rows = [tuple(row.values()) for row in table]
-            table = of_rows(FIELDS, [*rows, policy._row()])
-        names = [own for own in table.columns if any(v is not None for v in table.values(own))]
+        Columns: `change` (batch, accumulation, mesh, dtype), `saved`, `enough`, `how`.
+        """
+        lowest = self.chosen
+        if lowest is None or lowest.fits or self.hbm is None:
+            return None
+        return remedies(lowest, lowest.peak - self.hbm)
+
+    def _missing(self, missing: int) -> Note:
+        """What no policy saves, and what would."""
+        table = self.remedies
+        ways = [] if table is None else table.to_pylist()
+        told = "; ".join(f"{row['how']} (about {row['saved']:,} B less)" for row in ways)
+        text = f"no policy fits: the nearest needs {missing:,} B more than there are"
+        figures = {f"by_{row['change']}": row["saved"] for row in ways}
+        return Note(
+            "no-policy-fits",
+            f"{text}; what helps: {told}" if told else text,
+            missing=missing,
+            **figures,
+        )
+
+    def sections(
+        self, policy: Policy | None = None, *, frontier: bool = False
+    ) -> tuple[Section, ...]:
+        """The policies, the values that `policy` or the chosen one saves, and its code.
+
+        With `frontier`, or if there is a chosen policy, also the best policies of all budgets.
+        """
+        shown = policy or self.chosen
+        table = self._table([] if policy is None else [policy])
         policies = Section(
-            "policies", "Checkpoint policies of the layers", table, names, is_whole=True
+            "policies",
+            "Checkpoint policies of the layers",
+            table,
+            _known_columns(table),
+            is_whole=True,
         )
         fates: Sequence[int] = () if shown is None else shown.fates
         words: list[str | None] = [_FATES[fate] for fate in fates] or [None] * len(self.savable)
         if shown is not None:
-            needed = set(shown._figures["saved"])
+            needed = set(shown.saved_numbers)
             for at, fate in enumerate(shown.fates):
                 if fate != _RECOMPUTED and at not in needed:
                     words[at] = _UNUSED
-        savable = with_source(with_columns(self.savable, [(_FATE, words)]))
+        savable = with_source(with_columns(self.savable, [(fields.FATE, words)]))
         # First the values whose recomputation is work.
         order = sorted(savable, key=lambda row: (row["kind"] == "other", -(row["bytes"] or 0)))
-        fields = [field for field, _ in savable._described()]
-        savable = of_rows(fields, [tuple(row.values()) for row in order])
+        described = [field for field, _ in savable._described()]
+        savable = of_rows(described, [tuple(row.values()) for row in order])
         title = "Values of a layer that a policy could save"
         columns = "name kind shape bytes is_kept fate source".split()
         if not self.is_checkpointed:
@@ -368,68 +504,61 @@ class Policies:
         lines = [] if shown is None else shown.code.splitlines()
         head = "" if shown is None else f"Policy `{shown.name}` as code"
         own = [(head, [("", Whole(line)) for line in lines])] if lines else []
-        code = Section("code", "Code", of_rows(_CODE, enumerate(lines, 1)), paragraphs=own)
-        return (policies, values, code)
+        table = of_rows(fields.CODE, enumerate(lines, 1))
+        code = Section("code", "Code", table, paragraphs=own)
+        more: list[Section] = []
+        if frontier or self.chosen is not None:
+            table = self.frontier
+            title = "Best policies, memory against time"
+            more.append(Section("frontier", title, table, _known_columns(table), figure="peak"))
+        again = of_rows(fields.AGAIN, ()) if shown is None else shown.recomputed_collectives
+        title = "Collectives that the policy recomputes"
+        helps = of_rows(REMEDIES, ()) if self.remedies is None else self.remedies
+        for name, head, table in (
+            ("recomputed_collectives", title, again),
+            ("remedies", "What would make the step fit", helps),
+        ):
+            more.append(Section(name, head, table, paragraphs=None if len(table) else ()))
+        return (policies, *more, values, code)
+
+    def _repr_html_(self) -> str:
+        from hlofast._html import sections
+
+        return sections(self.sections(frontier=True), self.notes, self.module)
 
     def _rows(self, numbers: Sequence[int]) -> Table:
         rows = self.savable.to_pylist()
-        fields = [field for field, _ in self.savable._described()]
-        return of_rows(fields, [tuple(rows[at].values()) for at in numbers])
+        described = [field for field, _ in self.savable._described()]
+        return of_rows(described, [tuple(rows[at].values()) for at in numbers])
 
 
-def _code(policy: Policy) -> str:
-    """The code of a policy: a policy of JAX if it saves the same values, otherwise names."""
-    rows = policy.saved.to_pylist()
-    numbers = policy._figures["saved"]
-    offloaded = {at for at in numbers if policy.fates[at] == _OFFLOADED}
-    prefix = "jax.checkpoint_policies."
-    lines: list[str] = []
-    if policy.built_in is not None:
-        call = f"policy = {prefix}{policy.built_in}"
-    else:
-        lines.append("from jax.ad_checkpoint import checkpoint_name")
-        names = _value_names(rows)
-        for name, row in zip(names, rows, strict=True):
-            place = f"  {row['source_file']}:{row['source_line']}" if row["source_file"] else ""
-            # Names of files come from the dump: a line break in one must not become code.
-            comment = printable(f"{row['shape']}{place}")
-            lines.append(f'x = checkpoint_name(x, "{name}")  # {comment}')
-        kept = [name for at, name in zip(numbers, names, strict=True) if at not in offloaded]
-        moved = [name for at, name in zip(numbers, names, strict=True) if at in offloaded]
-        if moved:
-            call = (
-                f"policy = {prefix}save_and_offload_only_these_names("
-                f"names_which_can_be_saved={kept}, names_which_can_be_offloaded={moved}, "
-                'offload_src="device", offload_dst="pinned_host")'
-            )
-        else:
-            call = f"policy = {prefix}save_only_these_names({', '.join(map(repr, kept))})"
-    lines += [call, "layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)"]
-    lines.append("x, _ = jax.lax.scan(layer, x, weights)")
-    return "\n".join(lines)
+def _known_columns(table: Table) -> list[str]:
+    """The columns in which a figure is known and not zero everywhere."""
+    return [own for own in table.columns if any(table.values(own)) or own == "number"]
 
 
-def _same(policy: Policy) -> str | None:
-    """The policy of JAX under which the same values are kept."""
-    saved = policy._figures["saved"]
-    for name in BUILT_IN:
-        if policy._policies.policy(name)._figures["saved"] == saved:
-            return name
-    return None
+def host_memory(device: Device) -> int | None:
+    """Bytes of host memory for each JAX device; None if unknown."""
+    figures = [device.value(own) for own in ("host_memory_bytes", "chips_per_host", "jax_devices")]
+    if None in figures:
+        return None
+    memory, chips, devices = figures
+    return int(memory / chips / devices)
 
 
-def _value_names(rows: Sequence[Row]) -> list[str]:
-    """A name for each value: its scope or file, and its line, made distinct."""
-    names: list[str] = []
-    for row in rows:
-        parts = (row["op_name"] or "").split("/")[:-1]
-        scope = [part for part in parts if part.isidentifier() and part not in _STEPS]
-        stem = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
-        base = "_".join(scope[-2:]) or (stem if stem.isidentifier() else "value")
-        line = f"_{row['source_line']}" if row["source_line"] else ""
-        name, count = base + line, 1
-        while name in names:
-            count += 1
-            name = f"{base}{line}_{count}"
-        names.append(name)
-    return names
+def policies_of(remat: Remat) -> Policies | None:
+    """The policies of a step; None without a scan over layers or if memory cannot be counted."""
+    device = None if remat.device is None else devices.get(remat.device)
+    hbm = remat.hbm
+    host: tuple[float, int | None] | None = None
+    if device is not None:
+        bandwidth = [device.value(own) for own in ("host_bandwidth", "jax_devices")]
+        if None not in bandwidth:
+            host = (device.per_jax_device("host_bandwidth"), host_memory(device))
+        if hbm is None:
+            from hlofast._memory_account import hbm_of
+
+            usable = hbm_of(remat.module, device)
+            hbm = None if usable is None else usable[0]
+    data = remat._data.policies(remat._time(), host)
+    return None if data is None else Policies(remat, data, hbm)

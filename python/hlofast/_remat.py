@@ -188,16 +188,9 @@ class Remat(Result):
         cannot be counted, this is None. The default `rule` counts peaks. See `hlofast.Policies`.
         """
         if self._policies is None:
-            from hlofast._policies import Policies
+            from hlofast._policies import policies_of
 
-            data, hbm = self._data.policies(self._time()), self.hbm
-            if hbm is None and self.device is not None:
-                from hlofast import devices
-                from hlofast._memory_account import hbm_of
-
-                usable = hbm_of(self.module, devices.get(self.device))
-                hbm = None if usable is None else usable[0]
-            self._policies = (None if data is None else Policies(self.module, data, hbm),)
+            self._policies = (policies_of(self),)
         return self._policies[0]
 
     @property
@@ -382,11 +375,14 @@ class Remat(Result):
             notes += self._policies[0].notes
         return tuple(notes)
 
-    def sections(self, *, plan: bool = False, policy: Policy | None = None) -> tuple[Section, ...]:
+    def sections(
+        self, *, plan: bool = False, policy: Policy | None = None, frontier: bool = False
+    ) -> tuple[Section, ...]:
         """Phases, statements, all-gathers, residuals and recomputed instructions.
 
-        With `plan`, also checkpoint policies, among them `policy`, and the plan. Raises
-        `ValueError` with `plan` if memory cannot be counted.
+        With `plan`, also checkpoint policies, among them `policy`, and the plan; with `frontier`,
+        also the best policies of all budgets. Raises `ValueError` with `plan` if memory cannot be
+        counted.
         """
         sections = [
             Section(
@@ -400,12 +396,14 @@ class Remat(Result):
         ]
         if not plan:
             return tuple(sections)
-        policies = () if self.policies is None else self.policies.sections(policy)
+        policies = (
+            () if self.policies is None else self.policies.sections(policy, frontier=frontier)
+        )
         return (*sections, *policies, *self._of_plan())
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables, including the tables of a plan."""
-        return self.sections(plan=True)
+        return self.sections(plan=True, frontier=True)
 
     @property
     def tables(self) -> dict[str, Table]:

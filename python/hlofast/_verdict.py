@@ -489,8 +489,11 @@ def _policy(verdict: Verdict) -> str | None:
 
 
 def _named(policy: Policy) -> str:
-    saved = f"a policy that saves {output.counted(len(policy.saved), 'value')}"
-    return policy.built_in or saved
+    moved = sum(policy.is_offloaded(at) for at in policy.saved_numbers)
+    name = f"a policy that saves {output.counted(len(policy.saved) - moved, 'value')}"
+    if moved:
+        name += f" and moves {moved} to host memory"
+    return policy.built_in or name
 
 
 def _recomputed(verdict: Verdict) -> list[Statement]:

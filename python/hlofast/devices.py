@@ -60,6 +60,8 @@ FIGURES: dict[str, str] = {
     "network_chunk_preparation": "seconds to prepare one chunk of 4 MiB",
     "network_achieved_bandwidth": "network bandwidth that collectives reach, in bytes per second",
     "chips_per_host": "chips of one host",
+    "host_bandwidth": "bandwidth between a chip and its host in one direction, in bytes per second",
+    "host_memory_bytes": "memory of one host, in bytes",
 }
 """Every figure of a device except its peaks in `flops`, with meaning and unit."""
 

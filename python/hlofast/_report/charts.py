@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hlofast._cost import Cost
     from hlofast._memory import Memory
     from hlofast._module import Module
+    from hlofast._policies import Policies
     from hlofast.devices import Device
 
 _POINTS = 2000
@@ -102,8 +103,20 @@ class Plot:
         """
         return draw.drawn(scopes(self._module.cost(), by))
 
+    def policies(self, device: str | Device | None = None, *, hbm: int | str | None = None) -> Any:
+        """Memory against time of the best checkpoint policies, as `Policies.frontier`.
+
+        Raises `ValueError` for a module without a scan over layers.
+        """
+        chip = device_for(self._module, device)
+        policies = self._module.remat(hbm=hbm, device=chip).policies
+        if policies is None:
+            raise ValueError(f"{self._module.name}: no scan over layers, so no policies to compare")
+        return draw.drawn(frontier(policies))
+
     def __repr__(self) -> str:
-        return f"<Plot of {self._module.name}: memory, roofline, collectives, scopes>"
+        names = "memory, roofline, collectives, scopes, policies"
+        return f"<Plot of {self._module.name}: {names}>"
 
 
 def drawn_steps(timeline: list[int], count: int = _POINTS) -> list[int]:
@@ -293,6 +306,58 @@ def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
     color = draw.NEUTRAL
     fields = {"x": "x", "y": "y"}
     return [Mark("line", fields, sheet, color=color, legend=legend, line_width=2)]
+
+
+def frontier(policies: Policies) -> Chart:
+    """Peak and added time of the best checkpoint policies, and the memory to fit."""
+    table = policies.frontier
+    by_time = policies.step_seconds is not None
+    rows: list[dict[str, Any]] = []
+    for row in table:
+        seconds = (row["recomputed_seconds"] or 0.0) + (row["waiting_seconds"] or 0.0)
+        added = seconds if by_time else row["recomputed_flops"] or 0
+        rows.append({**row, "added": added})
+    kind, label = ("seconds", "added time") if by_time else ("flops", "recomputed FLOP")
+    columns: list[Field | tuple[str, str, str]] = [
+        ("added", label, kind),
+        *(
+            table.field(name)
+            for name in ("peak", "kept", "on_host", "saved", "offloaded", "policy")
+        ),
+    ]
+    points = sheet_of("points", "policies", rows, columns)
+    most = max((row["added"] for row in rows), default=0)
+    scale, unit = binary(max((row["peak"] for row in rows), default=0))
+    fields = {"x": "added", "y": "peak"}
+    marks = [
+        Mark("line", fields, points, color=draw.PALETTE[0], line_width=2),
+        Mark(
+            "scatter",
+            fields,
+            points,
+            color=draw.PALETTE[0],
+            legend="policy",
+            hover=("added", "peak", "saved", "offloaded", "policy"),
+            size=9,
+            marker="circle",
+        ),
+    ]
+    if policies.hbm is not None:
+        ends = [{"added": 0, "peak": policies.hbm}, {"added": most, "peak": policies.hbm}]
+        ends_sheet = sheet_of("hbm", "device memory", ends, columns[:2])
+        marks.append(
+            Mark("line", fields, ends_sheet, color=draw.NEUTRAL, legend="memory", line_width=2)
+        )
+    divisor, word = draw.seconds(most) if by_time else draw.decimal(most, "FLOP")
+    return Chart(
+        "frontier",
+        "Checkpoint policies: memory against time",
+        Axis(f"{label} per step ({word})" if by_time else word, scale=divisor),
+        Axis(f"peak {unit}", scale=scale),
+        marks,
+        Sheet("policies", "Best checkpoint policies", table),
+        note="Modelled from the text: recomputation, and waiting for host memory.",
+    )
 
 
 def sent_by_axis(collectives: Collectives, time: Time | None) -> Chart:

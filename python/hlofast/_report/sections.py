@@ -190,10 +190,13 @@ def _remat(analyses: Analyses) -> Section:
         ),
     ]
     statements = [statement for statement in remat_statements(analyses) if not statement.remedy]
+    policies = remat.policies
+    drawn = policies is not None and len(policies.best) > 1
     return Section(
         "remat",
         "Recomputation",
         facts=facts_of(remat),
+        charts=[charts.frontier(policies)] if policies is not None and drawn else [],
         sheets=sheets,
         statements=statements,
         notes=notes_of(remat),

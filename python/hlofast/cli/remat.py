@@ -20,6 +20,7 @@ examples:
   hlofast remat --top 0 step.txt                 every residual
   hlofast remat --plan step.txt                  values to rematerialise to save memory
   hlofast remat --hbm 16GiB --device tpu-v5e step.txt
+  hlofast remat --hbm 16GiB --device tpu-v5e --frontier step.txt
   hlofast remat --policy nothing_saveable step.txt
   hlofast remat --save model.py:88 --offload mlp/dot_general step.txt
   hlofast remat --hbm 16GiB --apply -o less.txt step.txt
@@ -32,8 +33,9 @@ counts as kept if it, or a copy of it, is a residual.
 
 For a scan over layers, --plan also shows what the step would need under other checkpoint policies:
 the policies of JAX, the one of --policy, --save and --offload, and with --hbm the policy that
-recomputes least and fits. These figures are modelled from the text. Values to save are known by
-an instruction's name, a source line or part of an operation name.
+fits and costs least time, and the best policies for other amounts of memory (without --hbm these
+are shown by --frontier). These figures are modelled from the text. Values to save are known by an
+instruction's name, a source line or part of an operation name.
 
 A plan rewrites the module for each candidate and measures the peak of the result, by default as
 compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live bytes for
@@ -65,6 +67,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a value that the policy moves to host memory; repeatable",
     )
     plan.add_argument(
+        "--frontier",
+        action="store_true",
+        help="show the best checkpoint policies, memory against time",
+    )
+    plan.add_argument(
         "--rule",
         choices=RULES,
         help="how to count the peak, see `hlofast memory --help` (default: xla for scheduled TPU "
@@ -85,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     own = (arguments.policy, arguments.save, arguments.offload)
     given = (arguments.hbm, arguments.device, arguments.rule, *own)
-    is_plan = arguments.plan or arguments.apply or any(value is not None for value in given)
+    is_plan = arguments.plan or arguments.apply or arguments.frontier
+    is_plan = is_plan or any(value is not None for value in given)
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Remat, arguments)
     code = 0
@@ -98,7 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
         sections = remat.sections()
         if is_plan:
             try:
-                sections = remat.sections(plan=True, policy=_policy(remat, *own))
+                policy = _policy(remat, *own)
+                sections = remat.sections(plan=True, policy=policy, frontier=arguments.frontier)
             except ValueError as error:
                 inputs.complain(f"{loaded.path}: {loaded.module.name}: {error}")
                 code = USAGE

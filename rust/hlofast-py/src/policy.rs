@@ -3,7 +3,7 @@
 
 use crate::held::Held;
 use crate::table_builder::to_list;
-use hlofast::remat::policy::{Fate, Outcome, Policies, Prices, choose};
+use hlofast::remat::policy::{Fate, Host, Outcome, Policies, Prices, choose, frontier};
 use hlofast::table::{row_or_none, savable};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,17 +16,25 @@ pub struct PolicyData {
     held: Arc<Held>,
     policies: Policies,
     seconds: Option<Vec<f64>>,
+    host: Option<Host>,
 }
 
 impl PolicyData {
-    pub fn new(held: Arc<Held>, seconds: Option<Vec<f64>>) -> Option<Self> {
+    pub fn new(
+        held: Arc<Held>,
+        seconds: Option<Vec<f64>>,
+        host: Option<(f64, Option<i64>)>,
+    ) -> Option<Self> {
         let policies = held.stage.policies()?;
-        Some(Self { held, policies, seconds })
+        let host = host.map(|(bandwidth, bytes)| Host { bandwidth, bytes });
+        Some(Self { held, policies, seconds, host })
     }
 
-    fn prices(&self) -> Prices<'_> {
+    /// The cost of recomputing values, and with a host that of moving them.
+    fn prices(&self, host: Option<Host>) -> Prices<'_> {
         let stage = &self.held.stage;
-        Prices::new(stage.cost(), stage.collectives(), self.seconds.as_deref())
+        let seconds = self.seconds.as_deref();
+        Prices::new(stage.cost(), stage.collectives(), seconds).with_host(host)
     }
 }
 
@@ -51,6 +59,8 @@ fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     figures.set_item("flops", outcome.flops)?;
     figures.set_item("wire_bytes", outcome.wire_bytes)?;
     figures.set_item("seconds", outcome.seconds)?;
+    figures.set_item("moving", outcome.moving)?;
+    figures.set_item("waiting", outcome.waiting)?;
     Ok(figures)
 }
 
@@ -88,7 +98,7 @@ impl PolicyData {
     fn outcome<'py>(&self, py: Python<'py>, fates: Vec<u8>) -> PyResult<Bound<'py, PyDict>> {
         let fates: Vec<Fate> = fates.into_iter().map(fate_of).collect::<PyResult<_>>()?;
         let module = self.held.stage.module();
-        let outcome = py.detach(|| self.policies.outcome(module, &fates, &self.prices()));
+        let outcome = py.detach(|| self.policies.outcome(module, &fates, &self.prices(self.host)));
         to_dict(py, &outcome)
     }
 
@@ -97,11 +107,31 @@ impl PolicyData {
         self.policies.as_is().into_iter().map(|fate| fate as u8).collect()
     }
 
-    /// The policy that recomputes least and fits `budget` bytes, otherwise the one that is nearest:
-    /// the fate of each savable value.
-    fn choose(&self, py: Python<'_>, budget: i64) -> Vec<u8> {
+    /// The policy that takes least time and fits `budget` bytes, otherwise the one with the lowest
+    /// peak: the fate of each savable value. Without `offloads`, no value is moved to host memory.
+    /// `most_tried` limits the policies that are tried.
+    #[pyo3(signature = (budget, offloads = true, most_tried = None))]
+    fn choose(
+        &self,
+        py: Python<'_>,
+        budget: i64,
+        offloads: bool,
+        most_tried: Option<usize>,
+    ) -> Vec<u8> {
         let module = self.held.stage.module();
-        let fates = py.detach(|| choose(&self.policies, module, &self.prices(), budget));
-        fates.into_iter().map(|fate| fate as u8).collect()
+        let chosen = py.detach(|| {
+            let prices = self.prices(self.host.filter(|_| offloads));
+            choose(&self.policies, module, &prices, budget, most_tried)
+        });
+        chosen.into_iter().map(|fate| fate as u8).collect()
+    }
+
+    /// The policies that no other one beats in both peak and time, by ascending peak; with the best
+    /// one within `budget` bytes.
+    #[pyo3(signature = (budget = None))]
+    fn frontier(&self, py: Python<'_>, budget: Option<i64>) -> Vec<Vec<u8>> {
+        let module = self.held.stage.module();
+        let found = py.detach(|| frontier(&self.policies, module, &self.prices(self.host), budget));
+        found.into_iter().map(|fates| fates.into_iter().map(|fate| fate as u8).collect()).collect()
     }
 }

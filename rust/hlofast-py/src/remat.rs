@@ -120,11 +120,18 @@ impl RematData {
     }
 
     /// The scans over layers, and what they need under other checkpoint policies; `time` gives the
-    /// seconds of recomputed work. None without a scan over layers that the model covers.
-    #[pyo3(signature = (time=None))]
-    fn policies(&self, py: Python<'_>, time: Option<&Bound<'_, TimeData>>) -> Option<PolicyData> {
+    /// seconds of recomputed work. `host` are the bytes per second between a device and its host in
+    /// one direction, and the bytes of host memory for a device, if known. None without a scan over
+    /// layers that the model covers.
+    #[pyo3(signature = (time=None, host=None))]
+    fn policies(
+        &self,
+        py: Python<'_>,
+        time: Option<&Bound<'_, TimeData>>,
+        host: Option<(f64, Option<i64>)>,
+    ) -> Option<PolicyData> {
         let seconds = time.map(|time| time.get().seconds_alone());
-        py.detach(|| PolicyData::new(Arc::clone(&self.held), seconds))
+        py.detach(|| PolicyData::new(Arc::clone(&self.held), seconds, host))
     }
 
     /// The entry parameters that `rows` depend on; None if there are too many instructions to

@@ -26,7 +26,7 @@ pub struct Again {
     /// Bytes per iteration of inputs and saved values that are kept in device memory.
     kept: i64,
     /// Bytes per iteration of values in host memory, with the steps that read them.
-    offloaded: Vec<(i64, RangeInclusive<u32>)>,
+    pub offloaded: Vec<(i64, RangeInclusive<u32>)>,
 }
 
 impl Again {
@@ -197,6 +197,8 @@ impl Again {
         for (size, steps) in &self.offloaded {
             outcome.on_host = outcome.on_host.saturating_add(size.saturating_mul(trips));
             bytes.add(steps.clone(), *size);
+            // The value of the layer before is on its way while a layer runs.
+            bytes.add(*scan.body_steps.start()..=*scan.back_steps.end(), *size);
         }
         for (node, size) in &self.heavy {
             if let Some(last) = self.last[*node as usize] {

@@ -24,9 +24,10 @@ mod price;
 mod recomputed;
 mod savable;
 mod scans;
+mod search;
 
-pub use choose::choose;
-pub use price::Prices;
+pub use choose::{choose, frontier};
+pub use price::{Host, Prices};
 pub use savable::{Savable, SavableKind};
 
 use crate::comms::CollectiveKind;
@@ -75,6 +76,17 @@ pub struct Outcome {
     pub wire_bytes: Option<i64>,
     /// Seconds that the work takes again, without overlap; None without a device or if unknown.
     pub seconds: Option<f64>,
+    /// Seconds in which values move to host memory and back; None if unknown.
+    pub moving: Option<f64>,
+    /// Seconds by which these moves lengthen the step; None if unknown.
+    pub waiting: Option<f64>,
+}
+
+impl Outcome {
+    /// Seconds that the policy adds to a step that recomputes nothing; None if unknown.
+    pub fn added_seconds(&self) -> Option<f64> {
+        Some(self.seconds? + self.waiting?)
+    }
 }
 
 /// The scans of a module, and the values that policies could save.
@@ -148,6 +160,8 @@ impl Policies {
             flops: Some(0),
             wire_bytes: Some(0),
             seconds: prices.seconds.map(|_| 0.0),
+            moving: Some(0.0),
+            waiting: Some(0.0),
             ..Outcome::default()
         };
         let mut bytes = self.timeline.changes();
@@ -156,7 +170,13 @@ impl Policies {
             let again = Again::new(self, number, scan, fates, &mut outcome);
             again.account(self, scan, &mut bytes, &mut outcome);
             prefixes.push((*scan.back_steps.start(), again.prefix()));
+            let before = outcome.seconds;
             again.price(module, scan, prices, &mut outcome);
+            let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
+            let sizes = again.offloaded.iter().map(|(size, _)| *size);
+            let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
+            outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
+            outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);
         }
         let (peak, step) = bytes.highest(&prefixes);
         // Nothing could be kept instead: the policy is that of the text.

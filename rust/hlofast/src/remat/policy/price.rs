@@ -1,5 +1,6 @@
-//! The cost of running rows of a loop's body again.
+//! The cost of running rows of a loop's body again, and of values in host memory.
 
+use super::scans::Scan;
 use crate::comms::Collectives;
 use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
@@ -10,6 +11,19 @@ use std::cell::RefCell;
 /// Limit on the depth of nested loops and fusions.
 const DEEPEST: u32 = 8;
 
+/// The share of its time by which a move that nothing waits for slows other work: it takes HBM
+/// bandwidth, which is about fifty times that of the link to the host (`devices.toml`).
+const SLOWS: f64 = 0.02;
+
+/// The host of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    /// Bytes per second between the device and the host, in one direction.
+    pub bandwidth: f64,
+    /// Bytes of host memory for each device; None if unknown.
+    pub bytes: Option<i64>,
+}
+
 /// The cost of a module, by row.
 pub struct Prices<'a> {
     cost: &'a Cost,
@@ -18,6 +32,10 @@ pub struct Prices<'a> {
     sent: HashMap<Row, u64, BuildMix>,
     /// By body of a loop: seconds of all its executions.
     bodies: RefCell<HashMap<ComputationId, f64, BuildMix>>,
+    /// By body of a loop: seconds of all its executions without collectives.
+    computing: RefCell<HashMap<ComputationId, f64, BuildMix>>,
+    /// None if values cannot be moved to the host, or the time of that is unknown.
+    pub(super) host: Option<Host>,
 }
 
 impl<'a> Prices<'a> {
@@ -33,7 +51,54 @@ impl<'a> Prices<'a> {
                 sent.insert(*row, bytes);
             }
         }
-        Self { cost, seconds, sent, bodies: RefCell::default() }
+        let (bodies, computing) = (RefCell::default(), RefCell::default());
+        Self { cost, seconds, sent, bodies, computing, host: None }
+    }
+
+    /// With a host that can keep values. Without seconds of rows it is left out, because the cost of
+    /// moving a value cannot be compared with that of computing it.
+    pub fn with_host(mut self, host: Option<Host>) -> Self {
+        self.host = host.filter(|host| self.seconds.is_some() && host.bandwidth > 0.0);
+        self
+    }
+
+    /// Whether the host's memory holds so many bytes of the device.
+    pub(super) fn holds(&self, bytes: i64) -> bool {
+        self.host.and_then(|host| host.bytes).is_none_or(|most| bytes <= most)
+    }
+
+    /// Seconds in which `bytes` of each iteration of a scan move to the host and back in a step, and
+    /// the seconds by which they lengthen the step. The moves of a layer run while the forward or
+    /// the backward body of one layer computes, as XLA on TPU schedules them; collectives do not
+    /// hide them. `again` is the recomputation in the backward body.
+    pub(super) fn moves(
+        &self,
+        module: &Module,
+        scan: &Scan,
+        bytes: i64,
+        again: Option<f64>,
+    ) -> Option<(f64, f64)> {
+        if bytes == 0 {
+            return Some((0.0, 0.0));
+        }
+        let runs = self.runs(scan.body_id)?;
+        let seconds = bytes as f64 * runs as f64 / self.host?.bandwidth;
+        let forward = self.computing_of(module, scan.body_id);
+        let backward = self.computing_of(module, scan.back_id) + again?;
+        let waiting = [forward, backward].map(|hidden| (seconds - hidden).max(SLOWS * seconds));
+        Some((2.0 * seconds, waiting.iter().sum()))
+    }
+
+    /// Seconds of all executions of a loop's body without collectives and rows of unknown time.
+    fn computing_of(&self, module: &Module, body: ComputationId) -> f64 {
+        if let Some(known) = self.computing.borrow().get(&body) {
+            return *known;
+        }
+        let rows = module.computation(body).rows().map(Row);
+        let rows = rows.filter(|row| !self.sent.contains_key(row));
+        let sum = rows.filter_map(|row| self.seconds_of(module, row, 0)).sum();
+        self.computing.borrow_mut().insert(body, sum);
+        sum
     }
 
     fn runs(&self, id: ComputationId) -> Option<i64> {

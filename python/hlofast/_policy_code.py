@@ -1,0 +1,199 @@
+"""Checkpoint policies as code: of JAX, or in the spelling of the trainer that the text shows.
+
+The names that AXLearn and MaxText give to values are facts of those projects, from
+`axlearn/common/attention.py` (`_remat_name`) and MaxText's `configs/base.yml` (`remat_policy`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from hlofast._text import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from hlofast._module import Module
+    from hlofast._policies import Policy
+
+    Row = dict[str, Any]
+
+_PREFIX = "jax.checkpoint_policies."
+_STEPS = frozenset(("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation"))
+"""Components of operation names that do not name a scope of the program."""
+_AXLEARN = re.compile(r"\[(?:Repeated|Stacked)?Transformer\w*Layer\]")
+"""AXLearn's scopes name the module and its class: `layer[TransformerLayer]`."""
+_AXLEARN_NAMES = (
+    (re.compile(r"/i_proj\["), "[qkv]_proj"),
+    (re.compile(r"/([qkv])_proj\["), r"\1_proj"),
+    (re.compile(r"/o_proj\["), "o_proj"),
+    (re.compile(r"/(linear1_[01])\["), r"\1"),
+    (re.compile(r"/linear1\["), "linear1_0"),
+    (re.compile(r"/linear2\["), "linear2"),
+)
+"""Scopes of AXLearn's layers, and the ends of the names that the layers give to their results."""
+_MAXTEXT = re.compile(r"(?:^|/)maxtext/(?:\w+/)*[\w.]+$", re.IGNORECASE)
+_MAXTEXT_FUNCTIONS = {
+    "query_projection": ("query_proj",),
+    "kv_projection": ("key_proj", "value_proj"),
+    "qkv_projection": ("qkv_proj",),
+    "out_projection": ("out_proj",),
+    "wv_product": ("context",),
+}
+"""Functions of MaxText's attention, and the keys of the results of their calls, in this order."""
+
+
+def value_names(rows: Sequence[Row]) -> list[str]:
+    """A distinct name for each value of `Policies.savable`: its scope or file, and its line."""
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    counts: dict[str, int] = {}
+    # Matmuls, which a policy saves first, get the names without a number.
+    for at in sorted(range(len(rows)), key=lambda at: rows[at]["kind"] == "other"):
+        row = rows[at]
+        # AXLearn's scopes name a module and its class: `o_proj[Linear]`.
+        parts = [part.partition("[")[0] for part in (row["op_name"] or "").split("/")[:-1]]
+        scope = [part for part in parts if part.isidentifier() and part not in _STEPS]
+        stem = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
+        base = "_".join(scope[-2:]) or (stem if stem.isidentifier() else "value")
+        line = f"_{row['source_line']}" if row["source_line"] else ""
+        name = base + line
+        while name in taken:
+            counts[base + line] = counts.get(base + line, 1) + 1
+            name = f"{base}{line}_{counts[base + line]}"
+        taken.add(name)
+        names[at] = name
+    return [names[at] for at in range(len(rows))]
+
+
+def code(policy: Policy) -> str:
+    """The code of a policy, in the spelling of the trainer if the text shows which one it is."""
+    rows = policy._policies.savable.to_pylist()
+    lines = _maxtext(policy, rows) or _axlearn(policy, rows) or _jax(policy, rows)
+    return "\n".join(lines)
+
+
+def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
+    """A policy of JAX if it keeps the same values, otherwise names of values."""
+    lines: list[str] = []
+    if policy.built_in is not None:
+        call = f"policy = {_PREFIX}{policy.built_in}"
+    else:
+        every = value_names(rows)
+        names = [every[at] for at in policy.saved_numbers]
+        lines.append("from jax.ad_checkpoint import checkpoint_name")
+        for at in policy.saved_numbers:
+            lines.append(f'x = checkpoint_name(x, "{every[at]}")  # {_place(rows[at])}')
+        kept, moved = _parted(policy, names)
+        if moved:
+            call = (
+                f"policy = {_PREFIX}save_and_offload_only_these_names("
+                f"names_which_can_be_saved={kept}, names_which_can_be_offloaded={moved}, "
+                'offload_src="device", offload_dst="pinned_host")'
+            )
+        else:
+            call = f"policy = {_PREFIX}save_only_these_names({', '.join(map(repr, kept))})"
+    lines += [call, "layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)"]
+    lines.append("x, _ = jax.lax.scan(layer, x, weights)")
+    return lines
+
+
+def _place(row: Row) -> str:
+    place = f"  {row['source_file']}:{row['source_line']}" if row["source_file"] else ""
+    # Names of files come from the dump: a line break in one must not become code.
+    return printable(f"{row['shape']}{place}")
+
+
+def _parted(policy: Policy, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of values that are saved, and of those that are moved to host memory."""
+    moved = [policy.is_offloaded(at) for at in policy.saved_numbers]
+    pairs = list(zip(names, moved, strict=True))
+    return (
+        list(dict.fromkeys(name for name, is_moved in pairs if not is_moved)),
+        list(dict.fromkeys(name for name, is_moved in pairs if is_moved)),
+    )
+
+
+def _axlearn(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
+    """A `RematSpec` of AXLearn; None if the text shows no AXLearn or a value has no name there."""
+    if not any(_AXLEARN.search(row["op_name"] or "") for row in rows):
+        return None
+    names = [_axlearn_name(rows[at]["op_name"] or "") for at in policy.saved_numbers]
+    if None in names:
+        return None
+    if not names:
+        policy_of = "jax_remat_policies.nothing_saveable"
+        return [f"layer_cfg.remat_spec = RematSpec(prevent_cse=False, policy={policy_of})"]
+    kept, moved = (
+        None if not own else "|".join(f".*{name}" for name in own)
+        for own in _parted(policy, [str(name) for name in names])
+    )
+    return [
+        "layer_cfg.remat_spec = RematSpec(",
+        "    prevent_cse=False,",
+        "    policy=config_for_function(save_and_offload_only_these_names_regex).set(",
+        f"        names_which_can_be_saved={kept!r},",
+        f"        names_which_can_be_offloaded={moved!r},",
+        '        offload_src="device",',
+        '        offload_dst="pinned_host",',
+        "    ),",
+        ")",
+    ]
+
+
+def _axlearn_name(path: str) -> str | None:
+    """The end of the name that AXLearn gives to the result of a layer."""
+    for scope, name in _AXLEARN_NAMES:
+        if found := scope.search(path):
+            return found.expand(name)
+    return None
+
+
+def _maxtext(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
+    """Keys of a MaxText config; None if the text shows no MaxText or a value has no key there."""
+    if not any(_MAXTEXT.search(row["source_file"] or "") for row in rows):
+        return None
+    keys = _maxtext_keys(policy._policies.module, rows)
+    names = [keys.get(at) for at in policy.saved_numbers]
+    if None in names:
+        return None
+    if not names:
+        return ["remat_policy: 'full'"]
+    kept, moved = _parted(policy, [str(name) for name in names])
+    lines = ["remat_policy: 'custom'", "decoder_layer_input: 'device'"]
+    lines += [f"{name}: 'device'" for name in kept if name not in moved]
+    return lines + [f"{name}: 'offload'" for name in moved]
+
+
+def _maxtext_keys(module: Module, rows: Sequence[Row]) -> dict[int, str]:
+    """By row of `savable`: the key of a value in MaxText's config, known by the call stack."""
+    keys: dict[int, str] = {}
+    places: dict[str, dict[tuple[int, ...], list[int]]] = {}
+    for at, row in enumerate(rows):
+        if not row["kind"].endswith("matmul"):
+            continue
+        metadata = module[row["instruction"]].metadata
+        frames = () if metadata is None else metadata.stack_frames
+        for depth, frame in enumerate(frames):
+            name = frame.function.rpartition(".")[2]
+            name = "mlp" if frame.function.endswith("MlpBlock.__call__") else name
+            if name in _MAXTEXT_FUNCTIONS or name == "mlp":
+                caller = frames[depth + 1].line if depth + 1 < len(frames) else 0
+                place = (frame.line,) if name == "mlp" else (caller, frame.line)
+                places.setdefault(name, {}).setdefault(place, []).append(at)
+                break
+    for name, calls in places.items():
+        order = sorted(calls)
+        for number, call in enumerate(order):
+            found = calls[call]
+            if name == "mlp":
+                # One line applies the first matrices one after another, another the last matrix.
+                is_last = number > 0 and number == len(order) - 1
+                first = ["mlpwi"] if len(found) == 1 else ["mlpwi_0", "mlpwi_1"]
+                names = ["mlpwo"] if is_last else first
+            else:
+                names = list(_MAXTEXT_FUNCTIONS[name])[number : number + 1] * len(found)
+            keys.update(zip(found, names, strict=False))
+    return keys
