@@ -94,12 +94,34 @@ impl Timeline {
                 keep_shared(&graph, memory, scan, values, sizes, &mut changes);
             }
         }
+        timeline.apply(&changes);
+        Some(timeline)
+    }
+
+    /// The bytes at each step of a module whose layers are in its entry computation.
+    pub fn of_entry(
+        module: &Module,
+        memory: &Memory,
+        values: &[LiveValue],
+        graph: &Graph,
+        entry: ComputationId,
+        peak: i64,
+    ) -> Option<Self> {
+        let mut timeline = Self::new(module, memory, values, &[], &[], peak)?;
+        if timeline.is_pressed {
+            let mut changes = vec![0i64; timeline.bytes.len() + 1];
+            join_clones(module, graph, entry, values, &mut changes);
+            timeline.apply(&changes);
+        }
+        Some(timeline)
+    }
+
+    fn apply(&mut self, changes: &[i64]) {
         let mut sum = 0i64;
-        for (bytes, change) in timeline.bytes.iter_mut().zip(&changes) {
+        for (bytes, change) in self.bytes.iter_mut().zip(changes) {
             sum = sum.saturating_add(*change);
             *bytes = bytes.saturating_add(sum);
         }
-        Some(timeline)
     }
 
     /// Number of steps.

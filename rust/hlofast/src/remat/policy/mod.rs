@@ -16,9 +16,11 @@
 mod base;
 mod choose;
 mod graph;
+mod layered;
 mod named;
 mod price;
 mod scans;
+mod unrolled;
 
 pub use choose::choose;
 pub use price::Prices;
@@ -32,6 +34,7 @@ use base::Timeline;
 use graph::Node;
 use scans::{MOST_REARRANGED, Scan, is_heavy, is_rearrangement, is_unchanged, scans};
 use std::ops::RangeInclusive;
+use unrolled::Unrolled;
 
 /// Values of less than this many bytes per iteration are left out of the account.
 const LEAST: i64 = 1024;
@@ -113,10 +116,12 @@ pub struct Outcome {
     pub seconds: Option<f64>,
 }
 
-/// The scans of a module, and the values that policies could save.
+/// The layers of a module, and the values that policies could save.
 #[derive(Debug)]
 pub struct Policies {
     scans: Vec<Scan>,
+    /// Layers that are repeated without a loop; None in a module with scans.
+    unrolled: Option<Unrolled>,
     timeline: Timeline,
     /// By shape: bytes.
     sizes: Vec<i64>,
@@ -139,38 +144,47 @@ impl Policies {
     ) -> Option<Self> {
         let values = memory.all_values(module);
         let scans = scans(module, cost, attribution, memory, &values);
-        if scans.is_empty() {
-            return None;
-        }
         let sizes = device_sizes(module, Backend::of_module(module));
+        if scans.is_empty() {
+            let own = Unrolled::new(module, attribution, memory, &values, &sizes, peak);
+            let (mut unrolled, timeline) = own?;
+            let savable = unrolled.find_savable(module);
+            let unrolled = Some(unrolled);
+            return Some(Self { scans, unrolled, timeline, sizes, savable, peak });
+        }
         let timeline = Timeline::new(module, memory, &values, &scans, &sizes, peak)?;
-        let mut policies = Self { scans, timeline, sizes, savable: Vec::new(), peak };
+        let savable = Vec::new();
+        let mut policies = Self { scans, unrolled: None, timeline, sizes, savable, peak };
         policies.find_savable(module);
         Some(policies)
     }
 
     /// The forward loop of each scan, and its iterations.
     pub fn loops(&self) -> impl Iterator<Item = (Row, u64)> + '_ {
-        self.scans.iter().map(|scan| (scan.forward, scan.trips))
+        let scans = self.scans.iter().map(|scan| (scan.forward, scan.trips));
+        scans.chain(self.unrolled.iter().flat_map(Unrolled::loops))
     }
 
     /// Bytes that the step as it is keeps from forward to backward loops, apart from weights.
     pub fn kept(&self) -> i64 {
         let stacks = self.scans.iter().flat_map(|scan| &scan.stacks);
         let bytes = stacks.filter(|stack| !stack.is_weight).map(|stack| stack.bytes);
-        bytes.fold(0, i64::saturating_add)
+        let unrolled = self.unrolled.as_ref().map_or(0, Unrolled::kept);
+        bytes.fold(unrolled, i64::saturating_add)
     }
 
     /// Whether layers are under `jax.checkpoint` in the step as it is.
     pub fn is_checkpointed(&self, module: &Module) -> bool {
         self.scans.iter().any(|scan| named::is_checkpointed(module, &scan.back))
+            || self.unrolled.as_ref().is_some_and(|own| own.is_checkpointed(module))
     }
 
     /// Nodes and steps that one outcome visits.
     fn work(&self) -> usize {
         let nodes = self.scans.iter().map(|scan| scan.body.nodes.len());
         let scans = self.scans.len().max(1);
-        nodes.sum::<usize>() + scans * (self.timeline.steps() + self.savable.len())
+        let unrolled = self.unrolled.as_ref().map_or(0, Unrolled::work);
+        nodes.sum::<usize>() + unrolled + scans * (self.timeline.steps() + self.savable.len())
     }
 
     fn find_savable(&mut self, module: &Module) {
@@ -239,6 +253,9 @@ impl Policies {
             again.account(self, scan, &mut bytes, &mut outcome);
             prefixes.push((*scan.back_steps.start(), again.prefix()));
             again.price(module, scan, prices, &mut outcome);
+        }
+        if let Some(unrolled) = &self.unrolled {
+            prefixes = unrolled.outcome(module, fates, prices, &mut bytes, &mut outcome);
         }
         let (peak, step) = bytes.highest(&prefixes);
         // Nothing could be kept instead: the policy is that of the text.
