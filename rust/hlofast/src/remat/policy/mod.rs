@@ -19,6 +19,7 @@ mod graph;
 mod layered;
 mod named;
 mod price;
+mod retimed;
 mod scans;
 mod unrolled;
 
@@ -142,11 +143,11 @@ impl Policies {
         memory: &Memory,
         peak: i64,
     ) -> Option<Self> {
-        let values = memory.all_values(module);
+        let mut values = memory.all_values(module);
         let scans = scans(module, cost, attribution, memory, &values);
         let sizes = device_sizes(module, Backend::of_module(module));
         if scans.is_empty() {
-            let own = Unrolled::new(module, attribution, memory, &values, &sizes, peak);
+            let own = Unrolled::new(module, attribution, memory, &mut values, &sizes, peak);
             let (mut unrolled, timeline) = own?;
             let savable = unrolled.find_savable(module);
             let unrolled = Some(unrolled);

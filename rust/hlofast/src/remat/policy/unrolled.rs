@@ -11,6 +11,7 @@ use super::graph::{Graph, MOST_ROWS};
 use super::layered::{Layers, layers};
 use super::named;
 use super::price::Prices;
+use super::retimed::{new_steps, retime};
 use super::scans::{MOST_REARRANGED, is_heavy, is_rearrangement, node_of};
 use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective, is_value};
 use crate::flow::{Attribution, Phase};
@@ -87,7 +88,7 @@ impl Unrolled {
         module: &Module,
         attribution: &Attribution,
         memory: &Memory,
-        values: &[LiveValue],
+        values: &mut [LiveValue],
         sizes: &[i64],
         peak: i64,
     ) -> Option<(Self, Timeline)> {
@@ -99,7 +100,7 @@ impl Unrolled {
         let phases = attribution.phases(module);
         let is_backward = |row: Row| phases.get(row.0 as usize) == Some(&Phase::Backward);
         let end = u32::try_from(memory.timeline.len()).ok()?;
-        let steps: Vec<u32> =
+        let mut steps: Vec<u32> =
             graph.nodes.iter().map(|node| memory.step_of(node.outer).unwrap_or(end)).collect();
         let mut starts = vec![None; layers.count()];
         for (at, node) in graph.nodes.iter().enumerate() {
@@ -114,6 +115,11 @@ impl Unrolled {
         // Layers that nothing differentiates keep nothing.
         let starts: Vec<u32> = starts.into_iter().map(|start| start.unwrap_or(end)).collect();
         let back = starts.iter().copied().min().filter(|start| *start < end)?;
+        let new = new_steps(module, memory, &layers, &starts, is_backward);
+        let moved = retime(module, memory, &graph, &new, values);
+        for step in &mut steps {
+            *step = new.get(*step as usize).copied().unwrap_or(*step);
+        }
         let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
@@ -133,7 +139,7 @@ impl Unrolled {
         };
         unrolled.place(is_backward);
         unrolled.find_residuals(values, back);
-        let timeline = Timeline::of_entry(module, memory, values, &unrolled.graph, entry, peak)?;
+        let timeline = Timeline::of_entry(module, memory, values, &unrolled.graph, &moved, peak)?;
         Some((unrolled, timeline))
     }
 
