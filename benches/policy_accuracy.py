@@ -92,6 +92,7 @@ def rows() -> list[dict[str, Any]]:
                     "program": program,
                     "policy": policy,
                     "held_out": program.startswith("held_"),
+                    "unrolled": "unrolled" in program,
                     "peak": peak,
                     "modelled": modelled,
                     "error": error,
@@ -153,12 +154,13 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         every = rows()
-    sets = {
-        "fitted": [row for row in every if not row["held_out"]],
-        "held out": [row for row in every if row["held_out"]],
-    }
-    for policy in (*BUILT_IN, *NAMED):
-        sets[policy] = [row for row in every if row["policy"] == policy]
+    sets: dict[str, list[dict[str, Any]]] = {}
+    for kind, is_unrolled in (("scanned", False), ("unrolled", True)):
+        own = [row for row in every if row["unrolled"] == is_unrolled]
+        sets[f"{kind}, fitted"] = [row for row in own if not row["held_out"]]
+        sets[f"{kind}, held out"] = [row for row in own if row["held_out"]]
+        for policy in (*BUILT_IN, *NAMED):
+            sets[f"{kind}, {policy}"] = [row for row in own if row["policy"] == policy]
     for name, part in sets.items():
         if not part:
             continue

@@ -86,6 +86,19 @@ _HIDDEN = (
 )
 
 
+_SCANNED = (
+    "layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)",
+    "x, _ = jax.lax.scan(layer, x, weights)",
+)
+_UNROLLED = (
+    "layer = jax.checkpoint(layer, policy=policy)",
+    "for weights in layers:",
+    "    x = layer(x, weights)",
+)
+"""How a program applies a policy to its layers. Without a loop the barriers of `prevent_cse` are
+needed: otherwise XLA finds that recomputed values are there already."""
+
+
 class Policy:
     """What a step needs under one checkpoint policy. All figures are modelled."""
 
@@ -180,7 +193,7 @@ class Policy:
 
 
 class Policies:
-    """The scans over layers of a step, and what the step needs under other checkpoint policies."""
+    """The layers of a step, and what the step needs under other checkpoint policies."""
 
     __slots__ = ("_chosen", "_data", "_savable", "hbm", "is_checkpointed", "module")
 
@@ -194,6 +207,12 @@ class Policies:
         self._data = data
         self._savable: Table | None = None
         self._chosen: Policy | None = None
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether the layers are scanned; otherwise the program repeats them without a loop."""
+        instructions = self.module.instructions
+        return any(instructions[row].opcode == "while" for row, _ in self._data.loops())
 
     @property
     def peak(self) -> int:
@@ -389,9 +408,7 @@ def _code(policy: Policy) -> str:
             )
         else:
             call = f"policy = {prefix}save_only_these_names({', '.join(map(repr, kept))})"
-    lines += [call, "layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)"]
-    lines.append("x, _ = jax.lax.scan(layer, x, weights)")
-    return "\n".join(lines)
+    return "\n".join([*lines, call, *(_SCANNED if policy._policies.is_scanned else _UNROLLED)])
 
 
 def _same(policy: Policy) -> str | None:

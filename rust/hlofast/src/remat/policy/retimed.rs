@@ -8,6 +8,7 @@
 use super::graph::Graph;
 use super::layered::Layers;
 use super::scans::node_of;
+use crate::flow::Phase;
 use crate::ir::{Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 
@@ -32,6 +33,12 @@ fn is_plumbing(opcode: Opcode) -> bool {
     )
 }
 
+/// Whether a custom call only joins the parts of a value.
+fn is_joint(module: &Module, row: Row) -> bool {
+    module.opcode(row) == Opcode::CustomCall
+        && module.attribute_bytes(row, "custom_call_target") == Some(b"\"ConcatBitcast\"")
+}
+
 /// By step: the step at which its row runs if layers are checkpointed. `starts` are the steps at which
 /// the backward parts of the layers start.
 pub fn new_steps(
@@ -39,7 +46,7 @@ pub fn new_steps(
     memory: &Memory,
     layers: &Layers,
     starts: &[u32],
-    is_backward: impl Fn(Row) -> bool,
+    phase: impl Fn(Row) -> Phase,
 ) -> Vec<u32> {
     let count = memory.timeline.len() as u32;
     let mut new: Vec<u32> = (0..count).collect();
@@ -52,6 +59,11 @@ pub fn new_steps(
         let start = layer.map_or(0, |layer| starts[layer as usize]);
         let next = ascending.partition_point(|other| *other <= start);
         ascending.get(next).copied().unwrap_or(start)
+    };
+    // Rows that move values, and forward work that backward code repeats, come with what reads them.
+    let is_carried = |row: Row| {
+        let is_work = matches!(phase(row), Phase::Backward | Phase::Optimizer);
+        is_plumbing(module.opcode(row)) || is_joint(module, row) || !is_work
     };
     // By row: the first step at which its value can be there, and whether it has moved.
     let mut known: Vec<u32> = vec![0; rows.len()];
@@ -75,12 +87,13 @@ pub fn new_steps(
             ready = ready.max(known[operand]);
             follows |= is_moved[operand];
         }
-        let is_plumbing = is_plumbing(opcode);
+        let is_plumbing = is_carried(own);
         let layer = layers.of_row(own);
-        let is_late = is_backward(own) && step >= end_of(layer);
+        let is_backward = phase(own) == Phase::Backward;
+        let is_late = is_backward && step >= end_of(layer);
         if is_plumbing && !follows {
             known[at] = ready.min(step);
-        } else if (follows && (is_plumbing || is_backward(own))) || (is_late && !is_plumbing) {
+        } else if (follows && (is_plumbing || is_backward)) || (is_late && !is_plumbing) {
             let start = layer.map_or(back, |layer| starts[layer as usize]);
             known[at] = ready.max(start).min(step);
             new[step as usize] = known[at];
@@ -93,7 +106,7 @@ pub fn new_steps(
     for (row, step) in ordered.into_iter().rev() {
         let at = (row - rows.start) as usize;
         let own = Row(row);
-        if step > back && is_plumbing(module.opcode(own)) && !is_moved[at] {
+        if step > back && is_carried(own) && !is_moved[at] {
             new[step as usize] = step.min(first_use[at]).max(back);
         }
         for operand in module.operands(own).iter().filter(|operand| rows.contains(operand)) {

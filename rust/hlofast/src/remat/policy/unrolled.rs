@@ -21,6 +21,11 @@ use crate::memory::{LiveValue, Memory};
 use hashbrown::HashMap;
 use std::ops::RangeInclusive;
 
+/// Dimensions of more than one element that a matmul of a TPU writes in any order; of programs
+/// compiled by libtpu 0.0.42: attention with four dimensions of scores has no wide copies, grouped
+/// attention with five has two.
+const MOST_WRITTEN: usize = 4;
+
 /// What a node is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
@@ -63,6 +68,8 @@ pub struct Unrolled {
     steps: Vec<u32>,
     /// The rows that run matmuls, ascending.
     products: Vec<Row>,
+    /// Products of the forward pass that would be kept in a wider type, and the bytes of both copies.
+    wide: Vec<(u32, i64)>,
     /// By savable value: its node in each layer.
     members: Vec<Vec<u32>>,
 }
@@ -115,7 +122,11 @@ impl Unrolled {
         // Layers that nothing differentiates keep nothing.
         let starts: Vec<u32> = starts.into_iter().map(|start| start.unwrap_or(end)).collect();
         let back = starts.iter().copied().min().filter(|start| *start < end)?;
-        let new = new_steps(module, memory, &layers, &starts, is_backward);
+        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
+        let new = match sums_last(module, &graph) {
+            true => (0..end).collect(),
+            false => new_steps(module, memory, &layers, &starts, phase),
+        };
         let moved = retime(module, memory, &graph, &new, values);
         for step in &mut steps {
             *step = new.get(*step as usize).copied().unwrap_or(*step);
@@ -133,12 +144,14 @@ impl Unrolled {
             ends: vec![None; count],
             steps,
             products,
+            wide: Vec::new(),
             members: Vec::new(),
             graph,
             layers,
         };
         unrolled.place(is_backward);
         unrolled.find_residuals(values, back);
+        unrolled.find_wide(module, sizes, back);
         let timeline = Timeline::of_entry(module, memory, values, &unrolled.graph, &moved, peak)?;
         Some((unrolled, timeline))
     }
@@ -200,6 +213,33 @@ impl Unrolled {
                 bytes: value.bytes,
                 rest: from..=value.last_step,
             });
+        }
+    }
+
+    /// Finds the products of forward layers that are widened at once, such as scores of grouped
+    /// attention before a softmax. XLA writes one in its narrow type where the backward pass reads the
+    /// value and other work is repeated in fusions. Without that reader XLA writes the wide type, before
+    /// and after the work on each element, if the product has more dimensions than a matmul of TPUs
+    /// can write in any order.
+    fn find_wide(&mut self, module: &Module, sizes: &[i64], back: u32) {
+        let graph = &self.graph;
+        for (at, node) in graph.nodes.iter().enumerate() {
+            let is_own = self.layer[at].is_some() && self.steps[at] < back;
+            if !is_own || !node.opcode.is_matmul() || self.ends[at].is_none() {
+                continue;
+            }
+            let array = module.shapes().array(node.shape);
+            let long = array.map_or(0, |array| {
+                array.dimensions().filter(|size| size.bound().is_some_and(|n| n > 1)).count()
+            });
+            let users = graph.users(at as u32).iter().map(|user| &graph.nodes[*user as usize]);
+            let wide = users
+                .filter(|user| user.opcode == Opcode::Convert)
+                .filter_map(|user| sizes.get(user.shape.0 as usize).copied())
+                .max();
+            if let Some(wide) = wide.filter(|wide| long > MOST_WRITTEN && *wide > self.bytes[at]) {
+                self.wide.push((at as u32, wide.saturating_mul(2)));
+            }
         }
     }
 
@@ -379,6 +419,11 @@ impl Unrolled {
                 outcome.saved.push(number);
             }
         }
+        for (node, wide) in &self.wide {
+            let at = *node as usize;
+            let narrow = if again.fate[at] == Fate::Saved { 0 } else { self.bytes[at] };
+            bytes.add(self.steps[at]..=self.steps[at], wide - narrow);
+        }
         let mut prefixes = Vec::new();
         for (nodes, start) in again.heavy.iter().zip(&self.starts) {
             for node in nodes {
@@ -462,6 +507,18 @@ impl Unrolled {
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
         }
     }
+}
+
+/// Whether XLA puts the sums of weight gradients last in any case. It does where loops add them up
+/// around a ring while nothing else runs asynchronously in fusions.
+fn sums_last(module: &Module, graph: &Graph) -> bool {
+    let mut loops = graph.nodes.iter().filter(|node| module.opcode(node.outer) == Opcode::While);
+    let is_start = |row: Row| {
+        module.opcode(row) == Opcode::CustomCall
+            && module.attribute_bytes(row, "custom_call_target")
+                == Some(b"\"AsyncCollectiveStart\"")
+    };
+    loops.any(|node| node.opcode.is_matmul()) && !module.rows().any(is_start)
 }
 
 /// By node: what it is made from.
