@@ -7,107 +7,91 @@
 
 use super::graph::Graph;
 use super::layered::Layers;
-use super::scans::node_of;
+use super::scans::{is_heavy, node_of};
 use crate::flow::Phase;
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row};
 use crate::memory::{LiveValue, Memory};
-
-/// Whether the row only passes on or moves a value.
-fn is_plumbing(opcode: Opcode) -> bool {
-    use Opcode::{
-        AsyncDone, AsyncStart, AsyncUpdate, Bitcast, Copy, CopyDone, CopyStart, GetTupleElement,
-        Reshape, Tuple,
-    };
-    matches!(
-        opcode,
-        AsyncDone
-            | AsyncStart
-            | AsyncUpdate
-            | Bitcast
-            | Copy
-            | CopyDone
-            | CopyStart
-            | GetTupleElement
-            | Reshape
-            | Tuple
-    )
-}
-
-/// Whether a custom call only joins the parts of a value.
-fn is_joint(module: &Module, row: Row) -> bool {
-    module.opcode(row) == Opcode::CustomCall
-        && module.attribute_bytes(row, "custom_call_target") == Some(b"\"ConcatBitcast\"")
-}
+use hashbrown::HashMap;
 
 /// By step: the step at which its row runs if layers are checkpointed. `starts` are the steps at which
-/// the backward parts of the layers start.
+/// the backward parts of the layers start, `steps` those of the nodes.
+///
+/// Dependencies are those of values: fusions also carry collectives of other layers.
 pub fn new_steps(
     module: &Module,
     memory: &Memory,
+    graph: &Graph,
     layers: &Layers,
     starts: &[u32],
+    steps: &[u32],
     phase: impl Fn(Row) -> Phase,
 ) -> Vec<u32> {
     let count = memory.timeline.len() as u32;
     let mut new: Vec<u32> = (0..count).collect();
-    let rows = module.computation(module.entry()).rows();
     let mut ascending: Vec<u32> = starts.to_vec();
     ascending.sort_unstable();
     let back = ascending.first().copied().unwrap_or(count);
-    // The backward part of a layer ends where the next one starts. That of the last has no such end.
-    let end_of = |layer: Option<u32>| {
+    let start_of = |layer: Option<u32>| layer.map_or(back, |layer| starts[layer as usize]);
+    let is_work = |at: usize| {
+        let node = &graph.nodes[at];
+        is_heavy(node.opcode) && steps[at] > back && phase(node.row) == Phase::Backward
+    };
+    // The backward part of a layer ends where the next one starts, that of the last one where the
+    // first deferred matmul of another layer runs.
+    let next_start = |layer: Option<u32>| {
         let start = layer.map_or(0, |layer| starts[layer as usize]);
-        let next = ascending.partition_point(|other| *other <= start);
-        ascending.get(next).copied().unwrap_or(start)
+        ascending.get(ascending.partition_point(|other| *other <= start)).copied()
     };
-    // Rows that move values, and forward work that backward code repeats, come with what reads them.
-    let is_carried = |row: Row| {
-        let is_work = matches!(phase(row), Phase::Backward | Phase::Optimizer);
-        is_plumbing(module.opcode(row)) || is_joint(module, row) || !is_work
-    };
-    // By row: the first step at which its value can be there, and whether it has moved.
-    let mut known: Vec<u32> = vec![0; rows.len()];
-    let mut is_moved = vec![false; rows.len()];
-    let in_order = || {
-        let own = memory.sequence().iter().zip(0u32..);
-        own.filter(|(row, _)| rows.contains(row))
-    };
-    for (row, step) in in_order() {
-        let at = (row - rows.start) as usize;
-        let own = Row(*row);
-        let opcode = module.opcode(own);
-        known[at] = step;
-        if step <= back || opcode == Opcode::Parameter {
-            continue;
-        }
-        let operands = module.operands(own).iter().filter(|operand| rows.contains(operand));
-        let (mut ready, mut follows) = (0, false);
-        for operand in operands {
-            let operand = (operand - rows.start) as usize;
-            ready = ready.max(known[operand]);
-            follows |= is_moved[operand];
-        }
-        let is_plumbing = is_carried(own);
-        let layer = layers.of_row(own);
-        let is_backward = phase(own) == Phase::Backward;
-        let is_late = is_backward && step >= end_of(layer);
-        if is_plumbing && !follows {
-            known[at] = ready.min(step);
-        } else if (follows && (is_plumbing || is_backward)) || (is_late && !is_plumbing) {
-            let start = layer.map_or(back, |layer| starts[layer as usize]);
-            known[at] = ready.max(start).min(step);
-            new[step as usize] = known[at];
-            is_moved[at] = known[at] < step;
+    let mut deferred = count;
+    for (at, node) in graph.nodes.iter().enumerate() {
+        if node.opcode.is_matmul() && is_work(at) {
+            let end = next_start(layers.of_row(node.row));
+            if end.is_some_and(|end| steps[at] >= end) {
+                deferred = deferred.min(steps[at]);
+            }
         }
     }
-    // A row that moves a value for deferred rows comes before them.
+    // By node: the first step at which its value can be there, and whether deferred work makes it.
+    let mut ready = vec![0u32; graph.nodes.len()];
+    let mut is_moved = vec![false; graph.nodes.len()];
+    // By row that has moved: its new step.
+    let mut moved: HashMap<Row, u32, BuildMix> = HashMap::default();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let operands = graph.operands(at as u32);
+        let first = operands.iter().map(|operand| ready[*operand as usize]).max().unwrap_or(0);
+        let follows = operands.iter().any(|operand| is_moved[*operand as usize]);
+        if !is_heavy(node.opcode) || node.element.is_some() {
+            (ready[at], is_moved[at]) = (first, follows);
+            continue;
+        }
+        let layer = layers.of_row(node.row);
+        let end = next_start(layer).unwrap_or(deferred);
+        let is_late = is_work(at) && steps[at] >= end;
+        let follows = follows && steps[at] > back && phase(node.row) != Phase::Optimizer;
+        ready[at] = steps[at];
+        if is_late || follows {
+            ready[at] = first.max(start_of(layer)).min(steps[at]);
+            is_moved[at] = ready[at] < steps[at];
+        }
+        let own = moved.entry(node.outer).or_insert(0);
+        *own = (*own).max(ready[at]);
+    }
+    // Rows that only move values or repeat cheap work come with what reads them.
+    let rows = module.computation(module.entry()).rows();
     let mut first_use = vec![u32::MAX; rows.len()];
-    let ordered: Vec<(u32, u32)> = in_order().map(|(row, step)| (*row, step)).collect();
-    for (row, step) in ordered.into_iter().rev() {
+    for (row, step) in memory.sequence().iter().zip(0..count).rev() {
+        if !rows.contains(row) {
+            continue;
+        }
         let at = (row - rows.start) as usize;
-        let own = Row(row);
-        if step > back && is_carried(own) && !is_moved[at] {
-            new[step as usize] = step.min(first_use[at]).max(back);
+        let own = Row(*row);
+        if step > back {
+            new[step as usize] = match moved.get(&own) {
+                Some(moved) => step.min(*moved),
+                None if phase(own) == Phase::Optimizer => step,
+                None => step.min(first_use[at]).max(back),
+            };
         }
         for operand in module.operands(own).iter().filter(|operand| rows.contains(operand)) {
             let use_of = &mut first_use[(operand - rows.start) as usize];

@@ -123,9 +123,10 @@ impl Unrolled {
         let starts: Vec<u32> = starts.into_iter().map(|start| start.unwrap_or(end)).collect();
         let back = starts.iter().copied().min().filter(|start| *start < end)?;
         let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-        let new = match sums_last(module, &graph) {
+        let env = std::env::var("UNR").unwrap_or_default();
+        let new = match env.contains('n') || (env.contains('s') && sums_last(module, &graph)) {
             true => (0..end).collect(),
-            false => new_steps(module, memory, &layers, &starts, phase),
+            false => new_steps(module, memory, &graph, &layers, &starts, &steps, phase),
         };
         let moved = retime(module, memory, &graph, &new, values);
         for step in &mut steps {
@@ -151,7 +152,9 @@ impl Unrolled {
         };
         unrolled.place(is_backward);
         unrolled.find_residuals(values, back);
-        unrolled.find_wide(module, sizes, back);
+        if env.contains('w') {
+            unrolled.find_wide(module, sizes, back);
+        }
         let timeline = Timeline::of_entry(module, memory, values, &unrolled.graph, &moved, peak)?;
         Some((unrolled, timeline))
     }
