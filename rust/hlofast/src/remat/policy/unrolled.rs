@@ -70,6 +70,8 @@ pub struct Unrolled {
     products: Vec<Row>,
     /// Products of the forward pass that would be kept in a wider type, and the bytes of both copies.
     wide: Vec<(u32, i64)>,
+    /// Weights that are gathered for a backward part before it starts: bytes and steps.
+    early: Vec<(i64, RangeInclusive<u32>)>,
     /// By savable value: its node in each layer.
     members: Vec<Vec<u32>>,
 }
@@ -123,8 +125,7 @@ impl Unrolled {
         let starts: Vec<u32> = starts.into_iter().map(|start| start.unwrap_or(end)).collect();
         let back = starts.iter().copied().min().filter(|start| *start < end)?;
         let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-        let env = std::env::var("UNR").unwrap_or_default();
-        let new = match env.contains('n') || (env.contains('s') && sums_last(module, &graph)) {
+        let new = match sums_last(module, &graph) {
             true => (0..end).collect(),
             false => new_steps(module, memory, &graph, &layers, &starts, &steps, phase),
         };
@@ -146,15 +147,15 @@ impl Unrolled {
             steps,
             products,
             wide: Vec::new(),
+            early: Vec::new(),
             members: Vec::new(),
             graph,
             layers,
         };
         unrolled.place(is_backward);
         unrolled.find_residuals(values, back);
-        if env.contains('w') {
-            unrolled.find_wide(module, sizes, back);
-        }
+        unrolled.find_wide(module, sizes, back);
+        unrolled.find_early(values, back);
         let timeline = Timeline::of_entry(module, memory, values, &unrolled.graph, &moved, peak)?;
         Some((unrolled, timeline))
     }
@@ -242,6 +243,22 @@ impl Unrolled {
                 .max();
             if let Some(wide) = wide.filter(|wide| long > MOST_WRITTEN && *wide > self.bytes[at]) {
                 self.wide.push((at as u32, wide.saturating_mul(2)));
+            }
+        }
+    }
+
+    /// Finds weights that are gathered during the forward pass for a backward part, which the barriers
+    /// of a checkpointed layer forbid.
+    fn find_early(&mut self, values: &[LiveValue], back: u32) {
+        for value in values.iter().filter(|value| value.bytes > 0 && value.first_step < back) {
+            let Some(node) = node_of(&self.graph, value) else { continue };
+            let own = &self.graph.nodes[node as usize];
+            let is_weight = self.origins[node as usize] == Origin::Weight && own.element.is_none();
+            let layer = self.layers.of_row(own.row).filter(|_| is_weight);
+            let Some(start) = layer.map(|layer| self.starts[layer as usize]) else { continue };
+            if self.layer[node as usize].is_none() && value.first_step < start {
+                let until = value.last_step.min(start.saturating_sub(1));
+                self.early.push((value.bytes, value.first_step..=until));
             }
         }
     }
@@ -405,7 +422,7 @@ impl Unrolled {
     ) -> Vec<(u32, (i64, i64))> {
         let again = self.again(fates);
         for own in &self.residuals {
-            if again.fate[own.node as usize] != Fate::Saved {
+            if again.fate[own.node as usize] == Fate::Recomputed {
                 bytes.add(own.rest.clone(), -own.bytes);
             }
         }
@@ -422,9 +439,12 @@ impl Unrolled {
                 outcome.saved.push(number);
             }
         }
+        for (size, steps) in &self.early {
+            bytes.add(steps.clone(), -size);
+        }
         for (node, wide) in &self.wide {
             let at = *node as usize;
-            let narrow = if again.fate[at] == Fate::Saved { 0 } else { self.bytes[at] };
+            let narrow = if again.fate[at] == Fate::Recomputed { self.bytes[at] } else { 0 };
             bytes.add(self.steps[at]..=self.steps[at], wide - narrow);
         }
         let mut prefixes = Vec::new();
@@ -444,13 +464,11 @@ impl Unrolled {
     fn keep(&self, again: &Again, at: usize, bytes: &mut Changes<'_>, outcome: &mut Outcome) {
         let size = self.bytes[at];
         let until = again.until[at].max(again.last[at].unwrap_or(0));
+        // Nothing holds the copies to the host and back to their layers, so the compiler leaves most
+        // of the values of unrolled layers in device memory while the peak lasts.
         if again.fate[at] == Fate::Offloaded {
             outcome.on_host = outcome.on_host.saturating_add(size);
-            let start = self.layer[at].map_or(until, |layer| self.starts[layer as usize]);
-            bytes.add(start..=until, size);
-            return;
-        }
-        if size >= LEAST {
+        } else if size >= LEAST {
             outcome.kept = outcome.kept.saturating_add(size);
         }
         let from = self.ends[at].map_or(self.steps[at], |end| end.saturating_add(1));
