@@ -43,7 +43,8 @@ BUILT_IN = {
 
 def texts() -> dict[str, bytes]:
     """By program: its text without checkpointing."""
-    return {name.partition(".")[0]: text for name, text in _unpacked("texts")}
+    both = (*_unpacked("texts"), *_unpacked("unrolled"))
+    return {name.partition(".")[0]: text for name, text in both}
 
 
 def checkpointed() -> dict[tuple[str, str], bytes]:
@@ -104,6 +105,7 @@ def rows() -> list[dict[str, Any]]:
                     "text": own,
                     "policy": policy,
                     "held_out": program.startswith("held_"),
+                    "unrolled": "unrolled" in program,
                     "peak": peak,
                     "modelled": modelled,
                     "error": error,
@@ -172,9 +174,13 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         every = rows()
-    sets = {}
-    for kind, is_plain in (("not checkpointed", True), ("checkpointed", False)):
-        own = [row for row in every if (row["text"] == "none") == is_plain]
+    sets: dict[str, list[dict[str, Any]]] = {}
+    kinds = {
+        "not checkpointed": [r for r in every if r["text"] == "none" and not r["unrolled"]],
+        "checkpointed": [row for row in every if row["text"] != "none"],
+        "unrolled": [row for row in every if row["unrolled"]],
+    }
+    for kind, own in kinds.items():
         sets[f"{kind}, fitted"] = [row for row in own if not row["held_out"]]
         sets[f"{kind}, held out"] = [row for row in own if row["held_out"]]
         for policy in (*BUILT_IN, *NAMED):

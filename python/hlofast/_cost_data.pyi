@@ -179,7 +179,7 @@ class RematData:
 
 @final
 class PolicyData:
-    """The scans over layers of a module."""
+    """The layers of a module."""
 
     def loops(self) -> list[tuple[int, int]]:
         """Row and iterations of each forward loop."""

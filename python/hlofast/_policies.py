@@ -214,7 +214,7 @@ class Policy:
 
 
 class Policies:
-    """The scans over layers of a step, and what the step needs under other checkpoint policies."""
+    """The layers of a step, and what the step needs under other checkpoint policies."""
 
     __slots__ = (
         "_chosen", "_data", "_frontier", "_remat", "_savable", "hbm", "host_memory",
@@ -240,6 +240,12 @@ class Policies:
         self._savable: Table | None = None
         self._chosen: tuple[Policy | None] | None = None
         self._frontier: tuple[Policy, ...] | None = None
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether the layers are scanned; otherwise the program repeats them without a loop."""
+        instructions = self.module.instructions
+        return any(instructions[row].opcode == "while" for row, _ in self._data.loops())
 
     @property
     def peak(self) -> int:
@@ -429,6 +435,8 @@ class Policies:
     def notes(self) -> tuple[Note, ...]:
         """How far the figures are from what XLA needs."""
         error = fields.ERROR_CHECKPOINTED if self.is_checkpointed else fields.ERROR
+        if not self.is_scanned:
+            error = fields.ERROR_UNROLLED
         notes = [Note("policy-error", error)]
         if self.chosen is not None and self.hbm is not None:
             if self.chosen.fits:

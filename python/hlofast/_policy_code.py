@@ -34,6 +34,17 @@ _AXLEARN_NAMES = (
     (re.compile(r"/linear2\["), "linear2"),
 )
 """Scopes of AXLearn's layers, and the ends of the names that the layers give to their results."""
+_SCANNED = (
+    "layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)",
+    "x, _ = jax.lax.scan(layer, x, weights)",
+)
+_UNROLLED = (
+    "layer = jax.checkpoint(layer, policy=policy)",
+    "for weights in layers:",
+    "    x = layer(x, weights)",
+)
+"""How a program applies a policy to its layers. Without a loop the barriers of `prevent_cse` are
+needed: otherwise XLA finds that recomputed values are there already."""
 _MAXTEXT = re.compile(r"(?:^|/)maxtext/(?:\w+/)*[\w.]+$", re.IGNORECASE)
 _MAXTEXT_FUNCTIONS = {
     "query_projection": ("query_proj",),
@@ -95,8 +106,7 @@ def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
             )
         else:
             call = f"policy = {_PREFIX}save_only_these_names({', '.join(map(repr, kept))})"
-    lines += [call, "layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)"]
-    lines.append("x, _ = jax.lax.scan(layer, x, weights)")
+    lines += [call, *(_SCANNED if policy._policies.is_scanned else _UNROLLED)]
     return lines
 
 

@@ -131,7 +131,8 @@ def _policy(
     if remat.policies is None:
         raise ValueError(
             "the module has no scan over layers (a scheduled forward loop with a known number of "
-            "iterations whose stacked values a backward loop reads), so no policy can be modelled"
+            "iterations whose stacked values a backward loop reads) and no layers with numbers in "
+            "their scopes (`layer_0`), so no policy can be modelled"
         )
     return remat.policies.policy(name, save=save or (), offload=offload or ())
 

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 
-/// The scans over layers of a module.
+/// The layers of a module.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct PolicyData {
     held: Arc<Held>,

@@ -351,8 +351,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         })
     }
 
-    /// The scans over layers, and what they would need under other checkpoint policies. None if
-    /// the module is not scheduled, memory cannot be counted, or the model covers no scan.
+    /// The layers, and what they would need under other checkpoint policies. None if the module is
+    /// not scheduled, memory cannot be counted, or the model covers no layers.
     pub fn policies(&self) -> Option<Policies> {
         if !self.module().is_scheduled() {
             return None;

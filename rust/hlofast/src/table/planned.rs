@@ -74,7 +74,7 @@ pub fn savable(origin: &Origin<'_>, policies: &Policies) -> Columns {
     table.texts(common::name(), each().map(|value| module.instruction_name(value.row)));
     let loops: Vec<Row> = policies.loops().map(|(row, _)| row).collect();
     let scan = |value: &Savable| loops.get(value.scan as usize).copied().unwrap_or(value.row);
-    let doc = "The forward loop over layers that computes the value.";
+    let doc = "The forward loop over layers that computes the value, or a row of the first layer.";
     table.rows(Field::instruction("scan", doc), each().map(scan));
     let doc = "matmul, batched_matmul (with batch dimensions), kernel, collective, or other.";
     table.texts(Field::word("kind", doc), each().map(|value| value.kind.as_str()));

@@ -94,12 +94,36 @@ impl Timeline {
                 keep_shared(&graph, memory, scan, values, sizes, &mut changes);
             }
         }
+        timeline.apply(&changes);
+        Some(timeline)
+    }
+
+    /// The bytes at each step of a module whose layers are in its entry computation; `moved` are the
+    /// changes by live ranges that have moved.
+    pub fn of_entry(
+        module: &Module,
+        memory: &Memory,
+        values: &[LiveValue],
+        graph: &Graph,
+        moved: &[i64],
+        peak: i64,
+    ) -> Option<Self> {
+        let mut timeline = Self::new(module, memory, values, &[], &[], peak)?;
+        timeline.apply(moved);
+        if timeline.is_pressed {
+            let mut changes = vec![0i64; timeline.bytes.len() + 1];
+            join_clones(module, graph, module.entry(), values, &mut changes);
+            timeline.apply(&changes);
+        }
+        Some(timeline)
+    }
+
+    fn apply(&mut self, changes: &[i64]) {
         let mut sum = 0i64;
-        for (bytes, change) in timeline.bytes.iter_mut().zip(&changes) {
+        for (bytes, change) in self.bytes.iter_mut().zip(changes) {
             sum = sum.saturating_add(*change);
             *bytes = bytes.saturating_add(sum);
         }
-        Some(timeline)
     }
 
     /// Number of steps.
@@ -166,7 +190,8 @@ impl Changes<'_> {
     }
 }
 
-fn add(changes: &mut [i64], steps: RangeInclusive<u32>, bytes: i64) {
+/// Adds `bytes` at each of `steps`.
+pub fn add(changes: &mut [i64], steps: RangeInclusive<u32>, bytes: i64) {
     let last = changes.len().saturating_sub(1);
     let (start, end) = (*steps.start() as usize, (*steps.end() as usize).saturating_add(1));
     if start < last && start < end {

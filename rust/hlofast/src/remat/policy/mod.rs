@@ -19,12 +19,15 @@ mod again;
 mod base;
 mod choose;
 mod graph;
+mod layered;
 mod named;
 mod price;
 mod recomputed;
+mod retimed;
 mod savable;
 mod scans;
 mod search;
+mod unrolled;
 
 pub use choose::{choose, frontier};
 pub use price::{Host, Prices};
@@ -39,6 +42,7 @@ use again::Again;
 use base::Timeline;
 use savable::find_savable;
 use scans::{Scan, scans};
+use unrolled::Unrolled;
 
 /// Values of less than this many bytes per iteration are left out of the account.
 const LEAST: i64 = 1024;
@@ -89,10 +93,12 @@ impl Outcome {
     }
 }
 
-/// The scans of a module, and the values that policies could save.
+/// The layers of a module, and the values that policies could save.
 #[derive(Debug)]
 pub struct Policies {
     scans: Vec<Scan>,
+    /// Layers that are repeated without a loop; None in a module with scans.
+    unrolled: Option<Unrolled>,
     timeline: Timeline,
     /// By shape: bytes.
     sizes: Vec<i64>,
@@ -113,27 +119,33 @@ impl Policies {
         memory: &Memory,
         peak: i64,
     ) -> Option<Self> {
-        let values = memory.all_values(module);
+        let mut values = memory.all_values(module);
         let scans = scans(module, cost, attribution, memory, &values);
-        if scans.is_empty() {
-            return None;
-        }
         let sizes = device_sizes(module, Backend::of_module(module));
+        if scans.is_empty() {
+            let own = Unrolled::new(module, attribution, memory, &mut values, &sizes, peak);
+            let (mut unrolled, timeline) = own.filter(|(own, _)| !own.is_checkpointed(module))?;
+            let savable = unrolled.find_savable(module);
+            let unrolled = Some(unrolled);
+            return Some(Self { scans, unrolled, timeline, sizes, savable, peak });
+        }
         let timeline = Timeline::new(module, memory, &values, &scans, &sizes, peak)?;
         let savable = find_savable(module, &scans, &sizes);
-        Some(Self { scans, timeline, sizes, savable, peak })
+        Some(Self { scans, unrolled: None, timeline, sizes, savable, peak })
     }
 
     /// The forward loop of each scan, and its iterations.
     pub fn loops(&self) -> impl Iterator<Item = (Row, u64)> + '_ {
-        self.scans.iter().map(|scan| (scan.forward, scan.trips))
+        let scans = self.scans.iter().map(|scan| (scan.forward, scan.trips));
+        scans.chain(self.unrolled.iter().flat_map(Unrolled::loops))
     }
 
     /// Bytes that the step as it is keeps from forward to backward loops, apart from weights.
     pub fn kept(&self) -> i64 {
         let stacks = self.scans.iter().flat_map(|scan| &scan.stacks);
         let bytes = stacks.filter(|stack| !stack.is_weight).map(|stack| stack.bytes);
-        bytes.fold(0, i64::saturating_add)
+        let unrolled = self.unrolled.as_ref().map_or(0, Unrolled::kept);
+        bytes.fold(unrolled, i64::saturating_add)
     }
 
     /// Whether layers are under `jax.checkpoint` in the step as it is.
@@ -151,7 +163,8 @@ impl Policies {
     fn work(&self) -> usize {
         let nodes = self.scans.iter().map(|scan| scan.body.nodes.len() + scan.back.nodes.len());
         let scans = self.scans.len().max(1);
-        nodes.sum::<usize>() + scans * (self.timeline.steps() + self.savable.len())
+        let unrolled = self.unrolled.as_ref().map_or(0, Unrolled::work);
+        nodes.sum::<usize>() + unrolled + scans * (self.timeline.steps() + self.savable.len())
     }
 
     /// What the step needs if the savable values have these fates.
@@ -177,6 +190,12 @@ impl Policies {
             let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
             outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);
+        }
+        if let Some(unrolled) = &self.unrolled {
+            prefixes = unrolled.outcome(module, fates, prices, &mut bytes, &mut outcome);
+            if outcome.on_host > 0 {
+                (outcome.moving, outcome.waiting) = (None, None);
+            }
         }
         let (peak, step) = bytes.highest(&prefixes);
         // Nothing could be kept instead: the policy is that of the text.

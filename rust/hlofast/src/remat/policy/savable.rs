@@ -141,7 +141,7 @@ fn kind_of_kernel(module: &Module, row: Row) -> Option<SavableKind> {
 }
 
 /// Whether a program can name the result of a collective; permutes pass on parts of arrays.
-fn is_value(opcode: Opcode) -> bool {
+pub fn is_value(opcode: Opcode) -> bool {
     is_collective(opcode) && opcode != Opcode::CollectivePermute
 }
 

@@ -1,0 +1,137 @@
+//! When backward work runs under `jax.checkpoint`.
+//!
+//! In a step that keeps everything XLA often puts the gradients of weights after those of all layers,
+//! to overlap their collectives, and the values that they read stay in memory for longer. Where layers
+//! are checkpointed their barriers keep the backward work of a layer together: weight gradients run
+//! as soon as their operands are known. So deferred rows move to the step of their last operand.
+
+use super::graph::Graph;
+use super::layered::Layers;
+use super::scans::{is_heavy, node_of};
+use crate::flow::Phase;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row};
+use crate::memory::{LiveValue, Memory};
+use hashbrown::HashMap;
+
+/// By step: the step at which its row runs if layers are checkpointed. `starts` are the steps at which
+/// the backward parts of the layers start, `steps` those of the nodes.
+///
+/// Dependencies are those of values: fusions also carry collectives of other layers.
+pub fn new_steps(
+    module: &Module,
+    memory: &Memory,
+    graph: &Graph,
+    layers: &Layers,
+    starts: &[u32],
+    steps: &[u32],
+    phase: impl Fn(Row) -> Phase,
+) -> Vec<u32> {
+    let count = memory.timeline.len() as u32;
+    let mut new: Vec<u32> = (0..count).collect();
+    let mut ascending: Vec<u32> = starts.to_vec();
+    ascending.sort_unstable();
+    let back = ascending.first().copied().unwrap_or(count);
+    let start_of = |layer: Option<u32>| layer.map_or(back, |layer| starts[layer as usize]);
+    let is_work = |at: usize| {
+        let node = &graph.nodes[at];
+        is_heavy(node.opcode) && steps[at] > back && phase(node.row) == Phase::Backward
+    };
+    // The backward part of a layer ends where the next one starts, that of the last one where the
+    // first deferred matmul of another layer runs.
+    let next_start = |layer: Option<u32>| {
+        let start = layer.map_or(0, |layer| starts[layer as usize]);
+        ascending.get(ascending.partition_point(|other| *other <= start)).copied()
+    };
+    let mut deferred = count;
+    for (at, node) in graph.nodes.iter().enumerate() {
+        if node.opcode.is_matmul() && is_work(at) {
+            let end = next_start(layers.of_row(node.row));
+            if end.is_some_and(|end| steps[at] >= end) {
+                deferred = deferred.min(steps[at]);
+            }
+        }
+    }
+    // By node: the first step at which its value can be there, and whether deferred work makes it.
+    let mut ready = vec![0u32; graph.nodes.len()];
+    let mut is_moved = vec![false; graph.nodes.len()];
+    // By row that has moved: its new step.
+    let mut moved: HashMap<Row, u32, BuildMix> = HashMap::default();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let operands = graph.operands(at as u32);
+        let first = operands.iter().map(|operand| ready[*operand as usize]).max().unwrap_or(0);
+        let follows = operands.iter().any(|operand| is_moved[*operand as usize]);
+        if !is_heavy(node.opcode) || node.element.is_some() {
+            (ready[at], is_moved[at]) = (first, follows);
+            continue;
+        }
+        let layer = layers.of_row(node.row);
+        let end = next_start(layer).unwrap_or(deferred);
+        let is_late = is_work(at) && steps[at] >= end;
+        let follows = follows && steps[at] > back && phase(node.row) != Phase::Optimizer;
+        ready[at] = steps[at];
+        if is_late || follows {
+            ready[at] = first.max(start_of(layer)).min(steps[at]);
+            is_moved[at] = ready[at] < steps[at];
+        }
+        let own = moved.entry(node.outer).or_insert(0);
+        *own = (*own).max(ready[at]);
+    }
+    // Rows that only move values or repeat cheap work come with what reads them.
+    let rows = module.computation(module.entry()).rows();
+    let mut first_use = vec![u32::MAX; rows.len()];
+    for (row, step) in memory.sequence().iter().zip(0..count).rev() {
+        if !rows.contains(row) {
+            continue;
+        }
+        let at = (row - rows.start) as usize;
+        let own = Row(*row);
+        if step > back {
+            new[step as usize] = match moved.get(&own) {
+                Some(moved) => step.min(*moved),
+                None if phase(own) == Phase::Optimizer => step,
+                None => step.min(first_use[at]).max(back),
+            };
+        }
+        for operand in module.operands(own).iter().filter(|operand| rows.contains(operand)) {
+            let use_of = &mut first_use[(operand - rows.start) as usize];
+            *use_of = (*use_of).min(new[step as usize]);
+        }
+    }
+    new
+}
+
+/// Moves the live ranges of `values` to the steps `new`, and returns the change of the bytes at each
+/// step from the step before.
+pub fn retime(
+    module: &Module,
+    memory: &Memory,
+    graph: &Graph,
+    new: &[u32],
+    values: &mut [LiveValue],
+) -> Vec<i64> {
+    let mut changes = vec![0i64; new.len() + 1];
+    let rows = module.computation(module.entry()).rows();
+    for value in values.iter_mut().filter(|value| rows.contains(&value.row.0)) {
+        let (first, last) = (value.first_step, value.last_step);
+        let to = |step: u32| new.get(step as usize).copied().unwrap_or(step);
+        let mut end = to(last);
+        if let Some(node) = node_of(graph, value) {
+            for user in graph.users(node) {
+                let step = memory.step_of(graph.nodes[*user as usize].outer);
+                if let Some(step) = step.filter(|step| (first..=last).contains(step)) {
+                    end = end.max(to(step));
+                }
+            }
+        }
+        let start = to(first);
+        let end = end.max(start);
+        if (start, end) == (first, last) {
+            continue;
+        }
+        super::base::add(&mut changes, first..=last, -value.bytes);
+        super::base::add(&mut changes, start..=end, value.bytes);
+        (value.first_step, value.last_step) = (start, end);
+    }
+    changes
+}

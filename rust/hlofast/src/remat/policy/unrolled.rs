@@ -1,0 +1,580 @@
+//! Checkpoint policies of layers that the program repeats without a loop.
+//!
+//! The entry computation is one graph. The live range of a value that a layer leaves to its backward
+//! part ends, unless the policy saves the value, at its last forward use, and the value is recomputed
+//! when the backward part of the layer starts. `jax.checkpoint` puts barriers around unrolled
+//! layers (`prevent_cse`), so recomputation starts no earlier and weights are converted and
+//! gathered once more.
+
+use super::base::{Changes, Timeline};
+use super::graph::{Graph, MOST_ROWS};
+use super::layered::{Layers, layers};
+use super::named;
+use super::price::Prices;
+use super::retimed::{new_steps, retime};
+use super::savable::is_value;
+use super::scans::{MOST_REARRANGED, is_heavy, is_rearrangement, node_of};
+use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
+use crate::flow::{Attribution, Phase};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
+use crate::memory::{LiveValue, Memory};
+use hashbrown::HashMap;
+use std::ops::RangeInclusive;
+
+/// Dimensions of more than one element that a matmul of a TPU writes in any order; of programs
+/// compiled by libtpu 0.0.42: attention with four dimensions of scores has no wide copies, grouped
+/// attention with five has two.
+const MOST_WRITTEN: usize = 4;
+
+/// What a node is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// Constants alone: masks, positions, tables of angles.
+    Constants,
+    /// One parameter, converted, rearranged or gathered.
+    Weight,
+    /// Anything else.
+    Values,
+}
+
+/// A value in memory that the forward pass makes and the backward pass reads.
+#[derive(Clone, Debug)]
+struct Residual {
+    node: u32,
+    bytes: i64,
+    /// The steps after its last forward use.
+    rest: RangeInclusive<u32>,
+}
+
+/// The layers of an entry computation.
+#[derive(Debug)]
+pub struct Unrolled {
+    graph: Graph,
+    layers: Layers,
+    /// By node.
+    origins: Vec<Origin>,
+    /// By node: the layer in whose backward part it would run again; None outside of layers.
+    layer: Vec<Option<u32>>,
+    /// By node: whether another layer or the rest of the forward pass reads it.
+    is_boundary: Vec<bool>,
+    /// By layer: the step at which its backward part starts.
+    starts: Vec<u32>,
+    residuals: Vec<Residual>,
+    /// By node: bytes.
+    bytes: Vec<i64>,
+    /// By node: the last step at which the text keeps it; None if it never is in memory.
+    ends: Vec<Option<u32>>,
+    /// By node: the step that computes it.
+    steps: Vec<u32>,
+    /// The rows that run matmuls, ascending.
+    products: Vec<Row>,
+    /// Products of the forward pass that would be kept in a wider type, and the bytes of both copies.
+    wide: Vec<(u32, i64)>,
+    /// Weights that are gathered for a backward part before it starts: bytes and steps.
+    early: Vec<(i64, RangeInclusive<u32>)>,
+    /// By savable value: its node in each layer.
+    members: Vec<Vec<u32>>,
+}
+
+/// What runs again.
+struct Again {
+    /// By node.
+    fate: Vec<Fate>,
+    is_needed: Vec<bool>,
+    /// By node: the last step of the text that needs it again; None if only recomputation does.
+    last: Vec<Option<u32>>,
+    /// By node: the last recomputed node that reads it.
+    read_by: Vec<u32>,
+    /// By node that is kept: the last step that needs it.
+    until: Vec<u32>,
+    /// By layer: nodes that run again and stay in memory, in order.
+    heavy: Vec<Vec<u32>>,
+}
+
+impl Unrolled {
+    /// The unrolled layers of `module`; None if there are none or the module is too large.
+    pub fn new(
+        module: &Module,
+        attribution: &Attribution,
+        memory: &Memory,
+        values: &mut [LiveValue],
+        sizes: &[i64],
+        peak: i64,
+    ) -> Option<(Self, Timeline)> {
+        let entry = module.entry();
+        let mut budget = MOST_ROWS;
+        let graph = Graph::new(module, entry, &[], &mut budget)?;
+        let layers = layers(module, attribution, &graph)?;
+        let count = graph.nodes.len();
+        let phases = attribution.phases(module);
+        let is_backward = |row: Row| phases.get(row.0 as usize) == Some(&Phase::Backward);
+        let end = u32::try_from(memory.timeline.len()).ok()?;
+        let mut steps: Vec<u32> =
+            graph.nodes.iter().map(|node| memory.step_of(node.outer).unwrap_or(end)).collect();
+        let mut starts = vec![None; layers.count()];
+        for (at, node) in graph.nodes.iter().enumerate() {
+            if !node.opcode.is_matmul() || !is_backward(node.row) {
+                continue;
+            }
+            if let Some(layer) = layers.of_row(node.row) {
+                let start: &mut Option<u32> = &mut starts[layer as usize];
+                *start = Some(start.map_or(steps[at], |known| known.min(steps[at])));
+            }
+        }
+        // Layers that nothing differentiates keep nothing.
+        let starts: Vec<u32> = starts.into_iter().map(|start| start.unwrap_or(end)).collect();
+        let back = starts.iter().copied().min().filter(|start| *start < end)?;
+        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
+        let new = match sums_last(module, &graph) {
+            true => (0..end).collect(),
+            false => new_steps(module, memory, &graph, &layers, &starts, &steps, phase),
+        };
+        let moved = retime(module, memory, &graph, &new, values);
+        for step in &mut steps {
+            *step = new.get(*step as usize).copied().unwrap_or(*step);
+        }
+        let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
+        let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
+        products.sort_unstable();
+        let mut unrolled = Unrolled {
+            origins: origins(&graph),
+            layer: vec![None; count],
+            is_boundary: vec![false; count],
+            starts,
+            residuals: Vec::new(),
+            bytes: (0..count as u32).map(|node| graph.bytes(node, sizes)).collect(),
+            ends: vec![None; count],
+            steps,
+            products,
+            wide: Vec::new(),
+            early: Vec::new(),
+            members: Vec::new(),
+            graph,
+            layers,
+        };
+        unrolled.place(is_backward);
+        unrolled.find_residuals(values, back);
+        unrolled.find_wide(module, sizes, back);
+        unrolled.find_early(values, back);
+        let timeline = Timeline::of_entry(module, memory, values, &unrolled.graph, &moved, peak)?;
+        Some((unrolled, timeline))
+    }
+
+    /// Finds the layer of each node of the forward pass, and the values that leave their layers.
+    fn place(&mut self, is_backward: impl Fn(Row) -> bool) {
+        let graph = &self.graph;
+        for (at, node) in graph.nodes.iter().enumerate() {
+            if node.element.is_some() || self.origins[at] == Origin::Constants {
+                continue;
+            }
+            let own = match self.layers.knows(node.row) {
+                true => self.layers.of_row(node.row),
+                // Rows without a name continue what they read.
+                false => {
+                    let read = graph.operands(at as u32).iter();
+                    read.filter_map(|operand| self.layer[*operand as usize]).max()
+                }
+            };
+            self.layer[at] = own.filter(|_| !is_backward(node.row));
+        }
+        // Conversions and gathers of weights belong to the layer that reads them.
+        for at in (0..graph.nodes.len()).rev() {
+            if self.origins[at] == Origin::Weight && graph.nodes[at].element.is_none() {
+                let users = graph.users(at as u32).iter();
+                let users = users.filter_map(|user| self.layer[*user as usize]);
+                self.layer[at] = users.min().or(self.layer[at]);
+            }
+        }
+        for (at, node) in graph.nodes.iter().enumerate() {
+            if is_backward(node.row) {
+                continue;
+            }
+            for operand in graph.operands(at as u32) {
+                let operand = *operand as usize;
+                let is_value = self.origins[operand] == Origin::Values;
+                self.is_boundary[operand] |= is_value && self.layer[operand] != self.layer[at];
+            }
+        }
+    }
+
+    /// Finds the values of layers that stay in memory until their backward part; `back` is the first
+    /// step of the backward pass.
+    fn find_residuals(&mut self, values: &[LiveValue], back: u32) {
+        for value in values.iter().filter(|value| value.bytes > 0 && value.first_step < back) {
+            let Some(node) = node_of(&self.graph, value) else { continue };
+            let at = node as usize;
+            let end = self.ends[at].map_or(value.last_step, |end| end.max(value.last_step));
+            self.ends[at] = Some(end);
+            let is_layers = self.layer[at].is_some() && !self.is_boundary[at];
+            if value.last_step < back || !is_layers || self.origins[at] == Origin::Constants {
+                continue;
+            }
+            let users = self.graph.users(node).iter().map(|user| self.steps[*user as usize]);
+            let forward = users.filter(|step| *step < back).max().unwrap_or(value.first_step);
+            let from = value.first_step.max(forward.saturating_add(1));
+            self.residuals.push(Residual {
+                node,
+                bytes: value.bytes,
+                rest: from..=value.last_step,
+            });
+        }
+    }
+
+    /// Finds the products of forward layers that are widened at once, such as scores of grouped
+    /// attention before a softmax. XLA writes one in its narrow type where the backward pass reads the
+    /// value and other work is repeated in fusions. Without that reader XLA writes the wide type, before
+    /// and after the work on each element, if the product has more dimensions than a matmul of TPUs
+    /// can write in any order.
+    fn find_wide(&mut self, module: &Module, sizes: &[i64], back: u32) {
+        let graph = &self.graph;
+        for (at, node) in graph.nodes.iter().enumerate() {
+            let is_own = self.layer[at].is_some() && self.steps[at] < back;
+            if !is_own || !node.opcode.is_matmul() || self.ends[at].is_none() {
+                continue;
+            }
+            let array = module.shapes().array(node.shape);
+            let long = array.map_or(0, |array| {
+                array.dimensions().filter(|size| size.bound().is_some_and(|n| n > 1)).count()
+            });
+            let users = graph.users(at as u32).iter().map(|user| &graph.nodes[*user as usize]);
+            let wide = users
+                .filter(|user| user.opcode == Opcode::Convert)
+                .filter_map(|user| sizes.get(user.shape.0 as usize).copied())
+                .max();
+            if let Some(wide) = wide.filter(|wide| long > MOST_WRITTEN && *wide > self.bytes[at]) {
+                self.wide.push((at as u32, wide.saturating_mul(2)));
+            }
+        }
+    }
+
+    /// Finds weights that are gathered during the forward pass for a backward part, which the barriers
+    /// of a checkpointed layer forbid.
+    fn find_early(&mut self, values: &[LiveValue], back: u32) {
+        for value in values.iter().filter(|value| value.bytes > 0 && value.first_step < back) {
+            let Some(node) = node_of(&self.graph, value) else { continue };
+            let own = &self.graph.nodes[node as usize];
+            let is_weight = self.origins[node as usize] == Origin::Weight && own.element.is_none();
+            let layer = self.layers.of_row(own.row).filter(|_| is_weight);
+            let Some(start) = layer.map(|layer| self.starts[layer as usize]) else { continue };
+            if self.layer[node as usize].is_none() && value.first_step < start {
+                let until = value.last_step.min(start.saturating_sub(1));
+                self.early.push((value.bytes, value.first_step..=until));
+            }
+        }
+    }
+
+    /// The first row of the first layer of each kind, and the number of layers.
+    pub fn loops(&self) -> impl Iterator<Item = (Row, u64)> + '_ {
+        self.layers.kinds.iter().map(|kind| (kind.first, kind.layers.len() as u64))
+    }
+
+    /// Whether layers are under `jax.checkpoint` in the step as it is.
+    pub fn is_checkpointed(&self, module: &Module) -> bool {
+        named::is_checkpointed(module, &self.graph)
+    }
+
+    /// Bytes that layers as they are keep until their backward parts, apart from weights.
+    pub fn kept(&self) -> i64 {
+        let own = self.residuals.iter();
+        let own = own.filter(|own| self.origins[own.node as usize] != Origin::Weight);
+        own.map(|own| own.bytes).fold(0, i64::saturating_add)
+    }
+
+    /// Nodes that one outcome visits.
+    pub fn work(&self) -> usize {
+        self.graph.nodes.len()
+    }
+
+    /// The values that policies could save.
+    pub fn find_savable(&mut self, module: &Module) -> Vec<Savable> {
+        let again = self.again(&[]);
+        let graph = &self.graph;
+        let count = graph.nodes.len();
+        let mut is_part = vec![false; count];
+        let mut is_residual = vec![false; count];
+        for own in &self.residuals {
+            is_residual[own.node as usize] = true;
+        }
+        let mut found: Vec<(u32, SavableKind, bool)> = Vec::new();
+        for node in (0..count as u32).rev() {
+            let at = node as usize;
+            let is_own = self.layer[at].is_some() && !self.is_boundary[at];
+            if !again.is_needed[at] || !is_own || self.origins[at] != Origin::Values {
+                continue;
+            }
+            let opcode = graph.nodes[at].opcode;
+            let product = named::product_of(module, graph, node);
+            // A sum of partial products is one value; conversions may lie between.
+            let is_sum = product.is_some_and(|of| of != node) || is_part[at];
+            for operand in graph.operands(node) {
+                is_part[*operand as usize] |= is_sum
+                    && !opcode.is_matmul()
+                    && named::product_in(module, graph, *operand).is_some();
+            }
+            let kind = match product {
+                _ if is_part[at] => None,
+                Some(of) if named::is_batched(module, graph.nodes[of as usize].row) => {
+                    Some(SavableKind::BatchedProduct)
+                }
+                Some(_) => Some(SavableKind::Product),
+                None if is_value(opcode) => Some(SavableKind::Collective),
+                None if is_residual[at] => Some(SavableKind::Other),
+                None => None,
+            };
+            if let Some(kind) = kind.filter(|_| self.bytes[at] >= LEAST) {
+                found.push((node, kind, is_residual[at]));
+            }
+        }
+        found.reverse();
+        self.group(module, &found)
+    }
+
+    /// One savable value for the same value of all layers of a kind.
+    fn group(&mut self, module: &Module, found: &[(u32, SavableKind, bool)]) -> Vec<Savable> {
+        let mut known: HashMap<_, usize, BuildMix> = HashMap::default();
+        let mut counts: HashMap<_, u32, BuildMix> = HashMap::default();
+        let mut savable: Vec<Savable> = Vec::new();
+        let mut members: Vec<Vec<u32>> = Vec::new();
+        for (node, kind, is_kept) in found {
+            let at = *node as usize;
+            let Some(layer) = self.layer[at] else { continue };
+            let own = &self.graph.nodes[at];
+            let scan = self.layers.kind_of(layer);
+            let like = (self.layers.name_of(module, own.row), own.opcode as u16, own.shape.0);
+            let count = counts.entry((layer, like)).or_default();
+            let number = *known.entry((scan, like, *count)).or_insert(savable.len());
+            *count += 1;
+            if number == savable.len() {
+                let (row, shape) = (own.row, own.shape);
+                let (kind, is_kept, node) = (*kind, *is_kept, *node);
+                savable.push(Savable { scan, row, bytes: 0, shape, kind, is_kept, node });
+                members.push(Vec::new());
+            }
+            savable[number].bytes = savable[number].bytes.saturating_add(self.bytes[at]);
+            members[number].push(*node);
+        }
+        self.members = members;
+        savable
+    }
+
+    /// What runs again if the savable values have these fates.
+    fn again(&self, fates: &[Fate]) -> Again {
+        let count = self.graph.nodes.len();
+        let mut again = Again {
+            fate: vec![Fate::Recomputed; count],
+            is_needed: vec![false; count],
+            last: vec![None; count],
+            read_by: vec![0; count],
+            until: vec![0; count],
+            heavy: vec![Vec::new(); self.layers.count()],
+        };
+        for (nodes, fate) in self.members.iter().zip(fates) {
+            nodes.iter().for_each(|node| again.fate[*node as usize] = *fate);
+        }
+        for own in &self.residuals {
+            let at = own.node as usize;
+            again.is_needed[at] = true;
+            again.last[at] = again.last[at].max(Some(*own.rest.end()));
+        }
+        for node in (0..count as u32).rev() {
+            let at = node as usize;
+            if !again.is_needed[at] || !self.is_again(&again, node) {
+                continue;
+            }
+            let layer = self.layer[at].unwrap_or(0) as usize;
+            let is_heavy = is_heavy(self.graph.nodes[at].opcode);
+            if is_heavy {
+                again.heavy[layer].push(node);
+            }
+            let (last, read_by) = (again.last[at], again.read_by[at]);
+            for operand in self.graph.operands(node) {
+                let operand = *operand as usize;
+                again.is_needed[operand] = true;
+                again.until[operand] = again.until[operand].max(self.starts[layer]);
+                if is_heavy {
+                    again.read_by[operand] = again.read_by[operand].max(node);
+                } else {
+                    again.last[operand] = again.last[operand].max(last);
+                    again.read_by[operand] = again.read_by[operand].max(read_by);
+                }
+            }
+        }
+        again.heavy.iter_mut().for_each(|nodes| nodes.reverse());
+        again
+    }
+
+    /// Whether a needed node runs again, instead of being kept.
+    fn is_again(&self, again: &Again, node: u32) -> bool {
+        let at = node as usize;
+        self.layer[at].is_some()
+            && !self.is_boundary[at]
+            && again.fate[at] == Fate::Recomputed
+            && self.origins[at] != Origin::Constants
+            && self.graph.nodes[at].element.is_none()
+    }
+
+    /// Adds what the step needs if the savable values have these fates. Returns what runs at the
+    /// starts of backward parts, for [`Changes::highest`].
+    pub fn outcome(
+        &self,
+        module: &Module,
+        fates: &[Fate],
+        prices: &Prices<'_>,
+        bytes: &mut Changes<'_>,
+        outcome: &mut Outcome,
+    ) -> Vec<(u32, (i64, i64))> {
+        let again = self.again(fates);
+        for own in &self.residuals {
+            if again.fate[own.node as usize] == Fate::Recomputed {
+                bytes.add(own.rest.clone(), -own.bytes);
+            }
+        }
+        for at in 0..self.graph.nodes.len() {
+            let is_value = self.origins[at] == Origin::Values;
+            if again.is_needed[at] && is_value && !self.is_again(&again, at as u32) {
+                self.keep(&again, at, bytes, outcome);
+            }
+        }
+        for (number, nodes) in (0u32..).zip(&self.members) {
+            let fate = fates.get(number as usize).copied().unwrap_or_default();
+            if fate != Fate::Recomputed && nodes.iter().any(|node| again.is_needed[*node as usize])
+            {
+                outcome.saved.push(number);
+            }
+        }
+        for (size, steps) in &self.early {
+            bytes.add(steps.clone(), -size);
+        }
+        for (node, wide) in &self.wide {
+            let at = *node as usize;
+            let narrow = if again.fate[at] == Fate::Recomputed { self.bytes[at] } else { 0 };
+            bytes.add(self.steps[at]..=self.steps[at], wide - narrow);
+        }
+        let mut prefixes = Vec::new();
+        for (nodes, start) in again.heavy.iter().zip(&self.starts) {
+            for node in nodes {
+                if let Some(last) = again.last[*node as usize] {
+                    bytes.add(*start..=last, self.bytes[*node as usize]);
+                }
+            }
+            prefixes.push((*start, self.prefix(&again, nodes)));
+            self.price(module, nodes, prices, outcome);
+        }
+        prefixes
+    }
+
+    /// Accounts for a value that is kept for recomputation or for backward work.
+    fn keep(&self, again: &Again, at: usize, bytes: &mut Changes<'_>, outcome: &mut Outcome) {
+        let size = self.bytes[at];
+        let until = again.until[at].max(again.last[at].unwrap_or(0));
+        // Nothing holds the copies to the host and back to their layers, so the compiler leaves most
+        // of the values of unrolled layers in device memory while the peak lasts.
+        if again.fate[at] == Fate::Offloaded {
+            outcome.on_host = outcome.on_host.saturating_add(size);
+        } else if size >= LEAST {
+            outcome.kept = outcome.kept.saturating_add(size);
+        }
+        let from = self.ends[at].map_or(self.steps[at], |end| end.saturating_add(1));
+        if from <= until {
+            bytes.add(from..=until, size);
+        }
+    }
+
+    /// Bytes while a layer is recomputed: the most, and those that its backward part still needs.
+    fn prefix(&self, again: &Again, nodes: &[u32]) -> (i64, i64) {
+        let (mut live, mut most, mut left) = (0i64, 0i64, 0i64);
+        let mut ends: Vec<(u32, i64)> = Vec::new();
+        for node in nodes {
+            let size = self.bytes[*node as usize];
+            match again.last[*node as usize] {
+                None => ends.push((again.read_by[*node as usize], size)),
+                Some(_) => left = left.saturating_add(size),
+            }
+        }
+        ends.sort_unstable();
+        let mut ended = ends.iter().peekable();
+        for node in nodes {
+            live = live.saturating_add(self.bytes[*node as usize]);
+            most = most.max(live);
+            while let Some((_, size)) = ended.next_if(|(end, _)| end <= node) {
+                live = live.saturating_sub(*size);
+            }
+        }
+        (most, left)
+    }
+
+    /// Adds the cost of what runs again.
+    fn price(&self, module: &Module, nodes: &[u32], prices: &Prices<'_>, outcome: &mut Outcome) {
+        let mut outer: Vec<Row> = Vec::new();
+        for node in nodes {
+            let node = &self.graph.nodes[*node as usize];
+            outcome.again.push(node.row);
+            let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
+            // A reduction fused with a product takes the time of the product, which may be saved.
+            if is_dear || self.products.binary_search(&node.outer).is_err() {
+                outer.push(node.outer);
+            }
+            if node.opcode.is_matmul() {
+                let flops = prices.flops(module, node.row);
+                outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
+            }
+            if is_collective(node.opcode) {
+                let sent = prices.wire_bytes(module, node.row);
+                outcome.wire_bytes =
+                    outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
+            }
+        }
+        outer.sort_unstable();
+        outer.dedup();
+        for row in outer {
+            let seconds = prices.seconds_of(module, row, 0);
+            outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
+        }
+    }
+}
+
+/// Whether XLA puts the sums of weight gradients last in any case. It does where loops add them up
+/// around a ring while nothing else runs asynchronously in fusions.
+fn sums_last(module: &Module, graph: &Graph) -> bool {
+    let mut loops = graph.nodes.iter().filter(|node| module.opcode(node.outer) == Opcode::While);
+    let is_start = |row: Row| {
+        module.opcode(row) == Opcode::CustomCall
+            && module.attribute_bytes(row, "custom_call_target")
+                == Some(b"\"AsyncCollectiveStart\"")
+    };
+    loops.any(|node| node.opcode.is_matmul()) && !module.rows().any(is_start)
+}
+
+/// By node: what it is made from.
+fn origins(graph: &Graph) -> Vec<Origin> {
+    let mut origins = Vec::with_capacity(graph.nodes.len());
+    // Rearrangements and gathers in a row, so far.
+    let mut lengths = vec![0u32; graph.nodes.len()];
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let operands = graph.operands(at as u32);
+        let of = |operand: &u32| origins[*operand as usize];
+        let origin = match operands {
+            _ if node.element.is_some() => Origin::Weight,
+            [] if matches!(node.opcode, Opcode::Rng | Opcode::RngBitGenerator) => Origin::Values,
+            [] => Origin::Constants,
+            _ if operands.iter().all(|operand| of(operand) == Origin::Constants) => {
+                Origin::Constants
+            }
+            [first, rest @ ..]
+                if of(first) == Origin::Weight
+                    && rest.iter().all(|operand| of(operand) == Origin::Constants)
+                    && (is_rearrangement(node.opcode)
+                        || is_collective(node.opcode)
+                        || node.opcode == Opcode::CustomCall)
+                    && lengths[*first as usize] < MOST_REARRANGED =>
+            {
+                lengths[at] = lengths[*first as usize] + 1;
+                Origin::Weight
+            }
+            _ => Origin::Values,
+        };
+        origins.push(origin);
+    }
+    origins
+}

@@ -1,0 +1,109 @@
+"""What a step whose layers are not scanned needs under other checkpoint policies."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import statistics
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import hlofast
+
+FIXTURES = Path(__file__).parent / "fixtures"
+BUILT_IN = {
+    "nothing": "nothing_saveable",
+    "dots": "dots_saveable",
+    "plain_dots": "dots_with_no_batch_dims_saveable",
+}
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, bytes]:
+    """By program without scans: its text without checkpointing."""
+    packed = lzma.decompress((FIXTURES / "policies" / "unrolled.tar.xz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        files = ((entry.name, archive.extractfile(entry)) for entry in archive.getmembers())
+        own = ((name.partition(".")[0], file) for name, file in files if "unrolled" in name)
+        return {name: file.read() for name, file in own if file}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, dict[str, int]]:
+    """By program and policy: bytes at the peak of the program compiled under the policy."""
+    found: dict[str, dict[str, int]] = {}
+    with lzma.open(FIXTURES / "policies" / "truth.jsonl.xz", "rt") as lines:
+        for line in lines:
+            record = json.loads(line)
+            found.setdefault(record["program"], {})[record["policy"]] = record["peak"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def dense(texts) -> hlofast.Module:
+    """A transformer of four layers on v5e."""
+    return hlofast.loads(texts["unrolled_v5e_8"])
+
+
+def test_peaks_are_those_of_the_compiled_programs(texts, compiled):
+    errors = []
+    for program, text in texts.items():
+        policies = hlofast.loads(text).remat().policies
+        assert policies.peak == compiled[program]["none"], program
+        for policy, name in BUILT_IN.items():
+            if peak := compiled[program].get(policy):
+                errors.append(abs(policies.policy(name).peak / peak - 1))
+    assert len(errors) >= 3 * 7
+    assert statistics.median(errors) <= 0.08
+
+
+def test_every_layer_recomputes_its_matmuls(dense):
+    policies = dense.remat().policies
+    nothing, dots = policies.policy("nothing_saveable"), policies.policy("dots_saveable")
+    assert dots.recomputed_flops == 0
+    # On one device: queries, keys and values, scores and their use, output, gate and up.
+    rows, width, part, heads, length, depth = 8 * 2048, 2048, 1024, 8, 2048, 128
+    attention = rows * width * (part + 2 * 256) + 2 * rows * heads * length * depth
+    products = attention + rows * part * width + 2 * rows * width * 4096
+    assert nothing.recomputed_flops == 4 * 2 * products
+    assert nothing.kept < dots.kept < policies.peak
+    assert nothing.peak < dots.peak < policies.peak * 1.05
+
+
+def test_values_of_all_layers_are_one_row(dense):
+    policies = dense.remat().policies
+    rows = policies.savable.to_pylist()
+    up = next(row for row in rows if row["shape"] == "bf16[8,2048,4096]")
+    assert up["bytes"] == 4 * 8 * 2048 * 4096 * 2
+    own = policies.policy(save=[up["name"]])
+    assert own.kept == policies.policy("nothing_saveable").kept + up["bytes"]
+    offloaded = policies.policy(offload=[up["name"]])
+    assert offloaded.on_host == up["bytes"]
+
+
+def test_the_code_shows_the_loop_over_layers(dense):
+    policies = dense.remat().policies
+    assert not policies.is_scanned
+    code = policies.policy("nothing_saveable").code
+    assert code.splitlines() == [
+        "policy = jax.checkpoint_policies.nothing_saveable",
+        "layer = jax.checkpoint(layer, policy=policy)",
+        "for weights in layers:",
+        "    x = layer(x, weights)",
+    ]
+    compile(code, "policy", "exec")
+
+
+def test_the_chosen_policy_recomputes_less_than_nothing_saveable(dense):
+    policies = dense.remat(hbm="6GiB", device="tpu-v5e").policies
+    assert policies.peak > policies.hbm
+    chosen, nothing = policies.chosen, policies.policy("nothing_saveable")
+    assert chosen.fits and chosen.recomputed_seconds < nothing.recomputed_seconds
+
+
+def test_layers_without_numbers_are_unknown(texts):
+    text = texts["unrolled_v5e_8"].replace(b"layer_", b"stage")
+    assert hlofast.loads(text).remat().policies is None
