@@ -6,7 +6,8 @@
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
 under every policy. The peak under a policy is modelled from the text without checkpointing, and
 from texts compiled under another policy, and compared with the peak of the program that was
-compiled under the policy. Programs whose name begins with `held_` were compiled after the model was made.
+compiled under the policy. Programs whose name begins with `held_` were compiled after the model was
+made.
 """
 
 from __future__ import annotations

@@ -191,7 +191,8 @@ class PolicyData:
         """Whether layers are checkpointed in the module as it is."""
     def savable(self) -> _Columns:
         """Fields and columns of the table of values that a policy could save."""
-    def as_is(self) -> list[int]: ...
+    def as_is(self) -> list[int]:
+        """The fate of each savable value in the module as it is."""
     def outcome(self, fates: list[int]) -> dict[str, Any]:
         """What the step needs if the savable values have these fates: 0 recomputed, 1 saved, 2
         moved to host memory.

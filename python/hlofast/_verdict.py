@@ -505,8 +505,8 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
     if policies is None or not policies.is_checkpointed or policies.peak > verdict.hbm:
         return []
     chosen = policies.chosen
-    now = policies.as_compiled.recomputed_seconds
-    own = None if chosen is None else chosen.recomputed_seconds
+    now = policies.as_compiled.added_seconds
+    own = None if chosen is None else chosen.added_seconds
     if chosen is None or now is None or own is None or now - own < LEAST_GAIN * step:
         return []
     free, gain = short_bytes(int(verdict.hbm) - policies.peak), output.seconds(now - own)
@@ -517,8 +517,8 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
             "free",
             stake=gain,
             remedy=f"change the checkpoint policy to {_named(chosen)}: about "
-            f"{short_bytes(chosen.peak)} at the peak, {gain} less recomputation (modelled); "
-            "hlofast remat gives the code",
+            f"{short_bytes(chosen.peak)} at the peak, {gain} less a step (modelled); hlofast remat "
+            "gives the code",
             verb="remat",
         )
     ]

@@ -1,5 +1,5 @@
-//! What a backward body makes again from stacks and weights, and which values of the forward body
-//! that is.
+//! What a backward body recomputes from stacks and weights, and which values of the forward body that
+//! is.
 //!
 //! The backward body of a layer gets the gradient of the layer's result as an element of its state
 //! that every iteration changes. What does not depend on such an element is the forward pass once
@@ -10,7 +10,7 @@
 //! only it needed.
 
 use super::graph::Graph;
-use super::named::{components, product_in, product_of};
+use super::named::{components, is_checkpointed, product_in, product_of};
 use super::scans::{is_heavy, is_unchanged, node_of};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ElementType, Module, Opcode};
@@ -54,7 +54,11 @@ impl Recomputed {
         let is_again = again(module, back);
         let known = Expensive::new(module, body);
         body.wider = known.wider(module, body);
-        let twin = twins(module, body, &known.values, back, &is_again);
+        let twin = match is_checkpointed(module, back) {
+            true => twins(module, body, &known.values, back, &is_again),
+            false => vec![None; back.nodes.len()],
+        };
+        let is_fixed = is_fixed(module, body);
         kernel_results(module, body, back, &twin);
         let mut found = Recomputed {
             at: vec![None; body.nodes.len()],
@@ -75,7 +79,8 @@ impl Recomputed {
             };
             if let Some(forward) = found.twin[at] {
                 found.set_step(body, forward, step_of(at));
-                if let Some(last) = last {
+                // Gradients need weights anyway.
+                if let Some(last) = last.filter(|_| !is_fixed[forward as usize]) {
                     found.needs.push((forward, last));
                 }
                 continue;
@@ -149,6 +154,18 @@ impl Recomputed {
         let live = self.live.iter().filter(move |(node, ..)| !is_needed[*node as usize]);
         live.map(|(_, bytes, steps)| (*bytes, steps.clone()))
     }
+}
+
+/// By node of a body: whether it is made from weights and constants alone.
+fn is_fixed(module: &Module, body: &Graph) -> Vec<bool> {
+    let mut is_fixed: Vec<bool> = Vec::with_capacity(body.nodes.len());
+    for (number, node) in (0u32..).zip(&body.nodes) {
+        is_fixed.push(match node.element {
+            Some(_) => is_unchanged(body, number) || is_counter(module, body, number),
+            None => body.operands(number).iter().all(|own| is_fixed[*own as usize]),
+        });
+    }
+    is_fixed
 }
 
 /// By node of a backward body: whether it is part of the forward pass.
