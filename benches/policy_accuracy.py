@@ -140,6 +140,7 @@ def plans() -> dict[str, Any]:
             "limit": LIMITS[chip],
             "modelled": policies.chosen.peak,
             "fits": policies.chosen.fits,
+            "flops": policies.chosen.recomputed_flops,
             "seconds": policies.chosen.recomputed_seconds,
             "waiting": policies.chosen.waiting_seconds,
             "nothing_seconds": nothing.recomputed_seconds,

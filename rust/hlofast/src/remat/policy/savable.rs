@@ -39,7 +39,7 @@ impl SavableKind {
 /// A value of a layer that a policy could save.
 #[derive(Clone, Copy, Debug)]
 pub struct Savable {
-    /// Its scan: an index of [`Policies::loops`].
+    /// Its scan: an index of [`Policies::loops`](super::Policies::loops).
     pub scan: u32,
     /// The row that computes it.
     pub row: Row,
