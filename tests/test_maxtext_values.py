@@ -197,6 +197,7 @@ class TestRefusals:
             ("stepz=2", "unknown-key", "did you mean steps?"),
             ("steps=two", "invalid-override", "steps=two: the value has to be int"),
             ("scan_layers=7", "invalid-override", "true or false"),
+            ("a" + ".b" * 3000 + "=1", "invalid-override", "more than 20 nested keys"),
             ("steps", "invalid-override", "write key=value"),
             ("steps=[1", "invalid-yaml", "steps=[1"),
             ("model_name=lama2-7b", "unknown-model", "did you mean llama2-7b"),
@@ -346,3 +347,10 @@ class TestCommandLine:
     def test_an_error_names_the_place(self, files):
         out = hlofast_command("config", write(files, "run.yml", "steps: [1\n"))
         assert out.returncode == 3 and "run.yml:2:1: error: " in out.stderr
+
+
+def test_a_base_whose_path_is_no_path_is_an_error_with_its_place(files):
+    path = write(files, "run.yml", 'base_config: "a\\0.yml"\nsteps: 10\n')
+    with pytest.raises(ConfigError) as raised:
+        config.load(path)
+    assert raised.value.kind == "missing-base" and raised.value.line == 1

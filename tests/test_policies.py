@@ -269,6 +269,20 @@ def test_a_step_that_fits_needs_no_policy():
     assert "chosen" not in policies.table.values("same_as")
 
 
+def test_a_tight_policy_is_called_tight(dense):
+    lowest = dense.remat(hbm="1GiB", device="tpu-v5e").policies.chosen.peak
+    policies = dense.remat(hbm=int(lowest / 0.95), device="tpu-v5e").policies
+    assert policies.chosen.fits and policies.chosen.peak > 0.9 * policies.hbm
+    codes = {note.code for note in policies.notes}
+    assert "tight" in codes and "margin" not in codes
+
+
+def test_the_frontier_of_a_module_without_policies_is_an_error(capsys):
+    path = FIXTURES / "train_step.after_optimizations.txt"
+    assert cli.main(["remat", "--frontier", str(path)]) == cli.USAGE
+    assert "no policy can be modelled" in capsys.readouterr().err
+
+
 def test_nothing_fits_a_small_memory(dense):
     policies = dense.remat(hbm="3GiB", device="tpu-v5e").policies
     assert policies.chosen.fits is False

@@ -439,9 +439,13 @@ class Policies:
             error = fields.ERROR_UNROLLED
         notes = [Note("policy-error", error)]
         if self.chosen is not None and self.hbm is not None:
-            if self.chosen.fits:
+            if self.chosen.fits and self.chosen.peak <= self.hbm * (1 - MARGIN):
                 text = f"the chosen policy leaves {MARGIN:.0%} of the memory free for these errors"
                 notes.append(Note("margin", text.replace("%", " %")))
+            elif self.chosen.fits:
+                free = f"{1 - self.chosen.peak / self.hbm:.1%}".replace("%", " %")
+                text = f"the chosen policy leaves only {free} of the memory free for these errors"
+                notes.append(Note("tight", f"{text}: it may not fit"))
             else:
                 notes.append(self._missing(self.chosen.peak - self.hbm))
         device = None if self._remat.device is None else devices.get(self._remat.device)

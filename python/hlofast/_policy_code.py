@@ -172,8 +172,10 @@ def _maxtext(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
     if not names:
         return ["remat_policy: 'full'"]
     kept, moved = _parted(policy, [str(name) for name in names])
+    if set(kept) & set(moved):
+        return None
     lines = ["remat_policy: 'custom'", "decoder_layer_input: 'device'"]
-    lines += [f"{name}: 'device'" for name in kept if name not in moved]
+    lines += [f"{name}: 'device'" for name in kept]
     return lines + [f"{name}: 'offload'" for name in moved]
 
 
@@ -203,7 +205,9 @@ def _maxtext_keys(module: Module, rows: Sequence[Row]) -> dict[int, str]:
                 is_last = number > 0 and number == len(order) - 1
                 first = ["mlpwi"] if len(found) == 1 else ["mlpwi_0", "mlpwi_1"]
                 names = ["mlpwo"] if is_last else first
+            elif len(order) == len(_MAXTEXT_FUNCTIONS[name]):
+                names = [_MAXTEXT_FUNCTIONS[name][number]] * len(found)
             else:
-                names = list(_MAXTEXT_FUNCTIONS[name])[number : number + 1] * len(found)
+                continue
             keys.update(zip(found, names, strict=False))
     return keys

@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         sections = remat.sections()
         if is_plan:
             try:
-                policy = _policy(remat, *own)
+                policy = _policy(remat, *own, is_asked=arguments.frontier)
                 sections = remat.sections(plan=True, policy=policy, frontier=arguments.frontier)
             except ValueError as error:
                 inputs.complain(f"{loaded.path}: {loaded.module.name}: {error}")
@@ -123,10 +123,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _policy(
-    remat: Remat, name: str | None, save: list[str] | None, offload: list[str] | None
+    remat: Remat,
+    name: str | None,
+    save: list[str] | None,
+    offload: list[str] | None,
+    *,
+    is_asked: bool,
 ) -> Policy | None:
-    """The policy of the options; None without one. Raises `ValueError` if it cannot be modelled."""
-    if name is None and not save and not offload:
+    """The policy of the options; None without one.
+
+    Raises `ValueError` if it, or if `is_asked` any policy, cannot be modelled.
+    """
+    is_own = name is not None or save or offload
+    if not is_own and not is_asked:
         return None
     if remat.policies is None:
         raise ValueError(
@@ -134,7 +143,7 @@ def _policy(
             "iterations whose stacked values a backward loop reads) and no layers with numbers in "
             "their scopes (`layer_0`), so no policy can be modelled"
         )
-    return remat.policies.policy(name, save=save or (), offload=offload or ())
+    return remat.policies.policy(name, save=save or (), offload=offload or ()) if is_own else None
 
 
 def _apply(remat: Remat, path: str) -> bool:

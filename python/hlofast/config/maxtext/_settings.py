@@ -124,10 +124,12 @@ def _inherited(
             message = f"more than {_MOST_INHERITED} files inherit from each other"
             raise _yaml.fault("too-deep", message, where)
         try:
-            files.append((found, _yaml.read(_content(found), found)))
-        except OSError as error:
-            message = f"{_INHERITS} {parent}: {error.strerror or error}"
+            content = _content(found)
+        except (OSError, ValueError) as error:
+            # A path with a null character is a ValueError.
+            message = f"{_INHERITS} {parent}: {getattr(error, 'strerror', None) or error}"
             raise _yaml.fault("missing-base", message, where) from None
+        files.append((found, _yaml.read(content, found)))
     return files
 
 
@@ -174,6 +176,9 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
         key, equals, text = argument.partition("=")
         if not equals or not key:
             message = f"{argument!r} is not an override: write key=value"
+            raise _yaml.fault("invalid-override", message, None)
+        if key.count(".") > _yaml.MOST_NESTED:
+            message = f"an override has more than {_yaml.MOST_NESTED} nested keys"
             raise _yaml.fault("invalid-override", message, None)
         value = _yaml.argument(text, argument)
         for part in reversed(key.split(".")[1:]):

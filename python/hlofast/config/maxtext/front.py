@@ -237,7 +237,7 @@ def _batch(
     if isinstance(each, bool) or not isinstance(each, (int, float)) or not 0 < each < 1e9:
         gaps.append(("per_device_batch_size", f"per_device_batch_size is {each!r}"))
     elif not mesh:
-        why = "the number of devices is not known: give an instance"
+        why = "the mesh is not known: give an instance whose devices the parallelism divides"
         gaps.append(("per_device_batch_size", why))
     else:
         sequences = int(devices * each) * (steps or 1)
