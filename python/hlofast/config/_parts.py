@@ -222,6 +222,61 @@ class Parts:
         """Parts of the batch whose logits are computed one after the other."""
 
 
+class Collector:
+    """Adds the parts of one module, or of `layers` equal modules, whose paths begin with `path`.
+
+    What collectors of all trainers share. `remat` is the unit in which the module is recomputed.
+    """
+
+    __slots__ = ("_layers", "_parts", "_remat", "path")
+
+    def __init__(self, parts: Parts, path: str, layers: int, remat: str | None) -> None:
+        self.path = path
+        self._parts = parts
+        self._layers = layers
+        self._remat = remat
+
+    def key(self, name: str) -> str:
+        """The key of a value of this module, for `kept_by`."""
+        return f"{self.path}:{name}"
+
+    def product(
+        self,
+        name: str,
+        parameter: str | None,
+        multiplications: int,
+        kept_by: tuple[tuple[str, ...], ...] = (),
+        *,
+        is_needed: bool = True,
+        is_attention: bool = False,
+        contracted: tuple[int, ...] = (0,),
+        joint: str | None = None,
+        window: int | None = None,
+    ) -> None:
+        """Adds a matmul; `multiplications` counts per token, for attention per pair of tokens."""
+        self._parts.products.append(
+            Product(
+                name,
+                parameter,
+                multiplications,
+                layers=self._layers,
+                remat=self._remat,
+                kept_by=kept_by,
+                is_needed=is_needed,
+                is_attention=is_attention,
+                contracted=contracted,
+                joint=self.key(name) if joint is None else joint,
+                window=window,
+            )
+        )
+        self._bounded()
+
+    def _bounded(self) -> None:
+        parts = self._parts
+        if len(parts.parameters) + len(parts.products) + len(parts.values) > MOST_PARTS:
+            raise UnmodelledError(f"more than {MOST_PARTS:,} parts")
+
+
 def checked_size(value: object, name: str) -> int:
     """Returns `value` if it is a positive integer up to `LARGEST_SIZE`."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -9,11 +9,10 @@ from __future__ import annotations
 from hlofast.config._parts import (
     ITEM_SIZES,
     LARGEST_SIZE,
-    MOST_PARTS,
+    Collector,
     Gap,
     Parameter,
     Parts,
-    Product,
     Unit,
     UnmodelledError,
     Value,
@@ -50,7 +49,7 @@ class ModelParts(Parts):
         self.visited: set[str] = set()
 
 
-class Builder:
+class Builder(Collector):
     """Collects the parts of one module of a config.
 
     `config` is the module's part of the config, `path` the path of its parameters in the model's
@@ -58,9 +57,10 @@ class Builder:
     """
 
     __slots__ = (
-        "_copies", "_layers", "_parts", "_remat", "_stack", "config", "itemsize", "owner", "path",
-        "sequence", "settings", "width",
+        "_copies", "_stack", "config", "itemsize", "owner", "sequence", "settings", "width",
     )  # fmt: skip
+
+    _parts: ModelParts
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Builder:
         owner: str = "",
         settings: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__(parts, path, layers, remat)
         self.config = config
-        self.path = path
         self.width = width
         self.sequence = sequence
         """Tokens per sequence; None if the config does not tell."""
@@ -89,11 +89,8 @@ class Builder:
         """Name of the class that prefixes the checkpoint names of values."""
         self.settings = settings or {}
         """Settings that the enclosing modules pass down."""
-        self._parts = parts
-        self._layers = layers
         self._copies = copies
         self._stack = stack
-        self._remat = remat
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value of the config; `default` if it is absent or None."""
@@ -152,35 +149,6 @@ class Builder:
         self._bounded()
         return path
 
-    def product(
-        self,
-        name: str,
-        parameter: str | None,
-        multiplications: int,
-        *,
-        kept_by: tuple[tuple[str, ...], ...] = (),
-        is_needed: bool = True,
-        is_attention: bool = False,
-        contracted: tuple[int, ...] = (0,),
-        joint: str | None = None,
-    ) -> None:
-        """Adds a matmul; `multiplications` counts per token, for attention per pair of tokens."""
-        self._parts.products.append(
-            Product(
-                name,
-                parameter,
-                multiplications,
-                layers=self._layers,
-                remat=self._remat,
-                kept_by=kept_by,
-                is_needed=is_needed,
-                is_attention=is_attention,
-                contracted=contracted,
-                joint=self.key(name) if joint is None else joint,
-            )
-        )
-        self._bounded()
-
     def value(
         self,
         key: str,
@@ -209,10 +177,6 @@ class Builder:
             )
         )
         self._bounded()
-
-    def key(self, name: str) -> str:
-        """The key of a value of this module, for `kept_by`."""
-        return f"{self.path}:{name}"
 
     def enter(
         self,
@@ -282,11 +246,6 @@ class Builder:
     def unknown_mask(self, why: str) -> None:
         """Records that the mask of an attention module is not modelled."""
         self._parts.masks.append(Gap(self.config.path, self.config.klass, why))
-
-    def _bounded(self) -> None:
-        parts = self._parts
-        if len(parts.parameters) + len(parts.products) + len(parts.values) > MOST_PARTS:
-            raise UnmodelledError(f"more than {MOST_PARTS:,} parts")
 
 
 def sharding_of(config: Config, key: str) -> Spec | None:

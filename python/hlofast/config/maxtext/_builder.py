@@ -8,10 +8,9 @@ them into mesh axes.
 from __future__ import annotations
 
 from hlofast.config._parts import (
-    MOST_PARTS,
+    Collector,
     Parameter,
     Parts,
-    Product,
     UnmodelledError,
     Value,
     checked_size,
@@ -80,10 +79,10 @@ class Run:
         return spec[0], spec[1]
 
 
-class Builder:
+class Builder(Collector):
     """Adds the parts of one module, whose weights lie below `path`."""
 
-    __slots__ = ("_copies", "_layers", "_remat", "_stack", "path", "run")
+    __slots__ = ("_copies", "_stack", "run")
 
     def __init__(
         self,
@@ -94,13 +93,11 @@ class Builder:
         stack: str | None = None,
         remat: str | None = None,
     ) -> None:
+        super().__init__(run.parts, path, layers, remat)
         self.run = run
-        self.path = path
-        self._layers = layers
         self._stack = stack
         """The logical axis of the layers that are stacked; None for an array per layer."""
         self._copies = 1 if stack is not None else layers
-        self._remat = remat
 
     def inner(self, name: str) -> Builder:
         """The builder of a module inside this one."""
@@ -108,10 +105,6 @@ class Builder:
             self.run, f"{self.path}/{name}", layers=self._layers, stack=self._stack,
             remat=self._remat,
         )  # fmt: skip
-
-    def key(self, name: str) -> str:
-        """The key of a value of this module, for `kept_by`."""
-        return f"{self.path}:{name}"
 
     def weights(
         self, name: str, shape: tuple[int, ...], names: Names, dtype: str | None = None
@@ -129,7 +122,7 @@ class Builder:
             shape = (*shape[:at], self._layers, *shape[at:])
             names = (*names[:at], self._stack, *names[at:])
             stack = (at,)
-        self.run.parts.parameters.append(
+        self._parts.parameters.append(
             Parameter(
                 path,
                 "decoder_block",
@@ -150,37 +143,6 @@ class Builder:
         for own in ("scale", "bias") if bias else ("scale",):
             self.weights(f"{name}/{own}", (width,), ("norm",), dtype)
 
-    def product(
-        self,
-        name: str,
-        parameter: str | None,
-        multiplications: int,
-        kept_by: tuple[tuple[str, ...], ...] = (),
-        *,
-        is_attention: bool = False,
-        is_needed: bool = True,
-        contracted: tuple[int, ...] = (0,),
-        joint: str | None = None,
-        window: int | None = None,
-    ) -> None:
-        """Adds a matmul; `multiplications` counts per token, for attention per pair of tokens."""
-        self.run.parts.products.append(
-            Product(
-                name,
-                parameter,
-                multiplications,
-                layers=self._layers,
-                remat=self._remat,
-                kept_by=kept_by,
-                is_needed=is_needed,
-                is_attention=is_attention,
-                contracted=contracted,
-                joint=self.key(name) if joint is None else joint,
-                window=window,
-            )
-        )
-        self._bounded()
-
     def value(
         self,
         name: str,
@@ -192,7 +154,7 @@ class Builder:
         is_batched: bool = False,
     ) -> None:
         """Adds a value of a layer; `saved_as` is its checkpoint name."""
-        self.run.parts.values.append(
+        self._parts.values.append(
             Value(
                 self.key(name),
                 saved_as,
@@ -207,8 +169,3 @@ class Builder:
             )
         )
         self._bounded()
-
-    def _bounded(self) -> None:
-        parts = self.run.parts
-        if len(parts.parameters) + len(parts.products) + len(parts.values) > MOST_PARTS:
-            raise UnmodelledError(f"more than {MOST_PARTS:,} parts")
