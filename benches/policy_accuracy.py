@@ -13,12 +13,10 @@ made.
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import lzma
 import re
 import statistics
-import tarfile
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,10 @@ from typing import Any
 import hlofast
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
+sys.path.insert(0, str(FIXTURES))
+
+import policy_texts  # noqa: E402
+
 LINES = (FIXTURES / "policy_models.py").read_text().splitlines()
 LIMITS = {"v5e": int(15.75 * 2**30), "v5p": int(95.74 * 2**30), "v6e": int(31.25 * 2**30)}
 """The HBM that libtpu gives a program, from its messages when it refuses one."""
@@ -44,27 +46,13 @@ BUILT_IN = {
 
 def texts() -> dict[str, bytes]:
     """By program: its text without checkpointing."""
-    both = (*_unpacked("texts"), *_unpacked("unrolled"))
-    return {name.partition(".")[0]: text for name, text in both}
+    return policy_texts.unpack("texts") | policy_texts.unpack("unrolled")
 
 
 def checkpointed() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs whose layers are checkpointed."""
-    names = ((name.split(".")[:2], text) for name, text in _unpacked("checkpointed"))
-    return {(program, policy): text for (program, policy), text in names}
-
-
-def _unpacked(name: str) -> list[tuple[str, bytes]]:
-    packed = lzma.decompress((FIXTURES / "policies" / f"{name}.tar.xz").read_bytes())
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        files = [(entry, archive.extractfile(entry)) for entry in archive.getmembers()]
-        return [(entry.name, file.read()) for entry, file in files if file]
-
-
-def truth() -> list[dict[str, Any]]:
-    """Program, policy, and bytes at the peak of the program compiled under the policy."""
-    with lzma.open(FIXTURES / "policies" / "truth.jsonl.xz", "rt") as lines:
-        return [json.loads(line) for line in lines]
+    every = policy_texts.unpack("checkpointed").items()
+    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
 
 
 def name_of(line: int | None) -> str | None:
@@ -87,9 +75,7 @@ def policy_of(policies: hlofast.Policies, name: str) -> hlofast.Policy:
 
 def rows() -> list[dict[str, Any]]:
     """One row per text and policy."""
-    compiled: dict[str, dict[str, int]] = {}
-    for record in truth():
-        compiled.setdefault(record["program"], {})[record["policy"]] = record["peak"]
+    compiled = policy_texts.peaks()
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
     for (program, own), text in (plain | checkpointed()).items():
@@ -118,7 +104,11 @@ def rows() -> list[dict[str, Any]]:
 def plans() -> dict[str, Any]:
     """The values that the chosen policy keeps, for each program that does not fit its chip, and for
     each checkpointed program that could save more."""
-    needed = {record["program"]: record["hbm"] for record in truth() if record["policy"] == "none"}
+    needed = {
+        record["program"]: record["hbm"]
+        for record in policy_texts.truth()
+        if record["policy"] == "none"
+    }
     plain = {(program, ""): text for program, text in texts().items()}
     chosen: dict[str, Any] = {}
     for (program, under), text in (plain | checkpointed()).items():

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import itertools
 import json
-import lzma
 import statistics
-import tarfile
+import sys
 import warnings
 from pathlib import Path
 
@@ -17,10 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hlofast
+from conftest import FIXTURES
 from hlofast import cli, devices
 from test_report import block
 
-FIXTURES = Path(__file__).parent / "fixtures"
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
 PLAIN = FIXTURES / "sharded" / "mlp_scan_plain.txt.gz"
 BUILT_IN = {
     "nothing": "nothing_saveable",
@@ -29,34 +30,22 @@ BUILT_IN = {
 }
 
 
-def _texts(name: str) -> dict[str, bytes]:
-    packed = lzma.decompress((FIXTURES / "policies" / f"{name}.tar.xz").read_bytes())
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        files = ((entry, archive.extractfile(entry)) for entry in archive.getmembers())
-        return {entry.name.removesuffix(".txt"): file.read() for entry, file in files if file}
-
-
 @pytest.fixture(scope="module")
 def texts() -> dict[str, bytes]:
     """By program: its text without checkpointing."""
-    return _texts("texts")
+    return policy_texts.unpack("texts")
 
 
 @pytest.fixture(scope="module")
 def checkpointed() -> dict[str, bytes]:
     """By program and policy, such as `dense_v5e_8.nothing`: texts of checkpointed programs."""
-    return _texts("checkpointed")
+    return policy_texts.unpack("checkpointed")
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, dict[str, int]]:
     """By program and policy: bytes at the peak of the program compiled under the policy."""
-    found: dict[str, dict[str, int]] = {}
-    with lzma.open(FIXTURES / "policies" / "truth.jsonl.xz", "rt") as lines:
-        for line in lines:
-            record = json.loads(line)
-            found.setdefault(record["program"], {})[record["policy"]] = record["peak"]
-    return found
+    return policy_texts.peaks()
 
 
 @pytest.fixture(scope="module")

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import io
-import json
-import lzma
 import statistics
-import tarfile
-from pathlib import Path
+import sys
 
 import pytest
 
 import hlofast
+from conftest import FIXTURES
+from test_policies import BUILT_IN
 
-FIXTURES = Path(__file__).parent / "fixtures"
-BUILT_IN = {
-    "nothing": "nothing_saveable",
-    "dots": "dots_saveable",
-    "plain_dots": "dots_with_no_batch_dims_saveable",
-}
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
 
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, bytes]:
     """By program without scans: its text without checkpointing."""
-    packed = lzma.decompress((FIXTURES / "policies" / "unrolled.tar.xz").read_bytes())
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        files = ((entry.name, archive.extractfile(entry)) for entry in archive.getmembers())
-        own = ((name.partition(".")[0], file) for name, file in files if "unrolled" in name)
-        return {name: file.read() for name, file in own if file}
+    return policy_texts.unpack("unrolled")
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, dict[str, int]]:
     """By program and policy: bytes at the peak of the program compiled under the policy."""
-    found: dict[str, dict[str, int]] = {}
-    with lzma.open(FIXTURES / "policies" / "truth.jsonl.xz", "rt") as lines:
-        for line in lines:
-            record = json.loads(line)
-            found.setdefault(record["program"], {})[record["policy"]] = record["peak"]
-    return found
+    return policy_texts.peaks()
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,9 @@ impl Again {
             }
         }
         let mut is_counted = vec![false; count];
+        // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
+        // their time in device memory.
+        let mut moved: Vec<(usize, i64)> = Vec::new();
         let mut again = Again {
             number,
             heavy: Vec::new(),
@@ -99,7 +102,9 @@ impl Again {
             }
             // The results of a kernel are saved together. A value whose narrower form is saved is
             // read in that form.
+            let wide = at;
             let at = instead[at].map_or(at, |narrow| narrow as usize);
+            again.last[at] = again.last[at].max(again.last[wide]);
             let saved = body.nodes[at].whole.map_or(at, |whole| whole as usize);
             if again.fate[saved] != Fate::Recomputed {
                 let whole = body.bytes(saved as u32, &policies.sizes);
@@ -112,11 +117,7 @@ impl Again {
                 }
                 outcome.saved.extend(of[saved]);
                 match again.fate[saved] {
-                    Fate::Offloaded => {
-                        let start = *scan.back_steps.start();
-                        let last = again.last[at].unwrap_or(start);
-                        again.offloaded.push((size, start..=last));
-                    }
+                    Fate::Offloaded => moved.push((at, size)),
                     _ => again.kept = again.kept.saturating_add(size),
                 }
                 continue;
@@ -143,6 +144,9 @@ impl Again {
                 }
             }
         }
+        let start = *scan.back_steps.start();
+        let steps = |at: usize| start..=again.last[at].unwrap_or(start);
+        again.offloaded = moved.into_iter().map(|(at, size)| (size, steps(at))).collect();
         again.heavy.reverse();
         again.runs.reverse();
         outcome.saved.sort_unstable();
@@ -288,7 +292,7 @@ fn is_light(scan: &Scan, node: u32, fate: &[Fate]) -> bool {
             return false;
         }
         match scan.body.operands(at).first() {
-            Some(operand) if matches!(own.opcode, Opcode::Convert | Opcode::Transpose) => {
+            Some(operand) if own.opcode == Opcode::Convert => {
                 at = *operand;
             }
             _ => return true,

@@ -22,6 +22,7 @@ mod graph;
 mod layered;
 mod named;
 mod price;
+mod products;
 mod recomputed;
 mod retimed;
 mod savable;

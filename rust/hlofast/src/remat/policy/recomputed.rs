@@ -10,7 +10,8 @@
 //! only it needed.
 
 use super::graph::Graph;
-use super::named::{components, is_checkpointed, product_in, product_of};
+use super::named::{components, is_checkpointed};
+use super::products::Products;
 use super::scans::{is_heavy, is_unchanged, node_of};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ElementType, Module, Opcode};
@@ -39,9 +40,11 @@ pub struct Recomputed {
     /// Expensive values of the forward body that the gradients need and that are recomputed, with
     /// the last step that reads them.
     pub needs: Vec<(u32, u32)>,
-    /// By node of the forward body: whether it is a sum of partial products or a part of one.
-    is_sum: Vec<bool>,
-    /// Elements of the state that the gradients read, also through cheap work.
+    /// The products of the forward body.
+    pub products: Products,
+    /// By node of the forward body: whether it is made from weights and constants alone.
+    pub is_fixed: Vec<bool>,
+    /// By node of the backward body: whether the gradients read it, also through cheap work.
     is_read: Vec<bool>,
     /// Live ranges of recomputed values: node of the backward body, bytes, steps.
     live: Vec<(u32, i64, RangeInclusive<u32>)>,
@@ -52,20 +55,20 @@ impl Recomputed {
     /// products get the bytes of the program's values. `end` is the last step of the backward body.
     pub fn new(module: &Module, memory: &Memory, body: &mut Graph, back: &Graph, end: u32) -> Self {
         let is_again = again(module, back);
-        let known = Expensive::new(module, body);
-        body.wider = known.wider(module, body);
+        let products = Products::new(module, body);
+        body.wider = products.wider(module, body);
         let twin = match is_checkpointed(module, back) {
-            true => twins(module, body, &known.values, back, &is_again),
+            true => twins(module, body, &products, back, &is_again),
             false => vec![None; back.nodes.len()],
         };
-        let is_fixed = is_fixed(module, body);
         kernel_results(module, body, back, &twin);
         let mut found = Recomputed {
             at: vec![None; body.nodes.len()],
             is_read: vec![false; back.nodes.len()],
             is_again,
             twin,
-            is_sum: known.is_sum,
+            is_fixed: is_fixed(module, body),
+            products,
             ..Recomputed::default()
         };
         let step_of = |node: usize| memory.step_of(back.nodes[node].outer).unwrap_or(end);
@@ -80,7 +83,7 @@ impl Recomputed {
             if let Some(forward) = found.twin[at] {
                 found.set_step(body, forward, step_of(at));
                 // Gradients need weights anyway.
-                if let Some(last) = last.filter(|_| !is_fixed[forward as usize]) {
+                if let Some(last) = last.filter(|_| !found.is_fixed[forward as usize]) {
                     found.needs.push((forward, last));
                 }
                 continue;
@@ -106,8 +109,7 @@ impl Recomputed {
                 continue;
             }
             self.at[node as usize] = Some(step);
-            let is_sum = self.is_sum[node as usize] && !own.opcode.is_matmul();
-            stack.extend(body.operands(node).iter().filter(|_| is_sum));
+            stack.extend(self.products.parts(body, node));
         }
     }
 
@@ -230,19 +232,14 @@ enum Likeness {
 fn twins(
     module: &Module,
     body: &Graph,
-    known: &[(u32, u32)],
+    products: &Products,
     back: &Graph,
     is_again: &[bool],
 ) -> Vec<Option<u32>> {
     let mut twin: Vec<Option<u32>> = vec![None; back.nodes.len()];
-    let wanted: Vec<(u32, u32)> = Expensive::new(module, back)
-        .values
-        .into_iter()
-        .filter(|(node, _)| is_again[*node as usize])
-        .collect();
-    if wanted.is_empty() {
-        return twin;
-    }
+    let mut wanted = expensive(back, &Products::new(module, back));
+    wanted.retain(|(node, _)| is_again[*node as usize]);
+    let known = expensive(body, products);
     let mut is_taken = vec![false; body.nodes.len()];
     for likeness in [Likeness::Frame, Likeness::Scope, Likeness::Line] {
         let mut by_key: HashMap<Key<'_>, Vec<u32>, BuildMix> = HashMap::default();
@@ -263,50 +260,16 @@ fn twins(
     twin
 }
 
-/// The expensive values of a body.
-struct Expensive {
-    /// Each with the node that names it: for sums of partial products a product.
-    values: Vec<(u32, u32)>,
-    /// By node: whether it is a sum of partial products or a part of one.
-    is_sum: Vec<bool>,
-}
-
-impl Expensive {
-    fn new(module: &Module, graph: &Graph) -> Self {
-        let count = graph.nodes.len();
-        let (mut is_part, mut is_sum) = (vec![false; count], vec![false; count]);
-        let mut values = Vec::new();
-        for node in (0..count as u32).rev() {
-            let at = node as usize;
-            let own = &graph.nodes[at];
-            if own.element.is_some() {
-                continue;
-            }
-            let product = product_of(module, graph, node);
-            is_sum[at] = product.is_some_and(|of| of != node) || is_part[at];
-            if is_sum[at] && !own.opcode.is_matmul() {
-                let parts = graph.operands(node).iter();
-                let parts = parts.filter(|part| product_in(module, graph, **part).is_some());
-                parts.for_each(|part| is_part[*part as usize] = true);
-            }
-            if !is_part[at] && (product.is_some() || is_heavy(own.opcode)) {
-                values.push((node, product.unwrap_or(node)));
-            }
-        }
-        values.reverse();
-        Self { values, is_sum }
-    }
-
-    /// The sums in a wider type than the products, and how many times wider.
-    fn wider(&self, module: &Module, graph: &Graph) -> HashMap<u32, i64, BuildMix> {
-        let bits = |node: u32| {
-            let array = module.shapes().array(graph.nodes[node as usize].shape);
-            array.map_or(0, |array| i64::from(array.element_type.bits()))
-        };
-        let known = self.values.iter().map(|(node, of)| (*node, bits(*node), bits(*of)));
-        let wider = known.filter(|(_, sum, product)| *product > 0 && sum > product);
-        wider.map(|(node, sum, product)| (node, sum / product)).collect()
-    }
+/// The expensive values of a body, each with the node that names it: for sums of partial products a
+/// product.
+fn expensive(graph: &Graph, products: &Products) -> Vec<(u32, u32)> {
+    let is_value = |node: &u32| {
+        let (at, own) = (*node as usize, &graph.nodes[*node as usize]);
+        let is_dear = products.of[at].is_some() || is_heavy(own.opcode);
+        own.element.is_none() && !products.is_part[at] && is_dear
+    };
+    let values = (0..graph.nodes.len() as u32).filter(is_value);
+    values.map(|node| (node, products.of[node as usize].unwrap_or(node))).collect()
 }
 
 #[derive(PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use super::graph::Node;
 use super::named;
-use super::scans::{MOST_REARRANGED, Scan, is_rearrangement, is_unchanged};
+use super::scans::Scan;
 use super::{LEAST, is_collective};
 use crate::cost::custom_call::{CustomCallKind, custom_call_cost};
 use crate::ir::{Module, Opcode, Row, ShapeId};
@@ -61,8 +61,8 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
     for (number, scan) in (0u32..).zip(scans) {
         let body = &scan.body;
         let count = body.nodes.len();
-        let (mut is_needed, mut is_part) = (vec![false; count], vec![false; count]);
-        let mut is_stacked = vec![false; count];
+        let (mut is_needed, mut is_stacked) = (vec![false; count], vec![false; count]);
+        let (products, is_fixed) = (&scan.recomputed.products, &scan.recomputed.is_fixed);
         for stack in scan.stacks.iter().filter(|stack| !stack.is_weight) {
             is_needed[stack.node as usize] |= stack.is_read;
             is_stacked[stack.node as usize] = true;
@@ -79,24 +79,16 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
             if !is_needed[at] || body.nodes[at].element.is_some() {
                 continue;
             }
-            let product = named::product_of(module, body, node);
-            // A sum of partial products is one value; conversions may lie between.
-            let is_sum = product.is_some_and(|of| of != node) || is_part[at];
-            for operand in body.operands(node) {
-                is_needed[*operand as usize] = true;
-                is_part[*operand as usize] |= is_sum
-                    && !opcode.is_matmul()
-                    && named::product_in(module, body, *operand).is_some();
-            }
-            let mut bytes = scan.body.bytes(node, sizes);
+            body.operands(node).iter().for_each(|operand| is_needed[*operand as usize] = true);
+            let mut bytes = body.bytes(node, sizes);
             let kernel = body.nodes[at].whole.filter(|_| opcode == Opcode::CustomCall);
             if let Some(kernel) = kernel.map(|kernel| kernel as usize) {
                 results[kernel] = results[kernel].saturating_add(bytes);
                 is_stacked[kernel] |= is_stacked[at];
                 continue;
             }
-            let kind = match product {
-                _ if is_part[at] => None,
+            let kind = match products.of[at] {
+                _ if products.is_part[at] => None,
                 Some(of) => Some(match named::is_batched(module, body.nodes[of as usize].row) {
                     true => SavableKind::BatchedProduct,
                     false => SavableKind::Product,
@@ -105,9 +97,8 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
                     bytes = bytes.max(results[at]);
                     kind_of_kernel(module, body.nodes[at].row)
                 }
-                None if is_value(opcode) && !reads_weights_alone(scan, node) => {
-                    Some(SavableKind::Collective)
-                }
+                // Backward code gathers weights in any case.
+                None if is_value(opcode) && !is_fixed[at] => Some(SavableKind::Collective),
                 None if is_stacked[at] => Some(SavableKind::Other),
                 None => None,
             };
@@ -143,21 +134,4 @@ fn kind_of_kernel(module: &Module, row: Row) -> Option<SavableKind> {
 /// Whether a program can name the result of a collective; permutes pass on parts of arrays.
 pub fn is_value(opcode: Opcode) -> bool {
     is_collective(opcode) && opcode != Opcode::CollectivePermute
-}
-
-/// Whether a collective moves nothing but weights, which backward code gathers in any case.
-fn reads_weights_alone(scan: &Scan, node: u32) -> bool {
-    let mut at = node;
-    for _ in 0..MOST_REARRANGED {
-        let Some(operand) = scan.body.operands(at).first() else { return true };
-        at = *operand;
-        if scan.body.nodes[at as usize].element.is_some() {
-            return is_unchanged(&scan.body, at);
-        }
-        let opcode = scan.body.nodes[at as usize].opcode;
-        if !is_rearrangement(opcode) && !is_collective(opcode) {
-            return false;
-        }
-    }
-    false
 }

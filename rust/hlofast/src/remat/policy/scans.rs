@@ -310,7 +310,7 @@ fn stacked(body: &Graph, element: u32) -> Option<u32> {
 /// Whether the value is a slice of an element of the state that the loop does not change.
 fn is_weight(body: &Graph, node: u32) -> bool {
     let mut at = node;
-    while let Opcode::DynamicSlice | Opcode::Slice | Opcode::Convert | Opcode::Transpose =
+    while let Opcode::DynamicSlice | Opcode::Slice | Opcode::Convert =
         body.nodes[at as usize].opcode
     {
         match body.operands(at).first() {
@@ -369,8 +369,7 @@ pub fn is_heavy(opcode: Opcode) -> bool {
 
 /// Whether the operation only converts or rearranges a value.
 pub fn is_rearrangement(opcode: Opcode) -> bool {
-    use Opcode::{Convert, DynamicSlice, Slice, Transpose};
-    matches!(opcode, Convert | DynamicSlice | Slice | Transpose)
+    matches!(opcode, Opcode::Convert | Opcode::DynamicSlice | Opcode::Slice)
 }
 
 /// The value that a live value of the memory analysis is in a graph.

@@ -11,6 +11,7 @@ use super::graph::{Graph, MOST_ROWS};
 use super::layered::{Layers, layers};
 use super::named;
 use super::price::Prices;
+use super::products::Products;
 use super::retimed::{new_steps, retime};
 use super::savable::is_value;
 use super::scans::{MOST_REARRANGED, is_heavy, is_rearrangement, node_of};
@@ -291,7 +292,7 @@ impl Unrolled {
         let again = self.again(&[]);
         let graph = &self.graph;
         let count = graph.nodes.len();
-        let mut is_part = vec![false; count];
+        let products = Products::new(module, graph);
         let mut is_residual = vec![false; count];
         for own in &self.residuals {
             is_residual[own.node as usize] = true;
@@ -304,16 +305,8 @@ impl Unrolled {
                 continue;
             }
             let opcode = graph.nodes[at].opcode;
-            let product = named::product_of(module, graph, node);
-            // A sum of partial products is one value; conversions may lie between.
-            let is_sum = product.is_some_and(|of| of != node) || is_part[at];
-            for operand in graph.operands(node) {
-                is_part[*operand as usize] |= is_sum
-                    && !opcode.is_matmul()
-                    && named::product_in(module, graph, *operand).is_some();
-            }
-            let kind = match product {
-                _ if is_part[at] => None,
+            let kind = match products.of[at] {
+                _ if products.is_part[at] => None,
                 Some(of) if named::is_batched(module, graph.nodes[of as usize].row) => {
                     Some(SavableKind::BatchedProduct)
                 }

@@ -1,0 +1,64 @@
+//! The products of a body: which values they result in, and which nodes are parts of their sums.
+//!
+//! The partitioner adds up partial products, so one matmul of the program may be several matmuls,
+//! additions and a collective in the text. The last of these is the program's value.
+
+use super::graph::Graph;
+use super::named::{product_in, product_of};
+use crate::ir::Module;
+use crate::ir::intern::BuildMix;
+use hashbrown::HashMap;
+
+/// The products of a body.
+#[derive(Debug, Default)]
+pub struct Products {
+    /// By node: a product whose value it is, or is a sum of.
+    pub of: Vec<Option<u32>>,
+    /// By node: whether it is only a part of such a sum.
+    pub is_part: Vec<bool>,
+}
+
+impl Products {
+    /// The products of `graph`.
+    pub fn new(module: &Module, graph: &Graph) -> Self {
+        let count = graph.nodes.len();
+        let (mut of, mut is_part) = (vec![None; count], vec![false; count]);
+        for node in (0..count as u32).rev() {
+            let at = node as usize;
+            if graph.nodes[at].element.is_some() {
+                continue;
+            }
+            of[at] = product_of(module, graph, node);
+            let is_sum = of[at].is_some_and(|of| of != node) || is_part[at];
+            if is_sum && !graph.nodes[at].opcode.is_matmul() {
+                let parts = graph.operands(node).iter();
+                let parts = parts.filter(|part| product_in(module, graph, **part).is_some());
+                parts.for_each(|part| is_part[*part as usize] = true);
+            }
+        }
+        Self { of, is_part }
+    }
+
+    /// The operands of a value that are parts of the sum that it is.
+    pub fn parts<'a>(
+        &self,
+        graph: &'a Graph,
+        node: u32,
+    ) -> impl Iterator<Item = u32> + use<'a, '_> {
+        let is_matmul = graph.nodes[node as usize].opcode.is_matmul();
+        let parts = graph.operands(node).iter().copied();
+        parts.filter(move |part| !is_matmul && self.is_part[*part as usize])
+    }
+
+    /// The sums in a wider type than the products, and how many times wider.
+    pub fn wider(&self, module: &Module, graph: &Graph) -> HashMap<u32, i64, BuildMix> {
+        let bits = |node: u32| {
+            let array = module.shapes().array(graph.nodes[node as usize].shape);
+            array.map_or(0, |array| i64::from(array.element_type.bits()))
+        };
+        let sums = (0u32..).zip(&self.of).filter(|(node, _)| !self.is_part[*node as usize]);
+        let known = sums.filter_map(|(node, of)| Some((node, bits(node), bits((*of)?))));
+        let wider = known.filter(|(_, sum, product)| *product > 0 && sum > product);
+        wider.map(|(node, sum, product)| (node, sum / product)).collect()
+    }
+}
