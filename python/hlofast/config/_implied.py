@@ -2,35 +2,62 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 from hlofast.config._parts import item_size
 from hlofast.config._policies import KEEP_EVERYTHING, RECOMPUTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, TypeVar
 
     from hlofast.config._front import Batch, Learner, Model
     from hlofast.config._parts import Parameter, Parts, Product, Value
     from hlofast.config._policies import Policy
 
+    F = TypeVar("F", bound=Callable[..., Any])
+
 _UNKNOWN_ITEMSIZE = 4
 """Bytes per element where the type is not known; figures that depend on it are unknown then."""
+
+
+def per_mesh(function: F) -> F:
+    """Computes a function of an `Implied` once for all variants with one mesh and accumulation.
+
+    The function may not depend on the size of the batch or on policies.
+    """
+
+    @wraps(function)
+    def shared(implied: Implied, *arguments: Any) -> Any:
+        key = (function, *arguments)
+        if key not in implied.shared:
+            implied.shared[key] = function(implied, *arguments)
+        return implied.shared[key]
+
+    return shared  # type: ignore[return-value]
 
 
 class Implied:
     """The model of a config, on a mesh if there is one."""
 
     __slots__ = (
-        "batch", "casts_in_layers", "fates", "gaps", "has_activations", "itemsize", "learner",
-        "masks", "mesh", "parts", "policies", "slices", "steps", "untimed",
+        "_held", "_of_steps", "_shards", "batch", "casts_in_layers", "fates", "gaps",
+        "has_activations", "itemsize", "learner", "masks", "mesh", "parts", "policies", "shared",
+        "slices", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
         self, model: Model, mesh: Mapping[str, int] | None = None, *, slices: int = 1
     ) -> None:
         self.mesh: dict[str, int] = dict(mesh or {})
+        self._shards: dict[tuple[str, ...], int] = {}
+        self._held: dict[tuple[tuple[int, ...], tuple[tuple[str, ...], ...]], int] = {}
         self.steps = model.steps or 1
         """Gradient accumulation steps: the number of parts into which the batch is split."""
+        self.shared: dict[object, Any] = {}
+        """Results of `per_mesh` functions, which `variant`s with as many steps share."""
+        self._of_steps = {self.steps: self.shared}
         self.slices = slices
         self.parts: Parts = model.parts
         self.learner: Learner = model.learner
@@ -65,12 +92,32 @@ class Implied:
             value.key: self.fate(value) for value in self.parts.values
         }
 
+    def variant(
+        self, batch: Batch, steps: int, policies: dict[str, Policy | None], fates: dict[str, str]
+    ) -> Implied:
+        """The same model and mesh with another batch, accumulation and policies.
+
+        `fates` are those of all values under the policies, which have to be modelled. Gaps are
+        taken over: they have to be free of those of the former policies.
+        """
+        other = Implied.__new__(Implied)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.batch, other.steps = batch, steps
+        other.policies, other.fates = policies, dict(fates)
+        other.shared = self._of_steps.setdefault(steps, {})
+        return other
+
     def shards(self, axes: Iterable[str]) -> int:
         """Number of shards that these axes divide a dimension into."""
-        total = 1
-        for axis in axes:
-            total *= self.mesh.get(axis, 1)
-        return total
+        axes = tuple(axes)
+        found = self._shards.get(axes)
+        if found is None:
+            found = 1
+            for axis in axes:
+                found *= self.mesh.get(axis, 1)
+            self._shards[axes] = found
+        return found
 
     @property
     def idle_axes(self) -> tuple[str, ...]:
@@ -86,10 +133,13 @@ class Implied:
 
     def held(self, shape: tuple[int, ...], sharding: tuple[tuple[str, ...], ...]) -> int:
         """Elements of an array on one device, including the padding of uneven shards."""
-        total = 1
-        for size, axes in zip(shape, sharding, strict=True):
-            total *= -(-size // self.shards(axes))
-        return total
+        found = self._held.get((shape, sharding))
+        if found is None:
+            found = 1
+            for size, axes in zip(shape, sharding, strict=True):
+                found *= -(-size // self.shards(axes))
+            self._held[shape, sharding] = found
+        return found
 
     def held_of(self, parameter: Parameter) -> int:
         """Elements of all copies of a parameter on one device."""

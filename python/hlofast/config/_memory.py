@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast._core import Field
+from hlofast.config._implied import per_mesh
 from hlofast.config._peak import expected_peak, parameter_size
 from hlofast.config._policies import OFFLOADED, SAVED
 from hlofast.table import Table, of_rows
@@ -242,30 +243,20 @@ def copies_of_parameters(implied: Implied) -> int:
 
 def _terms(implied: Implied) -> list[Term]:
     parts, learner = implied.parts, implied.learner
-    parameters = sum(
-        implied.held_of(parameter) * parameter_size(parameter) for parameter in parts.parameters
-    )
+    parameters, moments, averages, gradients = state(implied)
     is_known = not parts.gaps
     is_placed = is_known and bool(implied.mesh)
-    moments, averages = (
-        sum(implied.state_bytes(parameter, names) for parameter in parts.parameters)
-        for names in (learner.moments, learner.averages)
-    )
     kept = ", ".join(learner.moments) or "nothing"
     has_batch = is_known and implied.has_activations
     has_policy = has_batch and None not in implied.policies.values()
-    inputs, saved, offloaded = _activations(implied, padded=False)
-    whole = _activations(implied, padded=True)
+    inputs, saved, offloaded = activations(implied, padded=False)
+    whole = activations(implied, padded=True)
     device, host = whole[0] - inputs + whole[1] - saved, whole[2] - offloaded
 
     def term(name: str, place: str, size: int, known: bool, provenance: str, text: str) -> Term:
         return Term(name, place, size if known else None, provenance if known else "unknown", text)
 
     has_gradients = is_placed and not learner.is_partial
-    gradients = sum(
-        implied.held_of(parameter) * gradient_size(implied, parameter)
-        for parameter in parts.parameters
-    )
     has_state = is_placed and not learner.gaps
     text = f"the optimizer keeps {kept} of each parameter"
     terms = [
@@ -282,6 +273,18 @@ def _terms(implied: Implied) -> list[Term]:
     return [each for each in terms if each.name != "padding" or each.bytes]
 
 
+@per_mesh
+def state(implied: Implied) -> tuple[int, int, int, int]:
+    """Bytes of parameters, optimizer state, averages and gradients on one device."""
+    own, learner = implied.parts.parameters, implied.learner
+    return (
+        sum(implied.held_of(each) * parameter_size(each) for each in own),
+        sum(implied.state_bytes(each, learner.moments) for each in own),
+        sum(implied.state_bytes(each, learner.averages) for each in own),
+        sum(implied.held_of(each) * gradient_size(implied, each) for each in own),
+    )
+
+
 def gradient_size(implied: Implied, parameter: Parameter) -> int:
     """Bytes per element of a gradient, or of its sum over micro-batches."""
     own = parameter_size(parameter)
@@ -289,14 +292,15 @@ def gradient_size(implied: Implied, parameter: Parameter) -> int:
     return own if is_wide else min(own, implied.itemsize)
 
 
-def _activations(implied: Implied, *, padded: bool) -> tuple[int, int, int]:
+def activations(implied: Implied, *, padded: bool) -> tuple[int, int, int]:
     """Bytes of layer inputs, saved and offloaded values on one device."""
     if not implied.mesh or implied.batch.tokens is None:
         return 0, 0, 0
     inputs, sums = 0, {SAVED: 0, OFFLOADED: 0}
     for unit in implied.parts.units.values():
         size = implied.activation_bytes((unit.feature,), implied.itemsize, padded=padded)
-        if unit.is_offloaded:
+        policy = implied.policies[unit.path]
+        if policy is not None and policy.offloads_inputs:
             sums[OFFLOADED] += unit.layers * size
         else:
             inputs += unit.layers * size

@@ -183,19 +183,15 @@ class Gap:
 class Unit:
     """A rematerialised module: backward recomputes it from its input, `layers` times.
 
-    `feature` is the size of the input per token, with its sharding; `is_offloaded` tells whether
-    the policy keeps the inputs in host memory.
+    `feature` is the size of the input per token, with its sharding.
     """
 
-    __slots__ = ("feature", "is_offloaded", "layers", "path")
+    __slots__ = ("feature", "layers", "path")
 
-    def __init__(
-        self, path: str, layers: int, feature: Feature, *, is_offloaded: bool = False
-    ) -> None:
+    def __init__(self, path: str, layers: int, feature: Feature) -> None:
         self.path = path
         self.layers = layers
         self.feature = feature
-        self.is_offloaded = is_offloaded
 
 
 class Parts:

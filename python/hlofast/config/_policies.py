@@ -18,7 +18,10 @@ class UnknownPolicyError(ValueError):
 class Policy:
     """A rematerialisation policy; `fate(value)` is `saved`, `offloaded` or `recomputed`."""
 
-    __slots__ = ("_everything", "_has_batched", "_offloaded", "_products", "_saved", "text")
+    __slots__ = (
+        "_everything", "_has_batched", "_offloaded", "_products", "_saved", "offloads_inputs",
+        "text",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -29,9 +32,12 @@ class Policy:
         products: str | None = None,
         has_batched: bool = True,
         everything: bool = False,
+        offloads_inputs: bool = False,
     ) -> None:
         self.text = text
         """A description of the policy."""
+        self.offloads_inputs = offloads_inputs
+        """Whether it keeps the inputs of layers in host memory."""
         self._saved = None if saved is None else Pattern(saved)
         self._offloaded = None if offloaded is None else Pattern(offloaded)
         self._products = products

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 
 from hlofast._core import Field
+from hlofast.config._implied import per_mesh
 from hlofast.config._peak import parameter_size
 from hlofast.config._policies import OFFLOADED
 from hlofast.config._traffic import GATHER, SUM
@@ -323,6 +324,7 @@ def network(
     return (near if near < size else None), whole
 
 
+@per_mesh
 def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple[float, float]:
     """Seconds of all calls at line rate: inside slices or hosts, and between them.
 
@@ -348,6 +350,7 @@ def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple
     return inner, outer
 
 
+@per_mesh
 def _optimizer_bytes(implied: Implied) -> int:
     """Bytes that the optimizer, and sums of gradients over micro-batches, read and write."""
     kept = [*implied.learner.moments, *implied.learner.averages]

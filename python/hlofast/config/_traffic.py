@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast._core import Field
+from hlofast.config._implied import per_mesh
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -146,20 +147,26 @@ def _unmodelled(implied: Implied) -> list[tuple[str, str]]:
 
 
 def _transfers(implied: Implied) -> list[Transfer]:
-    products: dict[str, list[Product]] = {}
-    for product in implied.parts.products:
-        if product.parameter is not None:
-            products.setdefault(product.parameter, []).append(product)
-    transfers: list[Transfer] = []
-    for parameter in implied.parts.parameters:
-        transfers += _of_weights(implied, parameter, products.get(parameter.path, []))
-    transfers += _of_activations(implied)
-    return transfers
+    return [*_of_all_weights(implied), *_of_activations(implied)]
 
 
 def _cut(implied: Implied, axes: tuple[str, ...]) -> tuple[str, ...]:
     """The axes with more than one device."""
     return tuple(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
+
+
+@per_mesh
+def _of_all_weights(implied: Implied) -> tuple[Transfer, ...]:
+    """Gathers of all weights and reductions of their gradients."""
+    products: dict[str, list[Product]] = {}
+    for product in implied.parts.products:
+        if product.parameter is not None:
+            products.setdefault(product.parameter, []).append(product)
+    return tuple(
+        transfer
+        for parameter in implied.parts.parameters
+        for transfer in _of_weights(implied, parameter, products.get(parameter.path, []))
+    )
 
 
 def _of_weights(implied: Implied, parameter: Parameter, products: list[Product]) -> list[Transfer]:

@@ -6,6 +6,8 @@ from hlofast.config._policies import OFFLOADED, SAVED, Policy, UnknownPolicyErro
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hlofast.config._tree import Config
 
 _QKV = ("query_proj", "key_proj", "value_proj", "qkv_proj")
@@ -37,23 +39,27 @@ TENSORS = (
 INPUT = "decoder_layer_input"
 
 
-def policy_of(config: Config) -> tuple[Policy, bool]:
-    """The policy, and whether it keeps layer inputs in host memory.
+NAMED = (*_SAVED, *_OFFLOADED)
+"""The policies that have a name."""
 
-    Raises `UnknownPolicyError` if the policy is not modelled.
-    """
+
+def policy_of(config: Config) -> Policy:
+    """The policy of a run; raises `UnknownPolicyError` if it is not modelled."""
     name = config.get("remat_policy")
     if name == "custom":
         return _custom(config)
-    if isinstance(name, str) and name in _SAVED:
-        return _policy(_SAVED[name], ()), False
-    if isinstance(name, str) and name in _OFFLOADED:
-        return _policy((), _OFFLOADED[name]), False
-    known = ", ".join((*_SAVED, *_OFFLOADED, "custom"))
+    if isinstance(name, str) and name in NAMED:
+        return named(name)
+    known = ", ".join((*NAMED, "custom"))
     raise UnknownPolicyError(f"remat_policy {name!r} is not modelled; known: {known}")
 
 
-def _custom(config: Config) -> tuple[Policy, bool]:
+def named(name: str) -> Policy:
+    """The policy that `remat_policy` names, one of `NAMED`."""
+    return policy(_SAVED.get(name, ()), _OFFLOADED.get(name, ()))
+
+
+def _custom(config: Config) -> Policy:
     kept: dict[str, list[str]] = {"device": [], "offload": []}
     for tensor in (INPUT, *TENSORS):
         choice = config.get(tensor, "remat")
@@ -67,11 +73,13 @@ def _custom(config: Config) -> tuple[Policy, bool]:
             continue
         if choice != "remat":
             kept[choice].append(tensor)
-    policy = _policy(tuple(kept["device"]), tuple(kept["offload"]))
-    return policy, config.get(INPUT) == "offload"
+    return policy(kept["device"], kept["offload"], offloads_inputs=config.get(INPUT) == "offload")
 
 
-def _policy(saved: tuple[str, ...], offloaded: tuple[str, ...]) -> Policy:
+def policy(
+    saved: Sequence[str], offloaded: Sequence[str], *, offloads_inputs: bool = False
+) -> Policy:
+    """The policy that saves and offloads the values with these names."""
     words = [
         f"{', '.join(names)} {fate}"
         for names, fate in ((saved, SAVED), (offloaded, OFFLOADED))
@@ -81,4 +89,5 @@ def _policy(saved: tuple[str, ...], offloaded: tuple[str, ...]) -> Policy:
         "; ".join(words) or "nothing is kept",
         saved="|".join(saved) or None,
         offloaded="|".join(offloaded) or None,
+        offloads_inputs=offloads_inputs,
     )

@@ -81,13 +81,11 @@ class MaxText:
         batch = _batch(config, run, mesh, steps, gaps)
         policies: dict[str, Policy | None] = dict.fromkeys(parts.units)
         try:
-            policy, is_offloaded = _remat.policy_of(config)
+            policy = _remat.policy_of(config)
         except UnknownPolicyError as error:
             gaps.append(("remat_policy", str(error)))
         else:
             policies = dict.fromkeys(parts.units, policy)
-            for unit in parts.units.values():
-                unit.is_offloaded = is_offloaded
         untimed = []
         quantization = config.get("quantization")
         if quantization:
