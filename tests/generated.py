@@ -20,6 +20,7 @@ from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
 from hlofast._top.view import Overview
 from hlofast.cli.guide import Guide
+from hlofast.config._plan_results import Plan
 from hlofast.config._results import Compared, Described, Selected
 
 TOP = Path(__file__).parents[1]
@@ -34,6 +35,12 @@ SMALLEST = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
 def module() -> hlofast.Module:
     """The smallest module: fields do not depend on what is in it."""
     return hlofast.loads(SMALLEST)
+
+
+def plan() -> Plan:
+    """The plan of a small run."""
+    small = ["base_num_decoder_layers=1", "per_device_batch_size=1"]
+    return hlofast.config.loads("", path="run.yml", overrides=small).plan("v5e-4")
 
 
 def messages() -> hlofast.Messages:
@@ -92,6 +99,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "stages": lambda: module().stages(),
     "summary": lambda: module().summary(),
     "config": lambda: Described(config()),
+    "plan": plan,
     "diff": lambda: module().diff(module()),
     "profile": lambda: measured().profile(),
     "calibrate": calibration,
@@ -120,6 +128,7 @@ OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
     ),
     "memory": lambda: (messages(),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
+    "plan": lambda: (plan().like({"own": 1}),),
     "history": lambda: (hlofast.history(DUMP).find("parameter"),),
     "diff": lambda: (
         Comparison("a", "b"),

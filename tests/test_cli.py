@@ -207,6 +207,7 @@ class TestProgram:
             "history": [dumps],
             "memory": [step, "--by", "source"],
             "oom": [str(report)],
+            "plan": ["model_name=llama2-7b", "--instance", "v5e-16"],
             "profile": [str(FIXTURES / "profiles" / "several.xplane.pb.xz")],
             "report": [step, "-o", f"{out}.html", "--no-charts", *device],
             "scan": [dumps],

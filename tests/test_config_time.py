@@ -174,7 +174,7 @@ class TestCollectives:
         assert part(summed, "matmuls") == pytest.approx(part(plain, "matmuls"))
         assert step(summed) > step(plain)
 
-    def test_offloading_that_work_does_not_hide(self) -> None:
+    def test_offloading_that_work_does_not_hide(self, decoder_70b: Config) -> None:
         rules = (("tpu-v5litepod-256", decoder_configs.chain(
             decoder_configs.mesh(1, 1, 1, 256, 1, 1),
             decoder_configs.remat(decoder_configs.OFFLOAD_DOTS),
@@ -187,7 +187,7 @@ class TestCollectives:
         how = {row["part"]: row["provenance"] for row in rows}
         assert how.pop("host memory") == "assumed"
         assert set(how.values()) == {"modelled"}
-        wide = seven(rules=rules).select("tpu-v5litepod-256").verdict()
+        wide = decoder_70b.select("tpu-v5litepod-256-4").verdict()
         assert wide.host_bytes and part(wide, "host memory") == 0
 
 

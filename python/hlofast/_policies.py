@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hlofast._core import PolicyData
     from hlofast._module import Module
     from hlofast._remat import Remat
-    from hlofast.devices import Device
 
     Row = dict[str, Any]
 
@@ -227,7 +226,7 @@ class Policies:
         self.hbm = hbm
         """Bytes of memory to fit; None if unknown."""
         device = None if remat.device is None else devices.get(remat.device)
-        self.host_memory = None if device is None else host_memory(device)
+        self.host_memory = None if device is None else device.host_memory
         """Bytes of host memory for each device; None if unknown."""
         self.is_checkpointed = data.is_checkpointed()
         """Whether the layers are checkpointed in the step as it is."""
@@ -549,15 +548,6 @@ def _known_columns(table: Table) -> list[str]:
     return [own for own in table.columns if any(table.values(own)) or own == "number"]
 
 
-def host_memory(device: Device) -> int | None:
-    """Bytes of host memory for each JAX device; None if unknown."""
-    figures = [device.value(own) for own in ("host_memory_bytes", "chips_per_host", "jax_devices")]
-    if None in figures:
-        return None
-    memory, chips, devices = figures
-    return int(memory / chips / devices)
-
-
 def policies_of(remat: Remat) -> Policies | None:
     """The policies of a step; None without a scan over layers or if memory cannot be counted."""
     device = None if remat.device is None else devices.get(remat.device)
@@ -566,7 +556,7 @@ def policies_of(remat: Remat) -> Policies | None:
     if device is not None:
         bandwidth = [device.value(own) for own in ("host_bandwidth", "jax_devices")]
         if None not in bandwidth:
-            host = (device.per_jax_device("host_bandwidth"), host_memory(device))
+            host = (device.per_jax_device("host_bandwidth"), device.host_memory)
         if hbm is None:
             from hlofast._memory_account import hbm_of
 

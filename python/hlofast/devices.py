@@ -197,6 +197,17 @@ class Device(Mapping[str, Figure]):
         """
         return float(self.require(figure)) / float(self.require("jax_devices"))
 
+    @property
+    def host_memory(self) -> int | None:
+        """Bytes of host memory for each JAX device; None if unknown."""
+        figures = [
+            self.value(own) for own in ("host_memory_bytes", "chips_per_host", "jax_devices")
+        ]
+        if None in figures:
+            return None
+        memory, chips, devices = map(float, figures)
+        return int(memory / chips / devices)
+
     def replace(
         self,
         *,

@@ -40,6 +40,7 @@ VERBS = {
     "calibrate": "achieved rates of a machine from a profile, as a file of devices",
     "trace": "the simulated schedule as a Perfetto timeline: tracks, links, live bytes",
     "config": "a trainer config: its mesh rules, the result on an instance, differences",
+    "plan": "the fastest mesh, batch and checkpoint policy of a config that fit on a machine",
     "check": "compare a declaration (mesh, shardings, policy, limits) with the program",
     "stages": "pipeline stages: sections, residuals, traffic, boundaries, micro-batches",
     "diff": "differences between two programs or dump directories, or between hosts",

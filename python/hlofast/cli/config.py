@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 from hlofast import _text
-from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, results
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, configs, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,18 +34,12 @@ MaxText: KEY=VALUE arguments and environment variables M_KEY apply as MaxText ap
 or, without FILE, to the defaults. A file that names no base.yml (base_config) takes --base, the one
 beside it, or the built-in defaults. The instance is a compile_topology, such as v5p-128.
 """
-_OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
-_DEFAULTS = "defaults.yml"
-"""The name of MaxText's defaults, where only overrides are given."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE|KEY=VALUE", help='config; "-" is standard input'
-    )
-    parser.add_argument("--base", metavar="FILE", help="base.yml for MaxText configs")
+    configs.add_files(parser)
     inputs.add_instance(parser, several=True)
     parser.add_argument("--diff", metavar="FILE", help="compare with this config")
     parser.add_argument(
@@ -58,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Describes every config."""
-    _split(arguments)
+    configs.split(arguments)
     problem = _misuse(arguments)
     if problem:
         inputs.complain(problem)
@@ -70,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     failures = inputs.Failures()
     shower = results.Shower(Described, arguments)
     for path in arguments.files:
-        config = _read(path, arguments, failures)
+        config = configs.read(path, arguments, failures)
         if config is None:
             continue
         if arguments.text:
@@ -106,8 +99,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     failures = inputs.Failures()
     shower = results.Shower(Compared, arguments)
-    before = _read(arguments.files[0], arguments, failures)
-    after = _read(arguments.diff, None, failures)
+    before = configs.read(arguments.files[0], arguments, failures)
+    after = configs.read(arguments.diff, None, failures)
     code = UNREADABLE
     if before is not None and after is not None:
         compared = Compared(before, after)
@@ -125,47 +118,6 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
     if [*arguments.files, arguments.diff].count("-") > 1:
         return "standard input can be read only once"
     return None
-
-
-def _split(arguments: argparse.Namespace) -> None:
-    """Separates files from overrides; overrides alone apply to MaxText's defaults."""
-    import os
-
-    given = arguments.files
-    overrides = [each for each in given if _OVERRIDE.match(each) and not os.path.exists(each)]
-    arguments.overrides = overrides
-    arguments.files = [each for each in given if each not in overrides]
-    if not arguments.files:
-        arguments.files = [_DEFAULTS]
-
-
-def _read(
-    path: str, arguments: argparse.Namespace | None, failures: inputs.Failures
-) -> Config | None:
-    """Returns the config in a FILE argument; prints an error and returns None if there is none.
-
-    Without `arguments`, the file is read as written.
-    """
-    import os
-
-    from hlofast import config
-
-    name = "<stdin>" if path == "-" else path
-    overrides = () if arguments is None else arguments.overrides
-    base = None if arguments is None else arguments.base
-    environment = {key: text for key, text in os.environ.items() if key.startswith("M_")}
-    try:
-        text = "" if path == _DEFAULTS else inputs.read(path)
-        return config.loads(
-            text,
-            path=name,
-            overrides=overrides,
-            base=base,
-            environment=None if arguments is None else environment,
-        )
-    except (OSError, ModuleNotFoundError, config.ConfigError) as error:
-        failures.failed(name, error)
-        return None
 
 
 def _effective(config: Config, arguments: argparse.Namespace) -> Config:

@@ -58,6 +58,7 @@ def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
 
 WITHOUT_CONTEXT = {
     "config": "reads no module; mesh, device and memory come from its mesh rules",
+    "plan": "reads no module; mesh, device and memory are what it chooses or is given",
     "scan": "takes the options of `add_place` and `add_names` only: no table depends on a memory "
     "budget or a measured step, and datasets stay comparable when phases follow the frameworks' "
     "conventions",

@@ -119,6 +119,11 @@ class StepFlops:
         return self.matmul + self.attention
 
     @property
+    def useful(self) -> int:
+        """The operations that count for utilisation: `six_n_t`, or `model` if it is less."""
+        return min(self.six_n_t or 0, self.model or 0)
+
+    @property
     def recomputed(self) -> int | None:
         """The operations that the rematerialisation policies recompute."""
         if self.recomputed_matmul is None or self.recomputed_attention is None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hlofast.config._policies import OFFLOADED
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hlofast.config._parts import Parts
+    from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
     from hlofast.config._select import EffectiveConfig
     from hlofast.config._tree import Config
@@ -77,7 +80,7 @@ class Model:
 
     __slots__ = (
         "batch", "casts_in_layers", "gaps", "itemsize", "learner", "masks", "parts", "policies",
-        "steps", "untimed",
+        "refused", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +95,7 @@ class Model:
         gaps: list[tuple[str, str]],
         masks: list[tuple[str, str]],
         untimed: list[tuple[str, str]] | None = None,
+        refused: list[tuple[str, str]] | None = None,
         casts_in_layers: bool = False,
     ) -> None:
         self.casts_in_layers = casts_in_layers
@@ -101,6 +105,8 @@ class Model:
         """
         self.untimed = untimed or []
         """Parts of `gaps` without which the step has no modelled time."""
+        self.refused = refused or []
+        """Parts of `gaps` that are policies; a plan replaces them."""
         self.parts = parts
         self.learner = learner
         self.batch = batch
@@ -135,6 +141,41 @@ class Sources:
 
     def __bool__(self) -> bool:
         return bool(self.overrides or self.base)
+
+
+class Space:
+    """The choices that a trainer leaves to a plan."""
+
+    __slots__ = ("axes", "offloads", "offloads_inputs", "policies", "usual")
+
+    def __init__(
+        self,
+        axes: Sequence[str],
+        policies: Mapping[str, Policy],
+        *,
+        usual: Sequence[str],
+        offloads: bool,
+        offloads_inputs: bool,
+    ) -> None:
+        self.axes = tuple(axes)
+        """The mesh axes, outermost first."""
+        self.usual = [axis for axis in usual if axis in self.axes]
+        """The axes that are taken where others do the same."""
+        self.policies = dict(policies)
+        """The checkpoint policies that have a name."""
+        self.offloads = offloads
+        """Whether a policy may keep named values in host memory."""
+        self.offloads_inputs = offloads_inputs
+        """Whether a policy may keep layer inputs in host memory."""
+
+    def on_device(self) -> Space:
+        """The choices that keep nothing in host memory."""
+        policies = {
+            name: policy
+            for name, policy in self.policies.items()
+            if OFFLOADED not in policy.kept and not policy.offloads_inputs
+        }
+        return Space(self.axes, policies, usual=self.usual, offloads=False, offloads_inputs=False)
 
 
 class Front(Protocol):
@@ -172,6 +213,20 @@ class Front(Protocol):
 
     def select_all(self, config: Config, devices: int | None) -> list[EffectiveConfig]:
         """See `Config.select_all`."""
+
+    def space(self, config: Config) -> Space:
+        """The mesh axes and policies that a plan may choose for a config."""
+
+    def own_policy(self, config: Config) -> str:
+        """What a plan calls the config's own policy."""
+
+    def policy(
+        self, saved: Sequence[str], offloaded: Sequence[str], *, offloads_inputs: bool
+    ) -> Policy:
+        """The policy that keeps the values with these checkpoint names."""
+
+    def written(self, config: Config, candidate: Candidate, instance: str) -> list[str]:
+        """The lines that change a config to a candidate of a plan."""
 
 
 DEFAULT = "axlearn"

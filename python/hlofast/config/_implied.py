@@ -93,7 +93,11 @@ class Implied:
         }
 
     def variant(
-        self, batch: Batch, steps: int, policies: dict[str, Policy | None], fates: dict[str, str]
+        self,
+        batch: Batch,
+        steps: int,
+        policies: dict[str, Policy | None],
+        fates: dict[str, str | None],
     ) -> Implied:
         """The same model and mesh with another batch, accumulation and policies.
 
@@ -104,7 +108,7 @@ class Implied:
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
         other.batch, other.steps = batch, steps
-        other.policies, other.fates = policies, dict(fates)
+        other.policies, other.fates = policies, fates
         other.shared = self._of_steps.setdefault(steps, {})
         return other
 

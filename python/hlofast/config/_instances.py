@@ -90,6 +90,23 @@ def read(name: str) -> Instance:
     return Instance(name, "not a known kind of instance; names start with tpu-, gpu- or neuron-")
 
 
+def named(device: str, devices: int, slices: int = 1) -> str:
+    """The name of an instance with this many JAX devices in all.
+
+    Raises `ValueError` if no name is known for the kind of device, or slices do not divide it.
+    """
+    if devices % slices:
+        raise ValueError(f"{slices:,} slices do not divide {devices:,} devices")
+    for generation, (known, unit, _) in _TPUS.items():
+        if known == device:
+            total = devices // slices * unit
+            return f"tpu-{generation}-{total}" + (f"-{slices}" if slices > 1 else "")
+    for machine, known in _GPUS.items():
+        if known == device:
+            return f"gpu-{machine}-{devices}"
+    raise ValueError(f"no instance name is known for {device}: give an instance")
+
+
 def _count(text: str) -> int | None:
     """The positive number in a name; None for other text and for more than 12 digits."""
     if not (text.isascii() and text.isdigit()) or len(text) > 12:

@@ -12,7 +12,8 @@ A step is the sum of its parts, which `StepTime.parts` lists:
 * collectives on the links inside a slice or host, and on the network between slices or hosts.
   Gathers of weights overlap with the work of their layers on TPUs and do not on GPUs; all other
   collectives are exposed;
-* transfers to host memory, as far as they take longer than all work;
+* transfers to host memory, as far as they take longer than the work of forward, and back as far as
+  they take longer than that of backward;
 * a wait that grows with every doubling of slices: the device figure `slice_wait`, as in the time of
   a dump;
 * the time between two steps.
@@ -56,10 +57,13 @@ their gradients: counted, not fitted."""
 _LOGITS_SIZE = 4
 """Bytes per element of logits in the loss, which AXLearn computes in float32."""
 _HOST_BANDWIDTH = 16e9
-"""Bytes per second between a device and its host in one direction: 16 lanes of PCIe 3.0.
-
-An assumption: no published step depends on it."""
+"""Bytes per second between a device and its host in one direction where the device's figure is not
+known: 16 lanes of PCIe 3.0."""
+GATHERS = "gathers of weights"
+_REDUCTIONS, _SUMS = "reductions of gradients", "reductions of activations"
 _NETWORK = "network"
+EXPOSED = (GATHERS, _REDUCTIONS, _SUMS, _NETWORK)
+"""The parts of a step that are collectives."""
 _HOST_MEMORY = "host memory"
 _PROVENANCES = {_HOST_MEMORY: "assumed"}
 """Provenances of parts that are not modelled."""
@@ -164,8 +168,8 @@ class Demand:
     """
 
     __slots__ = (
-        "activations", "gathers", "kernels", "logits", "matmul", "network", "offload",
-        "optimizer", "reductions", "score_memory", "scores", "slice_wait", "values",
+        "activations", "at_peak", "forward", "gathers", "kernels", "logits", "matmul", "network",
+        "offload", "optimizer", "reductions", "score_memory", "scores", "slice_wait", "values",
     )  # fmt: skip
 
     def __init__(
@@ -183,7 +187,8 @@ class Demand:
         busy, shards = implied.rows()
         uneven = -(-busy // shards) * shards / busy
         repeated = implied.shards(implied.idle_axes)
-        at_peak = uneven * repeated / (count * peak)
+        self.at_peak = at_peak = uneven * repeated / (count * peak)
+        """Seconds per operation, of all devices together."""
         self.slice_wait = 0.0
         """The logarithm of the factor by which waiting for other slices makes the step longer."""
         if implied.slices > 1 and str(device.value("topology")).startswith("torus"):
@@ -221,7 +226,12 @@ class Demand:
         if implied.parts.head is not None:
             size = implied.activation_bytes((implied.parts.head,), _LOGITS_SIZE, padded=True)
             self.logits = size * implied.steps / memory
-        self.offload = 2 * offloaded / _HOST_BANDWIDTH
+        has_host = "host_bandwidth" in device and "jax_devices" in device
+        host = device.per_jax_device("host_bandwidth") if has_host else _HOST_BANDWIDTH
+        self.offload = offloaded / host
+        """Moving offloaded values in one direction."""
+        self.forward = (flops.model or 0) / 3 / (flops.executed or 1)
+        """Share of the operations that forward runs."""
         self.optimizer = _optimizer_bytes(implied) / memory
         self.gathers = self.reductions = self.activations = self.network = 0.0
         for transfer in () if traffic is None else traffic.transfers:
@@ -257,6 +267,7 @@ class StepTime:
         scores = demand.scores / rates.matmul + demand.score_memory * rates.score_passes
         values = demand.values * rates.passes + demand.logits * _LOGITS_PASSES
         work = products + kernels + scores + values
+        forward = work * demand.forward
         gathers = demand.gathers / rates.links
         exposed = gathers * rates.gathers_exposed
         exposed += max(0.0, gathers - exposed - work)
@@ -265,11 +276,14 @@ class StepTime:
             ("attention", kernels + scores),
             ("element-wise", values),
             ("optimizer", demand.optimizer),
-            ("gathers of weights", exposed),
-            ("reductions of gradients", demand.reductions * rates.reductions / rates.links),
-            ("reductions of activations", demand.activations / rates.links),
+            (GATHERS, exposed),
+            (_REDUCTIONS, demand.reductions * rates.reductions / rates.links),
+            (_SUMS, demand.activations / rates.links),
             (_NETWORK, demand.network * rates.network_exposed / rates.network),
-            (_HOST_MEMORY, max(0.0, demand.offload - work)),
+            (
+                _HOST_MEMORY,
+                sum(max(0.0, demand.offload - part) for part in (forward, work - forward)),
+            ),
         ]
         own = sum(seconds for name, seconds in parts if name != _NETWORK)
         parts += [

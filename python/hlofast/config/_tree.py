@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from hlofast.config._front import Front
     from hlofast.config._implied import Implied
     from hlofast.config._paths import Key
+    from hlofast.config._plan_results import Plan
     from hlofast.config._select import EffectiveConfig
     from hlofast.config._values import Value
+    from hlofast.devices import Device
     from hlofast.table import Table
 
     Children: TypeAlias = "dict[Key, Children | Leaf]"
@@ -353,6 +355,39 @@ class Config(Modelled, Mapping["Any", "Any"]):
         the number of devices; without it, an ambiguous name occurs once for each reading.
         """
         return self.front.select_all(self, devices)
+
+    def plan(
+        self,
+        instance: str,
+        devices: int | None = None,
+        *,
+        device: str | Device | None = None,
+        sequences: int | None = None,
+        tokens: float | None = None,
+        margin: float | None = None,
+        offloads: bool = True,
+    ) -> Plan:
+        """The fastest choices of mesh, batch on a device, accumulation and checkpoint policy.
+
+        `instance` and `devices` are those of `select`; `device` is a name or a `Device` and
+        defaults to the instance's kind. `sequences` is the batch of a step on all devices, which
+        defaults to the config's; 0 lets the plan choose it, without accumulation. `tokens` is the
+        budget of `chip_hours`. `margin` is the share of the memory that stays free; it defaults to
+        the error of modelled peaks. Without `offloads`, nothing is kept in host memory. The figures
+        are those of `EffectiveConfig.verdict`. Raises `ValueError` if an argument is out of range,
+        the number of devices or the batch is not known, or the device has no memory or rate, and
+        `UnknownDeviceError` for an unknown name.
+        """
+        from hlofast.config._plan_results import planned
+
+        return planned(
+            self.select(instance, devices),
+            device,
+            sequences=sequences,
+            tokens=tokens,
+            margin=margin,
+            offloads=offloads,
+        )
 
     def parameter_count(self) -> int | None:
         """Number of parameters of the model in a trainer's or a model's config.

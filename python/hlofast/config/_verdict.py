@@ -97,7 +97,7 @@ class Verdict:
         self.gaps = tuple(dict.fromkeys([*problems, *memory.gaps, *flops.gaps, *traffic.gaps]))
         self.device = None if device is None else device.name
         self.devices = devices
-        self.capacity_bytes = None if device is None else _capacity(device)
+        self.capacity_bytes = None if device is None else capacity(device)
         self.hbm_lower_bound = memory.hbm_lower_bound
         self.host_bytes = memory.host_bytes
         self.binding_term = memory.binding_term
@@ -168,7 +168,7 @@ class Verdict:
             self.time = StepTime(demand, rates_of(device))
             bound = max(bound, demand.collectives)
         self.step_bound_seconds = bound
-        useful = min(flops.six_n_t or 0, flops.model or 0)
+        useful = flops.useful
         if bound > 0:
             self.mfu_bound = useful / (bound * self.devices * peak)
         if self.step_seconds:
@@ -208,7 +208,7 @@ class Verdict:
         return f"<Verdict: {self.status}, {sizes}, most for {self.binding_term}>"
 
 
-def _capacity(device: Device) -> int | None:
+def capacity(device: Device) -> int | None:
     """Memory of one JAX device that programs may use, or its whole memory if that is not known."""
     for figure in ("hbm_usable_bytes", "hbm_bytes"):
         if figure in device and "jax_devices" in device:

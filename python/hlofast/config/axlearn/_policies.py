@@ -8,6 +8,7 @@ from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from hlofast.config._parts import Value
@@ -60,7 +61,7 @@ def _read(policy: Any, depth: int = 0) -> Policy:
     if policy is None:
         return Policy("nothing is kept")
     if isinstance(policy, str):
-        return _named(policy)
+        return named(policy)
     function = policy.get("fn") if isinstance(policy, Config) else policy
     if isinstance(policy, Config) and function == _COMBINED:
         if depth == _DEEPEST:
@@ -94,8 +95,21 @@ def _these_names(policy: Config) -> Policy:
     listed = names.to_python() if isinstance(names, Config) else names
     if not isinstance(listed, (list, tuple)) or not all(isinstance(name, str) for name in listed):
         raise UnknownPolicyError("names_which_can_be_saved has to be a list of names")
-    exact = "|".join("".join(_exact(letter) for letter in name) for name in listed)
-    return Policy(f"{', '.join(listed) or 'nothing'} saved", saved=exact or None)
+    return these_names(listed, ())
+
+
+def these_names(saved: Sequence[str], offloaded: Sequence[str]) -> Policy:
+    """The policy that saves and offloads the values with exactly these names."""
+    patterns = [
+        "|".join("".join(map(_exact, name)) for name in names) or None
+        for names in (saved, offloaded)
+    ]
+    words = [
+        f"{', '.join(names)} {fate}"
+        for names, fate in ((saved, SAVED), (offloaded, OFFLOADED))
+        if names
+    ]
+    return Policy(", ".join(words) or "nothing is kept", saved=patterns[0], offloaded=patterns[1])
 
 
 def _exact(letter: str) -> str:
@@ -110,7 +124,8 @@ def _pattern(config: Config, key: str) -> str | None:
     return pattern
 
 
-def _named(name: str) -> Policy:
+def named(name: str) -> Policy:
+    """The policy that a config names; raises `UnknownPolicyError` if it is not modelled."""
     if name == f"{_FUJI}offload_dots_saveable_policy":
         return Policy("results of all matmuls offloaded", products=OFFLOADED)
     if name == f"{_FUJI}offload_attention_proj_policy":

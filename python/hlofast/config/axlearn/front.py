@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from hlofast.config._front import Batch, Model, Sources
+from hlofast.config._front import Batch, Model, Sources, Space
 from hlofast.config._parts import LARGEST_SIZE
 from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._tree import Config
-from hlofast.config.axlearn import _modifiers
+from hlofast.config.axlearn import _modifiers, _written
 from hlofast.config.axlearn._builder import compute_size, parts_of
 from hlofast.config.axlearn._learner import learner_of
-from hlofast.config.axlearn._policies import policy_of
+from hlofast.config.axlearn._policies import named, policy_of, these_names
 from hlofast.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
     from hlofast.config._select import EffectiveConfig
     from hlofast.table import Table
@@ -25,6 +26,8 @@ _BATCH_SIZES = (
     "input.input_dispatcher.global_logical_batch_size",
     "input.batcher.global_batch_size",
 )
+_NAMED = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
+"""JAX's policies that a plan may choose."""
 _ACCUMULATION = "learner.forward_fn_transformation"
 
 
@@ -72,12 +75,13 @@ class Axlearn:
         elif not batch.is_placed:
             gaps.append(("input", "the config does not say which mesh axes shard the batch"))
         policies: dict[str, Policy | None] = {}
+        refused = []
         for path, spec in parts.specs.items():
             try:
                 policies[path] = policy_of(spec)
             except UnknownPolicyError as error:
                 policies[path] = None
-                gaps.append((f"{path}.remat_spec", str(error)))
+                refused.append((f"{path}.remat_spec", str(error)))
         return Model(
             parts,
             learner_of(config),
@@ -85,8 +89,9 @@ class Axlearn:
             policies,
             itemsize=itemsize,
             steps=steps,
-            gaps=gaps,
+            gaps=[*gaps, *refused],
             masks=masks,
+            refused=refused,
         )
 
     def steps(self, config: Config) -> int | None:
@@ -122,6 +127,32 @@ class Axlearn:
         from hlofast.config.axlearn._rules import select_all
 
         return select_all(config, devices)
+
+    def space(self, config: Config) -> Space:
+        """The mesh axes, JAX's policies, and policies by checkpoint names."""
+        return Space(
+            _written.axes(config),
+            {name: named(f"jax.checkpoint_policies.{name}") for name in _NAMED},
+            usual=("data", "fsdp", "model"),
+            offloads=True,
+            offloads_inputs=False,
+        )
+
+    def own_policy(self, config: Config) -> str:
+        """Policies of AXLearn have no names of their own."""
+        del config
+        return "the config's own"
+
+    def policy(
+        self, saved: Sequence[str], offloaded: Sequence[str], *, offloads_inputs: bool
+    ) -> Policy:
+        """A policy by checkpoint names."""
+        del offloads_inputs
+        return these_names(saved, offloaded)
+
+    def written(self, config: Config, candidate: Candidate, instance: str) -> list[str]:
+        """A mesh rule."""
+        return _written.rule(config, candidate, instance)
 
 
 FRONT = Axlearn()

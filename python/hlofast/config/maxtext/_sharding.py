@@ -38,12 +38,17 @@ def resolve(config: Config, devices: int | None, slices: int) -> Mesh:
 def _sizes(config: Config, names: list[str], part: str) -> list[int]:
     sizes = []
     for name in names:
-        key = f"{part}_{_PARALLELISMS.get(name, name)}_parallelism"
+        key = parallelism(part, name)
         size = config.get(key, 1)
         if type(size) is not int:
             raise _mesh.MeshError(f"{key} has to be an integer, not {size!r}")
         sizes.append(size)
     return sizes
+
+
+def parallelism(part: str, axis: str) -> str:
+    """The key of an axis' size inside slices (`ici`) or across them (`dcn`)."""
+    return f"{part}_{_PARALLELISMS.get(axis, axis)}_parallelism"
 
 
 class Rules:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from hlofast.config import _instances, _mesh
-from hlofast.config._front import Batch, Learner, Model, Sources
+from hlofast.config._front import Batch, Learner, Model, Sources, Space
 from hlofast.config._parts import LARGEST_SIZE, Gap, Parts, UnmodelledError, item_size
 from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._select import CHANGES, NEAR, NOTES, RULES, EffectiveConfig, check_devices
-from hlofast.config.maxtext import _remat, _settings, _sharding, _tables
+from hlofast.config.maxtext import _remat, _settings, _sharding, _tables, _written
 from hlofast.config.maxtext._blocks import build
 from hlofast.config.maxtext._builder import Run
 from hlofast.config.maxtext._logged import logged
@@ -17,10 +17,11 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hlofast._core import Mesh
     from hlofast.config._instances import Instance
+    from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
     from hlofast.config._tree import Config
 
@@ -80,10 +81,11 @@ class MaxText:
         gaps += [(gap.path, gap.why) for gap in parts.gaps]
         batch = _batch(config, run, mesh, steps, gaps)
         policies: dict[str, Policy | None] = dict.fromkeys(parts.units)
+        refused = []
         try:
             policy = _remat.policy_of(config)
         except UnknownPolicyError as error:
-            gaps.append(("remat_policy", str(error)))
+            refused.append(("remat_policy", str(error)))
         else:
             policies = dict.fromkeys(parts.units, policy)
         untimed = []
@@ -99,9 +101,10 @@ class MaxText:
             policies,
             itemsize=None if run is None else run.itemsize,
             steps=steps,
-            gaps=[*gaps, *untimed],
+            gaps=[*gaps, *untimed, *refused],
             masks=[],
             untimed=untimed,
+            refused=refused,
             casts_in_layers=True,
         )
 
@@ -128,7 +131,7 @@ class MaxText:
         check_devices(devices)
         name = instance if instance.startswith(("tpu-", "gpu-")) else f"tpu-{instance}"
         found = _instances.read(name)
-        if found.devices is None and name != instance:
+        if found.device is None and name != instance:
             found = _instances.read(instance)
         return _effective(config, found, devices)
 
@@ -140,6 +143,32 @@ class MaxText:
             return [self.select(config, topology, devices)]
         why = "the config names no devices (compile_topology): give an instance"
         return [_effective(config, _instances.Instance("this run", why), devices)]
+
+    def space(self, config: Config) -> Space:
+        """The mesh axes, the policies with a name, and policies `custom`."""
+        axes = config.get("mesh_axes")
+        return Space(
+            axes if isinstance(axes, tuple) else (),
+            {name: _remat.named(name) for name in _remat.NAMED},
+            usual=("data", "fsdp", "tensor"),
+            offloads=True,
+            offloads_inputs=True,
+        )
+
+    def own_policy(self, config: Config) -> str:
+        """`remat_policy`."""
+        return f"{config.get('remat_policy')} (the config's)"
+
+    def policy(
+        self, saved: Sequence[str], offloaded: Sequence[str], *, offloads_inputs: bool
+    ) -> Policy:
+        """A policy `custom`."""
+        return _remat.policy(saved, offloaded, offloads_inputs=offloads_inputs)
+
+    def written(self, config: Config, candidate: Candidate, instance: str) -> list[str]:
+        """Arguments of the command line."""
+        del instance
+        return _written.arguments(config, candidate)
 
 
 FRONT = MaxText()

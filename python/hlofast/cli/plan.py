@@ -1,0 +1,191 @@
+"""Plans a run: the fastest choices of a trainer config that fit on a kind of machine."""
+
+from __future__ import annotations
+
+import re
+
+from hlofast import _text
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, configs, inputs, results
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from hlofast.config import Config
+    from hlofast.config._plan_results import Plan
+
+EXAMPLES = """\
+examples:
+  hlofast plan model_name=llama3.1-8b --device v5p --chips 128
+  hlofast plan run.yml --instance v6e-256 --tokens 1e12          chip hours for 10^12 tokens
+  hlofast plan fuji-70B.txt --device v5e --device v6e --chips 256 --slices 4
+  hlofast plan run.yml --device v5p --chips 512 --batch 0        let the plan choose the batch
+  hlofast plan run.yml --instance v5p-512 --like own             the config's own choice
+  hlofast plan run.yml --instance v5p-512 --like fsdp=64,tensor=4,policy=full
+  hlofast plan --json run.yml --instance v5p-512 | jq '.results[].tables.ranked[0]'
+
+A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy: the
+trainer's own policies, and sets of named values to save or to offload. The batch of a step stays
+that of the config, or of --batch. Choices whose peak exceeds the memory are dropped; the others are
+ranked by the modelled step time. Exit code 1: nothing fits, or the choice of --like does not.
+"""
+_SETTINGS = ("policy",)
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    configs.add_files(parser)
+    inputs.add_instance(parser, several=True)
+    parser.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="kind of device, such as v5p or h100; may be repeated",
+    )
+    parser.add_argument("--chips", type=inputs.count, metavar="N", help="chips in all")
+    parser.add_argument(
+        "--slices", type=inputs.count, default=1, metavar="N", help="slices of the chips"
+    )
+    parser.add_argument(
+        "--batch",
+        type=_text.natural,
+        metavar="N",
+        help="sequences of a step on all devices; 0: the plan chooses (default: the config's)",
+    )
+    parser.add_argument("--tokens", type=_tokens, metavar="N", help="token budget of chip hours")
+    parser.add_argument(
+        "--margin",
+        type=_share,
+        metavar="X",
+        help="share of the memory that stays free (default: the error of modelled peaks)",
+    )
+    parser.add_argument("--no-offload", action="store_true", help="keep nothing in host memory")
+    parser.add_argument(
+        "--like",
+        metavar="CHOICE",
+        help="compare a choice with the best: own, or AXIS=N, policy=NAME, batch=N, accumulation=N",
+    )
+    results.add_json(parser)
+    _text.add_top(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plans every config on every machine."""
+    configs.split(arguments)
+    problem = _misuse(arguments)
+    if problem:
+        inputs.complain(problem)
+        return USAGE
+    from hlofast.config._plan_like import Likened
+    from hlofast.config._plan_results import Plan
+
+    failures = inputs.Failures()
+    shower = results.Shower(Plan if arguments.like is None else Likened, arguments)
+    is_fitting = True
+    for path in arguments.files:
+        config = configs.read(path, arguments, failures)
+        if config is None:
+            continue
+        try:
+            for plan in _plans(config, arguments):
+                if arguments.like is None:
+                    is_fitting = is_fitting and plan.best is not None
+                    shower.show(plan, plan.every_section() if arguments.json else None)
+                else:
+                    liked = plan.like(_choice(arguments.like))
+                    is_fitting = is_fitting and liked.is_fitting
+                    shower.show(liked)
+        except ValueError as error:
+            failures.failed(path, error)
+    shower.end(failures.errors)
+    if failures.errors:
+        return UNREADABLE
+    return DONE if is_fitting else FINDINGS
+
+
+def _plans(config: Config, arguments: argparse.Namespace) -> list[Plan]:
+    """The plans of a config, one for each machine."""
+    from hlofast import devices
+    from hlofast.config import _instances
+
+    names: list[tuple[str, int | None, devices.Device | None]] = []
+    names += [(name, arguments.device_count, None) for name in arguments.instance]
+    for kind in arguments.device:
+        device = devices.get(kind)
+        count = int(arguments.chips * int(device.value("jax_devices") or 1))
+        names.append((_instances.named(device.name, count, arguments.slices), count, device))
+    return [
+        config.plan(
+            name,
+            count,
+            device=device,
+            sequences=arguments.batch,
+            tokens=arguments.tokens,
+            margin=arguments.margin,
+            offloads=not arguments.no_offload,
+        )
+        for name, count, device in names
+    ]
+
+
+def _choice(text: str) -> dict[str, float | str]:
+    """Reads the argument of `--like`; raises `ValueError` for other text."""
+    choice: dict[str, float | str] = {}
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if not equals and key == "own":
+            choice[key] = 1
+        elif key in _SETTINGS and value:
+            choice[key] = value
+        elif _NUMBER.fullmatch(value):
+            choice[key] = float(value) if "." in value else int(value)
+        else:
+            raise ValueError(f"--like: {part!r} is neither own nor NAME=VALUE")
+    return choice
+
+
+def _misuse(arguments: argparse.Namespace) -> str | None:
+    if bool(arguments.instance) == bool(arguments.device):
+        return "give --instance NAME, or --device NAME with --chips N"
+    if bool(arguments.device) != (arguments.chips is not None):
+        return "--device and --chips belong together"
+    if arguments.slices > 1 and not arguments.device:
+        return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
+    if arguments.files.count("-") > 1:
+        return "standard input can be read only once"
+    return None
+
+
+def _number(text: str) -> float:
+    from argparse import ArgumentTypeError
+
+    try:
+        value = float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"not a number: {text!r}") from None
+    if not 0 <= value < float("inf"):
+        raise ArgumentTypeError(f"not a positive number: {text!r}")
+    return value
+
+
+def _tokens(text: str) -> float:
+    """Reads a token budget such as 1e12."""
+    from argparse import ArgumentTypeError
+
+    value = _number(text)
+    if value < 1:
+        raise ArgumentTypeError(f"not a number of tokens: {text!r}; give one such as 1e12")
+    return value
+
+
+def _share(text: str) -> float:
+    """Reads a share of the memory."""
+    from argparse import ArgumentTypeError
+
+    value = _number(text)
+    if value >= 1:
+        raise ArgumentTypeError(f"not a share below 1: {text!r}; give one such as 0.05")
+    return value

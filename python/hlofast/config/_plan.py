@@ -1,0 +1,372 @@
+"""Searches the choices of a run for the fastest step that fits.
+
+Idea. For every mesh, batch on a device and accumulation, two bounds of a policy cost next to
+nothing: the state and the values that it keeps (exact), and the modelled step without the
+collectives that it repeats. What exceeds the memory is dropped by the first bound. The others are
+modelled in the order of the second bound, until the fastest one that fits is faster than the bound
+of the next. So only a small part of all candidates is modelled, and the best candidate of each mesh
+is the same as if all were.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+
+from hlofast.config import _plan_space
+from hlofast.config._flops import StepFlops
+from hlofast.config._front import Batch
+from hlofast.config._implied import Implied
+from hlofast.config._memory import StepMemory, activations, state
+from hlofast.config._peak import expected_peak
+from hlofast.config._plan_space import IDLE, Candidate, Option, Vocabulary
+from hlofast.config._policies import KEEP_EVERYTHING, SAVED
+from hlofast.config._time import GATHERS, Demand, StepTime, rates_of
+from hlofast.config._traffic import StepTraffic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hlofast.config._select import EffectiveConfig
+    from hlofast.config._time import Rates
+    from hlofast.devices import Device
+
+HOST_SHARE = 0.75
+"""Share of the host memory that offloaded values may take; an assumption: checkpoints and input
+take the rest."""
+MARGIN = 0.05
+"""Share of the memory that a plan leaves free, because peaks are modelled: the peaks of 80 % of
+compiled configs are within it (`benches/config_peaks.py`)."""
+TIE = 0.005
+"""Steps that differ by less count as equal, far less than the error of modelled steps. Of equal
+choices, those without offloading come first, then those with the least memory."""
+MOST_ROWS = 1 << 10
+"""Limit on the sequences of a shard at a time."""
+NOT_MODELLED = "not modelled"
+"""The end of a reason why an axis is not sized."""
+_STATE = "the state exceeds the memory"
+_KEPT = "state, layer inputs and saved values exceed the usable memory"
+_PEAK = "the peak exceeds the usable memory"
+_HOST = "offloaded values exceed the usable host memory"
+_SLOWER = "a bound of the step is slower than the best of the mesh"
+
+
+class Excluded:
+    """Candidates that a plan dropped for one reason."""
+
+    __slots__ = ("candidates", "example", "reason")
+
+    def __init__(self, reason: str, example: str) -> None:
+        self.reason = reason
+        self.example = example
+        """The first mesh for which it holds."""
+        self.candidates = 0
+
+
+class Modelled:
+    """A candidate with its bytes and seconds."""
+
+    __slots__ = ("candidate", "fits", "host", "implied", "kept", "peak", "state", "time")
+
+    def __init__(self, searched: Searched, candidate: Candidate, implied: Implied) -> None:
+        self.candidate = candidate
+        self.implied = implied
+        memory = StepMemory(implied)
+        self.peak: int = memory.expected_peak_bytes or 0
+        self.state: int = memory.state_bytes or 0
+        self.kept = sum(activations(implied, padded=True)[:2])
+        """Layer inputs and saved values."""
+        self.host: int = memory.host_bytes or 0
+        """Bytes in host memory."""
+        self.fits = self.peak <= searched.usable and self.host <= searched.host
+        self.time = searched.time(implied)
+
+    @property
+    def seconds(self) -> float:
+        """The modelled step."""
+        return self.time.seconds
+
+    @property
+    def terms(self) -> list[tuple[str, int]]:
+        """The needed terms of the peak."""
+        terms = expected_peak(self.implied, StepMemory(self.implied))
+        return [(name, size) for name, size, is_needed in terms if is_needed]
+
+    @property
+    def seconds_per_sequence(self) -> float:
+        """What candidates are ranked by: their batches may differ."""
+        return self.time.seconds / self.candidate.sequences
+
+
+class Searched:
+    """The search of one kind of machine."""
+
+    def __init__(
+        self,
+        effective: EffectiveConfig,
+        device: Device,
+        devices: int,
+        *,
+        sequences: int | None,
+        margin: float = MARGIN,
+        offloads: bool = True,
+    ) -> None:
+        from hlofast.config._verdict import capacity
+
+        self.effective = effective
+        self.config = effective.config
+        self.front = effective.config.front
+        self.device = device
+        self.devices = devices
+        self.slices = effective.instance.slices
+        self.rates: Rates = rates_of(device)
+        self.capacity: int = capacity(device) or 0
+        self.usable = int(self.capacity * (1 - margin))
+        host = device.host_memory
+        self.host = sys.maxsize if host is None else int(host * HOST_SHARE)
+        """Host memory per device that a choice may use."""
+        self.sequences = sequences
+        """Sequences of a step; None where the plan chooses them."""
+        self.space = self.front.space(self.config)
+        if not offloads:
+            self.space = self.space.on_device()
+        self.excluded: dict[str, Excluded] = {}
+        self.axes: list[str] = []
+        """The axes that the plan sizes."""
+        self.unused: list[tuple[str, str]] = []
+        """The axes that it leaves at 1, with the reason."""
+        self.candidates = 0
+        self.modelled = 0
+        self.best: list[Modelled] = []
+        """The fastest candidate of every mesh that has one that fits, fastest first."""
+        self._vocabulary: Vocabulary | None = None
+        self._choose_axes()
+        meshes = _plan_space.meshes(self.axes, devices, self.slices)
+        for mesh in islice(meshes, _plan_space.MOST_MESHES):
+            self._search(mesh)
+        self.is_cut = next(meshes, None) is not None
+        """Whether there are more meshes than a plan searches."""
+        self.best.sort(key=lambda own: own.seconds_per_sequence)
+
+    def implied(self, mesh: dict[str, int]) -> Implied:
+        """The model on a mesh, without the reasons why the config's own policy is unknown."""
+        model = self.front.model(self.config, mesh, steps=1)
+        implied = Implied(model, self._whole(mesh), slices=self.slices)
+        implied.gaps = [gap for gap in implied.gaps if gap not in model.refused]
+        return implied
+
+    def _whole(self, mesh: dict[str, int]) -> dict[str, int]:
+        """The mesh with the axes that have one device."""
+        return {axis: mesh.get(axis, 1) for axis in self.space.axes}
+
+    def _choose_axes(self) -> None:
+        """Drops axes along which nothing is modelled, or that do the same as an earlier one."""
+        prime = next((own for own in _plan_space.divisors(self.devices) if own > 1), 1)
+        plain = _plan_space.first_gap(self.implied({}))
+        known: dict[str, tuple[float, ...]] = {}
+        mesh = self.effective.mesh
+        used = [] if mesh is None else [axis for axis, size in mesh.shape.items() if size > 1]
+        for axis in dict.fromkeys((*used, *self.space.usual, *self.space.axes)):
+            implied = self.implied({axis: prime})
+            gap = _plan_space.first_gap(implied)
+            if gap is not None and gap != plain:
+                self.unused.append((axis, gap))
+                continue
+            if prime > 1 and axis in implied.idle_axes:
+                self.unused.append((axis, IDLE))
+                continue
+            own = _plan_space.footprint(implied)
+            same = next((name for name in known if _plan_space.is_same(known[name], own)), None)
+            if same is None:
+                known[axis] = own
+            else:
+                self.unused.append((axis, f"it does the same as {same} here"))
+        self.axes = [axis for axis in self.space.axes if axis in known]
+
+    def _exclude(self, reason: str, mesh: dict[str, int], count: int) -> None:
+        if not count:
+            return
+        found = self.excluded.setdefault(reason, Excluded(reason, shown_mesh(mesh)))
+        found.candidates += count
+        self.candidates += count
+
+    def groups(self, implied: Implied) -> list[tuple[int, int, int]]:
+        """Sequences of a step, sequences of a shard at a time, and accumulation."""
+        shards = implied.shards(implied.batch.axes)
+        if self.sequences is None:
+            counts = (own for at in range(MOST_ROWS.bit_length()) for own in (2 << at, 3 << at))
+            return [(rows * shards, rows, 1) for rows in sorted({1, *counts}) if rows <= MOST_ROWS]
+        if self.sequences % shards:
+            return []
+        total = self.sequences // shards
+        return [
+            (self.sequences, rows, total // rows)
+            for rows in range(1, min(total, MOST_ROWS) + 1)
+            if total % rows == 0
+        ]
+
+    def _search(self, mesh: dict[str, int]) -> None:
+        implied = self.implied(mesh)
+        gap = _plan_space.first_gap(implied)
+        if self._vocabulary is None and gap is None:
+            self._vocabulary = Vocabulary(self.front, self.space, implied)
+        options = self.options(implied)
+        groups = self.groups(implied)
+        count = max(1, len(options)) * max(1, len(groups))
+        reason = gap or _plan_space.uneven(implied)
+        if reason is None and not groups:
+            shards = implied.shards(implied.batch.axes)
+            reason = f"{shards:,} shards do not divide the batch of {self.sequences:,} sequences"
+        if reason is None and sum(state(implied)[:3]) > self.capacity:
+            reason = _STATE
+        if reason is not None:
+            self._exclude(reason, mesh, count)
+            return
+        best = self._fastest(mesh, implied, options, groups)
+        if best is not None:
+            self.best.append(best)
+
+    def _fastest(
+        self,
+        mesh: dict[str, int],
+        implied: Implied,
+        options: list[Option],
+        groups: list[tuple[int, int, int]],
+    ) -> Modelled | None:
+        waiting: list[tuple[float, Candidate]] = []
+        held = sum(state(implied)[:3])
+        one = Candidate(mesh, self.slices, implied.shards(implied.batch.axes), 1, 1, options[0])
+        kept = []
+        for option in options:
+            one.option = option
+            inputs, saved, _ = activations(self._variant(implied, one), padded=True)
+            kept.append(inputs + saved)
+        least = options[kept.index(min(kept))]
+        for sequences, rows, steps in groups:
+            # What is kept is proportional to the sequences of a shard.
+            fitting = [
+                Candidate(mesh, self.slices, sequences, rows, steps, option)
+                for option, size in zip(options, kept, strict=True)
+                if held + rows * size <= self.usable
+            ]
+            self._exclude(_KEPT, mesh, len(options) - len(fitting))
+            if not fitting:
+                continue
+            # Where the peak is too large with the policy that keeps least, it is with all others.
+            first = Candidate(mesh, self.slices, sequences, rows, steps, least)
+            if self.model(implied, first).peak > self.usable:
+                self._exclude(_PEAK, mesh, len(fitting))
+                continue
+            waiting += self._bounded(implied, fitting)
+        waiting.sort(key=lambda own: own[0])
+        fastest = float("inf")
+        known: list[Modelled] = []
+        for at, (bound, candidate) in enumerate(waiting):
+            if bound > fastest * (1 + TIE):
+                self._exclude(_SLOWER, mesh, len(waiting) - at)
+                break
+            own = self.model(implied, candidate)
+            if not own.fits:
+                self._exclude(_PEAK if own.peak > self.usable else _HOST, mesh, 1)
+                continue
+            self.candidates += 1
+            self.modelled += 1
+            known.append(own)
+            fastest = min(fastest, own.seconds_per_sequence)
+        equal = [own for own in known if own.seconds_per_sequence <= fastest * (1 + TIE)]
+        return min(equal, key=lambda own: (own.host > 0, own.peak), default=None)
+
+    def options(self, implied: Implied) -> list[Option]:
+        """The policies for a mesh; none if no mesh is modelled."""
+        return [] if self._vocabulary is None else self._vocabulary.options(implied)
+
+    def of_mesh(self, mesh: dict[str, int]) -> list[Modelled]:
+        """All choices of a mesh that fit."""
+        implied = self.implied(mesh)
+        return [
+            own
+            for sequences, rows, steps in self.groups(implied)
+            for option in self.options(implied)
+            if (
+                own := self.model(
+                    implied, Candidate(mesh, self.slices, sequences, rows, steps, option)
+                )
+            ).fits
+        ]
+
+    def own_option(self) -> Option:
+        """The config's own policy; raises `ValueError` if it is not modelled."""
+        mesh = self.effective.mesh
+        shape = {} if mesh is None else dict(mesh.shape)
+        model = self.front.model(self.config, shape, steps=self.effective.accumulation_steps)
+        for _, why in model.refused:
+            raise ValueError(why)
+        return Option(
+            Implied(model, shape, slices=self.slices),
+            self.front.own_policy(self.config),
+            model.policies,
+        )
+
+    def mfu(self, own: Modelled) -> float:
+        """Model FLOPs utilisation of a step, as `Verdict.mfu`."""
+        peak = self.device.per_jax_device("flops.bf16")
+        return StepFlops(own.implied).useful / (own.seconds * self.devices * peak)
+
+    @property
+    def devices_per_chip(self) -> float:
+        """JAX devices of a chip."""
+        return float(self.device.value("jax_devices") or 1)
+
+    def _variant(self, implied: Implied, candidate: Candidate) -> Implied:
+        """The model of a candidate."""
+        option = candidate.option
+        batch = _batch(implied.batch, candidate.sequences)
+        return implied.variant(batch, candidate.steps, option.policies, option.fates)
+
+    def model(self, implied: Implied, candidate: Candidate) -> Modelled:
+        """Bytes and seconds of a candidate."""
+        return Modelled(self, candidate, self._variant(implied, candidate))
+
+    def time(self, implied: Implied) -> StepTime:
+        """The modelled step."""
+        flops, traffic = StepFlops(implied), StepTraffic(implied)
+        return StepTime(Demand(implied, flops, traffic, self.device, self.devices), self.rates)
+
+    def _bounded(
+        self, implied: Implied, candidates: list[Candidate]
+    ) -> Iterator[tuple[float, Candidate]]:
+        """Lower bounds of the seconds per sequence.
+
+        They are those of a step that recomputes nothing and of the operations that are recomputed;
+        repeated collectives, and moves to host memory, are left out.
+        """
+        first = candidates[0]
+        everything = implied.variant(
+            _batch(implied.batch, first.sequences),
+            first.steps,
+            dict.fromkeys(first.option.policies, KEEP_EVERYTHING),
+            dict.fromkeys(first.option.fates, SAVED),
+        )
+        flops, time = StepFlops(everything), self.time(everything)
+        # More work hides more of the gathers.
+        exposed = dict(time.parts).get(GATHERS, 0.0)
+        demand, rates = time.demand, self.rates
+        of_matmul = demand.at_peak / rates.matmul
+        kernels = demand.kernels / rates.attention + demand.scores / rates.matmul
+        of_attention = kernels / flops.attention if flops.attention else 0.0
+        for candidate in candidates:
+            option, sequences = candidate.option, candidate.sequences
+            again = (option.matmul * of_matmul + option.attention * of_attention) * sequences
+            yield (time.seconds + max(0.0, again - exposed)) / sequences, candidate
+
+
+def _batch(batch: Batch, sequences: int) -> Batch:
+    return Batch(
+        sequences, batch.length, batch.axes, batch.sequence_axes, is_placed=batch.is_placed
+    )
+
+
+def shown_mesh(mesh: dict[str, int]) -> str:
+    """The axes with more than one device."""
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"

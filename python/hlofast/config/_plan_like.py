@@ -1,0 +1,278 @@
+"""`Likened`: one choice of a run against the fastest one."""
+
+from __future__ import annotations
+
+import math
+
+from hlofast._core import Field
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.config import _plan_space
+from hlofast.config._plan import Modelled, Searched, shown_mesh
+from hlofast.config._plan_space import Candidate
+from hlofast.table import of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from hlofast.config._implied import Implied
+    from hlofast.config._plan_space import Option
+    from hlofast.table import Table
+
+OWN = "own"
+"""The config's own choice: all of it, or its policy alone."""
+_NUMBERS = ("batch", "accumulation")
+"""Sequences of a step per device and accumulation step, and accumulation steps."""
+_MOST = 1e9
+_DIFFERENT = (
+    Field("word", "choice", "What is chosen."),
+    Field("text", "this", "This choice."),
+    Field("text", "best", "The fastest choice that fits."),
+)
+
+
+def _compared(kind: str, first: str, unit: str) -> tuple[Field, ...]:
+    return (
+        Field("word", first, "The part."),
+        Field(kind, "this", f"{unit} of this choice."),
+        Field(kind, "best", f"{unit} of the fastest choice that fits."),
+        Field(kind, "more", f"{unit} that this choice takes beyond the fastest one.", signed=True),
+    )
+
+
+_PARTS = _compared("seconds", "part", "Seconds")
+_TERMS = _compared("bytes", "term", "Bytes per device")
+
+
+class Likened(Result):
+    """A choice of a run against the fastest one that fits: what it loses, and where.
+
+    Returned by `Plan.like`.
+    """
+
+    __slots__ = ("_best", "_searched", "_this", "refusal")
+
+    VERB = "plan"
+    FACTS = (
+        Field("text", "mesh", "Mesh axes with more than one device."),
+        Field("text", "policy", "The checkpoint policy."),
+        Field("number", "per_device_batch", "Sequences of a step per device and accumulation step.",
+              label="batch/device"),
+        Field("count", "accumulation_steps", "Gradient accumulation steps.", label="accumulation"),
+        Field("flag", "fits", "Whether the choice fits.", nullable=True),
+        Field("bytes", "peak_bytes", "The expected peak when memory is short.", label="peak",
+              nullable=True),
+        Field("bytes", "usable_bytes", "Memory that a choice may use.", label="usable"),
+        Field("seconds", "step_seconds", "The modelled time of a step.", label="step",
+              nullable=True),
+        Field("seconds", "slower_seconds", "Seconds by which a step of as many sequences as the "
+              "fastest choice's takes longer.", label="slower by", nullable=True, signed=True),
+        Field("ratio", "slower", "The same as a share of the fastest step.", nullable=True,
+              signed=True),
+    )  # fmt: skip
+
+    def __init__(self, searched: Searched, choice: Mapping[str, float | str]) -> None:
+        self._searched = searched
+        self._best = searched.best[0] if searched.best else None
+        self.refusal: str | None = None
+        """Why the trainer cannot run the choice; None if it can."""
+        self._this = self._modelled(dict(choice))
+
+    @property
+    def title(self) -> str:
+        """The name of the instance."""
+        return self._searched.effective.instance.name
+
+    @property
+    def is_fitting(self) -> bool:
+        """Whether the trainer can run the choice and it fits."""
+        own = self._this[1]
+        return own is not None and own.fits
+
+    def _modelled(self, choice: dict[str, float | str]) -> tuple[Candidate, Modelled | None]:
+        searched = self._searched
+        known = {*searched.space.axes, *_NUMBERS, "policy", OWN}
+        for key in choice:
+            if key not in known:
+                raise ValueError(f"{key!r} is no choice; known: {', '.join(sorted(known))}")
+        is_own = OWN in choice
+        if self._best is None and not is_own:
+            raise ValueError("nothing fits, so no choice can be completed: give own")
+        mesh = self._mesh(choice, is_own=is_own)
+        implied = searched.implied(mesh)
+        option = self._option(implied, OWN if is_own else choice.get("policy"))
+        shards = implied.shards(implied.batch.axes)
+        sequences, rows, steps = self._batch(choice, mesh, shards, is_own=is_own)
+        candidate = Candidate(mesh, searched.slices, sequences, rows, steps, option)
+        self.refusal = self._refused(implied, candidate, shards)
+        if self.refusal is not None:
+            return candidate, None
+        return candidate, searched.model(implied, candidate)
+
+    def _batch(
+        self, choice: dict[str, float | str], mesh: dict[str, int], shards: int, *, is_own: bool
+    ) -> tuple[int, int, int]:
+        """Sequences of a step, sequences of a shard at a time, and accumulation."""
+        searched = self._searched
+        best = None if self._best is None else self._best.candidate
+        each = self._number(choice, "batch")
+        steps = int(self._number(choice, "accumulation") or 0)
+        devices = math.prod(mesh.values())
+        if is_own:
+            steps = searched.effective.accumulation_steps or 1
+        if searched.sequences is None:
+            steps = steps or 1
+            each = each or (best.per_device if best else 1)
+            sequences = round(each * devices) * steps
+        else:
+            sequences = searched.sequences
+            if not steps and each is not None:
+                steps = round(sequences / (each * devices))
+            steps = steps or (best.steps if best else 1)
+        return sequences, sequences // (shards * max(1, steps)), max(1, steps)
+
+    def _refused(self, implied: Implied, candidate: Candidate, shards: int) -> str | None:
+        searched = self._searched
+        if candidate.devices != searched.devices:
+            return f"the mesh has {candidate.devices:,} devices, not {searched.devices:,}"
+        first = next(iter(candidate.axes.values()), 1)
+        if first % searched.slices:
+            return f"{searched.slices:,} slices do not divide the first axis of the mesh"
+        parts = candidate.steps * shards
+        if candidate.sequences % parts:
+            return (
+                f"{candidate.sequences:,} sequences do not divide into {shards:,} shards and "
+                f"{candidate.steps:,} accumulation steps"
+            )
+        return _plan_space.first_gap(implied) or _plan_space.uneven(implied)
+
+    def _mesh(self, choice: dict[str, float | str], *, is_own: bool) -> dict[str, int]:
+        searched = self._searched
+        axes = {axis: size for axis, size in choice.items() if axis in searched.space.axes}
+        for axis, size in axes.items():
+            if not isinstance(size, int) or not 0 < size <= searched.devices:
+                raise ValueError(f"{axis} has a size between 1 and {searched.devices:,}: {size!r}")
+        if is_own:
+            mesh = searched.effective.mesh
+            if mesh is None:
+                raise ValueError("the config has no mesh on this instance")
+            return dict(mesh.shape)
+        best = self._best.candidate.mesh if self._best else {}
+        return {axis: int(axes.get(axis, 1)) for axis in searched.axes} | {
+            axis: int(size) for axis, size in axes.items()
+        } if axes else dict(best)  # fmt: skip
+
+    def _number(self, choice: dict[str, float | str], name: str) -> float | None:
+        value = choice.get(name)
+        if value is None:
+            return None
+        is_whole = name == "batch" or isinstance(value, int)
+        if isinstance(value, str) or not is_whole or not 0 < value < _MOST:
+            raise ValueError(f"{name} is not {value!r}")
+        return value
+
+    def _option(self, implied: Implied, name: float | str | None) -> Option:
+        searched = self._searched
+        if name is None and self._best is not None:
+            return self._best.candidate.option
+        if name == OWN:
+            return searched.own_option()
+        options = searched.options(implied)
+        for option in options:
+            if option.name == name:
+                return option
+        known = ", ".join(option.name for option in options if option.is_named)
+        raise ValueError(f"policy {name!r} is not known; known: {known}, {OWN}")
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The choice, whether it fits, and what it loses."""
+        candidate, own = self._this
+        best, searched = self._best, self._searched
+        seconds = None if own is None else own.seconds
+        slower = None
+        if own is not None and best is not None:
+            slower = own.seconds_per_sequence - best.seconds_per_sequence
+            slower *= best.candidate.sequences
+        return self._facts(
+            (
+                ("mesh", shown_mesh(candidate.mesh), "configuration"),
+                ("policy", candidate.option.name, "configuration"),
+                ("per_device_batch", candidate.per_device, "configuration"),
+                ("accumulation_steps", candidate.steps, "configuration"),
+                ("fits", None if own is None else own.fits, "modelled"),
+                ("peak_bytes", None if own is None else own.peak, "modelled"),
+                ("usable_bytes", searched.usable, "configuration"),
+                ("step_seconds", seconds, "modelled"),
+                ("slower_seconds", slower, "modelled"),
+                ("slower", slower / best.seconds if best and slower is not None else None,
+                 "modelled"),
+            )
+        )  # fmt: skip
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Why the choice is not taken."""
+        _, own = self._this
+        if self.refusal is not None:
+            return (Note("refused", f"the trainer cannot run it: {self.refusal}"),)
+        if own is not None and not own.fits:
+            over = own.peak - self._searched.usable
+            text = f"it does not fit: its peak exceeds the usable memory by {over:,} B"
+            return (Note("does-not-fit", text),)
+        return ()
+
+    def sections(self) -> tuple[Section, ...]:
+        """What differs: the choices, the parts of the step, the terms of the peak."""
+        _, own = self._this
+        best = self._best
+        parts = terms = None
+        if own is not None and best is not None:
+            share = best.candidate.sequences / own.candidate.sequences
+            parts = _beside(
+                {name: seconds * share for name, seconds in own.time.parts}, dict(best.time.parts)
+            )
+            terms = _beside(dict(own.terms), dict(best.terms))
+        return (
+            Section("different", "What differs", self._different(), is_whole=True),
+            Section("step", "Parts of the step, of as many sequences", of_rows(_PARTS, parts or ()),
+                    is_whole=True),
+            Section("peak", "Terms of the peak", of_rows(_TERMS, terms or ()), is_whole=True),
+        )  # fmt: skip
+
+    def _different(self) -> Table:
+        candidate, best = self._this[0], self._best
+        show: dict[str, Callable[[Candidate], str]] = {
+            "mesh": lambda own: shown_mesh(own.mesh),
+            "batch/device": lambda own: f"{own.per_device:g}",
+            "accumulation": lambda own: f"{own.steps:,}",
+            "policy": lambda own: own.option.name,
+        }
+        rows: list[tuple[str, str, str]] = []
+        for name, text in show.items():
+            this, other = text(candidate), text(best.candidate) if best else "-"
+            if this != other:
+                rows.append((name, this, other))
+        return of_rows(_DIFFERENT, rows)
+
+    def to_choice(self) -> dict[str, Any]:
+        """The whole choice, as `Plan.like` takes it."""
+        candidate = self._this[0]
+        numbers = {"batch": candidate.per_device, "accumulation": candidate.steps}
+        return {**candidate.axes, "policy": candidate.option.name, **numbers}
+
+    def __repr__(self) -> str:
+        return f"<Likened {shown_mesh(self._this[0].mesh)}, {self._this[0].option.name}>"
+
+
+def _beside(
+    this: dict[str, float], best: dict[str, float]
+) -> list[tuple[str, float, float, float]]:
+    """Both figures of every name, the largest loss first."""
+    names = dict.fromkeys((*best, *this))
+    rows = [
+        (name, this.get(name, 0), best.get(name, 0), this.get(name, 0) - best.get(name, 0))
+        for name in names
+    ]
+    return sorted(rows, key=lambda row: -row[3])

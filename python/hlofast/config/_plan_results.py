@@ -1,0 +1,353 @@
+"""`Plan`: the fastest choices of a run that fit, and what binds each."""
+
+from __future__ import annotations
+
+from hlofast._core import Field
+from hlofast._result import Fact, Note, Result, Section
+from hlofast._text import names
+from hlofast.config._parts import LARGEST_SIZE
+from hlofast.config._plan import HOST_SHARE, MARGIN, NOT_MODELLED, Modelled, Searched, shown_mesh
+from hlofast.config._plan_like import Likened
+from hlofast.config._plan_space import MOST_MESHES
+from hlofast.config._time import EXPOSED, HIGH, LOW, PARTS
+from hlofast.config._traffic import StepTraffic
+from hlofast.table import of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from hlofast.config._select import EffectiveConfig
+    from hlofast.devices import Device
+    from hlofast.table import Table
+
+_SECONDS_PER_HOUR = 3600
+
+_CHOICE = (
+    Field("text", "mesh", "Mesh axes with more than one device."),
+    Field("number", "per_device_batch", "Sequences of a step per device and accumulation step.",
+          label="batch/device"),
+    Field("count", "accumulation_steps", "Gradient accumulation steps.", label="accumulation"),
+    Field("name", "policy", "The checkpoint policy: the trainer's name, or what it keeps."),
+)  # fmt: skip
+_FIGURES = (
+    Field("count", "sequences", "Sequences of a step on all devices."),
+    Field("seconds", "step_seconds", "The modelled time of a step.", label="step"),
+    Field("seconds", "slower_seconds", "Seconds by which a step of as many sequences as the best "
+          "choice's takes longer.", label="slower by"),
+    Field("ratio", "mfu", "Model FLOPs utilisation of the modelled step.", label="MFU"),
+    Field("number", "tokens_per_second", "Tokens per second and device.", label="tokens/s/device"),
+    Field("bytes", "peak_bytes", "The expected peak when memory is short.", label="peak"),
+    Field("bytes", "state_bytes", "Parameters and optimizer state.", label="state"),
+    Field("bytes", "kept_bytes", "Layer inputs and saved values.", label="kept"),
+    Field("bytes", "host_bytes", "Host memory per device.", label="host"),
+    Field("seconds", "exposed_seconds", "Time of collectives that no work hides.",
+          label="exposed"),
+    Field("word", "time_binds", "The largest part of the step.", label="most time"),
+    Field("word", "memory_binds", "The largest term of the peak.", label="most memory"),
+    Field("number", "chip_hours", "Chip hours for the tokens of the budget.", label="chip hours",
+          nullable=True),
+)  # fmt: skip
+_SHOWN = (
+    "mesh", "per_device_batch", "accumulation_steps", "policy", "step_seconds", "mfu",
+    "peak_bytes", "exposed_seconds", "time_binds", "memory_binds",
+)  # fmt: skip
+_FRONTIER = (
+    "peak_bytes", "step_seconds", "slower_seconds", "mesh", "per_device_batch",
+    "accumulation_steps", "policy",
+)  # fmt: skip
+_LINES = (Field("index", "number", "The line's number."), Field("text", "code", "A line."))
+_EXCLUDED = (
+    Field("text", "reason", "Why the candidates were dropped."),
+    Field("count", "candidates", "Candidates dropped for it.", adds_up=True),
+    Field("text", "example", "The first mesh for which it holds."),
+)
+_UNUSED = (
+    Field("name", "axis", "The mesh axis."),
+    Field("text", "why", "Why the plan leaves its size at 1."),
+)
+_AXES = (
+    Field("axes", "axes", "The mesh axes of the collectives' groups."),
+    Field("bytes", "payload", "Bytes of the whole arrays of a step, per device.", adds_up=True),
+)
+_TERMS = (
+    Field("word", "term", "What the memory holds."),
+    Field("bytes", "bytes", "Bytes per device at the peak when memory is short.", adds_up=True),
+)
+
+
+class Plan(Result):
+    """The fastest choices of a run on one kind of machine that fit in memory.
+
+    A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy.
+    For every mesh, `ranked` has the fastest choice that fits; `frontier` has the choices of the
+    fastest mesh that no other beats in both memory and time. Seconds and bytes are modelled as in
+    `EffectiveConfig.verdict`. Returned by `Config.plan`.
+    """
+
+    __slots__ = ("_own", "_searched", "tokens")
+
+    VERB = "plan"
+    FACTS = (
+        Field("name", "instance", "The name of the instance."),
+        Field("name", "device", "The kind of device."),
+        Field("count", "devices", "JAX devices."),
+        Field("count", "slices", "Slices of the instance."),
+        Field("bytes", "capacity_bytes", "Memory of a device.", label="memory"),
+        Field("bytes", "usable_bytes", "Memory that a choice may use: a share is left free, "
+              "because peaks are modelled.", label="usable"),
+        Field("count", "candidates", "Choices in all."),
+        Field("count", "modelled", "Choices that no bound dropped, whose step was modelled."),
+        *(field.replace(nullable=True) for field in _CHOICE),
+        Field("seconds", "step_low_seconds", "10th percentile of the expected step, from the "
+              "model's errors on published steps.", label="step p10", nullable=True),
+        Field("seconds", "step_high_seconds", "90th percentile of the expected step.",
+              label="step p90", nullable=True),
+        *(field.replace(nullable=True) for field in _FIGURES if field.name != "slower_seconds"),
+        Field("text", "own_choice", "The config's own choice.", label="config's own",
+              nullable=True),
+        Field("word", "own_status", "Whether the config's own choice fits.", label="own fits",
+              nullable=True),
+        Field("seconds", "own_step_seconds", "The modelled step of the config's own choice.",
+              label="own step", nullable=True),
+    )  # fmt: skip
+
+    def __init__(self, searched: Searched, tokens: float | None = None) -> None:
+        self._searched = searched
+        self.tokens = tokens
+        """The token budget of `chip_hours`; None without one."""
+        self._own = searched.effective.verdict(searched.device)
+
+    @property
+    def title(self) -> str:
+        """The name of the instance."""
+        return self._searched.effective.instance.name
+
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The figures of the fastest choice, by column of `ranked`; None if nothing fits."""
+        best = self._searched.best
+        return self._row(best[0]) if best else None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines to paste for the fastest choice: MaxText's arguments, AXLearn's mesh rule."""
+        searched = self._searched
+        if not searched.best:
+            return ()
+        candidate = searched.best[0].candidate
+        name = searched.effective.instance.name
+        return tuple(searched.front.written(searched.effective.config, candidate, name))
+
+    @property
+    def ranked(self) -> Table:
+        """The fastest choice of every mesh, fastest first."""
+        return self._table(self._searched.best)
+
+    @property
+    def frontier(self) -> Table:
+        """Choices of the fastest mesh that no other beats in both memory and time."""
+        searched, kept = self._searched, list[Modelled]()
+        fitting = searched.of_mesh(searched.best[0].candidate.mesh) if searched.best else []
+        for own in sorted(fitting, key=lambda own: (own.peak, own.seconds_per_sequence)):
+            if not kept or own.seconds_per_sequence < kept[-1].seconds_per_sequence:
+                kept.append(own)
+        return self._table(kept)
+
+    def _row(self, own: Modelled) -> dict[str, Any]:
+        searched, candidate = self._searched, own.candidate
+        best = searched.best[0] if searched.best else own
+        length = own.implied.batch.length or 0
+        rate = candidate.sequences * length / own.seconds / candidate.devices
+        parts = dict(own.time.parts)
+        hours = None
+        if self.tokens is not None:
+            hours = self.tokens / rate / _SECONDS_PER_HOUR / searched.devices_per_chip
+        slower = own.seconds_per_sequence - best.seconds_per_sequence
+        values = (
+            shown_mesh(candidate.mesh),
+            candidate.per_device,
+            candidate.steps,
+            candidate.option.name,
+            candidate.sequences,
+            own.seconds,
+            slower * best.candidate.sequences,
+            searched.mfu(own),
+            rate,
+            own.peak,
+            own.state,
+            own.kept,
+            own.host,
+            sum(parts.get(name, 0.0) for name in EXPOSED),
+            max(parts, key=parts.__getitem__),
+            max(own.terms, key=lambda term: term[1])[0],
+            hours,
+        )
+        return dict(zip((field.name for field in (*_CHOICE, *_FIGURES)), values, strict=True))
+
+    def _table(self, modelled: Iterable[Modelled]) -> Table:
+        return of_rows((*_CHOICE, *_FIGURES), [tuple(self._row(own).values()) for own in modelled])
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The machine, the fastest choice that fits, and the config's own choice."""
+        searched, best, own = self._searched, self.best, self._own
+        instance = searched.effective.instance
+        facts = [
+            *self._facts(
+                (
+                    ("instance", instance.name, "configuration"),
+                    ("device", searched.device.name, "configuration"),
+                    ("devices", searched.devices, "configuration"),
+                    ("slices", searched.slices, "configuration"),
+                    ("capacity_bytes", searched.capacity, "exact"),
+                    ("usable_bytes", searched.usable, "configuration"),
+                    ("candidates", searched.candidates, "exact"),
+                    ("modelled", searched.modelled, "exact"),
+                )
+            )
+        ]
+        if best is not None:
+            seconds = best["step_seconds"]
+            known = {**best, "step_low_seconds": seconds * (1 + LOW)}
+            known["step_high_seconds"] = seconds * (1 + HIGH)
+            chosen = {field.name for field in _CHOICE} | {"sequences"}
+            facts += [
+                Fact(field, known[field.name], "exact" if field.name in chosen else "modelled")
+                for field in self.FACTS
+                if known.get(field.name) is not None
+            ]
+        mesh = searched.effective.mesh
+        facts += self._facts(
+            (
+                ("own_choice", None if mesh is None else shown_mesh(dict(mesh.shape)),
+                 "configuration"),
+                ("own_status", own.status, "modelled"),
+                ("own_step_seconds", own.step_seconds, "modelled"),
+            )
+        )  # fmt: skip
+        return tuple(facts)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Why nothing fits, and what limits the plan."""
+        searched = self._searched
+        notes = []
+        if not searched.best:
+            most = max(searched.excluded.values(), key=lambda own: own.candidates, default=None)
+            why = "no axis of the mesh is modelled" if most is None else f"mostly: {most.reason}"
+            notes.append(Note("nothing-fits", f"no choice fits; {why}"))
+        left = [axis for axis, why in searched.unused if why.endswith(NOT_MODELLED)]
+        if left:
+            text = f"no size is chosen for mesh axes that are not modelled: {names(left)}"
+            notes.append(Note("mesh", text))
+        if searched.is_cut:
+            text = f"only the first {MOST_MESHES:,} meshes are searched"
+            notes.append(Note("mesh", text))
+        if any(own.host for own in searched.best[:1]):
+            text = (
+                f"offloaded values may take {HOST_SHARE:.0%} of the host memory of a device, which "
+                "is assumed; their moves are assumed to overlap with the work of all layers"
+            )
+            notes.append(Note("host", text))
+        return tuple(notes)
+
+    def sections(self) -> tuple[Section, ...]:
+        """What to paste, the fastest choice of each mesh, memory against time, what was dropped."""
+        searched, best = self._searched, self._searched.best
+        parts = best[0].time.table if best else of_rows(PARTS, ())
+        terms = of_rows(_TERMS, best[0].terms if best else ())
+        rows = sorted(searched.excluded.values(), key=lambda own: -own.candidates)
+        return (
+            Section("lines", "To paste", of_rows(_LINES, enumerate(self.lines, 1)), ("code",),
+                    is_whole=True),
+            Section("ranked", "The fastest choice of each mesh", self.ranked, _SHOWN),
+            Section("frontier", "Memory against time on the fastest mesh", self.frontier,
+                    _FRONTIER, is_whole=True),
+            Section("parts", "Parts of the fastest step", parts, is_whole=True),
+            Section("terms", "Its peak", terms, is_whole=True),
+            Section("traffic", "Its traffic by mesh axis", traffic_of(best[:1]), is_whole=True),
+            Section("excluded", "Dropped candidates", of_rows(
+                _EXCLUDED, [(own.reason, own.candidates, own.example) for own in rows])),
+        )  # fmt: skip
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All tables."""
+        return (*self.sections(), Section("unused", "Axes left at 1",
+                                          of_rows(_UNUSED, self._searched.unused)))  # fmt: skip
+
+    def like(self, choice: Mapping[str, float | str]) -> Likened:
+        """Compares another choice with the fastest one that fits.
+
+        `choice` has sizes of mesh axes (all, or none), `policy` (a name of the trainer's, or
+        `own`), `batch` (sequences per device and accumulation step) and `accumulation`; what it
+        leaves out is taken from the fastest choice. `{"own": 1}` is the config's own choice. Raises
+        `ValueError` for a choice that the plan does not know.
+        """
+        return Likened(self._searched, choice)
+
+    def __repr__(self) -> str:
+        best = self.best
+        if best is None:
+            return f"<Plan on {self.title}: nothing fits>"
+        step = f"{best['step_seconds']:.4g} s"
+        return f"<Plan on {self.title}: {best['mesh']}, {best['policy']}, {step}>"
+
+
+def traffic_of(modelled: list[Modelled]) -> Table:
+    """Payload by mesh axes."""
+    sums: dict[str, int] = {}
+    for own in modelled:
+        for each in StepTraffic(own.implied).transfers:
+            axes = ",".join(each.axes)
+            sums[axes] = sums.get(axes, 0) + each.payload * each.count
+    return of_rows(_AXES, sorted(sums.items(), key=lambda pair: -pair[1]))
+
+
+def planned(
+    effective: EffectiveConfig,
+    device: str | Device | None = None,
+    *,
+    sequences: int | None = None,
+    tokens: float | None = None,
+    margin: float | None = None,
+    offloads: bool = True,
+) -> Plan:
+    """See `Config.plan`."""
+    from hlofast import devices
+    from hlofast.config._verdict import capacity
+
+    kind = effective.instance.device if device is None else device
+    if kind is None:
+        raise ValueError(f"the kind of device is not known: {effective.instance.why}")
+    target = devices.get(kind)
+    if effective.devices is None:
+        raise ValueError(f"the number of devices is not known: {effective.instance.why}")
+    if capacity(target) is None:
+        raise ValueError(f"the memory of {target.name} is not known")
+    target.require("flops.bf16")
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise ValueError(f"tokens has to be a positive number, not {tokens!r}")
+    if margin is not None and not 0 <= margin < 1:
+        raise ValueError(f"margin has to be from 0 to 1, not {margin!r}")
+    if sequences is None:
+        sequences = _own_batch(effective)
+    elif not 0 <= sequences <= LARGEST_SIZE:
+        raise ValueError(f"sequences has to be between 0 and {LARGEST_SIZE:,}, not {sequences}")
+    searched = Searched(
+        effective, target, effective.devices, sequences=sequences or None,
+        margin=MARGIN if margin is None else margin, offloads=offloads,
+    )  # fmt: skip
+    return Plan(searched, tokens)
+
+
+def _own_batch(effective: EffectiveConfig) -> int:
+    """Sequences of the config's own step."""
+    # The batch of some trainers follows from the number of devices.
+    mesh = {"data": effective.devices or 1} if effective.mesh is None else effective.mesh.shape
+    front = effective.config.front
+    model = front.model(effective.config, dict(mesh), steps=front.steps(effective.config))
+    if model.batch.sequences is None:
+        raise ValueError("the config does not tell the sequences of a step: give sequences")
+    return model.batch.sequences

@@ -1,0 +1,281 @@
+"""The choices of a plan: meshes, batches and checkpoint policies."""
+
+from __future__ import annotations
+
+import math
+
+from hlofast.config._flops import StepFlops
+from hlofast.config._policies import KEEP_EVERYTHING, OFFLOADED, Policy
+from hlofast.config._traffic import StepTraffic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hlofast.config._front import Front, Space
+    from hlofast.config._implied import Implied
+
+IDLE = "it shards neither weights nor tokens"
+"""Why a plan leaves an axis at 1 that the model does not use."""
+MOST_NAMES = 10
+"""Limit on the checkpoint names whose subsets are searched; the values that cost most to recompute
+are kept."""
+MOST_CHOSEN = 16
+"""Limit on the subsets of names that become policies, of those that no other subset beats."""
+MOST_MESHES = 5_000
+"""Limit on the meshes of a plan."""
+_SAME = 0.001
+"""Share by which axes that do the same may differ: norms, for example, lie along one of them."""
+
+
+class Option:
+    """A checkpoint policy of a plan, with the fate of every value."""
+
+    __slots__ = (
+        "attention", "fates", "is_named", "matmul", "name", "offloaded", "policies", "saved",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        implied: Implied,
+        name: str,
+        policies: Mapping[str, Policy | None],
+        saved: tuple[str, ...] = (),
+        offloaded: tuple[str, ...] = (),
+        *,
+        is_named: bool = False,
+    ) -> None:
+        self.name = name
+        """The trainer's name, or what the policy keeps."""
+        self.policies = dict(policies)
+        """By path of a checkpointed module."""
+        self.is_named = is_named
+        """Whether the trainer has a name for it."""
+        self.saved = saved
+        """For a policy without a name: checkpoint names that it saves."""
+        self.offloaded = offloaded
+        self.fates: dict[str, str | None] = {}
+        for value in implied.parts.values:
+            policy = KEEP_EVERYTHING if value.remat is None else self.policies[value.remat]
+            self.fates[value.key] = None if policy is None else policy.fate(value)
+        own = implied.variant(implied.batch, implied.steps, self.policies, self.fates)
+        flops = StepFlops(own)
+        sequences = implied.batch.sequences or 1
+        self.matmul = (flops.recomputed_matmul or 0) / sequences
+        """Operations per sequence that backward recomputes: matmuls with weights, attention."""
+        self.attention = (flops.recomputed_attention or 0) / sequences
+
+    @property
+    def recomputed(self) -> float:
+        """All operations per sequence that backward recomputes."""
+        return self.matmul + self.attention
+
+    @property
+    def offloads(self) -> bool:
+        """Whether it keeps anything in host memory."""
+        return self.offloads_inputs or OFFLOADED in self.fates.values()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for policies that keep the same."""
+        return (self.offloads_inputs, *self.fates.values())
+
+    @property
+    def offloads_inputs(self) -> bool:
+        """Whether it keeps layer inputs in host memory."""
+        return any(own is not None and own.offloads_inputs for own in self.policies.values())
+
+
+class Candidate:
+    """One choice of a plan: a mesh, a batch on each device, accumulation and a policy."""
+
+    __slots__ = ("devices", "mesh", "option", "rows", "sequences", "slices", "steps")
+
+    def __init__(
+        self, mesh: dict[str, int], slices: int, sequences: int, rows: int, steps: int,
+        option: Option,
+    ) -> None:  # fmt: skip
+        self.mesh = mesh
+        """The size of each axis that a plan chooses, outermost first; the others have size 1."""
+        self.slices = slices
+        """Slices or hosts along the first axis with more than one device."""
+        self.devices = math.prod(mesh.values())
+        self.sequences = sequences
+        """Sequences of a step on all devices."""
+        self.rows = rows
+        """Sequences of each shard of the batch at a time."""
+        self.steps = steps
+        """Gradient accumulation steps."""
+        self.option = option
+
+    @property
+    def per_device(self) -> float:
+        """Sequences of a step per device and accumulation step."""
+        return self.sequences / (self.devices * self.steps)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The axes with more than one device."""
+        return {axis: size for axis, size in self.mesh.items() if size > 1}
+
+    @property
+    def outer(self) -> dict[str, int]:
+        """The number of slices along each axis."""
+        first = next(iter(self.axes), None)
+        return {axis: self.slices if axis == first else 1 for axis in self.mesh}
+
+
+class Vocabulary:
+    """The checkpoint policies of a plan: the trainer's own, and sets of named values."""
+
+    def __init__(self, front: Front, space: Space, implied: Implied) -> None:
+        self._front = front
+        self._space = space
+        self._known: dict[tuple[object, ...], Option] = {}
+        self.named = [
+            Option(implied, name, dict.fromkeys(implied.policies, policy), is_named=True)
+            for name, policy in space.policies.items()
+        ]
+        sizes = _sizes(implied)
+        names = sorted(name for name, size in sizes.items() if size)
+        if len(names) > MOST_NAMES:
+            alone = {
+                name: self._kept(implied, (name,), ()).recomputed / sizes[name] for name in names
+            }
+            names = sorted(sorted(names, key=alone.__getitem__)[:MOST_NAMES])
+        self._subsets = []
+        for bits in range(1 << len(names)):
+            chosen = tuple(name for at, name in enumerate(names) if bits >> at & 1)
+            self._subsets.append((chosen, self._kept(implied, chosen, ()).recomputed))
+
+    def options(self, implied: Implied) -> list[Option]:
+        """The policies that the trainer names, and those that no other beats on this mesh.
+
+        Sets of values are compared by the bytes that they keep on one device, and the operations
+        that are recomputed without them.
+        """
+        found: dict[tuple[object, ...], Option] = {}
+        for option in self.named:
+            found.setdefault(option.key, option)
+        sizes = _sizes(implied)
+        costs = sorted(
+            (sum(map(sizes.__getitem__, chosen)), flops, chosen) for chosen, flops in self._subsets
+        )
+        best: list[tuple[float, tuple[str, ...]]] = []
+        for _, flops, chosen in costs:
+            if not best or flops < best[-1][0]:
+                best.append((flops, chosen))
+        if len(best) > MOST_CHOSEN:
+            best = [best[at * (len(best) - 1) // (MOST_CHOSEN - 1)] for at in range(MOST_CHOSEN)]
+        for _, chosen in best:
+            for saved, offloaded in self._splits(sorted(chosen, key=lambda own: (sizes[own], own))):
+                for inputs in (False, True) if self._space.offloads_inputs else (False,):
+                    option = self._kept(implied, saved, offloaded, offloads_inputs=inputs)
+                    found.setdefault(option.key, option)
+        return list(found.values())
+
+    def _splits(self, names: list[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """All of them saved; and the larger ones offloaded, if the trainer can."""
+        for at in range(len(names) + 1 if self._space.offloads else 1):
+            cut = len(names) - at
+            yield tuple(sorted(names[:cut])), tuple(sorted(names[cut:]))
+
+    def _kept(
+        self,
+        implied: Implied,
+        saved: tuple[str, ...],
+        offloaded: tuple[str, ...],
+        *,
+        offloads_inputs: bool = False,
+    ) -> Option:
+        key = (saved, offloaded, offloads_inputs)
+        if key not in self._known:
+            policy = self._front.policy(saved, offloaded, offloads_inputs=offloads_inputs)
+            words = [
+                f"{fate} {' '.join(names)}"
+                for fate, names in (("save", saved), ("offload", offloaded))
+                if names
+            ]
+            words += ["offload layer inputs"] * offloads_inputs
+            name = ", ".join(words) or "save nothing"
+            policies = dict.fromkeys(implied.policies, policy)
+            self._known[key] = Option(implied, name, policies, saved, offloaded)
+        return self._known[key]
+
+
+def _sizes(implied: Implied) -> dict[str, int]:
+    """Bytes on one device of the values with each checkpoint name, over all layers."""
+    sizes: dict[str, int] = {}
+    for value in implied.parts.values:
+        if value.name is not None and value.remat is not None:
+            # A value that backward does not read costs nothing, and saves nothing.
+            size = implied.activation_bytes(value.features, value.itemsize, padded=True)
+            own = value.layers * size if value.is_needed else 0
+            sizes[value.name] = sizes.get(value.name, 0) + own
+    return sizes
+
+
+def meshes(axes: Sequence[str], devices: int, slices: int) -> Iterator[dict[str, int]]:
+    """All meshes with these axes, outermost first; slices lie along the first axis in use."""
+    for sizes in _factored(devices, len(axes)):
+        first = next((size for size in sizes if size > 1), 1)
+        if first % slices == 0:
+            yield dict(zip(axes, sizes, strict=True))
+
+
+def _factored(total: int, count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write `total` as a product of `count` factors."""
+    if count <= 1:
+        if count == 1 or total == 1:
+            yield (total,) * count
+        return
+    for first in divisors(total):
+        for rest in _factored(total // first, count - 1):
+            yield (first, *rest)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, in ascending order."""
+    small = [own for own in range(1, int(number**0.5) + 1) if number % own == 0]
+    return sorted({*small, *(number // own for own in small)})
+
+
+def footprint(implied: Implied) -> tuple[float, ...]:
+    """What devices hold, compute and send on a mesh, in totals."""
+    transfers = StepTraffic(implied).transfers
+    return (
+        sum(implied.held_of(each) for each in implied.parts.parameters),
+        implied.rows()[0] / implied.rows()[1],
+        sum(
+            value.layers * implied.activation_bytes(value.features, value.itemsize, padded=True)
+            for value in implied.parts.values
+        ),
+        *(
+            sum(own.payload * own.count for own in transfers if own.tensor_kind == kind)
+            for kind in ("weights", "gradients", "activations")
+        ),
+    )
+
+
+def is_same(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether two footprints differ by less than a plan can tell."""
+    return all(math.isclose(own, like, rel_tol=_SAME) for own, like in zip(one, other, strict=True))
+
+
+def uneven(implied: Implied) -> str | None:
+    """Why the mesh does not divide the weights evenly, which JAX refuses; None if it does."""
+    for parameter in implied.parts.parameters:
+        for size, axes in zip(parameter.shape, parameter.sharding, strict=True):
+            shards = implied.shards(axes)
+            if size % shards:
+                cut = ",".join(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
+                return f"{cut} = {shards} does not divide {size:,} of {parameter.path}"
+    return None
+
+
+def first_gap(implied: Implied) -> str | None:
+    """The first reason why bytes or seconds are not known on a mesh; None if they are."""
+    told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *StepTraffic(implied).gaps)
+    for path, why in told:
+        return f"{path}: {why}"
+    return None

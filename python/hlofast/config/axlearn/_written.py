@@ -1,0 +1,70 @@
+"""A choice of a plan as a mesh rule of AXLearn."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast.config._plan_space import Candidate, Option
+    from hlofast.config._tree import Config
+
+_JAX = "jax.checkpoint_policies."
+_BY_NAMES = "save_and_offload_only_these_names_regex"
+"""AXLearn's policy by names, in `axlearn.common.utils`."""
+
+
+def rule(config: Config, candidate: Candidate, instance: str) -> list[str]:
+    """The entry of `mesh_rules` in Python, one line each."""
+    shape = ", ".join(str(candidate.mesh.get(axis, 1)) for axis in axes(config))
+    modifiers = [f"MeshShapeModifier.default_config().set(mesh_shape=({shape}))"]
+    remat = []
+    for path in candidate.option.policies:
+        specified = config.get(f"{path}.remat_spec")
+        prevents = bool(specified.get("prevent_cse", True)) if specified is not None else True
+        remat += [
+            f'    "{path}": RematSpec(',
+            f"        prevent_cse={prevents},",
+            *(f"        {line}" for line in _policy(candidate.option)),
+            "    ),",
+        ]
+    if remat:
+        modifiers += [
+            "RematSpecModifier.default_config().set(remat_policies={",
+            *remat,
+            "})",
+        ]
+    if candidate.steps > 1:
+        steps = candidate.steps
+        modifiers.append(
+            f"GradientAccumulationModifier.default_config().set(grad_acc_steps={steps})"
+        )
+    lines = [f'("{instance}", ChainConfigModifier.default_config().set(config_modifiers=[']
+    lines += [
+        f"    {line}," if line.endswith(")") and not line.startswith("    ") else f"    {line}"
+        for line in modifiers
+    ]
+    return [*lines, "])),"]
+
+
+def axes(config: Config) -> list[str]:
+    """The names of the mesh axes."""
+    names = config.get("mesh_axis_names")
+    listed = names.to_python() if names is not None and hasattr(names, "to_python") else names
+    return [own for own in listed if isinstance(own, str)] if isinstance(listed, list) else []
+
+
+def _policy(option: Option) -> list[str]:
+    if option.is_named:
+        return [f"policy={_JAX}{option.name},"]
+    if not option.saved and not option.offloaded:
+        return [f"policy={_JAX}nothing_saveable,"]
+    kept = [
+        f"    names_which_can_be_{fate}={_pattern(names)},"
+        for fate, names in (("saved", option.saved), ("offloaded", option.offloaded))
+    ]
+    places = ['    offload_src="device",', '    offload_dst="pinned_host",']
+    return [f"policy=config_for_function({_BY_NAMES}).set(", *kept, *places, "),"]
+
+
+def _pattern(names: tuple[str, ...]) -> str:
+    """A regular expression for these names, as Python."""
+    return repr("|".join(names)) if names else "None"

@@ -1,0 +1,315 @@
+"""Plans: the fastest mesh, batch, accumulation and checkpoint policy of a config that fit."""
+
+import ast
+import math
+
+import pytest
+
+import hlofast
+from hlofast.config import Config, _plan
+from test_cli import document, hlofast_command
+
+EIGHT = ("model_name=llama3.1-8b", "per_device_batch_size=4", "max_target_length=8192")
+SEVEN = ("model_name=llama2-7b", "per_device_batch_size=4", "max_target_length=2048")
+SPARSE = ("model_name=mixtral-8x7b", "per_device_batch_size=4", "max_target_length=4096")
+
+
+def run(*overrides: str) -> Config:
+    return hlofast.config.loads("", path="run.yml", overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "instance", "arguments"),
+    [
+        (EIGHT, "v5p-512", {}),
+        (EIGHT, "v6e-256", {"offloads": False}),
+        (SEVEN, "v5e-64", {}),
+        (SEVEN, "tpu-v5litepod-256-4", {}),
+        (SEVEN, "v4-128", {"sequences": 512}),
+        (SPARSE, "v5p-256", {}),
+        (SEVEN, "gpu-p5.48xlarge-64", {"sequences": 0}),
+    ],
+)
+def test_a_run_with_the_written_arguments_has_the_promised_step(
+    overrides, instance, arguments
+) -> None:
+    plan = run(*overrides).plan(instance, **arguments)
+    best = plan.best
+    verdict = run(*overrides, *plan.lines).select(instance).verdict()
+    assert verdict.step_seconds == pytest.approx(best["step_seconds"], rel=1e-12)
+    assert verdict.expected_peak_bytes == best["peak_bytes"] <= verdict.capacity_bytes * 0.95
+    assert verdict.host_bytes == best["host_bytes"]
+    assert verdict.mfu == pytest.approx(best["mfu"])
+    if not arguments.get("offloads", True):
+        assert best["host_bytes"] == 0
+
+
+@pytest.fixture(scope="module")
+def of_rules(decoder_70b: Config):
+    return decoder_70b.plan("tpu-v5p-1024")
+
+
+@pytest.fixture(scope="module")
+def small():
+    return run(*SEVEN).plan("v5e-16")
+
+
+@pytest.fixture(scope="module")
+def eight():
+    return run(*EIGHT).plan("v5p-512")
+
+
+class TestAxlearn:
+    def test_the_rule_is_python(self, of_rules) -> None:
+        (rule,) = ast.parse(f"[{''.join(of_rules.lines)}]").body[0].value.elts
+        assert rule.elts[0].value == "tpu-v5p-1024"
+        names = {own.id for own in ast.walk(rule) if isinstance(own, ast.Name)}
+        assert {"ChainConfigModifier", "MeshShapeModifier", "RematSpecModifier"} <= names
+
+    def test_the_config_under_the_rule_has_the_promised_step(self, of_rules, decoder_70b) -> None:
+        (rule,) = ast.parse(f"[{''.join(of_rules.lines)}]").body[0].value.elts
+        given = {
+            own.arg: ast.literal_eval(own.value)
+            for own in ast.walk(rule)
+            if isinstance(own, ast.keyword)
+            and own.arg.startswith(("mesh_shape", "names_which", "grad_acc"))
+        }
+        policy = Config.of(
+            fn="axlearn.common.utils.save_and_offload_only_these_names_regex",
+            names_which_can_be_saved=given["names_which_can_be_saved"],
+            names_which_can_be_offloaded=given["names_which_can_be_offloaded"],
+        )
+        path = "model.decoder.transformer.layer.remat_spec['policy']"
+        applied = decoder_70b.without("mesh_rules").with_value(path, policy)
+        applied = applied.with_value("mesh_shape", list(given["mesh_shape"]))
+        verdict = applied.select("tpu-v5p-1024").verdict()
+        assert of_rules.best["accumulation_steps"] == 1
+        assert verdict.step_seconds == pytest.approx(of_rules.best["step_seconds"], rel=1e-12)
+        assert verdict.expected_peak_bytes == of_rules.best["peak_bytes"]
+
+    def test_accumulation_is_a_modifier(self, decoder_70b: Config) -> None:
+        plan = decoder_70b.plan("tpu-v6e-256", offloads=False)
+        steps = plan.best["accumulation_steps"]
+        assert steps > 1
+        assert f"grad_acc_steps={steps}" in "".join(plan.lines)
+
+
+class TestSearch:
+    def test_no_choice_is_faster(self, small) -> None:
+        """All candidates, without bounds."""
+        searched = small._searched
+        fitting = [
+            own
+            for mesh in _plan._plan_space.meshes(searched.axes, 16, 1)
+            if _plan._plan_space.uneven(searched.implied(mesh)) is None
+            for own in searched.of_mesh(mesh)
+        ]
+        fastest = min(own.seconds for own in fitting)
+        assert fastest <= small.best["step_seconds"] <= fastest * (1 + _plan.TIE)
+        for row in small.ranked:
+            own = [
+                one.seconds
+                for one in fitting
+                if _plan.shown_mesh(one.candidate.mesh) == row["mesh"]
+            ]
+            assert row["step_seconds"] <= min(own) * (1 + _plan.TIE)
+
+    def test_every_candidate_is_counted_once(self, small) -> None:
+        facts = {fact.name: fact.value for fact in small.facts}
+        dropped = sum(small.tables["excluded"]["candidates"])
+        assert facts["candidates"] == facts["modelled"] + dropped
+        assert facts["candidates"] > 5_000
+
+    def test_the_frontier_falls(self, small) -> None:
+        rows = list(small.frontier)
+        peaks = [row["peak_bytes"] for row in rows]
+        seconds = [row["step_seconds"] for row in rows]
+        assert peaks == sorted(peaks)
+        assert seconds == sorted(seconds, reverse=True)
+        assert seconds[-1] <= small.best["step_seconds"]
+
+    def test_figures_are_those_of_their_parts(self, small) -> None:
+        best = small.best
+        assert sum(small.tables["parts"]["seconds"]) == pytest.approx(best["step_seconds"])
+        assert sum(small.tables["terms"]["bytes"]) == best["peak_bytes"]
+        rate = best["sequences"] * 2048 / best["step_seconds"] / 16
+        assert best["tokens_per_second"] == pytest.approx(rate)
+
+    def test_chip_hours(self) -> None:
+        best = run(*SEVEN).plan("v5e-16", tokens=1e9).best
+        hours = 1e9 / best["tokens_per_second"] / 3600
+        assert best["chip_hours"] == pytest.approx(hours)
+
+    def test_slices_lie_along_the_first_axis(self) -> None:
+        plan = run(*SEVEN).plan("tpu-v5litepod-64-4")
+        for mesh in plan.ranked["mesh"]:
+            assert int(mesh.partition("=")[2].partition(",")[0]) % 4 == 0
+
+    def test_more_memory_is_never_slower(self) -> None:
+        device = hlofast.devices.get("tpu-v5e")
+        larger = device.replace(hbm_usable_bytes=64e9)
+        few, many = (
+            run(*SEVEN).plan("v5e-16", device=own, offloads=False).best for own in (device, larger)
+        )
+        assert many["step_seconds"] < few["step_seconds"]
+        assert few["peak_bytes"] < 16e9 < many["peak_bytes"]
+
+    def test_host_memory_is_a_limit(self) -> None:
+        device = hlofast.devices.get("tpu-v5e").replace(host_memory_bytes=8e9)
+        plan = run(*SEVEN).plan("v5e-16", device=device)
+        assert max(plan.ranked["host_bytes"]) <= 750_000_000
+        assert any("host memory" in reason for reason in plan.tables["excluded"]["reason"])
+
+    def test_axes_that_are_not_modelled_are_named(self) -> None:
+        plan = run(*SPARSE).plan("v5p-128")
+        why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
+        assert "traffic of experts" in why["tensor"]
+        assert why["fsdp_transpose"] == "it does the same as fsdp here"
+        (note,) = (note for note in plan.notes if note.code == "mesh")
+        assert "tensor" in note.text
+
+    def test_many_devices(self) -> None:
+        # 6,720 divisors.
+        plan = run(*SEVEN).plan("v5e-16", devices=963_761_198_400, sequences=0)
+        assert plan.best is None
+
+
+class TestNothingFits:
+    def test_the_reason_is_told(self) -> None:
+        plan = run("model_name=llama3.1-405b").plan("v5e-16")
+        assert plan.best is None
+        assert plan.lines == ()
+        assert "the state exceeds the memory" in plan.notes[0].text
+        with pytest.raises(ValueError, match="nothing fits"):
+            plan.like({"fsdp": 16})
+        own = plan.like({"own": 1})
+        assert not own.is_fitting
+
+    def test_exit_code(self) -> None:
+        done = hlofast_command("plan", "model_name=llama3.1-405b", "--instance", "v5e-16")
+        assert done.returncode == 1
+        assert "no choice fits" in done.stdout
+
+
+class TestLike:
+    def test_the_config_itself(self, eight) -> None:
+        own = eight.like({"own": 1})
+        verdict = run(*EIGHT).select("v5p-512").verdict()
+        facts = {fact.name: fact.value for fact in own.facts}
+        assert facts["step_seconds"] == pytest.approx(verdict.step_seconds)
+        assert facts["peak_bytes"] == verdict.expected_peak_bytes
+        assert facts["slower_seconds"] == pytest.approx(
+            verdict.step_seconds - eight.best["step_seconds"]
+        )
+        assert sum(own.tables["step"]["more"]) == pytest.approx(facts["slower_seconds"])
+        assert sum(own.tables["peak"]["this"]) == verdict.expected_peak_bytes
+        assert facts["policy"] == "full (the config's)"
+
+    def test_the_best_loses_nothing(self, eight) -> None:
+        again = eight.like({})
+        facts = {fact.name: fact.value for fact in again.facts}
+        assert facts["slower_seconds"] == 0 and facts["fits"]
+        assert len(again.tables["different"]) == 0
+        assert eight.like(again.to_choice()).facts[0].value == facts["mesh"]
+
+    def test_a_choice_loses_where_it_differs(self, eight) -> None:
+        other = eight.like({"fsdp": 64, "tensor": 4, "policy": "minimal"})
+        most = next(iter(other.tables["step"]))
+        assert most["part"] == "reductions of activations" and most["best"] == 0
+        different = {row["choice"] for row in other.tables["different"]}
+        assert different == {"mesh", "policy", "batch/device"} or different == {"mesh", "policy"}
+
+    @pytest.mark.parametrize(
+        ("choice", "why"),
+        [
+            ({"fsdp": 128}, "128 devices, not 256"),
+            ({"fsdp": 16, "tensor": 16}, "does not divide 8"),
+            ({"accumulation": 3}, "do not divide into"),
+            ({"data": 2, "context": 128}, "context"),
+        ],
+    )
+    def test_what_the_trainer_cannot_run(self, eight, choice, why) -> None:
+        other = eight.like(choice)
+        assert why in other.notes[0].text
+        assert not other.is_fitting
+
+    @pytest.mark.parametrize(
+        ("choice", "why"),
+        [
+            ({"rows": 4}, "'rows' is no choice"),
+            ({"policy": "best"}, "policy 'best' is not known"),
+            ({"fsdp": 0}, "fsdp has a size"),
+            ({"batch": "many"}, "batch is not 'many'"),
+        ],
+    )
+    def test_what_is_no_choice(self, eight, choice, why) -> None:
+        with pytest.raises(ValueError, match=why):
+            eight.like(choice)
+
+    def test_what_does_not_fit(self) -> None:
+        plan = run(*SEVEN).plan("v5e-16")
+        other = plan.like({"policy": "minimal_flash", "accumulation": 1})
+        assert not other.is_fitting
+        assert "exceeds the usable memory by" in other.notes[0].text
+
+
+class TestCommand:
+    def test_text_and_json_are_those_of_the_library(self) -> None:
+        arguments = ("model_name=llama2-7b", "--instance", "v5e-16", "--tokens", "1e9")
+        plan = run("model_name=llama2-7b").plan("v5e-16", tokens=1e9)
+        assert str(plan) in hlofast_command("plan", *arguments).stdout
+        (shown,) = document("plan", *arguments)["results"]
+        assert shown["facts"]["step_seconds"]["value"] == plan.best["step_seconds"]
+        assert shown["tables"]["ranked"][0]["mesh"] == plan.best["mesh"]
+
+    def test_machines(self) -> None:
+        several = ("--device", "v5e", "--device", "v6e", "--chips", "64", "--slices", "2")
+        results = document("plan", "model_name=llama2-7b", *several)["results"]
+        assert [own["name"] for own in results] == ["tpu-v5litepod-32-2", "tpu-v6e-32-2"]
+
+    def test_like(self) -> None:
+        given = ("model_name=llama3.1-8b", "--instance", "v5p-512", "--like")
+        (other,) = document("plan", *given, "fsdp=64,tensor=4,policy=minimal")["results"]
+        assert other["facts"]["mesh"]["value"] == "fsdp=64,tensor=4"
+        assert hlofast_command("plan", *given, "own").returncode == 0
+        assert hlofast_command("plan", *given, "fsdp=128").returncode == 1
+        done = hlofast_command("plan", *given, "pace=3")
+        assert done.returncode == 3 and "is no choice" in done.stderr
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            (),
+            ("--instance", "v5e-16", "--device", "v5e", "--chips", "16"),
+            ("--device", "v5e"),
+            ("--instance", "v5e-16", "--slices", "2"),
+            ("--instance", "v5e-16", "--margin", "1"),
+            ("--instance", "v5e-16", "--tokens", "0"),
+        ],
+    )
+    def test_usage(self, arguments) -> None:
+        assert hlofast_command("plan", "model_name=llama2-7b", *arguments).returncode == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "why"),
+        [
+            (("--device", "v9", "--chips", "16"), "v9"),
+            (("--device", "v100", "--chips", "16"), "no instance name is known"),
+            (("--device", "v5e", "--chips", "16", "--slices", "3"), "do not divide"),
+            (("--instance", "somewhere"), "kind of device is not known"),
+            (("--instance", "v5p-7"), "number of devices is not known"),
+        ],
+    )
+    def test_machines_that_are_not_known(self, arguments, why) -> None:
+        done = hlofast_command("plan", "model_name=llama2-7b", *arguments)
+        assert done.returncode == 3
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_ten_thousand_candidates_need_few_models() -> None:
+    plan = run(*EIGHT).plan("v5p-512")
+    facts = {fact.name: fact.value for fact in plan.facts}
+    assert facts["candidates"] > 10_000
+    assert facts["modelled"] < facts["candidates"] / 20
+    assert math.isclose(plan.ranked["slower_seconds"][0], 0)
