@@ -236,7 +236,7 @@ class TestLike:
     @pytest.mark.parametrize(
         ("choice", "why"),
         [
-            ({"rows": 4}, "'rows' is no choice"),
+            ({"rows": 4}, "'rows' is not a choice"),
             ({"policy": "best"}, "policy 'best' is not known"),
             ({"fsdp": 0}, "fsdp has a size"),
             ({"batch": "many"}, "batch is not 'many'"),
@@ -267,6 +267,11 @@ class TestCommand:
         results = document("plan", "model_name=llama2-7b", *several)["results"]
         assert [own["name"] for own in results] == ["tpu-v5litepod-32-2", "tpu-v6e-32-2"]
 
+    def test_overrides_between_options(self) -> None:
+        apart = ("--instance", "v5e-16", "model_name=llama2-7b", "--no-offload")
+        (shown,) = document("plan", *apart, "per_device_batch_size=2")["results"]
+        assert shown["facts"]["sequences"]["value"] == 32
+
     def test_like(self) -> None:
         given = ("model_name=llama3.1-8b", "--instance", "v5p-512", "--like")
         (other,) = document("plan", *given, "fsdp=64,tensor=4,policy=minimal")["results"]
@@ -274,7 +279,7 @@ class TestCommand:
         assert hlofast_command("plan", *given, "own").returncode == 0
         assert hlofast_command("plan", *given, "fsdp=128").returncode == 1
         done = hlofast_command("plan", *given, "pace=3")
-        assert done.returncode == 3 and "is no choice" in done.stderr
+        assert done.returncode == 3 and "is not a choice" in done.stderr
 
     @pytest.mark.parametrize(
         "arguments",

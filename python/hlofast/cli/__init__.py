@@ -157,8 +157,12 @@ def parser_of(verb: str, prog: str | None = None) -> argparse.ArgumentParser:
 
 
 def _run_verb(verb: str, argv: list[str], prog: str | None = None) -> int:
-    arguments = parser_of(verb, prog).parse_args(argv)
-    return int(sys.modules[f"hlofast.cli.{verb}"].run(arguments))
+    parser = parser_of(verb, prog)
+    module = sys.modules[f"hlofast.cli.{verb}"]
+    # Arguments such as KEY=VALUE may stand between options.
+    is_mixed = getattr(module, "IS_MIXED", False)
+    parse = parser.parse_intermixed_args if is_mixed else parser.parse_args
+    return int(module.run(parse(argv)))
 
 
 def _run(argv: list[str]) -> int:

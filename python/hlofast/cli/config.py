@@ -34,6 +34,8 @@ MaxText: KEY=VALUE arguments and environment variables M_KEY apply as MaxText ap
 or, without FILE, to the defaults. A file that names no base.yml (base_config) takes --base, the one
 beside it, or the built-in defaults. The instance is a compile_topology, such as v5p-128.
 """
+IS_MIXED = True
+"""Whether files and overrides may stand between options."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,8 @@ ranked by the modelled step time. Exit code 1: nothing fits, or the choice of --
 """
 _SETTINGS = ("policy",)
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+IS_MIXED = True
+"""Whether files and overrides may stand between options."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

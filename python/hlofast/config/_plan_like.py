@@ -95,7 +95,7 @@ class Likened(Result):
         known = {*searched.space.axes, *_NUMBERS, "policy", OWN}
         for key in choice:
             if key not in known:
-                raise ValueError(f"{key!r} is no choice; known: {', '.join(sorted(known))}")
+                raise ValueError(f"{key!r} is not a choice; known: {', '.join(sorted(known))}")
         is_own = OWN in choice
         if self._best is None and not is_own:
             raise ValueError("nothing fits, so no choice can be completed: give own")
