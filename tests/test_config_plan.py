@@ -2,10 +2,12 @@
 
 import ast
 import math
+from pathlib import Path
 
 import pytest
 
 import hlofast
+from browser import Browser
 from hlofast.config import Config, _plan
 from test_cli import document, hlofast_command
 
@@ -251,6 +253,43 @@ class TestLike:
         other = plan.like({"policy": "minimal_flash", "accumulation": 1})
         assert not other.is_fitting
         assert "exceeds the usable memory by" in other.notes[0].text
+
+
+class TestPage:
+    def test_figures_are_those_of_the_library(self, eight, tmp_path: Path) -> None:
+        page = eight.report(tmp_path / "plan.html", plots=False)
+        assert page.path == str(tmp_path / "plan.html")
+        assert (tmp_path / "plan.html").read_text() == page.html
+        best = eight.best
+        assert page.verdict == {
+            "step": best["step_seconds"],
+            "mfu": best["mfu"],
+            "peak": best["peak_bytes"],
+            "exposed": best["exposed_seconds"],
+        }
+        (finding,) = page.tables["findings"]
+        assert "takes 7.2" in finding["text"] and best["policy"] in finding["remedy"]
+
+    def test_nothing_fits(self) -> None:
+        page = run("model_name=llama3.1-405b").plan("v5e-16").report()
+        assert page.verdict == {"step": None}
+        assert "no choice fits" in page.html
+
+    def test_in_a_browser(self, browser: Browser, eight, tmp_path: Path) -> None:
+        pytest.importorskip("bokeh")
+        eight.report(tmp_path / "plan.html")
+        opened = browser.open(tmp_path / "plan.html")
+        assert not opened.errors and len(opened.requests) == 1
+        assert "fsdp=256" in opened.text("#meshes")
+        assert "Memory against time" in opened.text("#frontier")
+
+    def test_of_the_command(self, tmp_path: Path) -> None:
+        page = tmp_path / "plan.html"
+        given = ("plan", "model_name=llama2-7b", "--instance", "v5e-16", "-o", page)
+        assert hlofast_command(*given).returncode == 0
+        assert page.read_text().startswith("<!DOCTYPE html>")
+        assert hlofast_command(*given, "--like", "own").returncode == 2
+        assert hlofast_command(*given[:-1], tmp_path / "none" / "plan.html").returncode == 3
 
 
 class TestCommand:

@@ -70,7 +70,7 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
     text = " ".join(COMMANDS.read_text().split())
     assert all(f"`hlofast {verb}" in text for verb in VERBS)
     assert "`history`, `profile`, `scan` and `guide` read no standard input" in text
-    without = {"config", "history", "scan", "query", "guide", "schema", "completion"}
+    without = {"config", "plan", "history", "scan", "query", "guide", "schema", "completion"}
     for verb in VERBS:
         parser = argparse.ArgumentParser()
         importlib.import_module(f"hlofast.cli.{verb}").configure(parser)

@@ -24,7 +24,7 @@ _HEIGHT = 720
 
 
 _ABOUT = (
-    Field("word", "kind", "Subject of the page: module or directory."),
+    Field("word", "kind", "Subject of the page: module, directory or plan."),
     Field("path", "page", "The file that was written."),
 )
 _FINDINGS = (

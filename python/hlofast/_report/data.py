@@ -69,7 +69,7 @@ class Contents:
     ) -> None:
         self.title = title
         self.kind = kind
-        """Subject of the page: module or directory."""
+        """Subject of the page: module, directory or plan."""
         self.facts = tuple(facts)
         self.figures = tuple(figures)
         self.findings = tuple(findings)

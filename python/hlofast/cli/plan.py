@@ -22,6 +22,7 @@ examples:
   hlofast plan run.yml --device v5p --chips 512 --batch 0        let the plan choose the batch
   hlofast plan run.yml --instance v5p-512 --like own             the config's own choice
   hlofast plan run.yml --instance v5p-512 --like fsdp=64,tensor=4,policy=full
+  hlofast plan run.yml --instance v5p-512 -o plan.html           a page with charts
   hlofast plan --json run.yml --instance v5p-512 | jq '.results[].tables.ranked[0]'
 
 A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy: the
@@ -70,6 +71,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="CHOICE",
         help="compare a choice with the best: own, or AXIS=N, policy=NAME, batch=N, accumulation=N",
     )
+    parser.add_argument(
+        "-o", "--output", metavar="PAGE", help="also write an HTML page about the plan to PAGE"
+    )
     results.add_json(parser)
     _text.add_top(parser)
 
@@ -96,11 +100,13 @@ def run(arguments: argparse.Namespace) -> int:
                 if arguments.like is None:
                     is_fitting = is_fitting and plan.best is not None
                     shower.show(plan, plan.every_section() if arguments.json else None)
+                    if arguments.output is not None:
+                        plan.report(arguments.output)
                 else:
                     liked = plan.like(_choice(arguments.like))
                     is_fitting = is_fitting and liked.is_fitting
                     shower.show(liked)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             failures.failed(path, error)
     shower.end(failures.errors)
     if failures.errors:
@@ -156,6 +162,9 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return "--device and --chips belong together"
     if arguments.slices > 1 and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
+    machines = len(arguments.instance) + len(arguments.device)
+    if arguments.output is not None and (arguments.like or machines * len(arguments.files) > 1):
+        return "-o writes the page of one plan: give one config and one machine, and no --like"
     if arguments.files.count("-") > 1:
         return "standard input can be read only once"
     return None

@@ -33,8 +33,8 @@ class StepFlops:
     """
 
     __slots__ = (
-        "attention", "full_attention", "gaps", "matmul", "parameters", "recomputed_attention",
-        "recomputed_matmul", "table", "tokens",
+        "_rows", "attention", "full_attention", "gaps", "matmul", "parameters",
+        "recomputed_attention", "recomputed_matmul", "tokens",
     )  # fmt: skip
 
     matmul: int | None
@@ -50,9 +50,6 @@ class StepFlops:
     parameters: int | None
     tokens: int | None
     """Tokens per step."""
-    table: Table
-    """Columns: product, layers, multiplications (per token, or pair of tokens), forward,
-    backward, recomputed (operations of a step; None: unknown)."""
 
     def __init__(self, implied: Implied) -> None:
         parts, batch = implied.parts, implied.batch
@@ -99,7 +96,16 @@ class StepFlops:
         self.full_attention = whole if has_batch else None
         self.recomputed_matmul = sums[False, True] if has_policy else None
         self.recomputed_attention = sums[True, True] if has_policy and not masks else None
-        self.table = of_rows(_PRODUCTS, rows)
+        self._rows = rows
+
+    @property
+    def table(self) -> Table:
+        """One row per matmul.
+
+        Columns: product, layers, multiplications (per token, or pair of tokens), forward, backward,
+        recomputed (operations of a step; None: unknown).
+        """
+        return of_rows(_PRODUCTS, self._rows)
 
     @property
     def six_n_t(self) -> int | None:

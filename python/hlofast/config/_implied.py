@@ -42,7 +42,7 @@ class Implied:
     """The model of a config, on a mesh if there is one."""
 
     __slots__ = (
-        "_held", "_of_steps", "_shards", "batch", "casts_in_layers", "fates", "gaps",
+        "_held", "_of_steps", "_shards", "_sizes", "batch", "casts_in_layers", "fates", "gaps",
         "has_activations", "itemsize", "learner", "masks", "mesh", "parts", "policies", "shared",
         "slices", "steps", "untimed",
     )  # fmt: skip
@@ -53,6 +53,7 @@ class Implied:
         self.mesh: dict[str, int] = dict(mesh or {})
         self._shards: dict[tuple[str, ...], int] = {}
         self._held: dict[tuple[tuple[int, ...], tuple[tuple[str, ...], ...]], int] = {}
+        self._sizes: dict[tuple[object, ...], int] = {}
         self.steps = model.steps or 1
         """Gradient accumulation steps: the number of parts into which the batch is split."""
         self.shared: dict[object, Any] = {}
@@ -181,6 +182,11 @@ class Implied:
     ) -> int:
         """Bytes on one device of a value with these features per token."""
         count, parts = self.rows(padded=padded)
-        length = -(-(self.batch.length or 0) // self.shards(self.batch.sequence_axes))
-        each = self.held(tuple(size for size, _ in features), tuple(axes for _, axes in features))
-        return -(-count * length * each * itemsize // parts)
+        key = (count, parts, features, itemsize)
+        found = self._sizes.get(key)
+        if found is None:
+            length = -(-(self.batch.length or 0) // self.shards(self.batch.sequence_axes))
+            sizes, axes = tuple(size for size, _ in features), tuple(own for _, own in features)
+            found = -(-count * length * self.held(sizes, axes) * itemsize // parts)
+            self._sizes[key] = found
+        return found

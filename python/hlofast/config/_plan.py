@@ -67,7 +67,9 @@ class Excluded:
 class Modelled:
     """A candidate with its bytes and seconds."""
 
-    __slots__ = ("candidate", "fits", "host", "implied", "kept", "peak", "state", "time")
+    __slots__ = (
+        "_searched", "_time", "candidate", "fits", "host", "implied", "kept", "peak", "state",
+    )  # fmt: skip
 
     def __init__(self, searched: Searched, candidate: Candidate, implied: Implied) -> None:
         self.candidate = candidate
@@ -80,7 +82,15 @@ class Modelled:
         self.host: int = memory.host_bytes or 0
         """Bytes in host memory."""
         self.fits = self.peak <= searched.usable and self.host <= searched.host
-        self.time = searched.time(implied)
+        self._searched = searched
+        self._time: StepTime | None = None
+
+    @property
+    def time(self) -> StepTime:
+        """The modelled step with its parts."""
+        if self._time is None:
+            self._time = self._searched.time(self.implied)
+        return self._time
 
     @property
     def seconds(self) -> float:

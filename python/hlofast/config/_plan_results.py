@@ -16,8 +16,10 @@ from hlofast.table import of_rows
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from os import PathLike
     from typing import Any
 
+    from hlofast._report import Report
     from hlofast.config._select import EffectiveConfig
     from hlofast.devices import Device
     from hlofast.table import Table
@@ -286,6 +288,19 @@ class Plan(Result):
         `ValueError` for a choice that the plan does not know.
         """
         return Likened(self._searched, choice)
+
+    def report(self, path: str | PathLike[str] | None = None, *, plots: bool = True) -> Report:
+        """An HTML page about the plan, written to `path` if given; charts need bokeh.
+
+        Raises `OSError` if it cannot be written.
+        """
+        from hlofast._report import Report
+        from hlofast._report.plans import contents
+
+        page = Report(contents(self), plots=plots)
+        if path is not None:
+            page.save(path)
+        return page
 
     def __repr__(self) -> str:
         best = self.best

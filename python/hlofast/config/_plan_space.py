@@ -55,9 +55,14 @@ class Option:
         """For a policy without a name: checkpoint names that it saves."""
         self.offloaded = offloaded
         self.fates: dict[str, str | None] = {}
+        known: dict[tuple[object, ...], str | None] = {}
         for value in implied.parts.values:
-            policy = KEEP_EVERYTHING if value.remat is None else self.policies[value.remat]
-            self.fates[value.key] = None if policy is None else policy.fate(value)
+            # What `Policy.fate` reads of a value: layers of a cycle have equal values.
+            key = (value.remat, value.name, value.is_product, value.is_batched, value.is_whole)
+            if key not in known:
+                policy = KEEP_EVERYTHING if value.remat is None else self.policies[value.remat]
+                known[key] = None if policy is None else policy.fate(value)
+            self.fates[value.key] = known[key]
         own = implied.variant(implied.batch, implied.steps, self.policies, self.fates)
         flops = StepFlops(own)
         sequences = implied.batch.sequences or 1

@@ -1,0 +1,142 @@
+"""Contents of a page about a plan: the best choice, the best of each mesh, memory against time."""
+
+from __future__ import annotations
+
+from hlofast import _text as output
+from hlofast._report import chart as draw
+from hlofast._report.chart import Axis, Chart, Mark
+from hlofast._report.data import Contents, Section
+from hlofast._report.sheet import Sheet, sheet_of
+from hlofast._text import binary, known_as
+from hlofast._verdict import Statement
+from hlofast._verdict_figures import Figure, seconds, short_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast._core import Field
+    from hlofast.config._plan_results import Plan
+    from hlofast.table import Table
+
+_BARS = 16
+"""Meshes in the chart of step times."""
+
+
+def contents(plan: Plan) -> Contents:
+    """Returns the contents of the page."""
+    facts = [(fact.field.label, known_as(fact)) for fact in plan.facts if fact.name not in _FIGURES]
+    tables = plan.tables
+    shown = {own.name: Sheet(own.name, own.title, own.table) for own in plan.every_section()}
+    has_choice = len(tables["ranked"]) > 0
+    sections = [
+        Section("choice", "The fastest choice", facts=facts, sheets=[shown["lines"]],
+                notes=[note.text for note in plan.notes]),
+        Section("meshes", "The fastest choice of each mesh",
+                charts=[steps(plan)] if has_choice else [], sheets=[shown["ranked"]]),
+        Section("frontier", "Memory against time",
+                charts=[frontier(plan)] if has_choice else []),
+        Section("step", "Its step and its memory",
+                sheets=[shown["parts"], shown["terms"], shown["traffic"]]),
+        Section("excluded", "What was left out",
+                sheets=[shown["excluded"], shown["unused"]]),
+    ]  # fmt: skip
+    return Contents(plan.title, "plan", (), _verdict(plan), _statements(plan), sections)
+
+
+_FIGURES = ("step_seconds", "mfu", "peak_bytes", "exposed_seconds")
+
+
+def _verdict(plan: Plan) -> list[Figure]:
+    best = plan.best
+    if best is None:
+        (note, *_) = plan.notes
+        return [Figure("step", "Step time", None, "nothing fits", note.text)]
+    known = {fact.name: fact.value for fact in plan.facts}
+    low, high = seconds(known["step_low_seconds"]), seconds(known["step_high_seconds"])
+    usable = short_bytes(known["usable_bytes"])
+    step, peak, waiting = best["step_seconds"], best["peak_bytes"], best["exposed_seconds"]
+    rate = f"{best['tokens_per_second']:,.0f} tokens per second and device"
+    return [
+        Figure("step", "Step time", step, seconds(step), f"{low} to {high}; {best['mesh']}"),
+        Figure("mfu", "MFU", best["mfu"], str(output.share(best["mfu"], 1)), rate),
+        Figure("peak", "Peak memory", peak, short_bytes(peak), f"of {usable} that are usable"),
+        Figure("exposed", "Exposed communication", waiting, seconds(waiting),
+               f"{output.share(waiting, step)} of the step"),
+    ]  # fmt: skip
+
+
+def _statements(plan: Plan) -> list[Statement]:
+    """What the config's own choice loses; nothing if it is the fastest or not known."""
+    best = plan.best
+    known = {fact.name: fact.value for fact in plan.facts}
+    own = known["own_step_seconds"]
+    if best is None or own is None or own <= best["step_seconds"]:
+        return []
+    fits = "" if known["own_status"] in ("fits", "tight") else " and does not fit"
+    text = f"the config's own choice ({known['own_choice']}) takes {seconds(own)} a step{fits}"
+    stake = f"{seconds(own - best['step_seconds'])} per step"
+    return [
+        Statement(
+            "slower-choice", text, stake=stake, remedy=f"choose {best['policy']} on {best['mesh']}"
+        )
+    ]
+
+
+def steps(plan: Plan) -> Chart:
+    """The step of the fastest choice of each mesh."""
+    rows: list[dict[str, Any]] = list(plan.ranked)[:_BARS]
+    for place, row in enumerate(rows):
+        row["place"] = place
+    names = ("mesh", "step_seconds", "exposed_seconds", "peak_bytes", "policy")
+    columns: list[Field | tuple[str, str, str]] = [plan.ranked.field(name) for name in names]
+    drawn = sheet_of("bars", "bars", rows, [*columns, ("place", "place", "count")])
+    marks = [
+        Mark("hbar", {"y": "place", "right": "step_seconds"}, drawn, hover=names, height=0.7,
+             legend="step"),
+        Mark("hbar", {"y": "place", "right": "exposed_seconds"}, drawn, color=draw.PALETTE[3],
+             hover=names, height=0.7, legend="exposed communication"),
+    ]  # fmt: skip
+    divisor, word = draw.seconds(max(row["step_seconds"] for row in rows))
+    return Chart(
+        "steps",
+        "Step of the fastest choice of each mesh",
+        Axis(word, scale=divisor),
+        Axis("", kind="factors", factors=[row["mesh"] for row in rows]),
+        marks,
+        sheet_of("steps", "Fastest choices", rows, columns),
+        height=140 + 28 * len(rows),
+        note="Modelled; communication that no work hides lies inside the step.",
+    )
+
+
+def frontier(plan: Plan) -> Chart:
+    """Peak and step of the choices that no other beats in both, and the usable memory."""
+    table: Table = plan.frontier
+    rows: list[dict[str, Any]] = list(table)
+    names = ("step_seconds", "peak_bytes", "per_device_batch", "accumulation_steps", "policy")
+    columns: list[Field | tuple[str, str, str]] = [table.field(name) for name in names]
+    points = sheet_of("points", "choices", rows, columns)
+    usable = next(fact.value for fact in plan.facts if fact.name == "usable_bytes")
+    scale, unit = binary(usable)
+    first, last = rows[-1]["step_seconds"], rows[0]["step_seconds"]
+    ends = [{"step_seconds": own, "peak_bytes": usable} for own in (first, last)]
+    limit = sheet_of("usable", "usable memory", ends, columns[:2])
+    fields = {"x": "step_seconds", "y": "peak_bytes"}
+    color = draw.PALETTE[0]
+    marks = [
+        Mark("line", fields, points, color=color, line_width=2),
+        Mark("scatter", fields, points, color=color, legend="choice", hover=names, size=9,
+             marker="circle"),
+        Mark("line", fields, limit, color=draw.NEUTRAL, legend="usable memory", line_width=2),
+    ]  # fmt: skip
+    divisor, word = draw.seconds(last)
+    return Chart(
+        "frontier",
+        "Memory against time on the fastest mesh",
+        Axis(f"step ({word})", scale=divisor),
+        Axis(f"peak {unit}", scale=scale),
+        marks,
+        Sheet("frontier", "Choices that no other beats in both", table, names),
+        note="Modelled from the config.",
+    )
