@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hlofast.cli import VERBS, inputs
+from hlofast.cli import VERBS, file_of, inputs
 from hlofast.cli.inputs import WITHOUT_CONTEXT
 from shown import figures
 from test_cli import document, hlofast_command
@@ -20,7 +20,7 @@ verb whose argument is the profile."""
 def options(verb: str) -> dict[str, argparse.Action]:
     """The options of a verb."""
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"hlofast.cli.{verb}").configure(parser)
+    importlib.import_module(f"hlofast.cli.{file_of(verb)}").configure(parser)
     return {name: action for action in parser._actions for name in action.option_strings}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import console
 from conftest import CHECKOUT
-from hlofast.cli import VERBS
+from hlofast.cli import VERBS, file_of
 from test_cli import hlofast_command
 
 pytestmark = pytest.mark.once
@@ -73,7 +73,7 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
     without = {"config", "plan", "history", "scan", "query", "guide", "schema", "completion"}
     for verb in VERBS:
         parser = argparse.ArgumentParser()
-        importlib.import_module(f"hlofast.cli.{verb}").configure(parser)
+        importlib.import_module(f"hlofast.cli.{file_of(verb)}").configure(parser)
         words = parser.format_help()
         assert ("--json" in words) == (verb not in {"schema", "completion"})
         assert ("--module" in words) == (verb not in without), verb

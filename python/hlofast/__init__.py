@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from hlofast._trace import Trace
     from hlofast._utilization import Utilization
     from hlofast._verdict import Verdict
+    from hlofast._what_if import WhatIf
     from hlofast.table import Table
 
     __version__: str
@@ -108,7 +109,7 @@ __all__ = [
     "Profile", "ProfileEvent", "ProfileEvents", "ProfileLine", "ProfilePlane", "ProfileSummary",
     "Remat", "ReplicaGroups", "Report", "Scan", "Shape", "Sharding", "Shown", "SliceDimension",
     "SourceLocation", "StackFrame", "Stages", "Summary", "Table", "TextColumn", "Time", "Trace",
-    "Utilization", "Verdict", "WindowDimension", "__version__", "call_roles", "check", "config",
+    "Utilization", "Verdict", "WhatIf", "WindowDimension", "__version__", "call_roles", "check", "config",
     "devices", "diff", "element_types", "find_modules", "fingerprints", "from_jax", "history",
     "load", "load_profile", "loads", "oom", "opcodes", "open_dataset", "phases",
     "protobuf_fields_not_in_text", "provenances", "ray", "register_custom_call", "report", "scan",
@@ -149,6 +150,7 @@ _NAMES_BY_MODULE = {
     "_time": "Time",
     "_utilization": "Utilization",
     "_verdict": "Verdict",
+    "_what_if": "WhatIf",
     "_trace": "Trace",
     "table": "Table",
 }

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hlofast._time import Time
     from hlofast._trace import Trace
     from hlofast._verdict import Verdict
+    from hlofast._what_if import Sizes, WhatIf
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
     from hlofast.table import Table
@@ -204,6 +205,31 @@ class Module(_core.Module):
         budget, chip = known.hbm_for(self, hbm), known.device_for(self, device)
         place, phases = known.mesh_for(self, mesh), known.rules_for(self, rules)
         return remat(self, budget, chip, place, phases, rule)
+
+    def what_if(
+        self,
+        *,
+        batch: Sizes | None = None,
+        sequence: Sizes | None = None,
+        layers: Sizes | None = None,
+        mesh: MeshLike | None = None,
+        policy: str | None = None,
+    ) -> WhatIf:
+        """Returns the step with other sizes, a result with a changed module; nothing is compiled.
+
+        Sizes are those of all devices together: a number, or a multiple of the compiled size such
+        as `"2x"`, or a mapping from a part of a parameter's name to one of these, if several
+        parameters differ. `mesh` gives new sizes of axes that the module's mesh has. `policy` is a
+        checkpoint policy of JAX, as for `hlofast.Policies.policy`. Raises `ValueError` if a size
+        cannot change, with the reason. See `hlofast.WhatIf`.
+        """
+        from hlofast._fragment import refuse
+        from hlofast._what_if import WhatIf
+
+        refuse(self, "a change of sizes")
+        given = {"batch": batch, "sequence": sequence, "layers": layers}
+        sizes = {role: size for role, size in given.items() if size is not None}
+        return WhatIf(self, sizes, mesh, policy)
 
     def stages(
         self,

@@ -43,6 +43,7 @@ VERBS = {
     "plan": "the fastest mesh, batch and checkpoint policy of a config that fit on a machine",
     "check": "compare a declaration (mesh, shardings, policy, limits) with the program",
     "stages": "pipeline stages: sections, residuals, traffic, boundaries, micro-batches",
+    "what-if": "the step with another batch, sequence, layers, mesh or policy, not compiled",
     "diff": "differences between two programs or dump directories, or between hosts",
     "history": "what each compiler pass did to a module: counts, cost, peak, changes",
     "report": "one HTML page: verdict, charts, tables, every instruction",
@@ -144,9 +145,14 @@ def _top_level() -> _Parser:
     return parser
 
 
+def file_of(verb: str) -> str:
+    """Returns the name of a verb's file in this package."""
+    return verb.replace("-", "_")
+
+
 def parser_of(verb: str, prog: str | None = None) -> argparse.ArgumentParser:
     """Returns the argument parser of a verb."""
-    module = importlib.import_module(f"hlofast.cli.{verb}")
+    module = importlib.import_module(f"hlofast.cli.{file_of(verb)}")
     parser = _Parser(
         prog=prog or f"hlofast {verb}",
         description=module.__doc__,
@@ -158,7 +164,7 @@ def parser_of(verb: str, prog: str | None = None) -> argparse.ArgumentParser:
 
 def _run_verb(verb: str, argv: list[str], prog: str | None = None) -> int:
     parser = parser_of(verb, prog)
-    module = sys.modules[f"hlofast.cli.{verb}"]
+    module = sys.modules[f"hlofast.cli.{file_of(verb)}"]
     # Arguments such as KEY=VALUE may stand between options.
     is_mixed = getattr(module, "IS_MIXED", False)
     parse = parser.parse_intermixed_args if is_mixed else parser.parse_args

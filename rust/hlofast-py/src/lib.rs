@@ -31,6 +31,7 @@ mod proto;
 mod records;
 mod remat;
 mod restore;
+mod scale;
 mod scan;
 mod scan_rows;
 mod select;
@@ -113,6 +114,8 @@ mod _core {
         _restore_attributes, _restore_computation, _restore_computations, _restore_instruction,
         _restore_instructions, _restore_metadata, _restore_shape,
     };
+    #[pymodule_export]
+    use crate::scale::{_scale, ScaleData};
     #[pymodule_export]
     use crate::scan::{
         _concatenated, _scan_part, _scan_table, _scan_words, _survey, _survey_listing,

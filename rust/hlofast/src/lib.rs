@@ -130,6 +130,7 @@ pub mod profile;
 pub mod proto;
 pub mod provenance;
 pub mod remat;
+pub mod scale;
 pub mod select;
 pub mod shares;
 pub mod stages;

@@ -1,0 +1,396 @@
+"""`WhatIf`: a step with another batch, sequence, number of layers, mesh or policy, not compiled."""
+
+from __future__ import annotations
+
+from hlofast import _core, _what_if_notes
+from hlofast._context import mesh_for, read_mesh
+from hlofast._core import Field
+from hlofast._names import meant
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, of_rows
+
+TYPE_CHECKING = False  # Verbs print results; importing typing would slow their start.
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from hlofast._context import MeshLike
+    from hlofast._core import Mesh
+    from hlofast._module import Module
+    from hlofast._policies import Policy
+
+    Size = int | str
+    Sizes = Size | Mapping[str, Size]
+
+ROLES = ("batch", "sequence", "layers")
+"""The roles of symbols that can change."""
+
+_FIGURES = (
+    ("xla_peak", "bytes", "XLA peak"),
+    ("live_peak", "bytes", "live peak"),
+    ("allocated_in_hbm", "bytes", "allocated in HBM"),
+    ("flops", "flops", "FLOP"),
+    ("wire_bytes", "bytes", "wire bytes"),
+    ("step_seconds", "seconds", "step time"),
+    ("exposed_seconds", "seconds", "exposed communication"),
+)
+_DOCS = {
+    "xla_peak": "Bytes that XLA counts as `peak_memory_in_bytes`",
+    "live_peak": "Live bytes at the peak",
+    "allocated_in_hbm": "Bytes that XLA allocates in HBM, fragmentation included",
+    "flops": "FLOPs of a step on one device",
+    "wire_bytes": "Bytes that each device sends in a step, around rings",
+    "step_seconds": "Modelled seconds of a step",
+    "exposed_seconds": "Modelled seconds of a step waiting for collectives",
+}
+_CHANGES = (
+    Field("word", "figure", "The figure."),
+    Field("text", "before", "The figure of the module as compiled.", nullable=True),
+    Field("text", "after", "The figure after the change.", nullable=True),
+    Field("ratio", "ratio", "After divided by before.", nullable=True),
+)
+_AXES = (
+    Field("text", "axes", "The mesh axes along which collectives run.", nullable=True),
+    Field("bytes", "before", "Wire bytes as compiled.", nullable=True),
+    Field("bytes", "after", "Wire bytes after the change.", nullable=True),
+    Field("ratio", "ratio", "After divided by before.", nullable=True),
+)
+_SYMBOLS = (
+    Field("word", "role", "Batch, sequence, layers, accumulation, or other."),
+    Field("text", "name", "The entry parameter with the shortest name that has the symbol."),
+    Field("count", "size", "The size over all devices, as compiled."),
+    Field("count", "new_size", "The size after the change.", label="new size"),
+    Field("count", "shift", "What is added to the parameter's dimension to get the size.",
+          signed=True),
+    Field("text", "axes", "Mesh axes that divide the symbol in a parameter.", nullable=True),
+    Field("count", "parameters", "Entry parameters with the symbol."),
+    Field("count", "dimensions", "Dimensions of instructions that contain the symbol."),
+    Field("count", "loops", "Loops that run once per element."),
+    Field("text", "evidence", "Why the symbol has its role."),
+)  # fmt: skip
+_EVIDENCE = {
+    "batch": "first dimension of an input",
+    "sequence": "second dimension of an input",
+    "layers": "a loop takes one slice per iteration",
+    "accumulation": "a loop takes one slice of an input per iteration",
+    "other": "a dimension of parameters",
+}
+
+
+class Symbol:
+    """What dimensions of a module stand for: from `WhatIf.symbols`."""
+
+    __slots__ = (
+        "axes", "dimensions", "loops", "number", "parameters", "role", "shift", "size",
+    )  # fmt: skip
+
+    def __init__(self, number: int, fields: tuple[Any, ...]) -> None:
+        self.number = number
+        role, size, shift, parameters, axes, dimensions, loops = fields
+        self.role: str = role
+        """Batch, sequence, layers, accumulation, or other."""
+        self.size: int = size
+        """The size over all devices, as compiled."""
+        self.shift: int = shift
+        """What is added to the parameter's dimension to get the size."""
+        self.parameters: list[tuple[str, int]] = parameters
+        """Name and dimension of the entry parameters that have the symbol."""
+        self.axes: list[str] = axes
+        """Mesh axes that divide the symbol in a parameter."""
+        self.dimensions: int = dimensions
+        """Dimensions of instructions that contain the symbol."""
+        self.loops: int = loops
+        """Loops that run once per element."""
+
+    @property
+    def name(self) -> str:
+        """The entry parameter with the shortest name that has the symbol."""
+        return min((name for name, _ in self.parameters), key=lambda name: (len(name), name))
+
+    def is_called(self, word: str) -> bool:
+        """Whether a part of a parameter's name is `word`."""
+        return any(word in parts_of(name) for name, _ in self.parameters)
+
+    def __repr__(self) -> str:
+        return f"<Symbol {self.role} {self.size} of {self.name}>"
+
+
+def parts_of(name: str) -> list[str]:
+    """Returns the parts of a parameter's name: `batch['tokens']` has `batch` and `tokens`."""
+    for mark in "[]'\".":
+        name = name.replace(mark, "/")
+    return [part for part in name.split("/") if part]
+
+
+class WhatIf(Result):
+    """A step as compiled and with other sizes: `Module.what_if(...)`.
+
+    Shapes, trip counts and device groups are those of the new sizes. Which instructions there are,
+    how they are fused, scheduled and laid out, and what the compiler rematerialises stays as
+    compiled.
+    """
+
+    __slots__ = (
+        "_coverage", "_figures", "_scaled", "asked", "changed", "mesh", "module", "new_mesh",
+        "policy", "symbols",
+    )  # fmt: skip
+
+    VERB = "what-if"
+    FACTS = (
+        Field("text", "change", "The sizes that change."),
+        *(
+            field
+            for name, kind, label in _FIGURES
+            for field in (
+                Field(kind, f"{name}_before", f"{_DOCS[name]}, as compiled.",
+                      label=f"{label} before"),
+                Field(kind, f"{name}_after", f"{_DOCS[name]}, after the change.",
+                      label=f"{label} after"),
+            )
+        ),
+        Field("bytes", "hbm", "Memory of a device.", label="HBM"),
+        Field("flag", "fits", "Whether the changed step fits the memory."),
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        module: Module,
+        sizes: Mapping[str, Sizes],
+        mesh: MeshLike | None,
+        policy: str | None,
+    ) -> None:
+        self.module = module
+        """The module as compiled."""
+        self.mesh: Mesh | None = mesh_for(module, None) or module.context.mesh or module.mesh()
+        """The mesh of the module as compiled."""
+        data = _core._scale(module, self.mesh)
+        self.symbols = [Symbol(at, fields) for at, fields in enumerate(data.symbols())]
+        """What dimensions stand for: those with a role first."""
+        self._coverage = data.coverage()
+        self.asked: dict[int, int] = {}
+        """By number of the symbol: its new size."""
+        for role, wanted in sizes.items():
+            self.asked |= self._wanted(role, wanted)
+        self.new_mesh: Mesh | None = None if mesh is None else self._mesh(read_mesh(mesh))
+        """The new mesh; None if it stays."""
+        self._scaled = data.apply(list(self.asked.items()), self.new_mesh)
+        self.changed: Module = self._with_context()
+        """The changed module, to be analysed like any other. It is not a program to run."""
+        self.policy: Policy | None = None if policy is None else self._policy(policy)
+        """The checkpoint policy after the change; None if it stays."""
+        self._figures: dict[str, tuple[Any, Any]] | None = None
+
+    def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
+        """New sizes of the symbols with a role, by number."""
+        own = [symbol for symbol in self.symbols if symbol.role == role]
+        if not own:
+            raise ValueError(f"{role}: {_what_if_notes.MISSING[role]}")
+        if isinstance(wanted, (int, str)):
+            # Encoders and decoders with as many layers each count as one stack.
+            if len({symbol.size for symbol in own}) > 1:
+                names = ", ".join(f"{symbol.name} ({symbol.size:,})" for symbol in own)
+                example = parts_of(own[0].name)[-1]
+                raise ValueError(
+                    f"several dimensions are a {role}: {names}; name one by a part of its "
+                    f"parameter's name, such as {example}={own[0].size}"
+                )
+            return {symbol.number: read_size(role, wanted, symbol.size) for symbol in own}
+        found: dict[int, int] = {}
+        for word, size in wanted.items():
+            named = [symbol for symbol in own if symbol.is_called(word)]
+            if not named:
+                known = sorted({part for symbol in own for name, _ in symbol.parameters
+                                for part in parts_of(name)})  # fmt: skip
+                raise ValueError(
+                    f"{role}: no parameter has {word!r} in its name{meant(word, known) or ';'} "
+                    f"known: {', '.join(known[:20])}"
+                )
+            found |= {symbol.number: read_size(role, size, symbol.size) for symbol in named}
+        return found
+
+    def _mesh(self, given: Mesh) -> Mesh:
+        """The new mesh: axes that are not given keep their sizes."""
+        if self.mesh is None:
+            raise ValueError("the mesh of the module is unknown: give it with mesh= or --mesh")
+        old, new = self.mesh.axes, dict(given.axes)
+        unknown = [name for name in new if name not in dict(old)]
+        if unknown:
+            names = ", ".join(name for name, _ in old)
+            hint = meant(unknown[0], [name for name, _ in old]) or ";"
+            raise ValueError(f"the module has no mesh axis {unknown[0]!r}{hint} known: {names}")
+        return _core.Mesh([(name, new.get(name, size)) for name, size in old])
+
+    def _with_context(self) -> Module:
+        from hlofast._module import Module
+
+        context = self.module.context
+        mesh = self.new_mesh or self.mesh
+        changed = Module(self._scaled[0])
+        return changed.with_context(context.replace(mesh=mesh, profile=None))
+
+    def _policy(self, name: str) -> Policy:
+        policies = self.changed.remat().policies
+        if policies is None:
+            raise ValueError("the layers' checkpoint policy is not found in this module")
+        return policies.policy(name)
+
+    @property
+    def figures(self) -> dict[str, tuple[Any, Any]]:
+        """By figure: its value as compiled and after the change; None if unknown."""
+        if self._figures is None:
+            before, after = figures_of(self.module), figures_of(self.changed)
+            if self.policy is not None:
+                _under(self.policy, after)
+            self._figures = {name: (before[name], after[name]) for name, _, _ in _FIGURES}
+        return self._figures
+
+    @property
+    def title(self) -> str:
+        """The name of the module."""
+        return self.module.name
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The change, and figures before and after it."""
+        values: list[tuple[str, Any, str]] = [("change", self.change, "configuration")]
+        for name, (before, after) in self.figures.items():
+            how = "exact" if name in ("flops", "wire_bytes") else "modelled"
+            values += [(f"{name}_before", before, how), (f"{name}_after", after, "modelled")]
+        known = self.changed.memory().hbm
+        needed = self.figures["allocated_in_hbm"][1] or self.figures["xla_peak"][1]
+        if known is not None and needed is not None:
+            values += [("hbm", *known), ("fits", needed <= known[0], "modelled")]
+        return self._facts(value for value in values if value[1] is not None)
+
+    @property
+    def change(self) -> str:
+        """The change as a text: `batch 32 → 64, layers 12 → 24`."""
+        parts = []
+        for number, size in self.asked.items():
+            symbol = self.symbols[number]
+            part = f"{symbol.role} {symbol.size:,} → {size:,}"
+            if part not in parts:
+                parts.append(part)
+        if self.new_mesh is not None and self.mesh is not None:
+            for (name, old), (_, new) in zip(self.mesh.axes, self.new_mesh.axes, strict=True):
+                if old != new:
+                    parts.append(f"{name} {old:,} → {new:,}")
+        if self.policy is not None:
+            parts.append(f"policy {self.policy.name}")
+        return ", ".join(parts) or "none"
+
+    @property
+    def wire_bytes(self) -> Table:
+        """Wire bytes by mesh axes, before and after."""
+        before, after = sent_by(self.module), sent_by(self.changed)
+        if self.policy is not None:
+            for policy, sign in ((self.policy, 1), (self.policy._policies.as_compiled, -1)):
+                for row in policy.recomputed_collectives:
+                    axes = row["axes"]
+                    after[axes] = (after.get(axes) or 0) + sign * row["wire_bytes"]
+        names = sorted({*before, *after}, key=lambda own: (-(after.get(own) or 0), str(own)))
+        rows = []
+        for axes in names:
+            old, new = before.get(axes, 0), after.get(axes, 0)
+            rows.append((axes, old, new, new / old if old and new is not None else None))
+        return of_rows(_AXES, rows)
+
+    @property
+    def symbol_table(self) -> Table:
+        """What dimensions stand for, with the sizes before and after."""
+        rows = [
+            (
+                own.role,
+                own.name,
+                own.size,
+                self.asked.get(own.number, own.size),
+                own.shift,
+                "×".join(own.axes) or None,
+                len(own.parameters),
+                own.dimensions,
+                own.loops,
+                _EVIDENCE[own.role],
+            )
+            for own in self.symbols
+        ]
+        return of_rows(_SYMBOLS, rows)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What the figures take for granted, and what cannot be attributed."""
+        return tuple(_what_if_notes.notes(self))
+
+    def sections(self) -> tuple[Section, ...]:
+        """Returns wire bytes by mesh axes, and the symbols."""
+        symbols = ("role", "name", "size", "new_size", "axes", "dimensions", "evidence")
+        return (
+            Section("wire_bytes", "Wire bytes by mesh axes", self.wire_bytes, is_whole=True),
+            Section("symbols", "What dimensions stand for", self.symbol_table, symbols),
+        )
+
+
+def read_size(role: str, wanted: Size, old: int) -> int:
+    """Reads a size: a number, or a multiple such as `2x` or `0.5x`. Raises `ValueError`."""
+    what = f"{role}: {wanted!r} is not a size such as {old} or a multiple such as 2x"
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, str)):
+        raise ValueError(what)
+    if isinstance(wanted, str):
+        text = wanted.strip().lower().replace("_", "")
+        is_multiple = text.endswith("x")
+        text = text.removesuffix("x")
+        if len(text) > 20 or not text.replace(".", "", 1).isdecimal() or not text.isascii():
+            raise ValueError(what)
+        if not is_multiple and "." in text:
+            raise ValueError(what)
+        from fractions import Fraction
+
+        exact = Fraction(text) * (old if is_multiple else 1)
+        if exact.denominator != 1:
+            raise ValueError(f"{role}: {wanted} of {old:,} is not a whole number")
+        wanted = int(exact)
+    if not 1 <= wanted < 2**48:
+        raise ValueError(f"{role}: {wanted:,} is not a size from 1 to 2^48")
+    return wanted
+
+
+def sent_by(module: Module) -> dict[str | None, int | None]:
+    """Returns the bytes that each device sends in a step, by mesh axes."""
+    table = module.collectives().by("axes")
+    return dict(zip(table.values("axes"), table.values("total_wire_bytes"), strict=True))
+
+
+def figures_of(module: Module) -> dict[str, Any]:
+    """Returns the figures of a module by name; None if unknown."""
+    memory = module.memory()
+    known = {fact.name: fact.value for fact in memory.facts}
+    sent = sent_by(module).values()
+    figures: dict[str, Any] = {
+        "xla_peak": known.get("xla_peak"),
+        "live_peak": known.get("live_peak"),
+        "allocated_in_hbm": known.get("allocated_in_hbm"),
+        "flops": module.cost().flops,
+        "wire_bytes": None if None in sent else sum(own or 0 for own in sent),
+        "step_seconds": None,
+        "exposed_seconds": None,
+    }
+    if module.context.device is not None:
+        time = module.time()
+        figures["step_seconds"] = time.step_seconds
+        figures["exposed_seconds"] = sum(time.exposed.values())
+    return figures
+
+
+def _under(policy: Policy, figures: dict[str, Any]) -> None:
+    """Changes the figures of a module to those under a checkpoint policy."""
+    as_is = policy._policies.as_compiled
+    moved = policy.peak - (figures["xla_peak"] or policy._policies.peak)
+    figures["xla_peak"] = policy.peak
+    figures["live_peak"] = None
+    if figures["allocated_in_hbm"] is not None:
+        figures["allocated_in_hbm"] += moved
+    for name in ("flops", "wire_bytes"):
+        new, old = getattr(policy, f"recomputed_{name}"), getattr(as_is, f"recomputed_{name}")
+        is_known = None not in (new, old, figures[name])
+        figures[name] = figures[name] + new - old if is_known else None
+    figures["step_seconds"] = policy.step_seconds
+    figures["exposed_seconds"] = None

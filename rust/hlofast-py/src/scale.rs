@@ -1,0 +1,99 @@
+//! `ScaleData`: the symbols of a module's dimensions, and the module with other sizes.
+
+use crate::held::Held;
+use crate::mesh::Mesh;
+use crate::module::Module;
+use hlofast::Options;
+use hlofast::scale::{Attributed, Change, ScaleError};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// Role, size, what is added to the parameter's dimension, parameters with their dimensions, axes,
+/// number of dimensions, number of loops.
+type SymbolFields = (&'static str, i64, i64, Vec<(String, usize)>, Vec<String>, usize, usize);
+
+/// A changed module, the number of rounded dimensions, rows of loops whose trip count is assumed,
+/// and rows of collectives whose groups stay.
+type Changed<'py> = (Bound<'py, Module>, usize, Vec<u32>, Vec<u32>);
+
+/// What the dimensions of a module are made of.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct ScaleData {
+    held: Arc<Held>,
+}
+
+/// Attributes the dimensions of `module` on `mesh`, by default the mesh of its text.
+#[pyfunction]
+#[pyo3(signature = (module, mesh=None))]
+pub fn _scale(module: &Bound<'_, Module>, mesh: Option<&Mesh>) -> ScaleData {
+    ScaleData { held: module.get().held.on_mesh(mesh.map(|mesh| &mesh.core)) }
+}
+
+fn value_error(error: ScaleError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+impl ScaleData {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce(&Attributed<'_>) -> Result<T, ScaleError> + Send,
+    ) -> PyResult<T> {
+        let held = &*self.held;
+        py.detach(|| read(&Attributed::new(&held.core, held.stage.mesh())?)).map_err(value_error)
+    }
+}
+
+#[pymethods]
+impl ScaleData {
+    /// The symbols, those with a role first.
+    ///
+    /// Raises `ValueError` if the module has too many dimensions.
+    fn symbols(&self, py: Python<'_>) -> PyResult<Vec<SymbolFields>> {
+        let mesh = self.held.stage.mesh();
+        self.with(py, |attributed| {
+            let fields = attributed.found.iter().map(|found| {
+                let name = |axis: &usize| Some(mesh?.axes().get(*axis)?.name.clone());
+                let axes = found.axes.iter().filter_map(name).collect();
+                let parameters = found.parameters.clone();
+                let role = found.role.as_str();
+                (role, found.size, found.shift, parameters, axes, found.dimensions, found.loops)
+            });
+            Ok(fields.collect())
+        })
+    }
+
+    /// Dimensions larger than 1: all, followed, assumed, constant; instructions that contradict each
+    /// other, and the first of them; entry parameters without a known sharding.
+    fn coverage(
+        &self,
+        py: Python<'_>,
+    ) -> PyResult<(usize, usize, usize, usize, usize, Vec<u32>, usize)> {
+        self.with(py, |attributed| {
+            let own = attributed.coverage();
+            let first = attributed.conflicts().iter().take(64).map(|row| row.0).collect();
+            let (all, followed) = (own.dimensions, own.followed);
+            Ok((all, followed, own.assumed, own.constant, own.conflicts, first, own.unsharded))
+        })
+    }
+
+    /// The module with new sizes of symbols, by their number, and another mesh.
+    ///
+    /// Raises `ValueError` if the change is impossible, with the reason.
+    #[pyo3(signature = (symbols, mesh=None))]
+    fn apply<'py>(
+        &self,
+        py: Python<'py>,
+        symbols: Vec<(usize, i64)>,
+        mesh: Option<&Mesh>,
+    ) -> PyResult<Changed<'py>> {
+        let change = Change { symbols, mesh: mesh.map(|mesh| mesh.core.clone()) };
+        let scaled = self.with(py, |attributed| attributed.apply(&change))?;
+        let options = Options { strictness: self.held.strictness, ..Options::default() };
+        let held = Held::new(scaled.module, &options);
+        let rows = |rows: Vec<hlofast::ir::Row>| rows.into_iter().map(|row| row.0).collect();
+        let module = Module::object(py, &held)?;
+        Ok((module, scaled.rounded, rows(scaled.assumed_loops), rows(scaled.unchanged_groups)))
+    }
+}

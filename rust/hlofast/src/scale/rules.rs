@@ -1,0 +1,522 @@
+//! Which dimensions of an instruction's result are which dimensions of its operands.
+
+use super::places::Slot;
+use super::size::{Factor, split};
+use super::spread::Spread;
+use crate::ir::decode::{AttributeValue, DimensionLabel, decode};
+use crate::ir::{Opcode, Row};
+
+impl Spread<'_> {
+    /// The integers of an attribute.
+    pub(super) fn integers(&self, row: Row, key: &str) -> Vec<i64> {
+        let Some(value) = self.module.attribute_bytes(row, key) else { return Vec::new() };
+        match decode(key.as_bytes(), self.module.opcode(row), value) {
+            Ok(AttributeValue::Integers(list)) => list,
+            Ok(AttributeValue::Integer(number)) => vec![number],
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn operand(&self, row: Row, index: usize) -> Option<Slot> {
+        let operand = *self.module.operands(row).get(index)?;
+        self.places.array(Row(operand))
+    }
+
+    /// Spreads through one instruction.
+    pub(super) fn rule(&mut self, row: Row) {
+        use Opcode as O;
+        match self.module.opcode(row) {
+            O::Parameter
+            | O::Constant
+            | O::Iota
+            | O::GetTupleElement
+            | O::Tuple
+            | O::While
+            | O::Call
+            | O::Fusion
+            | O::Conditional
+            | O::AsyncStart
+            | O::AsyncUpdate
+            | O::AsyncDone => {}
+            O::Broadcast => self.broadcast(row),
+            O::Transpose => self.transpose(row),
+            O::Reshape | O::DynamicReshape => self.reshape(row, false),
+            O::Bitcast => self.reshape(row, true),
+            O::Reduce => self.reduce(row),
+            O::Dot => self.dot(row),
+            O::Convolution => self.convolution(row),
+            O::Slice => self.slice(row),
+            O::DynamicSlice => self.dynamic_slice(row),
+            O::DynamicUpdateSlice => self.update(row),
+            O::Pad | O::ReduceWindow => self.equal_sizes(row),
+            O::Concatenate => self.concatenate(row),
+            O::Gather => self.gather(row),
+            O::Scatter => self.scatter(row),
+            O::AllGather | O::AllGatherStart | O::ReduceScatter => self.collective(row),
+            O::CollectivePermuteStart | O::CopyStart => self.start(row),
+            O::CopyDone | O::CollectivePermuteDone | O::AllGatherDone => self.done(row),
+            O::CustomCall => self.custom_call(row),
+            _ => self.elementwise(row),
+        }
+    }
+
+    /// Operands and results with the same sizes have the same dimensions.
+    fn elementwise(&mut self, row: Row) {
+        for index in 0..self.module.operands(row).len() {
+            let leaves = self.places.leaves(row);
+            let result = match leaves {
+                1 => self.places.leaf(row, 0),
+                _ => self.places.leaf(row, index),
+            };
+            if let (Some(operand), Some(result)) = (self.operand(row, index), result)
+                && self.places.sizes(operand) == self.places.sizes(result)
+            {
+                self.same_arrays(operand, result);
+            }
+        }
+    }
+
+    /// Dimensions of the first operand that have the size of the result's.
+    fn equal_sizes(&mut self, row: Row) {
+        let (Some(operand), Some(result)) = (self.operand(row, 0), self.places.array(row)) else {
+            return;
+        };
+        if operand.rank == result.rank {
+            self.same_arrays(operand, result);
+        }
+    }
+
+    fn broadcast(&mut self, row: Row) {
+        let (Some(operand), Some(result)) = (self.operand(row, 0), self.places.array(row)) else {
+            return;
+        };
+        for (from, to) in operand.dims().zip(self.integers(row, "dimensions")) {
+            if let Some(to) = usize::try_from(to).ok().and_then(|to| result.at(to)) {
+                self.same(from, to);
+            }
+        }
+    }
+
+    fn transpose(&mut self, row: Row) {
+        let (Some(operand), Some(result)) = (self.operand(row, 0), self.places.array(row)) else {
+            return;
+        };
+        for (to, from) in result.dims().zip(self.integers(row, "dimensions")) {
+            if let Some(from) = usize::try_from(from).ok().and_then(|from| operand.at(from)) {
+                self.same(from, to);
+            }
+        }
+    }
+
+    fn reshape(&mut self, row: Row, is_bitcast: bool) {
+        let Some(from) = self.module.operands(row).first().map(|row| Row(*row)) else { return };
+        let (Some(operand), Some(result)) = (self.places.array(from), self.places.array(row)) else {
+            return;
+        };
+        let (a, b) = if is_bitcast {
+            (self.places.by_memory(from, operand), self.places.by_memory(row, result))
+        } else {
+            (operand.dims().collect(), result.dims().collect())
+        };
+        self.regroup(&a, &b);
+    }
+
+    /// The smallest groups of dimensions on both sides with the same number of elements hold the
+    /// same factors in the same order.
+    fn regroup(&mut self, a: &[u32], b: &[u32]) {
+        let is_odd = |dim: &u32| self.places.size(*dim) <= 0;
+        if a.iter().chain(b).any(is_odd) {
+            return;
+        }
+        let size = |spread: &Self, dim: u32| i128::from(spread.places.size(dim));
+        let (mut i, mut j) = (0, 0);
+        while i < a.len() || j < b.len() {
+            let (from_a, from_b) = (i, j);
+            let (mut p, mut q) = (1i128, 1i128);
+            if let Some(dim) = a.get(i) {
+                p = size(self, *dim);
+                i += 1;
+            }
+            if let Some(dim) = b.get(j) {
+                q = size(self, *dim);
+                j += 1;
+            }
+            while p != q {
+                let (list, at, product) =
+                    if p < q { (a, &mut i, &mut p) } else { (b, &mut j, &mut q) };
+                let Some(dim) = list.get(*at) else { return };
+                let Some(more) = product.checked_mul(size(self, *dim)) else { return };
+                *product = more;
+                *at += 1;
+            }
+            let (own_a, own_b) = (a[from_a..i].to_vec(), b[from_b..j].to_vec());
+            self.group(&own_a, &own_b);
+        }
+    }
+
+    fn group(&mut self, a: &[u32], b: &[u32]) {
+        if let ([a], [b]) = (a, b) {
+            self.same(*a, *b);
+        } else if let Some(factors) = self.product(a) {
+            self.divide(&factors, b);
+        } else if let Some(factors) = self.product(b) {
+            self.divide(&factors, a);
+        }
+    }
+
+    fn divide(&mut self, factors: &[Factor], to: &[u32]) {
+        let sizes: Vec<i64> = to.iter().map(|dim| self.places.size(*dim)).collect();
+        for (dim, value) in to.iter().zip(split(factors, &sizes).unwrap_or_default()) {
+            self.set(*dim, value);
+        }
+    }
+
+    fn reduce(&mut self, row: Row) {
+        let reduced = self.integers(row, "dimensions");
+        for leaf in 0..self.places.leaves(row) {
+            let (Some(operand), Some(result)) =
+                (self.operand(row, leaf), self.places.leaf(row, leaf))
+            else {
+                return;
+            };
+            let kept = operand.dims().enumerate();
+            let kept = kept.filter(|(index, _)| !reduced.contains(&(*index as i64)));
+            for ((_, from), to) in kept.collect::<Vec<_>>().into_iter().zip(result.dims()) {
+                self.same(from, to);
+            }
+        }
+    }
+
+    fn dot(&mut self, row: Row) {
+        let (Some(lhs), Some(rhs), Some(result)) =
+            (self.operand(row, 0), self.operand(row, 1), self.places.array(row))
+        else {
+            return;
+        };
+        let list = |key| -> Vec<usize> {
+            let all = self.integers(row, key);
+            all.into_iter().filter_map(|dim| usize::try_from(dim).ok()).collect()
+        };
+        let (batch_l, batch_r) = (list("lhs_batch_dims"), list("rhs_batch_dims"));
+        let (sum_l, sum_r) = (list("lhs_contracting_dims"), list("rhs_contracting_dims"));
+        let mut pairs = Vec::new();
+        for (l, r) in batch_l.iter().zip(&batch_r).chain(sum_l.iter().zip(&sum_r)) {
+            pairs.extend(lhs.at(*l).zip(rhs.at(*r)));
+        }
+        let free = |slot: Slot, batch: &[usize], sum: &[usize]| -> Vec<u32> {
+            let all = slot.dims().enumerate();
+            let all = all.filter(|(index, _)| !batch.contains(index) && !sum.contains(index));
+            all.map(|(_, dim)| dim).collect()
+        };
+        let of_result = batch_l.iter().filter_map(|dim| lhs.at(*dim));
+        let of_result = of_result.chain(free(lhs, &batch_l, &sum_l));
+        let of_result = of_result.chain(free(rhs, &batch_r, &sum_r));
+        pairs.extend(of_result.zip(result.dims()));
+        for (a, b) in pairs {
+            self.same(a, b);
+        }
+    }
+
+    /// TPU programs write matmuls as convolutions: a spatial dimension is a batch dimension, a
+    /// contracted dimension or a dimension of one operand, and the sizes tell which.
+    fn convolution(&mut self, row: Row) {
+        let (Some(lhs), Some(rhs), Some(result)) =
+            (self.operand(row, 0), self.operand(row, 1), self.places.array(row))
+        else {
+            return;
+        };
+        let Some(value) = self.module.attribute_bytes(row, "dim_labels") else { return };
+        let Ok(AttributeValue::DimensionLabels(labels)) =
+            decode(b"dim_labels", Opcode::Convolution, value)
+        else {
+            return;
+        };
+        let place = |list: &[DimensionLabel], slot: Slot, label| {
+            list.iter().position(|own| *own == label).and_then(|index| slot.at(index))
+        };
+        use DimensionLabel as L;
+        let left = |label| place(&labels.lhs, lhs, label);
+        let right = |label| place(&labels.rhs, rhs, label);
+        let output = |label| place(&labels.output, result, label);
+        let mut pairs = Vec::new();
+        pairs.extend(left(L::Batch).zip(output(L::Batch)));
+        pairs.extend(right(L::OutputFeature).zip(output(L::Feature)));
+        pairs.extend(left(L::Feature).zip(right(L::InputFeature)));
+        let window = match self.module.attribute_bytes(row, "window") {
+            Some(value) => decode(b"window", Opcode::Convolution, value).ok(),
+            None => None,
+        };
+        let window = match window {
+            Some(AttributeValue::Window(dims)) => dims,
+            _ => Vec::new(),
+        };
+        for number in 0..labels.spatial_rank() {
+            let label = L::Spatial(number as _);
+            let (Some(l), Some(r), Some(o)) = (left(label), right(label), output(label)) else {
+                continue;
+            };
+            let size = |dim: u32| self.places.size(dim);
+            let dim = window.get(number);
+            if dim.is_some_and(|dim| dim.base_dilation > 1) {
+                // A batch dimension of both operands.
+                pairs.extend([(l, r), (l, o), (r, o)]);
+            } else if dim.is_some_and(|dim| dim.padding_low > 0 || dim.padding_high > 0) {
+                // A dimension of the second operand only.
+                if size(l) == 1 {
+                    pairs.push((r, o));
+                }
+            } else if size(r) == 1 {
+                pairs.push((l, o));
+            } else if size(o) == 1 {
+                pairs.push((l, r));
+            }
+        }
+        for (a, b) in pairs {
+            if self.places.size(a) != 1 || self.places.size(b) != 1 {
+                self.same(a, b);
+            }
+        }
+    }
+
+    fn slice(&mut self, row: Row) {
+        let (Some(operand), Some(result)) = (self.operand(row, 0), self.places.array(row)) else {
+            return;
+        };
+        for (from, to) in operand.dims().zip(result.dims()) {
+            if self.places.size(from) == self.places.size(to) {
+                self.same(from, to);
+            } else if self.get(to).is_none() {
+                self.cut(from, to);
+            }
+        }
+    }
+
+    /// Dimension `to` is a part of dimension `from`: one element, all but a few, or a fraction.
+    pub(super) fn cut(&mut self, from: u32, to: u32) {
+        let (whole, part) = (self.places.size(from), self.places.size(to));
+        let Some(factors) = self.get(from).map(<[Factor]>::to_vec) else { return };
+        if part == 1 {
+            self.set(to, vec![Factor::constant(1)]);
+            return;
+        }
+        let [mut factor] = factors[..] else {
+            // The major factors of a product are cut.
+            if part > 0 && whole % part == 0 {
+                let sizes = [whole / part, part];
+                if let Some([_, minor]) = split(&factors, &sizes).as_deref() {
+                    let minor = minor.clone();
+                    self.set(to, minor);
+                }
+            }
+            return;
+        };
+        let is_plain = (factor.times, factor.parts) == (1, 1) && factor.axes == [0; _];
+        let difference = part - whole;
+        if is_plain && difference.abs() <= FEW && part > 2 * FEW {
+            factor.shift += difference;
+            factor.size = part;
+            self.set(to, vec![factor]);
+        } else if let Some(factor) = factor.scaled(part, whole) {
+            self.set(to, vec![factor]);
+        }
+    }
+
+    fn dynamic_slice(&mut self, row: Row) {
+        let (Some(operand), Some(result)) = (self.operand(row, 0), self.places.array(row)) else {
+            return;
+        };
+        self.part_of(row, operand, result);
+    }
+
+    fn update(&mut self, row: Row) {
+        let (Some(operand), Some(update), Some(result)) =
+            (self.operand(row, 0), self.operand(row, 1), self.places.array(row))
+        else {
+            return;
+        };
+        self.same_arrays(operand, result);
+        self.part_of(row, result, update);
+    }
+
+    /// `part` lies somewhere in `whole`.
+    fn part_of(&mut self, row: Row, whole: Slot, part: Slot) {
+        for (from, to) in whole.dims().zip(part.dims()) {
+            if self.places.size(from) == self.places.size(to) {
+                self.same(from, to);
+            } else if self.places.size(to) == 1 {
+                let known = self.get(from);
+                if known.is_none() && self.places.size(from) > 1 {
+                    self.open_slices.insert((from, self.module.computation_of(row)));
+                } else if let Some([factor]) = known
+                    && !factor.is_constant()
+                {
+                    let found = (factor.symbol, self.module.computation_of(row));
+                    if !self.sliced.contains(&found) {
+                        self.sliced.push(found);
+                    }
+                }
+                self.set(to, vec![Factor::constant(1)]);
+            }
+        }
+    }
+
+    fn concatenate(&mut self, row: Row) {
+        let along = self.integers(row, "dimensions").first().copied().unwrap_or(0);
+        let Ok(along) = usize::try_from(along) else { return };
+        self.join(row, along);
+    }
+
+    /// The operands lie one after another along a dimension of the result.
+    pub(super) fn join(&mut self, row: Row, along: usize) {
+        let Some(result) = self.places.array(row) else { return };
+        let count = self.module.operands(row).len();
+        let slots: Vec<Slot> = (0..count).filter_map(|index| self.operand(row, index)).collect();
+        if slots.len() != count || slots.iter().any(|slot| slot.rank != result.rank) {
+            return;
+        }
+        for slot in &slots {
+            for (index, (from, to)) in slot.dims().zip(result.dims()).enumerate() {
+                if index != along {
+                    self.same(from, to);
+                }
+            }
+        }
+        let Some(to) = result.at(along) else { return };
+        let parts: Vec<u32> = slots.iter().filter_map(|slot| slot.at(along)).collect();
+        if self.get(to).is_some() {
+            return;
+        }
+        let known: Option<Vec<_>> =
+            parts.iter().map(|dim| self.get(*dim).map(<[Factor]>::to_vec)).collect();
+        let Some(known) = known else { return };
+        let size = self.places.size(to);
+        let is_alike = known.windows(2).all(|pair| pair.first() == pair.get(1));
+        if let (true, Some([factor])) = (is_alike, known.first().map(Vec::as_slice)) {
+            if let Some(factor) = factor.scaled(count as i64, 1) {
+                self.set(to, vec![factor]);
+            }
+        } else if known.iter().flatten().all(Factor::is_constant) {
+            self.set(to, vec![Factor::constant(size)]);
+        } else {
+            let sum = self.sum(known, size);
+            self.set(to, vec![sum]);
+        }
+    }
+
+    /// Which dimensions of a result of `rank` are those of the start indices, and of a window.
+    fn batch_dims(slot: Slot, window: &[i64]) -> (Vec<u32>, Vec<u32>) {
+        let is_window = |index: usize| window.contains(&(index as i64));
+        let all: Vec<(usize, u32)> = slot.dims().enumerate().collect();
+        let pick = |wanted: bool| {
+            let own = all.iter().filter(|(index, _)| is_window(*index) == wanted);
+            own.map(|(_, dim)| *dim).collect::<Vec<u32>>()
+        };
+        (pick(false), pick(true))
+    }
+
+    fn gather(&mut self, row: Row) {
+        let keys = ["offset_dims", "collapsed_slice_dims", "operand_batching_dims"];
+        self.windows(row, self.places.array(row), keys);
+    }
+
+    fn scatter(&mut self, row: Row) {
+        let keys = ["update_window_dims", "inserted_window_dims", "input_batching_dims"];
+        let count = self.module.operands(row).len();
+        if count == 3 {
+            if let (Some(operand), Some(result)) = (self.operand(row, 0), self.places.array(row)) {
+                self.same_arrays(operand, result);
+            }
+            self.windows(row, self.operand(row, 2), keys);
+        }
+    }
+
+    /// `windows` are slices of the first operand at the indices in the second operand.
+    fn windows(&mut self, row: Row, windows: Option<Slot>, keys: [&str; 3]) {
+        let (Some(operand), Some(indices), Some(windows)) =
+            (self.operand(row, 0), self.operand(row, 1), windows)
+        else {
+            return;
+        };
+        let [window, dropped, batching] = keys.map(|key| self.integers(row, key));
+        let vector = self.integers(row, "index_vector_dim").first().copied().unwrap_or(-1);
+        let (batch, inside) = Self::batch_dims(windows, &window);
+        let of_indices = indices.dims().enumerate();
+        let of_indices = of_indices.filter(|(index, _)| *index as i64 != vector);
+        let of_operand = operand.dims().enumerate();
+        let of_operand = of_operand.filter(|(index, _)| {
+            !dropped.contains(&(*index as i64)) && !batching.contains(&(*index as i64))
+        });
+        let mut pairs: Vec<(u32, u32)> = of_indices.map(|(_, dim)| dim).zip(batch).collect();
+        pairs.extend(of_operand.map(|(_, dim)| dim).zip(inside));
+        for (a, b) in pairs {
+            self.same(a, b);
+        }
+    }
+
+    fn start(&mut self, row: Row) {
+        // Results and operands of both have the same shape.
+        for leaf in 0..2 {
+            if let (Some(operand), Some(own)) = (self.operand(row, 0), self.places.leaf(row, leaf)) {
+                self.same_arrays(operand, own);
+            }
+        }
+    }
+
+    fn done(&mut self, row: Row) {
+        let Some(start) = self.module.operands(row).first().map(|row| Row(*row)) else { return };
+        // The start of a copy has its destination first, that of a collective its operand.
+        let leaf = usize::from(self.module.opcode(row) != Opcode::CopyDone);
+        if let (Some(from), Some(to)) = (self.places.leaf(start, leaf), self.places.leaf(row, 0)) {
+            self.same_arrays(from, to);
+        }
+    }
+
+    fn custom_call(&mut self, row: Row) {
+        let target = self.module.attribute_bytes(row, "custom_call_target").unwrap_or_default();
+        let operands: Vec<Row> = self.module.operands(row).iter().map(|row| Row(*row)).collect();
+        match target {
+            b"\"ConcatBitcast\"" => {
+                let (Some(first), Some(result)) = (self.operand(row, 0), self.places.array(row))
+                else {
+                    return;
+                };
+                let differs = |(a, b): (u32, u32)| self.places.size(a) != self.places.size(b);
+                let along = first.dims().zip(result.dims()).position(differs);
+                self.join(row, along.unwrap_or(0));
+            }
+            b"\"AsyncCollectiveStart\"" => {
+                // The second result is the collective's, the first its operand.
+                let Some(collective) = operands.first() else { return };
+                let own = self.module.operands(*collective).first().map(|row| Row(*row));
+                for (leaf, from) in [own, Some(*collective)].into_iter().enumerate() {
+                    let from = from.and_then(|row| self.places.array(row));
+                    if let (Some(from), Some(to)) = (from, self.places.leaf(row, leaf)) {
+                        self.same_arrays(from, to);
+                    }
+                }
+            }
+            b"\"AsyncCollectiveDone\"" => {
+                let is_collective = |row: &&Row| {
+                    matches!(
+                        self.module.opcode(**row),
+                        Opcode::AllGather | Opcode::AllReduce | Opcode::ReduceScatter
+                    )
+                };
+                let collective = operands.iter().find(is_collective);
+                let from = collective.and_then(|row| self.places.array(*row));
+                if let (Some(from), Some(to)) = (from, self.places.leaf(row, 0)) {
+                    self.same_arrays(from, to);
+                }
+            }
+            b"\"AssumeGatherIndicesInBound\"" | b"\"Sharding\"" | b"\"LayoutConstraint\""
+            | b"\"MoveToHost\"" | b"\"MoveToDevice\"" | b"\"GatherScatterIndicesBitpacked\"" => {
+                self.elementwise(row);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A slice that leaves out at most so many elements of a dimension stays that much smaller: the
+/// shifted tokens of a language model, for example.
+const FEW: i64 = 2;
