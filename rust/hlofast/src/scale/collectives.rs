@@ -27,7 +27,9 @@ impl Spread<'_> {
             else {
                 continue;
             };
-            if first > 0 && let Some(held) = self.places.leaf(row, index) {
+            if first > 0
+                && let Some(held) = self.places.leaf(row, index)
+            {
                 self.same_arrays(operand, held);
             }
             for (place, (from, to)) in operand.dims().zip(result.dims()).enumerate() {
@@ -42,6 +44,21 @@ impl Spread<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// An all-to-all along a dimension with one element per device: the dimension counts devices.
+    pub(super) fn exchange(&mut self, row: Row) {
+        self.elementwise(row);
+        let along = self.integers(row, "dimensions").first().copied();
+        let along = along.and_then(|along| usize::try_from(along).ok());
+        let (Some(along), Some(result)) = (along, self.places.array(row)) else { return };
+        let Some(dim) = result.at(along).filter(|dim| self.get(*dim).is_none()) else { return };
+        let axes = self.axes_of(row).unwrap_or_default();
+        if let Some(value) = self.with_axes(&[Factor::constant(1)], &axes, 1)
+            && value.first().is_some_and(|factor| !factor.is_constant())
+        {
+            self.set(dim, value);
         }
     }
 
@@ -161,9 +178,8 @@ impl Spread<'_> {
         let mut found = None;
         for choice in 1u32..1 << axes.len() {
             let own = axes.iter().enumerate().filter(|(axis, _)| choice >> axis & 1 == 1);
-            let own: Vec<AxisPart> = own
-                .map(|(axis, own)| AxisPart { axis, before: 1, size: own.size })
-                .collect();
+            let own: Vec<AxisPart> =
+                own.map(|(axis, own)| AxisPart { axis, before: 1, size: own.size }).collect();
             if own.iter().any(|part| part.size == 1) {
                 continue;
             }

@@ -26,7 +26,8 @@ fn parts_in(old: &Mesh, new: &Mesh, parts: &[AxisPart]) -> Option<Vec<AxisPart>>
             return Some(AxisPart { size: new, ..*part });
         }
         // A part at one end of the axis keeps its size or takes the change.
-        let rest = new.checked_div(part.before).filter(|rest| new % part.before == 0 && *rest > 0)?;
+        let rest =
+            new.checked_div(part.before).filter(|rest| new % part.before == 0 && *rest > 0)?;
         let is_minor = part.before.checked_mul(part.size) == Some(old);
         let size = if is_minor { rest } else { part.size };
         (rest % size == 0).then_some(AxisPart { size, ..*part })
@@ -87,7 +88,12 @@ impl Attributed<'_> {
     }
 
     /// The new trip count of a loop, and whether it is assumed; None if it does not change.
-    pub(super) fn trips(&self, row: Row, trip: &TripCount, sizes: &Sizes<'_>) -> Option<(i64, bool)> {
+    pub(super) fn trips(
+        &self,
+        row: Row,
+        trip: &TripCount,
+        sizes: &Sizes<'_>,
+    ) -> Option<(i64, bool)> {
         if let Some(root) = self.looped.get(&row) {
             let new = sizes.of_symbol(*root, 0)?;
             let old = self.spread.symbols.all.get(*root as usize)?.size;
@@ -99,8 +105,9 @@ impl Attributed<'_> {
         if old == new {
             return None;
         }
-        let (parts, shift) =
-            LOOPS.into_iter().find(|(parts, shift)| old % parts == 0 && old / parts + shift == count)?;
+        let (parts, shift) = LOOPS
+            .into_iter()
+            .find(|(parts, shift)| old % parts == 0 && old / parts + shift == count)?;
         Some(((new / parts + shift).max(0), true))
     }
 
@@ -150,9 +157,9 @@ impl Attributed<'_> {
         if order.is_empty() {
             return Some(b"{replicated}".to_vec());
         }
-        let rest: Vec<usize> =
-            (0..new.axes().len()).filter(|axis| !order.contains(axis)).collect();
-        let copies: u64 = rest.iter().filter_map(|axis| Some(new.axes().get(*axis)?.size)).product();
+        let rest: Vec<usize> = (0..new.axes().len()).filter(|axis| !order.contains(axis)).collect();
+        let copies: u64 =
+            rest.iter().filter_map(|axis| Some(new.axes().get(*axis)?.size)).product();
         order.extend(rest);
         let join = |numbers: Vec<String>| numbers.join(",");
         let mut tiles: Vec<String> = tiles.iter().map(u64::to_string).collect();

@@ -14,11 +14,13 @@
 mod collectives;
 mod devices;
 mod places;
+mod reshapes;
 mod rewrite;
 mod rules;
 mod size;
 mod spread;
 mod symbols;
+mod windows;
 
 use crate::comms::Mesh;
 use crate::edit::EditError;
@@ -200,7 +202,8 @@ impl<'m> Attributed<'m> {
             let found = self.found.get(*index);
             let found = found.ok_or_else(|| ScaleError::Refused("no such symbol".to_owned()))?;
             if *size < 1 {
-                let reason = format!("{} cannot be {size}: it has to be at least 1", found.role.as_str());
+                let reason =
+                    format!("{} cannot be {size}: it has to be at least 1", found.role.as_str());
                 return Err(ScaleError::Refused(reason));
             }
             changed.insert(found.root, size.saturating_sub(found.shift));
@@ -216,9 +219,7 @@ impl<'m> Attributed<'m> {
         let Some(old) = self.spread.mesh else {
             return match new {
                 None => Ok(Vec::new()),
-                Some(_) => {
-                    Err(ScaleError::Refused("the module's own mesh is unknown".to_owned()))
-                }
+                Some(_) => Err(ScaleError::Refused("the module's own mesh is unknown".to_owned())),
             };
         };
         let number = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);

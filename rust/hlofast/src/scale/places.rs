@@ -53,7 +53,10 @@ impl<'m> Places<'m> {
                     ShapeView::Buffer(inner) => module.shapes().array(inner),
                     ShapeView::Tuple(_) => None,
                 };
-                let dims = array.map(|array| array.dimensions().collect::<Vec<_>>()).unwrap_or_default().into_iter();
+                let dims = array
+                    .map(|array| array.dimensions().collect::<Vec<_>>())
+                    .unwrap_or_default()
+                    .into_iter();
                 sizes.extend(dims.map(|dim| match dim {
                     crate::ir::Dimension::Static(size) => size,
                     _ => -1,

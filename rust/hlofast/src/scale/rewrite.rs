@@ -1,6 +1,7 @@
 //! Writes a module's text with new sizes.
 
 use super::size::Sizes;
+use super::windows::with_windows;
 use super::{Attributed, ScaleError, Scaled};
 use crate::comms::{DeviceGroups, Mesh};
 use crate::edit::{Edit, apply};
@@ -204,7 +205,9 @@ impl<'a, 'm> Writer<'a, 'm> {
         let first = self.operand(row, 0);
         match self.module.opcode(row) {
             Opcode::Slice => {
-                if let Some(first) = first.filter(|own| self.is_changed(row) || self.is_changed(*own)) {
+                if let Some(first) =
+                    first.filter(|own| self.is_changed(row) || self.is_changed(*own))
+                {
                     self.slice(row, first);
                 }
             }
@@ -218,7 +221,9 @@ impl<'a, 'm> Writer<'a, 'm> {
                 }
             }
             Opcode::Pad => {
-                if let Some(first) = first.filter(|own| self.is_changed(row) || self.is_changed(*own)) {
+                if let Some(first) =
+                    first.filter(|own| self.is_changed(row) || self.is_changed(*own))
+                {
                     self.padding(row, first);
                 }
             }
@@ -237,8 +242,35 @@ impl<'a, 'm> Writer<'a, 'm> {
             }
             _ => {}
         }
+        self.notes(row);
         if let Some(mesh) = self.mesh {
             self.on_mesh(row, mesh);
+        }
+    }
+
+    /// The compiler's notes on windows.
+    fn notes(&mut self, row: Row) {
+        let operands = self.module.operands(row).iter().map(|row| Row(*row));
+        let all: Vec<Row> = operands.chain([row]).collect();
+        if self.module.opcode(row) == Opcode::While || !all.iter().any(|row| self.is_changed(*row))
+        {
+            return;
+        }
+        let elements = |sizes: &[i64]| sizes.iter().fold(1.0, |all, size| all * *size as f64);
+        let (mut old, mut new) = (0.0, 0.0);
+        for row in &all {
+            for leaf in 0..self.attributed.spread.places.leaves(*row) {
+                old += elements(self.old(*row, leaf));
+                new += elements(self.leaf(*row, leaf));
+            }
+        }
+        let pairs = self.old(row, 0).iter().zip(self.leaf(row, 0));
+        let sizes: Vec<(i64, i64)> = pairs.map(|(old, new)| (*old, *new)).collect();
+        let value = self.module.attribute_bytes(row, "backend_config");
+        if let Some(value) =
+            value.and_then(|value| with_windows(value, &sizes, new / f64::max(old, 1.0)))
+        {
+            self.set(row, "backend_config", Some(value));
         }
     }
 
@@ -271,9 +303,12 @@ impl<'a, 'm> Writer<'a, 'm> {
     fn window_sizes(&mut self, row: Row, operand: Row) {
         let Some(AttributeValue::Integers(old)) = self.decoded(row, "slice_sizes") else { return };
         let pairs = self.old(operand, 0).iter().zip(self.leaf(operand, 0));
-        let sizes = old.iter().zip(pairs).map(|(size, (before, after))| {
-            if size == before { *after } else { (*size).min(*after) }
-        });
+        let sizes =
+            old.iter().zip(pairs).map(
+                |(size, (before, after))| {
+                    if size == before { *after } else { (*size).min(*after) }
+                },
+            );
         let value = braces(sizes.collect::<Vec<i64>>().iter());
         self.set(row, "slice_sizes", Some(value));
     }
@@ -334,7 +369,8 @@ impl<'a, 'm> Writer<'a, 'm> {
     /// Old and new size of the dimension over which dimension `index` of a window goes.
     fn window_span(&self, row: Row, index: usize) -> Option<(i64, i64)> {
         let (operand, dimension) = if self.module.opcode(row) == Opcode::Convolution {
-            let Some(AttributeValue::DimensionLabels(labels)) = self.decoded(row, "dim_labels") else {
+            let Some(AttributeValue::DimensionLabels(labels)) = self.decoded(row, "dim_labels")
+            else {
                 return None;
             };
             let wanted = DimensionLabel::Spatial(u8::try_from(index).ok()?);
@@ -384,7 +420,10 @@ impl<'a, 'm> Writer<'a, 'm> {
             let config = self.module.backend_config_json(*row);
             let value = match config {
                 Some(serde_json::Value::Object(mut config)) => {
-                    config.insert("known_trip_count".to_owned(), serde_json::json!({"n": count.to_string()}));
+                    config.insert(
+                        "known_trip_count".to_owned(),
+                        serde_json::json!({"n": count.to_string()}),
+                    );
                     serde_json::Value::Object(config).to_string()
                 }
                 _ => format!("{{{note}}}"),

@@ -49,6 +49,7 @@ impl Spread<'_> {
             O::DynamicSlice => self.dynamic_slice(row),
             O::DynamicUpdateSlice => self.update(row),
             O::Pad | O::ReduceWindow => self.equal_sizes(row),
+            O::AllToAll => self.exchange(row),
             O::Concatenate => self.concatenate(row),
             O::Gather => self.gather(row),
             O::Scatter => self.scatter(row),
@@ -61,7 +62,7 @@ impl Spread<'_> {
     }
 
     /// Operands and results with the same sizes have the same dimensions.
-    fn elementwise(&mut self, row: Row) {
+    pub(super) fn elementwise(&mut self, row: Row) {
         for index in 0..self.module.operands(row).len() {
             let leaves = self.places.leaves(row);
             let result = match leaves {
@@ -105,69 +106,6 @@ impl Spread<'_> {
             if let Some(from) = usize::try_from(from).ok().and_then(|from| operand.at(from)) {
                 self.same(from, to);
             }
-        }
-    }
-
-    fn reshape(&mut self, row: Row, is_bitcast: bool) {
-        let Some(from) = self.module.operands(row).first().map(|row| Row(*row)) else { return };
-        let (Some(operand), Some(result)) = (self.places.array(from), self.places.array(row)) else {
-            return;
-        };
-        let (a, b) = if is_bitcast {
-            (self.places.by_memory(from, operand), self.places.by_memory(row, result))
-        } else {
-            (operand.dims().collect(), result.dims().collect())
-        };
-        self.regroup(&a, &b);
-    }
-
-    /// The smallest groups of dimensions on both sides with the same number of elements hold the
-    /// same factors in the same order.
-    fn regroup(&mut self, a: &[u32], b: &[u32]) {
-        let is_odd = |dim: &u32| self.places.size(*dim) <= 0;
-        if a.iter().chain(b).any(is_odd) {
-            return;
-        }
-        let size = |spread: &Self, dim: u32| i128::from(spread.places.size(dim));
-        let (mut i, mut j) = (0, 0);
-        while i < a.len() || j < b.len() {
-            let (from_a, from_b) = (i, j);
-            let (mut p, mut q) = (1i128, 1i128);
-            if let Some(dim) = a.get(i) {
-                p = size(self, *dim);
-                i += 1;
-            }
-            if let Some(dim) = b.get(j) {
-                q = size(self, *dim);
-                j += 1;
-            }
-            while p != q {
-                let (list, at, product) =
-                    if p < q { (a, &mut i, &mut p) } else { (b, &mut j, &mut q) };
-                let Some(dim) = list.get(*at) else { return };
-                let Some(more) = product.checked_mul(size(self, *dim)) else { return };
-                *product = more;
-                *at += 1;
-            }
-            let (own_a, own_b) = (a[from_a..i].to_vec(), b[from_b..j].to_vec());
-            self.group(&own_a, &own_b);
-        }
-    }
-
-    fn group(&mut self, a: &[u32], b: &[u32]) {
-        if let ([a], [b]) = (a, b) {
-            self.same(*a, *b);
-        } else if let Some(factors) = self.product(a) {
-            self.divide(&factors, b);
-        } else if let Some(factors) = self.product(b) {
-            self.divide(&factors, a);
-        }
-    }
-
-    fn divide(&mut self, factors: &[Factor], to: &[u32]) {
-        let sizes: Vec<i64> = to.iter().map(|dim| self.places.size(*dim)).collect();
-        for (dim, value) in to.iter().zip(split(factors, &sizes).unwrap_or_default()) {
-            self.set(*dim, value);
         }
     }
 
@@ -456,7 +394,8 @@ impl Spread<'_> {
     fn start(&mut self, row: Row) {
         // Results and operands of both have the same shape.
         for leaf in 0..2 {
-            if let (Some(operand), Some(own)) = (self.operand(row, 0), self.places.leaf(row, leaf)) {
+            if let (Some(operand), Some(own)) = (self.operand(row, 0), self.places.leaf(row, leaf))
+            {
                 self.same_arrays(operand, own);
             }
         }
@@ -508,8 +447,12 @@ impl Spread<'_> {
                     self.same_arrays(from, to);
                 }
             }
-            b"\"AssumeGatherIndicesInBound\"" | b"\"Sharding\"" | b"\"LayoutConstraint\""
-            | b"\"MoveToHost\"" | b"\"MoveToDevice\"" | b"\"GatherScatterIndicesBitpacked\"" => {
+            b"\"AssumeGatherIndicesInBound\""
+            | b"\"Sharding\""
+            | b"\"LayoutConstraint\""
+            | b"\"MoveToHost\""
+            | b"\"MoveToDevice\""
+            | b"\"GatherScatterIndicesBitpacked\"" => {
                 self.elementwise(row);
             }
             _ => {}

@@ -41,13 +41,19 @@ impl Factor {
         self.symbol == CONSTANT && self.axes == [0; MOST_AXES]
     }
 
+    /// The factor with its fraction in lowest terms.
+    pub fn reduced(mut self) -> Self {
+        let common = gcd(self.times, self.parts);
+        self.times /= common;
+        self.parts /= common;
+        self
+    }
+
     /// The factor times `times / parts`; None if the size is not whole or overflows.
     pub fn scaled(mut self, times: i64, parts: i64) -> Option<Self> {
         self.times = self.times.checked_mul(times)?;
         self.parts = self.parts.checked_mul(parts)?;
-        let common = gcd(self.times, self.parts);
-        self.times /= common;
-        self.parts /= common;
+        self = self.reduced();
         let size = self.size.checked_mul(times)?;
         if parts == 0 || size % parts != 0 {
             return None;

@@ -85,6 +85,13 @@ impl<'m> Spread<'m> {
 
     /// Spreads everything, after the entry parameters have been set.
     pub fn run(&mut self) {
+        // Dimensions that count devices come first: a split by size alone would miss them.
+        for row in self.module.rows() {
+            if self.module.opcode(row) == Opcode::AllToAll {
+                self.current = row;
+                self.exchange(row);
+            }
+        }
         for row in self.module.rows() {
             self.enqueue(row);
         }
@@ -218,15 +225,6 @@ impl<'m> Spread<'m> {
             self.same(a, b);
         }
         true
-    }
-
-    /// The factors of several dimensions, major first; None if one is unknown.
-    pub fn product(&self, dims: &[u32]) -> Option<Vec<Factor>> {
-        let mut all = Vec::new();
-        for dim in dims {
-            all.extend_from_slice(self.get(*dim)?);
-        }
-        Some(all)
     }
 
     /// Leaves that have the same value on both sides of calls, tuples and asynchronous operations.

@@ -152,9 +152,7 @@ impl Spread<'_> {
     /// and so are stacks of results, which no parameter determines.
     pub(super) fn find_loops(&mut self) -> (Vec<(Row, TripCount)>, HashMap<Row, u32>) {
         let loops = trip_counts(self.module);
-        let count = |(row, trip): &(Row, TripCount)| {
-            Some((*row, i64::try_from(trip.count?).ok()?))
-        };
+        let count = |(row, trip): &(Row, TripCount)| Some((*row, i64::try_from(trip.count?).ok()?));
         let counts: HashMap<Row, i64> = loops.iter().filter_map(count).collect();
         let mut found: HashMap<Row, u32> = HashMap::new();
         for (symbol, computation) in self.sliced.clone() {
@@ -209,11 +207,12 @@ impl Spread<'_> {
     }
 
     /// The symbols with a role, and the other dimensions of parameters.
-    pub(super) fn roles(&self, seeds: &Seeds, loops: &HashMap<Row, u32>) -> Vec<Found> {
+    pub(super) fn roles(&mut self, seeds: &Seeds, loops: &HashMap<Row, u32>) -> Vec<Found> {
         let mut found: BTreeMap<u32, Found> = BTreeMap::new();
         let looped: HashSet<u32> = loops.values().copied().collect();
-        let root = |seed: &Seed| self.symbols.root(seed.symbol).0;
         let inputs = self.inputs(seeds, &looped);
+        self.join_batches(seeds, &looped, &inputs);
+        let root = |seed: &Seed| self.symbols.root(seed.symbol).0;
         let mut roles: BTreeMap<u32, Role> = BTreeMap::new();
         for row in &inputs {
             let of_input: Vec<&Seed> = seeds.all.iter().filter(|seed| seed.row == *row).collect();
@@ -227,7 +226,8 @@ impl Spread<'_> {
                 roles.insert(root(batch), Role::Batch);
             }
             if let Some(sequence) = free.next() {
-                let is_one = self.symbols.all.get(root(sequence) as usize).is_some_and(|s| s.size <= 1);
+                let is_one =
+                    self.symbols.all.get(root(sequence) as usize).is_some_and(|s| s.size <= 1);
                 if !is_one && roles.get(&root(sequence)) != Some(&Role::Batch) {
                     roles.entry(root(sequence)).or_insert(Role::Sequence);
                 }
@@ -288,12 +288,50 @@ impl Spread<'_> {
         };
         let batches: HashSet<u32> = inputs.iter().filter_map(|row| first(*row)).collect();
         let is_alike = |seed: &Seed| !seed.is_state && seed.rank > 0;
-        for row in rows(&is_alike) {
-            if !inputs.contains(&row) && first(row).is_some_and(|root| batches.contains(&root)) {
-                inputs.push(row);
+        let has_batch = |row: Row| first(row).is_some_and(|root| batches.contains(&root));
+        // Labels may meet the images only in sums, which tie no dimensions: where the state is
+        // donated, what is not donated is an input if its first dimension is divided alike.
+        let looks = |row: Row| {
+            let own = seeds.all.iter().find(|seed| seed.row == row && seed.dimension == 0);
+            own.is_some_and(|own| {
+                seeds.all.iter().any(|seed| {
+                    inputs.contains(&seed.row)
+                        && seed.dimension == 0
+                        && seed.axes == own.axes
+                        && self.size_of_symbol(seed.symbol) == self.size_of_symbol(own.symbol)
+                })
+            })
+        };
+        let more: Vec<Row> = rows(&is_alike)
+            .into_iter()
+            .filter(|row| !inputs.contains(row))
+            .filter(|row| has_batch(*row) || (has_state && looks(*row)))
+            .collect();
+        inputs.extend(more);
+        inputs
+    }
+
+    fn size_of_symbol(&self, symbol: u32) -> i64 {
+        let (root, shift) = self.symbols.root(symbol);
+        self.symbols.all.get(root as usize).map_or(0, |own| own.size.saturating_add(shift))
+    }
+
+    /// Joins the batches of inputs that are equally large.
+    fn join_batches(&mut self, seeds: &Seeds, looped: &HashSet<u32>, inputs: &[Row]) {
+        let mut known: HashMap<i64, u32> = HashMap::new();
+        for row in inputs {
+            let own = seeds.all.iter().filter(|seed| seed.row == *row);
+            let mut symbols = own.map(|seed| seed.symbol);
+            let first = symbols.find(|symbol| !looped.contains(&self.symbols.root(*symbol).0));
+            let Some(symbol) = first else { continue };
+            let (root, shift) = self.symbols.root(symbol);
+            let size = self.size_of_symbol(root);
+            let other = *known.entry(size).or_insert(root);
+            if shift == 0 && other != root {
+                let own = [Factor::of_symbol(root, size)];
+                self.symbols.join(&[Factor::of_symbol(other, size)], &own);
             }
         }
-        inputs
     }
 
     /// By root: what most dimensions add to the symbol, and how many dimensions contain it.
