@@ -45,7 +45,7 @@ def committed() -> list[tuple[dict[str, Any], bytes]]:
 
 
 def compiled(folder: Path) -> list[tuple[dict[str, Any], bytes]]:
-    """The same of a folder."""
+    """The record and the text of each variant in a folder."""
     places = sorted(folder.glob("*.json"))
     return [(json.loads(at.read_text()), at.with_suffix(".txt").read_bytes()) for at in places]
 

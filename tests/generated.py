@@ -100,6 +100,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "summary": lambda: module().summary(),
     "config": lambda: Described(config()),
     "plan": plan,
+    "what-if": lambda: module().what_if(),
     "diff": lambda: module().diff(module()),
     "profile": lambda: measured().profile(),
     "calibrate": calibration,

@@ -212,13 +212,13 @@ class WhatIf(Result):
         """The new mesh: axes that are not given keep their sizes."""
         if self.mesh is None:
             raise ValueError("the mesh of the module is unknown: give it with mesh= or --mesh")
-        old, new = self.mesh.axes, dict(given.axes)
-        unknown = [name for name in new if name not in dict(old)]
+        old, new = self.mesh.shape, given.shape
+        unknown = [name for name in new if name not in old]
         if unknown:
-            names = ", ".join(name for name, _ in old)
-            hint = meant(unknown[0], [name for name, _ in old]) or ";"
-            raise ValueError(f"the module has no mesh axis {unknown[0]!r}{hint} known: {names}")
-        return _core.Mesh([(name, new.get(name, size)) for name, size in old])
+            hint = meant(unknown[0], list(old)) or ";"
+            known = ", ".join(old)
+            raise ValueError(f"the module has no mesh axis {unknown[0]!r}{hint} known: {known}")
+        return _core.Mesh({name: new.get(name, size) for name, size in old.items()})
 
     def _with_context(self) -> Module:
         from hlofast._module import Module
@@ -272,7 +272,8 @@ class WhatIf(Result):
             if part not in parts:
                 parts.append(part)
         if self.new_mesh is not None and self.mesh is not None:
-            for (name, old), (_, new) in zip(self.mesh.axes, self.new_mesh.axes, strict=True):
+            for name, old in self.mesh.shape.items():
+                new = self.new_mesh.shape[name]
                 if old != new:
                     parts.append(f"{name} {old:,} → {new:,}")
         if self.policy is not None:

@@ -1,0 +1,289 @@
+"""`Module.what_if()` and `hlofast what-if`: a compiled step with other sizes."""
+
+import json
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import CHECKOUT
+from test_cli import hlofast_command, validated
+
+sys.path.insert(0, str(CHECKOUT / "benches"))
+
+import what_if_accuracy
+
+pytestmark = pytest.mark.once
+
+TEXT = """\
+HloModule step, is_scheduled=true, input_output_alias={ {1}: (0, {}, may-alias) }, num_partitions=4
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+body {
+  state = (s32[], f32[4,16,64], f32[6,64,64], f32[6,4,16,64]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = f32[4,16,64] get-tuple-element(state), index=1
+  w = f32[6,64,64] get-tuple-element(state), index=2
+  kept = f32[6,4,16,64] get-tuple-element(state), index=3
+  zero = s32[] constant(0)
+  one = s32[] constant(1)
+  slice = f32[1,64,64] dynamic-slice(w, i, zero, zero), dynamic_slice_sizes={1,64,64}
+  layer = f32[64,64] reshape(slice)
+  y = f32[4,16,64] dot(x, layer), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+  r = f32[4,16,64] all-reduce(y), channel_id=1, replica_groups=[2,2]<=[4], use_global_device_ids=true, to_apply=sum
+  update = f32[1,4,16,64] reshape(r)
+  keep = f32[6,4,16,64] dynamic-update-slice(kept, update, i, zero, zero, zero)
+  next = s32[] add(i, one)
+  ROOT t = (s32[], f32[4,16,64], f32[6,64,64], f32[6,4,16,64]) tuple(next, r, w, keep)
+}
+
+condition {
+  state = (s32[], f32[4,16,64], f32[6,64,64], f32[6,4,16,64]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] constant(6)
+  ROOT less = pred[] compare(i, n), direction=LT
+}
+
+ENTRY main {
+  w = f32[6,64,64] parameter(0), sharding={replicated}, metadata={op_name="parameters['layers']['w']"}
+  tokens = s32[4,17] parameter(1), sharding={devices=[2,1,2]<=[4] last_tile_dim_replicate}, metadata={op_name="batch['tokens']"}
+  table = f32[100,64] parameter(2), sharding={replicated}, metadata={op_name="parameters['embedding']"}
+  short = s32[4,16] slice(tokens), slice={[0:4], [0:16]}
+  x = f32[4,16,64] gather(table, short), offset_dims={2}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=2, slice_sizes={1,64}
+  zero = s32[] constant(0)
+  nothing = f32[] constant(0)
+  empty = f32[6,4,16,64] broadcast(nothing), dimensions={}
+  start = (s32[], f32[4,16,64], f32[6,64,64], f32[6,4,16,64]) tuple(zero, x, w, empty)
+  loop = (s32[], f32[4,16,64], f32[6,64,64], f32[6,4,16,64]) while(start), condition=condition, body=body
+  stack = f32[6,4,16,64] get-tuple-element(loop), index=3
+  flat = f32[6,64,64] reshape(stack)
+  whole = f32[8,16,64] all-gather(x), channel_id=2, replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}, use_global_device_ids=true
+  ROOT out = (f32[6,64,64], f32[6,64,64], f32[8,16,64]) tuple(flat, w, whole)
+}
+"""
+MESH = "data=2,model=2"
+
+
+@pytest.fixture(scope="module")
+def step() -> hlofast.Module:
+    return hlofast.loads(TEXT).with_context(mesh=MESH)
+
+
+@pytest.fixture(scope="module")
+def judged() -> list[dict[str, Any]]:
+    """Every change between the committed texts, beside what XLA compiled."""
+    texts = [
+        (record, hlofast.loads(text).with_context(mesh=record["mesh"]))
+        for record, text in what_if_accuracy.committed()
+    ]
+    truths = [what_if_accuracy.figures(module) for _, module in texts]
+    return [
+        what_if_accuracy.judge(record, module, other, truth)
+        for at, (record, module) in enumerate(texts)
+        for place, ((other, _), truth) in enumerate(zip(texts, truths, strict=True))
+        if at != place and record["program"] == other["program"]
+    ]
+
+
+def shape(module: hlofast.Module, name: str, computation: str | None = None) -> str:
+    """The shape of an instruction, without its layout."""
+    found = next(
+        own
+        for own in module.instructions
+        if own.name == name and (computation is None or own.computation.name == computation)
+    )
+    return re.sub(r"\{[^}]*\}", "", str(found.shape))
+
+
+class TestSymbols:
+    def test_batch_sequence_and_layers_are_found(self, step: hlofast.Module) -> None:
+        found = {own.role: own for own in step.what_if().symbols if own.role != "other"}
+        assert set(found) == {"batch", "sequence", "layers"}
+        assert (found["batch"].size, found["batch"].axes) == (8, ["data"])
+        assert (found["sequence"].size, found["sequence"].shift) == (16, -1)
+        assert (found["layers"].size, found["layers"].loops) == (6, 1)
+
+    def test_where_each_was_found(self, step: hlofast.Module) -> None:
+        rows = {row["role"]: row for row in step.what_if().symbol_table}
+        assert rows["batch"]["name"] == "batch['tokens']"
+        assert rows["layers"]["name"] == "parameters['layers']['w']"
+        assert rows["other"]["size"] in (64, 100)
+
+
+class TestSizes:
+    def test_without_a_change_the_figures_stay(self, step: hlofast.Module) -> None:
+        result = step.what_if()
+        assert all(before == after for before, after in result.figures.values())
+        assert result.change == "none"
+
+    def test_batch(self, step: hlofast.Module) -> None:
+        changed = step.what_if(batch="2x").changed
+        assert shape(changed, "tokens") == "s32[8,17]"
+        assert shape(changed, "y") == "f32[8,16,64]"
+        assert shape(changed, "whole") == "f32[16,16,64]"
+        assert shape(changed, "w", "main") == "f32[6,64,64]"
+
+    def test_sequence_counts_positions_and_not_tokens(self, step: hlofast.Module) -> None:
+        changed = step.what_if(sequence=32).changed
+        assert shape(changed, "tokens") == "s32[4,33]"
+        assert shape(changed, "short") == "s32[4,32]"
+        assert shape(changed, "flat") == "f32[6,128,64]"
+
+    def test_layers_change_stacks_and_trip_counts(self, step: hlofast.Module) -> None:
+        result = step.what_if(layers=24)
+        assert shape(result.changed, "w", "main") == "f32[24,64,64]"
+        assert shape(result.changed, "empty") == "f32[24,4,16,64]"
+        (loop,) = result.changed.cost().loops
+        assert loop["trip_count"] == 24
+        before, after = result.figures["flops"]
+        assert after == pytest.approx(4 * before, rel=1e-5)  # The condition runs once more.
+
+    def test_wire_bytes_by_axes(self, step: hlofast.Module) -> None:
+        rows = {row["axes"]: row for row in step.what_if(batch=32, layers=12).wire_bytes}
+        assert rows["model"]["ratio"] == 8
+        assert rows["data"]["ratio"] == 4
+
+    def test_mesh(self, step: hlofast.Module) -> None:
+        result = step.what_if(mesh="data=4,model=2")
+        assert result.changed.num_partitions == 8
+        assert shape(result.changed, "tokens") == "s32[2,17]"
+        assert shape(result.changed, "whole") == "f32[8,16,64]"
+        rows = {row["axes"]: row for row in result.wire_bytes}
+        assert rows["model"]["ratio"] == 0.5
+        # Of 8 rows each device sends its own to all others.
+        assert rows["data"]["after"] == 3 * 2 * 16 * 64 * 4
+
+    def test_axes_that_are_not_given_stay(self, step: hlofast.Module) -> None:
+        result = step.what_if(mesh={"model": 4})
+        assert result.new_mesh == hlofast.Mesh({"data": 2, "model": 4})
+
+    def test_there_and_back(self, step: hlofast.Module) -> None:
+        there = step.what_if(batch=32, sequence=64, layers=3, mesh="data=4,model=1").changed
+        back = there.what_if(batch=8, sequence=16, layers=6, mesh=MESH).changed
+        for name in ("tokens", "y", "whole", "flat", "keep"):
+            assert shape(back, name) == shape(step, name), name
+
+    def test_a_changed_module_takes_every_analysis(self, step: hlofast.Module) -> None:
+        changed = step.what_if(batch=64, mesh="data=8").changed
+        again = hlofast.loads(changed.text).with_context(mesh="data=8,model=2")
+        assert again.memory().live_peak == changed.memory().live_peak
+        assert changed.lint().table() is not None
+        assert changed.time("tpu-v5e").step_seconds > 0
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("sizes", "words"),
+        [
+            ({"batch": 0}, "not a size from 1"),
+            ({"batch": -3}, "not a size from 1"),
+            ({"batch": 10**30}, "not a size from 1"),
+            ({"batch": "many"}, "is not a size such as 8"),
+            ({"batch": "0.3x"}, "not a whole number"),
+            ({"batch": True}, "is not a size"),
+            ({"batch": 7}, "does not divide over 2 devices along data"),
+            ({"batch": 2**47}, "too large"),
+            ({"sequence": {"images": 3}}, "no parameter has 'images' in its name"),
+            ({"mesh": "pipe=2"}, "no mesh axis 'pipe'"),
+            ({"mesh": "data=3"}, "does not divide over 3 devices"),
+            ({"policy": "dots_saveable"}, "checkpoint policy is not found"),
+        ],
+    )
+    def test_what_cannot_change(
+        self, step: hlofast.Module, sizes: dict[str, Any], words: str
+    ) -> None:
+        with pytest.raises(ValueError, match=re.escape(words)):
+            step.what_if(**sizes)
+
+    def test_a_module_without_loop_and_inputs(self) -> None:
+        module = hlofast.loads("HloModule m\n\nENTRY e {\n  ROOT p = f32[4] parameter(0)\n}\n")
+        assert module.what_if().figures["flops"] == (0, 0)
+        for role in ("batch", "sequence", "layers"):
+            with pytest.raises(ValueError, match=role):
+                module.what_if(**{role: 2})
+        with pytest.raises(ValueError, match="mesh"):
+            module.what_if(mesh="data=2")
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_damaged_texts(self) -> None:
+        chance = random.Random(7)
+        words = ["0", "1", "-1", "3", "16", "{}", "[", "99999999999999", "?", "<=4", "s32[]", ""]
+        parsed = 0
+        for _ in range(800):
+            text = TEXT
+            for _ in range(chance.randint(1, 3)):
+                at = chance.choice(list(re.finditer(r"\d+|\[[^\]]*\]|\{[^{}]*\}", text)))
+                text = text[: at.start()] + chance.choice(words) + text[at.end() :]
+            try:
+                module = hlofast.loads(text).with_context(mesh=MESH)
+                parsed += 1
+                module.what_if(batch="2x", sequence="2x", layers=3, mesh="data=4").facts  # noqa: B018
+            except ValueError:  # Among these are all errors of the package.
+                continue
+        assert parsed > 60
+
+
+class TestAgainstTheCompiler:
+    """`benches/what_if_accuracy.py` judges more programs; see its results."""
+
+    def test_peaks(self, judged: list[dict[str, Any]]) -> None:
+        good = [row for row in judged if abs(row["peak_error"]) <= 0.05]
+        assert len(judged) >= 60
+        assert len(good) >= 0.75 * len(judged)
+
+    def test_wire_bytes_of_a_step_without_gathered_embedding(
+        self, judged: list[dict[str, Any]]
+    ) -> None:
+        own = [row for row in judged if row["program"] == "tensor_v5e"]
+        assert len(own) == 30
+        assert sum(row["is_exact"] for row in own) >= 0.9 * len(own)
+
+    def test_layers_alone_are_exact(self, judged: list[dict[str, Any]]) -> None:
+        own = [row for row in judged if row["changes"] == ["layers"]]
+        assert own
+        assert all(row["is_exact"] for row in own)
+
+
+class TestCommand:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> str:
+        path = tmp_path / "step.txt"
+        path.write_text(TEXT)
+        return str(path)
+
+    def test_json(self, path: str) -> None:
+        done = hlofast_command("what-if", "--json", "--mesh", MESH, "--batch", "2x", path)
+        own = validated("what-if", done.stdout)["results"][0]
+        assert own["facts"]["change"]["value"] == "batch 8 → 16"
+        assert own["facts"]["wire_bytes_after"]["provenance"] == "modelled"
+        assert any(note["code"] == "as-compiled" for note in own["notes"])
+
+    def test_output(self, path: str, tmp_path: Path) -> None:
+        out = tmp_path / "larger.txt"
+        done = hlofast_command(
+            "what-if", "--mesh", MESH, "--mesh-to", "data=4", "-o", str(out), path
+        )
+        assert done.returncode == 0, done.stderr
+        assert hlofast.load(out).num_partitions == 8
+
+    def test_usage(self, path: str) -> None:
+        done = hlofast_command("what-if", "--mesh", MESH, "--batch", "7", path)
+        assert done.returncode == 2
+        assert "does not divide" in done.stderr
+        assert hlofast_command("what-if", "--batch", "=", path).returncode == 2
+
+    def test_symbols_by_name(self, path: str) -> None:
+        done = hlofast_command(
+            "what-if", "--json", "--mesh", MESH, "--sequence", "tokens=32", path
+        )
+        own = json.loads(done.stdout)["results"][0]
+        assert own["facts"]["change"]["value"] == "sequence 16 → 32"
