@@ -3,13 +3,13 @@
     python benches/what_if_accuracy.py [--texts DIR] [--json FILE] [--pairs]
 
 `tests/fixtures/what_if_models.py` names the programs and their variants: other batches, sequences,
-layers and meshes, alone and together; `tests/fixtures/make_what_if.py --out DIR` compiles them ahead
-of time for TPUs. Without `--texts` the committed programs are judged. For each change the text of one
-variant is changed to the sizes of the other and compared with the text that XLA compiled for these:
-wire bytes along each combination of mesh axes, and the peak as XLA counts it (hlofast's account of
-the compiled text, which equals `peak_memory_in_bytes`: see `benches/memory_accuracy.py`; records of
-`--whole` compilations are compared here too). Programs called `held_...` were compiled after the
-attribution was written.
+layers and meshes, alone and together; `tests/fixtures/make_what_if.py --out DIR` compiles them
+ahead of time for TPUs. Without `--texts` the committed programs are judged. For each change the
+text of one variant is changed to the sizes of the other and compared with the text that XLA
+compiled for these: wire bytes along each combination of mesh axes, and the peak as XLA counts it
+(hlofast's account of the compiled text, which equals `peak_memory_in_bytes`: see
+`benches/memory_accuracy.py`; records of `--whole` compilations are compared here too). Programs
+called `held_...` were compiled after the attribution was written.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def main() -> None:
         loaded.append((record, module, figures(module)))
         if "peak" in record:
             error = loaded[-1][2][0] / record["peak"] - 1
-            print(f"{record['program']}.{record['variant']}: account of the text {error:+.4%} of XLA's peak")
+            name = f"{record['program']}.{record['variant']}"
+            print(f"{name}: the account of the text is {error:+.4%} off XLA's peak")
     rows = [
         judge(record, module, other, truth)
         for (record, module, _), (other, _, truth) in itertools.permutations(loaded, 2)

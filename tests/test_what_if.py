@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hlofast
-from conftest import CHECKOUT
+from conftest import CHECKOUT, FIXTURES
 from test_cli import hlofast_command, validated
 
 sys.path.insert(0, str(CHECKOUT / "benches"))
@@ -179,6 +179,11 @@ class TestSizes:
         assert changed.lint().table() is not None
         assert changed.time("tpu-v5e").step_seconds > 0
 
+    def test_flops_of_a_compiled_step_follow_the_batch(self) -> None:
+        module = hlofast.load(FIXTURES / "sharded" / "decoder_v5p_16.txt.gz")
+        before, after = module.what_if(batch="2x").figures["flops"]
+        assert after == pytest.approx(2 * before, rel=0.02)  # The optimizer's work stays.
+
 
 class TestErrors:
     @pytest.mark.parametrize(
@@ -226,7 +231,7 @@ class TestErrors:
             try:
                 module = hlofast.loads(text).with_context(mesh=MESH)
                 parsed += 1
-                module.what_if(batch="2x", sequence="2x", layers=3, mesh="data=4").facts  # noqa: B018
+                module.what_if(batch="2x", sequence="2x", layers=3, mesh="data=4").facts
             except ValueError:  # Among these are all errors of the package.
                 continue
         assert parsed > 60
@@ -282,8 +287,6 @@ class TestCommand:
         assert hlofast_command("what-if", "--batch", "=", path).returncode == 2
 
     def test_symbols_by_name(self, path: str) -> None:
-        done = hlofast_command(
-            "what-if", "--json", "--mesh", MESH, "--sequence", "tokens=32", path
-        )
+        done = hlofast_command("what-if", "--json", "--mesh", MESH, "--sequence", "tokens=32", path)
         own = json.loads(done.stdout)["results"][0]
         assert own["facts"]["change"]["value"] == "sequence 16 → 32"

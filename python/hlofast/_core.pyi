@@ -49,6 +49,8 @@ from hlofast._records import DimensionLabels as DimensionLabels
 from hlofast._records import PaddingDimension as PaddingDimension
 from hlofast._records import SliceDimension as SliceDimension
 from hlofast._records import WindowDimension as WindowDimension
+from hlofast._scale_data import ScaleData as ScaleData
+from hlofast._scale_data import _scale as _scale
 from hlofast._scan_data import ScanData as ScanData
 from hlofast._scan_data import ScanPart as ScanPart
 from hlofast._scan_data import ScanTable as ScanTable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _core, _what_if_notes
+from hlofast import _core, _memory, _what_if_notes
 from hlofast._context import mesh_for, read_mesh
 from hlofast._core import Field
 from hlofast._names import meant
@@ -256,7 +256,7 @@ class WhatIf(Result):
         for name, (before, after) in self.figures.items():
             how = "exact" if name in ("flops", "wire_bytes") else "modelled"
             values += [(f"{name}_before", before, how), (f"{name}_after", after, "modelled")]
-        known = self.changed.memory().hbm
+        known = _memory.quiet(self.changed).hbm
         needed = self.figures["allocated_in_hbm"][1] or self.figures["xla_peak"][1]
         if known is not None and needed is not None:
             values += [("hbm", *known), ("fits", needed <= known[0], "modelled")]
@@ -362,7 +362,7 @@ def sent_by(module: Module) -> dict[str | None, int | None]:
 
 def figures_of(module: Module) -> dict[str, Any]:
     """Returns the figures of a module by name; None if unknown."""
-    memory = module.memory()
+    memory = _memory.quiet(module)
     known = {fact.name: fact.value for fact in memory.facts}
     sent = sent_by(module).values()
     figures: dict[str, Any] = {

@@ -24,8 +24,9 @@ def notes(result: WhatIf) -> Iterator[Note]:
     """Yields the notes of a result."""
     yield Note(
         "as-compiled",
-        "instructions, fusions, layouts, memory spaces, the schedule and the compiler's own "
-        "rematerialisation are those of the compiled module; the compiler may choose others",
+        "instructions, fusions, layouts, the schedule and the compiler's own rematerialisation are "
+        "those of the compiled module, and memory spaces too, except for arrays that outgrow fast "
+        "memory; the compiler may choose others: see `benches/what_if_accuracy.py` for the errors",
     )
     if result.new_mesh is not None:
         yield Note(
@@ -47,8 +48,8 @@ def notes(result: WhatIf) -> Iterator[Note]:
     if conflicts:
         yield Note(
             "contradictions",
-            f"dimensions of {conflicts:,} instructions contradict each other; the first attribution "
-            "counts",
+            f"dimensions of {conflicts:,} instructions contradict each other; the first attribution"
+            " counts",
             instructions=conflicts,
         )
     if unsharded:

@@ -49,7 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="SIZE",
             help=f"new number of {what}: 64, 2x, or NAME=SIZE for the parameter with NAME",
         )
-    change.add_argument("--mesh-to", metavar="AXES", help="new sizes of mesh axes: data=4,model=2")
+    change.add_argument(
+        "--mesh-to", metavar="data=4", help="new sizes of mesh axes, such as data=4,model=2"
+    )
     change.add_argument("--policy", choices=tuple(BUILT_IN), help="another checkpoint policy")
     change.add_argument("-o", "--output", metavar="OUT", help="write the changed module to OUT")
 

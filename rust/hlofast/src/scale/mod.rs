@@ -26,12 +26,17 @@ use crate::comms::Mesh;
 use crate::edit::EditError;
 use crate::flow::trip_count::TripCount;
 use crate::ir::{Module, Row};
+use crate::memory::xla_account;
 use places::Places;
 use size::Sizes;
 use spread::{How, Spread};
 use std::collections::HashMap;
 use std::fmt;
 use symbols::Seeds;
+
+/// Fast memory that a program may use even if it did not: the smallest of any TPU (v4's, see
+/// `devices.toml`).
+const LEAST_FAST: i64 = 1 << 25;
 
 /// What a symbol stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,6 +143,8 @@ pub struct Scaled {
     pub module: Module,
     /// Dimensions whose new size does not divide evenly over mesh axes, and is rounded up.
     pub rounded: usize,
+    /// Sizes, ascending, of the arrays in fast memory that grow.
+    pub fast: Vec<i64>,
     /// Loops whose trip count follows the size of a mesh axis by assumption.
     pub assumed_loops: Vec<Row>,
     /// Collectives whose devices follow no axes of the mesh, so that their groups stay.
@@ -211,7 +218,47 @@ impl<'m> Attributed<'m> {
         let axes = self.axes(change.mesh.as_ref())?;
         let sizes = Sizes { symbols: &self.spread.symbols, changed, axes };
         self.check_division(&sizes)?;
-        rewrite::write(self, &sizes, change.mesh.as_ref())
+        self.within_fast_memory(&sizes, change.mesh.as_ref())
+    }
+
+    /// The changed module, whose arrays in fast memory take no more at once than those of the
+    /// module, since the compiler fills that memory: the largest of those that grow leave it.
+    fn within_fast_memory(
+        &self,
+        sizes: &Sizes<'_>,
+        mesh: Option<&Mesh>,
+    ) -> Result<Scaled, ScaleError> {
+        let whole = rewrite::write(self, sizes, mesh, i64::MAX)?;
+        let fast = |module: &Module| xla_account(module, None).ok().map(|own| own.fast.bytes);
+        let Some(limit) = fast(self.spread.module).map(|own| own.max(LEAST_FAST)) else {
+            return Ok(whole);
+        };
+        let fits = |scaled: &Scaled| fast(&scaled.module).is_none_or(|own| own <= limit);
+        if whole.fast.is_empty() || fits(&whole) {
+            return Ok(whole);
+        }
+        // How many of the sizes may stay: the search ends after a few steps.
+        let kept = whole.fast;
+        let most = |count: usize| match count.checked_sub(1) {
+            Some(last) => kept.get(last).copied().unwrap_or(i64::MAX),
+            None => 0,
+        };
+        let (mut low, mut high) = (0, kept.len().saturating_sub(1));
+        let mut best = None;
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            let tried = rewrite::write(self, sizes, mesh, most(middle))?;
+            if fits(&tried) {
+                low = middle;
+                best = Some(tried);
+            } else {
+                high = middle - 1;
+            }
+        }
+        match best {
+            Some(best) => Ok(best),
+            None => rewrite::write(self, sizes, mesh, most(low)),
+        }
     }
 
     /// Old and new size of each axis.

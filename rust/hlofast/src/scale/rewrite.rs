@@ -12,20 +12,27 @@ use std::collections::BTreeSet;
 
 /// Larger dimensions are refused.
 const MOST_SIZE: i64 = 1 << 48;
+/// The memory space of fast on-chip memory in TPU programs.
+const FAST: i64 = 1;
 
-/// The changed module.
+/// The changed module. Arrays that grow to more than `most_fast` bytes leave fast memory for HBM.
 pub(super) fn write(
     attributed: &Attributed<'_>,
     sizes: &Sizes<'_>,
     mesh: Option<&Mesh>,
+    most_fast: i64,
 ) -> Result<Scaled, ScaleError> {
-    let mut writer = Writer::new(attributed, sizes, mesh)?;
+    let mut writer = Writer::new(attributed, sizes, mesh, most_fast)?;
     let module = attributed.spread.module;
     let mut computations = BTreeSet::new();
     for row in module.rows().filter(|row| !module.is_implicit(*row)) {
         if writer.is_changed(row) {
             let shape = writer.shape(row, true);
             writer.edits.push(Edit::ReplaceShape { row, shape });
+            let leaves = module.shapes().leaves(module.shape(row)).enumerate();
+            let fast = leaves.filter_map(|(leaf, id)| writer.grown_in_fast_memory(row, leaf, id));
+            let fast: Vec<i64> = fast.collect();
+            writer.fast.extend(fast);
             let is_root = module.flags(row) & Flags::ROOT != 0;
             if is_root || module.opcode(row) == Opcode::Parameter {
                 computations.insert(module.computation_of(row));
@@ -47,6 +54,7 @@ pub(super) fn write(
     Ok(Scaled {
         module: changed,
         rounded: writer.rounded,
+        fast: writer.fast.into_iter().collect(),
         assumed_loops: writer.assumed_loops,
         unchanged_groups: writer.unchanged_groups,
     })
@@ -60,6 +68,9 @@ struct Writer<'a, 'm> {
     module: &'m Module,
     /// The new size of each dimension.
     new: Vec<i64>,
+    most_fast: i64,
+    /// Sizes of the arrays in fast memory that grow.
+    fast: BTreeSet<i64>,
     edits: Vec<Edit>,
     rounded: usize,
     assumed_loops: Vec<Row>,
@@ -71,6 +82,7 @@ impl<'a, 'm> Writer<'a, 'm> {
         attributed: &'a Attributed<'m>,
         sizes: &'a Sizes<'a>,
         mesh: Option<&'a Mesh>,
+        most_fast: i64,
     ) -> Result<Self, ScaleError> {
         let spread = &attributed.spread;
         let refused = |reason: &str| ScaleError::Refused(reason.to_owned());
@@ -104,6 +116,8 @@ impl<'a, 'm> Writer<'a, 'm> {
             mesh: mesh.filter(|_| is_other),
             module: spread.module,
             new,
+            most_fast,
+            fast: BTreeSet::new(),
             edits: Vec::new(),
             rounded,
             assumed_loops: Vec::new(),
@@ -149,12 +163,29 @@ impl<'a, 'm> Writer<'a, 'm> {
                 }
                 Ok((id, _)) => {
                     let old = shape_to_text(self.module, id, layouts);
-                    text.extend_from_slice(&with_sizes(&old, self.leaf(row, leaf)));
+                    let new = with_sizes(&old, self.leaf(row, leaf));
+                    match self.grown_in_fast_memory(row, leaf, id) {
+                        Some(bytes) if bytes > self.most_fast => {
+                            text.extend_from_slice(&without_space(&new));
+                        }
+                        _ => text.extend_from_slice(&new),
+                    }
                     leaf += 1;
                 }
             }
         }
         text
+    }
+
+    /// The new bytes of an array in fast memory that grows.
+    fn grown_in_fast_memory(&self, row: Row, leaf: usize, id: ShapeId) -> Option<i64> {
+        let array = self.module.shapes().array(id)?;
+        let is_fast = array.layout.is_some_and(|layout| layout.memory_space == FAST);
+        let elements =
+            |sizes: &[i64]| sizes.iter().fold(1i64, |all, size| all.saturating_mul(*size));
+        let (old, new) = (elements(self.old(row, leaf)), elements(self.leaf(row, leaf)));
+        let bits = i64::from(array.element_type.storage_bits());
+        (is_fast && new > old).then(|| new.saturating_mul(bits) / 8)
     }
 
     fn signature(&self, id: ComputationId) -> Vec<u8> {
@@ -341,7 +372,7 @@ impl<'a, 'm> Writer<'a, 'm> {
         let mut is_other = false;
         for (index, dim) in dims.iter_mut().enumerate() {
             let Some((old, new)) = self.window_span(row, index) else { continue };
-            if old == new || old < 2 {
+            if old == new || old < 2 || dim.size < 2 {
                 continue;
             }
             let follow = |number: i64| match number {
@@ -350,7 +381,6 @@ impl<'a, 'm> Writer<'a, 'm> {
                 _ if number == 2 * old - 1 => 2 * new - 1,
                 _ => number,
             };
-            // A size of 2 could be any 2; with a dilation or a padding it is the dimension's.
             dim.size = follow(dim.size);
             dim.padding_low = follow(dim.padding_low);
             dim.padding_high = follow(dim.padding_high);
@@ -455,6 +485,12 @@ impl<'a, 'm> Writer<'a, 'm> {
 fn braces<'a>(numbers: impl Iterator<Item = &'a i64>) -> Vec<u8> {
     let words: Vec<String> = numbers.map(i64::to_string).collect();
     format!("{{{}}}", words.join(",")).into_bytes()
+}
+
+/// The text of an array's shape without its memory space, which is then HBM.
+fn without_space(text: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(text);
+    text.replace(":S(1)}", "}").replace("S(1)", "").into_bytes()
 }
 
 /// The text of an array's shape with other fixed sizes.
