@@ -1,6 +1,7 @@
 //! Collectives that change sizes, and rules that apply only where no better evidence exists.
 
-use super::size::{Factor, MOST_AXES};
+use super::places::Slot;
+use super::size::{Factor, MOST_AXES, fraction_of};
 use super::spread::Spread;
 use crate::comms::{AxisPart, DeviceGroups};
 use crate::ir::{Opcode, Row};
@@ -60,6 +61,54 @@ impl Spread<'_> {
         {
             self.set(dim, value);
         }
+    }
+
+    /// A slice of an all-reduce, or an update that only an all-reduce reads, written as a
+    /// reduce-scatter or an all-gather would be: one dimension is divided by the axes.
+    pub(super) fn shard(&mut self, row: Row, whole: Slot, part: Slot) {
+        let Some(axes) = self.all_reduce_of(row).and_then(|own| self.axes_of(own)) else { return };
+        let devices = axes.iter().try_fold(1u64, |all, part| all.checked_mul(part.size));
+        let Some(devices) = devices.and_then(|all| i64::try_from(all).ok()).filter(|n| *n > 1)
+        else {
+            return;
+        };
+        for (whole, part) in whole.dims().zip(part.dims()) {
+            if self.places.size(part).checked_mul(devices) != Some(self.places.size(whole)) {
+                continue;
+            }
+            for (from, to, up) in [(whole, part, -1), (part, whole, 1)] {
+                if self.get(to).is_none()
+                    && let Some(value) = self.get(from)
+                    && let Some(value) = self.with_axes(value, &axes, up)
+                {
+                    self.set(to, value);
+                }
+            }
+        }
+    }
+
+    /// The all-reduce that a slice reads, or that reads an update.
+    fn all_reduce_of(&self, row: Row) -> Option<Row> {
+        let module = self.module;
+        let is_one = |row: &Row| module.opcode(*row) == Opcode::AllReduce;
+        if module.opcode(row) == Opcode::DynamicSlice {
+            let mut source = Row(*module.operands(row).first()?);
+            for _ in 0..4 {
+                if !matches!(module.opcode(source), Opcode::Bitcast | Opcode::GetTupleElement) {
+                    break;
+                }
+                source = Row(*module.operands(source).first()?);
+            }
+            return Some(source).filter(is_one);
+        }
+        let users = |row: Row| module.users().get(row.0).iter().map(|user| Row(*user));
+        let inside = users(row).find(is_one);
+        inside.or_else(|| {
+            let id = module.computation_of(row);
+            let is_root = module.computation(id).root == row.0;
+            let callers = module.callers(id).iter().filter(|_| is_root).map(|caller| Row(*caller));
+            callers.flat_map(users).find(is_one)
+        })
     }
 
     /// The dimension times the sizes of axes, or divided by them.
@@ -162,10 +211,8 @@ impl Spread<'_> {
             self.set(to, value);
             return;
         }
-        if let [factor] = dim[..]
-            && let Some(factor) = factor.scaled(new, old)
-        {
-            self.set(to, vec![factor]);
+        if let Some(value) = fraction_of(&dim, new, old) {
+            self.set(to, value);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which dimensions of an instruction's result are which dimensions of its operands.
 
 use super::places::Slot;
-use super::size::{Factor, split};
+use super::size::{Factor, fraction_of};
 use super::spread::Spread;
 use crate::ir::decode::{AttributeValue, DimensionLabel, decode};
 use crate::ir::{Opcode, Row};
@@ -237,25 +237,18 @@ impl Spread<'_> {
             self.set(to, vec![Factor::constant(1)]);
             return;
         }
-        let [mut factor] = factors[..] else {
-            // The major factors of a product are cut.
-            if part > 0 && whole % part == 0 {
-                let sizes = [whole / part, part];
-                if let Some([_, minor]) = split(&factors, &sizes).as_deref() {
-                    let minor = minor.clone();
-                    self.set(to, minor);
-                }
-            }
-            return;
-        };
-        let is_plain = (factor.times, factor.parts) == (1, 1) && factor.axes == [0; _];
         let difference = part - whole;
-        if is_plain && difference.abs() <= FEW && part > 2 * FEW {
+        if let [mut factor] = factors[..]
+            && (factor.times, factor.parts) == (1, 1)
+            && factor.axes == [0; _]
+            && difference.abs() <= FEW
+            && part > 2 * FEW
+        {
             factor.shift += difference;
             factor.size = part;
             self.set(to, vec![factor]);
-        } else if let Some(factor) = factor.scaled(part, whole) {
-            self.set(to, vec![factor]);
+        } else if let Some(value) = fraction_of(&factors, part, whole) {
+            self.set(to, value);
         }
     }
 
@@ -263,6 +256,7 @@ impl Spread<'_> {
         let (Some(operand), Some(result)) = (self.operand(row, 0), self.places.array(row)) else {
             return;
         };
+        self.shard(row, operand, result);
         self.part_of(row, operand, result);
     }
 
@@ -273,6 +267,7 @@ impl Spread<'_> {
             return;
         };
         self.same_arrays(operand, result);
+        self.shard(row, result, update);
         self.part_of(row, result, update);
     }
 
@@ -329,9 +324,9 @@ impl Spread<'_> {
         let Some(known) = known else { return };
         let size = self.places.size(to);
         let is_alike = known.windows(2).all(|pair| pair.first() == pair.get(1));
-        if let (true, Some([factor])) = (is_alike, known.first().map(Vec::as_slice)) {
-            if let Some(factor) = factor.scaled(count as i64, 1) {
-                self.set(to, vec![factor]);
+        if let (true, Some(first)) = (is_alike, known.first()) {
+            if let Some(value) = fraction_of(first, count as i64, 1) {
+                self.set(to, value);
             }
         } else if known.iter().flatten().all(Factor::is_constant) {
             self.set(to, vec![Factor::constant(size)]);

@@ -99,6 +99,19 @@ pub(super) fn tidy(factors: Vec<Factor>) -> Dim {
     dim
 }
 
+/// `times / parts` of a dimension: the first factor that allows it changes.
+pub(super) fn fraction_of(dim: &[Factor], times: i64, parts: i64) -> Option<Dim> {
+    let common = gcd(times, parts);
+    let (times, parts) = (times / common, parts / common);
+    let (place, scaled) = dim
+        .iter()
+        .enumerate()
+        .find_map(|(place, factor)| Some((place, factor.scaled(times, parts)?)))?;
+    let mut dim = dim.to_vec();
+    *dim.get_mut(place)? = scaled;
+    Some(dim)
+}
+
 /// Divides a product into dimensions of `sizes`. A factor that lies in two dimensions scales the
 /// major dimension: what is sharded or repeated are blocks of adjacent elements.
 pub(super) fn split(factors: &[Factor], sizes: &[i64]) -> Option<Vec<Dim>> {
