@@ -159,18 +159,17 @@ impl Spread<'_> {
         let known: Vec<Option<Dim>> = to.iter().map(|piece| self.piece(piece)).collect();
         let open: Vec<usize> =
             known.iter().enumerate().filter(|(_, own)| own.is_none()).map(|(at, _)| at).collect();
-        let values: Vec<(usize, Dim)> = match open[..] {
-            [] => return,
-            [only] => {
-                let others: Vec<Factor> = known.into_iter().flatten().flatten().collect();
-                quotient(self, &factors, &others).map(|value| (only, value)).into_iter().collect()
-            }
-            _ => {
-                let sizes: Vec<i64> = to.iter().map(|piece| piece.size).collect();
-                let parts = split(&factors, &sizes).unwrap_or_default();
-                parts.into_iter().enumerate().filter(|(at, _)| open.contains(at)).collect()
-            }
+        // What is known is divided out first: a split by size alone would give it to the others.
+        let others: Vec<Factor> = known.into_iter().flatten().flatten().collect();
+        let rest = if others.is_empty() {
+            factors
+        } else {
+            let Some(rest) = quotient(self, &factors, &others) else { return };
+            rest
         };
+        let size = |at: &usize| to.get(*at).map_or(0, |piece| piece.size);
+        let sizes: Vec<i64> = open.iter().map(size).collect();
+        let values = open.into_iter().zip(split(&rest, &sizes).unwrap_or_default());
         for (at, value) in values {
             if let Some(piece) = to.get(at)
                 && super::size::size_of(&value) == Some(piece.size)
