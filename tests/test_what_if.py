@@ -237,6 +237,7 @@ class TestErrors:
         assert parsed > 60
 
 
+@pytest.mark.filterwarnings("ignore")
 class TestAgainstTheCompiler:
     """`benches/what_if_accuracy.py` judges more programs; see its results."""
 

@@ -452,7 +452,7 @@ def misfit(module: Module, mesh: Mesh) -> str | None:
     if module._fits(compiled, mesh):
         return None
     text = f"mesh {mesh} has {given:,} devices, the module is for {compiled:,}"
-    slices, rest = divmod(given, compiled)
+    slices, rest = divmod(given, compiled) if compiled > 0 else (0, given)
     if slices > 1 and not rest and mesh.slices is None:
         text += f"; for the program of one slice, give slices={slices} (--slices {slices})"
     return text

@@ -85,6 +85,7 @@ impl<'m> Spread<'m> {
 
     /// Spreads everything, after the entry parameters have been set.
     pub fn run(&mut self) {
+        self.tie_results();
         // Dimensions that count devices come first: a split by size alone would miss them.
         for row in self.module.rows() {
             if self.module.opcode(row) == Opcode::AllToAll {
@@ -319,7 +320,7 @@ impl<'m> Spread<'m> {
     }
 
     /// As many leaves as both rows have, from these leaves on.
-    fn same_leaves(&mut self, a: Row, from_a: usize, b: Row, from_b: usize) {
+    pub(super) fn same_leaves(&mut self, a: Row, from_a: usize, b: Row, from_b: usize) {
         let rest = |row: Row, from: usize| self.places.leaves(row).saturating_sub(from);
         for leaf in 0..rest(a, from_a).min(rest(b, from_b)) {
             let slots = (self.places.leaf(a, from_a + leaf), self.places.leaf(b, from_b + leaf));

@@ -60,6 +60,36 @@ fn donated(module: &Module) -> HashSet<u64> {
 }
 
 impl Spread<'_> {
+    /// A result that takes the memory of an entry parameter has the parameter's dimensions.
+    pub(super) fn tie_results(&mut self) {
+        let module = self.module;
+        let value = module.header_attribute("input_output_alias").map(|span| module.bytes(span));
+        let value = value.and_then(|value| decode_header(b"input_output_alias", value).ok());
+        let Some(HeaderValue::Aliases(aliases)) = value else { return };
+        let entry = module.computation(module.entry());
+        if entry.rows().is_empty() {
+            return;
+        }
+        let root = Row(entry.root);
+        let parameters = module.parameters(module.entry());
+        for alias in aliases {
+            let first = match alias.output_index[..] {
+                [] => Some(0),
+                [place] => usize::try_from(place)
+                    .ok()
+                    .and_then(|place| module.shapes().first_leaf(module.shape(root), place)),
+                _ => None,
+            };
+            let number = u64::try_from(alias.number).ok();
+            let parameter = parameters.iter().find(|row| module.parameter_number(**row) == number);
+            if let (Some(first), Some(parameter), []) = (first, parameter, &alias.index[..])
+                && self.places.leaves(*parameter) == 1
+            {
+                self.same_leaves(root, first as usize, *parameter, 0);
+            }
+        }
+    }
+
     /// Gives every dimension of the entry parameters a symbol.
     pub(super) fn seed(&mut self) -> Seeds {
         let module = self.module;
