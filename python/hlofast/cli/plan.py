@@ -28,7 +28,8 @@ examples:
 A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy: the
 trainer's own policies, and sets of named values to save or to offload. The batch of a step stays
 that of the config, or of --batch. Choices whose peak exceeds the memory are dropped; the others are
-ranked by the modelled step time. Exit code 1: nothing fits, or the choice of --like does not.
+ranked by the modelled step time. --instance and --device may be repeated. Exit code 1: nothing
+fits, or the choice of --like does not.
 """
 _SETTINGS = ("policy",)
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -41,17 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     configs.add_files(parser)
     inputs.add_instance(parser, several=True)
-    parser.add_argument(
-        "--device",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="kind of device, such as v5p or h100; may be repeated",
-    )
+    inputs.add_device(parser, several=True)
     parser.add_argument("--chips", type=inputs.count, metavar="N", help="chips in all")
-    parser.add_argument(
-        "--slices", type=inputs.count, default=1, metavar="N", help="slices of the chips"
-    )
+    inputs.add_slices(parser)
     parser.add_argument(
         "--batch",
         type=_text.natural,
@@ -124,7 +117,7 @@ def _plans(config: Config, arguments: argparse.Namespace) -> list[Plan]:
     for kind in arguments.device:
         device = devices.get(kind)
         count = int(arguments.chips * int(device.value("jax_devices") or 1))
-        names.append((_instances.named(device.name, count, arguments.slices), count, device))
+        names.append((_instances.named(device.name, count, arguments.slices or 1), count, device))
     return [
         config.plan(
             name,
@@ -160,7 +153,9 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return "give --instance NAME, or --device NAME with --chips N"
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
-    if arguments.slices > 1 and not arguments.device:
+    if arguments.slices is not None and arguments.slices < 1:
+        return f"--slices: not a positive number: {arguments.slices}"
+    if arguments.slices is not None and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
     machines = len(arguments.instance) + len(arguments.device)
     if arguments.output is not None and (arguments.like or machines * len(arguments.files) > 1):
