@@ -6,6 +6,7 @@ from os import PathLike
 
 from hlofast import _text as output
 from hlofast._collectives import Collectives
+from hlofast._report.step import bars
 from hlofast._result import Fact
 from hlofast._summary import Summary
 from hlofast._time import Time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hlofast._check import Check, Declaration
     from hlofast._report.chart import Chart
     from hlofast._report.sheet import Sheet
+    from hlofast._report.step import Bar
     from hlofast._result import Result
     from hlofast.config import EffectiveConfig
 
@@ -55,7 +57,7 @@ class Section:
 class Contents:
     """The contents of a page."""
 
-    __slots__ = ("facts", "figures", "findings", "kind", "module", "sections", "title")
+    __slots__ = ("bars", "facts", "figures", "findings", "kind", "module", "sections", "title")
 
     def __init__(
         self,
@@ -66,7 +68,10 @@ class Contents:
         findings: Iterable[Statement],
         sections: Iterable[Section],
         module: Analyses | None = None,
+        bars: Iterable[Bar] = (),
     ) -> None:
+        self.bars = tuple(bars)
+        """Bars of a step, which come below the figures."""
         self.title = title
         self.kind = kind
         """Subject of the page: module, directory or plan."""
@@ -113,7 +118,14 @@ def contents(analyses: Analyses, path: str | None) -> Contents:
 
     parts = sections.of_module(analyses)
     return Contents(
-        module.name, "module", facts, analyses.figures, analyses.statements, parts, analyses
+        module.name,
+        "module",
+        facts,
+        analyses.figures,
+        analyses.statements,
+        parts,
+        analyses,
+        bars(analyses),
     )
 
 

@@ -166,6 +166,7 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
                 table,
                 height=90 + 26 * len(shown),
                 note=note,
+                shows_figures=True,
             )
         )
     unknown = ""
@@ -258,6 +259,7 @@ def _history(history: History, number: int) -> Chart:
         Axis("number"),
         counts,
         table,
+        shows_figures=True,
     )
 
 

@@ -8,7 +8,7 @@ from html import escape
 
 from hlofast import _core, _verdict_measured
 from hlofast import _text as output
-from hlofast._report import graph, sections
+from hlofast._report import graph, sections, still
 from hlofast._report.chart import missing
 from hlofast._report.pack import Block
 
@@ -16,8 +16,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hlofast._core import Module
+    from hlofast._report.chart import Chart
     from hlofast._report.data import Contents, Section
     from hlofast._report.sheet import Sheet
+    from hlofast._report.step import Bar
     from hlofast._verdict import Statement
     from hlofast._verdict_figures import Figure
 
@@ -72,7 +75,7 @@ def html(contents: Contents, plots: bool) -> str:
     bokeh = Bokeh() if plots else None
     without = ""
     if bokeh is not None and not bokeh.scripts:
-        bokeh, plots, without = None, False, f"No charts: {missing('bokeh')}"
+        bokeh, without = None, f"Charts are still images: {missing('bokeh')}"
     script = "\n".join(_asset(name) for name in SCRIPTS)
     hashes = [_hash(script)]
     blocks = {"sections": _sections(contents, plots)}
@@ -114,7 +117,7 @@ def html(contents: Contents, plots: bool) -> str:
 {_asset("style.css")}</style>
 </head>
 <body class="{contents.kind}">
-{_body(contents, bokeh, without)}
+{_body(contents, plots, bokeh, without)}
 {data}
 <script>{script}</script>
 </body>
@@ -145,7 +148,7 @@ def _sheets(section: Section, plots: bool) -> list[Sheet]:
     return [sheet for sheet in (*beside, *section.sheets) if len(sheet)]
 
 
-def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
+def _body(contents: Contents, plots: bool, bokeh: Bokeh | None, without: str) -> str:
     links = [("verdict", "Verdict")]
     links += [(section.key, section.title) for section in contents.sections]
     search = ""
@@ -154,7 +157,8 @@ def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
         search = _SEARCH
     shown = "".join(f'<li><a href="#{key}">{text(title)}</a></li>' for key, title in links)
     drawn = f"Charts: Bokeh {text(bokeh.version)} (BSD 3-Clause). " if bokeh else ""
-    parts = "\n".join(_section(section) for section in contents.sections)
+    module = None if contents.module is None else contents.module.module
+    parts = "\n".join(_section(section, plots, module) for section in contents.sections)
     instructions = _INSTRUCTIONS if contents.module is not None else ""
     return f"""<a class="skip" href="#main">Skip to the report</a>
 <header class="top">
@@ -166,7 +170,7 @@ def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
 <div class="columns">
 <nav aria-label="Sections"><ul>{shown}</ul></nav>
 <main id="main" tabindex="-1">
-<noscript><p class="unknown">Tables and charts need JavaScript; the verdict does not.</p></noscript>
+{_NO_SCRIPT}
 <p id="trouble" class="unknown" role="alert" hidden></p>
 {_verdict(contents)}
 {f'<p class="unknown">{text(without)}</p>' if without else ""}
@@ -177,6 +181,9 @@ def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
 <footer>Made by hlofast {text(_core._version)}. This file is self-contained. {drawn}
 </footer>"""
 
+
+_NO_SCRIPT = """<noscript><p class="unknown">Without JavaScript, charts are still and tables show
+their first rows.</p></noscript>"""
 
 _SEARCH = """<div class="search" role="search">
 <label class="hidden" for="search">Find an instruction</label>
@@ -208,10 +215,29 @@ def _verdict(contents: Contents) -> str:
     return f"""<section id="verdict" aria-labelledby="verdict-title">
 <h2 id="verdict-title">Verdict</h2>
 <dl class="figures">{figures}</dl>
-{facts}
+{"".join(map(_bar, contents.bars))}
 <h3>{heading}</h3>
 {findings}
+{facts}
 </section>"""
+
+
+def _bar(bar: Bar) -> str:
+    """A bar as wide as the page, with a legend that has the figures."""
+    pieces = "".join(
+        f'<span style="flex-grow:{part.share:.6f};background:{part.colour}" '
+        f'title="{text(part.text)}"></span>'
+        for part in bar.parts
+    )
+    legend = "".join(
+        f'<li><span class="swatch" style="background:{part.colour}"></span>{text(part.text)}</li>'
+        for part in bar.parts
+    )
+    return f"""<figure class="step">
+<figcaption>{text(bar.title)}</figcaption>
+<div class="parts" aria-hidden="true">{pieces}</div>
+<ul class="legend">{legend}</ul>
+</figure>"""
 
 
 def _figure(figure: Figure, modelled: Figure | None) -> str:
@@ -270,8 +296,10 @@ def _statement(statement: Statement, kind: str) -> str:
     return f"<li>{head}{said}{remedy}{proof}</li>"
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, plots: bool, module: Module | None) -> str:
     key = text(section.key)
+    charts = "".join(_chart(chart, module) for chart in section.charts) if plots else ""
+    sheets = "".join(still.sheet(sheet, module) for sheet in _sheets(section, plots))
     unknown = f'<p class="unknown">{text(section.unknown)}</p>' if section.unknown else ""
     statements = _statements(section.statements, "statement") if section.statements else ""
     notes = "".join(f"<li>{text(note)}</li>" for note in section.notes)
@@ -279,6 +307,25 @@ def _section(section: Section) -> str:
     return f"""<section id="{key}" aria-labelledby="{key}-title">
 <h2 id="{key}-title">{text(section.title)}</h2>
 {unknown}{_facts(section.facts)}{statements}
-<div class="charts"></div><div class="sheets"></div>
+<div class="charts">{charts}</div><div class="sheets">{sheets}</div>
 {notes}
 </section>"""
+
+
+def _chart(chart: Chart, module: Module | None) -> str:
+    """A chart and its figures; scripts replace both by what can be zoomed and sorted."""
+    named = [mark for mark in chart.marks if mark.legend]
+    legend = "".join(
+        f'<li><span class="swatch {mark.glyph}" style="background:{mark.color}"></span>'
+        f"{text(mark.legend)}</li>"
+        for mark in named
+    )
+    legend = f'<ul class="legend">{legend}</ul>' if legend else ""
+    note = f'<p class="note">{text(chart.note)}</p>' if chart.note else ""
+    rows = output.counted(len(chart.sheet), "row")
+    return f"""<div class="pair" id="pair-{text(chart.key)}">
+<figure class="chart"><figcaption><h3>{text(chart.title)}</h3></figcaption>
+<div class="canvas">{still.chart(chart)}</div>{legend}{note}</figure>
+<details{" open" if chart.shows_figures else ""}><summary>Figures of this chart: {rows}</summary>
+<div class="figures-of">{still.sheet(chart.sheet, module)}</div></details>
+</div>"""

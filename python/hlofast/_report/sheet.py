@@ -23,11 +23,13 @@ _KINDS = {
     "word": "text",
     "axes": "text",
     "flag": "text",
+    "scope": "path",
+    "path": "path",
 }
 """Display kind of each field kind.
 
-`row` is an instruction's row number, shown as its name. Other texts are shown as code, other
-numbers as integers or floats.
+`row` is an instruction's row number, shown as its name; of a `path` the end is shown. Other texts
+are shown as code, other numbers as integers or floats.
 """
 
 
@@ -61,7 +63,7 @@ class Sheet:
         return len(self.table)
 
     def kind(self, field: Field) -> str:
-        """Display kind: text, code, integer, bytes, flops, seconds, share, rates, float or row."""
+        """Display kind: one of `_KINDS`, code, integer or float."""
         known = _KINDS.get(field.kind)
         if known is not None:
             return known
@@ -92,7 +94,7 @@ class Sheet:
             "label": field.label,
             "kind": kind,
         }
-        if kind in ("text", "code"):
+        if kind in ("text", "code", "path"):
             values = self.values(field.name)
             if field.kind == "flag":
                 values = ["" if value is None else "yes" if value else "no" for value in values]
