@@ -57,7 +57,9 @@ class Section:
 class Contents:
     """The contents of a page."""
 
-    __slots__ = ("bars", "facts", "figures", "findings", "kind", "module", "sections", "title")
+    __slots__ = (
+        "bars", "facts", "figures", "findings", "kind", "module", "sections", "title", "up",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -69,7 +71,10 @@ class Contents:
         sections: Iterable[Section],
         module: Analyses | None = None,
         bars: Iterable[Bar] = (),
+        up: tuple[str, str] | None = None,
     ) -> None:
+        self.up = up
+        """Address and title of the page that leads here."""
         self.bars = tuple(bars)
         """Bars of a step, which come below the figures."""
         self.title = title
@@ -107,7 +112,7 @@ class Analyses(Verdict):
                 self.no_check = str(error)
 
 
-def contents(analyses: Analyses, path: str | None) -> Contents:
+def contents(analyses: Analyses, path: str | None, up: tuple[str, str] | None = None) -> Contents:
     """Returns the contents of the page about a module."""
     module = analyses.module
     facts = [("file", path or module.path or "not from a file")]
@@ -122,11 +127,23 @@ def contents(analyses: Analyses, path: str | None) -> Contents:
         "module",
         facts,
         analyses.figures,
-        analyses.statements,
+        (*_checked(analyses.check), *analyses.statements),
         parts,
         analyses,
         bars(analyses),
+        up,
     )
+
+
+def _checked(check: Check | None) -> list[Statement]:
+    """A statement if the program is not what its config declares."""
+    if check is None or check.ok:
+        return []
+    counts = ", ".join(
+        output.counted(number, severity) for severity, number in check.counts().items() if number
+    )
+    text = f"the program differs from {check.declaration.source or 'its declaration'}: {counts}"
+    return [Statement("declared-and-compiled", text, verb="check")]
 
 
 _UNKNOWN = {"device": UNKNOWN_DEVICE, "mesh": UNKNOWN_MESH}

@@ -150,6 +150,10 @@ def _sheets(section: Section, plots: bool) -> list[Sheet]:
 
 def _body(contents: Contents, plots: bool, bokeh: Bokeh | None, without: str) -> str:
     links = [("verdict", "Verdict")]
+    up = ""
+    if contents.up is not None:
+        address, title = contents.up
+        up = f'<li><a href="{text(address)}">← {text(title)}</a></li>'
     links += [(section.key, section.title) for section in contents.sections]
     search = ""
     if contents.module is not None:
@@ -168,7 +172,7 @@ def _body(contents: Contents, plots: bool, bokeh: Bokeh | None, without: str) ->
 <button type="button" id="theme" class="quiet">Theme: system</button>
 </header>
 <div class="columns">
-<nav aria-label="Sections"><ul>{shown}</ul></nav>
+<nav aria-label="Sections"><ul>{up}{shown}</ul></nav>
 <main id="main" tabindex="-1">
 {_NO_SCRIPT}
 <p id="trouble" class="unknown" role="alert" hidden></p>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from hlofast import _text as output
 from hlofast._report import charts, measured
 from hlofast._report.data import Section, facts_of, notes_of
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from hlofast._check import Check
     from hlofast._report.data import Analyses
+    from hlofast._stages import Stages
 
 _LONGEST = 200
 """Instructions in the table of the longest."""
@@ -31,6 +34,8 @@ def of_module(analyses: Analyses) -> list[Section]:
         sections = [Section("check", "Declared and compiled", unknown=analyses.no_check)]
     if (own := measured.section(analyses)) is not None:
         sections.insert(0, own)
+    if len((stages := analyses.module.stages()).markers):
+        sections.append(_stages(stages))
     for part in (_time, _memory, _collectives, _matmuls, _remat, _scopes, _parameters):
         sections.append(part(analyses))
     return sections
@@ -69,6 +74,17 @@ def _memory(analyses: Analyses) -> Section:
     )
 
 
+def _stages(stages: Stages) -> Section:
+    """The sections of a pipeline stage, what they exchange and keep."""
+    sheets = [
+        Sheet(f"stages-{part.name}", part.title, part.table, part.columns)
+        for part in stages.sections()
+        if len(part.table)
+    ]
+    facts, notes = facts_of(stages), notes_of(stages)
+    return Section("stages", "Pipeline stage", facts=facts, sheets=sheets, notes=notes)
+
+
 def live_values(analyses: Analyses) -> Sheet | None:
     """Every value with its live range; the page derives the live set under the pointer."""
     if analyses.memory is None:
@@ -102,7 +118,7 @@ def _time(analyses: Analyses) -> Section:
         "time",
         "Time",
         facts=facts_of(time),
-        charts=[seconds_by_scope(time), chart],
+        charts=[seconds_by_scope(time), chart] if isfinite(time.step_seconds) else [chart],
         sheets=sheets,
         notes=notes_of(time),
     )

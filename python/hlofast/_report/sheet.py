@@ -36,7 +36,7 @@ are shown as code, other numbers as integers or floats.
 class Sheet:
     """Columns of a table, with a caption."""
 
-    __slots__ = ("caption", "fields", "key", "note", "sort", "table")
+    __slots__ = ("caption", "fields", "key", "links", "note", "sort", "table")
 
     def __init__(
         self,
@@ -47,7 +47,10 @@ class Sheet:
         *,
         note: str = "",
         sort: str | None = None,
+        links: Mapping[str, str] | None = None,
     ) -> None:
+        self.links = dict(links or {})
+        """Addresses of pages by the text of the first column; relative to this page."""
         self.key = key
         self.caption = caption
         self.table = table
@@ -84,6 +87,7 @@ class Sheet:
             "note": self.note,
             "rows": len(self),
             "sort": self.sort,
+            "links": self.links,
             "columns": [self._packed(field, block) for field in self.fields],
         }
 

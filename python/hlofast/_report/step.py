@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from hlofast._report import chart as draw
 from hlofast._text import share
 from hlofast._verdict_figures import seconds
@@ -57,7 +59,7 @@ def bars(verdict: Verdict) -> list[Bar]:
             continue
         rows = [(row, row[column]) for row in result.tables["parts"] if row[column]]
         whole = sum(own for _, own in rows)
-        if whole > 0:
+        if 0 < whole < inf:
             parts = [_part(row, own, whole, axes) for row, own in rows]
             found.append(Bar(f"Step of {seconds(whole)}, {how}", parts))
     return found

@@ -27,7 +27,8 @@ _WIDTH = 1100
 _RIGHT, _TOP, _BOTTOM = 12, 8, 44
 _LETTER = 6.6
 """Width of a letter of an axis, in units of the drawing."""
-_LONGEST = 32
+_LONGEST, _LONGEST_CELL = 32, 48
+"""Letters of a label, and of a cell."""
 _TICKS = 8
 _VERTICAL = ("y", "y1", "y2", "top", "bottom")
 
@@ -247,14 +248,16 @@ def sheet(shown: Sheet, module: Module | None) -> str:
         f'<th class="{shown.kind(field)}">{escape(output.heading_of(field))}</th>'
         for field in shown.fields
     )
-    columns = [
-        [
-            f'<td class="{shown.kind(field)}">'
-            f"{escape(_cut(output.printable(output.cell(field, value, module)), 48))}</td>"
-            for value in first.values(field.name)
-        ]
-        for field in shown.fields
-    ]
+    columns: list[list[str]] = []
+    for field in shown.fields:
+        cells = []
+        for value in first.values(field.name):
+            cell = escape(_cut(output.printable(output.cell(field, value, module)), _LONGEST_CELL))
+            page = shown.links.get(value) if not columns and isinstance(value, str) else None
+            if page is not None:
+                cell = f'<a href="{escape(page, quote=True)}">{cell}</a>'
+            cells.append(f'<td class="{shown.kind(field)}">{cell}</td>')
+        columns.append(cells)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*columns, strict=True))
     left = len(shown) - len(first)
     more = f'<p class="note">{left:,} more rows</p>' if left > 0 else ""

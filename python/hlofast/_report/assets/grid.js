@@ -236,11 +236,13 @@ class Grid {
 
   row(place) {
     const row = this.rowAt(place);
-    const cells = this.sheet.columns.map((column) => {
+    const cells = this.sheet.columns.map((column, place) => {
       const text = this.cell(column, row);
       const value = column.kind === "row" ? Number(column.data.at(row)) : -1;
       const cell = make("td", { className: column.kind, role: "gridcell" });
-      if (value >= 0) {
+      const page = place === 0 && column.data.isText ? this.sheet.links[column.data.at(row)] : "";
+      if (page) cell.append(make("a", { href: page, textContent: text, tabIndex: -1 }));
+      else if (value >= 0) {
         cell.append(make("a", { href: `#i-${value}`, textContent: text, tabIndex: -1 }));
       } else cell.textContent = text;
       if (text.length > 24) cell.title = column.data.isText ? clean(column.data.at(row)) : text;
