@@ -227,6 +227,9 @@ class PlanData:
         """Bytes at the peak after each chosen candidate."""
     def fits(self) -> bool | None:
         """Whether the plan meets the budget; None without a budget."""
+    def refusal(self) -> str | None:
+        """Why the plan chooses nothing, whatever candidates save; None if it may choose."""
+
     def module(self) -> _module.Module | None:
         """The rewritten module; None if nothing was chosen."""
     def again(self) -> list[list[int]]:

@@ -257,6 +257,9 @@ class Remat(Result):
                         warnings.warn(text, stacklevel=2)
             return plan.apply(numbers)[0]
         module = plan.module()
+        refusal = self._planned().refusal()
+        if module is None and refusal is not None:
+            raise ValueError(f"no values are planned: {refusal}; plan on the scheduled module")
         if module is None:
             raise ValueError(
                 "nothing to recompute: the peak fits as it is, or no candidate lowers it"
@@ -340,10 +343,11 @@ class Remat(Result):
         if not self.module.is_scheduled:
             text = "the module is not scheduled: live ranges follow text order"
             notes.append(Note("unscheduled", text))
-        if self._plan is not None and not self.module.is_scheduled:
+        if self._plan is not None and self._plan.refusal() is not None:
             text = (
-                "XLA has not scheduled the module, so peaks of the plan may not hold: XLA may keep "
-                "what a recomputation reads, such as broadcast scalars, for the whole step"
+                f"no values are planned: {self._plan.refusal()}; peaks of candidates are those of "
+                "the text in its order; plan on the scheduled module (after_optimizations), or "
+                "recompute in the program with jax.checkpoint"
             )
             notes.append(Note("plan-unscheduled", text))
         elsewhere = self.outside_phase()
@@ -501,6 +505,9 @@ class Remat(Result):
         )
 
     def _outcome(self) -> str:
+        refusal = self._planned().refusal()
+        if refusal is not None and not self.fits:
+            return f"no values are planned: {refusal}"
         if self.fits and not self.steps:
             return "the peak fits as it is; nothing to recompute"
         if self.fits is None:
