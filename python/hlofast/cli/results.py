@@ -1,4 +1,4 @@
-"""Output of verbs: text, or one JSON document."""
+"""Output of verbs: text, one JSON document, or Markdown."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class Shower:
         self._kind = kind
         self._limit: int | None = getattr(arguments, "top", limit) or None
         self._printer = None if arguments.json else _text.Printer()
+        self._is_markdown: bool = getattr(arguments, "markdown", False)
         self._documents: list[dict[str, Any]] = []
 
     def show(
@@ -56,6 +57,11 @@ class Shower:
             place = {} if at is None else at.place()
             own = result.to_dict(chosen)
             self._documents.append({"name": own.pop("name"), **place, **own})
+            return
+        if self._is_markdown:
+            from hlofast import _markdown
+
+            sys.stdout.write(_markdown.result(result, chosen, limit=self._limit))
             return
         path = ""
         if at is not None:
