@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     _Side = TypeVar("_Side")
 
+NO_HOST = "(none)"
+"""The host of programs whose folder names none."""
 _SIDES = (("before", "first"), ("after", "second"))
 _PROGRAMS = (
     Field("name", "program", "The program."),
@@ -175,14 +177,23 @@ class Comparison(Result):
             if hosts:
                 words = _text.counted(len(hosts), "host is", "hosts are")
                 parts.append(f"{words} missing {side}: {_text.names(hosts)}")
-            known = {row[1] for row in self.hosts if row[0] != side}
-            names = [row[1] for row in self._unmatched if row[0] == side and row[-1] not in known]
+        alone = self._alone()
+        for side in ("before", "after"):
+            names = [row[1] for row in alone if row[0] == side]
             if names:
                 words = _text.counted(len(names), "program")
                 parts.append(f"{words} only {side}: {_text.names(names)}")
         if self._changes:
             parts.append(told(self._changes))
         return "; ".join(parts) or "no differences"
+
+    def _alone(self) -> list[tuple[Any, ...]]:
+        """The programs of one side alone, without those of hosts that the other side lacks."""
+        lacking = {(side, host) for side, host, _ in self.hosts}
+        other = {"before": "after", "after": "before"}
+        return [
+            row for row in self._unmatched if (other[row[0]], row[-1] or NO_HOST) not in lacking
+        ]
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -212,11 +223,11 @@ class Comparison(Result):
         """What a pull request shows: growth beyond limits, missing hosts and programs, figures."""
         growth = of_rows(_GROWTH, self._growth)
         _, hosts, unmatched = self.sections()
-        one_side = ("side", "program", "host")
+        alone = of_rows(_UNMATCHED, self._alone())
         return (
             Section("growth", "Growth beyond the limits", growth, is_whole=True),
             hosts,
-            Section("unmatched", unmatched.title, unmatched.table, one_side),
+            Section("unmatched", unmatched.title, alone, ("side", "program", "host")),
             *sections(self._changes),
         )
 
@@ -290,7 +301,7 @@ class HostComparison(Result):
         """Programs that differ between hosts, by program and fingerprint."""
         rows = []
         for program, fingerprint, files in self._groups():
-            hosts = sorted({row["host"] or "(none)" for row in files})
+            hosts = sorted({row["host"] or NO_HOST for row in files})
             rows.append((program, fingerprint, len(hosts), ", ".join(hosts), files[0]["file"]))
         title = "Programs that differ between hosts"
         return (Section("variants", title, of_rows(_VARIANTS, rows)),)
@@ -343,7 +354,7 @@ class Folders:
                 if program.name in common:
                     hosts[program.host] = hosts.get(program.host, 0) + 1
             for host, count in hosts.items():
-                yield side, host or "(none)", count
+                yield side, host or NO_HOST, count
 
     @property
     def is_empty(self) -> bool:

@@ -59,11 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", metavar="AFTER", nargs="?", help="program to compare with BEFORE")
     parser.add_argument("--module", metavar="NAME", help="compare only modules of this name")
     results.add_json(parser)
-    parser.add_argument(
-        "--markdown",
-        action="store_true",
-        help="print what changed as Markdown, as for a pull request; nothing if nothing changed",
-    )
+    results.add_markdown(parser, "what changed, if anything did,")
     parser.add_argument("--all", action="store_true", help="show changes that follow from others")
     parser.add_argument("--no-layouts", action="store_true", help="ignore layouts")
     parser.add_argument("--no-backend-config", action="store_true", help="ignore backend_config")
@@ -346,7 +342,8 @@ class _Profiles(_Sources):
 
 
 def _place(program: Program) -> dict[str, Any]:
-    return {"path": program.files[0].path, "line": 1, "label": program.key}
+    path, host = program.files[0].path, program.host or None
+    return {"path": path, "line": 1, "label": program.key, "host": host}
 
 
 def _compare_hosts(arguments: argparse.Namespace) -> int:

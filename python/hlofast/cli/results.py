@@ -22,6 +22,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def add_markdown(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declares `--markdown`; `what` says what it prints."""
+    parser.add_argument(
+        "--markdown", action="store_true", help=f"print {what} as Markdown, for a pull request"
+    )
+
+
 def add_usual(parser: argparse.ArgumentParser, *, several: bool = True, top: int = 10) -> None:
     """Declares the arguments of every verb over modules: files, `--json`, `--top`, context."""
     from hlofast.cli import inputs
