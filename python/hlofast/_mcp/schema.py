@@ -49,7 +49,7 @@ def whole(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, A
 def read(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments that were given; raises `RefusedError` if they do not fit the schema.
 
-    Numbers and flags may come as texts, and null is no argument, because models write both.
+    Numbers and flags may come as texts, and null counts as left out, because models write both.
     """
     known = schema["properties"]
     arguments = {}

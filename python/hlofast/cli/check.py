@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="exit with code 1 at this severity or worse: error (default), warning, note",
     )
     parser.add_argument("--all", action="store_true", help="also list comparisons that agree")
-    results.add_markdown(parser, "the findings")
+    results.add_markdown(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

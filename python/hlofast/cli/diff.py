@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", metavar="AFTER", nargs="?", help="program to compare with BEFORE")
     parser.add_argument("--module", metavar="NAME", help="compare only modules of this name")
     results.add_json(parser)
-    results.add_markdown(parser, "what changed, if anything did,")
+    results.add_markdown(parser)
     parser.add_argument("--all", action="store_true", help="show changes that follow from others")
     parser.add_argument("--no-layouts", action="store_true", help="ignore layouts")
     parser.add_argument("--no-backend-config", action="store_true", help="ignore backend_config")

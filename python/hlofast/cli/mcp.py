@@ -1,4 +1,4 @@
-"""Serves hlofast to agents: tools of the Model Context Protocol on standard input and output."""
+"""Serves hlofast to agents: tools of the Model Context Protocol on standard streams."""
 
 from __future__ import annotations
 

@@ -22,10 +22,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_markdown(parser: argparse.ArgumentParser, what: str) -> None:
-    """Declares `--markdown`; `what` says what it prints."""
+def add_markdown(parser: argparse.ArgumentParser) -> None:
+    """Declares `--markdown`."""
     parser.add_argument(
-        "--markdown", action="store_true", help=f"print {what} as Markdown, for a pull request"
+        "--markdown",
+        action="store_true",
+        help="print Markdown for a pull request; nothing if there is nothing to report",
     )
 
 
