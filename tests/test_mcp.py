@@ -25,7 +25,7 @@ from conftest import A100_STEP, A100_TRACE, CHECKOUT, FIXTURES
 from hlofast import _text
 from hlofast._mcp import compare
 from hlofast._mcp.answer import BYTES_PER_TOKEN, MOST_TOKENS, tokens
-from hlofast._mcp.tools import TOOLS, Session
+from hlofast._mcp.tools import MORE_DOC, TOOLS, Session
 from hlofast._programs import programs as programs_of
 from test_cli import COMMAND, hlofast_command
 
@@ -218,13 +218,14 @@ def ask(root: Path, calls: list[tuple[str, dict[str, Any]]]) -> tuple[list[Any],
     """The tools, and the results of calls, by the package's own client over standard streams."""
     mcp = pytest.importorskip("mcp")
     import anyio
+    from mcp.client.stdio import stdio_client
 
     async def run() -> tuple[list[Any], list[Any]]:
         command = [*COMMAND, "mcp", "--root", str(root)]
         server = mcp.StdioServerParameters(
             command=command[0], args=command[1:], env=dict(os.environ)
         )
-        async with mcp.Client(server) as client:
+        async with mcp.Client(stdio_client(server)) as client:
             listed = await client.list_tools()
             return listed.tools, [await client.call_tool(*each) for each in calls]
 
@@ -517,7 +518,7 @@ class TestVerb:
         )
         done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
         assert done.returncode == 2
-        assert done.stderr == "hlofast: this needs mcp_types: pip install 'hlofast[mcp]'\n"
+        assert done.stderr == "hlofast: this needs mcp: pip install 'hlofast[mcp]'\n"
 
     def test_the_root_has_to_be_a_folder(self, root: Path) -> None:
         done = hlofast_command("mcp", "--root", root / STEP)
@@ -533,3 +534,20 @@ class TestVerb:
             timeout=60,
         )
         assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_page_lists_the_tools() -> None:
+    page = CHECKOUT / "docs" / "agents.md"
+    rows = "".join(f"| `{name}` | {tool.doc} |\n" for name, tool in TOOLS.items())
+    table = f"| tool | answer |\n|---|---|\n{rows}| `more` | {MORE_DOC} |\n"
+    shown, count = re.subn(
+        r"<!-- tools -->\n.*?<!-- /tools -->",
+        lambda _: f"<!-- tools -->\n{table}<!-- /tools -->",
+        page.read_text(),
+        flags=re.DOTALL,
+    )
+    assert count == 1
+    changed = shown != page.read_text()
+    if os.environ.get("BLESS"):
+        page.write_text(shown)
+    assert not changed

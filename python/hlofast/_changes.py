@@ -78,6 +78,10 @@ class Change:
         """Equal for changes that are told once."""
         return self.name, self.unoptimised, self.totals, self.collectives
 
+    def size(self) -> int:
+        """FLOPs of the larger side."""
+        return max(*(own or 0 for row in self.totals if row[0] == "flops" for own in row[1:3]), 0)
+
     def change(self, measure: str) -> int | None:
         """The second figure minus the first; None if either is unknown."""
         for name, before, after, _ in self.totals:
@@ -162,9 +166,9 @@ def sections(changes: Sequence[Change]) -> tuple[Section, ...]:
 
 
 def _grouped(changes: Sequence[Change]) -> Iterator[tuple[Change, int]]:
-    """Each change once, with the number of programs that have it."""
+    """Each change once, with the number of programs that have it; most FLOPs first."""
     groups: dict[object, list[Change]] = {}
-    for change in changes:
+    for change in sorted(changes, key=lambda own: -own.size()):
         groups.setdefault(change.key(), []).append(change)
     for group in groups.values():
         yield group[0], len(group)

@@ -27,20 +27,19 @@ _MOST_CURSORS = 200
 """Limit on the answers whose rest can be asked for."""
 _MOST_ENTRIES = 2_000
 """Limit on the entries of a folder that are listed."""
-PATH = schema.text("File or dump folder, relative to the root. Of a folder, its largest program.")
 MODULE = {
-    "path": PATH,
-    "module": schema.text("Name of the module, if the path holds several."),
-    "mesh": schema.text("Device mesh, such as data=2,model=4, if the text does not name its axes."),
-    "device": schema.text("Chip for times and memory, such as tpu-v5p or h100."),
-    "hbm": schema.text("Memory budget of a device, such as 16GiB."),
-    "step_time": schema.text("Measured step time, such as 300ms, for MFU."),
-    "profile": schema.text("Profile of the run (path): measured beside modelled times."),
+    "path": schema.text("File or dump folder (its largest program), below the root."),
+    "module": schema.text("Module, if there are several."),
+    "mesh": schema.text("Mesh axes, as data=2,model=4."),
+    "device": schema.text("Chip, as tpu-v5p."),
+    "hbm": schema.text("Memory budget, as 16GiB."),
+    "step_time": schema.text("Measured step, as 300ms."),
+    "profile": schema.text("Profile of the run: a path."),
 }
 """Arguments of tools over one module."""
 _COMMON = {
-    "top": schema.number("Rows of each table.", 1, 10_000),
-    "max_tokens": schema.number("Limit on the answer's length (default 2000).", 100, 20_000),
+    "top": schema.number("Rows of a table.", 1, 10_000),
+    "max_tokens": schema.number("Limit of the answer.", 100, 20_000),
 }
 _ENTRIES = (
     Field("word", "name", "The entry, relative to the root."),
@@ -102,6 +101,7 @@ def tool(
     return register
 
 
+MORE_DOC = "The rest of a cut answer."
 MORE = schema.whole(
     {
         "cursor": schema.text("The cursor at the end of a cut answer."),
