@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import hlofast
 from conftest import A100_STEP, A100_TRACE, CHECKOUT, FIXTURES
 from hlofast import _text
 from hlofast._mcp import compare
 from hlofast._mcp.answer import BYTES_PER_TOKEN, MOST_TOKENS, tokens
-from hlofast._mcp.tools import MORE_DOC, TOOLS, Session
+from hlofast._mcp.tools import MORE, MORE_DOC, TOOLS, Session
 from hlofast._programs import programs as programs_of
 from test_cli import COMMAND, hlofast_command
 
@@ -551,3 +553,51 @@ def test_the_page_lists_the_tools() -> None:
     if os.environ.get("BLESS"):
         page.write_text(shown)
     assert not changed
+
+
+HELD_OUT = sorted((FIXTURES / "sharded").glob("*.txt.gz"))
+"""Programs that no question is about and that the tools were not made with."""
+
+
+@pytest.mark.parametrize("text", HELD_OUT, ids=lambda path: path.name.partition(".")[0])
+def test_figures_of_other_programs(text: Path) -> None:
+    session = Session(str(text.parent))
+    asked = {"path": text.name, "device": "tpu-v5e"}
+    module = hlofast.load(text, device="tpu-v5e")
+    for tool, result in (
+        ("verdict", module.verdict()),
+        ("cost", module.cost()),
+        ("time", module.time() if module.is_scheduled else None),
+        ("memory", memory(module)),
+        ("collectives", module.collectives()),
+        ("lint", module.lint()),
+        ("remat", module.remat()),
+    ):
+        if result is None:
+            continue
+        lines = told(session, tool, **asked, max_tokens=20_000).split("\n")
+        assert tokens(told(session, tool, **asked)) <= MOST_TOKENS
+        for label, value in result.shown_facts:
+            shown = f"{label}: {_text.printable(value)}"
+            assert not value or any(line.startswith(shown) for line in lines), (tool, label)
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=40),
+    st.lists(st.text(max_size=10), max_size=3), st.dictionaries(st.text(max_size=3), st.none()),
+    st.sampled_from((STEP, DUMP, RUN, "=", "-bytes", "a=b", "#1", "*", "opcode~a", "bytes>1GiB")),
+)  # fmt: skip
+
+
+@given(data=st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_arguments_end_the_session(data: st.DataObject, root: Path) -> None:
+    session = Session(str(root))
+    name = data.draw(st.sampled_from([*TOOLS, "more"]))
+    known = list(MORE["properties"] if name == "more" else TOOLS[name].schema["properties"])
+    arguments = data.draw(st.dictionaries(st.sampled_from(known), ANYTHING, max_size=5))
+    if "path" in known and data.draw(st.booleans()):
+        arguments["path"] = RUN if name == "plan" else STEP
+    text, _ = session.call(name, arguments)
+    assert "internal error" not in text, (name, arguments, text)
+    assert tokens(text) <= 20_000

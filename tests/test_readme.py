@@ -17,8 +17,12 @@ pytestmark = pytest.mark.once
 README = CHECKOUT / "README.md"
 COMMANDS = CHECKOUT / "docs" / "commands.md"
 PYTHON = CHECKOUT / "docs" / "python.md"
-CI = CHECKOUT / "docs" / "ci.md"
-DOCUMENTS = (README, COMMANDS, PYTHON, CI)
+DOCUMENTS = (
+    README,
+    COMMANDS,
+    PYTHON,
+    *(CHECKOUT / "docs" / name for name in ("ci.md", "agents.md")),
+)
 
 
 EXTRAS = {"query": ("duckdb", "pyarrow"), "report": ("bokeh",)}
