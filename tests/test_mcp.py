@@ -39,7 +39,7 @@ STEP, DUMP, DECODER, GPU, LARGE = (
 )
 """The five programs: a TPU step, a CPU dump folder, a decoder on 256 chips, a GPU step with a
 profile, a step that does not fit."""
-PROFILE, RUN = A100_TRACE.name, "run.yml"
+PROFILE, RUN, LOG = A100_TRACE.name, "run.yml", "run.log"
 V5E: dict[str, Any] = {"device": "tpu-v5e", "mesh": "data=2,model=4"}
 A100 = {"path": GPU, "device": "a100", "profile": PROFILE}
 DECODER_ON = {"path": DECODER, "device": "tpu-v5e", "mesh": "data=32,model=8"}
@@ -54,6 +54,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(FIXTURES / "sharded" / "decoder_v5e_256.txt.gz", folder / DECODER)
     shutil.copy(A100_STEP, folder / GPU)
     shutil.copy(A100_TRACE, folder / PROFILE)
+    shutil.copy(FIXTURES / "messages" / "easydel166.txt", folder / LOG)
     examples = CHECKOUT / "python" / "hlofast" / "guide" / "examples.tar.xz"
     with tarfile.open(examples) as archive:
         archive.extract(LARGE, folder, filter="data")
@@ -106,6 +107,10 @@ def group(table: hlofast.Table, key: str, value: str, *columns: str) -> tuple[st
     return value, *(f"{row[column]:,}" for column in columns)
 
 
+def values(result: Any) -> dict[str, Any]:
+    return {fact.name: fact.value for fact in result.facts}
+
+
 def plan() -> Any:
     return hlofast.config.loads(
         "model_name: llama3.1-8b\nper_device_batch_size: 2\n", path=RUN
@@ -118,9 +123,9 @@ QUESTIONS: tuple[tuple[str, str, dict[str, Any], Expected], ...] = (
     ("How long does a step take on v5e chips?",
      "verdict", {"path": STEP, **V5E},
      lambda of: ("step time: ", _text.seconds(of.step.time().step_seconds), "modelled")),
-    ("What binds it?",
-     "verdict", {"path": STEP, **V5E},
-     lambda of: ("bound by: ", of.step.time().bound)),
+    ("How much memory was missing, as the log says?",
+     "oom", {"path": LOG},
+     lambda of: ("missing: ", f"{values(hlofast.oom(of.root / LOG))['exceeded']:,} B")),
     ("How well does it use the chips?",
      "verdict", {"path": STEP, **V5E},
      lambda of: ("MFU: ", _text.share(of.step.time().utilization.mfu, 1), "modelled")),
@@ -370,7 +375,7 @@ class TestConfinement:
             ("stepp.txt", "did you mean step.txt"),
         ],
     )
-    @pytest.mark.parametrize("tool", ["files", "verdict", "diff", "check", "plan"])
+    @pytest.mark.parametrize("tool", ["files", "verdict", "diff", "check", "plan", "oom"])
     def test_other_paths_are_refused(
         self, root: Path, session: Session, tool: str, path: str, reason: str
     ) -> None:
@@ -419,7 +424,9 @@ class TestErrors:
             ("verdict", {"path": STEP, "device": "tpu-v5"}, "did you mean tpu-v5"),
             ("verdict", {"path": STEP, "mesh": "data=3"}, "3 devices, the module is for 8"),
             ("verdict", {"path": STEP, "module": "jit_train"}, "did you mean jit_train_step?"),
-            ("verdict", {"path": RUN}, "no HLO module"),
+            ("verdict", {"path": RUN}, "trainer config: plan and check read it"),
+            ("memory", {"path": LOG}, "oom reads them"),
+            ("oom", {"path": RUN}, "no out-of-memory message"),
             ("time", {"path": STEP}, "device"),
             ("show", {"path": STEP, "name": "while"}, "did you mean while."),
             ("show", {"path": STEP, "name": "#9999"}, "617 rows"),
@@ -487,6 +494,17 @@ def test_texts_of_files_are_data(root: Path, session: Session) -> None:
         assert long not in answer
     shown = told(session, "show", path="hostile.txt", name="#1")
     assert "opcode: negate" in shown
+
+
+def test_code_to_paste_is_whole(session: Session) -> None:
+    given = {"path": LARGE, "device": "tpu-v5e", "hbm": "15.75GiB"}
+    remat = hlofast.load(session.root.resolve(LARGE), device="tpu-v5e", hbm="15.75GiB").remat()
+    assert remat.policies is not None
+    assert remat.policies.chosen is not None
+    shown = told(session, "remat", **given, max_tokens=9_000)
+    asked = told(session, "plan", path=RUN, instance="v5p-64")
+    for line in (*remat.policies.chosen.code.splitlines(), *plan().lines):
+        assert f"  {line.rstrip()}\n" in shown + asked
 
 
 def test_modules_are_kept_while_they_do_not_change(root: Path, tmp_path: Path) -> None:

@@ -54,10 +54,12 @@ class Answer(_text.Printer):
                 self.paragraph(f"{name}: ", value)
 
     def paragraph(self, label: str, text: str, *, style: str = "") -> None:
-        """Writes a text after a label on one line; commands to copy are for people."""
-        if not isinstance(text, _text.Whole):
-            shown = text if len(text) <= _LINE else f"{text[:_LINE]}…"
-            super().paragraph(label, shown, style=style)
+        """Writes a text after a label on one line; commands of hlofast are for people."""
+        is_whole = isinstance(text, _text.Whole)
+        if is_whole and text.startswith("hlofast "):
+            return
+        shown = text if is_whole or len(text) <= _LINE else f"{text[:_LINE]}…"
+        super().paragraph(label, shown, style=style)
 
     def notes(self, notes: Sequence[Note]) -> None:
         """Writes the notes at the end of a result."""

@@ -1,4 +1,4 @@
-"""The tools that read two programs, or a program and a config: `diff`, `plan` and `check`."""
+"""The tools that read more than a program: `diff`, `plan`, `check` and `oom`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hlofast._context import Told
     from hlofast._mcp.answer import Answer
     from hlofast._module import Module
     from hlofast._programs import Program
@@ -219,3 +220,25 @@ def _check(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     module, shown = session.module(arguments)
     check = hlofast.check(declared, module, expected)
     answer.show(check, check.sections(), path=shown)
+
+
+@tool(
+    "oom",
+    "Out-of-memory messages and partitioner warnings of a log: what holds the memory, what helps.",
+    {
+        "path": schema.text("The log, or a memory file of XLA, below the root."),
+        "dump": schema.text("Dump of the program, to join its live values."),
+        "mesh": MODULE["mesh"],
+    },
+    "path",
+    top=5,
+)
+def _oom(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
+    path = session.path(arguments["path"])
+    module = None
+    if "dump" in arguments:
+        module, _ = session.module({"path": arguments["dump"]})
+    told: Told = {"mesh": arguments["mesh"]} if "mesh" in arguments else {}
+    with open(path, "rb") as file:
+        messages = hlofast.oom(file.read(), module, **told)
+    answer.show(messages, messages.sections(), path=session.root.shown(path))

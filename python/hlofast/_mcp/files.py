@@ -90,6 +90,16 @@ def _near(folder: str, name: str) -> str:
     return meant(name, names)
 
 
+def _instead(content: bytes, path: str) -> str:
+    """The tool for a file without modules, as the end of a message."""
+    from hlofast import config
+    from hlofast._messages.find import contains
+
+    if config.is_config(content, path=path):
+        return "; this is a trainer config: plan and check read it"
+    return "; it holds messages of a compiler: oom reads them" if contains(content) else ""
+
+
 def stamp(path: str) -> _Stamp:
     """Returns what tells that a file changed: path, time of change, size."""
     found = os.stat(path)
@@ -129,9 +139,12 @@ class Modules:
     def _read(self, path: str) -> Iterator[Module]:
         with open(path, "rb") as file:
             content = file.read()
-        found = hlofast.find_modules(content, path=path, on_error="collect")
+        try:
+            found = hlofast.find_modules(content, path=path, on_error="collect")
+        except hlofast.ParseError as error:
+            raise RefusedError(f"{error}{_instead(content, path)}") from None
         modules = [part.module for part in found if part.module is not None]
         if not modules:
             faults = [str(part.error) for part in found if part.error is not None]
-            raise RefusedError(self.root.words(faults[0] if faults else f"{path}: no HLO module"))
+            raise RefusedError(faults[0] if faults else f"{path}: no HLO module")
         yield from sorted(modules, key=len, reverse=True)
