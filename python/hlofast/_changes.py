@@ -141,6 +141,8 @@ def told(changes: Sequence[Change]) -> str:
 def sections(changes: Sequence[Change]) -> tuple[Section, ...]:
     """Returns a table per total that differs, and the collectives that differ by axes."""
     grouped = list(_grouped(changes))
+    # The number of programs says something only if several changed alike.
+    hidden = () if any(count > 1 for _, count in grouped) else (_PROGRAMS.name,)
     tables = []
     for measure, kind, title, _ in _FIGURES:
         rows = [
@@ -159,10 +161,12 @@ def sections(changes: Sequence[Change]) -> tuple[Section, ...]:
             _PROVENANCE,
             _PROGRAMS,
         )  # fmt: skip
-        tables.append(Section(measure, title, of_rows(fields, rows)))
+        shown = [field.name for field in fields if field.name not in hidden]
+        tables.append(Section(measure, title, of_rows(fields, rows), shown))
     sent = [(one.name, *row, count) for one, count in grouped for row in one.collectives]
     table = of_rows(_COLLECTIVES, sent)
-    return (*tables, Section("collectives", "Collectives by axes", table))
+    shown = [field.name for field in _COLLECTIVES if field.name not in hidden]
+    return (*tables, Section("collectives", "Collectives by axes", table, shown))
 
 
 def _grouped(changes: Sequence[Change]) -> Iterator[tuple[Change, int]]:
