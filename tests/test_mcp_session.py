@@ -143,6 +143,26 @@ class TestConfinement:
         assert "secret" not in text
         assert "'..'" in refused(session, "verdict", path=STEP, profile="../trace.csv.xz")
 
+    def test_links_in_dump_folders_are_not_followed(self, root: Path, session: Session) -> None:
+        folder = root / "with_link"
+        shutil.copytree(root / "tpu", folder)
+        # The names of the axes come from the module before optimisation.
+        assert "mesh: data=2,model=4" in told(session, "verdict", path="with_link")
+        for before in folder.glob("*.before_optimizations.*"):
+            outside = root.parent / before.name
+            shutil.move(before, outside)
+            before.symlink_to(outside)
+        (after,) = folder.glob("*.after_optimizations.txt.gz")
+        os.utime(after)
+        for tool, asked in (
+            ("verdict", {"path": "with_link"}),
+            ("diff", {"before": "tpu", "after": "with_link"}),
+        ):
+            assert "symbolic links are refused" in refused(session, tool, **asked)
+        answer = told(session, "verdict", path=f"with_link/{after.name}")
+        assert "mesh: axis_0=2,axis_1=4" in answer
+        shutil.rmtree(folder)
+
     def test_answers_name_no_folder_outside_the_root(self, root: Path, session: Session) -> None:
         for _, tool, arguments, _ in QUESTIONS:
             assert str(root) not in told(session, tool, **arguments)

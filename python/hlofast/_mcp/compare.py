@@ -70,6 +70,8 @@ def _compared(
     from hlofast._comparison import Folders
     from hlofast._programs import is_same_source
 
+    for path in paths:
+        session.programs(path)  # Refuses links before any file is read.
     folders = Folders(paths, arguments.get("module"))
     for faults in folders.faults:
         for path, error in faults:
@@ -92,7 +94,6 @@ def _compared(
 
 def _whole(session: Session, program: Program, arguments: dict[str, Any]) -> Module:
     path = program.files[0].path
-    session.root.admit(path)
     module = session.modules.of_file(path)[0]
     if (fault := module.missing_entry) is not None:
         raise fault

@@ -90,6 +90,11 @@ def _near(folder: str, name: str) -> str:
     return meant(name, names)
 
 
+def _has_links(folder: str) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.is_symlink() for entry in entries)
+
+
 def _instead(content: bytes, path: str) -> str:
     """The tool for a file without modules, as the end of a message."""
     from hlofast import config
@@ -139,8 +144,10 @@ class Modules:
     def _read(self, path: str) -> Iterator[Module]:
         with open(path, "rb") as file:
             content = file.read()
+        # The context of a module comes from files beside it, unless there are links among them.
+        own = None if _has_links(os.path.dirname(path)) else path
         try:
-            found = hlofast.find_modules(content, path=path, on_error="collect")
+            found = hlofast.find_modules(content, path=own, on_error="collect")
         except hlofast.ParseError as error:
             raise RefusedError(f"{error}{_instead(content, path)}") from None
         modules = [part.module for part in found if part.module is not None]

@@ -203,7 +203,6 @@ class Session:
                 hint = meant(str(wanted), names) or ";"
                 raise RefusedError(f"no program {wanted!r}{hint} the folder has {_listed(names)}")
             path = named[0].files[0].path
-            self.root.admit(path)
             if wanted is None and len(programs) > 1:
                 told = f", the largest of {len(programs):,} programs; files lists them"
             wanted = None
@@ -232,7 +231,7 @@ class Session:
         return module.with_context(**changes) if changes else module
 
     def programs(self, folder: str) -> list[Program]:
-        """Returns the programs of a dump folder, largest first."""
+        """Returns the programs of a dump folder, largest first; refuses links among their files."""
         from hlofast._programs import listed
 
         programs = listed(folder)[0]
@@ -241,6 +240,8 @@ class Session:
                 f"{self.root.shown(folder)}: no XLA dumps in this folder; files lists it, and "
                 f"{_kinds.HOW_TO_DUMP} writes dumps"
             )
+        for file in (file for program in programs for file in program.files):
+            self.root.admit(file.path)
         return _kinds.by_size(programs)
 
 
