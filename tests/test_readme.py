@@ -17,7 +17,12 @@ pytestmark = pytest.mark.once
 README = CHECKOUT / "README.md"
 COMMANDS = CHECKOUT / "docs" / "commands.md"
 PYTHON = CHECKOUT / "docs" / "python.md"
-DOCUMENTS = (README, COMMANDS, PYTHON)
+DOCUMENTS = (
+    README,
+    COMMANDS,
+    PYTHON,
+    *(CHECKOUT / "docs" / name for name in ("ci.md", "agents.md")),
+)
 
 
 EXTRAS = {"query": ("duckdb", "pyarrow"), "report": ("bokeh",)}
@@ -70,14 +75,13 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
     text = " ".join(COMMANDS.read_text().split())
     assert all(f"`hlofast {verb}" in text for verb in VERBS)
     assert "`history`, `profile`, `scan` and `guide` read no standard input" in text
-    without = {"config", "plan", "history", "scan", "query", "guide", "schema", "completion"}
+    without = {"config", "plan", "history", "scan", "query", "guide", "schema", "completion", "mcp"}
     for verb in VERBS:
         parser = argparse.ArgumentParser()
         importlib.import_module(f"hlofast.cli.{verb}").configure(parser)
         words = parser.format_help()
-        assert ("--json" in words) == (verb not in {"schema", "completion"})
+        assert ("--json" in words) == (verb not in {"schema", "completion", "mcp"})
         assert ("--module" in words) == (verb not in without), verb
         takes_stdin = "standard input" in words
-        assert takes_stdin == (
-            verb not in {"history", "profile", "calibrate", "scan", "guide", "schema", "completion"}
-        ), verb
+        own = {"history", "profile", "calibrate", "scan", "guide", "schema", "completion", "mcp"}
+        assert takes_stdin == (verb not in own), verb

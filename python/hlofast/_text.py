@@ -230,6 +230,23 @@ def known_as(fact: Fact) -> str:
     return f"at least {text}" if fact.provenance == "bound" else text
 
 
+def with_provenance(result: Result) -> list[tuple[str, str]]:
+    """Returns the facts of a result as pairs of label and text.
+
+    Figures that are not exact, and words that a model gives, are followed by their provenance,
+    unless the text has it already.
+    """
+    known = {fact.field.label: fact for fact in result.facts}
+    pairs = []
+    for label, text in result.shown_facts:
+        fact = known.get(label)
+        how = "exact" if fact is None else fact.provenance
+        is_plain = how in ("exact", "unknown", "bound") or how in text
+        is_plain = is_plain or (how == "configuration" and fact is not None and fact.field.is_text)
+        pairs.append((label, text if is_plain or not text else f"{text} ({how})"))
+    return pairs
+
+
 def _table_cell(field: Field, value: Any, module: Module | None) -> object:
     """Returns a value as a table shows it; a `Figure` is aligned to the right."""
     if value is None:

@@ -66,6 +66,7 @@ WITHOUT_CONTEXT = {
     "calibrate": "its first argument is the profile",
     "query": "reads tables that a scan made in its own context",
     "schema": "reads no module",
+    "mcp": "every call of a tool has its own",
     "guide": "reads no module",
     "completion": "reads no module",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._text import names
+from hlofast._text import Whole, names
 from hlofast.config._parts import LARGEST_SIZE
 from hlofast.config._plan import HOST_SHARE, MARGIN, NOT_MODELLED, Modelled, Searched, shown_mesh
 from hlofast.config._plan_like import Likened
@@ -261,9 +261,11 @@ class Plan(Result):
         parts = best[0].time.table if best else of_rows(PARTS, ())
         terms = of_rows(_TERMS, best[0].terms if best else ())
         rows = sorted(searched.excluded.values(), key=lambda own: -own.candidates)
+        # Paragraphs keep lines whole, so that they can be pasted.
+        pasted = [("To paste", [("", Whole(line)) for line in self.lines])] if self.lines else []
         return (
-            Section("lines", "To paste", of_rows(_LINES, enumerate(self.lines, 1)), ("code",),
-                    is_whole=True),
+            Section("lines", "To paste", of_rows(_LINES, enumerate(self.lines, 1)),
+                    paragraphs=pasted, is_whole=True),
             Section("ranked", "The fastest choice of each mesh", self.ranked, _SHOWN),
             Section("frontier", "Memory against time on the fastest mesh", self.frontier,
                     _FRONTIER, is_whole=True),
