@@ -15,6 +15,7 @@ _MOMENTS: dict[str, tuple[str, ...]] = {
     "adamw_optimizer": ("mu", "nu"),
     "adamw_decoupled_optimizer": ("mu", "nu"),
     "lion_optimizer": ("mu",),
+    "sgd_optimizer": ("trace",),
     "add_decayed_weights": (),
     "clip_by_block_rms": (),
     "clip_by_global_norm": (),

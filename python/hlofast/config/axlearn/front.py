@@ -28,6 +28,8 @@ _BATCH_SIZES = (
 )
 _NAMED = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
 """JAX's policies that a plan may choose."""
+_UNROUTED = ("expert", "model")
+"""Mesh axes along which the traffic of experts is not modelled."""
 _ACCUMULATION = "learner.forward_fn_transformation"
 
 
@@ -58,10 +60,11 @@ class Axlearn:
 
     def model(self, config: Config, mesh: Mapping[str, int], *, steps: int | None) -> Model:
         """The model of a trainer's config, or of a model's config."""
-        del mesh
         parts = parts_of(config)
-        batch = _batch(config)
+        batch = _batch(config, is_of_images=parts.is_of_images)
         gaps = [(gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in parts.gaps]
+        untimed = [(gap.path, f"{gap.klass}: {gap.why}") for gap in parts.missing]
+        gaps += [*untimed, *_unrouted(parts.experts, mesh)]
         masks = [(mask.path, f"{mask.klass}: {mask.why}") for mask in parts.masks]
         itemsize = compute_size(config)
         if itemsize is None:
@@ -74,6 +77,8 @@ class Axlearn:
             gaps.append(("input", why))
         elif not batch.is_placed:
             gaps.append(("input", "the config does not say which mesh axes shard the batch"))
+        # Without known values of layers, no bytes of activations are known.
+        batch.is_placed = batch.is_placed and not parts.missing
         policies: dict[str, Policy | None] = {}
         refused = []
         for path, spec in parts.specs.items():
@@ -92,6 +97,7 @@ class Axlearn:
             gaps=[*gaps, *refused],
             masks=masks,
             refused=refused,
+            untimed=untimed,
         )
 
     def steps(self, config: Config) -> int | None:
@@ -171,14 +177,25 @@ def _is_divisible(batch: Batch, steps: int | None, gaps: list[tuple[str, str]]) 
     return True
 
 
-def _batch(config: Config) -> Batch:
+def _unrouted(experts: str | None, mesh: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Traffic of routed experts that is not modelled."""
+    if experts is None:
+        return []
+    return [
+        (experts, f"traffic of experts along mesh axis {axis!r} is not modelled")
+        for axis in _UNROUTED
+        if mesh.get(axis, 1) > 1
+    ]
+
+
+def _batch(config: Config, *, is_of_images: bool) -> Batch:
     sequences = None
     for path in _BATCH_SIZES:
         size = config.get(path)
         if type(size) is int and 0 < size <= LARGEST_SIZE:
             sequences = size
             break
-    length = config.get("input.source.max_sequence_length")
+    length = 1 if is_of_images else config.get("input.source.max_sequence_length")
     if type(length) is not int or not 0 < length <= LARGEST_SIZE:
         length = None
     axes = _token_axes(config)
