@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hlofast.config._plan_space import Candidate, Option
     from hlofast.config._tree import Config
 
@@ -14,8 +16,15 @@ _BY_NAMES = "save_and_offload_only_these_names_regex"
 
 def rule(config: Config, candidate: Candidate, instance: str) -> list[str]:
     """The entry of `mesh_rules` in Python, one line each."""
-    shape = ", ".join(str(candidate.mesh.get(axis, 1)) for axis in axes(config))
-    modifiers = [f"MeshShapeModifier.default_config().set(mesh_shape=({shape}))"]
+    names = axes(config)
+    shape = _shape(candidate.mesh.get(axis, 1) for axis in names)
+    outer = candidate.outer
+    if sum(size > 1 for size in outer.values()) > 1:
+        # AXLearn finds slices along one axis by itself.
+        inner = _shape(candidate.mesh.get(axis, 1) // outer.get(axis, 1) for axis in names)
+        across = _shape(outer.get(axis, 1) for axis in names)
+        shape = f"HybridMeshShape(ici_mesh_shape={inner}, dcn_mesh_shape={across})"
+    modifiers = [f"MeshShapeModifier.default_config().set(mesh_shape={shape})"]
     remat = []
     for path in candidate.option.policies:
         specified = config.get(f"{path}.remat_spec")
@@ -42,7 +51,16 @@ def rule(config: Config, candidate: Candidate, instance: str) -> list[str]:
         f"    {line}," if line.endswith(")") and not line.startswith("    ") else f"    {line}"
         for line in modifiers
     ]
-    return [*lines, "])),"]
+    # No modifier sets types.
+    types = [
+        f"# In the trainer's config: {path} = {str(value).replace('jax.numpy', 'jnp')}"
+        for path, value in candidate.state.values.items()
+    ]
+    return [*types, *lines, "])),"]
+
+
+def _shape(sizes: Iterable[int]) -> str:
+    return f"({', '.join(map(str, sizes))},)"
 
 
 def axes(config: Config) -> list[str]:

@@ -8,7 +8,7 @@ from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._tree import Config
 from hlofast.config.axlearn import _modifiers, _written
 from hlofast.config.axlearn._builder import compute_size, parts_of
-from hlofast.config.axlearn._learner import learner_of
+from hlofast.config.axlearn._learner import learner_of, moments_of
 from hlofast.config.axlearn._policies import named, policy_of, these_names
 from hlofast.errors import ConfigError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from hlofast.config._front import Values
     from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
     from hlofast.config._select import EffectiveConfig
@@ -143,6 +144,17 @@ class Axlearn:
             offloads=True,
             offloads_inputs=False,
         )
+
+    def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
+        """`mu_dtype` of the optimizers, and the type of the model's weights."""
+        named, moments = f"jax.numpy.{dtype}", moments_of(config)
+        found: list[tuple[str, Values]] = []
+        if config.get("model.dtype", "jax.numpy.float32") != named:
+            if moments:
+                values = {f"{path}.mu_dtype": named for path in moments}
+                found.append((f"first moments {dtype}", values))
+            found.append((f"weights and moments {dtype}", {"model.dtype": named}))
+        return found
 
     def own_policy(self, config: Config) -> str:
         """Policies of AXLearn have no names of their own."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hlofast._core import Mesh
+    from hlofast.config._front import Values
     from hlofast.config._instances import Instance
     from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
@@ -154,6 +155,15 @@ class MaxText:
             offloads=True,
             offloads_inputs=True,
         )
+
+    def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
+        """`mu_dtype`, `weight_dtype`; without `mu_dtype`, moments have the type of the weights."""
+        found: list[tuple[str, Values]] = []
+        if config.get("weight_dtype") != dtype:
+            if "mu" in _MOMENTS.get(str(config.get("opt_type")), ()):
+                found.append((f"first moments {dtype}", {"mu_dtype": dtype}))
+            found.append((f"weights and moments {dtype}", {"weight_dtype": dtype, "mu_dtype": ""}))
+        return found
 
     def own_policy(self, config: Config) -> str:
         """`remat_policy`."""
