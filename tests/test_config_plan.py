@@ -441,6 +441,22 @@ class TestPage:
         assert "fsdp=256" in opened.text("#meshes")
         assert "Memory against time" in opened.text("#frontier")
 
+    def test_machines_in_a_browser(self, browser: Browser, tmp_path: Path) -> None:
+        pytest.importorskip("bokeh")
+        page = tmp_path / "machines.html"
+        given = ("model_name=llama2-7b", "--device", "v5e", "--device", "v5p", "--chips", "16")
+        assert hlofast_command("plan", *given, "--tokens", "1e12", "-o", page).returncode == 0
+        opened = browser.open(page)
+        assert not opened.errors and len(opened.requests) == 1
+        (first, second) = document("plan", *given, "--tokens", "1e12")["results"][-1]["tables"][
+            "machines"
+        ]
+        shown = opened.text("#machines")
+        for row in (first, second):
+            assert f"{row['chip_hours']:,.0f}" in shown
+            assert f"{row['tokens_per_second']:,.0f}" in shown
+        assert "To paste" in opened.text("#plan0") and "fsdp=16" in opened.text("#plan1")
+
     def test_of_the_command(self, tmp_path: Path) -> None:
         page = tmp_path / "plan.html"
         given = ("plan", "model_name=llama2-7b", "--instance", "v5e-16", "-o", page)

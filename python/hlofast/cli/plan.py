@@ -104,21 +104,23 @@ def run(arguments: argparse.Namespace) -> int:
         config = configs.read(path, arguments, failures)
         if config is None:
             continue
-        shown = []
+        shown: list[Plan] = []
         try:
             for plan in _plans(config, arguments):
                 if arguments.like is None:
                     shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
                     shower.show(plan, plan.every_section() if arguments.json else None)
-                    if arguments.output is not None:
-                        plan.report(arguments.output)
                 else:
                     liked = plan.like(_choice(arguments.like))
                     is_fitting = is_fitting and liked.is_fitting
                     shower.show(liked)
+            whole: Plan | Machines | None = shown[0] if shown else None
             if len(shown) > 1:
-                shower.show(Machines(shown, arguments.tokens))
+                whole = Machines(shown, arguments.tokens)
+                shower.show(whole)
+            if arguments.output is not None and whole is not None:
+                whole.report(arguments.output)
         except (OSError, ValueError) as error:
             failures.failed(path, error)
     shower.end(failures.errors)
@@ -176,9 +178,8 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return "--device and --chips belong together"
     if arguments.slices > 1 and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
-    machines = len(arguments.instance) + len(arguments.device)
-    if arguments.output is not None and (arguments.like or machines * len(arguments.files) > 1):
-        return "-o writes the page of one plan: give one config and one machine, and no --like"
+    if arguments.output is not None and (arguments.like or len(arguments.files) > 1):
+        return "-o writes the page of one config: give one config, and no --like"
     if arguments.files.count("-") > 1:
         return "standard input can be read only once"
     return None

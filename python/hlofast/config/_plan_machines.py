@@ -11,8 +11,10 @@ from hlofast.table import of_rows
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from os import PathLike
     from typing import Any
 
+    from hlofast._report import Report
     from hlofast.config._plan_results import Plan
     from hlofast.table import Table
 
@@ -55,7 +57,7 @@ class Machines(Result):
     kind: multiply by your prices.
     """
 
-    __slots__ = ("_plans", "tokens")
+    __slots__ = ("plans", "tokens")
 
     VERB = "plan"
     FACTS = (
@@ -66,7 +68,8 @@ class Machines(Result):
     )  # fmt: skip
 
     def __init__(self, plans: Sequence[Plan], tokens: float | None = None) -> None:
-        self._plans = tuple(plans)
+        self.plans = tuple(plans)
+        """The plans, in the order given."""
         self.tokens = TOKENS if tokens is None else tokens
         """The token budget of the hours."""
 
@@ -78,7 +81,7 @@ class Machines(Result):
     @property
     def table(self) -> Table:
         """The machines, the cheapest first; those on which nothing fits last."""
-        rows = sorted(map(self._row, self._plans), key=lambda row: row["chip_hours"] or 1e300)
+        rows = sorted(map(self._row, self.plans), key=lambda row: row["chip_hours"] or 1e300)
         least = rows[0]["chip_hours"] if rows else None
         for row in rows:
             if row["chip_hours"] is not None and least:
@@ -137,5 +140,18 @@ class Machines(Result):
         title = f"The fastest choice of each machine, for {self.tokens:,.0f} tokens"
         return (Section("machines", title, self.table, _SHOWN, is_whole=True),)
 
+    def report(self, path: str | PathLike[str] | None = None, *, plots: bool = True) -> Report:
+        """An HTML page about the machines, written to `path` if given; charts need bokeh.
+
+        Raises `OSError` if it cannot be written.
+        """
+        from hlofast._report import Report
+        from hlofast._report.plans import machines
+
+        page = Report(machines(self), plots=plots)
+        if path is not None:
+            page.save(path)
+        return page
+
     def __repr__(self) -> str:
-        return f"<Machines: {len(self._plans)} plans>"
+        return f"<Machines: {len(self.plans)} plans>"
