@@ -406,6 +406,11 @@ class TestLike:
         with pytest.raises(ValueError, match=why):
             eight.like(choice)
 
+    def test_what_the_model_does_not_tell_from_the_best(self, eight) -> None:
+        (note,) = eight.like({"data": 2, "fsdp": 128}).notes
+        assert note.code == "tied" and 0 < note.figures["slower"] < 0.095
+        assert not eight.like({"own": 1}).notes and not eight.like({}).notes
+
     def test_what_does_not_fit(self) -> None:
         plan = run(*SEVEN).plan("v5e-16")
         other = plan.like({"policy": "minimal_flash", "accumulation": 1})

@@ -21,7 +21,7 @@ from hlofast.config._memory import StepMemory, activations, state
 from hlofast.config._peak import expected_peak
 from hlofast.config._plan_space import IDLE, OWN_STATE, Candidate, Option, State, Vocabulary
 from hlofast.config._policies import KEEP_EVERYTHING, SAVED
-from hlofast.config._time import GATHERS, NETWORK, Demand, StepTime, rates_of
+from hlofast.config._time import GATHERS, LOW, NETWORK, Demand, StepTime, rates_of
 from hlofast.config._traffic import StepTraffic
 
 TYPE_CHECKING = False
@@ -41,6 +41,8 @@ compiled configs are within it (`benches/config_peaks.py`)."""
 TIE = 0.005
 """Steps that differ by less count as equal, far less than the error of modelled steps. Of equal
 choices, those without offloading come first, then those with the least memory."""
+JUDGED_APART = -LOW
+"""Share by which a step has to be slower for a plan to tell choices apart: the model's error."""
 MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
 NOT_MODELLED = "not modelled"
@@ -148,6 +150,10 @@ class Searched:
             for name, values in self.front.states(self.config, state_dtype):
                 self.states.append(State(name, self.config.replace(values), values))
         self.excluded: dict[str, Excluded] = {}
+        self.unmodelled: set[str] = set()
+        """Reasons of `excluded` that the config is not modelled on a mesh."""
+        self.gap: str | None = None
+        """Why the config is not modelled without a mesh."""
         self.axes: list[str] = []
         """The axes that the plan sizes."""
         self.unused: list[tuple[str, str]] = []
@@ -183,7 +189,7 @@ class Searched:
     def _choose_axes(self) -> None:
         """Drops axes along which nothing is modelled, or that do the same as an earlier one."""
         prime = next((own for own in _plan_space.divisors(self.devices) if own > 1), 1)
-        plain = _plan_space.first_gap(self.implied({}))
+        plain = self.gap = _plan_space.first_gap(self.implied({}))
         known: dict[str, tuple[float, ...]] = {}
         mesh = self.effective.mesh
         used = [] if mesh is None else [axis for axis, size in mesh.shape.items() if size > 1]
@@ -242,6 +248,8 @@ class Searched:
             reason = _STATE
         if reason is not None:
             self._exclude(reason, mesh, count)
+            if gap is not None:
+                self.unmodelled.add(gap)
             return None
         return self._fastest(mesh, implied, options, groups, kept)
 

@@ -8,7 +8,7 @@ from hlofast._core import Field
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.config import _plan_space
-from hlofast.config._plan import Modelled, Searched, shown_mesh
+from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
 from hlofast.config._plan_space import Candidate
 from hlofast.table import of_rows
 
@@ -96,9 +96,8 @@ class Likened(Result):
         known = {*searched.space.axes, *_NUMBERS, "policy", "state", OWN}
         for key in choice:
             if key not in known:
-                raise ValueError(
-                    f"{key!r} is not a choice{meant(key, known)}; known: {', '.join(sorted(known))}"
-                )
+                near = meant(key, known) or ";"
+                raise ValueError(f"{key!r} is not a choice{near} known: {', '.join(sorted(known))}")
         is_own = OWN in choice
         if self._best is None and not is_own:
             raise ValueError("nothing fits, so no choice can be completed: give own")
@@ -199,9 +198,9 @@ class Likened(Result):
             if option.name == name:
                 return option
         known = [option.name for option in options if option.is_named]
-        near = meant(str(name), [option.name for option in options])
+        near = meant(str(name), [option.name for option in options]) or ";"
         raise ValueError(
-            f"policy {name!r} is not known{near}; known: {', '.join(known)}, {OWN}, and the sets "
+            f"policy {name!r} is not known{near} known: {', '.join(known)}, {OWN}, and the sets "
             "of values that the plan lists"
         )
 
@@ -241,7 +240,17 @@ class Likened(Result):
             over = own.peak - self._searched.usable
             text = f"it does not fit: its peak exceeds the usable memory by {over:,} B"
             return (Note("does-not-fit", text),)
-        return ()
+        best = self._best
+        if own is None or best is None or not self._different():
+            return ()
+        slower = own.seconds_per_sequence / best.seconds_per_sequence - 1
+        if abs(slower) > JUDGED_APART:
+            return ()
+        text = (
+            f"the model's error on published steps ({JUDGED_APART:.1%}) does not tell this choice "
+            "from the fastest"
+        )
+        return (Note("tied", text, slower=slower),)
 
     def sections(self) -> tuple[Section, ...]:
         """What differs: the choices, the parts of the step, the terms of the peak."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.config._plan_results import JUDGED_APART
+from hlofast.config._plan import JUDGED_APART
 from hlofast.config._time import JUDGED
 from hlofast.table import of_rows
 

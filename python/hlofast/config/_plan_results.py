@@ -8,7 +8,15 @@ from hlofast._text import names
 from hlofast._verdict_figures import seconds, short_bytes
 from hlofast.config._instances import LARGEST_SLICES
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
-from hlofast.config._plan import HOST_SHARE, MARGIN, NOT_MODELLED, Modelled, Searched, shown_mesh
+from hlofast.config._plan import (
+    HOST_SHARE,
+    JUDGED_APART,
+    MARGIN,
+    NOT_MODELLED,
+    Modelled,
+    Searched,
+    shown_mesh,
+)
 from hlofast.config._plan_like import Likened
 from hlofast.config._plan_space import MOST_MESHES
 from hlofast.config._time import EXPOSED, HIGH, LOW, PARTS
@@ -27,9 +35,6 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
 _SECONDS_PER_HOUR = 3600
-
-JUDGED_APART = -LOW
-"""Share by which a step has to be slower for a plan to tell choices apart: the model's error."""
 
 _CHOICE = (
     Field("text", "mesh", "Mesh axes with more than one device."),
@@ -301,8 +306,14 @@ class Plan(Result):
         notes = []
         if not searched.best:
             most = max(searched.excluded.values(), key=lambda own: own.candidates, default=None)
-            why = "no axis of the mesh is modelled" if most is None else f"mostly: {most.reason}"
-            notes.append(Note("nothing-fits", f"no choice fits; {why}"))
+            if most is None or most.reason in searched.unmodelled:
+                why = searched.gap if most is None else most.reason
+                text = f"no choice can be planned; {why or 'no axis of the mesh is modelled'}"
+            else:
+                text = f"no choice fits; mostly: {most.reason}"
+            notes.append(Note("nothing-fits", text))
+        unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
+        notes += [Note("not-checked", row["text"]) for row in unchecked]
         notes += self._ties()
         notes += self._sizes()
         if searched.best and searched.best[0].candidate.state.values:
@@ -484,5 +495,6 @@ def _own_batch(effective: EffectiveConfig) -> int:
     front = effective.config.front
     model = front.model(effective.config, dict(mesh), steps=front.steps(effective.config))
     if model.batch.sequences is None:
-        raise ValueError("the config does not tell the sequences of a step: give sequences")
+        message = "the config does not tell the sequences of a step: give sequences (--batch)"
+        raise ValueError(message)
     return model.batch.sequences
