@@ -102,6 +102,33 @@ class TestAxlearn:
         mesh = applied.select("tpu-v6e-256-4").mesh
         assert {axis: size for axis, size in mesh.shape.items() if size > 1} == two.candidate.axes
 
+    @pytest.mark.parametrize(
+        ("name", "printed"),
+        [
+            ("nothing_saveable", "jax.checkpoint_policies.nothing_saveable"),
+            (
+                "offload_dots_saveable_policy",
+                "axlearn.experiments.text.gpt.fuji.offload_dots_saveable_policy",
+            ),
+            (
+                "save_or_offload_flash_attention_policy",
+                "axlearn.common.flash_attention.remat.policy",
+            ),
+        ],
+    )
+    def test_policies_with_a_name(self, of_rules, decoder_70b: Config, name, printed) -> None:
+        liked = of_rules.like({"fsdp": 512, "policy": name})
+        candidate, own = liked._this
+        lines = of_rules._searched.front.written(decoder_70b, candidate, "tpu-v5p-1024")
+        (line,) = (line for line in lines if "policy=" in line)
+        assert name in line and (line.endswith("(),") == printed.endswith("remat.policy"))
+        path = "model.decoder.transformer.layer.remat_spec['policy']"
+        applied = decoder_70b.without("mesh_rules").with_value(path, printed)
+        applied = applied.with_value("mesh_shape", [1, 1, 1, 512, 1, 1])
+        verdict = applied.select("tpu-v5p-1024").verdict()
+        assert verdict.step_seconds == pytest.approx(own.seconds, rel=1e-12)
+        assert verdict.expected_peak_bytes == own.peak
+
     def test_accumulation_is_a_modifier(self, decoder_70b: Config) -> None:
         plan = decoder_70b.plan("tpu-v6e-256", offloads=False)
         steps = plan.best["accumulation_steps"]

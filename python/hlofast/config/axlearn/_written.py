@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hlofast.config.axlearn._policies import CHOSEN
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -10,6 +12,11 @@ if TYPE_CHECKING:
     from hlofast.config._tree import Config
 
 _JAX = "jax.checkpoint_policies."
+_CALLED = {
+    "save_or_offload_flash_attention_policy": (
+        "axlearn.common.flash_attention.remat.save_or_offload_flash_attention_policy()"
+    )
+}
 _BY_NAMES = "save_and_offload_only_these_names_regex"
 """AXLearn's policy by names, in `axlearn.common.utils`."""
 
@@ -72,7 +79,9 @@ def axes(config: Config) -> list[str]:
 
 def _policy(option: Option) -> list[str]:
     if option.is_named:
-        return [f"policy={_JAX}{option.name},"]
+        path = CHOSEN[option.name]
+        # The function that returns the policy is called; the others are policies.
+        return [f"policy={_CALLED.get(option.name, path)},"]
     if not option.saved and not option.offloaded:
         return [f"policy={_JAX}nothing_saveable,"]
     kept = [

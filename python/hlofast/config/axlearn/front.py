@@ -9,7 +9,7 @@ from hlofast.config._tree import Config
 from hlofast.config.axlearn import _modifiers, _written
 from hlofast.config.axlearn._builder import compute_size, parts_of
 from hlofast.config.axlearn._learner import learner_of, moments_of
-from hlofast.config.axlearn._policies import named, policy_of, these_names
+from hlofast.config.axlearn._policies import CHOSEN, named, policy_of, these_names
 from hlofast.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -27,8 +27,6 @@ _BATCH_SIZES = (
     "input.input_dispatcher.global_logical_batch_size",
     "input.batcher.global_batch_size",
 )
-_NAMED = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
-"""JAX's policies that a plan may choose."""
 _UNROUTED = ("expert", "model")
 """Mesh axes along which the traffic of experts is not modelled."""
 _ACCUMULATION = "learner.forward_fn_transformation"
@@ -136,10 +134,10 @@ class Axlearn:
         return select_all(config, devices)
 
     def space(self, config: Config) -> Space:
-        """The mesh axes, JAX's policies, and policies by checkpoint names."""
+        """The mesh axes, policies of JAX and AXLearn, and policies by checkpoint names."""
         return Space(
             _written.axes(config),
-            {name: named(f"jax.checkpoint_policies.{name}") for name in _NAMED},
+            {name: named(path) for name, path in CHOSEN.items()},
             usual=("data", "fsdp", "model"),
             offloads=True,
             offloads_inputs=False,
