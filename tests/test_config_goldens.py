@@ -1,6 +1,7 @@
 """AXLearn's own golden configs: weights as AXLearn initialises them, and named refusals."""
 
 import lzma
+import random
 import tarfile
 from io import BytesIO
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 import hlofast
-from conftest import FIXTURES
+from conftest import FIXTURES, LONG
 from decoders import LAYER, decoder, on
 from hlofast.config import Config
 
@@ -20,6 +21,9 @@ SPEECH = "conformer-l-rnnt"
 RESNETS = {"ResNet-18": 11_689_512, "ResNet-34": 21_797_672, "ResNet-50": 25_557_032,
            "ResNet-101": 44_549_160, "ResNet-152": 60_192_808}  # fmt: skip
 """Weights that torchvision publishes; AXLearn's goldens hold the moving statistics besides."""
+ABSURD: list[Any] = [
+    None, -1, 0, 10**30, "x", [], [1], [1, "a"], [[1, 2], [3]], 2.5, True, {"klass": "my.Thing"}
+]  # fmt: skip
 MULTIPLICATIONS = {"ResNet-18": 1.81e9, "ResNet-34": 3.66e9, "ResNet-50": 4.09e9,
                    "ResNet-101": 7.80e9, "ResNet-152": 11.51e9}  # fmt: skip
 """Multiplications of one image of 224 by 224, as torchvision publishes them."""
@@ -276,3 +280,20 @@ class TestPipelines:
     def test_stages_that_do_not_divide(self) -> None:
         config = self.pipelined("Stacked").with_value("model.decoder.transformer.num_stages", 3)
         assert "3 stages do not divide 4 layers" in reasons(config)["model.decoder.transformer"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_absurd_values_are_refused_and_never_break(name: str) -> None:
+    config, chance = golden(name), random.Random(name)
+    paths = [str(path) for path, _ in config.leaves()]
+    for _ in range(LONG * 250 + 50):
+        path = chance.choice(paths)
+        if chance.random() < 0.3 and "." in path:
+            path = path.rpartition(".")[0]
+        try:
+            changed = config.with_value(path, chance.choice(ABSURD))
+        except (KeyError, TypeError, ValueError):
+            continue
+        changed.parameter_count()
+        changed.select("tpu-v5p-1024").verdict()
+        assert all(row["why"] for row in changed.unmodelled())

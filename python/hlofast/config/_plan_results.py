@@ -19,7 +19,7 @@ from hlofast.config._plan import (
 )
 from hlofast.config._plan_like import Likened
 from hlofast.config._plan_space import MOST_MESHES
-from hlofast.config._time import EXPOSED, HIGH, LOW, PARTS
+from hlofast.config._time import EXPOSED, HIGH, JUDGED, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
 from hlofast.table import of_rows
 
@@ -314,6 +314,9 @@ class Plan(Result):
             notes.append(Note("nothing-fits", text))
         unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
         notes += [Note("not-checked", row["text"]) for row in unchecked]
+        if searched.device.name not in JUDGED:
+            text = f"the model of the step was not judged on {searched.device.name}"
+            notes.append(Note("judged", text))
         notes += self._ties()
         notes += self._sizes()
         if searched.best and searched.best[0].candidate.state.values:
@@ -354,8 +357,8 @@ class Plan(Result):
             parts = f", accumulation {steps:,}" if steps > 1 else ""
             text += (
                 f"choice from those of {others}; the simplest tied choice is {simplest['mesh']}, "
-                f"policy {simplest['policy']}{parts}: {seconds(simplest['step_seconds'])}, "
-                f"{short_bytes(simplest['peak_bytes'])}"
+                f"policy {simplest['policy']}{parts}: {simplest['sequences']:,} sequences in "
+                f"{seconds(simplest['step_seconds'])}, {short_bytes(simplest['peak_bytes'])}"
             )
         elif count:
             text += f"choice from those of {others}; it is the simplest of them"

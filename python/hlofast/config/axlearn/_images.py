@@ -6,7 +6,7 @@ of convolutions are not.
 
 from __future__ import annotations
 
-from hlofast.config._parts import UnmodelledError, checked_size
+from hlofast.config._parts import LARGEST_SIZE, UnmodelledError, checked_size
 from hlofast.config._tree import Config
 from hlofast.config.axlearn._builder import register_module, sharding_of
 from hlofast.config.axlearn._modules import axlearn
@@ -33,8 +33,9 @@ def _classifier(builder: Builder) -> None:
     if backbone.klass != f"{_VISION}resnet.ResNet":
         raise UnmodelledError(f"the backbone {backbone.klass} is not modelled")
     image = builder.settings.get("image")
-    size = tuple(image) if isinstance(image, list) else ()
-    if len(size) == 2 and all(type(own) is int and own > 0 for own in size):
+    size: Size = (0, 0)
+    if isinstance(image, list) and len(image) == 2 and all(map(_is_size, image)):
+        size = (image[0], image[1])
         builder.of_images()
     builder.missing(
         "activations of convolutions and their rate are not modelled, so memory beyond the state "
@@ -148,9 +149,7 @@ def _convolution(
         raise UnmodelledError(f"groups or a bias of {key} are not modelled")
     given = config.get("padding")
     padding = given.to_python() if isinstance(given, Config) else given
-    if not isinstance(padding, list) or not all(
-        isinstance(side, list) and len(side) == 2 for side in padding
-    ):
+    if not isinstance(padding, list) or len(padding) != 2 or not all(map(_is_pair, padding)):
         raise UnmodelledError(f"padding {padding!r} of {key} is not modelled")
     after = _reduced(size, window, strides or own, tuple(map(tuple, padding)))
     weight = builder.parameter(
@@ -158,6 +157,18 @@ def _convolution(
     )
     _product(builder, path, weight, window, inputs, outputs, after)
     return after
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 < value <= LARGEST_SIZE
+
+
+def _is_pair(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(own) is int and 0 <= own <= LARGEST_SIZE for own in value)
+    )
 
 
 def _product(

@@ -140,6 +140,8 @@ def _stacked(builder: Builder) -> None:
         if len(layer) != layers:
             raise UnmodelledError(f"{len(layer)} layers where num_layers is {layers}")
         for index, sublayer in layer.items():
+            if not isinstance(sublayer, Config):
+                raise UnmodelledError(f"layer[{index}] is {sublayer!r}")
             builder.enter(sublayer, f"layer{index}")
         return
     builder.enter(layer, "layer*", layers=layers, numbered=True)

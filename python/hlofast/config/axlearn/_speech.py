@@ -40,8 +40,9 @@ def _encoder(builder: Builder) -> None:
     strides = feature.get("subsampler.conv.strides")
     if not isinstance(strides, Config):
         raise UnmodelledError("subsampler.conv.strides is not set")
+    stride = checked_size(strides.get("[1]"), "strides")
     for _ in range(2):
-        filters = -(-filters // checked_size(strides.to_python()[1], "strides"))
+        filters = -(-filters // stride)
     context = builder.part("context")
     _linear(builder, context, "input_linear", "context", channels * filters, builder.width)
     builder.enter(context, "context")
