@@ -94,6 +94,7 @@ OPEN = {
     "--find",
     "--save",
     "--offload",
+    "--like",
 }
 """Options whose values are names of the caller's own files, modules and machines."""
 

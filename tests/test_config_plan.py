@@ -537,6 +537,8 @@ class TestCommand:
             ("--instance", "v5e-16", "--device", "v5e", "--chips", "16"),
             ("--device", "v5e"),
             ("--instance", "v5e-16", "--slices", "2"),
+            ("--device", "v5e", "--chips", "16", "--slices", "0"),
+            ("--instance", "v5e-16", "--state-dtype", "int8"),
             ("--instance", "v5e-16", "--margin", "1"),
             ("--instance", "v5e-16", "--tokens", "0"),
         ],

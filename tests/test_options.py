@@ -12,7 +12,9 @@ from shown import figures
 from test_cli import document, hlofast_command
 
 SHARED = ("--depth", "--module", "--json", "--top", "--instance", "--device-count")
-EXCUSED = ("calibrate", "completion", "config", "guide", "profile", "query", "scan", "schema")
+EXCUSED = (
+    "calibrate", "completion", "config", "guide", "plan", "profile", "query", "scan", "schema"
+)  # fmt: skip
 """Verbs that read no module themselves, scans, whose tables know neither budget nor step, and the
 verb whose argument is the profile."""
 

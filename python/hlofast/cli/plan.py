@@ -29,8 +29,8 @@ examples:
 A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy: the
 trainer's own policies, and sets of named values to save or to offload. The batch of a step stays
 that of the config, or of --batch. Choices whose peak exceeds the memory are dropped; the others are
-ranked by the modelled step time. Several machines are compared in chip hours. Exit code 1: nothing
-fits, or the choice of --like does not.
+ranked by the modelled step time. --device and --instance may be repeated: several machines are
+compared in chip hours. Exit code 1: nothing fits, or the choice of --like does not.
 """
 _SETTINGS = ("policy", "state")
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -48,11 +48,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="kind of device, such as v5p or h100; may be repeated",
+        help="chip, such as tpu-v5p or h100",
     )
     parser.add_argument("--chips", type=inputs.count, metavar="N", help="chips in all")
     parser.add_argument(
-        "--slices", type=inputs.count, default=1, metavar="N", help="slices of the chips"
+        "--slices", type=int, default=1, metavar="N", help="number of slices in the mesh"
     )
     parser.add_argument(
         "--batch",
@@ -69,6 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--state-dtype",
+        choices=("bfloat16", "float16", "float32"),
         metavar="TYPE",
         help="also choose first moments, or weights and moments, of this type, such as bfloat16",
     )
@@ -176,6 +177,8 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return "give --instance NAME, or --device NAME with --chips N"
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
+    if arguments.slices < 1:
+        return f"not a number of slices: {arguments.slices}"
     if arguments.slices > 1 and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
     if arguments.output is not None and (arguments.like or len(arguments.files) > 1):

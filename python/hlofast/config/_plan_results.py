@@ -348,7 +348,9 @@ class Plan(Result):
         count = sum(map(self._is_tied, searched.best[1:]))
         same = {field.name for field in _CHOICE}
         best = self.best or {}
-        others = f"{count:,} other mesh{'es' if count != 1 else ''}"
+        others = f"those of {count:,} other mesh{'es' if count != 1 else ''}"
+        if not count:
+            others = "others of its mesh"
         text = (
             f"the model's error on published steps ({JUDGED_APART:.1%}) does not tell the fastest "
         )
@@ -356,12 +358,12 @@ class Plan(Result):
             steps = simplest["accumulation_steps"]
             parts = f", accumulation {steps:,}" if steps > 1 else ""
             text += (
-                f"choice from those of {others}; the simplest tied choice is {simplest['mesh']}, "
+                f"choice from {others}; the simplest tied choice is {simplest['mesh']}, "
                 f"policy {simplest['policy']}{parts}: {simplest['sequences']:,} sequences in "
                 f"{seconds(simplest['step_seconds'])}, {short_bytes(simplest['peak_bytes'])}"
             )
         elif count:
-            text += f"choice from those of {others}; it is the simplest of them"
+            text += f"choice from {others}; it is the simplest of them"
         else:
             return []
         return [Note("tied", text, meshes=count, seconds=simplest["step_seconds"])]
