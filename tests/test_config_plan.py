@@ -8,7 +8,7 @@ import pytest
 
 import hlofast
 from browser import Browser
-from hlofast.config import Config, _plan
+from hlofast.config import Config, _plan, _torus
 from test_cli import document, hlofast_command
 
 EIGHT = ("model_name=llama3.1-8b", "per_device_batch_size=4", "max_target_length=8192")
@@ -569,3 +569,62 @@ def test_ten_thousand_candidates_need_few_models() -> None:
     assert facts["candidates"] > 10_000
     assert facts["modelled"] < facts["candidates"] / 20
     assert math.isclose(plan.ranked["slower_seconds"][0], 0)
+
+
+LAID = {
+    ("tpu-v5e", 256): [(16, 16), (1, 256)],
+    ("tpu-v5e", 64): [(8, 8)],
+    ("tpu-v6e", 256): [(16, 16)],
+    ("tpu-v5p", 64): [(4, 16), (16, 4), (1, 64)],
+    ("tpu-v5p", 128): [(4, 32), (8, 16), (16, 8), (32, 4)],
+}
+SPLIT = {
+    ("tpu-v5e", 256): [(2, 128), (4, 64), (64, 4), (128, 2), (8, 32)],
+    ("tpu-v5e", 64): [(2, 32), (4, 16)],
+    ("tpu-v5e", 16): [(2, 8)],
+    ("tpu-v6e", 256): [(2, 128), (4, 64)],
+    ("tpu-v5p", 64): [(2, 32), (8, 8)],
+    ("tpu-v5p", 128): [(2, 64)],
+}
+
+
+class TestTorus:
+    """What `mesh_utils.create_device_mesh` of JAX 0.10.2 does with devices of libtpu's topologies."""
+
+    @pytest.mark.parametrize(("known", "is_laid"), [(LAID, True), (SPLIT, False)])
+    def test_meshes(self, known, is_laid) -> None:
+        for (device, chips), meshes in known.items():
+            torus = _torus.shape(device, chips)
+            assert math.prod(torus) == chips
+            for sizes in meshes:
+                assert _torus.is_laid(torus, sizes) == is_laid, (device, chips, sizes)
+
+    def test_shapes_of_slices(self) -> None:
+        shapes = {128: (4, 4, 8), 256: (4, 8, 8), 512: (8, 8, 8), 1024: (8, 8, 16),
+                  2048: (8, 16, 16), 6144: (16, 16, 24)}  # fmt: skip
+        for chips, expected in shapes.items():
+            assert _torus.shape("tpu-v5p", chips) == _torus.shape("tpu-v4", chips) == expected
+        assert _torus.shape("tpu-v5e", 512) is _torus.shape("h100", 64) is None
+        assert _torus.shape("tpu-v5p", 100) is _torus.shape("tpu-v5p", 1 << 40) is None
+
+    def test_a_plan_says_which_meshes_split_the_torus(self, small) -> None:
+        split = {row["mesh"]: row["is_split"] for row in small.ranked}
+        for mesh, is_split in split.items():
+            sizes = [int(part.partition("=")[2]) for part in mesh.split(",")]
+            assert is_split == (not _torus.is_laid((4, 4), sizes))
+        assert split["fsdp=16"] is False and split["data=2,fsdp=8"] is True
+        lines = {
+            own.candidate.is_split: small._searched.front.written(
+                small._searched.config, own.candidate, ""
+            )
+            for own in small._searched.best
+        }
+        assert "allow_split_physical_axes=True" in lines[True]
+        assert not any("split" in line for line in lines[False])
+
+    def test_a_run_that_splits_the_torus_is_told(self) -> None:
+        given = (*SEVEN, "ici_data_parallelism=2", "ici_fsdp_parallelism=8")
+        texts = [row["text"] for row in run(*given).select("v5e-16").notes]
+        assert any("fails here unless allow_split_physical_axes=true" in text for text in texts)
+        for more in ((*given, "allow_split_physical_axes=true"), SEVEN):
+            assert not any("split" in row["text"] for row in run(*more).select("v5e-16").notes)

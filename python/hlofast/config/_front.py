@@ -186,6 +186,8 @@ class Front(Protocol):
 
     name: str
     """The trainer's name."""
+    split: str
+    """What the trainer does with a mesh that splits axes of the torus, as a sentence."""
 
     def is_config(self, text: str) -> bool:
         """Whether the start of a text looks like one of the trainer's configs."""

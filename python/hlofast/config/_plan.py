@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from itertools import islice
 
-from hlofast.config import _plan_space
+from hlofast.config import _plan_space, _torus
 from hlofast.config._flops import StepFlops
 from hlofast.config._front import Batch
 from hlofast.config._implied import Implied
@@ -150,6 +150,7 @@ class Searched:
             for name, values in self.front.states(self.config, state_dtype):
                 self.states.append(State(name, self.config.replace(values), values))
         self.excluded: dict[str, Excluded] = {}
+        self._splits: dict[tuple[int, ...], bool] = {}
         self.unmodelled: set[str] = set()
         """Reasons of `excluded` that the config is not modelled on a mesh."""
         self.gap: str | None = None
@@ -343,6 +344,16 @@ class Searched:
             model.policies,
         )
 
+    def _is_split(self, candidate: Candidate) -> bool:
+        """Whether JAX has to split axes of the torus; no if the torus is not known."""
+        key = tuple(candidate.mesh.values())
+        if key not in self._splits:
+            torus = None
+            if self.devices_per_chip == 1:
+                torus = _torus.shape(self.device.name, self.devices // self.slices)
+            self._splits[key] = torus is not None and not _torus.is_laid(torus, candidate.inner)
+        return self._splits[key]
+
     def mfu(self, own: Modelled) -> float:
         """Model FLOPs utilisation of a step, as `Verdict.mfu`."""
         peak = self.device.per_jax_device("flops.bf16")
@@ -356,6 +367,7 @@ class Searched:
     def _variant(self, implied: Implied, candidate: Candidate) -> Implied:
         """The model of a candidate."""
         option = candidate.option
+        candidate.is_split = self._is_split(candidate)
         batch = _batch(implied.batch, candidate.sequences)
         return implied.variant(batch, candidate.steps, option.policies, option.fates)
 

@@ -51,6 +51,8 @@ _FIGURES = (
           "choice's takes longer.", label="slower by", signed=True),
     Field("flag", "is_tied", "Whether the step is so near to the fastest that the model's error "
           "on published steps does not tell them apart.", label="tied"),
+    Field("flag", "is_split", "Whether axes of the mesh split axes of the slice's torus, which JAX "
+          "refuses by default.", label="splits torus"),
     Field("ratio", "mfu", "Model FLOPs utilisation of the modelled step.", label="MFU"),
     Field("number", "tokens_per_second", "Tokens per second and device.", label="tokens/s/device"),
     Field("bytes", "peak_bytes", "The expected peak when memory is short.", label="peak"),
@@ -66,8 +68,9 @@ _FIGURES = (
           nullable=True),
 )  # fmt: skip
 _SHOWN = (
-    "mesh", "per_device_batch", "accumulation_steps", "policy", "step_seconds", "is_tied", "mfu",
-    "state_bytes", "peak_bytes", "exposed_seconds", "traffic", "time_binds", "memory_binds",
+    "mesh", "per_device_batch", "accumulation_steps", "policy", "step_seconds", "is_tied",
+    "is_split", "mfu", "state_bytes", "peak_bytes", "exposed_seconds", "traffic", "time_binds",
+    "memory_binds",
 )  # fmt: skip
 _OF_BEST = {"slower_seconds", "is_tied"}
 """Figures of other choices against the best."""
@@ -194,8 +197,9 @@ class Plan(Result):
     def simplest(self) -> Mapping[str, Any] | None:
         """The figures of the simplest choice that is tied with the fastest; None if nothing fits.
 
-        Simple are, in this order, the config's own types, no offloading, few mesh axes, no
-        accumulation, and a policy that the trainer names.
+        Simple are, in this order, the config's own types, no offloading, a mesh that JAX lays on
+        the torus, little traffic between slices or hosts, few mesh axes, no accumulation, and a
+        policy that the trainer names.
         """
         searched = self._searched
         tied = [own for own in (*searched.best, *self._of_best()) if self._is_tied(own)]
@@ -207,6 +211,8 @@ class Plan(Result):
                 key=lambda own: (
                     bool(own.candidate.state.values),
                     own.host > 0,
+                    own.candidate.is_split,
+                    own.time.demand.network,
                     len(own.candidate.axes),
                     own.candidate.steps > 1,
                     not own.candidate.option.is_named,
@@ -235,6 +241,7 @@ class Plan(Result):
             own.seconds,
             slower * best.candidate.sequences,
             self._is_tied(own),
+            candidate.is_split,
             searched.mfu(own),
             rate,
             own.peak,
@@ -317,6 +324,8 @@ class Plan(Result):
         if searched.device.name not in JUDGED:
             text = f"the model of the step was not judged on {searched.device.name}"
             notes.append(Note("judged", text))
+        if searched.best and searched.best[0].candidate.is_split:
+            notes.append(Note("splits-torus", searched.front.split))
         notes += self._ties()
         notes += self._sizes()
         if searched.best and searched.best[0].candidate.state.values:

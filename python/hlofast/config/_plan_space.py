@@ -112,13 +112,17 @@ OWN_STATE = "the config's own"
 class Candidate:
     """One choice of a plan: a mesh, a batch on each device, accumulation, a policy and types."""
 
-    __slots__ = ("devices", "mesh", "option", "rows", "sequences", "slices", "state", "steps")
+    __slots__ = (
+        "devices", "is_split", "mesh", "option", "rows", "sequences", "slices", "state", "steps",
+    )  # fmt: skip
 
     def __init__(
         self, mesh: dict[str, int], slices: int, sequences: int, rows: int, steps: int,
         option: Option, state: State,
     ) -> None:  # fmt: skip
         self.state = state
+        self.is_split = False
+        """Whether axes of the mesh split axes of the torus: see `_torus.is_laid`."""
         self.mesh = mesh
         """The size of each axis that a plan chooses, outermost first; the others have size 1."""
         self.slices = slices
@@ -141,6 +145,11 @@ class Candidate:
     def axes(self) -> dict[str, int]:
         """The axes with more than one device."""
         return {axis: size for axis, size in self.mesh.items() if size > 1}
+
+    @property
+    def inner(self) -> list[int]:
+        """The size of each axis within a slice."""
+        return [self.mesh[axis] // across for axis, across in self.outer.items()]
 
     @property
     def outer(self) -> dict[str, int]:

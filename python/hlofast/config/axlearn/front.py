@@ -36,6 +36,10 @@ class Axlearn:
     """Golden configs of AXLearn."""
 
     name = "AXLearn"
+    split = (
+        "axes of the mesh split axes of the torus: JAX refuses this, AXLearn then takes the order "
+        "of device numbers, and collectives may be slower than modelled"
+    )
 
     def is_config(self, text: str) -> bool:
         """Whether the first lines are paths with values."""
