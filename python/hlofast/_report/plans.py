@@ -10,6 +10,7 @@ from hlofast._report.sheet import Sheet, sheet_of
 from hlofast._text import binary, known_as
 from hlofast._verdict import Statement
 from hlofast._verdict_figures import Figure, seconds, short_bytes
+from hlofast.config._plan import JUDGED_APART
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ def _statements(plan: Plan) -> list[Statement]:
         return []
     fits = "" if known["own_status"] in ("fits", "tight") else " and does not fit"
     text = f"the config's own choice ({known['own_choice']}) takes {seconds(own)} a step{fits}"
+    if own <= best["step_seconds"] * (1 + JUDGED_APART):
+        text += ", which the model's error does not tell from the fastest"
     stake = f"{seconds(own - best['step_seconds'])} per step"
     return [
         Statement(

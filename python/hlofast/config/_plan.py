@@ -43,6 +43,9 @@ TIE = 0.005
 choices, those without offloading come first, then those with the least memory."""
 JUDGED_APART = -LOW
 """Share by which a step has to be slower for a plan to tell choices apart: the model's error."""
+SAME = 0.002
+"""Steps of meshes that differ by less count as equal. Of equal meshes, those that JAX lays on the
+torus come first, then those with the least traffic between slices or hosts."""
 MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
 NOT_MODELLED = "not modelled"
@@ -162,7 +165,10 @@ class Searched:
         self.candidates = 0
         self.modelled = 0
         self.best: list[Modelled] = []
-        """The fastest candidate of every mesh that has one that fits, fastest first."""
+        """The fastest candidate of every mesh that has one that fits, fastest first.
+
+        Of meshes that are as fast as the fastest, the usual one comes first.
+        """
         self._vocabulary: Vocabulary | None = None
         self._choose_axes()
         meshes = _plan_space.meshes(self.axes, devices, self.slices)
@@ -174,6 +180,16 @@ class Searched:
         self.is_cut = next(meshes, None) is not None
         """Whether there are more meshes than a plan searches."""
         self.best.sort(key=lambda own: own.seconds_per_sequence)
+        self._order_equal()
+
+    def _order_equal(self) -> None:
+        """Puts the meshes first that people would choose of those as fast as the fastest."""
+        if not self.best:
+            return
+        limit = self.best[0].seconds_per_sequence * (1 + SAME)
+        equal = [own for own in self.best if own.seconds_per_sequence <= limit]
+        equal.sort(key=lambda own: (own.candidate.is_split, own.time.demand.network))
+        self.best[: len(equal)] = equal
 
     def implied(self, mesh: dict[str, int], kept: State | None = None) -> Implied:
         """The model on a mesh, without the reasons why the config's own policy is unknown."""

@@ -85,13 +85,17 @@ def _policy(option: Option) -> list[str]:
     if not option.saved and not option.offloaded:
         return [f"policy={_JAX}nothing_saveable,"]
     kept = [
-        f"    names_which_can_be_{fate}={_pattern(names)},"
+        f"    {line}"
         for fate, names in (("saved", option.saved), ("offloaded", option.offloaded))
+        for line in _pattern(f"names_which_can_be_{fate}", names)
     ]
     places = ['    offload_src="device",', '    offload_dst="pinned_host",']
     return [f"policy=config_for_function({_BY_NAMES}).set(", *kept, *places, "),"]
 
 
-def _pattern(names: tuple[str, ...]) -> str:
-    """A regular expression for these names, as Python."""
-    return repr("|".join(names)) if names else "None"
+def _pattern(key: str, names: tuple[str, ...]) -> list[str]:
+    """A regular expression for these names as an argument in Python, one name a line."""
+    if len(names) < 2:
+        return [f"{key}={names[0] if names else None!r},"]
+    parts = [*(f"{name}|" for name in names[:-1]), names[-1]]
+    return [f"{key}=(", *(f"    {part!r}" for part in parts), "),"]
