@@ -20,6 +20,7 @@ from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
 from hlofast._top.view import Overview
 from hlofast.cli.guide import Guide
+from hlofast.config._plan_machines import Machines
 from hlofast.config._plan_results import Plan
 from hlofast.config._results import Compared, Described, Selected
 
@@ -128,7 +129,7 @@ OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
     ),
     "memory": lambda: (messages(),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
-    "plan": lambda: (plan().like({"own": 1}),),
+    "plan": lambda: (plan().like({"own": 1}), Machines((plan(),))),
     "history": lambda: (hlofast.history(DUMP).find("parameter"),),
     "diff": lambda: (
         Comparison("a", "b"),
