@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,4 +53,6 @@ def ask(root: Path, calls: list[tuple[str, dict[str, Any]]]) -> tuple[list[Any],
             listed = await client.list_tools()
             return listed.tools, [await client.call_tool(*each) for each in calls]
 
-    return anyio.run(run)
+    # In a thread of its own: a browser that other tests drive keeps a loop running in this one.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(anyio.run, run).result()
