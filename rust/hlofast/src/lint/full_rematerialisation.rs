@@ -7,7 +7,10 @@
 //! A constraint in between that has the axes of both shardings avoids the gather in full: devices
 //! first slice what they hold, or exchange parts by an all-to-all, and then gather only the part that
 //! they need (`tests/oracle/judge_advice.py` compiles both for TPUs and CPUs).
+//!
+//! Activations that are gathered along the axis of the batch are left to `batch-gathered`.
 
+use super::batch_gathered;
 use super::cut::{Cut, same_parts};
 use super::finding::Measure;
 use super::offsets::{Offsets, devices};
@@ -30,6 +33,7 @@ pub(super) const RULE: Rule = Rule {
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let offsets = Offsets::new(program.module);
     let cuts = Cut::all(program, CollectiveKind::AllGather);
+    let cuts = cuts.filter(|cut| batch_gathered::gathered(program, cut.number) == 0);
     sites.extend(cuts.filter_map(|cut| cut_again(program, &offsets, &cut)));
 }
 
