@@ -229,6 +229,18 @@ def test_gradients_without_a_forward_pass(before: str, after: str) -> None:
     assert done.instructions["forward"] > 0
 
 
+@pytest.mark.parametrize(("before", "after"), cases.CONSTRAINED)
+def test_constraints_whose_gather_is_not_there(before: str, after: str) -> None:
+    code = "name-before-constraint"
+    (stated,) = [own for own in program(before).remat().statements if own.code == code]
+    assert stated.advice
+    assert "value_and_grad of all weights" in stated.advice
+    # The check that the advice asks for.
+    assert fates(after).keys() & {"recomputed", "backward"}
+    assert "kept" not in fates(after)
+    assert code not in {own.code for own in program(after).remat().statements}
+
+
 @pytest.mark.parametrize(("before", "after"), cases.COPIES)
 def test_statement_about_copies_keeps_its_promise(before: str, after: str) -> None:
     code = "widened-weights-kept"

@@ -136,3 +136,29 @@ def test_findings_about_memory_lead_where_the_step_does_not_fit() -> None:
         notes = [note.code for note in found.notes]
         assert ("memory-first" in notes) is (height == 2048)
     assert ordered == {8: ["payload", "memory"], 2048: ["memory", "payload"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("jit(f)/transpose(jvp(M))/sharding_constraint", ["full-rematerialisation"]),
+        ("jit(f)/jvp(M)/dot_general", ["full-rematerialisation"]),
+        # The partitioner computes the shard of a weight's gradient from what it gathers.
+        ("jit(f)/transpose(jvp(M))/dot_general", []),
+    ],
+)
+def test_gathers_for_gradients_of_weights(name: str, found: list[str]) -> None:
+    gather = f'all-gather(x), {ALL}, dimensions={{1}}, metadata={{op_name="{name}"}}'
+    text = programs.GATHERED_AND_CUT.replace(f"all-gather(x), {ALL}, dimensions={{1}}", gather)
+    assert text != programs.GATHERED_AND_CUT
+    assert codes(text) == found
+
+
+def test_gathers_without_a_name_beside_named_work() -> None:
+    named = 'sine(p), metadata={op_name="jit(f)/transpose(jvp(M))/sin"}'
+    text = programs.GATHERED_AND_CUT.replace(
+        "x = f32[64,16] parameter(0)",
+        f"p = f32[64,16] parameter(0)\n  x = f32[64,16] {named}",
+    )
+    assert codes(text) == []
+    assert codes(text.replace(named, "sine(p)")) == ["full-rematerialisation"]

@@ -109,7 +109,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 fn cuts<'a>(program: &'a Program<'_>) -> impl Iterator<Item = (Row, f64)> + 'a {
     let module = program.module;
     let rows = module.computation(module.entry()).rows().map(Row);
-    rows.filter(|row| module.opcode(*row) == Opcode::DynamicSlice).filter_map(|row| {
+    rows.filter(move |row| module.opcode(*row) == Opcode::DynamicSlice).filter_map(move |row| {
         let whole = parameter(program, Row(*module.operands(row).first()?))?;
         Some((whole, program.seconds(row)?))
     })
