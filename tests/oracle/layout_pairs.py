@@ -5,7 +5,10 @@
 
 Each pair computes the same. The first form stores a weight, stacks layers or orders the dimensions of an
 activation so that a copy or transpose may be needed, the second form in the order in which matmuls
-and loops read it. Printed are, for the step of one device: bytes that copies and transposes outside
+and loops read it. What XLA says so far (in the commit that adds this paragraph): stacks along another
+dimension than the first and tables that are read by columns cost a copy of the parameter, which another
+order spares; weights stored [out, in] cost nothing; transposes of activations become part of
+matmuls, whose estimate grows. No rule of `lint` says any of this yet. Printed are, for the step of one device: bytes that copies and transposes outside
 fusions read and write (loops count as often as they run), bytes accessed, the peak, and the
 compiler's estimate of cycles. Needs an environment with ``jax[tpu]==0.10.2``; no accelerator.
 """
