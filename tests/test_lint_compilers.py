@@ -162,3 +162,12 @@ def test_gathers_without_a_name_beside_named_work() -> None:
     )
     assert codes(text) == []
     assert codes(text.replace(named, "sine(p)")) == ["full-rematerialisation"]
+
+
+def test_a_step_that_does_not_fit_is_not_said_to_be_fine() -> None:
+    body = "  x = f32[4294967296] parameter(0)\n  ROOT y = f32[4294967296] negate(x)"
+    text = f"HloModule m, is_scheduled=true\n\nENTRY e {{\n{body}\n}}\n"
+    found = hlofast.loads(text, device="tpu-v5e").lint()
+    assert [note.code for note in found.notes] == ["too-large"]
+    small = hlofast.loads(text.replace("4294967296", "1024"), device="tpu-v5e").lint()
+    assert [note.code for note in small.notes] == ["nothing-to-change"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast import _core, _fragment, _text
 from hlofast._core import Field
 from hlofast._cost import read_rules
+from hlofast._memory import quiet
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.table import Table, of_rows
 
@@ -233,12 +234,30 @@ class Findings(Result):
         return self.module.summary().status
 
     @property
+    def _fits(self) -> bool | None:
+        """Whether the step fits the device; None if unknown."""
+        if self.module.context.device is None:
+            return None
+        try:
+            facts = quiet(self.module, device=self.module.context.device).facts
+        except (ValueError, OverflowError):
+            return None
+        return next((fact.value for fact in facts if fact.name == "fits"), None)
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         """Reservations about the findings."""
         if pieces := _fragment.notes(self.module):
             return pieces
         notes = []
-        if not len(self):
+        if not len(self) and self._fits is False:
+            text = (
+                "no rule has a finding above its threshold, but the step does not fit the device: "
+                "`hlofast memory` says what holds its memory, `hlofast remat` which checkpoint "
+                "policy fits"
+            )
+            notes.append(Note("too-large", text))
+        elif not len(self):
             text = "nothing to change: no rule has a finding above its threshold"
             notes.append(Note("nothing-to-change", text))
         leading = self[0] if len(self) else None
