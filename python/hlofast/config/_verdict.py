@@ -112,6 +112,18 @@ class Verdict:
         self.statements = tuple(_statements(self, implied, memory))
 
     @property
+    def peak_bytes(self) -> int | None:
+        """The modelled XLA peak on this device; None if the peak or the memory is not known.
+
+        It is the relaxed peak if that fits; otherwise XLA gives up terms that it does not need,
+        until the step fits or only needed terms remain.
+        """
+        least, most = self.expected_peak_bytes, self.relaxed_peak_bytes
+        if least is None or most is None or self.capacity_bytes is None:
+            return None
+        return min(most, max(least, self.capacity_bytes))
+
+    @property
     def excess_bytes(self) -> int | None:
         """Bytes by which the expected peak exceeds the memory; 0 if it does not.
 
