@@ -46,8 +46,8 @@ def _of_step(step: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def rows() -> list[dict[str, Any]]:
-    """One dictionary per compiled step."""
+def maxtext_rows() -> list[dict[str, Any]]:
+    """One dictionary per step of MaxText, compiled with its own code or written in plain JAX."""
     found = []
     for name, record in _records("maxtext_peaks.json").items():
         effective = _maxtext(record["instance"], record["arguments"])
@@ -59,6 +59,12 @@ def rows() -> list[dict[str, Any]]:
     for name, record in _records("maxtext_steps.json").items():
         effective = _maxtext(record["instance"], _of_step(record))
         found.append(judged(name, "plain JAX", effective, record, fitted=True))
+    return found
+
+
+def stand_in_rows() -> list[dict[str, Any]]:
+    """One dictionary per stand-in of a config of AXLearn."""
+    found = []
     for name, record in _records("stand_ins/stand_ins.json").items():
         if record["mistake"] is not None:
             continue
@@ -130,7 +136,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # Some arrays without a layout.
-    found = rows()
+    found = maxtext_rows() + stand_in_rows()
     for title, is_own in (("fitted", True), ("held out", False)):
         own = [row for row in found if row["is_fitted"] == is_own]
         own.sort(key=lambda row: -abs(1 if row["error"] is None else row["error"]))

@@ -31,6 +31,10 @@ _MOST_WINDOWS = 32
 """Most shards over which XLA loops in a windowed einsum (`max_windowed_einsum_iteration` of its
 partitioner). Compiled steps with 16 and 32 shards have such loops, those with 64 and 256 do not.
 """
+_WINDOWS = 12
+"""Shards of a layer's width that windowed einsums hold where tensor axes shard it: three products
+add up their parts in both directions, with an accumulator and a received part each.
+"""
 _WIDTHS = 3
 """Values of a layer's width, gathered along all axes, in the backward pass of its dense layer."""
 
@@ -148,7 +152,7 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
     layers = [each for each in parts.parameters if each.layers > 1]
     gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
     is_windowed = _is_windowed(implied, layers)
-    gathered = waiting = recomputed = widest = 0
+    gathered = waiting = recomputed = widest = windows = 0
     for unit in parts.units.values():
         own = [each for each in layers if each.path.startswith(f"{unit.path}/")]
         matrices = sorted((_whole(implied, each) for each in own), reverse=True)
@@ -170,6 +174,9 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
         width = implied.activation_bytes(((unit.feature[0], ()),), implied.itemsize, padded=True)
         recomputed = max(recomputed, others + _WIDTHS * width)
         widest = max([widest, *again])
+        if implied.shards(unit.feature[1]) > 1:
+            own_width = implied.activation_bytes((unit.feature,), implied.itemsize, padded=True)
+            windows = max(windows, _WINDOWS * own_width)
     heads = sum(_whole(implied, each) for each in _heads(implied))
     terms = [("gradients", gradients, True), ("other values", recomputed, False)]
     if not is_windowed:
@@ -187,6 +194,7 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
         ("logits", _logits(implied), True),
         ("further matrices", gathered, False),
         ("a further value", widest, False),
+        ("windows", windows, False),
         ("kernels", max(statistics, default=0), False),
     ]
 
