@@ -93,5 +93,12 @@ class TestPeakOnADevice:
         assert verdict.status == "does not fit"
         assert verdict.peak_bytes == verdict.expected_peak_bytes
 
+    def test_a_step_that_needs_room_is_between_its_bounds(self) -> None:
+        # 256 shards: gradients that wait, and weights gathered ahead of time, need not stay.
+        verdict = run("per_device_batch_size=8", "max_target_length=8192").verdict()
+        assert verdict.status == "tight" and verdict.relaxed_peak_bytes > verdict.capacity_bytes
+        middle = (verdict.expected_peak_bytes + verdict.capacity_bytes) // 2
+        assert verdict.peak_bytes == middle
+
     def test_it_is_not_known_where_an_axis_is_not_modelled(self) -> None:
         assert run("ici_pipeline_parallelism=4").verdict().peak_bytes is None

@@ -145,8 +145,8 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
     in at most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums). Gradients are
     then reduced as they are computed, that of the head after all layers, so the gradient of the
     logits and the head's input stay until then. Of more shards, weights are gathered ahead of time
-    and gradients wait in full for their reduction, the head's too. If memory is not short, all
-    other recomputed values of a layer stay.
+    and gradients wait in full for their reduction, the head's too; if memory is short, neither
+    happens, and other recomputed values of a layer do not stay either.
     """
     parts = implied.parts
     layers = [each for each in parts.parameters if each.layers > 1]
@@ -178,24 +178,26 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
             own_width = implied.activation_bytes((unit.feature,), implied.itemsize, padded=True)
             windows = max(windows, _WINDOWS * own_width)
     heads = sum(_whole(implied, each) for each in _heads(implied))
-    terms = [("gradients", gradients, True), ("other values", recomputed, False)]
     if not is_windowed:
         return [
-            *terms,
+            ("gradients", gradients, True),
             ("a head's gradient", heads, True),
+            ("other values", recomputed, False),
             ("further matrices", gathered + waiting, False),
         ]
     statistics = [
         implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
         for features, itemsize in parts.scratch
     ]
+    # Steps that XLA refused hold all of this but the matrices that are gathered ahead of time.
     return [
-        *terms,
+        ("gradients", gradients, True),
         ("logits", _logits(implied), True),
+        ("other values", recomputed, True),
+        ("a further value", widest, True),
+        ("windows", windows, True),
+        ("kernels", max(statistics, default=0), True),
         ("further matrices", gathered, False),
-        ("a further value", widest, False),
-        ("windows", windows, False),
-        ("kernels", max(statistics, default=0), False),
     ]
 
 
