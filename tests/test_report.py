@@ -274,7 +274,7 @@ def test_pages_without_charts_are_said_to_be(train_step: Path, tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stderr == (
-        "hlofast: note: the page has no charts, as charts need bokeh: "
+        "hlofast: note: the charts of the page are still, as charts need bokeh: "
         "pip install 'hlofast[report]'\n"
     )
     command.append("--no-charts")

@@ -161,7 +161,7 @@ def memory(memory: Memory, values: Table | None = None) -> Chart:
     below = [0] * len(steps)
     marks = []
     order = [name for name in _CLASSES if name in changes]
-    for number, name in enumerate(order):
+    for name in order:
         alive, now = [], 0
         for change in changes[name]:
             now += change
@@ -170,7 +170,7 @@ def memory(memory: Memory, values: Table | None = None) -> Chart:
         drawn = zip((_STEP, *_BAND), (steps, below, above), strict=True)
         sheet = Sheet(name, name, Table.of(drawn))
         fields = {"x": "step", "y1": "below", "y2": "above"}
-        color = draw.PALETTE[number % len(draw.PALETTE)]
+        color = draw.COLOURS[name]
         legend = name.replace("_", " ")
         marks.append(
             Mark(
@@ -264,7 +264,7 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
                 "scatter",
                 {"x": "intensity", "y": y},
                 Sheet(name, name, kept),
-                color=draw.PALETTE[number % len(draw.PALETTE)],
+                color=draw.COLOURS.get(name, draw.NEUTRAL),
                 alpha=0.75,
                 legend=name,
                 hover=hover,
@@ -457,7 +457,7 @@ def sent_when(collectives: Collectives, when: Time | Memory) -> Chart:
     table = sheet_of("collectives-time", "When collectives run", drawn, columns)
     columns.append(("name", "name", "text"))
     marks = []
-    for number, name in enumerate(dict.fromkeys(row["kind"] for row in drawn)):
+    for name in dict.fromkeys(row["kind"] for row in drawn):
         of_kind = [row for row in drawn if row["kind"] == name]
         sheet = sheet_of(
             name,
@@ -470,7 +470,7 @@ def sent_when(collectives: Collectives, when: Time | Memory) -> Chart:
                 "quad",
                 {"left": "first", "right": "last", "bottom": "low", "top": "high"},
                 sheet,
-                color=draw.PALETTE[number % len(draw.PALETTE)],
+                color=draw.COLOURS.get(name, draw.NEUTRAL),
                 alpha=0.8,
                 legend=name,
                 hover=["name", "axes", "wire_bytes", "multiplicity", "first", "last"],
