@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import notebooks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -51,6 +52,9 @@ API = {
 RESULTS = "Results"
 INNER = "_result.Result _result.Fact _result.Note _result.Section _core.Field"
 """Classes that results share; their own names are not public."""
+NOTEBOOK = "notebook.md"
+outputs: list[str] = []
+"""Outputs of the notebook's cells."""
 NOT_SHOWN = {"__version__"}
 
 
@@ -92,7 +96,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for title, names in {**API, RESULTS: INNER}.items():
         parts = [f"# {title}", *(f"::: hlofast.{name}" for name in names.split())]
         files.append(File.generated(config, api_page(title), content="\n\n".join(parts)))
+    text, outputs[:] = notebooks.page()
+    files.append(File.generated(config, NOTEBOOK, content=text))
     return files
+
+
+def on_page_content(html: str, page: Page, **_: object) -> str:
+    """Puts the outputs of the notebook in their places."""
+    return notebooks.filled(html, outputs) if page.file.src_uri == NOTEBOOK else html
 
 
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:

@@ -101,7 +101,8 @@ def _table(
         if layout.left_out
         else ""
     )
-    return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>{left_out}"
+    head = f"<caption>{caption}</caption><tr>{head}</tr>"
+    return f'<table class="rows">{head}{body}</table>{left_out}'
 
 
 def paragraphs(section: Section) -> str:

@@ -15,6 +15,7 @@ function paint() {
   Object.assign(figure, {
     background_fill_color: null, border_fill_color: null, outline_line_color: null,
   });
+  if ("border_line_color" in figure.properties) figure.border_line_color = null;
   figure.title.text_color = ink;
   const { above, below, left, right, center } = figure;
   for (const part of [...above, ...below, ...left, ...right, ...center]) {
