@@ -20,24 +20,28 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
 _SHOWN = 10
-_ROOM = 172
-"""Characters in a row of a table; most fonts then need less than 1,100 pixels."""
+_ROOM = 140
+"""Characters in a row of a table; most fonts then need less than 1,000 pixels."""
 _STYLE = (
     "<style>.hlofast{font-size:13px;line-height:1.4;max-width:100%;overflow-x:auto}"
-    ".hlofast table{border-collapse:collapse;margin:0 0 10px;font-size:inherit;display:table}"
-    ".hlofast td,.hlofast th{text-align:left;vertical-align:bottom;padding:1px 12px 1px 0;"
-    "border:0;white-space:nowrap;background:none;color:inherit;min-width:0}"
-    ".hlofast td{vertical-align:top;max-width:44em;overflow:hidden;text-overflow:ellipsis}"
-    ".hlofast tr{background:none!important;border:0}"
-    ".hlofast th{font-weight:600;border-bottom:1px solid color-mix(in srgb,currentColor 30%,"
-    "transparent)}"
-    ".hlofast td.n,.hlofast th.n{text-align:right;font-variant-numeric:tabular-nums}"
+    ".hlofast table.facts,.hlofast table.rows{border-collapse:collapse;border:0;margin:0 0 10px;"
+    "font-size:inherit;display:table;table-layout:auto}"
+    ".hlofast table tr td,.hlofast table tr th{text-align:left!important;vertical-align:bottom;border:0;"
+    "padding:1px 12px 1px 0;white-space:nowrap;background:none;color:inherit;min-width:0;"
+    "max-width:none}"
+    ".hlofast table tr td{vertical-align:top;max-width:44em;overflow:hidden;"
+    "text-overflow:ellipsis}"
+    ".hlofast table tr{background:none!important;border:0}"
+    ".hlofast table tr th{font-weight:600;border-bottom:1px solid color-mix(in srgb,"
+    "currentColor 30%,transparent)}"
+    ".hlofast table tr .n{text-align:right!important;font-variant-numeric:tabular-nums}"
     ".hlofast .q{opacity:.72;font-weight:400}"
-    ".hlofast caption{text-align:left;font-weight:600;color:inherit;padding:4px 0 2px;"
+    ".hlofast table caption{text-align:left;font-weight:600;color:inherit;padding:4px 0 2px;"
     "caption-side:top;white-space:nowrap}"
-    ".hlofast .facts td:nth-child(2){white-space:normal;max-width:60em}"
+    ".hlofast table.facts tr td:nth-child(2){white-space:normal;max-width:60em}"
     ".hlofast p{margin:2px 0 6px;max-width:100ch}</style>"
 )
+"""More specific than the rules of notebooks for tables."""
 
 
 def table(

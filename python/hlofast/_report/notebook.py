@@ -56,6 +56,14 @@ def framed(page: str, title: str, height: int) -> str:
 
 def displayed(figure: Any) -> Any:
     """Returns a bokeh figure that notebooks draw without `show` and `output_notebook`."""
+    # Transparent from the start: what BokehJS has drawn at the edges stays.
+    plain = (
+        "background_fill_color",
+        "border_fill_color",
+        "border_line_color",
+        "outline_line_color",
+    )
+    figure.update(**{name: None for name in plain if name in figure.properties()})
     # Bokeh's models accept new attributes only with a leading underscore, and notebooks look for
     # this one on the object.
     figure._repr_html_ = lambda: chart(figure)

@@ -12,10 +12,6 @@ function paint() {
   const line = isDark ? "#323a49" : "#dde1e8";
   document.documentElement.style.colorScheme = isDark ? "dark" : "light";
   for (const own of [document.documentElement, document.body]) own.style.background = paper;
-  Object.assign(figure, {
-    background_fill_color: null, border_fill_color: null, outline_line_color: null,
-  });
-  if ("border_line_color" in figure.properties) figure.border_line_color = null;
   figure.title.text_color = ink;
   const { above, below, left, right, center } = figure;
   for (const part of [...above, ...below, ...left, ...right, ...center]) {
