@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import browser
 import hlofast
 from conftest import CHECKOUT
 from figures_read import Tables, agrees, unexplained
@@ -30,11 +29,6 @@ ENTRY main {
 }
 """
 DONE = "body[data-state=complete]"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Any:
-    yield from browser.started()
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +146,13 @@ def written(path: Path, outputs: list[str], paper: str, ink: str) -> Path:
     ("paper", "ink"), [("rgb(255, 255, 255)", "#222"), ("rgb(17, 24, 39)", "#e5e7eb")]
 )
 def test_it_shows_in_the_colours_around_it(
-    notebook: tuple[Any, Path], chromium: Any, tmp_path: Path, paper: str, ink: str
+    notebook: tuple[Any, Path], browser: Any, tmp_path: Path, paper: str, ink: str
 ) -> None:
     outputs = [html for _, own in code_cells(notebook[0]) if (html := html_of(own))]
     page = written(tmp_path / "page.html", outputs, paper, ink)
     is_dark = paper != "rgb(255, 255, 255)"
     for width in (1440, 420):
-        opened = chromium.open(
+        opened = browser.open(
             page,
             until="iframe",
             viewport={"width": width, "height": 900},
@@ -189,10 +183,9 @@ def test_it_shows_in_the_colours_around_it(
         assert set(colours) == {"rgb(229, 231, 235)" if is_dark else "rgb(34, 34, 34)"}
         assert [url for url in opened.requests if not url.startswith(("file:", "about:"))] == []
         assert [said for said in opened.errors if "bokeh" not in said] == []
-    chromium.close_pages()
 
 
-def test_hostile_names_stay_text(chromium: Any, tmp_path: Path) -> None:
+def test_hostile_names_stay_text(browser: Any, tmp_path: Path) -> None:
     module = hlofast.loads(HOSTILE)
     plots = [module.plot.memory(), module.plot.roofline("tpu-v5e"), module.plot.scopes()]
     results = [module.summary(), module.cost(), module.matmuls(), module.cost().by("scope")]
@@ -200,9 +193,8 @@ def test_hostile_names_stay_text(chromium: Any, tmp_path: Path) -> None:
     for html in shown:
         assert "<img" not in html and "<svg" not in html
         assert html.count("<script") == html.count("<iframe")
-    opened = chromium.open(written(tmp_path / "page.html", shown, "#fff", "#000"), until="iframe")
+    opened = browser.open(written(tmp_path / "page.html", shown, "#fff", "#000"), until="iframe")
     for frame in opened.page.frames[1:]:
         frame.wait_for_selector(DONE, state="attached")
     assert [said for said in opened.errors if "bokeh" not in said] == []
     assert opened.page.evaluate("document.images.length") == 0
-    chromium.close_pages()

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import browser
 import hlofast
 from conftest import CHECKOUT
 from hlofast.cli import VERBS, guide
@@ -35,11 +34,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(command, cwd=CHECKOUT, check=True, env=environment)
     return folder
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Any:
-    yield from browser.started()
 
 
 class Loaded(HTMLParser):
@@ -106,11 +100,11 @@ def test_public_names_have_their_docstrings(site: Path) -> None:
         assert first and first in text, name
 
 
-def test_it_opens_from_disk(site: Path, chromium: Any) -> None:
+def test_it_opens_from_disk(site: Path, browser: Any) -> None:
     places = ("index", "guide/slow", "commands/cost", "api/analyses", "figures", "notebook")
     for name in places:
         for theme, width in (("light", 1440), ("dark", 420)):
-            opened = chromium.open(
+            opened = browser.open(
                 site / f"{name}.html",
                 until="article",
                 viewport={"width": width, "height": 900},
@@ -122,15 +116,13 @@ def test_it_opens_from_disk(site: Path, chromium: Any) -> None:
             assert scheme == ("slate" if theme == "dark" else "default")
             assert all(url.startswith(("file:", "data:", "about:")) for url in opened.requests)
             assert [said for said in opened.errors if "bokeh" not in said] == []
-        chromium.close_pages()
 
 
-def test_the_search_works_from_disk(site: Path, chromium: Any) -> None:
-    opened = chromium.open(site / "index.html", until="article")
+def test_the_search_works_from_disk(site: Path, browser: Any) -> None:
+    opened = browser.open(site / "index.html", until="article")
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("fragmentation")
     opened.page.wait_for_selector(".md-search-result__item")
     assert "memory" in opened.page.locator(".md-search-result__list").inner_text()
     assert all(url.startswith("file:") for url in opened.requests)
     assert opened.errors == []
-    chromium.close_pages()

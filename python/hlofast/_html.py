@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 _ROOM = 140
-"""Characters in a row of a table; most fonts then need less than 1,000 pixels."""
+"""Characters in a row of a table with all columns; most fonts then need less than 1,000 pixels."""
+_ROOM_OF_SECTIONS = 180
+"""The same for tables of results, whose columns were chosen; wide ones scroll."""
 _STYLE = (
     "<style>.hlofast{font-size:13px;line-height:1.4;max-width:100%;overflow-x:auto}"
     ".hlofast table.facts,.hlofast table.rows{border-collapse:collapse;border:0;margin:0 0 10px;"
     "font-size:inherit;display:table;table-layout:auto}"
-    ".hlofast table tr td,.hlofast table tr th{text-align:left!important;vertical-align:bottom;border:0;"
-    "padding:1px 12px 1px 0;white-space:nowrap;background:none;color:inherit;min-width:0;"
+    ".hlofast table tr td,.hlofast table tr th{text-align:left!important;vertical-align:bottom;"
+    "border:0;padding:1px 12px 1px 0;white-space:nowrap;background:none;color:inherit;min-width:0;"
     "max-width:none}"
     ".hlofast table tr td{vertical-align:top;max-width:44em;overflow:hidden;"
     "text-overflow:ellipsis}"
@@ -65,6 +67,7 @@ def _table(
     title: str,
     module: Module | None,
     limit: int | None,
+    room: int = _ROOM,
     figure: str | None = None,
     named: str | None = None,
 ) -> str:
@@ -77,7 +80,7 @@ def _table(
     rows = list(zip(*columns, strict=True))
     headings = [_text.heading_of(field) for field in fields]
     purposes = roles(fields, figure, named)
-    layout = Layout(headings, rows, purposes, _ROOM)
+    layout = Layout(headings, rows, purposes, room)
     is_number = [
         field.kind == "index" or (field.is_amount and field.kind != "flag") for field in fields
     ]
@@ -167,7 +170,7 @@ def _page(
         elif section.columns and len(section.table):
             fields = [section.table.field(name) for name in section.columns]
             limit = None if section.is_whole else _SHOWN
-            own = (section.title, module, limit, section.figure, section.named)
+            own = (section.title, module, limit, _ROOM_OF_SECTIONS, section.figure, section.named)
             parts.append(_table(section.table, fields, *own))
     parts += [f'<p class="q">note: {escape(note.text)}</p>' for note in notes]
     return _box("".join(parts))
