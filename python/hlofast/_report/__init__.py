@@ -145,15 +145,9 @@ class Report(Result):
         self.path = os.fspath(path)
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from hlofast._report.notebook import framed
 
-        # A separate frame preserves the page's security policy, and isolates the page from the
-        # notebook.
-        return (
-            f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" '
-            f'style="width:100%;height:{_HEIGHT}px;border:0" '
-            f'srcdoc="{escape(self.html)}"></iframe>'
-        )
+        return framed(self.html, self.title, _HEIGHT)
 
     def __repr__(self) -> str:
         return f"<Report of {self.title}: {len(self.html):,} characters of HTML>"

@@ -258,6 +258,7 @@ def drawn(chart: Chart, height: int | None = None, width: int | None = None) -> 
     if any(mark.legend for mark in chart.marks):
         made.add_layout(made.legend[0], "below")
         made.legend.orientation = "horizontal"
+        made.legend.location = "left"
         made.legend.click_policy = "hide"
         made.legend.ncols = 4
     return made

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from hashlib import sha256
-from html import escape
-
 from hlofast import _core, _verdict_measured
 from hlofast import _text as output
 from hlofast._report import graph, sections, still
 from hlofast._report.chart import missing
+from hlofast._report.inline import Bokeh, asset, hash_of, text
 from hlofast._report.pack import Block
 
 TYPE_CHECKING = False
@@ -25,49 +22,8 @@ if TYPE_CHECKING:
     from hlofast._verdict_figures import Figure
 
 SCRIPTS = ("columns.js", "grid.js", "charts.js", "memory.js", "instructions.js", "page.js")
-_BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
 _FIRST = 12
 """Statements of a list shown at once; the rest is collapsed."""
-
-
-class Bokeh:
-    """BokehJS from the installed bokeh package; empty without the package."""
-
-    __slots__ = ("scripts", "version")
-
-    def __init__(self) -> None:
-        from importlib.util import find_spec
-
-        # Importing bokeh takes longer than the whole report; only its files are needed.
-        spec = find_spec("bokeh")
-        self.scripts: list[str] = []
-        self.version = ""
-        if spec is None or not spec.submodule_search_locations:
-            return
-        (folder, *_) = spec.submodule_search_locations
-        for name in _BOKEH:
-            path = f"{folder}/server/static/js/{name}"
-            with open(path, encoding="utf-8", newline="") as file:
-                self.scripts.append(file.read())
-        from importlib.metadata import version
-
-        self.version = version("bokeh")
-
-
-def _asset(name: str) -> str:
-    from importlib.resources import files
-
-    return (files("hlofast._report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    digest = b64encode(sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return f"'sha256-{digest}'"
-
-
-def text(words: str) -> str:
-    """Returns `words` escaped for HTML, with invisible and bidirectional characters spelt out."""
-    return escape(output.printable(words), quote=True)
 
 
 def html(contents: Contents, plots: bool) -> str:
@@ -76,8 +32,8 @@ def html(contents: Contents, plots: bool) -> str:
     without = ""
     if bokeh is not None and not bokeh.scripts:
         bokeh, without = None, f"Charts are still images: {missing('bokeh')}"
-    script = "\n".join(_asset(name) for name in SCRIPTS)
-    hashes = [_hash(script)]
+    script = "\n".join(asset(name) for name in SCRIPTS)
+    hashes = [hash_of(script)]
     blocks = {"sections": _sections(contents, plots)}
     if contents.module is not None:
         block = Block()
@@ -94,7 +50,7 @@ def html(contents: Contents, plots: bool) -> str:
             "scripts": [block.place(script.encode("utf-8"), "u8") for script in bokeh.scripts]
         }
         blocks["bokeh"] = block.base64()
-        hashes += [_hash(script) for script in bokeh.scripts]
+        hashes += [hash_of(script) for script in bokeh.scripts]
     policy = (
         f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
         "img-src data:; font-src 'none'; connect-src 'none'; base-uri 'none'; form-action 'none'"
@@ -114,7 +70,7 @@ def html(contents: Contents, plots: bool) -> str:
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
 <style>
-{_asset("style.css")}</style>
+{asset("style.css")}</style>
 </head>
 <body class="{contents.kind}">
 {_body(contents, plots, bokeh, without)}

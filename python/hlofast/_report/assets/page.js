@@ -14,6 +14,14 @@ function setUpTheme() {
     paintFigures();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintFigures);
+  // In a notebook, the page around the frame says which theme it has, until the reader chooses one.
+  if (parent === window) return;
+  addEventListener("message", ({ data }) => {
+    if (place || !data || !/^(light|dark)$/.test(data.hlofast)) return;
+    document.documentElement.dataset.theme = data.hlofast;
+    paintFigures();
+  });
+  parent.postMessage({ hlofast: "theme?" }, "*");
 }
 
 function setUpPrinting() {
