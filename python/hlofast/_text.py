@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hlofast._result import Fact, Note, Result, Section
     from hlofast.table import Table
 
-GIBIBYTE = 1 << 30
+MEBIBYTE = 1 << 20
 SHOWN_NAMES = 10
 _HANGING = 28
 """The longest label, in characters, whose text has its further lines aligned to the first."""
@@ -52,11 +52,12 @@ def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
 
 
 def size(count: int | None) -> str:
-    """Returns a number of bytes, followed by GiB unless that rounds to 0."""
+    """Returns a number of bytes, followed by MiB or larger units from half a MiB on."""
     if count is None:
         return "unknown"
-    gibibytes = count / GIBIBYTE
-    return f"{count:,} B ({gibibytes:.3f} GiB)" if gibibytes >= 0.0005 else f"{count:,} B"
+    scale, unit = binary(max(abs(count), MEBIBYTE))
+    short = count / scale
+    return f"{count:,} B ({short:.3f} {unit})" if abs(short) >= 0.5 else f"{count:,} B"
 
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -60,7 +60,6 @@ COLOURS = {
 collectives."""
 INK = "ink"
 """The text colour of the page's theme."""
-GIBIBYTE = 1 << 30
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
