@@ -8,6 +8,7 @@ import pytest
 
 import hlofast
 from browser import Browser
+from hlofast._text import figure
 
 pytestmark = pytest.mark.once
 
@@ -63,6 +64,56 @@ def test_the_verdict_is_the_api_s(browser: Browser, report: Path, train_step: Pa
     assert share in page.locator("#verdict").inner_text()
     assert not module.lint(mesh)
     assert page.get_by_text("Nothing to change.").is_visible()
+
+
+class Facts(HTMLParser):
+    """The facts of each section of a page: labels and texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.section = ""
+        self.place = ""
+        self.found: dict[str, list[list[str]]] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "section":
+            self.section = dict(attrs)["id"] or ""
+        elif tag in ("dt", "dd"):
+            self.place = tag
+            if tag == "dt":
+                self.found.setdefault(self.section, []).append(["", ""])
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("dt", "dd"):
+            self.place = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.place:
+            self.found[self.section][-1][self.place == "dd"] += data
+
+
+@pytest.mark.parametrize("name", ["decoder_v5e_256", "mlp_scan_plain", "decoder_cpu_8"])
+def test_facts_are_the_api_s(name: str) -> None:
+    module = hlofast.load(FIXTURES / "sharded" / f"{name}.txt.gz")
+    if "cpu" not in name:
+        module = module.with_context(device="tpu-v5e")
+    page = Facts()
+    page.feed(module.report(plots=False).html)
+    results: dict[str, hlofast.Result] = {
+        "memory": module.memory(),
+        "collectives": module.collectives(),
+        "matmuls": module.matmuls(),
+        "scopes": module.cost(),
+        "remat": module.remat(),
+    }
+    if module.context.device is not None:
+        results["time"] = module.time()
+    for section, result in results.items():
+        known = dict(page.found[section])
+        for fact in result.facts:
+            if fact.value is not None:
+                text = str(figure(fact.field, fact.value))
+                assert known[fact.field.label].startswith(text), (section, fact.field.label)
 
 
 def test_findings_are_those_of_lint(browser: Browser, tmp_path: Path) -> None:
