@@ -6,6 +6,7 @@ import pytest
 
 import hlofast
 import lint_programs as programs
+from conftest import FIXTURES
 from lint_programs import ADD, ALL, codes, lint, only
 
 SCHEDULED = "num_partitions=4, is_scheduled=true"
@@ -171,3 +172,15 @@ def test_a_step_that_does_not_fit_is_not_said_to_be_fine() -> None:
     assert [note.code for note in found.notes] == ["too-large"]
     small = hlofast.loads(text.replace("4294967296", "1024"), device="tpu-v5e").lint()
     assert [note.code for note in small.notes] == ["nothing-to-change"]
+
+
+def test_samplers_gather_a_few_numbers_in_f32() -> None:
+    module = hlofast.load(FIXTURES / "dumps" / "tpu_decode.after.txt.gz", device="tpu-v5e")
+    assert module.lint().of("float32-activations") == ()
+
+
+def test_scopes_are_no_names_of_parameters() -> None:
+    path = next((FIXTURES / "a100").glob("*.hlo.pb.xz"))
+    values = [name for own in hlofast.load(path).lint() for name in own.values]
+    assert "state.mdl_vars['params']['lm']['softmax']['logits_ffn']['linear']['w']" in values
+    assert all(")/" not in name for name in values)

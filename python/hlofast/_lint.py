@@ -51,7 +51,7 @@ class Finding:
     """
 
     __slots__ = (
-        "_parameters", "bytes", "bytes_are", "code", "figures", "flops", "instructions",
+        "_named", "_parameters", "bytes", "bytes_are", "code", "figures", "flops", "instructions",
         "is_lower_bound", "message", "names", "phases", "places", "provenance", "remedy",
         "seconds", "source_file", "source_line", "values",
     )  # fmt: skip
@@ -89,6 +89,7 @@ class Finding:
         time only through what it is used for, such as less recomputation (`Remat.policies`).
         """
         self._parameters: dict[int, str] = dict(record["values"])
+        self._named = [n for row, n in self._parameters.items() if n != module[row].name]
         self.values: tuple[str, ...] = tuple(self._parameters.values())
         """The parameters that the finding is about (at most 64), by their names in the program."""
         self.figures: dict[str, int] = record["figures"]
@@ -319,7 +320,7 @@ def _words(finding: Finding, is_said: bool) -> list[tuple[str, str]]:
         source = f"{finding.source_file}:{finding.source_line}"
     where = (", ".join(finding.phases), source, finding.provenance)
     evidence = finding.shown_names
-    rest = [name for name in finding.values if name not in evidence]
+    rest = [name for name in finding._named if name not in evidence]
     values = [("values", _text.names(rest))] if rest else []
     return [
         ("found", finding.message),

@@ -27,6 +27,9 @@ pub(super) const RULE: Rule = Rule {
              16 bits",
 };
 
+/// The least payload of one collective per step. Samplers gather a few numbers in f32.
+const LEAST: u64 = 1 << 16;
+
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     use CollectiveKind::*;
     let module = program.module;
@@ -58,6 +61,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let Some(payload) = collective.payload().and_then(|payload| runs.times(payload)) else {
             continue;
         };
+        if payload < LEAST {
+            continue;
+        }
         let mut site = Site::new(collective.row).runs(&runs).of(number);
         site.bytes = Some(payload / 2);
         site = site.sum("payload_bytes", payload);
