@@ -213,7 +213,7 @@ def _is_windowed(implied: Implied) -> bool:
         implied.shards(axis for axis in axes if axis in implied.token_axes)
         for axes in largest.sharding
     ]
-    return max(shards) <= _MOST_WINDOWS
+    return 1 < max(shards) <= _MOST_WINDOWS
 
 
 def _logits(implied: Implied) -> int:
