@@ -110,8 +110,8 @@ def judged(
         "least": verdict.expected_peak_bytes,
         "most": verdict.relaxed_peak_bytes,
         "status": verdict.status,
-        "fits": "peak" in record,
-        "is_right": (verdict.status in ("fits", "tight")) == ("peak" in record),
+        "fits": "refused" not in record,
+        "is_right": (verdict.status in ("fits", "tight")) == ("refused" not in record),
     }
 
 

@@ -29,7 +29,7 @@ def rows() -> list[dict[str, Any]]:
             row[kind] = record.get("seconds")
             row[f"{kind}_peak"] = record.get("device") or record.get("peak") or record.get("used")
             row[f"{kind}_config"] = record["promised"]["seconds"]
-            row[f"{kind}_fits"] = "peak" in record
+            row[f"{kind}_fits"] = "refused" not in record
         row["ratio"] = None
         if row["plan"] and row["published"]:
             row["ratio"] = row["plan"] / row["published"]

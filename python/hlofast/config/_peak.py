@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast.config._implied import per_mesh
 from hlofast.config._parts import item_size
 from hlofast.config._policies import RECOMPUTED
 
@@ -151,7 +152,7 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
     parts = implied.parts
     layers = [each for each in parts.parameters if each.layers > 1]
     gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
-    is_windowed = _is_windowed(implied, layers)
+    is_windowed = _is_windowed(implied)
     gathered = waiting = recomputed = widest = windows = 0
     for unit in parts.units.values():
         own = [each for each in layers if each.path.startswith(f"{unit.path}/")]
@@ -201,8 +202,10 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
     ]
 
 
-def _is_windowed(implied: Implied, layers: list[Parameter]) -> bool:
+@per_mesh
+def _is_windowed(implied: Implied) -> bool:
     """Whether XLA loops over the shards of the largest matrix of a layer."""
+    layers = [each for each in implied.parts.parameters if each.layers > 1]
     if not layers:
         return False
     largest = max(layers, key=lambda each: _whole(implied, each))
@@ -210,7 +213,7 @@ def _is_windowed(implied: Implied, layers: list[Parameter]) -> bool:
         implied.shards(axis for axis in axes if axis in implied.token_axes)
         for axes in largest.sharding
     ]
-    return max(shards) <= _MOST_WINDOWS
+    return 1 < max(shards) <= _MOST_WINDOWS
 
 
 def _logits(implied: Implied) -> int:
