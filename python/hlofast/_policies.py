@@ -221,6 +221,8 @@ class Policies:
     )  # fmt: skip
 
     def __init__(self, remat: Remat, data: PolicyData, hbm: int | None) -> None:
+        self._remat = remat
+        self._data = data
         self.module: Module = remat.module
         """The module."""
         self.hbm = hbm
@@ -231,11 +233,9 @@ class Policies:
         self.is_checkpointed = data.is_checkpointed()
         """Whether the layers are checkpointed in the step as it is."""
         self.step_seconds: float | None = None
-        """Modelled seconds of the step as compiled; None without a device."""
-        if device is not None:
+        """Modelled seconds of the step as compiled; None without a device or a schedule."""
+        if device is not None and not self.is_modelled:
             self.step_seconds = self.module.time(device, mesh=remat.mesh).step_seconds
-        self._remat = remat
-        self._data = data
         self._savable: Table | None = None
         self._chosen: tuple[Policy | None] | None = None
         self._frontier: tuple[Policy, ...] | None = None
@@ -247,8 +247,14 @@ class Policies:
         return any(instructions[row].opcode == "while" for row, _ in self._data.loops())
 
     @property
+    def is_modelled(self) -> bool:
+        """Whether the module is not scheduled, so that the peak as it is is modelled too."""
+        return self._data.is_modelled()
+
+    @property
     def peak(self) -> int:
-        """Bytes at the peak of the step as it is, as `Memory` counts them."""
+        """Bytes at the peak of the step as it is, as `Memory` counts them or, in a module that is
+        not scheduled, modelled."""
         return self._data.peak()
 
     @property
@@ -434,9 +440,13 @@ class Policies:
     def notes(self) -> tuple[Note, ...]:
         """How far the figures are from what XLA needs."""
         error = fields.ERROR_CHECKPOINTED if self.is_checkpointed else fields.ERROR
-        if not self.is_scanned:
+        if self.is_modelled:
+            error = fields.ERROR_BEFORE
+        elif not self.is_scanned:
             error = fields.ERROR_UNROLLED
         notes = [Note("policy-error", error)]
+        if self.is_modelled and self.module.summary().devices_together > 1:
+            notes.append(Note("policy-collectives", fields.NO_COLLECTIVES))
         if self.chosen is not None and self.hbm is not None:
             if self.chosen.fits and self.chosen.peak <= self.hbm * (1 - MARGIN):
                 text = f"the chosen policy leaves {MARGIN:.0%} of the memory free for these errors"
@@ -548,8 +558,8 @@ def _known_columns(table: Table) -> list[str]:
     return [own for own in table.columns if any(table.values(own)) or own == "number"]
 
 
-def policies_of(remat: Remat) -> Policies | None:
-    """The policies of a step; None without a scan over layers or if memory cannot be counted."""
+def policies_of(remat: Remat) -> Policies | str:
+    """The policies of a step, or why none can be modelled."""
     device = None if remat.device is None else devices.get(remat.device)
     hbm = remat.hbm
     host: tuple[float, int | None] | None = None
@@ -562,5 +572,10 @@ def policies_of(remat: Remat) -> Policies | None:
 
             usable = hbm_of(remat.module, device)
             hbm = None if usable is None else usable[0]
-    data = remat._data.policies(remat._time(), host)
-    return None if data is None else Policies(remat, data, hbm)
+    # Times of rows without a schedule are those of neither one device nor fusions.
+    seconds = remat._time() if remat.module.is_scheduled else None
+    try:
+        data = remat._data.policies(seconds, host)
+    except ValueError as error:
+        return fields.REASONS[str(error)]
+    return Policies(remat, data, hbm)

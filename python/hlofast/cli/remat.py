@@ -138,11 +138,7 @@ def _policy(
     if not is_own and not is_asked:
         return None
     if remat.policies is None:
-        raise ValueError(
-            "the module has no scan over layers (a scheduled forward loop with a known number of "
-            "iterations whose stacked values a backward loop reads) and no layers with numbers in "
-            "their scopes (`layer_0`), so no policy can be modelled"
-        )
+        raise ValueError(remat.no_policies)
     return remat.policies.policy(name, save=save or (), offload=offload or ()) if is_own else None
 
 
