@@ -253,8 +253,10 @@ class Policies:
 
     @property
     def peak(self) -> int:
-        """Bytes at the peak of the step as it is, as `Memory` counts them or, in a module that is
-        not scheduled, modelled."""
+        """Bytes at the peak of the step as it is, as `Memory` counts them.
+
+        In a module that is not scheduled the peak is modelled.
+        """
         return self._data.peak()
 
     @property

@@ -58,7 +58,8 @@ impl Local {
                 }
                 if let Some(product) = contraction(module, row) {
                     let flops = i64::try_from(product.flops).unwrap_or(i64::MAX);
-                    let own = LocalProduct { flops, is_determined: devices < 2, ..Default::default() };
+                    let own =
+                        LocalProduct { flops, is_determined: devices < 2, ..Default::default() };
                     local.products.insert(row, own);
                 }
             }
@@ -71,7 +72,9 @@ impl Local {
             for row in module.computation(contexts.nodes[node as usize].computation).rows() {
                 let leaves = module.shapes().leaves(module.shape(Row(row)));
                 let values = spread.values.of(node, row);
-                for ((at, shape), value) in (offsets[row as usize] as usize..).zip(leaves).zip(values) {
+                for ((at, shape), value) in
+                    (offsets[row as usize] as usize..).zip(leaves).zip(values)
+                {
                     let own = bytes(&spread, shape, value, devices).device;
                     local.bytes[at] = local.bytes[at].max(own);
                 }
@@ -107,7 +110,9 @@ fn product_of(spread: &Spread<'_>, node: u32, row: Row, devices: u64) -> Option<
         flops: i64::try_from(flops).unwrap_or(i64::MAX),
         ..LocalProduct::default()
     };
-    let Some(own) = product(spread, node, row, flops, (devices, true)) else { return Some(whole()) };
+    let Some(own) = product(spread, node, row, flops, (devices, true)) else {
+        return Some(whole());
+    };
     let mut local = LocalProduct {
         flops: i64::try_from(own.most).unwrap_or(i64::MAX),
         is_determined: own.is_determined(),

@@ -2,6 +2,7 @@
 
 use super::base::Changes;
 use super::graph::Node;
+use super::kernels::kept_bytes;
 use super::scans::{Scan, is_heavy, is_unchanged};
 use super::{Fate, LEAST, Outcome, Policies, Prices, is_collective};
 use crate::ir::{Module, Opcode, Row};
@@ -110,7 +111,7 @@ impl Again {
                     continue;
                 }
                 outcome.saved.extend(of[at]);
-                let size = body.kept_bytes(at as u32, &policies.sizes);
+                let size = kept_bytes(body, at as u32, &policies.sizes);
                 match again.fate[at] {
                     Fate::Offloaded => moved.push((at, size)),
                     _ => again.kept = again.kept.saturating_add(size),
@@ -127,7 +128,7 @@ impl Again {
                 again.runs.push(node);
             }
             if is_heavy && in_text.is_none() {
-                let extra = body.wide.get(&node).copied().unwrap_or(0) * super::before::knob(0);
+                let extra = body.wide.get(&node).copied().unwrap_or(0) * super::layout::knob(0);
                 again.heavy.push((node, size.saturating_add(extra)));
             }
             let (last, read_by) = (again.last[at], again.read_by[at]);

@@ -5,8 +5,8 @@
 //! does not fit, and because fusions repeat cheap work. A node is thus a value of the program, not a
 //! row of the text.
 
-pub use super::value::Value;
 use super::value::MOST_LEAVES;
+pub use super::value::Value;
 use crate::ir::csr::Csr;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
@@ -75,6 +75,8 @@ pub struct Graph {
     pub states: HashMap<u32, Vec<Value>, BuildMix>,
     /// By product that is widened at once: more bytes while it is computed.
     pub wide: HashMap<u32, i64, BuildMix>,
+    /// Cheap values that are computed once, because several products read them.
+    pub shared: HashSet<u32, BuildMix>,
     /// Nodes whose values the text moves to host memory.
     pub on_host: HashSet<u32, BuildMix>,
     /// By node whose sharding is written: the last row that writes it.
@@ -150,23 +152,6 @@ impl Graph {
         let narrowed = users.filter(|user| self.nodes[**user as usize].opcode == Opcode::Convert);
         let own = size(node) / self.wider.get(&node).copied().unwrap_or(1);
         narrowed.map(|user| size(*user)).fold(own, i64::min)
-    }
-
-    /// Bytes of the value of a node if it is kept: of the statistics that a kernel writes into whole
-    /// lanes, what is read of them.
-    pub fn kept_bytes(&self, node: u32, sizes: &[i64]) -> i64 {
-        let whole = self.bytes(node, sizes);
-        let own = &self.nodes[node as usize];
-        let is_slice = |user: &u32| self.nodes[*user as usize].opcode == Opcode::Slice;
-        let is_read = own.opcode == Opcode::CustomCall && own.whole.is_some();
-        match self.users(node) {
-            [] => whole,
-            users if is_read && users.iter().all(is_slice) => {
-                let read = users.iter().map(|user| self.bytes(*user, sizes));
-                read.fold(0, i64::saturating_add).min(whole)
-            }
-            _ => whole,
-        }
     }
 
     /// The result of a row of the computation.
@@ -429,7 +414,8 @@ impl Builder<'_, '_> {
         else {
             let value = self.opaque(row, outer, Opcode::While, std::slice::from_ref(state));
             if let (true, Some(node), Value::Many(many)) = (is_closed, value.node(), state) {
-                let known = many.elements.iter().take(MOST_LEAVES).cloned().collect();
+                let known: Vec<Value> = many.elements.iter().take(MOST_LEAVES).cloned().collect();
+                *self.budget = self.budget.checked_sub(known.len())?;
                 self.graph.states.insert(node, known);
             }
             return Some(value);

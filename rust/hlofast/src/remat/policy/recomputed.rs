@@ -10,6 +10,7 @@
 //! only it needed.
 
 use super::graph::Graph;
+use super::kernels::kept_bytes;
 use super::named::{components, is_checkpointed};
 use super::products::Products;
 use super::scans::{is_heavy, is_unchanged, node_of};
@@ -224,7 +225,7 @@ fn kernel_results(body: &mut Graph, back: &Graph, twin: &[Option<u32>], sizes: &
         let kernel = node.whole.filter(|_| is_unread).and_then(|whole| twin[whole as usize]);
         let Some(kernel) = kernel.filter(|_| !back.users(number).is_empty()) else { continue };
         let known = body.own_bytes.entry(kernel).or_default();
-        *known = known.saturating_add(back.kept_bytes(number, sizes));
+        *known = known.saturating_add(kept_bytes(back, number, sizes));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The values of a layer that a policy could save.
 
-use super::graph::Graph;
+use super::kernels::{has_stacked_slice, kept_bytes};
 use super::named;
 use super::scans::Scan;
 use super::{LEAST, is_collective};
@@ -78,7 +78,7 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
                 continue;
             }
             body.operands(node).iter().for_each(|operand| is_needed[*operand as usize] = true);
-            let bytes = body.kept_bytes(node, sizes);
+            let bytes = kept_bytes(body, node, sizes);
             // Each result of a kernel is a value; the kernel itself stands for those that only the
             // backward body reads.
             let of_kernel = body.nodes[at].whole.unwrap_or(node);
@@ -108,13 +108,6 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
         savable[from..].reverse();
     }
     savable
-}
-
-/// Whether a slice of a result of a kernel is stacked in its place.
-fn has_stacked_slice(body: &Graph, node: u32, is_stacked: &[bool]) -> bool {
-    let is_result = body.nodes[node as usize].whole.is_some();
-    let mut users = body.users(node).iter().map(|user| *user as usize);
-    is_result && users.any(|user| is_stacked[user] && body.nodes[user].opcode == Opcode::Slice)
 }
 
 /// What a custom call is to a policy; None for calls that do no work worth saving.

@@ -234,7 +234,8 @@ impl Finder<'_> {
         }
         let end = *back_steps.end();
         let step_of = |node: usize| self.memory.step_of(back.nodes[node].outer).unwrap_or(end);
-        let mut recomputed = Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false));
+        let mut recomputed =
+            Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false));
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
         for stack in &mut stacks {
