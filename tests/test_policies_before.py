@@ -53,8 +53,8 @@ def test_flops_are_those_of_the_compiled_program(lowered):
         before = hlofast.loads(lowered[f"{program}.none"]).remat().policies
         after = hlofast.loads(text).remat().policies
         nothing = [own.policy("nothing_saveable") for own in (before, after)]
-        # XLA simplifies a product of 40 MFLOP in one program.
-        expected = pytest.approx(nothing[1].recomputed_flops, rel=2e-5)
+        # XLA simplifies small products of routers.
+        expected = pytest.approx(nothing[1].recomputed_flops, rel=1e-4)
         assert nothing[0].recomputed_flops == expected, program
         assert before.policy("dots_saveable").recomputed_flops == 0
 

@@ -128,8 +128,7 @@ impl Again {
                 again.runs.push(node);
             }
             if is_heavy && in_text.is_none() {
-                let extra = body.wide.get(&node).copied().unwrap_or(0) * super::layout::knob(0);
-                again.heavy.push((node, size.saturating_add(extra)));
+                again.heavy.push((node, size));
             }
             let (last, read_by) = (again.last[at], again.read_by[at]);
             for operand in body.operands(node) {

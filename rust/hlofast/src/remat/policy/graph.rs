@@ -73,8 +73,6 @@ pub struct Graph {
     further: HashMap<u32, Vec<Row>, BuildMix>,
     /// By node that is a loop which is not opened: the elements of its initial state.
     pub states: HashMap<u32, Vec<Value>, BuildMix>,
-    /// By product that is widened at once: more bytes while it is computed.
-    pub wide: HashMap<u32, i64, BuildMix>,
     /// Cheap values that are computed once, because several products read them.
     pub shared: HashSet<u32, BuildMix>,
     /// Nodes whose values the text moves to host memory.

@@ -233,7 +233,7 @@ impl Layout<'_> {
         let end = (self.rows.len() as u32).saturating_sub(1).max(start);
         steps.all = start..=end;
         self.find_last(graph, &mut steps);
-        self.hold(graph, &steps, depth);
+        self.hold(graph, &steps);
         let loops = looped(graph);
         let place = |row: Row| loops.binary_search_by_key(&row, |own| own.0).ok();
         let is_own = |own: &Pair| place(own.forward).is_some();
@@ -301,18 +301,13 @@ impl Layout<'_> {
     }
 
     /// Adds the bytes of the values of a graph.
-    fn hold(&mut self, graph: &Graph, steps: &Steps, depth: u32) {
+    fn hold(&mut self, graph: &Graph, steps: &Steps) {
         for node in 0..graph.nodes.len() as u32 {
             let at = node as usize;
             let own = &graph.nodes[at];
             if let Some(product) = self.local.product(own.row).filter(|_| own.opcode.is_matmul()) {
                 let gathered = product.gathered[0].saturating_add(product.gathered[1]);
-                let gathered = gathered * knob(2);
                 self.add(steps.runs[at]..=steps.runs[at], gathered);
-                if self.is_widened(graph, node) && depth == 0 {
-                    let wide = self.bytes(graph, node) * knob(3);
-                    self.add(steps.runs[at]..=steps.runs[at], wide);
-                }
             }
             let is_part = own.whole.is_some_and(|whole| graph.states.contains_key(&whole));
             let last = steps.last[at].unwrap_or(steps.runs[at]);
@@ -321,13 +316,6 @@ impl Layout<'_> {
                 let row = graph.nodes[whole as usize].row;
                 if index.is_some_and(|index| self.changes_element(row, *index)) {
                     let bytes = self.held_bytes(graph, node, whole, index.copied().unwrap_or(0));
-                    if std::env::var("HLODBG").is_ok() && bytes > 1 << 24 {
-                        eprintln!(
-                            "DBG state {index:?} {:.3} GiB {}..{last}",
-                            bytes as f64 / 1.0737e9,
-                            steps.first[whole as usize]
-                        );
-                    }
                     self.add(steps.first[whole as usize]..=last, bytes);
                 }
             } else if own.element.is_none()
@@ -335,44 +323,9 @@ impl Layout<'_> {
                 && own.opcode != Opcode::DynamicUpdateSlice
             {
                 let bytes = self.bytes(graph, node);
-                if std::env::var("HLODBG").is_ok() && bytes > 1 << 24 {
-                    let name =
-                        String::from_utf8_lossy(self.module.instruction_name(own.row)).into_owned();
-                    eprintln!(
-                        "DBG {name} {:.3} GiB {}..{last}",
-                        bytes as f64 / 1.0737e9,
-                        steps.runs[at]
-                    );
-                }
-                let extra = graph.wide.get(&node).copied().unwrap_or(0) * knob(1);
-                self.add(steps.runs[at]..=last, bytes.saturating_add(extra));
+                self.add(steps.runs[at]..=last, bytes);
             }
         }
-    }
-
-    /// Whether a value is converted to a wider type.
-    fn is_widened(&self, graph: &Graph, node: u32) -> bool {
-        let bits = |node: u32| self.bits(graph, node);
-        let mut users = graph.users(node).iter();
-        users.any(|user| {
-            graph.nodes[*user as usize].opcode == Opcode::Convert && bits(*user) > bits(node)
-        })
-    }
-
-    /// Finds the products that are widened at once and that have more dimensions than a matmul of TPUs
-    /// writes in any order.
-    fn find_wide(&self, graph: &mut Graph) {
-        let shapes = self.module.shapes();
-        let mut wide = Vec::new();
-        for (at, node) in (0u32..).zip(&graph.nodes) {
-            let array = shapes.array(node.shape).filter(|_| node.opcode.is_matmul());
-            let Some(array) = array else { continue };
-            let long = array.dimensions().filter(|size| size.bound().is_some_and(|n| n > 1));
-            if long.count() > 4 && self.is_widened(graph, at) {
-                wide.push((at, self.bytes(graph, at)));
-            }
-        }
-        graph.wide.extend(wide);
     }
 
     /// Marks cheap values that devices gather, because their sharding and that of the value which
@@ -400,11 +353,8 @@ impl Layout<'_> {
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
                 self.mark_gathers(&mut graph);
-                self.find_wide(&mut graph);
-                if knob(4) > 0 {
-                    let own = shared(&graph);
-                    graph.shared.extend(own);
-                }
+                let own = shared(&graph);
+                graph.shared.extend(own);
                 graph
             }
         };
@@ -561,9 +511,4 @@ fn order(graph: &Graph) -> Vec<u32> {
     let mut order: Vec<u32> = (0..count as u32).collect();
     order.sort_by_key(|node| (after[*node as usize], *node));
     order
-}
-
-pub fn knob(at: usize) -> i64 {
-    let all = std::env::var("HLOK").unwrap_or_else(|_| "0,0,1".into());
-    all.split(',').nth(at).and_then(|own| own.parse().ok()).unwrap_or(0)
 }
