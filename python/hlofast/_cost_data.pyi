@@ -154,8 +154,9 @@ class RematData:
     ) -> PolicyData:
         """The scans over layers, and what they need under other checkpoint policies; `time` gives
         the seconds of recomputed work. `host` are the bytes per second between a device and its
-        host in one direction, and the bytes of host memory for a device, if known. None without a
-        scan over layers that the model covers.
+        host in one direction, and the bytes of host memory for a device, if known.
+
+        Raises `ValueError` with a word that says why if the model covers no layers.
         """
     def parameters_read(self, rows: list[int]) -> list[int] | None:
         """The entry parameters that `rows` depend on; None if there are too many instructions to

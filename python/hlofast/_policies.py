@@ -27,8 +27,8 @@ MARGIN = 0.1
 `benches/policy_accuracy.py` XLA needs at most this much more than modelled in 90 % of cases."""
 
 MARGIN_BEFORE = 0.15
-"""The same of a module that XLA has not scheduled: of the programs that its model was made with, XLA
-needs at most this much more than modelled in 94 %, of those held out in 82 %."""
+"""The share that it leaves free in a module that XLA has not scheduled. Of the cases that the model
+was made with, XLA needs at most this much more than modelled in 94 %, of those held out in 82 %."""
 
 OFFLOAD_GAIN = 0.01
 """The share of the step's time that moving values to the host has to save: less than that is not
@@ -460,8 +460,9 @@ class Policies:
             notes.append(Note("policy-collectives", fields.NO_COLLECTIVES))
         if self.chosen is not None and self.hbm is not None:
             if self.chosen.fits and self.chosen.peak <= self.hbm * (1 - self.margin):
-                text = f"the chosen policy leaves {self.margin:.0%} of the memory free for these errors"
-                notes.append(Note("margin", text.replace("%", " %")))
+                free = f"{self.margin:.0%}".replace("%", " %")
+                text = f"the chosen policy leaves {free} of the memory free for these errors"
+                notes.append(Note("margin", text))
             elif self.chosen.fits:
                 free = f"{1 - self.chosen.peak / self.hbm:.1%}".replace("%", " %")
                 text = f"the chosen policy leaves only {free} of the memory free for these errors"

@@ -98,10 +98,10 @@ MOVING = (
     "take HBM bandwidth"
 )
 ERROR_BEFORE = (
-    "XLA has not scheduled the module, so all peaks are modelled from its graph: the arguments, the "
-    "values that the layers keep, and one layer and the head at work; on 43 scanned programs "
-    "compiled for TPUs under six policies each the median error is 3.2 %, 61 % are within 5 %, 81 % "
-    "within 12 %, and the worst is 32 %; most large errors are too low"
+    "XLA has not scheduled the module, so all peaks are modelled from its graph: the arguments, "
+    "the values that the layers keep, and one layer and the head at work; on 43 scanned programs "
+    "compiled for TPUs under six policies each the median error is 3.2 %, 61 % are within 5 %, "
+    "81 % within 12 %, and the worst is 32 %; most large errors are too low"
 )
 NO_COLLECTIVES = (
     "the partitioner has not run, so the collectives that a policy recomputes are unknown, and so "
