@@ -3,10 +3,10 @@
 //!
 //! The text before optimisation has neither a schedule nor fusions, and its shapes may cover all
 //! devices. The model gives each value of the graph a step, in text order with the bodies of the
-//! loops in their places; work whose result only goes into a stack runs as soon as its operands are
-//! there. As in the model of scheduled texts, values of products, kernels and reductions are in
-//! memory until the last expensive operation that reads them, also through cheap work, which XLA
-//! repeats in fusions. A loop holds the elements of its state that its body changes. Bytes are those
+//! loops in their places; products, and work whose result only goes into a stack, run as soon as their
+//! operands are there. As in the model of scheduled texts, values of products, kernels and reductions
+//! are in memory until the last expensive operation that reads them, also through cheap work, which XLA
+//! repeats in fusions; cheap values that several products read are computed once. A loop holds the elements of its state that its body changes. Bytes are those
 //! of one device, as the shardings of the text imply them.
 
 use super::base::Timeline;
