@@ -103,8 +103,13 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
     sets = (("after", plain | checkpointed()), ("before", before))
-    # By program and policy: what the text that XLA compiled without checkpointing recomputes.
-    flops: dict[tuple[str, str], int | None] = {}
+    # By program and policy: what the variants recompute under the policy, and what the others would
+    # according to the text that XLA compiled without checkpointing.
+    flops: dict[tuple[str, str], Any] = {
+        (str(own["program"]), str(own["policy"])): own["flops"]
+        for own in policy_texts.truth()
+        if "flops" in own
+    }
     for optimisation, every in sets:
         for (program, own), text in every.items():
             policies = hlofast.loads(text).remat().policies
@@ -117,7 +122,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
                 modelled = None if outcome is None else outcome.peak
                 again = None if outcome is None else outcome.recomputed_flops
                 if optimisation == "after" and own == "none":
-                    flops[program, policy] = again
+                    flops.setdefault((program, policy), again)
                 found.append(
                     {
                         "program": program,

@@ -77,6 +77,17 @@ def test_a_kernel_runs_again_for_any_result_that_is_not_kept(flash):
     assert dots.recomputed_flops == pytest.approx(whole, rel=0.02)
 
 
+def test_flops_are_those_that_the_compiled_programs_recompute(texts):
+    """Of texts without checkpointing, against the recomputed matmuls and kernels of others."""
+    again = {(own["program"], own["policy"]): own.get("flops") for own in policy_texts.truth()}
+    for program in (name for name in texts if not name.startswith("grouped")):
+        policies = hlofast.loads(texts[program]).remat().policies
+        for policy, name in BUILT_IN.items():
+            flops = policies.policy(name).recomputed_flops
+            assert flops == again[program, policy], (program, policy)
+        assert again[program, "nothing"] > 0
+
+
 def test_flops_before_and_after_optimisation_are_the_same(texts):
     lowered = policy_texts.unpack("lowered")
     for program in (name for name in texts if any(kind in name for kind in KERNELS)):
