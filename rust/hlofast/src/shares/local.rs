@@ -57,7 +57,7 @@ impl Local {
                     local.bytes[at] = whole_bytes(module, shape);
                 }
                 if let Some(product) = contraction(module, row) {
-                    let flops = i64::try_from(product.flops).unwrap_or(i64::MAX);
+                    let flops = product.flops;
                     let own =
                         LocalProduct { flops, is_determined: devices < 2, ..Default::default() };
                     local.products.insert(row, own);
