@@ -86,7 +86,7 @@ class Remat(Result):
         self.device = device
         """The device whose seconds order the candidates; None without a device."""
         self._plan: _core.PlanData | None = None
-        self._policies: tuple[Policies | None] | None = None
+        self._policies: Policies | str | None = None
         self._rules = rules
         self._rule = rule
         self._cost = cost
@@ -183,15 +183,27 @@ class Remat(Result):
     def policies(self) -> Policies | None:
         """What the step would need under other checkpoint policies of its layers.
 
-        The step must be scheduled and have a scan over layers: a forward loop with a known number
-        of iterations, and a backward loop that reads what it stacks. Otherwise, and if memory
-        cannot be counted, this is None. The default `rule` counts peaks. See `hlofast.Policies`.
+        The step must have a scan over layers (a forward loop with a known number of iterations, and
+        a backward loop that reads what it stacks) or, if it is scheduled, layers in numbered
+        scopes. Otherwise, and if memory cannot be counted, this is None, and `no_policies` says
+        why. In a scheduled module the default `rule` counts the peak as it is; before, all peaks
+        are modelled. See `hlofast.Policies`.
         """
+        found = self._policies_or_reason()
+        return None if isinstance(found, str) else found
+
+    @property
+    def no_policies(self) -> str | None:
+        """Why no checkpoint policies can be modelled; None if they can."""
+        found = self._policies_or_reason()
+        return found if isinstance(found, str) else None
+
+    def _policies_or_reason(self) -> Policies | str:
         if self._policies is None:
             from hlofast._policies import policies_of
 
-            self._policies = (policies_of(self),)
-        return self._policies[0]
+            self._policies = policies_of(self)
+        return self._policies
 
     @property
     def rule(self) -> str:
@@ -375,8 +387,8 @@ class Remat(Result):
                 "code, not by operation name"
             )
             notes.append(Note("by-place", text, residuals=by_place))
-        if self._policies is not None and self._policies[0] is not None:
-            notes += self._policies[0].notes
+        if self._policies is not None and not isinstance(self._policies, str):
+            notes += self._policies.notes
         return tuple(notes)
 
     def sections(

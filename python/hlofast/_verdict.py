@@ -479,7 +479,9 @@ def _too_large(verdict: Verdict) -> list[Statement]:
 def _policies(verdict: Verdict) -> Policies | None:
     hbm = None if verdict.hbm is None else int(verdict.hbm)
     device = device_for(verdict.module, None)
-    return verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
+    policies = verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
+    # Statements are of what XLA has compiled.
+    return None if policies is None or policies.is_modelled else policies
 
 
 def _policy(verdict: Verdict) -> str | None:

@@ -109,12 +109,13 @@ class Plot:
     def policies(self, device: str | Device | None = None, *, hbm: int | str | None = None) -> Any:
         """Memory against time of the best checkpoint policies, as `Policies.frontier`.
 
-        Raises `ValueError` for a module without a scan over layers.
+        Raises `ValueError` for a module without layers that the model covers.
         """
         chip = device_for(self._module, device)
-        policies = self._module.remat(hbm=hbm, device=chip).policies
+        remat = self._module.remat(hbm=hbm, device=chip)
+        policies = remat.policies
         if policies is None:
-            raise ValueError(f"{self._module.name}: no scan over layers, so no policies to compare")
+            raise ValueError(f"{self._module.name}: {remat.no_policies}")
         return displayed(draw.drawn(frontier(policies)))
 
     def __repr__(self) -> str:

@@ -217,7 +217,7 @@ def _remat(analyses: Analyses) -> Section:
     ]
     statements = [statement for statement in remat_statements(analyses) if not statement.remedy]
     policies = remat.policies
-    drawn = policies is not None and len(policies.best) > 1
+    drawn = policies is not None and not policies.is_modelled and len(policies.best) > 1
     return Section(
         "remat",
         "Recomputation",

@@ -21,9 +21,9 @@ use crate::lint::{self, Findings};
 use crate::memory::{
     self, Memory, MemoryError, Packing, Tables, XlaAccount, memory, memory_and_account,
 };
-use crate::remat::policy::Policies;
+use crate::remat::policy::{NoPolicies, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
-use crate::shares::{self, Shares, shares};
+use crate::shares::{self, Local, Shares, shares};
 use crate::stages::{self, Stages};
 use crate::summary::{self, Summary, summarise};
 use crate::table::{Origin, Sent};
@@ -351,11 +351,16 @@ impl<M: Borrow<Module>> Analyses<M> {
         })
     }
 
-    /// The layers, and what they would need under other checkpoint policies. None if the module is
-    /// not scheduled, memory cannot be counted, or the model covers no layers.
-    pub fn policies(&self) -> Option<Policies> {
+    /// The layers, and what they would need under other checkpoint policies; why not, if memory cannot
+    /// be counted or the model covers no layers.
+    pub fn policies(&self) -> Result<Policies, NoPolicies> {
         if !self.module().is_scheduled() {
-            return None;
+            let devices = self.devices_together();
+            let mesh = self.derived_mesh().map(|derived| &derived.mesh);
+            let local = Local::new(self.module(), mesh, devices).ok_or(NoPolicies::Memory)?;
+            let (cost, attribution) = (self.cost(), self.attribution());
+            let is_whole = devices > 1;
+            return Policies::before_schedule(self.module(), cost, attribution, &local, is_whole);
         }
         let peak = self.counted_peak()?;
         let memory = self.memory().ok()?;
@@ -366,7 +371,8 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// otherwise live bytes. None if memory cannot be counted.
     fn counted_peak(&self) -> Option<i64> {
         let (memory, account) = self.memory_and_account();
-        let memory = memory.ok()?;
+        let memory = memory.map_err(|_| NoPolicies::Memory)?;
+        // As in `Counting::usual`: XLA's own account of scheduled TPU modules, otherwise live bytes.
         let is_tpu = memory.backend == Backend::Tpu;
         let counted = account.ok().filter(|_| is_tpu).map(XlaAccount::hbm_peak);
         Some(counted.unwrap_or(memory.peak.bytes))
