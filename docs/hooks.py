@@ -121,7 +121,7 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
         if link.scheme or not link.path:
             return match[0]
         path = (here / link.path).resolve()
-        uri = places.get(str(path))
+        uri = NOTEBOOK if path == notebooks.SOURCE else places.get(str(path))
         if uri is None and path.is_relative_to(TOP / "docs") and path.exists():
             uri = path.relative_to(TOP / "docs").as_posix()
             uri = None if files.get_file_from_path(uri) is None else uri
