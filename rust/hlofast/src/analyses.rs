@@ -362,8 +362,8 @@ impl<M: Borrow<Module>> Analyses<M> {
             let is_whole = devices > 1;
             return Policies::before_schedule(self.module(), cost, attribution, &local, is_whole);
         }
-        let peak = self.counted_peak()?;
-        let memory = self.memory().ok()?;
+        let peak = self.counted_peak().ok_or(NoPolicies::Memory)?;
+        let memory = self.memory().map_err(|_| NoPolicies::Memory)?;
         Policies::new(self.module(), self.cost(), self.attribution(), memory, peak)
     }
 
@@ -371,8 +371,7 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// otherwise live bytes. None if memory cannot be counted.
     fn counted_peak(&self) -> Option<i64> {
         let (memory, account) = self.memory_and_account();
-        let memory = memory.map_err(|_| NoPolicies::Memory)?;
-        // As in `Counting::usual`: XLA's own account of scheduled TPU modules, otherwise live bytes.
+        let memory = memory.ok()?;
         let is_tpu = memory.backend == Backend::Tpu;
         let counted = account.ok().filter(|_| is_tpu).map(XlaAccount::hbm_peak);
         Some(counted.unwrap_or(memory.peak.bytes))
