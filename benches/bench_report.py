@@ -34,7 +34,7 @@ def bench_report(benchmark: Any, record: Record, quick: bool, tmp_path: Path) ->
     what = f"report: the command, {text.name.replace('_', ' ')}"
     record.figures += [
         Figure(what, times.best, "s", at_most=1.5),
-        Figure("report: size of that page", size / 1e6, "MB", at_most=5),
+        Figure("report: size of that page", size / 1e6, "MB", at_most=3),
     ]
     record.details.append({"text": text.name, "bytes": size} | times.facts())
     count = 100_000 if quick else 1_000_000

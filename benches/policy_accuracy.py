@@ -1,13 +1,14 @@
 """Accuracy of peaks under other checkpoint policies against programs compiled under them.
 
-    python benches/policy_accuracy.py [--json FILE]
+    python benches/policy_accuracy.py [--json FILE] [--lowered DIR]
     python benches/policy_accuracy.py --plans FILE     the chosen policies, for make_policies.py
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
-under every policy. The peak under a policy is modelled from the text without checkpointing, and
-from texts compiled under another policy, and compared with the peak of the program that was
-compiled under the policy. Programs whose name begins with `held_` were compiled after the model was
-made.
+under every policy. The peak under a policy is modelled from the text without checkpointing, from
+texts compiled under another policy, and from texts before optimisation, and compared with the peak
+of the program that was compiled under the policy. Programs whose name begins with `held_` were not
+used to make the model. `--lowered` reads the texts before optimisation from a folder, into which
+`make_policies.py --lower` writes all of them, instead of the committed ones.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ sys.path.insert(0, str(FIXTURES))
 
 import policy_texts  # noqa: E402
 
-LINES = (FIXTURES / "policy_models.py").read_text().splitlines()
+LINES = {
+    name: (FIXTURES / name).read_text().splitlines()
+    for name in ("policy_models.py", "policy_variants.py")
+}
 LIMITS = {"v5e": int(15.75 * 2**30), "v5p": int(95.74 * 2**30), "v6e": int(31.25 * 2**30)}
 """The HBM that libtpu gives a program, from its messages when it refuses one."""
 NAMED = {
@@ -46,7 +50,8 @@ BUILT_IN = {
 
 def texts() -> dict[str, bytes]:
     """By program: its text without checkpointing."""
-    return policy_texts.unpack("texts") | policy_texts.unpack("unrolled")
+    archives = [policy_texts.unpack(name) for name in ("texts", "unrolled", "variants")]
+    return {name: text for texts in archives for name, text in texts.items()}
 
 
 def checkpointed() -> dict[tuple[str, str], bytes]:
@@ -55,50 +60,90 @@ def checkpointed() -> dict[tuple[str, str], bytes]:
     return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
 
 
-def name_of(line: int | None) -> str | None:
-    """The name that the models give to the value of a source line."""
-    named = re.search(r'checkpoint_name\(.*"(\w+)"\)', LINES[line - 1] if line else "")
+def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
+    """By program and policy: texts before optimisation, of `folder` or the committed ones."""
+    if folder is None:
+        every = policy_texts.unpack("lowered")
+    else:
+        every = {place.stem: place.read_bytes() for place in sorted(folder.glob("*.txt"))}
+    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every.items()}
+
+
+def name_of(row: dict[str, Any]) -> str | None:
+    """The name that the models give to a value."""
+    lines = LINES.get(Path(row["source_file"] or "").name, [])
+    line = row["source_line"]
+    named = re.search(r'checkpoint_name\(.*"(\w+)"\)', lines[line - 1] if line and lines else "")
     return named[1] if named else None
 
 
-def policy_of(policies: hlofast.Policies, name: str) -> hlofast.Policy:
+def is_named(row: dict[str, Any], names: tuple[str, ...], program: str) -> bool:
+    """Whether a policy of names keeps a value.
+
+    The models name the attention kernel's result `mixed`; one of them also names its statistics.
+    """
+    if row["kind"] == "kernel":
+        is_result = row["shape"].startswith("bf16") or "_named_" in program
+        return is_result and "mixed" in names
+    return row["kind"].endswith("matmul") and name_of(row) in names
+
+
+def policy_of(policies: hlofast.Policies, name: str, program: str) -> hlofast.Policy:
     """The policy called `name` in the fixtures."""
     if name in BUILT_IN:
         return policies.policy(BUILT_IN[name])
-    rows = [
-        at
-        for at, row in enumerate(policies.savable)
-        if row["kind"].endswith("matmul") and name_of(row["source_line"]) in NAMED[name]
-    ]
+    savable = policies.savable
+    rows = [at for at, row in enumerate(savable) if is_named(row, NAMED[name], program)]
     return policies.policy(**{"offload" if name.startswith("offload") else "save": rows})
 
 
-def rows() -> list[dict[str, Any]]:
-    """One row per text and policy."""
+def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
+    """One row per text and policy; `before` are the texts before optimisation."""
     compiled = policy_texts.peaks()
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
-    for (program, own), text in (plain | checkpointed()).items():
-        policies = hlofast.loads(text).remat().policies
-        for policy in (*BUILT_IN, *NAMED):
-            peak = compiled.get(program, {}).get(policy)
-            if peak is None or policy == own:
-                continue
-            modelled = None if policies is None else policy_of(policies, policy).peak
-            error = None if modelled is None else modelled / peak - 1
-            found.append(
-                {
-                    "program": program,
-                    "text": own,
-                    "policy": policy,
-                    "held_out": program.startswith("held_"),
-                    "unrolled": "unrolled" in program,
-                    "peak": peak,
-                    "modelled": modelled,
-                    "error": error,
-                }
-            )
+    sets = (("after", plain | checkpointed()), ("before", before))
+    # By program and policy: what the variants recompute under the policy, and what the others would
+    # according to the text that XLA compiled without checkpointing.
+    flops: dict[tuple[str, str], Any] = {
+        (str(own["program"]), str(own["policy"])): own["flops"]
+        for own in policy_texts.truth()
+        if "flops" in own
+    }
+    for optimisation, every in sets:
+        for (program, own), text in every.items():
+            policies = hlofast.loads(text).remat().policies
+            for policy in (*BUILT_IN, *NAMED):
+                peak = compiled.get(program, {}).get(policy)
+                is_known = policy == own and optimisation == "after"
+                if peak is None or is_known or (policies is None and is_unknown(program)):
+                    continue
+                outcome = None if policies is None else policy_of(policies, policy, program)
+                modelled = None if outcome is None else outcome.peak
+                again = None if outcome is None else outcome.recomputed_flops
+                if optimisation == "after" and own == "none":
+                    flops.setdefault((program, policy), again)
+                found.append(
+                    {
+                        "program": program,
+                        "text": own,
+                        "optimisation": optimisation,
+                        "kind": policy_texts.kind_of(program),
+                        "policy": policy,
+                        "held_out": program.startswith("held_"),
+                        "peak": peak,
+                        "modelled": modelled,
+                        "error": None if modelled is None else modelled / peak - 1,
+                        "recomputed_flops": again,
+                        "compiled_flops": flops.get((program, policy)),
+                    }
+                )
     return found
+
+
+def is_unknown(program: str) -> bool:
+    """Whether the model says that it does not cover a program."""
+    return program.startswith("grouped")
 
 
 def plans() -> dict[str, Any]:
@@ -119,7 +164,7 @@ def plans() -> dict[str, Any]:
         if policies is None or policies.chosen is None:
             continue
         own = policies.chosen
-        named = [name_of(line) for line in own.saved.values("source_line")]
+        named = [name_of(row) for row in own.saved]
         moved = [own.is_offloaded(at) for at in own.saved_numbers]
         pairs = list(zip(named, moved, strict=True))
         nothing = policies.policy("nothing_saveable")
@@ -142,6 +187,8 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     """The errors of some rows."""
     known = sorted(abs(row["error"]) for row in rows if row["error"] is not None)
     lower = sorted(-row["error"] for row in rows if row["error"] is not None)
+    pairs = [(row["recomputed_flops"], row["compiled_flops"]) for row in rows]
+    same = [own == other for own, other in pairs if None not in (own, other)]
     return {
         "programs": len({row["program"] for row in rows}),
         "peaks": len(rows),
@@ -151,6 +198,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
         "within 12 %": sum(error <= 0.12 for error in known) / len(known),
         "worst": known[-1],
         "too low by, 90th percentile": max(0.0, lower[int(0.9 * (len(lower) - 1))]),
+        "FLOPs as in the compiled text": sum(same) / len(same) if same else 0.0,
     }
 
 
@@ -158,6 +206,7 @@ def main() -> None:
     """Prints the errors by set and by policy."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", type=Path, help="write all rows to this file")
+    parser.add_argument("--lowered", type=Path, help="folder of texts before optimisation")
     parser.add_argument("--plans", type=Path, help="write the chosen policies to this file")
     given = parser.parse_args()
     if given.plans:
@@ -165,12 +214,20 @@ def main() -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        every = rows()
+        every = rows(lowered(given.lowered))
     sets: dict[str, list[dict[str, Any]]] = {}
+    after = [row for row in every if row["optimisation"] == "after"]
+    before = [row for row in every if row["optimisation"] == "before" and row["kind"] == "texts"]
     kinds = {
-        "not checkpointed": [r for r in every if r["text"] == "none" and not r["unrolled"]],
-        "checkpointed": [row for row in every if row["text"] != "none"],
-        "unrolled": [row for row in every if row["unrolled"]],
+        "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
+        "checkpointed": [row for row in after if row["text"] != "none"],
+        "unrolled": [row for row in after if row["kind"] == "unrolled"],
+        "kernels": [row for row in after if row["kind"] == "variants"],
+        "before optimisation": [row for row in before if row["text"] == "none"],
+        "before optimisation, checkpointed": [row for row in before if row["text"] != "none"],
+        "before optimisation, kernels": [
+            r for r in every if r["optimisation"] == "before" and r["kind"] == "variants"
+        ],
     }
     for kind, own in kinds.items():
         sets[f"{kind}, fitted"] = [row for row in own if not row["held_out"]]

@@ -83,6 +83,8 @@ def exact() -> dict[str, list[float]]:
     every: dict[str, list[float]] = {}
     for program, text in policy_accuracy.texts().items():
         policies = hlofast.loads(text).remat(device=chip_of(program)).policies
+        if policies is None:
+            continue
         for offloads in (False, True):
             for name, found in exact_of(policies, offloads).items():
                 fates = "with offload" if offloads else "saved or recomputed"
@@ -106,12 +108,12 @@ def compiled(margin: float) -> list[dict[str, Any]]:
         least, most = min(r["flops"] for r in own), max(r["flops"] for r in own)
         low, high = min(r["hbm"] for r in own), max(r["hbm"] for r in own)
         policies = hlofast.loads(texts[program]).remat().policies
-        lines_of = policies.savable.values("source_line")
+        savable = policies.savable.to_pylist()
         for number in range(1, SIZES + 1):
             size = low + (high - low) * number // (SIZES + 1)
             fates = policies._data.choose(int(size * (1 - margin)), False)
-            kept = {lines_of[at] for at, fate in enumerate(fates) if fate}
-            names = {policy_accuracy.name_of(line) for line in kept}
+            kept = [savable[at] for at, fate in enumerate(fates) if fate]
+            names = {policy_accuracy.name_of(row) for row in kept}
             record = by_names[frozenset(names & everything)]
             fits = [other for other in own if other["hbm"] <= size]
             best = min(fits, key=lambda other: other["flops"])

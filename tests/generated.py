@@ -1,8 +1,8 @@
-"""Generated files: JSON Schemas and the reference of tables, from the fields of results, and the
-table of findings in docs/commands.md, from the lint rules.
+"""Generated files: JSON Schemas and the reference of tables, from the fields of results; the table of
+findings, from the lint rules; parts of the pages in docs/ (`pages.py`).
 
-`python tests/generated.py` writes `python/hlofast/schemas/`, `docs/reference/tables.md` and that
-table; `test_generated.py` fails if the committed files differ. A verb with a new kind of result
+`python tests/generated.py` writes `python/hlofast/schemas/`, `docs/reference/tables.md` and these
+parts; `test_generated.py` fails if the committed files differ. A verb with a new kind of result
 needs one line in `SAMPLES`.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hlofast
+import pages
 from hlofast._comparison import Comparison, HostComparison
+from hlofast._core import Field
 from hlofast._fmt import Formatted
 from hlofast._kinds import Contents
 from hlofast._profile_verdict import ProfileVerdict
@@ -20,13 +22,14 @@ from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
 from hlofast._top.view import Overview
 from hlofast.cli.guide import Guide
+from hlofast.config._plan_machines import Machines
 from hlofast.config._plan_results import Plan
 from hlofast.config._results import Compared, Described, Selected
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
 TABLES = TOP / "docs" / "reference" / "tables.md"
-COMMANDS = TOP / "docs" / "commands.md"
+LINT = pages.verb_page("lint")
 PROFILE = TOP / "tests" / "fixtures" / "profiles" / "sharded.xplane.pb.xz"
 DUMP = TOP / "tests" / "fixtures" / "dump_folders" / "cpu"
 SMALLEST = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
@@ -129,7 +132,7 @@ OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
     ),
     "memory": lambda: (messages(),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
-    "plan": lambda: (plan().like({"own": 1}),),
+    "plan": lambda: (plan().like({"own": 1}), Machines((plan(),))),
     "history": lambda: (hlofast.history(DUMP).find("parameter"),),
     "diff": lambda: (
         Comparison("a", "b"),
@@ -147,11 +150,13 @@ def generated() -> dict[Path, str]:
         SCHEMAS / f"{verb}.json": json.dumps(schema(*shown), indent=1) + "\n"
         for verb, shown in kinds.items()
     }
-    return files | {TABLES: "\n".join(reference(kinds)), COMMANDS: commands(COMMANDS.read_text())}
+    parts = pages.generated()
+    parts[LINT] = findings(parts[LINT])
+    return files | {TABLES: "\n".join(reference(kinds))} | parts
 
 
-def commands(text: str) -> str:
-    """`text` of docs/commands.md with the table of findings as the rules have it now."""
+def findings(text: str) -> str:
+    """`text` of docs/commands/lint.md with the table of findings as the rules have it now."""
     before, heading, after = text.partition("| code | what is found |\n|---|---|\n")
     rows = (f"| `{code}` | {what} |\n" for code, what in hlofast.Findings.RULES.items())
     return before + heading + "".join(rows) + after[after.index("\n\n") + 1 :]
@@ -162,6 +167,10 @@ def results(verb: str) -> tuple[Result, ...]:
     return (SAMPLES[verb](), *(OTHERS[verb]() if verb in OTHERS else ()))
 
 
+def _cell(field: Field) -> str:
+    return field.doc.replace("|", "\\|")
+
+
 def reference(kinds: dict[str, tuple[Result, ...]]) -> list[str]:
     """The reference of facts and tables, by verb."""
     lines = ["# Facts and tables", "", "Generated from the fields; see `tests/generated.py`.", ""]
@@ -170,9 +179,9 @@ def reference(kinds: dict[str, tuple[Result, ...]]) -> list[str]:
         for sample in samples:
             if sample.FACTS:
                 lines += ["| fact | kind | what it is |", "|---|---|---|"]
-                lines += [f"| `{own.name}` | {own.kind} | {own.doc} |" for own in sample.FACTS]
+                lines += [f"| `{own.name}` | {own.kind} | {_cell(own)} |" for own in sample.FACTS]
                 lines.append("")
-        sections: dict[str, dict[str, hlofast.Field]] = {}
+        sections: dict[str, dict[str, Field]] = {}
         for section in (own for sample in samples for own in sample.every_section()):
             columns = sections.setdefault(section.name, {})
             columns |= {own.name: own for own in section.table.fields if own.name not in columns}
@@ -182,7 +191,9 @@ def reference(kinds: dict[str, tuple[Result, ...]]) -> list[str]:
             lines += ["|---|---|---|---|---|"]
             for field in columns.values():
                 null, sums = ("yes" if holds else "" for holds in (field.nullable, field.adds_up))
-                lines.append(f"| `{field.name}` | {field.kind} | {null} | {sums} | {field.doc} |")
+                lines.append(
+                    f"| `{field.name}` | {field.kind} | {null} | {sums} | {_cell(field)} |"
+                )
             lines.append("")
     return lines
 

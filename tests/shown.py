@@ -1,12 +1,14 @@
 """Helpers that read results and the JSON documents that verbs print."""
 
 import json
+from html import escape
 from typing import Any
 
 import jsonschema
 
 import generated
 from hlofast._result import Result
+from hlofast._text import printable
 
 
 def figures(result: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def check_one_source(result: Result, printed: str) -> None:
     assert {fact.name for fact in result.facts} <= {field.name for field in result.FACTS}
     assert set(result.tables) == set(every["tables"])
     html = result._repr_html_()
-    for fact in result.facts:
-        assert fact.field.label in html
+    for label, text in result.shown_facts:
+        assert escape(label) in html
+        assert escape(printable(text)) in html
     assert "<script" not in html

@@ -27,8 +27,6 @@ TRUTH = RECORDED["programs"]
 VALUES = RECORDED["values"]
 """By pair: the norm of what the results differ by, by their norm."""
 ROUNDING, EXACT = 0.02, 1e-6
-CLOCK = float(hlofast.devices.get("tpu-v5e")["clock"].value)
-"""Hertz of the device whose compiler estimates cycles."""
 
 
 @functools.cache
@@ -42,10 +40,15 @@ def texts() -> dict[str, bytes]:
     return found
 
 
+def device(where: str) -> str:
+    """The chip of a topology."""
+    return f"tpu-{where.partition(':')[0]}"
+
+
 @functools.cache
 def program(name: str) -> hlofast.Module:
     where, axes, *_ = cases.PROGRAMS[name]
-    told: dict[str, Any] = {} if where == cases.CPU else {"device": "tpu-v5e"}
+    told: dict[str, Any] = {} if where == cases.CPU else {"device": device(where)}
     if " x" in where:
         told["slices"] = int(where.partition(" x")[2])
     return hlofast.loads(texts()[name], mesh=axes, **told)
@@ -66,10 +69,16 @@ def test_every_program_is_judged() -> None:
 
 
 def of_compiler(name: str, key: str) -> float:
-    """What XLA says of a program; its cycles as seconds."""
+    """What XLA says of a program; its cycles as seconds, the peak without arguments as temporary,
+    payload that is not gathered as reduced."""
     record = TRUTH[name]
-    value: float = record["cycles"] / CLOCK if key == "seconds" else record[key]
-    return value
+    if key == "seconds":
+        return record["cycles"] / float(hlofast.devices.get(device(record["where"]))["clock"].value)
+    if key == "temporary":
+        return float(record["peak"] - record["arguments"])
+    if key == "reduced":
+        return float(record["payload"] - record["gathered"])
+    return float(record[key])
 
 
 def promised(name: str, code: str, key: str) -> float:
@@ -80,8 +89,8 @@ def test_every_rule_is_judged() -> None:
     counts = cases.counts()
     assert counts.keys() == hlofast.Findings.RULES.keys()
     for code, number in counts.items():
-        assert number["helps"] > 0, code
-        assert number["silent"] > 0, code
+        assert number["helps"] > 1, code
+        assert number["twins"] > 0, code
         # What else the advice costs: a figure of XLA, the last bits, or nothing that XLA counts.
         assert number["costs"] + number["rounds"] + number["free"] > 0, code
 
@@ -99,7 +108,10 @@ def test_advice_keeps_its_promise(
     else:
         promise = promised(before, code, key)
         assert promise > 0
-        assert moved == pytest.approx(promise, rel=TOLERANCE)
+        if any(finding.is_lower_bound for finding in findings(before, code)):
+            assert moved >= promise
+        else:
+            assert moved == pytest.approx(promise, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize(("code", "before", "after", "of_xla", "key", "words"), cases.COSTS)
@@ -188,6 +200,61 @@ def test_saving_the_shard_frees_what_the_statement_says() -> None:
     assert f"the shards before gathering take {shards:,} B" in stated.text
     freed = TRUTH[before]["peak"] - TRUTH[after]["peak"]
     assert freed == pytest.approx(gathered - shards, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("before", "after"), cases.GATHERS[:1])
+def test_gathering_again_costs_what_the_statement_says(before: str, after: str) -> None:
+    (stated,) = [own for own in program(before).remat().statements if own.code == "gather-kept"]
+    grown = TRUTH[after]["payload"] - TRUTH[before]["payload"]
+    assert grown == pytest.approx(stated.figures["bytes"], rel=TOLERANCE)
+    assert stated.advice
+    assert "gathers it again" in stated.advice
+
+
+def test_statements_of_other_programs_have_no_advice_to_gather_again() -> None:
+    # Weights that are gathered, a shard that is saved, a layer's input that a loop stacks.
+    for name in ("weights_gathered", "sequence_shard", "carried_whole"):
+        stated = [own for own in program(name).remat().statements if own.code == "gather-kept"]
+        assert [own for own in stated if own.advice] == []
+
+
+@pytest.mark.parametrize(("before", "after"), cases.FORWARD)
+def test_gradients_without_a_forward_pass(before: str, after: str) -> None:
+    (stated,) = [own for own in program(before).remat().statements if own.code == "no-forward"]
+    assert stated.advice
+    assert "value_and_grad" in stated.advice
+    done = program(after).remat()
+    assert "no-forward" not in {own.code for own in done.statements}
+    assert program(before).remat().instructions["forward"] == 0
+    assert done.instructions["forward"] > 0
+
+
+@pytest.mark.parametrize(("before", "after"), cases.CONSTRAINED)
+def test_constraints_whose_gather_is_not_there(before: str, after: str) -> None:
+    code = "name-before-constraint"
+    (stated,) = [own for own in program(before).remat().statements if own.code == code]
+    assert stated.advice
+    assert "value_and_grad of all weights" in stated.advice
+    # The check that the advice asks for.
+    assert fates(after).keys() & {"recomputed", "backward"}
+    assert "kept" not in fates(after)
+    assert code not in {own.code for own in program(after).remat().statements}
+
+
+@pytest.mark.parametrize(("before", "after"), cases.COPIES)
+def test_statement_about_copies_keeps_its_promise(before: str, after: str) -> None:
+    code = "widened-weights-kept"
+    (stated,) = [own for own in program(before).remat().statements if own.code == code]
+    assert stated.advice
+    freed = TRUTH[before]["peak"] - TRUTH[after]["peak"]
+    assert freed == pytest.approx(stated.figures["bytes"], rel=TOLERANCE)
+    assert [own for own in program(after).remat().statements if own.code == code] == []
+
+
+def test_copies_that_the_compiler_makes_get_no_advice() -> None:
+    # XLA for CPUs multiplies in f32 whatever the program says.
+    stated = program("input_and_weights_experts").remat().statements
+    assert [own for own in stated if own.code == "widened-weights-kept" and own.advice] == []
 
 
 def test_findings_are_ordered_by_seconds() -> None:

@@ -12,7 +12,7 @@ from conftest import CHECKOUT
 
 pytestmark = pytest.mark.once
 
-TOPS = (".ci", ".github", "benches", "python", "rust", "tests")
+TOPS = (".ci", ".github", "benches", "docs", "python", "rust", "tests")
 SOURCES = ("rust/hlofast/src", "python/hlofast")
 """Folders that paths in ARCHITECTURE.md may be relative to."""
 IS_PLACE = re.compile(r"/|\.(rs|pyi?|toml|js|md|json)$").search

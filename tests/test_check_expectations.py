@@ -14,6 +14,7 @@ import check_programs
 import hlofast
 from conftest import FIXTURES
 from test_check import SMALL, program
+from test_cli import hlofast_command
 
 pytestmark = pytest.mark.once
 
@@ -181,3 +182,45 @@ def test_limits(hlofast_check):
         loaded = set(json.loads(done.stdout))
         assert "hlofast.pytest_plugin" in loaded
         assert not {"numpy", "hlofast._check", "hlofast._remat", "hlofast.devices"} & loaded
+
+
+class TestFolders:
+    """Of a dump directory, the largest program or the one named is checked."""
+
+    @pytest.fixture
+    @staticmethod
+    def dump(tmp_path: Path) -> Path:
+        folder = tmp_path / "dump"
+        folder.mkdir()
+        small = "HloModule jit_init\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
+        (folder / "module_0001.jit_init.after_optimizations.txt").write_text(small)
+        step = (FIXTURES / "train_step.after_optimizations.txt").read_text()
+        (folder / "module_0002.jit_train_step.after_optimizations.txt").write_text(step)
+        return folder
+
+    @pytest.mark.parametrize(
+        ("given", "code", "name"),
+        [
+            ((), 1, "jit_train_step"),
+            (("--module", "jit_train_step"), 1, "jit_train_step"),
+            (("--module", "jit_init"), 0, ""),
+            (("--module", "jit_trane_step"), 2, ""),
+        ],
+    )
+    def test_the_program_that_is_checked(
+        self, dump: Path, given: tuple[str, ...], code: int, name: str
+    ) -> None:
+        limits = dump.parent / "limits.toml"
+        limits.write_text("peak.max = '1MiB'\n")
+        done = hlofast_command("check", "--expect", limits, dump, "--markdown", *given)
+        assert done.returncode == code
+        assert done.stdout.partition("\n")[0].replace("\\", "") == (f"### {name}" if name else "")
+        assert ("at most 1,048,576" in done.stdout) == bool(name)
+        assert ("did you mean jit_train_step?" in done.stderr) == (code == 2)
+
+    def test_a_folder_without_programs(self, tmp_path: Path) -> None:
+        limits = tmp_path / "limits.toml"
+        limits.write_text("peak.max = '1MiB'\n")
+        done = hlofast_command("check", "--expect", limits, tmp_path)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "no XLA dumps here; write them with" in done.stderr

@@ -23,8 +23,8 @@ from hlofast.cli import VERBS, main
 
 pytestmark = pytest.mark.once
 
-NO_JSON = {"completion", "schema"}
-"""Verbs that print a script or a schema."""
+NO_JSON = {"completion", "mcp", "schema"}
+"""Verbs that print a script or a schema, or speak another protocol."""
 COMMAND = [sys.executable, "-P", "-m", "hlofast"]
 
 TWO_MODULES = """\
@@ -217,8 +217,9 @@ class TestProgram:
             "top": [step, *device],
             "trace": [step, "-o", f"{out}.json", *device],
         }
-        # DuckDB and, of datasets, pyarrow may load it.
-        calls = [[verb, *arguments.get(verb, [step])] for verb in VERBS if verb != "query"]
+        # DuckDB and, of datasets, pyarrow may load it; the server reads standard input until it ends.
+        others = [verb for verb in VERBS if verb not in ("query", "mcp")]
+        calls = [[verb, *arguments.get(verb, [step])] for verb in others]
         code = (
             "import sys\nfrom hlofast.cli import main\n"
             f"for call in {calls!r}: print(call[0], main(call), file=sys.stderr)\n"

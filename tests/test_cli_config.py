@@ -82,7 +82,7 @@ def test_the_page_of_a_config() -> None:
     html = Selected(config.select("<i>"))._repr_html_()
     assert "<i>" not in html
     assert "&lt;i&gt;" in html
-    assert ">payload B</th>" in html
+    assert ">memory B</th>" in described._repr_html_().replace("<br>", " ")
 
 
 def test_all_rules_for_people() -> None:

@@ -1,6 +1,7 @@
 """`hlofast diff`: differences for people, as JSON and as exit codes."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def planted(folder: Path, what: str) -> Path:
 def pairs(*arguments: str | Path) -> list[Any]:
     """The modules that were compared, in pairs; what is said of all of them stands last."""
     *compared, whole = document("diff", *arguments)["results"]
-    assert set(whole["tables"]) == {"programs", "unmatched"}
+    assert set(whole["tables"]) >= {"programs", "hosts", "unmatched", "live_peak", "collectives"}
     return compared
 
 
@@ -350,3 +351,91 @@ def larger(dump: Path, folder: Path) -> Path:
     path = folder / "larger.txt"
     path.write_text(text[:at] + made + text[at:end] + used + text[end:])
     return path
+
+
+class TestMarkdown:
+    """`--markdown`: what changed, for a pull request."""
+
+    @pytest.fixture
+    @staticmethod
+    def folders(tmp_path: Path) -> tuple[Path, Path]:
+        return tmp_path / "before", tmp_path / "after"
+
+    def write(self, folder: Path, name: str, text: str) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def test_files(self, program: Path, tmp_path: Path) -> None:
+        same = tmp_path / "same.txt"
+        same.write_text(renamed(hlofast.load(program)))
+        done = hlofast_command("diff", "--markdown", program, same)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        other = planted(tmp_path, "removed collective")
+        done = hlofast_command("diff", "--markdown", program, other)
+        assert done.returncode == 1
+        assert "all-reduce" in done.stdout.partition("- programs: 1")[0]
+        assert done.stdout.count("### ") == done.stdout.count("#### ") + 1
+
+    def test_it_excludes_json(self, program: Path) -> None:
+        done = hlofast_command("diff", "--markdown", "--json", program, program)
+        message = "hlofast: --json and --markdown exclude each other\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+
+    def test_hosts_of_one_folder(self, tmp_path: Path) -> None:
+        name = "module_0001.jit_step.after_optimizations.txt"
+        for host, text in (("a", PROGRAM), ("b", PROGRAM)):
+            self.write(tmp_path / "dump", f"{host}/{name}", text)
+        done = hlofast_command("diff", "--markdown", tmp_path / "dump")
+        assert (done.returncode, done.stdout) == (0, "")
+        self.write(tmp_path / "dump", f"b/{name}", changed(REPLACED["removed collective"][0]))
+        done = hlofast_command("diff", "--markdown", tmp_path / "dump")
+        assert done.returncode == 1
+        assert "| `step` |" in done.stdout or "| `jit_step` |" in done.stdout
+
+    def test_renamed_programs_are_paired_by_what_they_compute(
+        self, folders: tuple[Path, Path]
+    ) -> None:
+        other = changed(REPLACED["removed collective"][0])
+        texts = {"f": PROGRAM, "g": other}
+        for number, name in enumerate(("f", "g")):
+            file = f"module_000{number}.jit_{name}.after_optimizations.txt"
+            self.write(folders[0], file, texts[name])
+            file = f"module_000{number}.jit_new_{name}.after_optimizations.txt"
+            self.write(folders[1], file, renamed(hlofast.loads(texts[name])))
+        done = hlofast_command("diff", "--markdown", *folders)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_processes_of_another_number_are_not_missing_hosts(
+        self, folders: tuple[Path, Path]
+    ) -> None:
+        # XLA's subfolders are named by host and process, which differs between runs.
+        for folder, processes in zip(folders, ("101 102", "201 202")):
+            for process in processes.split():
+                file = "module_0001.jit_f.after_optimizations.txt"
+                self.write(folder, f"jit_f/worker_{process}/{file}", PROGRAM)
+        done = hlofast_command("diff", "--markdown", *folders)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_a_change_on_every_host_stands_once(self, folders: tuple[Path, Path]) -> None:
+        other = changed(REPLACED["removed collective"][0])
+        for folder, text in zip(folders, (PROGRAM, other)):
+            for host in range(12):
+                file = f"host_{host}/module_0001.jit_f.after_optimizations.txt"
+                self.write(folder, file, text)
+        done = hlofast_command("diff", "--markdown", *folders)
+        assert done.returncode == 1
+        (row,) = re.findall(r"\| `step` \| all-reduce \|.*", done.stdout)
+        assert row.endswith("| 12 |")
+
+    @pytest.mark.parametrize("which", [0, 1])
+    def test_a_folder_without_dumps_is_unreadable(
+        self, folders: tuple[Path, Path], which: int
+    ) -> None:
+        for folder in folders:
+            folder.mkdir()
+        file = "module_0001.jit_f.after_optimizations.txt"
+        self.write(folders[which], file, PROGRAM)
+        done = hlofast_command("diff", *folders)
+        assert done.returncode == 3
+        assert f"{folders[1 - which]}: no XLA dumps here; write them with" in done.stderr

@@ -48,6 +48,7 @@ def calls(step: Path, folder: Path) -> dict[str, list[str | Path]]:
         "graph": [step],
         "guide": [],
         "history": [DUMPS],
+        "mcp": ["--root", folder],
         "plan": ["model_name=llama2-7b", "--instance", "v5e-16"],
         "profile": [FIXTURES / "profiles" / "several.xplane.pb.xz"],
         "oom": [FIXTURES / "messages" / "easydel166.txt"],

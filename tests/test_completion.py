@@ -94,8 +94,9 @@ OPEN = {
     "--find",
     "--save",
     "--offload",
+    "--like",
 }
-"""Options whose values are names of the caller's own files, modules and machines."""
+"""Options whose values are names of the caller's own files, modules, axes and machines."""
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -230,9 +230,15 @@ class TestUnmodelled:
 
     def test_remat_within_remat(self) -> None:
         spec = decoder()[f"{LAYER}.remat_spec"]
-        config = decoder().with_value(f"{LAYER}.feed_forward.remat_spec", spec)
-        assert config.parameter_count() is None
-        assert "a remat_spec inside" in config.unmodelled().row(0)["why"]
+        path = f"{LAYER}.feed_forward.remat_spec"
+        config = decoder().with_value(path, spec)
+        # XLA merges what both recompute.
+        one, other = (on(own, fsdp=2) for own in (config, decoder()))
+        assert one.flops().executed == other.flops().executed is not None
+        barrier = config.with_value(f"{path}['prevent_cse']", True)
+        assert barrier.parameter_count() is None
+        why = barrier.unmodelled().row(0)["why"]
+        assert "a remat_spec with prevent_cse inside" in why
 
 
 class TestMemory:

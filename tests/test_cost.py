@@ -250,7 +250,7 @@ class TestTotals:
             ' ROOT y = f32[8] negate(x), metadata={op_name="jit(<i>)/neg"}\n}\n'
         ).cost()
         assert repr(cost) == "<Cost of m as executed: 8 FLOPs, 0 transcendentals, 64 bytes>"
-        assert "<table>" in cost._repr_html_()
+        assert '<table class="facts">' in cost._repr_html_()
         scopes = cost.by("scope")._repr_html_()
         assert "&lt;i&gt;" in scopes
         assert "<i>" not in scopes

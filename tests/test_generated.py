@@ -9,14 +9,14 @@ from hlofast.cli import VERBS
 FILES = generated.generated()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_committed_as_generated(path: generated.Path) -> None:
     assert path.read_text() == FILES[path], "run python tests/generated.py"
 
 
 def test_the_table_of_findings_has_every_rule() -> None:
     text = "# A\n\n| code | what is found |\n|---|---|\n| `old-rule` | gone |\n\nMore.\n"
-    written = generated.commands(text)
+    written = generated.findings(text)
     rows = [line for line in written.splitlines() if line.startswith("| `")]
     assert rows == [f"| `{code}` | {what} |" for code, what in hlofast.Findings.RULES.items()]
     assert written.startswith("# A\n") and written.endswith(" |\n\nMore.\n")

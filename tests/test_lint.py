@@ -396,7 +396,13 @@ def test_loop_invariant_collective() -> None:
     finding = only(lint(programs.IN_LOOP, before=ADD + programs.LOOP))
     assert finding.code == "loop-invariant-collective"
     assert finding.names == ("r", "l")
-    assert finding.figures == {"payload_bytes": 7 * 8_192, "spared_executions": 7, "trip_count": 8}
+    assert finding.figures == {
+        "payload_bytes": 7 * 8_192,
+        "spared_executions": 7,
+        "held_bytes": 8_192,
+        "trip_count": 8,
+    }
+    assert finding.message.endswith("during the loop the result then takes 8,192 B per device")
     assert finding.bytes == 7 * 8_192
 
 

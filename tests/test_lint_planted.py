@@ -19,7 +19,7 @@ from hlofast import Finding, Module
 pytestmark = pytest.mark.once
 
 FOLDER = FIXTURES / "planted"
-MODELS = FIXTURES / "planted_models.py"
+MODELS = (FIXTURES / "planted_models.py", FIXTURES / "planted_kinds.py")
 RULES = (
     "replicated-compute",
     "recomputed-twice",
@@ -50,6 +50,9 @@ TWINS = {
     "one_hot": "none",
     "whole_table": "none",
     "undonated": "none",
+    # Of other kinds: experts; an encoder of images with a decoder of words.
+    "experts_of_all": "experts_of_own",
+    "memory_again": "memory_once",
 }
 FOUND = {
     "whole_batch": {"replicated-compute", "batch-gathered"},
@@ -63,6 +66,8 @@ FOUND = {
     "one_hot": {"one-hot-matmul", "replicated-compute"},
     "whole_table": set(),
     "undonated": {"undonated-state"},
+    "experts_of_all": {"batch-gathered"},
+    "memory_again": {"loop-invariant-collective"},
 }
 
 
@@ -94,8 +99,8 @@ def findings(name: str, code: str) -> tuple[Finding, ...]:
 
 def at(fault: str) -> int:
     """The line of the models that the fault is about."""
-    lines = MODELS.read_text().splitlines()
-    marked = [number for number, line in enumerate(lines, 1) if fault in line.partition("# at:")[2]]
+    lines = [line for model in MODELS for line in enumerate(model.read_text().splitlines(), 1)]
+    marked = [number for number, line in lines if fault in line.partition("# at:")[2].split()]
     assert len(marked) == 1
     return marked[0]
 
@@ -146,6 +151,36 @@ def test_finds_the_fault_and_nothing_else(name: str) -> None:
 )
 def test_silent_on_clean_programs(name: str) -> None:
     assert [finding.code for finding in module(name).lint() if finding.code in RULES] == []
+
+
+def test_every_kind_has_three_programs() -> None:
+    kinds = {fault: len(programs(fault)) for fault in TWINS}
+    assert len(kinds) == 12
+    assert min(kinds.values()) >= 3
+
+
+@pytest.mark.parametrize("name", programs("experts_of_own", "memory_once"))
+def test_clean_programs_have_no_finding_at_all(name: str) -> None:
+    assert list(module(name).lint()) == []
+
+
+@pytest.mark.parametrize("name", programs("memory_again"))
+def test_memory_that_each_layer_gathers(name: str) -> None:
+    [finding] = findings(name, "loop-invariant-collective")
+    assert finding.source_line == at("memory_again")
+    # The twin also spares the first gather of the backward pass.
+    change = payload(name, kind="all-gather") - payload(twin(name), kind="all-gather")
+    layers = finding.figures["trip_count"]
+    assert finding.bytes == change // layers * (layers - 1) > 0
+
+
+@pytest.mark.parametrize("name", programs("experts_of_all"))
+def test_experts_of_the_whole_batch(name: str) -> None:
+    [finding] = findings(name, "batch-gathered")
+    assert finding.source_line == at("experts_of_all")
+    change = payload(name, kind="all-gather") - payload(twin(name), kind="all-gather")
+    assert finding.is_lower_bound
+    assert 0 < (finding.bytes or 0) <= change
 
 
 @pytest.mark.parametrize("name", programs("whole_batch", "whole_width"))
@@ -215,21 +250,27 @@ def test_logits_in_full(name: str) -> None:
 @pytest.mark.parametrize("name", programs("padded"))
 def test_padding_waste(name: str) -> None:
     found = findings(name, "padding-waste")
-    # 16 sequences take 128 lanes.
+    # 16 sequences, or 8, take 128 lanes.
+    sequences = 8 if "crossed" in name else 16
+    times = 128 // sequences
     for finding in found:
-        assert finding.figures["tiled_bytes"] == 8 * finding.figures["logical_bytes"]
-        assert "8.0 times" in finding.message
-    assert max(finding.bytes or 0 for finding in found) == 7 * 16 * 512 * 512 * 4
+        assert finding.figures["tiled_bytes"] == times * finding.figures["logical_bytes"]
+        assert f"{times}.0 times" in finding.message
+    most = max(finding.bytes or 0 for finding in found)
+    assert most == (times - 1) * sequences * 512 * 512 * 4
     stake = sum(finding.bytes or 0 for finding in found)
     assert xla_bytes(name) - xla_bytes(twin(name)) >= stake
 
 
-def test_offload_waited() -> None:
-    name = "parked.unrolled.tpu"
+@pytest.mark.parametrize("form", ["unrolled", "crossed", "single"])
+def test_offload_waited(form: str) -> None:
+    name = f"parked.{form}.tpu"
     [finding] = findings(name, "offload-waited")
-    # Two layers move 16 sequences of 512 tokens in bf16 there and back.
-    assert (finding.bytes, finding.bytes_are) == (2 * 2 * 16 * 512 * 512 * 2, "traffic")
-    assert finding.places == 2
+    # One or two layers move 16 sequences of 512 tokens, or 8, in bf16 there and back.
+    layers, sequences = 1 if form == "single" else 2, 8 if form == "crossed" else 16
+    moved = 2 * layers * sequences * 512 * 512 * 2
+    assert (finding.bytes, finding.bytes_are) == (moved, "traffic")
+    assert finding.places == layers
     # The twin leaves nothing in host memory.
     assert truth()[name]["allocated"]["5"] > 0
     assert "5" not in truth()[twin(name)]["allocated"]

@@ -183,8 +183,8 @@ class TestCompiledRuns:
     )  # fmt: skip
     def test_the_peak_where_memory_is_not_short(self, given, instance, peak):
         memory = run(*given).select(instance).memory()
-        assert abs(memory.relaxed_peak_bytes / peak - 1) < 0.005
-        assert memory.expected_peak_bytes < peak
+        assert abs(memory.relaxed_peak_bytes / peak - 1) < 0.015
+        assert memory.expected_peak_bytes < 1.01 * peak
 
 
 STEPS = json.loads((FIXTURES / "maxtext_steps.json").read_text())
@@ -203,18 +203,14 @@ class TestCompiledStandIns:
         ]  # fmt: skip
         return run(*given).select(step["instance"]).memory()
 
-    OPEN = pytest.mark.xfail(
-        strict=True, reason="20 % low: the cause is not known, perhaps float32 logits"
-    )
-
-    @pytest.mark.parametrize("name", ["7b_full_4", pytest.param("8b_tensor", marks=OPEN)])
+    @pytest.mark.parametrize("name", ["7b_full_4", "8b_tensor"])
     def test_the_peak(self, name):
         step = STEPS[name]
         memory = self.memory(step)
         # The scales of norms, which MaxText shards along fsdp, are whole here.
         assert 0 <= step["arguments"] / memory.state_bytes - 1 < 0.001
-        assert memory.expected_peak_bytes < step["peak"]
-        assert abs(memory.relaxed_peak_bytes / step["peak"] - 1) < 0.06
+        assert memory.expected_peak_bytes < 1.02 * step["peak"]
+        assert abs(memory.relaxed_peak_bytes / step["peak"] - 1) < 0.04
 
 
 class TestFigures:

@@ -208,6 +208,13 @@ class TestRefusals:
         error = self.refused(given, path=files / "base.yml")
         assert error.kind == kind and words in str(error)
 
+    def test_misspelt_keys_of_files_are_noted_where_no_base_is_at_hand(self, tmp_path):
+        text = "steps: 1\nici_fdsp_parallelism: 4\nzebra: 2\n"
+        cfg = config.load(write(tmp_path, "run.yml", text))
+        (note,) = (row for row in cfg.select("v5e-4").notes if row["kind"] == "not-checked")
+        assert note["path"] == "ici_fdsp_parallelism"
+        assert "run.yml:2" in note["text"] and "did you mean ici_fsdp_parallelism" in note["text"]
+
     def test_unknown_keys_are_noted_where_no_base_is_at_hand(self, tmp_path):
         cfg = config.load(write(tmp_path, "run.yml", "steps: 1\n"), overrides=["stepsize=2"])
         noted = {row["kind"]: row["path"] for row in cfg.select("v5e-4").notes}

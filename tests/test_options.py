@@ -12,9 +12,12 @@ from shown import figures
 from test_cli import document, hlofast_command
 
 SHARED = ("--depth", "--module", "--json", "--top", "--instance", "--device-count")
-EXCUSED = ("calibrate", "completion", "config", "guide", "profile", "query", "scan", "schema")
-"""Verbs that read no module themselves, scans, whose tables know neither budget nor step, and the
-verb whose argument is the profile."""
+EXCUSED = (
+    *("calibrate", "completion", "config", "guide", "mcp", "plan", "profile", "query", "scan"),
+    "schema",
+)
+"""Verbs that read no module themselves, scans, whose tables know neither budget nor step, the verb
+whose argument is the profile, and the server, whose calls have a context each."""
 
 
 def options(verb: str) -> dict[str, argparse.Action]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import re
 import statistics
 import sys
 import warnings
@@ -298,6 +299,17 @@ def test_loops_of_one_pass_are_no_scan():
     module = hlofast.loads(forward)
     assert hlofast.load(PLAIN).remat().policies is not None
     assert module.remat().policies is None
+
+
+@pytest.mark.parametrize("interface", ["linen", "nnx"])
+def test_code_for_flax(texts, interface):
+    text = texts["dense_v5e_8"].decode()
+    flax = re.sub(r'"[^"\n]*policy_models.py"', f'"site-packages/flax/{interface}/linear.py"', text)
+    assert flax != text
+    code = hlofast.loads(flax).remat().policies.policy(save=["mlp/dot_general"]).code
+    remat = {"linen": "Layer = nn.remat(Layer, ", "nnx": "layer = nnx.remat(layer, "}[interface]
+    assert f"{remat}policy=policy, prevent_cse=False)" in code and "jax.lax.scan" not in code
+    compile(code, "policy", "exec")
 
 
 def test_names_from_the_dump_do_not_become_code(texts):

@@ -17,29 +17,52 @@ pytestmark = pytest.mark.once
 README = CHECKOUT / "README.md"
 COMMANDS = CHECKOUT / "docs" / "commands.md"
 PYTHON = CHECKOUT / "docs" / "python.md"
-DOCUMENTS = (README, COMMANDS, PYTHON)
+PAGES = sorted(CHECKOUT.glob("docs/commands/*.md"))
+OTHERS = [
+    CHECKOUT / "docs" / name for name in ("pytorch_xla.md", "figures.md", "ci.md", "agents.md")
+]
+DOCUMENTS = (README, COMMANDS, PYTHON, *PAGES, *OTHERS)
 
 
-EXTRAS = {"query": ("duckdb", "pyarrow"), "report": ("bokeh",)}
+EXTRAS = {
+    "query": ("duckdb", "pyarrow"),
+    "report": ("bokeh",),
+    "config": ("yaml",),
+    "plan": ("yaml",),
+    "top": ("textual",),
+}
 """What a verb needs to print what it does here."""
 
 
-def test_the_readme_shows_the_dumps_of_the_guide(tmp_path: Path) -> None:
-    done = hlofast_command("guide", "-o", tmp_path / "tour")
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the guide, with the fixtures of the repository."""
+    folder = tmp_path_factory.mktemp("docs") / "tour"
+    done = hlofast_command("guide", "-o", folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert console.check(README, tmp_path / "tour") == 2
+    (folder / "tests").symlink_to(CHECKOUT / "tests", target_is_directory=True)
+    return folder
 
 
-@pytest.mark.parametrize("verb", [None, *EXTRAS])
-def test_commands_print_what_is_shown(verb: str | None) -> None:
-    for package in EXTRAS.get(verb or "", ()):
+def test_the_readme_shows_the_dumps_of_the_guide(tour: Path) -> None:
+    assert console.check(README, tour) == 2
+
+
+def test_every_verb_has_a_page_with_output() -> None:
+    assert {page.stem for page in PAGES} == set(VERBS)
+    for page in PAGES:
+        commands = [found[2] for found in console.BLOCK.finditer(page.read_text())]
+        assert page.stem == "verdict" or any(
+            command.split()[1] == page.stem for command in commands
+        ), page
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda path: path.stem)
+def test_commands_print_what_is_shown(page: Path, tour: Path) -> None:
+    for package in EXTRAS.get(page.stem, ()):
         pytest.importorskip(package)
-
-    def is_meant(command: str) -> bool:
-        own = command.split()[1]
-        return own == verb or (verb is None and own not in EXTRAS)
-
-    assert console.check(COMMANDS, CHECKOUT, is_meant)
+    ran = console.check(page, tour)
+    assert ran == page.read_text().count("$ hlofast")
 
 
 @pytest.mark.parametrize("document", [README, PYTHON], ids=lambda path: path.name)
@@ -70,14 +93,13 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
     text = " ".join(COMMANDS.read_text().split())
     assert all(f"`hlofast {verb}" in text for verb in VERBS)
     assert "`history`, `profile`, `scan` and `guide` read no standard input" in text
-    without = {"config", "plan", "history", "scan", "query", "guide", "schema", "completion"}
+    without = {"config", "plan", "history", "scan", "query", "guide", "schema", "completion", "mcp"}
     for verb in VERBS:
         parser = argparse.ArgumentParser()
         importlib.import_module(f"hlofast.cli.{file_of(verb)}").configure(parser)
         words = parser.format_help()
-        assert ("--json" in words) == (verb not in {"schema", "completion"})
+        assert ("--json" in words) == (verb not in {"schema", "completion", "mcp"})
         assert ("--module" in words) == (verb not in without), verb
         takes_stdin = "standard input" in words
-        assert takes_stdin == (
-            verb not in {"history", "profile", "calibrate", "scan", "guide", "schema", "completion"}
-        ), verb
+        own = {"history", "profile", "calibrate", "scan", "guide", "schema", "completion", "mcp"}
+        assert takes_stdin == (verb not in own), verb

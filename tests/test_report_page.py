@@ -1,12 +1,14 @@
 """Reports in a real browser: content, interaction, and what the page must never do."""
 
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import hlofast
 from browser import Browser
+from hlofast._text import figure
 
 pytestmark = pytest.mark.once
 
@@ -62,6 +64,56 @@ def test_the_verdict_is_the_api_s(browser: Browser, report: Path, train_step: Pa
     assert share in page.locator("#verdict").inner_text()
     assert not module.lint(mesh)
     assert page.get_by_text("Nothing to change.").is_visible()
+
+
+class Facts(HTMLParser):
+    """The facts of each section of a page: labels and texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.section = ""
+        self.place = ""
+        self.found: dict[str, list[list[str]]] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "section":
+            self.section = dict(attrs)["id"] or ""
+        elif tag in ("dt", "dd"):
+            self.place = tag
+            if tag == "dt":
+                self.found.setdefault(self.section, []).append(["", ""])
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("dt", "dd"):
+            self.place = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.place:
+            self.found[self.section][-1][self.place == "dd"] += data
+
+
+@pytest.mark.parametrize("name", ["decoder_v5e_256", "mlp_scan_plain", "decoder_cpu_8"])
+def test_facts_are_the_api_s(name: str) -> None:
+    module = hlofast.load(FIXTURES / "sharded" / f"{name}.txt.gz")
+    if "cpu" not in name:
+        module = module.with_context(device="tpu-v5e")
+    page = Facts()
+    page.feed(module.report(plots=False).html)
+    results: dict[str, hlofast.Result] = {
+        "memory": module.memory(),
+        "collectives": module.collectives(),
+        "matmuls": module.matmuls(),
+        "scopes": module.cost(),
+        "remat": module.remat(),
+    }
+    if module.context.device is not None:
+        results["time"] = module.time()
+    for section, result in results.items():
+        known = dict(page.found[section])
+        for fact in result.facts:
+            if fact.value is not None:
+                text = str(figure(fact.field, fact.value))
+                assert known[fact.field.label].startswith(text), (section, fact.field.label)
 
 
 def test_findings_are_those_of_lint(browser: Browser, tmp_path: Path) -> None:
@@ -187,15 +239,33 @@ def hostile() -> hlofast.Module:
     return hlofast.loads(f"{head}\n{ADD}\n{entry}", path=place)
 
 
+class Tags(HTMLParser):
+    """The elements, attributes and addresses of a page as it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.attributes: set[str] = set()
+        self.addresses: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.addresses |= {value or "" for name, value in attrs if name in ("href", "src")}
+
+
 def test_a_hostile_dump_stays_inert(browser: Browser, tmp_path: Path) -> None:
     module = hostile()
     path = tmp_path / "report.html"
     made = module.report(path, device="tpu-v5e", mesh={"<b>x</b>$$y$$": 2})
-    head = made.html.split("</head>")[0]
+    head, _, body = made.html.split("<script>")[0].partition("</head>")
     assert head.count("<meta") == 5
     assert "<script" not in head
-    for attack in ("<img", "<svg", "<iframe", "<base", "onerror=window", "<b>x"):
-        assert attack not in made.html.split("<script>")[0]
+    tags = Tags()
+    tags.feed(body)
+    assert "svg" in tags.seen and not tags.seen & {"img", "iframe", "base", "meta", "b", "link"}
+    assert not [name for name in tags.attributes if name.startswith("on") or name == "srcdoc"]
+    assert all(address.startswith("#") for address in tags.addresses)
     opened = browser.open(path)
     page = opened.page
     page.locator("#search").fill("img src")
@@ -253,9 +323,11 @@ def test_the_pointer_shows_what_is_alive(browser: Browser, report: Path, train_s
 def test_every_chart_has_its_figures_as_a_table(browser: Browser, report: Path) -> None:
     page = browser.open(report).page
     charts = page.locator("figure.chart")
-    assert charts.count() == 6
+    assert charts.count() == 7
     for pair in page.locator(".pair").all():
         assert pair.locator("canvas").count() > 0
+        assert pair.locator("svg.still").count() == 0
+        pair.locator("summary").click()
         assert number(pair.locator(".count").inner_text()) > 0
         assert pair.locator("table[role=grid]").get_attribute("aria-labelledby")
         label = pair.locator(".canvas").get_attribute("aria-label")
@@ -266,6 +338,7 @@ def test_charts_zoom_without_a_pointer(browser: Browser, report: Path) -> None:
     page = browser.open(report).page
     spans = "figures.map((c) => c.figure.x_range.end - c.figure.x_range.start)"
     before = page.evaluate(spans)
+    assert len(before) == page.locator("figure.chart").count()
     for button in page.get_by_role("button", name="Zoom in").all():
         button.focus()
         page.keyboard.press("Enter")
@@ -282,10 +355,21 @@ def test_a_click_makes_a_scope_as_wide_as_the_chart(browser: Browser, report: Pa
     canvas.scroll_into_view_if_needed()
     end = "figures.find((c) => c.spec.key === 'scopes-flops').figure.x_range.end"
     before = page.evaluate(end)
+    trail = page.locator("#chart-scopes-flops .trail button")
+    assert trail.all_inner_texts() == ["whole step 100.0 %"]
     box = canvas.bounding_box()
-    page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + 150)
+    page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + 80)
     page.wait_for_timeout(200)
     assert page.evaluate(end) < before
+    path = trail.all_inner_texts()
+    assert len(path) > 1
+    # The boxes above it keep their names.
+    labels = "figures.find((c) => c.spec.key === 'scopes-flops').marks.at(-1)"
+    shown = page.evaluate(f"{labels}.renderer.data_source.data.cut")
+    assert "whole step" in shown and path[-1].rpartition(" ")[0].rpartition(" ")[0] in shown
+    trail.first.click()
+    assert page.evaluate(end) == before
+    assert trail.count() == 1
 
 
 def test_the_keyboard_reaches_everything(browser: Browser, small: Path) -> None:
@@ -367,6 +451,77 @@ def test_prints_the_verdict_the_charts_and_the_first_rows(browser: Browser, smal
     assert opened.errors == []
 
 
+def test_a_page_is_complete_before_its_scripts_have_run(browser: Browser, small: Path) -> None:
+    opened = browser.open(small, until="footer", java_script_enabled=False)
+    page = opened.page
+    pictures = page.locator("figure.chart svg.still")
+    assert pictures.count() == page.locator("figure.chart").count() == 7
+    for picture in pictures.all():
+        assert picture.locator("path[d]:not(.rule), text.ink").count() > 0
+    matmuls = page.locator("#matmuls .sheets table tbody tr")
+    assert matmuls.count() == len(hlofast.loads(SMALL).matmuls()) == 1
+    # Printed at once: as many pages and nearly as large as without a hurry.
+    assert len(page.pdf(prefer_css_page_size=True)) > 40_000
+    assert opened.errors == []
+
+
+def test_time_comes_first_and_adds_up(browser: Browser, report: Path, train_step: Path) -> None:
+    time = hlofast.load(train_step, device="tpu-v5e", mesh=MESH).time()
+    page = browser.open(report, until=USABLE).page
+    sections = page.locator("main > section").evaluate_all("all => all.map((e) => e.id)")
+    assert sections[:3] == ["verdict", "time", "memory"]
+    shares = page.locator("#verdict .parts span").evaluate_all(
+        "all => all.map((e) => Number(e.style.flexGrow))"
+    )
+    parts = [row for row in time.tables["parts"] if row["seconds"]]
+    assert shares == pytest.approx([row["share"] for row in parts], abs=1e-5)
+    assert sum(shares) == pytest.approx(1, abs=1e-5)
+    legend = page.locator("#verdict .step .legend").inner_text()
+    assert all(f"exposed over {axes} " in legend for axes, own in time.exposed.items() if own)
+    first = page.locator("#time .sheets .grid").first.locator(
+        "tbody tr[aria-rowindex] td:first-child"
+    )
+    names = [row["name"] for row in named(time.longest(5), time.module)]
+    assert first.all_inner_texts()[:5] == names
+
+
+def named(table: hlofast.Table, module: hlofast.Module) -> list[dict[str, str]]:
+    return [{"name": module[row["instruction"]].name} for row in table]
+
+
+IN_SIGHT = {1440: 6, 1024: 3, 420: 1}
+"""Widths of windows, and how many columns of each table are in sight at least."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", IN_SIGHT)
+def test_main_columns_are_in_sight(browser: Browser, report: Path, width: int, scheme: str) -> None:
+    page = browser.open(report, viewport={"width": width, "height": 900}, color_scheme=scheme).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    hidden = page.locator(".grid").evaluate_all(
+        """all => all.filter((grid) => grid.checkVisibility()).map((grid) => {
+            const sight = grid.querySelector(".grid-scroll").getBoundingClientRect().right;
+            const heads = [...grid.querySelectorAll("th")];
+            const seen = heads.filter((head) => head.getBoundingClientRect().right <= sight + 1);
+            return [grid.querySelector("h4").textContent, heads.length, seen.length];
+        })"""
+    )
+    assert len(hidden) > 15
+    for caption, heads, seen in hidden:
+        assert seen >= min(heads, IN_SIGHT[width]), (caption, heads, seen)
+
+
+def test_colours_go_by_meaning() -> None:
+    programs = ("decoder_v5e_2.txt.gz", "decoder_cpu_8.txt.gz", "mlp_scan_plain.txt.gz")
+    colours: dict[str, set[str]] = {}
+    for name in programs:
+        html = hlofast.load(FIXTURES / "sharded" / name).report().html
+        for colour, label in re.findall(r'style="background:(#\w+)"></span>([^<]+)</li>', html):
+            colours.setdefault(label, set()).add(colour)
+    assert {"parameter", "temporary", "residual", "all-reduce", "backward"} <= colours.keys()
+    assert {label: len(own) for label, own in colours.items()} == dict.fromkeys(colours, 1)
+
+
 def test_a_directory_s_page(browser: Browser, tmp_path: Path, train_step: Path) -> None:
     for host, text in (("host0", SMALL), ("host1", SMALL.replace("64,64", "32,32"))):
         (tmp_path / host).mkdir()
@@ -384,6 +539,37 @@ def test_a_directory_s_page(browser: Browser, tmp_path: Path, train_step: Path) 
     assert opened.page.locator("#hosts .statements li").count() == 1
 
 
+def test_a_directory_s_programs_have_pages(browser: Browser, tmp_path: Path) -> None:
+    hostile = SMALL.replace("HloModule small", "HloModule small.2e")
+    texts = {"small": SMALL, "large": SMALL.replace("64,64", "256,256"), "a&b <i>": hostile}
+    for number, (name, text) in enumerate(texts.items()):
+        (tmp_path / f"module_{number:04}.{name}.after_optimizations.txt").write_text(text)
+    made = hlofast.report(tmp_path, tmp_path / "report.html", pages=2)
+    assert sorted(path.name for path in (tmp_path / "report_programs").iterdir()) == [
+        "01_large.html", "02_small.html",
+    ]  # fmt: skip
+    opened = browser.open(tmp_path / "report.html")
+    links = opened.page.locator("#programs table a")
+    assert [link.split(".")[-1] for link in links.all_inner_texts()] == ["large", "small"]
+    links.first.click()
+    opened.page.wait_for_selector("body.module[data-state=complete]", state="attached")
+    assert opened.page.locator("#figure-flops").get_attribute("value") == str(
+        hlofast.loads(texts["large"]).cost().flops
+    )
+    opened.page.get_by_role("link", name="all programs").click()
+    opened.page.wait_for_selector("body.directory", state="attached")
+    assert opened.errors == []
+    assert "the pages of 2 programs are in" in made.notes[-1].text
+
+
+def test_a_stage_and_a_check_have_their_places(train_step: Path) -> None:
+    stage = hlofast.load(FIXTURES / "seedlike" / "pipeline_stage.txt.gz").report().html
+    assert '<section id="stages"' in stage
+    declared = hlofast.Declaration.loads("[predicted]\nflops = 1\n")
+    page = hlofast.load(train_step, mesh=MESH).report(config=declared)
+    assert page.tables["findings"]["code"][0] == "declared-and-compiled"
+
+
 def test_notebooks_show_modules_tables_and_reports(browser: Browser, tmp_path: Path) -> None:
     module = hostile()
     shown = [module, module.table(), module.matmuls(), module.cost(), module.lint().table()]
@@ -394,7 +580,11 @@ def test_notebooks_show_modules_tables_and_reports(browser: Browser, tmp_path: P
     frame = opened.page.frame_locator("iframe")
     frame.locator("body[data-state=complete]").wait_for(state="attached")
     assert frame.locator("#chart-memory canvas").count() > 0
-    assert "<img src=x onerror" in opened.page.locator("table").nth(1).inner_text()
+    # Long names lose their middle; the whole is the title of the cell.
+    titles = (
+        "[...document.querySelectorAll('table')[1].querySelectorAll('td')].map((own) => own.title)"
+    )
+    assert any("<img src=x onerror" in own for own in opened.page.evaluate(titles))
     assert opened.page.evaluate("window.hit") is None
     assert opened.page.locator("img, svg, table script").count() == 0
     assert [url for url in opened.requests if not url.startswith(("file:", "about:"))] == []

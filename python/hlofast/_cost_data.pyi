@@ -151,11 +151,12 @@ class RematData:
         """Operation name, source file and source line of each of `rows`; empty if unknown."""
     def policies(
         self, time: TimeData | None = None, host: tuple[float, int | None] | None = None
-    ) -> PolicyData | None:
+    ) -> PolicyData:
         """The scans over layers, and what they need under other checkpoint policies; `time` gives
         the seconds of recomputed work. `host` are the bytes per second between a device and its
-        host in one direction, and the bytes of host memory for a device, if known. None without a
-        scan over layers that the model covers.
+        host in one direction, and the bytes of host memory for a device, if known.
+
+        Raises `ValueError` with a word that says why if the model covers no layers.
         """
     def parameters_read(self, rows: list[int]) -> list[int] | None:
         """The entry parameters that `rows` depend on; None if there are too many instructions to
@@ -189,6 +190,8 @@ class PolicyData:
         """Bytes that the module as it is keeps from forward to backward loops."""
     def is_checkpointed(self) -> bool:
         """Whether layers are checkpointed in the module as it is."""
+    def is_modelled(self) -> bool:
+        """Whether the module is not scheduled, so that its own bytes are modelled too."""
     def savable(self) -> _Columns:
         """Fields and columns of the table of values that a policy could save."""
     def as_is(self) -> list[int]:
@@ -227,6 +230,9 @@ class PlanData:
         """Bytes at the peak after each chosen candidate."""
     def fits(self) -> bool | None:
         """Whether the plan meets the budget; None without a budget."""
+    def refusal(self) -> str | None:
+        """Why the plan chooses nothing, whatever candidates save; None if it may choose."""
+
     def module(self) -> _module.Module | None:
         """The rewritten module; None if nothing was chosen."""
     def again(self) -> list[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast import _core, _fragment, _text
 from hlofast._core import Field
 from hlofast._cost import read_rules
+from hlofast._memory import quiet
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.table import Table, of_rows
 
@@ -50,7 +51,7 @@ class Finding:
     """
 
     __slots__ = (
-        "_parameters", "bytes", "bytes_are", "code", "figures", "flops", "instructions",
+        "_named", "_parameters", "bytes", "bytes_are", "code", "figures", "flops", "instructions",
         "is_lower_bound", "message", "names", "phases", "places", "provenance", "remedy",
         "seconds", "source_file", "source_line", "values",
     )  # fmt: skip
@@ -74,15 +75,21 @@ class Finding:
         self.bytes: int | None = record["bytes"]
         """Bytes at stake per step and device; None if not applicable or unknown."""
         self.bytes_are: str | None = record["bytes_are"] or None
-        """`wire` (sent around a ring), `payload` (the arrays collectives work on) or `memory`."""
+        """The kind of bytes.
+
+        `wire` (sent around a ring), `payload` (the arrays collectives work on), `memory`, or
+        `traffic` (between the device and its host).
+        """
         self.flops: int | None = record["flops"]
         """FLOPs at stake per step; None if not applicable or unknown."""
         self.seconds: float | None = record["seconds"]
         """Modelled seconds that the bytes or FLOPs at stake take per step, without overlap.
 
-        No change saves more. None without a device, and for bytes of memory.
+        No change saves more. None without a device, and for bytes of memory: freed memory saves
+        time only through what it is used for, such as less recomputation (`Remat.policies`).
         """
         self._parameters: dict[int, str] = dict(record["values"])
+        self._named = [n for row, n in self._parameters.items() if n != module[row].name]
         self.values: tuple[str, ...] = tuple(self._parameters.values())
         """The parameters that the finding is about (at most 64), by their names in the program."""
         self.figures: dict[str, int] = record["figures"]
@@ -136,7 +143,8 @@ class Findings(Result):
     """The findings of a module, most at stake first: `Module.lint()`.
 
     If the device is known, findings are ordered by modelled seconds; findings without seconds come
-    last, ordered by bytes and FLOPs.
+    last, ordered by bytes and FLOPs. Where the step does not fit the device, findings about memory
+    come first.
 
     Options of `Module.lint`:
 
@@ -227,15 +235,37 @@ class Findings(Result):
         return self.module.summary().status
 
     @property
+    def _fits(self) -> bool | None:
+        """Whether the step fits the device; None if unknown."""
+        if self.module.context.device is None:
+            return None
+        try:
+            facts = quiet(self.module, device=self.module.context.device).facts
+        except (ValueError, OverflowError):
+            return None
+        return next((fact.value for fact in facts if fact.name == "fits"), None)
+
+    @property
     def notes(self) -> tuple[Note, ...]:
         """Reservations about the findings."""
         if pieces := _fragment.notes(self.module):
             return pieces
         notes = []
-        if not len(self):
+        if not len(self) and self._fits is False:
+            text = (
+                "no rule has a finding above its threshold, but the step does not fit the device: "
+                "`hlofast memory` says what holds its memory, `hlofast remat` which checkpoint "
+                "policy fits"
+            )
+            notes.append(Note("too-large", text))
+        elif not len(self):
             text = "nothing to change: no rule has a finding above its threshold"
             notes.append(Note("nothing-to-change", text))
-        elif self.module.summary().is_unfused:
+        leading = self[0] if len(self) else None
+        if leading and leading.bytes_are == "memory" and any(own.seconds for own in self):
+            text = "the step does not fit the device: findings about memory come first"
+            notes.append(Note("memory-first", text))
+        if len(self) and self.module.summary().is_unfused:
             text = f"the module is {self._status}: later passes may remove some of these findings"
             notes.append(Note("unfinished", text))
         return tuple(notes)
@@ -290,7 +320,7 @@ def _words(finding: Finding, is_said: bool) -> list[tuple[str, str]]:
         source = f"{finding.source_file}:{finding.source_line}"
     where = (", ".join(finding.phases), source, finding.provenance)
     evidence = finding.shown_names
-    rest = [name for name in finding.values if name not in evidence[: _text.SHOWN_NAMES]]
+    rest = [name for name in finding._named if name not in evidence]
     values = [("values", _text.names(rest))] if rest else []
     return [
         ("found", finding.message),

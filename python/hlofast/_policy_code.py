@@ -45,6 +45,19 @@ _UNROLLED = (
 )
 """How a program applies a policy to its layers. Without a loop the barriers of `prevent_cse` are
 needed: otherwise XLA finds that recomputed values are there already."""
+_FLAX_FILE = re.compile(r"(?:^|/)flax/(linen|nnx)/")
+_FLAX: dict[tuple[str, bool], tuple[str, ...]] = {
+    ("linen", True): (
+        "Layer = nn.remat(Layer, policy=policy, prevent_cse=False)  # inside nn.scan",
+    ),
+    ("linen", False): ("Layer = nn.remat(Layer, policy=policy)",),
+    ("nnx", True): (
+        "layer = nnx.remat(layer, policy=policy, prevent_cse=False)  # inside nnx.scan",
+    ),
+    ("nnx", False): ("layer = nnx.remat(layer, policy=policy)",),
+}
+"""The same in Flax, by its interface and whether a loop runs the layers (`flax.linen.remat`,
+`flax.nnx.remat`)."""
 _MAXTEXT = re.compile(r"(?:^|/)maxtext/(?:\w+/)*[\w.]+$", re.IGNORECASE)
 _MAXTEXT_FUNCTIONS = {
     "query_projection": ("query_proj",),
@@ -82,8 +95,20 @@ def value_names(rows: Sequence[Row]) -> list[str]:
 def code(policy: Policy) -> str:
     """The code of a policy, in the spelling of the trainer if the text shows which one it is."""
     rows = policy._policies.savable.to_pylist()
-    lines = _maxtext(policy, rows) or _axlearn(policy, rows) or _jax(policy, rows)
+    lines = _maxtext(policy, rows) or _axlearn(policy, rows)
+    if lines is None:
+        usage: tuple[str, ...] = _SCANNED if policy._policies.is_scanned else _UNROLLED
+        library = next(filter(None, map(_flax, rows)), None)
+        if library is not None:
+            usage = _FLAX[library, policy._policies.is_scanned]
+        lines = [*_jax(policy, rows), *usage]
     return "\n".join(lines)
+
+
+def _flax(row: Row) -> str | None:
+    """The interface of Flax in which a value's line lies: `linen` or `nnx`; None for others."""
+    found = _FLAX_FILE.search(row["source_file"] or "")
+    return None if found is None else found[1]
 
 
 def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
@@ -106,8 +131,7 @@ def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
             )
         else:
             call = f"policy = {_PREFIX}save_only_these_names({', '.join(map(repr, kept))})"
-    lines += [call, *(_SCANNED if policy._policies.is_scanned else _UNROLLED)]
-    return lines
+    return [*lines, call]
 
 
 def _place(row: Row) -> str:

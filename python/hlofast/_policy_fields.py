@@ -97,3 +97,35 @@ MOVING = (
     "{source}); waiting is what takes longer, and at least 2 % of the time of moves, because they "
     "take HBM bandwidth"
 )
+ERROR_BEFORE = (
+    "XLA has not scheduled the module, so all peaks are modelled from its graph: the arguments, "
+    "the values that the layers keep, and one layer and the head at work; on 43 scanned programs "
+    "compiled for TPUs under six policies each the median error is 3.2 %, 61 % are within 5 %, "
+    "81 % within 12 %, and the worst is 32 %; most large errors are too low"
+)
+NO_COLLECTIVES = (
+    "the partitioner has not run, so the collectives that a policy recomputes are unknown, and so "
+    "is their time"
+)
+REASONS = {
+    "no-layers": (
+        "the module has no scan over layers (a forward loop with a known number of iterations "
+        "whose stacked values a backward loop reads) and no layers with numbers in their scopes "
+        "(`layer_0`) in a scheduled text, so no policy can be modelled"
+    ),
+    "nested": (
+        "the layers are scanned in groups (a scan over layers inside a scan), which the model of "
+        "policies does not cover: give a text whose layers are in one scan"
+    ),
+    "offloaded": (
+        "the scheduled loops of the module move values to host memory, which the model of "
+        "policies does not cover: give the text before optimisation, or a text compiled without "
+        "offloading"
+    ),
+    "unrolled": (
+        "the layers are checkpointed and not scanned, which the model of policies does not "
+        "cover: give a text compiled without jax.checkpoint"
+    ),
+    "memory": "the memory of the module cannot be counted, so no policy can be modelled",
+}
+"""Why no policy can be modelled, by the words of `NoPolicies`."""

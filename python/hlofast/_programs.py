@@ -241,11 +241,14 @@ def paired(
 ) -> tuple[list[tuple[Program, Program]], list[Program], list[Program]]:
     """Pairs the programs of two folders; also returns the unpaired programs of each side.
 
-    Programs with equal host and name are paired first, then programs with equal names. Among
-    several candidates, equal fingerprints are paired first, the rest by number.
+    Programs with equal host and name are paired first, then programs with equal names, then renamed
+    programs with equal fingerprints. Among several candidates, equal fingerprints are paired first,
+    the rest by number.
     """
     pairs: list[tuple[Program, Program]] = []
-    for key in (_host_and_name, _name):
+    for key in (_host_and_name, _name, _host_and_fingerprint, _fingerprint_alone):
+        if not before or not after:
+            break
         groups: dict[tuple[str, ...], tuple[list[Program], list[Program]]] = {}
         for number, side in enumerate((before, after)):
             for program in side:
@@ -263,6 +266,15 @@ def _host_and_name(program: Program) -> tuple[str, ...]:
 
 def _name(program: Program) -> tuple[str, ...]:
     return (program.name,)
+
+
+def _host_and_fingerprint(program: Program) -> tuple[str, ...]:
+    return program.host, *_fingerprint_alone(program)
+
+
+def _fingerprint_alone(program: Program) -> tuple[str, ...]:
+    # Programs that cannot be read equal no other program.
+    return (_fingerprint(program) or program.files[0].path,)
 
 
 def _without(programs: list[Program], some: list[Program]) -> list[Program]:
@@ -285,6 +297,18 @@ def _paired_of_one_name(
         before = _without(before, [pair[0] for pair in pairs])
         after = _without(after, [pair[1] for pair in pairs])
     return pairs + list(zip(before, after, strict=False))
+
+
+def is_same_source(before: Program, after: Program) -> bool | None:
+    """Whether the modules of two programs before optimisation are equal; None if unknown."""
+    prints = []
+    for program in (before, after):
+        file = next((file for file in program.files if file.stage == "before"), None)
+        try:
+            prints.append(None if file is None else whole(file.path).fingerprint())
+        except (OSError, ValueError):
+            prints.append(None)
+    return None if None in prints else prints[0] == prints[1]
 
 
 def _fingerprint(program: Program) -> str:

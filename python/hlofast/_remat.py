@@ -86,7 +86,7 @@ class Remat(Result):
         self.device = device
         """The device whose seconds order the candidates; None without a device."""
         self._plan: _core.PlanData | None = None
-        self._policies: tuple[Policies | None] | None = None
+        self._policies: Policies | str | None = None
         self._rules = rules
         self._rule = rule
         self._cost = cost
@@ -183,15 +183,27 @@ class Remat(Result):
     def policies(self) -> Policies | None:
         """What the step would need under other checkpoint policies of its layers.
 
-        The step must be scheduled and have a scan over layers: a forward loop with a known number
-        of iterations, and a backward loop that reads what it stacks. Otherwise, and if memory
-        cannot be counted, this is None. The default `rule` counts peaks. See `hlofast.Policies`.
+        The step must have a scan over layers (a forward loop with a known number of iterations, and
+        a backward loop that reads what it stacks) or, if it is scheduled, layers in numbered
+        scopes. Otherwise, and if memory cannot be counted, this is None, and `no_policies` says
+        why. In a scheduled module the default `rule` counts the peak as it is; before, all peaks
+        are modelled. See `hlofast.Policies`.
         """
+        found = self._policies_or_reason()
+        return None if isinstance(found, str) else found
+
+    @property
+    def no_policies(self) -> str | None:
+        """Why no checkpoint policies can be modelled; None if they can."""
+        found = self._policies_or_reason()
+        return found if isinstance(found, str) else None
+
+    def _policies_or_reason(self) -> Policies | str:
         if self._policies is None:
             from hlofast._policies import policies_of
 
-            self._policies = (policies_of(self),)
-        return self._policies[0]
+            self._policies = policies_of(self)
+        return self._policies
 
     @property
     def rule(self) -> str:
@@ -257,6 +269,9 @@ class Remat(Result):
                         warnings.warn(text, stacklevel=2)
             return plan.apply(numbers)[0]
         module = plan.module()
+        refusal = self._planned().refusal()
+        if module is None and refusal is not None:
+            raise ValueError(f"no values are planned: {refusal}; plan on the scheduled module")
         if module is None:
             raise ValueError(
                 "nothing to recompute: the peak fits as it is, or no candidate lowers it"
@@ -340,10 +355,11 @@ class Remat(Result):
         if not self.module.is_scheduled:
             text = "the module is not scheduled: live ranges follow text order"
             notes.append(Note("unscheduled", text))
-        if self._plan is not None and not self.module.is_scheduled:
+        if self._plan is not None and self._plan.refusal() is not None:
             text = (
-                "XLA has not scheduled the module, so peaks of the plan may not hold: XLA may keep "
-                "what a recomputation reads, such as broadcast scalars, for the whole step"
+                f"no values are planned: {self._plan.refusal()}; peaks of candidates are those of "
+                "the text in its order; plan on the scheduled module (after_optimizations), or "
+                "recompute in the program with jax.checkpoint"
             )
             notes.append(Note("plan-unscheduled", text))
         elsewhere = self.outside_phase()
@@ -371,8 +387,8 @@ class Remat(Result):
                 "code, not by operation name"
             )
             notes.append(Note("by-place", text, residuals=by_place))
-        if self._policies is not None and self._policies[0] is not None:
-            notes += self._policies[0].notes
+        if self._policies is not None and not isinstance(self._policies, str):
+            notes += self._policies.notes
         return tuple(notes)
 
     def sections(
@@ -501,6 +517,9 @@ class Remat(Result):
         )
 
     def _outcome(self) -> str:
+        refusal = self._planned().refusal()
+        if refusal is not None and not self.fits:
+            return f"no values are planned: {refusal}"
         if self.fits and not self.steps:
             return "the peak fits as it is; nothing to recompute"
         if self.fits is None:

@@ -33,7 +33,7 @@ NAMING = (
     "(jax.checkpoint_policies.save_only_these_names), or nothing_saveable. To save the shard in "
     "layers under lax.scan, constrain it again after naming it, x = "
     "with_sharding_constraint(checkpoint_name(x, 'shard'), spec); without that constraint the "
-    "compiler keeps the gathered tensor in its place"
+    "compiler keeps the gathered tensor in its place. The backward pass then gathers it again"
 )
 """What makes XLA gather an activation again. `tests/oracle/judge_advice.py` compiles it, and the
 recipe that fails: naming the shard before the constraint without constraining it again."""
@@ -331,10 +331,14 @@ def _weight_copies(program: _Tables) -> list[Statement]:
         f"{size:,} B, {100 * size / total:.1f} % of the {total:,} B of residuals "
         f"({_listed([row['shape'] for row in copies])})"
     )
-    advice = (
+    advice: str | None = (
         "put the conversion inside jax.checkpoint, so that the backward pass converts the weights "
         "again at the cost of reading them once more, or multiply in the weights' own type"
     )
+    summary = program.module.summary()
+    if summary.backend == "cpu" and summary.status == "scheduled":
+        # XLA for CPUs multiplies in f32 whatever the program says.
+        advice = None
     proof = [place for row in copies for place in (row["made_by"], row["source"])]
     figures = {"copies": len(copies), "bytes": size, "residual_bytes": total}
     return [program.state("widened-weights-kept", text, proof, advice, **figures)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hlofast._result import Fact, Note, Result, Section
     from hlofast.table import Table
 
-GIBIBYTE = 1 << 30
+MEBIBYTE = 1 << 20
 SHOWN_NAMES = 10
 _HANGING = 28
 """The longest label, in characters, whose text has its further lines aligned to the first."""
@@ -52,11 +52,12 @@ def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
 
 
 def size(count: int | None) -> str:
-    """Returns a number of bytes, followed by GiB unless that rounds to 0."""
+    """Returns a number of bytes, followed by MiB or larger units from half a MiB on."""
     if count is None:
         return "unknown"
-    gibibytes = count / GIBIBYTE
-    return f"{count:,} B ({gibibytes:.3f} GiB)" if gibibytes >= 0.0005 else f"{count:,} B"
+    scale, unit = binary(max(abs(count), MEBIBYTE))
+    short = count / scale
+    return f"{count:,} B ({short:.3f} {unit})" if abs(short) >= 0.5 else f"{count:,} B"
 
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -228,6 +229,23 @@ def known_as(fact: Fact) -> str:
     """Returns the value of a fact with its unit, marked if it is a bound."""
     text = figure(fact.field, fact.value)
     return f"at least {text}" if fact.provenance == "bound" else text
+
+
+def with_provenance(result: Result) -> list[tuple[str, str]]:
+    """Returns the facts of a result as pairs of label and text.
+
+    Figures that are not exact, and words that a model gives, are followed by their provenance,
+    unless the text has it already.
+    """
+    known = {fact.field.label: fact for fact in result.facts}
+    pairs = []
+    for label, text in result.shown_facts:
+        fact = known.get(label)
+        how = "exact" if fact is None else fact.provenance
+        is_plain = how in ("exact", "unknown", "bound") or how in text
+        is_plain = is_plain or (how == "configuration" and fact is not None and fact.field.is_text)
+        pairs.append((label, text if is_plain or not text else f"{text} ({how})"))
+    return pairs
 
 
 def _table_cell(field: Field, value: Any, module: Module | None) -> object:

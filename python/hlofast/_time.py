@@ -487,6 +487,15 @@ class Time(Result):
             raise unknown("key", key, _KEYS)
         return _time_parts.groups(self, key, _KEYS[key])
 
+    def longest(self, count: int = 20) -> Table:
+        """Returns the instructions that take most of the step, longest first.
+
+        Columns: instruction, opcode, seconds (of a call), multiplicity (calls of a step),
+        step_seconds (of all calls as scheduled, waiting included), share (of the step), bound,
+        phase, scope and source.
+        """
+        return _time_parts.longest(self, count)
+
     def _labels(self, key: str, rows: list[int]) -> Sequence[str | None]:
         """Returns the value of `key` for each of `rows`."""
         if key == "bound":

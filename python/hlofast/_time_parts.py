@@ -51,6 +51,14 @@ _FIELDS = (
     ),
 )  # fmt: skip
 
+_INSTRUCTION = Field("instruction", "instruction", "The instruction.")
+_OPCODE = Field("word", "opcode", "The operation.")
+_CALL_SECONDS = Field("seconds", "seconds", "Time of a call.", nullable=True)
+_CALLS = Field("count", "multiplicity", "Calls of a step.", label="calls")
+_BOUND = Field("word", "bound", "The resource that limits it.")
+_PHASE = Field("word", "phase", "The phase.", nullable=True)
+_SCOPE = Field("scope", "scope", "The scope of its operation.", nullable=True)
+_SOURCE = Field("path", "source", "Source file and line.", nullable=True)
 _INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
 _GROUP_SECONDS = Field(
     "seconds", "seconds", "Time of all calls; overlapping time counts twice.", adds_up=True
@@ -180,3 +188,25 @@ def _measured(time: Time) -> dict[tuple[str, str | None], float]:
         (part, None): seconds for part, seconds in named.items() if seconds
     }
     return found | {("exposed", axes): alone for axes, _, alone in measured.axes()}
+
+
+def longest(time: Time, count: int) -> Table:
+    """`Time.longest`."""
+    taken = time._data.column("taken_seconds").tolist()
+    each, times = time._values("seconds"), time._times()
+    totals = {
+        row: own * n for row, (own, n) in enumerate(zip(taken, times, strict=True)) if own and n
+    }
+    rows = sorted(totals, key=lambda row: (-totals[row], row))[: max(count, 0)]
+    seconds = [totals[row] for row in rows]
+    columns: list[tuple[Field, list[Any]]] = [
+        (_INSTRUCTION, rows),
+        (_OPCODE, [*time._labels("opcode", rows)]),
+        (_CALL_SECONDS, [each[row] for row in rows]),
+        (_CALLS, [times[row] for row in rows]),
+        (_STEP_SECONDS, seconds),
+        (_STEP_SHARE, shares(seconds, time.step_seconds)),
+    ]
+    for field in (_BOUND, _PHASE, _SCOPE, _SOURCE):
+        columns.append((field, [*time._labels(field.name, rows)]))
+    return Table.of(columns)

@@ -113,7 +113,7 @@ _FURTHER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 class Statement:
     """A piece of advice: a fact to know or a change to make."""
 
-    __slots__ = ("code", "lines", "place", "proof", "remedy", "stake", "text", "verb")
+    __slots__ = ("code", "lines", "place", "proof", "remedy", "seconds", "stake", "text", "verb")
 
     def __init__(
         self,
@@ -122,6 +122,7 @@ class Statement:
         *,
         lines: Iterable[tuple[str, str]] = (),
         stake: str = "",
+        seconds: float | None = None,
         remedy: str = "",
         place: str = "",
         proof: Iterable[tuple[int, str]] = (),
@@ -132,6 +133,8 @@ class Statement:
         self.lines = tuple(lines)
         """Labels with texts, if the advice has several parts."""
         self.stake = stake
+        self.seconds = seconds
+        """Seconds of the step at stake; None if unknown."""
         self.remedy = remedy
         self.place = place
         self.proof = tuple(proof)
@@ -214,14 +217,19 @@ class Verdict(Result):
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """What to change: a peak that does not fit, findings of `lint`, advice from `remat`."""
+        """What to change: a peak that does not fit, findings of `lint`, advice from `remat`.
+
+        Those with seconds at stake come first, largest first.
+        """
         known = self.findings.counts()
         advice = [
             statement
             for statement in remat_statements(self)
             if statement.remedy and statement.code not in known
         ]
-        return (*_too_large(self), *_findings(self), *_recomputed(self), *advice)
+        found = [*_findings(self), *_recomputed(self), *advice]
+        found.sort(key=lambda statement: -(statement.seconds or 0.0))
+        return (*_too_large(self), *found)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -471,7 +479,9 @@ def _too_large(verdict: Verdict) -> list[Statement]:
 def _policies(verdict: Verdict) -> Policies | None:
     hbm = None if verdict.hbm is None else int(verdict.hbm)
     device = device_for(verdict.module, None)
-    return verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
+    policies = verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
+    # Statements are of what XLA has compiled.
+    return None if policies is None or policies.is_modelled else policies
 
 
 def _policy(verdict: Verdict) -> str | None:
@@ -516,6 +526,7 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
             f"the layers recompute {output.seconds(now)} of work, and {free} of device memory are "
             "free",
             stake=gain,
+            seconds=now - own,
             remedy=f"change the checkpoint policy to {_named(chosen)}: about "
             f"{short_bytes(chosen.peak)} at the peak, {gain} less a step (modelled); hlofast remat "
             "gives the code",
@@ -556,6 +567,7 @@ def _findings(verdict: Verdict) -> list[Statement]:
                 finding.code,
                 finding.message,
                 stake=stake,
+                seconds=finding.seconds,
                 remedy="" if finding.remedy in said else finding.remedy,
                 place=place,
                 proof=proof,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from hlofast import _text as output
 from hlofast._core import Field
 from hlofast._result import Fact, Note
@@ -101,7 +103,7 @@ def figures(verdict: Verdict) -> list[Figure]:
         found.append(Figure("step", "Step time", step, seconds(step), note, how))
         try:
             use = time.utilization
-            note = f"HFU {output.share(use.hfu, 1)}; peak {use.peak_flops:.4g} FLOP/s"
+            note = f"HFU {output.share(use.hfu, 1)}; peak {_rate(use.peak_flops)}"
             if use.is_lower_bound:
                 note += "; some FLOPs are unknown"
             text, how = str(output.share(use.mfu, 1)), known_how.get("mfu", "modelled")
@@ -112,11 +114,11 @@ def figures(verdict: Verdict) -> list[Figure]:
     found.append(_exposed(verdict))
     flops = int(verdict.cost.flops)
     known = verdict.cost.flops_by_provenance
-    note = f"{output.share(known.get('exact', 0), flops)} exact; one device, one step"
+    note = f"{_counted(known, flops)}; one device, one step"
     end = ""
     if verdict.shares is not None:
         end = TOGETHER
-        note = f"{output.share(known.get('exact', 0), flops)} exact; {flops_of_one(verdict.shares)}"
+        note = f"{_counted(known, flops)}; {flops_of_one(verdict.shares)}"
     counted = {fact.name: fact.provenance for fact in verdict.cost.facts}
     text = short(flops, "FLOP")
     found.append(Figure("flops", f"FLOPs{end}", flops, text, note, counted["flops"]))
@@ -126,6 +128,13 @@ def figures(verdict: Verdict) -> list[Figure]:
     label = f"HBM traffic{end}"
     found.append(Figure("bytes", label, moved, text, note, counted["bytes_read"]))
     return found
+
+
+def _counted(known: dict[str, int], flops: int) -> str:
+    """The share of FLOPs that follow from shapes, and of those that library calls state."""
+    stated = known.get("from_backend_config", 0)
+    exact = f"{output.share(known.get('exact', 0), flops)} exact"
+    return f"{exact}, {output.share(stated, flops)} from library calls" if stated else exact
 
 
 def _peak(verdict: Verdict) -> Figure:
@@ -174,6 +183,10 @@ def _exposed(verdict: Verdict) -> Figure:
     if parts:
         note += f": {', '.join(parts)}"
     return Figure("exposed", label, total, seconds(total), note)
+
+
+def _rate(value: float) -> str:
+    return short(round(value), "FLOP/s") if isfinite(value) else f"{value} FLOP/s"
 
 
 def short(count: int, unit: str) -> str:

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
 
     from hlofast._what_if import WhatIf
 
+SAME_MESH = (
+    "of 66 such changes of programs that were held out, compiled on the same mesh, the peak is within "
+    "5 % in 79 %, and the bytes sent along every axis are exact in 67 %"
+)
+OTHER_MESH = "of 104 changes of the mesh, the peak is within 5 % in 68 %, the bytes exact in 29 %"
+"""Errors of changes, by `benches/what_if_accuracy.py` on all programs of `what_if_models.py`."""
 MISSING = {
     "batch": "no entry parameter is found that holds a batch: integers, or arrays that share their "
     "first dimension with them, which no result replaces",
@@ -26,13 +32,13 @@ def notes(result: WhatIf) -> Iterator[Note]:
         "as-compiled",
         "instructions, fusions, layouts, the schedule and the compiler's own rematerialisation are "
         "those of the compiled module, and memory spaces too, except for arrays that outgrow fast "
-        "memory; the compiler may choose others: see `benches/what_if_accuracy.py` for the errors",
+        f"memory; the compiler may choose others: {SAME_MESH}",
     )
     if result.new_mesh is not None:
         yield Note(
             "other-mesh",
             "the partitioner may choose other collectives on another mesh; wire bytes assume the "
-            "collectives of the compiled module",
+            f"collectives of the compiled module: {OTHER_MESH}",
         )
     dimensions, followed, assumed, constant, conflicts, _, unsharded = result._coverage
     if constant or assumed:

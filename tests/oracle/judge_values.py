@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 
 import advice_cases
+import advice_models
 import advice_programs
 import advice_schedules
 import advice_types
@@ -18,9 +19,10 @@ import numpy as np
 import planted_models
 from jax.sharding import Mesh
 
-MODULES = (advice_programs, advice_types, advice_schedules)
+MODULES = (advice_programs, advice_types, advice_schedules, advice_models)
 SIZES = {
     advice_programs: {"LAYERS": 4, "WIDTH": 64, "HIDDEN": 128, "BATCH": 8, "LENGTH": 32},
+    advice_models: {"WORDS": 256},
     planted_models: {"BATCH": 8, "SEQUENCE": 32, "WIDTH": 64, "HIDDEN": 128, "VOCABULARY": 256},
 }
 FEWEST_WORDS = 256
@@ -64,10 +66,12 @@ def stack_small(tree):
 STACKED = {
     "inputs_fused": lambda trees: (stack_inputs(trees[0]), *trees[1:]),
     "adapted_stacked": lambda trees: (*map(stack_small, trees[:3]), *trees[3:]),
+    "biased_stacked": lambda trees: (*map(stack_small, trees[:2]), *trees[2:]),
 }
 STACKED_RESULTS = {
     "inputs_fused": STACKED["inputs_fused"],
     "adapted_stacked": lambda trees: (trees[0], *map(stack_small, trees[1:])),
+    "biased_stacked": lambda trees: (trees[0], *map(stack_small, trees[1:])),
 }
 
 

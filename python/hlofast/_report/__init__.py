@@ -6,11 +6,14 @@ import os
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._text import counted
 from hlofast._verdict_figures import FIGURES
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hlofast._check import Declaration
     from hlofast._context import MeshLike, Told
     from hlofast._module import Module
@@ -51,15 +54,19 @@ class Report(Result):
     which comes first on the page, and the findings.
     """
 
-    __slots__ = ("_contents", "html", "path")
+    __slots__ = ("_contents", "_pages", "html", "path")
 
     VERB = "report"
     FACTS = (*_ABOUT, *FIGURES.values())
 
-    def __init__(self, contents: Contents, *, plots: bool = True) -> None:
+    def __init__(
+        self, contents: Contents, *, plots: bool = True, pages: Mapping[str, Report] | None = None
+    ) -> None:
         from hlofast._report.page import html
 
         self._contents = contents
+        self._pages = dict(pages or {})
+        """Pages to which this page has links, by path."""
         self.html: str = html(contents, plots)
         """The page."""
         self.path: str | None = None
@@ -93,7 +100,11 @@ class Report(Result):
     def notes(self) -> tuple[Note, ...]:
         """The basis of each figure, or the way to supply missing input; the size of the page."""
         size = len(self.html.encode("utf-8", "replace"))
-        page = Note("page", "the page is one self-contained file", bytes=size)
+        text = "the page is one self-contained file"
+        if self._pages:
+            folder = os.path.dirname(next(iter(self._pages)))
+            text = f"the pages of {counted(len(self._pages), 'program')} are in {folder}"
+        page = Note("page", text, bytes=size)
         return (*(figure.said for figure in self._contents.figures), page)
 
     def sections(self) -> tuple[Section, ...]:
@@ -120,23 +131,23 @@ class Report(Result):
         return {figure.key: figure.value for figure in self._contents.figures}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page to `path` atomically; raises `OSError` on failure."""
+        """Writes the page to `path` atomically; raises `OSError` on failure.
+
+        The pages of programs that the page of a directory links to are written first.
+        """
         from hlofast._files import replacing
 
+        for place, page in self._pages.items():
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            page.save(place)
         with replacing(os.fspath(path)) as file:
             file.write(self.html.encode("utf-8", "replace"))
         self.path = os.fspath(path)
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from hlofast._report.notebook import framed
 
-        # A separate frame preserves the page's security policy, and isolates the page from the
-        # notebook.
-        return (
-            f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" '
-            f'style="width:100%;height:{_HEIGHT}px;border:0" '
-            f'srcdoc="{escape(self.html)}"></iframe>'
-        )
+        return framed(self.html, self.title, _HEIGHT)
 
     def __repr__(self) -> str:
         return f"<Report of {self.title}: {len(self.html):,} characters of HTML>"
@@ -155,8 +166,9 @@ def of_module(
     config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
     plots: bool = True,
     source: str | None = None,
+    up: tuple[str, str] | None = None,
 ) -> Report:
-    """`Module.report`."""
+    """`Module.report`; `up` is address and title of a page that leads to this one."""
     from hlofast._report.data import Analyses, contents
 
     told: Told = {}
@@ -165,7 +177,7 @@ def of_module(
     if mesh is not None:
         told["mesh"] = mesh
     analyses = Analyses(module.with_context(**told) if told else module, config)
-    report = Report(contents(analyses, source), plots=plots)
+    report = Report(contents(analyses, source, up), plots=plots)
     if path is not None:
         report.save(path)
     return report
@@ -180,13 +192,16 @@ def report(
     mesh: MeshLike | None = None,
     config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
     plots: bool = True,
+    pages: int = 12,
 ) -> Report:
     """Returns a page about a dump or a dump directory, and writes it to `out` if given.
 
     `module` selects a module of the file; further arguments are the arguments of `Module.report`.
-    The page about a directory ranks the programs and shows programs that differ between hosts and
-    the effects of passes. Raises `ValueError` if `config` or `module` is given for a directory, or
-    if the directory has no dumps, and the errors of `hlofast.load` and `hlofast.scan`.
+    The page about a directory ranks the programs by FLOPs and shows programs that differ between
+    hosts and the effects of passes; it links to the pages of the first `pages` programs, which are
+    written to a folder beside `out` (`dumps_programs` for `dumps.html`). Raises `ValueError` if
+    `config` or `module` is given for a directory, or if the directory has no dumps, and the errors
+    of `hlofast.load` and `hlofast.scan`.
     """
     import hlofast
     from hlofast._files import is_folder
@@ -198,14 +213,32 @@ def report(
         raise ValueError(
             f"{os.fspath(path)}: module and config need a file, but this is a directory"
         )
-    from hlofast._context import read_mesh
-    from hlofast._report.directory import contents
-
-    read = None if mesh is None else read_mesh(mesh)
-    made = Report(contents(os.fspath(path), device, read), plots=plots)
+    made = of_directory(path, out, device=device, mesh=mesh, plots=plots, pages=pages)
     if out is not None:
         made.save(out)
     return made
+
+
+def of_directory(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None,
+    *,
+    device: str | Device | None,
+    mesh: MeshLike | None,
+    plots: bool,
+    pages: int,
+) -> Report:
+    """Returns the page about a directory, which `save` will write to `out`."""
+    from hlofast._context import read_mesh
+    from hlofast._report.directory import Pages, contents
+
+    read = None if mesh is None else read_mesh(mesh)
+    programs = None
+    if out is not None and pages > 0:
+        told = {"device": device, "mesh": mesh, "plots": plots}
+        programs = Pages(os.fspath(out), pages, told)
+    found = contents(os.fspath(path), device, read, programs)
+    return Report(found, plots=plots, pages=None if programs is None else programs.made)
 
 
 __all__: list[str] = ["Report", "of_module", "report"]

@@ -24,10 +24,42 @@ PALETTE = (
     "#7f8894",
 )
 """Colours with enough contrast on white and on nearly black backgrounds."""
-NEUTRAL = "#7f8894"
+BLUE, ORANGE, GREEN, RED, VIOLET, TEAL, OLIVE, PINK, NEUTRAL = PALETTE
+COLOURS = {
+    "parameter": BLUE,
+    "optimizer_state": ORANGE,
+    "residual": GREEN,
+    "gathered_weight": RED,
+    "gradient": VIOLET,
+    "temporary": TEAL,
+    "output": OLIVE,
+    "constant": PINK,
+    "unknown": NEUTRAL,
+    "compute": BLUE,
+    "memory": TEAL,
+    "copies": TEAL,
+    "communication": ORANGE,
+    "idle": NEUTRAL,
+    "other": NEUTRAL,
+    "forward": BLUE,
+    "backward": ORANGE,
+    "recompute": GREEN,
+    "optimizer": RED,
+    "unattributed": NEUTRAL,
+    "all-reduce": BLUE,
+    "all-gather": ORANGE,
+    "reduce-scatter": GREEN,
+    "all-to-all": RED,
+    "collective-permute": VIOLET,
+    "collective-broadcast": OLIVE,
+    "ragged-all-to-all": PINK,
+    "send": TEAL,
+    "recv": TEAL,
+}
+"""Colours by meaning, the same on every page: classes of values, parts of a step, phases, kinds of
+collectives."""
 INK = "ink"
 """The text colour of the page's theme."""
-GIBIBYTE = 1 << 30
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
@@ -100,7 +132,7 @@ class Mark:
 class Chart:
     """A chart and the table of its figures."""
 
-    __slots__ = ("height", "key", "marks", "note", "sheet", "title", "x", "y")
+    __slots__ = ("height", "key", "marks", "note", "sheet", "shows_figures", "title", "x", "y")
 
     def __init__(
         self,
@@ -113,7 +145,10 @@ class Chart:
         *,
         height: int = 320,
         note: str = "",
+        shows_figures: bool = False,
     ) -> None:
+        self.shows_figures = shows_figures
+        """Whether a page shows the table below the chart without being asked."""
         self.key = key
         self.title = title
         self.x = x
@@ -222,6 +257,7 @@ def drawn(chart: Chart, height: int | None = None, width: int | None = None) -> 
     if any(mark.legend for mark in chart.marks):
         made.add_layout(made.legend[0], "below")
         made.legend.orientation = "horizontal"
+        made.legend.location = "left"
         made.legend.click_policy = "hide"
         made.legend.ncols = 4
     return made

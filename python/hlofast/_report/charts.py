@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._context import device_for
+from hlofast._memory import quiet
 from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
+from hlofast._report.notebook import displayed
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Sheet, field_of, sheet_of
 from hlofast._scheduled import units
@@ -47,8 +49,9 @@ _CLASSES = (
 class Plot:
     """Charts of a module as bokeh figures: `Module.plot`.
 
-    They need the package bokeh and raise `ModuleNotFoundError` without it. A report shows these
-    charts too.
+    Notebooks show a figure that is the value of a cell, without `bokeh.io.show` and without a
+    network. Charts need the package bokeh and raise `ModuleNotFoundError` without it. A report
+    shows these charts too.
     """
 
     __slots__ = ("_module",)
@@ -62,7 +65,7 @@ class Plot:
         `options` are the options of `Module.memory`. At most 2,000 steps are drawn: the highest of
         each stretch.
         """
-        return draw.drawn(memory(self._module.memory(**options)))
+        return displayed(draw.drawn(memory(quiet(self._module, **options))))
 
     def roofline(
         self,
@@ -77,7 +80,7 @@ class Plot:
         """
         chip = device_for(self._module, device)
         time = None if chip is None else self._module.time(chip, mesh=mesh)
-        return draw.drawn(roofline(self._module.cost(), time))
+        return displayed(draw.drawn(roofline(self._module.cost(), time)))
 
     def collectives(
         self,
@@ -94,25 +97,26 @@ class Plot:
             when: Time | Memory = self._module.memory()
         else:
             when = self._module.time(chip, mesh=mesh)
-        return draw.drawn(sent_when(self._module.collectives(mesh), when))
+        return displayed(draw.drawn(sent_when(self._module.collectives(mesh), when)))
 
     def scopes(self, by: str = "flops") -> Any:
         """FLOPs (`by="flops"`) or bytes (`by="bytes_accessed"`) of nested scopes.
 
         Raises `ValueError` for another `by`.
         """
-        return draw.drawn(scopes(self._module.cost(), by))
+        return displayed(draw.drawn(scopes(self._module.cost(), by)))
 
     def policies(self, device: str | Device | None = None, *, hbm: int | str | None = None) -> Any:
         """Memory against time of the best checkpoint policies, as `Policies.frontier`.
 
-        Raises `ValueError` for a module without a scan over layers.
+        Raises `ValueError` for a module without layers that the model covers.
         """
         chip = device_for(self._module, device)
-        policies = self._module.remat(hbm=hbm, device=chip).policies
+        remat = self._module.remat(hbm=hbm, device=chip)
+        policies = remat.policies
         if policies is None:
-            raise ValueError(f"{self._module.name}: no scan over layers, so no policies to compare")
-        return draw.drawn(frontier(policies))
+            raise ValueError(f"{self._module.name}: {remat.no_policies}")
+        return displayed(draw.drawn(frontier(policies)))
 
     def __repr__(self) -> str:
         names = "memory, roofline, collectives, scopes, policies"
@@ -158,7 +162,7 @@ def memory(memory: Memory, values: Table | None = None) -> Chart:
     below = [0] * len(steps)
     marks = []
     order = [name for name in _CLASSES if name in changes]
-    for number, name in enumerate(order):
+    for name in order:
         alive, now = [], 0
         for change in changes[name]:
             now += change
@@ -167,7 +171,7 @@ def memory(memory: Memory, values: Table | None = None) -> Chart:
         drawn = zip((_STEP, *_BAND), (steps, below, above), strict=True)
         sheet = Sheet(name, name, Table.of(drawn))
         fields = {"x": "step", "y1": "below", "y2": "above"}
-        color = draw.PALETTE[number % len(draw.PALETTE)]
+        color = draw.COLOURS[name]
         legend = name.replace("_", " ")
         marks.append(
             Mark(
@@ -261,7 +265,7 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
                 "scatter",
                 {"x": "intensity", "y": y},
                 Sheet(name, name, kept),
-                color=draw.PALETTE[number % len(draw.PALETTE)],
+                color=draw.COLOURS.get(name, draw.NEUTRAL),
                 alpha=0.75,
                 legend=name,
                 hover=hover,
@@ -454,7 +458,7 @@ def sent_when(collectives: Collectives, when: Time | Memory) -> Chart:
     table = sheet_of("collectives-time", "When collectives run", drawn, columns)
     columns.append(("name", "name", "text"))
     marks = []
-    for number, name in enumerate(dict.fromkeys(row["kind"] for row in drawn)):
+    for name in dict.fromkeys(row["kind"] for row in drawn):
         of_kind = [row for row in drawn if row["kind"] == name]
         sheet = sheet_of(
             name,
@@ -467,7 +471,7 @@ def sent_when(collectives: Collectives, when: Time | Memory) -> Chart:
                 "quad",
                 {"left": "first", "right": "last", "bottom": "low", "top": "high"},
                 sheet,
-                color=draw.PALETTE[number % len(draw.PALETTE)],
+                color=draw.COLOURS.get(name, draw.NEUTRAL),
                 alpha=0.8,
                 legend=name,
                 hover=["name", "axes", "wire_bytes", "multiplicity", "first", "last"],

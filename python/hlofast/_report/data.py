@@ -6,6 +6,7 @@ from os import PathLike
 
 from hlofast import _text as output
 from hlofast._collectives import Collectives
+from hlofast._report.step import bars
 from hlofast._result import Fact
 from hlofast._summary import Summary
 from hlofast._time import Time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hlofast._check import Check, Declaration
     from hlofast._report.chart import Chart
     from hlofast._report.sheet import Sheet
+    from hlofast._report.step import Bar
     from hlofast._result import Result
     from hlofast.config import EffectiveConfig
 
@@ -55,7 +57,9 @@ class Section:
 class Contents:
     """The contents of a page."""
 
-    __slots__ = ("facts", "figures", "findings", "kind", "module", "sections", "title")
+    __slots__ = (
+        "bars", "facts", "figures", "findings", "kind", "module", "sections", "title", "up",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -66,7 +70,13 @@ class Contents:
         findings: Iterable[Statement],
         sections: Iterable[Section],
         module: Analyses | None = None,
+        bars: Iterable[Bar] = (),
+        up: tuple[str, str] | None = None,
     ) -> None:
+        self.up = up
+        """Address and title of the page that leads here."""
+        self.bars = tuple(bars)
+        """Bars of a step, which come below the figures."""
         self.title = title
         self.kind = kind
         """Subject of the page: module, directory or plan."""
@@ -102,7 +112,7 @@ class Analyses(Verdict):
                 self.no_check = str(error)
 
 
-def contents(analyses: Analyses, path: str | None) -> Contents:
+def contents(analyses: Analyses, path: str | None, up: tuple[str, str] | None = None) -> Contents:
     """Returns the contents of the page about a module."""
     module = analyses.module
     facts = [("file", path or module.path or "not from a file")]
@@ -113,8 +123,27 @@ def contents(analyses: Analyses, path: str | None) -> Contents:
 
     parts = sections.of_module(analyses)
     return Contents(
-        module.name, "module", facts, analyses.figures, analyses.statements, parts, analyses
+        module.name,
+        "module",
+        facts,
+        analyses.figures,
+        (*_checked(analyses.check), *analyses.statements),
+        parts,
+        analyses,
+        bars(analyses),
+        up,
     )
+
+
+def _checked(check: Check | None) -> list[Statement]:
+    """A statement if the program is not what its config declares."""
+    if check is None or check.ok:
+        return []
+    counts = ", ".join(
+        output.counted(number, severity) for severity, number in check.counts().items() if number
+    )
+    text = f"the program differs from {check.declaration.source or 'its declaration'}: {counts}"
+    return [Statement("declared-and-compiled", text, verb="check")]
 
 
 _UNKNOWN = {"device": UNKNOWN_DEVICE, "mesh": UNKNOWN_MESH}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from urllib.parse import quote
 
 from hlofast import _text as output
 from hlofast._history import FIGURES, KINDS, History
@@ -21,12 +23,13 @@ if TYPE_CHECKING:
 
     from hlofast import Mesh
     from hlofast._programs import Program
+    from hlofast._report import Report
     from hlofast._scan import Scan
     from hlofast.devices import Device
 
 _BARS = 24
 _HISTORIES = 3
-"""Number of programs whose passes are shown: the programs with the most dumps between passes."""
+"""Number of programs whose passes are shown: those with the most FLOPs."""
 _MOST_BYTES = 256 << 20
 """Maximum bytes of dumps of a program in a history; larger dumps would take too long for a page."""
 
@@ -35,7 +38,44 @@ class NoDumpsError(ValueError):
     """A folder has no dumps."""
 
 
-def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Contents:
+class Pages:
+    """Pages of the programs with the most FLOPs, in a folder beside the page of the directory."""
+
+    __slots__ = ("count", "folder", "made", "options", "up")
+
+    def __init__(self, out: str, count: int, options: dict[str, Any]) -> None:
+        name = os.path.basename(out)
+        self.folder = f"{os.path.splitext(out)[0]}_programs"
+        self.count = count
+        self.options = options
+        """Further arguments of `of_module`."""
+        self.up = (quote(f"../{name}"), "all programs")
+        self.made: dict[str, Report] = {}
+        """By path."""
+
+    def make(self, folder: str, rows: list[dict[str, Any]]) -> dict[str, str]:
+        """Makes the pages and returns the address of each program that has one."""
+        import hlofast
+        from hlofast._report import of_module
+
+        addresses: dict[str, str] = {}
+        for number, row in enumerate(rows[: self.count], 1):
+            path = os.path.join(folder, row["canonical"] or "")
+            try:
+                module = hlofast.load(path)
+                page = of_module(module, source=path, up=self.up, **self.options)
+            except (OSError, ValueError):
+                continue  # The page lists the files that cannot be read.
+            safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", row["module_name"] or "module")[:64]
+            name = f"{number:02}_{safe}.html"
+            self.made[os.path.join(self.folder, name)] = page
+            addresses[row["program"]] = quote(f"{os.path.basename(self.folder)}/{name}")
+        return addresses
+
+
+def contents(
+    folder: str, device: str | Device | None, mesh: Mesh | None, pages: Pages | None = None
+) -> Contents:
     """Returns the contents of the page about a dump directory; raises `OSError` if unreadable."""
     scanned = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
     rows = scanned.programs.to_pylist()
@@ -44,6 +84,8 @@ def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Con
     known = "canonical" in scanned.programs and "flops" in scanned.programs
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []
+    rows.sort(key=lambda row: -(row["flops"] or 0))
+    links = {} if pages is None else pages.make(folder, rows)
     prints = fingerprints(folder).to_pylist()
     histories = [
         program
@@ -57,8 +99,9 @@ def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Con
         ("files", ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)),
         ("timed for", ", ".join(sorted({row["device"] for row in rows if row["device"]}))),
     ]
-    sections = [_programs(rows, bool(device)), _hosts(prints)]
-    sections += _histories(histories, mesh, sizes)
+    sections = [_programs(rows, bool(device), links), _hosts(prints)]
+    flops = {row["program"]: row["flops"] for row in rows}
+    sections += _histories(histories, mesh, sizes, flops)
     if counts["failed"]:
         sections.append(_failures(scanned))
     statements = [*sections[1].statements, *_largest(rows)]
@@ -115,11 +158,9 @@ def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
     return [Statement("largest-program", text, stake=short(row["flops"], "FLOP"))]
 
 
-def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
-    """Every program; the longest step time or the most FLOPs come first."""
+def _programs(rows: list[dict[str, Any]], is_given: bool, links: dict[str, str]) -> Section:
+    """Every program, the most FLOPs first, with a link to its page."""
     timed = any(row["step_seconds"] for row in rows)
-    key = "step_seconds" if timed else "flops"
-    rows = sorted(rows, key=lambda row: -(row[key] or 0))
     columns = (
         ("program", "program", "name"),
         ("step_seconds", "step time", "seconds"),
@@ -140,16 +181,16 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
         ("files", "files", "count"),
         ("canonical", "file", "name"),
     )
-    table = sheet_of("programs", "Programs", rows, columns, sort=key)
+    table = sheet_of("programs", "Programs", rows, columns, sort="flops", links=links)
     shown = [row | {"place": place} for place, row in enumerate(rows[:_BARS])]
     charts = []
     if shown:
-        largest = max(row[key] or 0 for row in shown)
-        scale, unit = draw.seconds(largest) if timed else draw.decimal(largest, "FLOP")
+        largest = max(row["flops"] or 0 for row in shown)
+        scale, unit = draw.decimal(largest, "FLOP")
         bars = sheet_of("bars", "bars", shown, [*columns, ("place", "place", "count")])
         mark = Mark(
             "hbar",
-            {"y": "place", "right": key},
+            {"y": "place", "right": "flops"},
             bars,
             hover=["program", "host", "step_seconds", "flops", "live_peak", "wire_bytes"],
             height=0.7,
@@ -159,13 +200,14 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
         charts.append(
             Chart(
                 "programs",
-                "Programs by step time" if timed else "Programs by FLOPs",
+                "Programs by FLOPs",
                 Axis(unit, scale=scale),
                 Axis("", kind="factors", factors=names),
                 [mark],
                 table,
                 height=90 + 26 * len(shown),
                 note=note,
+                shows_figures=True,
             )
         )
     unknown = ""
@@ -212,12 +254,17 @@ def _hosts(prints: list[dict[str, Any]]) -> Section:
     return Section("hosts", "Hosts", facts=facts, statements=statements, sheets=[table])
 
 
-def _histories(histories: list[Program], mesh: Mesh | None, sizes: dict[str, int]) -> list[Section]:
-    """Histories of the programs with the most dumps between passes."""
+def _histories(
+    histories: list[Program],
+    mesh: Mesh | None,
+    sizes: dict[str, int],
+    flops: dict[str, int | None],
+) -> list[Section]:
+    """Histories of the programs with the most FLOPs that have dumps between passes."""
     if not histories:
         why = "No dumps between passes: XLA writes them with --xla_dump_hlo_pass_re=.*"
         return [Section("history", "History", unknown=why)]
-    histories.sort(key=lambda program: -len(program.files))
+    histories.sort(key=lambda program: (-(flops.get(program.key) or 0), -len(program.files)))
     charts, notes = [], []
     for number, program in enumerate(histories[:_HISTORIES]):
         size = sizes.get(program.key, 0)
@@ -258,6 +305,7 @@ def _history(history: History, number: int) -> Chart:
         Axis("number"),
         counts,
         table,
+        shows_figures=True,
     )
 
 

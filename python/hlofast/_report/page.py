@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from hashlib import sha256
-from html import escape
-
 from hlofast import _core, _verdict_measured
 from hlofast import _text as output
-from hlofast._report import graph, sections
+from hlofast._report import graph, sections, still
 from hlofast._report.chart import missing
+from hlofast._report.inline import Bokeh, asset, hash_of, text
 from hlofast._report.pack import Block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hlofast._core import Module
+    from hlofast._report.chart import Chart
     from hlofast._report.data import Contents, Section
     from hlofast._report.sheet import Sheet
+    from hlofast._report.step import Bar
     from hlofast._verdict import Statement
     from hlofast._verdict_figures import Figure
 
 SCRIPTS = ("columns.js", "grid.js", "charts.js", "memory.js", "instructions.js", "page.js")
-_BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
 _FIRST = 12
 """Statements of a list shown at once; the rest is collapsed."""
-
-
-class Bokeh:
-    """BokehJS from the installed bokeh package; empty without the package."""
-
-    __slots__ = ("scripts", "version")
-
-    def __init__(self) -> None:
-        from importlib.util import find_spec
-
-        # Importing bokeh takes longer than the whole report; only its files are needed.
-        spec = find_spec("bokeh")
-        self.scripts: list[str] = []
-        self.version = ""
-        if spec is None or not spec.submodule_search_locations:
-            return
-        (folder, *_) = spec.submodule_search_locations
-        for name in _BOKEH:
-            path = f"{folder}/server/static/js/{name}"
-            with open(path, encoding="utf-8", newline="") as file:
-                self.scripts.append(file.read())
-        from importlib.metadata import version
-
-        self.version = version("bokeh")
-
-
-def _asset(name: str) -> str:
-    from importlib.resources import files
-
-    return (files("hlofast._report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    digest = b64encode(sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return f"'sha256-{digest}'"
-
-
-def text(words: str) -> str:
-    """Returns `words` escaped for HTML, with invisible and bidirectional characters spelt out."""
-    return escape(output.printable(words), quote=True)
 
 
 def html(contents: Contents, plots: bool) -> str:
@@ -72,9 +31,9 @@ def html(contents: Contents, plots: bool) -> str:
     bokeh = Bokeh() if plots else None
     without = ""
     if bokeh is not None and not bokeh.scripts:
-        bokeh, plots, without = None, False, f"No charts: {missing('bokeh')}"
-    script = "\n".join(_asset(name) for name in SCRIPTS)
-    hashes = [_hash(script)]
+        bokeh, without = None, f"Charts are still images: {missing('bokeh')}"
+    script = "\n".join(asset(name) for name in SCRIPTS)
+    hashes = [hash_of(script)]
     blocks = {"sections": _sections(contents, plots)}
     if contents.module is not None:
         block = Block()
@@ -91,7 +50,7 @@ def html(contents: Contents, plots: bool) -> str:
             "scripts": [block.place(script.encode("utf-8"), "u8") for script in bokeh.scripts]
         }
         blocks["bokeh"] = block.base64()
-        hashes += [_hash(script) for script in bokeh.scripts]
+        hashes += [hash_of(script) for script in bokeh.scripts]
     policy = (
         f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
         "img-src data:; font-src 'none'; connect-src 'none'; base-uri 'none'; form-action 'none'"
@@ -111,10 +70,10 @@ def html(contents: Contents, plots: bool) -> str:
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
 <style>
-{_asset("style.css")}</style>
+{asset("style.css")}</style>
 </head>
 <body class="{contents.kind}">
-{_body(contents, bokeh, without)}
+{_body(contents, plots, bokeh, without)}
 {data}
 <script>{script}</script>
 </body>
@@ -145,8 +104,12 @@ def _sheets(section: Section, plots: bool) -> list[Sheet]:
     return [sheet for sheet in (*beside, *section.sheets) if len(sheet)]
 
 
-def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
+def _body(contents: Contents, plots: bool, bokeh: Bokeh | None, without: str) -> str:
     links = [("verdict", "Verdict")]
+    up = ""
+    if contents.up is not None:
+        address, title = contents.up
+        up = f'<li><a href="{text(address)}">← {text(title)}</a></li>'
     links += [(section.key, section.title) for section in contents.sections]
     search = ""
     if contents.module is not None:
@@ -154,7 +117,8 @@ def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
         search = _SEARCH
     shown = "".join(f'<li><a href="#{key}">{text(title)}</a></li>' for key, title in links)
     drawn = f"Charts: Bokeh {text(bokeh.version)} (BSD 3-Clause). " if bokeh else ""
-    parts = "\n".join(_section(section) for section in contents.sections)
+    module = None if contents.module is None else contents.module.module
+    parts = "\n".join(_section(section, plots, module) for section in contents.sections)
     instructions = _INSTRUCTIONS if contents.module is not None else ""
     return f"""<a class="skip" href="#main">Skip to the report</a>
 <header class="top">
@@ -164,9 +128,9 @@ def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
 <button type="button" id="theme" class="quiet">Theme: system</button>
 </header>
 <div class="columns">
-<nav aria-label="Sections"><ul>{shown}</ul></nav>
+<nav aria-label="Sections"><ul>{up}{shown}</ul></nav>
 <main id="main" tabindex="-1">
-<noscript><p class="unknown">Tables and charts need JavaScript; the verdict does not.</p></noscript>
+{_NO_SCRIPT}
 <p id="trouble" class="unknown" role="alert" hidden></p>
 {_verdict(contents)}
 {f'<p class="unknown">{text(without)}</p>' if without else ""}
@@ -177,6 +141,9 @@ def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
 <footer>Made by hlofast {text(_core._version)}. This file is self-contained. {drawn}
 </footer>"""
 
+
+_NO_SCRIPT = """<noscript><p class="unknown">Without JavaScript, charts are still and tables show
+their first rows.</p></noscript>"""
 
 _SEARCH = """<div class="search" role="search">
 <label class="hidden" for="search">Find an instruction</label>
@@ -208,10 +175,29 @@ def _verdict(contents: Contents) -> str:
     return f"""<section id="verdict" aria-labelledby="verdict-title">
 <h2 id="verdict-title">Verdict</h2>
 <dl class="figures">{figures}</dl>
-{facts}
+{"".join(map(_bar, contents.bars))}
 <h3>{heading}</h3>
 {findings}
+{facts}
 </section>"""
+
+
+def _bar(bar: Bar) -> str:
+    """A bar as wide as the page, with a legend that has the figures."""
+    pieces = "".join(
+        f'<span style="flex-grow:{part.share:.6f};background:{part.colour}" '
+        f'title="{text(part.text)}"></span>'
+        for part in bar.parts
+    )
+    legend = "".join(
+        f'<li><span class="swatch" style="background:{part.colour}"></span>{text(part.text)}</li>'
+        for part in bar.parts
+    )
+    return f"""<figure class="step">
+<figcaption>{text(bar.title)}</figcaption>
+<div class="parts" aria-hidden="true">{pieces}</div>
+<ul class="legend">{legend}</ul>
+</figure>"""
 
 
 def _figure(figure: Figure, modelled: Figure | None) -> str:
@@ -270,8 +256,10 @@ def _statement(statement: Statement, kind: str) -> str:
     return f"<li>{head}{said}{remedy}{proof}</li>"
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, plots: bool, module: Module | None) -> str:
     key = text(section.key)
+    charts = "".join(_chart(chart, module) for chart in section.charts) if plots else ""
+    sheets = "".join(still.sheet(sheet, module) for sheet in _sheets(section, plots))
     unknown = f'<p class="unknown">{text(section.unknown)}</p>' if section.unknown else ""
     statements = _statements(section.statements, "statement") if section.statements else ""
     notes = "".join(f"<li>{text(note)}</li>" for note in section.notes)
@@ -279,6 +267,25 @@ def _section(section: Section) -> str:
     return f"""<section id="{key}" aria-labelledby="{key}-title">
 <h2 id="{key}-title">{text(section.title)}</h2>
 {unknown}{_facts(section.facts)}{statements}
-<div class="charts"></div><div class="sheets"></div>
+<div class="charts">{charts}</div><div class="sheets">{sheets}</div>
 {notes}
 </section>"""
+
+
+def _chart(chart: Chart, module: Module | None) -> str:
+    """A chart and its figures; scripts replace both by what can be zoomed and sorted."""
+    named = [mark for mark in chart.marks if mark.legend]
+    legend = "".join(
+        f'<li><span class="swatch {mark.glyph}" style="background:{mark.color}"></span>'
+        f"{text(mark.legend)}</li>"
+        for mark in named
+    )
+    legend = f'<ul class="legend">{legend}</ul>' if legend else ""
+    note = f'<p class="note">{text(chart.note)}</p>' if chart.note else ""
+    rows = output.counted(len(chart.sheet), "row")
+    return f"""<div class="pair" id="pair-{text(chart.key)}">
+<figure class="chart"><figcaption><h3>{text(chart.title)}</h3></figcaption>
+<div class="canvas">{still.chart(chart)}</div>{legend}{note}</figure>
+<details{" open" if chart.shows_figures else ""}><summary>Figures of this chart: {rows}</summary>
+<div class="figures-of">{still.sheet(chart.sheet, module)}</div></details>
+</div>"""

@@ -1,4 +1,4 @@
-"""Contents of a page about a plan: the best choice, the best of each mesh, memory against time."""
+"""Contents of pages about plans: the best choice, each mesh, memory against time; machines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from hlofast._report.sheet import Sheet, sheet_of
 from hlofast._text import binary, known_as
 from hlofast._verdict import Statement
 from hlofast._verdict_figures import Figure, seconds, short_bytes
+from hlofast.config._plan import JUDGED_APART
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._core import Field
+    from hlofast.config._plan_machines import Machines
     from hlofast.config._plan_results import Plan
     from hlofast.table import Table
 
@@ -27,7 +29,7 @@ def contents(plan: Plan) -> Contents:
     """Returns the contents of the page."""
     facts = [(fact.field.label, known_as(fact)) for fact in plan.facts if fact.name not in _FIGURES]
     tables = plan.tables
-    shown = {own.name: Sheet(own.name, own.title, own.table) for own in plan.every_section()}
+    shown = _sheets(plan)
     has_choice = len(tables["ranked"]) > 0
     sections = [
         Section("choice", "The fastest choice", facts=facts, sheets=[shown["lines"]],
@@ -44,6 +46,74 @@ def contents(plan: Plan) -> Contents:
     return Contents(plan.title, "plan", (), _verdict(plan), _statements(plan), sections)
 
 
+def _sheets(plan: Plan, prefix: str = "") -> dict[str, Sheet]:
+    """The tables of a plan; the columns that text output shows come first."""
+    sheets = {}
+    for own in plan.every_section():
+        columns = list(own.columns)
+        if own.name == "ranked":
+            columns += [name for name in own.table.columns if name not in columns]
+        sheets[own.name] = Sheet(f"{prefix}{own.name}", own.title, own.table, columns)
+    return sheets
+
+
+def machines(compared: Machines) -> Contents:
+    """Returns the contents of the page about several machines."""
+    sections = [
+        Section("machines", "Machines", charts=[hours(compared)],
+                notes=[note.text for note in compared.notes],
+                sheets=[Sheet("machines", own.title, own.table) for own in compared.sections()]),
+    ]  # fmt: skip
+    for at, plan in enumerate(compared.plans):
+        shown = _sheets(plan, f"plan{at}_")
+        notes = [note.text for note in plan.notes]
+        sheets = [shown["lines"], shown["ranked"], shown["excluded"]]
+        charts = [steps(plan, f"steps{at}")] if plan.best is not None else []
+        sections.append(Section(f"plan{at}", plan.title, sheets=sheets, notes=notes, charts=charts))
+    fitting = [row for row in compared.table if row["chip_hours"] is not None]
+    verdict = [
+        Figure(f"cost{at}", row["instance"], row["chip_hours"],
+               f"{row['chip_hours']:,.1f} chip hours",
+               f"{row['mesh']}; {seconds(row['step_seconds'])} a step")
+        for at, row in enumerate(fitting[:_CARDS])
+    ]  # fmt: skip
+    statements = []
+    if len(fitting) > 1:
+        first, second = fitting[:2]
+        text = f"{first['instance']} takes the fewest chip hours, {second['instance']} the next"
+        stake = f"{second['chip_hours'] - first['chip_hours']:,.1f} chip hours"
+        remedy = "multiply by your prices; tied machines are marked"
+        statements.append(Statement("fewest-chip-hours", text, stake=stake, remedy=remedy))
+    return Contents("Machines", "plan", (), verdict, statements, sections)
+
+
+def hours(compared: Machines) -> Chart:
+    """Chip hours of the fastest choice of each machine."""
+    rows: list[dict[str, Any]] = [own for own in compared.table if own["chip_hours"] is not None]
+    for place, row in enumerate(rows):
+        row["place"] = place
+    names = ("instance", "chip_hours", "hours", "step_seconds", "mesh", "policy")
+    columns: list[Field | tuple[str, str, str]] = [compared.table.field(name) for name in names]
+    drawn = sheet_of("machine_bars", "bars", rows, [*columns, ("place", "place", "count")])
+    most = max((row["chip_hours"] for row in rows), default=1.0)
+    scale, unit = (1000.0, "thousand chip hours") if most > _MANY_HOURS else (1.0, "chip hours")
+    mark = Mark("hbar", {"y": "place", "right": "chip_hours"}, drawn, hover=names, height=0.7,
+                legend="chip hours")  # fmt: skip
+    return Chart(
+        "hours",
+        f"Chip hours for {compared.tokens:,.0f} tokens",
+        Axis(unit, scale=scale),
+        Axis("", kind="factors", factors=[row["instance"] for row in rows]),
+        [mark],
+        sheet_of("hours", "Machines", rows, columns),
+        height=140 + 28 * max(1, len(rows)),
+        note="Modelled; a chip hour costs another price on each kind of device.",
+    )
+
+
+_MANY_HOURS = 10_000
+_CARDS = 4
+"""Machines at the head of the page."""
 _FIGURES = ("step_seconds", "mfu", "peak_bytes", "exposed_seconds")
 
 
@@ -75,6 +145,8 @@ def _statements(plan: Plan) -> list[Statement]:
         return []
     fits = "" if known["own_status"] in ("fits", "tight") else " and does not fit"
     text = f"the config's own choice ({known['own_choice']}) takes {seconds(own)} a step{fits}"
+    if own <= best["step_seconds"] * (1 + JUDGED_APART):
+        text += ", which the model's error does not tell from the fastest"
     stake = f"{seconds(own - best['step_seconds'])} per step"
     return [
         Statement(
@@ -83,14 +155,14 @@ def _statements(plan: Plan) -> list[Statement]:
     ]
 
 
-def steps(plan: Plan) -> Chart:
+def steps(plan: Plan, key: str = "steps") -> Chart:
     """The step of the fastest choice of each mesh."""
     rows: list[dict[str, Any]] = list(plan.ranked)[:_BARS]
     for place, row in enumerate(rows):
         row["place"] = place
     names = ("mesh", "step_seconds", "exposed_seconds", "peak_bytes", "policy")
     columns: list[Field | tuple[str, str, str]] = [plan.ranked.field(name) for name in names]
-    drawn = sheet_of("bars", "bars", rows, [*columns, ("place", "place", "count")])
+    drawn = sheet_of(f"{key}_bars", "bars", rows, [*columns, ("place", "place", "count")])
     marks = [
         Mark("hbar", {"y": "place", "right": "step_seconds"}, drawn, hover=names, height=0.7,
              legend="step"),
@@ -99,12 +171,12 @@ def steps(plan: Plan) -> Chart:
     ]  # fmt: skip
     divisor, word = draw.seconds(max(row["step_seconds"] for row in rows))
     return Chart(
-        "steps",
+        key,
         "Step of the fastest choice of each mesh",
         Axis(word, scale=divisor),
         Axis("", kind="factors", factors=[row["mesh"] for row in rows]),
         marks,
-        sheet_of("steps", "Fastest choices", rows, columns),
+        sheet_of(key, "Fastest choices", rows, columns),
         height=140 + 28 * len(rows),
         note="Modelled; communication that no work hides lies inside the step.",
     )

@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._cost import Cost
+    from hlofast._time import Time
+    from hlofast.table import Table
 
 _SMALLEST = 1 / 4000
 """Share of the total below which a scope is too narrow to draw."""
+_ALL = 0.999
+"""Share of its parent from which an only child is drawn with it."""
 _DEEPEST = 24
 
 
@@ -23,58 +27,71 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
     if by not in ("flops", "bytes_accessed"):
         raise ValueError(f"by must be flops or bytes_accessed, not {by!r}")
     grouped = cost.by("scope", depth=_DEEPEST)
-    sums: dict[tuple[str, ...], list[int]] = {}
-    names = zip(
-        *(grouped.values(name) for name in ("scope", "flops", "bytes_accessed")),
-        strict=True,
-    )
-    for name, flops, moved in names:
-        parts = tuple(name.split("/")) if name else ("(no scope)",)
+    columns = [("flops", "FLOPs", "flops"), ("bytes_accessed", "bytes", "bytes")]
+    if by != "flops":
+        columns.reverse()
+    return _nested(grouped, columns, "FLOPs" if by == "flops" else "Bytes")
+
+
+def seconds(time: Time) -> Chart:
+    """Seconds of the step of nested scopes, waiting included."""
+    grouped = time.by("scope")
+    columns = [("step_seconds", "seconds in step", "seconds"), ("instructions", "rows", "count")]
+    return _nested(grouped, columns, "Time")
+
+
+def _nested(grouped: Table, numbers: list[tuple[str, str, str]], what: str) -> Chart:
+    """The chart of a table by scope; boxes are as wide as the first of `numbers`."""
+    (by, _, kind), names = numbers[0], [name for name, _, _ in numbers]
+    sums: dict[tuple[str, ...], list[Any]] = {}
+    for scope, *own in zip(*(grouped.values(name) for name in ("scope", *names)), strict=True):
+        parts = tuple(scope.split("/")[:_DEEPEST]) if scope else ("(no scope)",)
         for depth in range(len(parts) + 1):
-            total = sums.setdefault(parts[:depth], [0, 0])
-            total[0] += flops
-            total[1] += moved
-    which = 0 if by == "flops" else 1
-    whole = sums.get((), [0, 0])[which]
+            total = sums.setdefault(parts[:depth], [0] * len(names))
+            for place, number in enumerate(own):
+                total[place] += number or 0
+    whole = sums[()][0] if sums else 0
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for path, total in sums.items():
-        if path and total[which] > whole * _SMALLEST:
+        if path and total[0] > whole * _SMALLEST:
             children.setdefault(path[:-1], []).append(path)
     boxes: list[dict[str, Any]] = []
-    waiting: list[tuple[tuple[str, ...], int]] = [((), 0)]
+    waiting: list[tuple[tuple[str, ...], float, int, int]] = [((), 0, 0, 0)]
     while waiting:
-        path, left = waiting.pop()
-        total = sums[path]
+        path, left, above, depth = waiting.pop()
+        total = sums.get(path, [0] * len(names))
+        # A scope that is all of its parent is one box with it.
+        inner = children.get(path, []) if path else []
+        while len(inner) == 1 and sums[inner[0]][0] >= _ALL * total[0]:
+            path = inner[0]
+            inner = children.get(path, [])
         boxes.append(
             {
                 "scope": "/".join(path) if path else "whole step",
-                "label": draw.plain(path[-1] if path else "whole step"),
-                "depth": len(path),
+                "label": draw.plain("/".join(path[above:]) if path else "whole step"),
+                "depth": depth,
                 "left": left,
-                "right": left + total[which],
-                "top": len(path) - 0.48,
-                "bottom": len(path) + 0.48,
-                "flops": total[0],
-                "bytes_accessed": total[1],
-                "share": total[which] / whole if whole else None,
+                "right": left + total[0],
+                "top": depth - 0.48,
+                "bottom": depth + 0.48,
+                **dict(zip(names, total, strict=True)),
+                "share": total[0] / whole if whole else None,
             }
         )
-        for child in sorted(children.get(path, ()), key=lambda inner: -sums[inner][which]):
-            waiting.append((child, left))
-            left += sums[child][which]
+        for child in sorted(children.get(path, ()), key=lambda scope: -sums[scope][0]):
+            waiting.append((child, left, len(path), depth + 1))
+            left += sums[child][0]
     boxes.sort(key=lambda box: (box["depth"], box["left"]))
-    unit = draw.decimal(whole, "FLOP") if by == "flops" else binary(whole)
+    unit = {"flops": draw.decimal(whole, "FLOP"), "seconds": draw.seconds(whole)}.get(kind)
+    scale, word = unit or binary(int(whole))
     columns = [
-        ("flops", "FLOPs", "flops"),
-        ("bytes_accessed", "bytes", "bytes"),
+        *numbers,
         ("share", "share", "ratio"),
         ("scope", "scope", "name"),
         ("depth", "depth", "count"),
     ]
-    if by != "flops":
-        columns[:2] = columns[1::-1]
     table = sheet_of(f"scopes-{by}", "Scopes", boxes, columns, sort=by)
-    places = [("left", "left", "count"), ("right", "right", "count")]
+    places = [("label", "label", "text"), ("left", "left", "number"), ("right", "right", "number")]
     places += [("top", "top", "number"), ("bottom", "bottom", "number")]
     deepest = max(box["depth"] for box in boxes)
     marks = []
@@ -90,7 +107,7 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
                     sheet,
                     color=draw.PALETTE[number],
                     alpha=0.55,
-                    hover=["scope", "flops", "bytes_accessed", "share"],
+                    hover=["scope", *names, "share"],
                     line_width=1,
                 )
             )
@@ -106,8 +123,8 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
         [
             ("label", "label", "text"),
             ("cut", "label", "text"),
-            ("left", "left", "count"),
-            ("width", "width", "count"),
+            ("left", "left", "number"),
+            ("width", "width", "number"),
             ("depth", "depth", "count"),
         ],
     )
@@ -122,17 +139,17 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
             x_offset=4,
         )
     )
-    what = "FLOPs" if by == "flops" else "Bytes"
     levels = [""] * (deepest + 1)
     return Chart(
         f"scopes-{by}",
         f"{what} by scope",
-        Axis(unit[1], scale=unit[0], limits=(0, max(whole, 1))),
+        Axis(word, scale=scale, limits=(0, whole or 1)),
         Axis("", kind="factors", factors=levels),
         marks,
         table,
         height=90 + 24 * (deepest + 1),
-        note="Scopes below 1/4,000 of the total are too narrow to draw.",
+        note="Select a scope to see what is inside. Scopes below 1/4,000 of the total are too "
+        "narrow to draw.",
     )
 
 

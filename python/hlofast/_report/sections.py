@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from hlofast import _text as output
 from hlofast._report import charts, measured
 from hlofast._report.data import Section, facts_of, notes_of
 from hlofast._report.scopes import scopes
+from hlofast._report.scopes import seconds as seconds_by_scope
 from hlofast._report.sheet import Sheet, field_of
 from hlofast._summary import sharding_of
 from hlofast._verdict import Statement, remat_statements
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
 
     from hlofast._check import Check
     from hlofast._report.data import Analyses
+    from hlofast._stages import Stages
+
+_LONGEST = 200
+"""Instructions in the table of the longest."""
 
 
 def of_module(analyses: Analyses) -> list[Section]:
@@ -27,7 +34,9 @@ def of_module(analyses: Analyses) -> list[Section]:
         sections = [Section("check", "Declared and compiled", unknown=analyses.no_check)]
     if (own := measured.section(analyses)) is not None:
         sections.insert(0, own)
-    for part in (_memory, _roofline, _scopes, _collectives, _matmuls, _remat, _parameters):
+    if len((stages := analyses.module.stages()).markers):
+        sections.append(_stages(stages))
+    for part in (_time, _memory, _collectives, _matmuls, _remat, _scopes, _parameters):
         sections.append(part(analyses))
     return sections
 
@@ -65,6 +74,17 @@ def _memory(analyses: Analyses) -> Section:
     )
 
 
+def _stages(stages: Stages) -> Section:
+    """The sections of a pipeline stage, what they exchange and keep."""
+    sheets = [
+        Sheet(f"stages-{part.name}", part.title, part.table, part.columns)
+        for part in stages.sections()
+        if len(part.table)
+    ]
+    facts, notes = facts_of(stages), notes_of(stages)
+    return Section("stages", "Pipeline stage", facts=facts, sheets=sheets, notes=notes)
+
+
 def live_values(analyses: Analyses) -> Sheet | None:
     """Every value with its live range; the page derives the live set under the pointer."""
     if analyses.memory is None:
@@ -73,28 +93,34 @@ def live_values(analyses: Analyses) -> Sheet | None:
     return _sheet("values", "Live values", analyses.values, values)
 
 
-def _roofline(analyses: Analyses) -> Section:
+def _time(analyses: Analyses) -> Section:
     chart = charts.roofline(analyses.cost, analyses.time)
-    sheets = []
-    facts = []
-    unknown = ""
     time = analyses.time
     if time is None:
         unknown = f"Times are unknown: {analyses.no_time}."
-    else:
-        facts = facts_of(time)
-        for key in ("bound", "opcode", "phase"):
-            shown = f"{key} instructions seconds step_seconds"
-            sheets.append(_sheet(f"time-by-{key}", f"Time by {key}", time.by(key), shown))
-    notes = [] if time is None else notes_of(time)
+        return Section("time", "Time", charts=[chart], unknown=unknown)
+    sheets = [
+        _sheet(
+            "time-instructions",
+            "Longest instructions",
+            time.longest(_LONGEST),
+            "instruction step_seconds share scope phase bound multiplicity seconds opcode source",
+        )
+    ]
+    for key, label in (
+        ("phase", "phase"), ("bound", "bound"), ("opcode", "opcode"), ("source", "source line")
+    ):  # fmt: skip
+        shown = f"{key} step_seconds instructions seconds"
+        sheets.append(
+            _sheet(f"time-by-{key}", f"By {label}", time.by(key), shown, sort="step_seconds")
+        )
     return Section(
-        "roofline",
-        "Time and roofline",
-        facts=facts,
-        charts=[chart],
+        "time",
+        "Time",
+        facts=facts_of(time),
+        charts=[seconds_by_scope(time), chart] if isfinite(time.step_seconds) else [chart],
         sheets=sheets,
-        notes=notes,
-        unknown=unknown,
+        notes=notes_of(time),
     )
 
 
@@ -191,7 +217,7 @@ def _remat(analyses: Analyses) -> Section:
     ]
     statements = [statement for statement in remat_statements(analyses) if not statement.remedy]
     policies = remat.policies
-    drawn = policies is not None and len(policies.best) > 1
+    drawn = policies is not None and not policies.is_modelled and len(policies.best) > 1
     return Section(
         "remat",
         "Recomputation",

@@ -23,18 +23,20 @@ _KINDS = {
     "word": "text",
     "axes": "text",
     "flag": "text",
+    "scope": "path",
+    "path": "path",
 }
 """Display kind of each field kind.
 
-`row` is an instruction's row number, shown as its name. Other texts are shown as code, other
-numbers as integers or floats.
+`row` is an instruction's row number, shown as its name; of a `path` the end is shown. Other texts
+are shown as code, other numbers as integers or floats.
 """
 
 
 class Sheet:
     """Columns of a table, with a caption."""
 
-    __slots__ = ("caption", "fields", "key", "note", "sort", "table")
+    __slots__ = ("caption", "fields", "key", "links", "note", "sort", "table")
 
     def __init__(
         self,
@@ -45,7 +47,10 @@ class Sheet:
         *,
         note: str = "",
         sort: str | None = None,
+        links: Mapping[str, str] | None = None,
     ) -> None:
+        self.links = dict(links or {})
+        """Addresses of pages by the text of the first column; relative to this page."""
         self.key = key
         self.caption = caption
         self.table = table
@@ -61,7 +66,7 @@ class Sheet:
         return len(self.table)
 
     def kind(self, field: Field) -> str:
-        """Display kind: text, code, integer, bytes, flops, seconds, share, rates, float or row."""
+        """Display kind: one of `_KINDS`, code, integer or float."""
         known = _KINDS.get(field.kind)
         if known is not None:
             return known
@@ -82,6 +87,7 @@ class Sheet:
             "note": self.note,
             "rows": len(self),
             "sort": self.sort,
+            "links": self.links,
             "columns": [self._packed(field, block) for field in self.fields],
         }
 
@@ -92,7 +98,7 @@ class Sheet:
             "label": field.label,
             "kind": kind,
         }
-        if kind in ("text", "code"):
+        if kind in ("text", "code", "path"):
             values = self.values(field.name)
             if field.kind == "flag":
                 values = ["" if value is None else "yes" if value else "no" for value in values]

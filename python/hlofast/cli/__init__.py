@@ -55,6 +55,7 @@ VERBS = {
     "fmt": "print modules as canonical HLO text, or convert them to protobufs",
     "schema": "the JSON Schema of a verb's --json output",
     "completion": "a completion script for bash, zsh or fish",
+    "mcp": "a server for agents: the same answers as short tools (Model Context Protocol)",
     "guide": "the user guide: worked answers from dump to decision, with dumps to try",
 }
 

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from hlofast._check import Declaration, Expectations
+    from hlofast._check import Check, Declaration, Expectations
     from hlofast.config import EffectiveConfig
 
 EXAMPLES = """\
@@ -17,6 +17,7 @@ examples:
   hlofast check --expect limits.toml step.txt                     limits only
   hlofast check fuji-70B.txt step.txt --instance tpu-v6e-256-4     an AXLearn golden config
   hlofast check run.yml step.txt --instance v5p-128               a MaxText config
+  hlofast check --expect limits.toml dump/ --markdown             the largest program of a folder
   hlofast check mesh.toml step.txt --fail-on warning
   hlofast check --json mesh.toml step.txt | jq '.results[].tables.findings[] | [.severity, .code]'
 
@@ -73,6 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="exit with code 1 at this severity or worse: error (default), warning, note",
     )
     parser.add_argument("--all", action="store_true", help="also list comparisons that agree")
+    results.add_markdown(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,7 +82,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.config is None and arguments.expect is None:
         inputs.complain("nothing to compare with: give CONFIG or --expect FILE.toml")
         return USAGE
+    if arguments.json and arguments.markdown:
+        inputs.complain("--json and --markdown exclude each other")
+        return USAGE
     context = inputs.read_context(arguments)
+    failures = inputs.Failures()
+    if (file := _main_file(arguments.file, arguments.module, failures)) is None:
+        results.Shower(_kind(), arguments).end(failures.errors)
+        return UNREADABLE if failures.errors else USAGE
+    if file != arguments.file:
+        arguments.file, arguments.module = file, None
     read = _read(arguments)
     if isinstance(read, int):
         return read
@@ -99,9 +110,46 @@ def run(arguments: argparse.Namespace) -> int:
             reader.failed(loaded.path, error)
             continue
         failed |= any(finding.severity in grave for finding in check.found())
-        shower.show(check, check.sections(agreeing=arguments.all or arguments.json), loaded)
+        if not arguments.markdown or not check.ok or arguments.all:
+            sections = check.sections(agreeing=arguments.all or arguments.json)
+            shower.show(check, sections[:1] if arguments.markdown else sections, loaded)
     shower.end(reader.errors)
     return reader.exit_code() or (FINDINGS if failed else 0)
+
+
+def _main_file(path: str, wanted: str | None, failures: inputs.Failures) -> str | None:
+    """Returns the file that stands for a dump directory; other paths are returned as they are.
+
+    That is the file of the largest program, or of the program `wanted`. Reports a directory without
+    it and returns None.
+    """
+    from hlofast import _files, _kinds
+    from hlofast._programs import listed
+
+    try:
+        if path == "-" or not _files.is_folder(path) or inputs.is_profile(path):
+            return path
+        programs = listed(path)[0]
+        if not programs:
+            raise ValueError(f"no XLA dumps here; write them with {_kinds.HOW_TO_DUMP}")
+    except (OSError, ValueError) as error:
+        failures.failed(path, error)
+        return None
+    known = int(wanted) if wanted and wanted.isdecimal() and len(wanted) < 10 else wanted
+    named = [program for program in programs if known is None or program.answers_to(known)]
+    if not named:
+        from hlofast._names import meant
+
+        hint = meant(str(wanted), [program.name for program in programs])
+        inputs.complain(f"{path}: no program {wanted!r}{hint}")
+        return None
+    return _kinds.by_size(named)[0].files[0].path
+
+
+def _kind() -> type[Check]:
+    import hlofast
+
+    return hlofast.Check
 
 
 def _read(

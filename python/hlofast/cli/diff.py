@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast import Context
+    from hlofast._comparison import Comparison
     from hlofast._diff import Diff
     from hlofast._programs import Program
     from hlofast.cli.inputs import Found
@@ -32,20 +33,21 @@ examples:
   hlofast diff --max-growth live_peak=5% a.txt b.txt  for CI: fail if the peak grows by more
   hlofast diff --profile a.xplane.pb --profile-after b.xplane.pb a.txt b.txt
   hlofast diff monday.xplane.pb tuesday.xplane.pb   what became slower or faster
+  hlofast diff --markdown monday/ tuesday/          a comment for a pull request (docs/ci.md)
   hlofast diff --json a.txt b.txt | jq '.results[].tables.changes'
 
 Instructions are matched by what they compute and by what uses them. Names, metadata, channel
 numbers, instruction order and copies of equal computations are not differences; --order compares
-the order too. Changes that follow from another change, such as the shape of a result that
-changed with its operand's, are shown with --all only. Files with several modules are compared
-module by module, by name. Of two dump directories the last stage of each program is compared,
-matched by host, name and fingerprint; of one directory, the fingerprints of each program between
-hosts. With a profile of each
-side, parts of the step, phases, opcodes and instructions that became slower or faster are shown
-too; measured times do not affect the exit code. Of two profiles the main programs are compared,
-with the modules inside. Two trainer configs are compared as by `hlofast config A --diff B`.
+the order too. Changes that follow from another change, such as the shape of a result that changed
+with its operand's, are shown with --all only. Files with several modules are compared module by
+module, by name. Of two dump directories the last stage of each program is compared, matched by
+host, name and fingerprint; a host that one side lacks is named. Of one directory, the fingerprints
+of each program between hosts. With a profile of each side, parts of the step, phases, opcodes and
+instructions that became slower or faster are shown too; measured times do not affect the exit code.
+Of two profiles the main programs are compared, with the modules inside. Two trainer configs are
+compared as by `hlofast config A --diff B`.
 Exit codes: 0 equal, 1 different, 2 wrong usage, 3 unreadable. With --max-growth other differences
-are allowed: 1 means that a total grew by more, or is unknown.
+are allowed: 1 means that a total grew by more, or is unknown, as for a host that AFTER lacks.
 """
 
 
@@ -57,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", metavar="AFTER", nargs="?", help="program to compare with BEFORE")
     parser.add_argument("--module", metavar="NAME", help="compare only modules of this name")
     results.add_json(parser)
+    results.add_markdown(parser)
     parser.add_argument("--all", action="store_true", help="show changes that follow from others")
     parser.add_argument("--no-layouts", action="store_true", help="ignore layouts")
     parser.add_argument("--no-backend-config", action="store_true", help="ignore backend_config")
@@ -97,8 +100,8 @@ def _limits(text: str) -> dict[str, float]:
     return limits
 
 
-def _growth(comparison: Diff, limits: dict[str, float], place: str) -> bool:
-    """Prints the totals that grew beyond their limits.
+def _growth(comparison: Diff, limits: dict[str, float], place: str, whole: Comparison) -> bool:
+    """Prints the totals that grew beyond their limits, and adds them to the whole comparison.
 
     Returns whether a total grew beyond its limit or is unknown.
     """
@@ -111,12 +114,16 @@ def _growth(comparison: Diff, limits: dict[str, float], place: str) -> bool:
         grown = "unknown" if change is None else f"grew by {change:,} from {before:,}"
         if change is not None and before:
             grown += f", {100 * change / before:.4g} %"
+        whole.exceeds(comparison.after.name, row["measure"], before, change, limit)
         inputs.complain(f"{place}: {row['measure']} {grown}; allowed: {100 * limit:g} %")
     return exceeded
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compares the modules of two files or folders, or the hosts of one folder."""
+    if arguments.json and arguments.markdown:
+        inputs.complain("--json and --markdown exclude each other")
+        return USAGE
     context = inputs.read_context(arguments)
     paths = [arguments.before, *([] if arguments.after is None else [arguments.after])]
     folders = [_files.is_folder(path) for path in paths]
@@ -141,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _compare(arguments, _Profiles(paths, arguments.module, sides))
     if all(folders):
         return _compare(arguments, _Folders(paths, arguments.module, sides))
-    code = None if arguments.max_growth else _compare_configs(arguments)
+    code = None if arguments.max_growth or arguments.markdown else _compare_configs(arguments)
     if code is not None:
         return code
     return _compare(arguments, _Files(paths, arguments.module, sides))
@@ -180,28 +187,47 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders | _Profil
         )
         if arguments.json:
             shower.show(comparison, comparison.every_section(), after)
-        elif not sources.is_summed_up:
+        elif not sources.is_summed_up and not arguments.markdown:
             shower.show(comparison, comparison.sections(consequences=arguments.all))
         if arguments.max_growth:
-            has_grown |= _growth(comparison, arguments.max_growth, after.path)
-        whole.add(after.label or after.module.name, comparison, before.place(), after.place())
+            has_grown |= _growth(comparison, arguments.max_growth, after.path, whole)
+        is_same = None if comparison.is_empty else sources.is_same_source()
+        name = after.label or after.module.name
+        whole.add(name, comparison, before.place(), after.place(), is_same)
     for side, rest, other in zip(
         ("before", "after"), sources.unmatched, sources.is_read[::-1], strict=True
     ):
         # A side that could not be read may contain the missing program.
         for name, place in rest if other or arguments.json else ():
             whole.lacks(side, name, place)
-    if sources.is_summed_up or arguments.json or whole.has_unmatched:
-        shower.show(whole)
+    if all(sources.is_read):
+        whole.hosts = sources.missing_hosts
+    if arguments.markdown:
+        if not whole.is_empty:
+            shower.show(whole, whole.changes())
+    elif sources.is_summed_up or arguments.json or whole.has_unmatched:
+        shower.show(whole, whole.every_section() if arguments.json else None)
     shower.end(sources.failures.errors)
-    is_fine = not has_grown if arguments.max_growth else whole.is_empty
+    is_grown = has_grown or whole.lacks_hosts
+    is_fine = not is_grown if arguments.max_growth else whole.is_empty
     return sources.exit_code() or (DONE if is_fine else FINDINGS)
 
 
-class _Files:
-    """The modules of two files, paired by name."""
+class _Sources:
+    """Pairs of modules to compare."""
 
     is_summed_up = False
+    """Whether there are several pairs, so that the text output lists the pairs that differ."""
+    missing_hosts: tuple[tuple[str, str, int], ...] = ()
+    """Hosts that only one side has (`Folders.missing_hosts`)."""
+
+    def is_same_source(self) -> bool | None:
+        """Whether the last pair is equal before optimisation; None if unknown."""
+        return None
+
+
+class _Files(_Sources):
+    """The modules of two files, paired by name."""
 
     def __init__(self, paths: list[str], module: str | None, contexts: _Contexts) -> None:
         from hlofast._comparison import paired_by_name
@@ -226,7 +252,7 @@ class _Files:
         return self._code
 
 
-class _Folders:
+class _Folders(_Sources):
     """The programs of two dump directories, paired by host, name and fingerprint."""
 
     def __init__(self, paths: list[str], module: str | None, contexts: _Contexts) -> None:
@@ -247,14 +273,22 @@ class _Folders:
         self.unmatched = [
             [(program.name, _place(program)) for program in own] for own in folders.unmatched
         ]
+        self.missing_hosts = folders.missing_hosts
+        self._pair: tuple[Program, Program] | None = None
         self.is_summed_up = len(folders.pairs) > 1
-        """Whether there are several pairs, so that the text output lists the pairs that differ."""
 
     def __iter__(self) -> Iterator[tuple[Found, Found]]:
         for pair in self._pairs:
             sides = [self._load(*each) for each in zip(pair, self._contexts, strict=True)]
+            self._pair = pair
             if sides[0] is not None and sides[1] is not None:
                 yield sides[0], sides[1]
+
+    def is_same_source(self) -> bool | None:
+        """Whether the last pair is equal before optimisation; None if unknown."""
+        from hlofast._programs import is_same_source
+
+        return None if self._pair is None else is_same_source(*self._pair)
 
     def _load(self, program: Program, context: Context) -> Found | None:
         from hlofast._programs import whole
@@ -271,10 +305,8 @@ class _Folders:
         return UNREADABLE if self.failures.errors else USAGE if self._misses else DONE
 
 
-class _Profiles:
+class _Profiles(_Sources):
     """The main programs of two profiles, with their modules."""
-
-    is_summed_up = False
 
     def __init__(self, paths: list[str], module: str | None, contexts: _Contexts) -> None:
         from hlofast._profile_modules import measured_of
@@ -310,7 +342,8 @@ class _Profiles:
 
 
 def _place(program: Program) -> dict[str, Any]:
-    return {"path": program.files[0].path, "line": 1, "label": program.key}
+    path, host = program.files[0].path, program.host or None
+    return {"path": path, "line": 1, "label": program.key, "host": host}
 
 
 def _compare_hosts(arguments: argparse.Namespace) -> int:
@@ -331,7 +364,8 @@ def _compare_hosts(arguments: argparse.Namespace) -> int:
     comparison = HostComparison(arguments.before, programs, arguments.module)
     for path, reason in comparison.errors:
         failures.failed(path, ValueError(reason))
-    shower.show(comparison, comparison.every_section() if arguments.json else None)
+    if not (arguments.markdown and comparison.is_empty):
+        shower.show(comparison, comparison.every_section() if arguments.json else None)
     shower.end(failures.errors)
     if failures.errors:
         return UNREADABLE

@@ -28,7 +28,9 @@ Commands after a `$` run in the folder that -o writes. The pages are Markdown; u
 output is a terminal they are printed unchanged. The HTML page needs markdown-it-py
 (pip install 'hlofast[guide]').
 """
-PAGES = ("start", "profile", "mfu", "memory", "axes", "remat", "compiler", "protobuf")
+PAGES = (
+    *("start", "slow", "memory", "axes", "remat", "compiler", "profile", "mfu", "plan", "protobuf"),
+)
 """Names of the pages, in reading order."""
 ARCHIVE = "examples.tar.xz"
 STEP = "train.py"

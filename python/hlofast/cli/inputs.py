@@ -66,6 +66,7 @@ WITHOUT_CONTEXT = {
     "calibrate": "its first argument is the profile",
     "query": "reads tables that a scan made in its own context",
     "schema": "reads no module",
+    "mcp": "every call of a tool has its own",
     "guide": "reads no module",
     "completion": "reads no module",
 }
@@ -78,10 +79,26 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         "--mesh", metavar="data=2,model=4", help="mesh axes (default: the mesh in the text)"
     )
     parser.add_argument("--hosts", type=int, metavar="N", help="number of hosts in the mesh")
-    parser.add_argument("--slices", type=int, metavar="N", help="number of slices in the mesh")
-    parser.add_argument("--device", metavar="NAME", help="chip, such as tpu-v5p or h100")
+    add_slices(parser)
+    add_device(parser)
     parser.add_argument(
         "--devices", metavar="FILE.toml", help="file that adds devices or changes built-in ones"
+    )
+
+
+def add_slices(parser: argparse.ArgumentParser) -> None:
+    """Declares the argument that gives the number of slices."""
+    parser.add_argument("--slices", type=int, metavar="N", help="number of slices in the mesh")
+
+
+def add_device(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Declares the argument that names the chip; it may be repeated if `several`."""
+    parser.add_argument(
+        "--device",
+        action="append" if several else "store",
+        default=[] if several else None,
+        metavar="NAME",
+        help="chip, such as tpu-v5p or h100",
     )
 
 

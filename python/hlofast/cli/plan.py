@@ -20,6 +20,7 @@ examples:
   hlofast plan run.yml --instance v6e-256 --tokens 1e12          chip hours for 10^12 tokens
   hlofast plan fuji-70B.txt --device v5e --device v6e --chips 256 --slices 4
   hlofast plan run.yml --device v5p --chips 512 --batch 0        let the plan choose the batch
+  hlofast plan run.yml --instance v5p-512 --state-dtype bfloat16  narrower moments and weights too
   hlofast plan run.yml --instance v5p-512 --like own             the config's own choice
   hlofast plan run.yml --instance v5p-512 --like fsdp=64,tensor=4,policy=full
   hlofast plan run.yml --instance v5p-512 -o plan.html           a page with charts
@@ -28,9 +29,10 @@ examples:
 A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy: the
 trainer's own policies, and sets of named values to save or to offload. The batch of a step stays
 that of the config, or of --batch. Choices whose peak exceeds the memory are dropped; the others are
-ranked by the modelled step time. Exit code 1: nothing fits, or the choice of --like does not.
+ranked by the modelled step time. --device and --instance may be repeated: several machines are
+compared in chip hours. Exit code 1: nothing fits, or the choice of --like does not.
 """
-_SETTINGS = ("policy",)
+_SETTINGS = ("policy", "state")
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 IS_MIXED = True
 """Whether files and overrides may stand between options."""
@@ -41,17 +43,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     configs.add_files(parser)
     inputs.add_instance(parser, several=True)
-    parser.add_argument(
-        "--device",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="kind of device, such as v5p or h100; may be repeated",
-    )
+    inputs.add_device(parser, several=True)
     parser.add_argument("--chips", type=inputs.count, metavar="N", help="chips in all")
-    parser.add_argument(
-        "--slices", type=inputs.count, default=1, metavar="N", help="slices of the chips"
-    )
+    inputs.add_slices(parser)
     parser.add_argument(
         "--batch",
         type=_text.natural,
@@ -65,11 +59,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="share of the memory that stays free (default: the error of modelled peaks)",
     )
+    parser.add_argument(
+        "--state-dtype",
+        choices=("bfloat16", "float16", "float32"),
+        metavar="TYPE",
+        help="also choose first moments, or weights and moments, of this type, such as bfloat16",
+    )
     parser.add_argument("--no-offload", action="store_true", help="keep nothing in host memory")
     parser.add_argument(
         "--like",
         metavar="CHOICE",
-        help="compare a choice with the best: own, or AXIS=N, policy=NAME, batch=N, accumulation=N",
+        help="compare a choice with the best: own, or AXIS=N, policy=NAME, state=NAME, batch=N, "
+        "accumulation=N",
     )
     parser.add_argument(
         "-o", "--output", metavar="PAGE", help="also write an HTML page about the plan to PAGE"
@@ -86,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(problem)
         return USAGE
     from hlofast.config._plan_like import Likened
+    from hlofast.config._plan_machines import Machines
     from hlofast.config._plan_results import Plan
 
     failures = inputs.Failures()
@@ -95,17 +97,23 @@ def run(arguments: argparse.Namespace) -> int:
         config = configs.read(path, arguments, failures)
         if config is None:
             continue
+        shown: list[Plan] = []
         try:
             for plan in _plans(config, arguments):
                 if arguments.like is None:
+                    shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
                     shower.show(plan, plan.every_section() if arguments.json else None)
-                    if arguments.output is not None:
-                        plan.report(arguments.output)
                 else:
                     liked = plan.like(_choice(arguments.like))
                     is_fitting = is_fitting and liked.is_fitting
                     shower.show(liked)
+            whole: Plan | Machines | None = shown[0] if shown else None
+            if len(shown) > 1:
+                whole = Machines(shown, arguments.tokens)
+                shower.show(whole)
+            if arguments.output is not None and whole is not None:
+                whole.report(arguments.output)
         except (OSError, ValueError) as error:
             failures.failed(path, error)
     shower.end(failures.errors)
@@ -124,7 +132,7 @@ def _plans(config: Config, arguments: argparse.Namespace) -> list[Plan]:
     for kind in arguments.device:
         device = devices.get(kind)
         count = int(arguments.chips * int(device.value("jax_devices") or 1))
-        names.append((_instances.named(device.name, count, arguments.slices), count, device))
+        names.append((_instances.named(device.name, count, arguments.slices or 1), count, device))
     return [
         config.plan(
             name,
@@ -134,6 +142,7 @@ def _plans(config: Config, arguments: argparse.Namespace) -> list[Plan]:
             tokens=arguments.tokens,
             margin=arguments.margin,
             offloads=not arguments.no_offload,
+            state_dtype=arguments.state_dtype,
         )
         for name, count, device in names
     ]
@@ -160,11 +169,12 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return "give --instance NAME, or --device NAME with --chips N"
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
-    if arguments.slices > 1 and not arguments.device:
+    if arguments.slices is not None and arguments.slices < 1:
+        return f"--slices: not a positive number: {arguments.slices}"
+    if arguments.slices is not None and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
-    machines = len(arguments.instance) + len(arguments.device)
-    if arguments.output is not None and (arguments.like or machines * len(arguments.files) > 1):
-        return "-o writes the page of one plan: give one config and one machine, and no --like"
+    if arguments.output is not None and (arguments.like or len(arguments.files) > 1):
+        return "-o writes the page of one config: give one config, and no --like"
     if arguments.files.count("-") > 1:
         return "standard input can be read only once"
     return None

@@ -34,8 +34,9 @@ counts as kept if it, or a copy of it, is a residual.
 For a scan over layers, --plan also shows what the step would need under other checkpoint policies:
 the policies of JAX, the one of --policy, --save and --offload, and with --hbm the policy that
 fits and costs least time, and the best policies for other amounts of memory (without --hbm these
-are shown by --frontier). These figures are modelled from the text. Values to save are known by an
-instruction's name, a source line or part of an operation name.
+are shown by --frontier). These figures are modelled from the text, which may be one before
+optimisation. Values to save are known by an instruction's name, a source line or part of an
+operation name.
 
 A plan rewrites the module for each candidate and measures the peak of the result, by default as
 compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live bytes for
@@ -138,11 +139,7 @@ def _policy(
     if not is_own and not is_asked:
         return None
     if remat.policies is None:
-        raise ValueError(
-            "the module has no scan over layers (a scheduled forward loop with a known number of "
-            "iterations whose stacked values a backward loop reads) and no layers with numbers in "
-            "their scopes (`layer_0`), so no policy can be modelled"
-        )
+        raise ValueError(remat.no_policies)
     return remat.policies.policy(name, save=save or (), offload=offload or ()) if is_own else None
 
 

@@ -22,14 +22,15 @@ EXAMPLES = """\
 examples:
   hlofast report module_0042.jit_train_step.after_optimizations.txt -o report.html
   hlofast report --device tpu-v5p --mesh data=2,model=4 step.txt -o report.html
-  hlofast report dumps/ -o dumps.html              ranked programs, differing hosts, passes
+  hlofast report dumps/ -o dumps.html              ranked programs with their pages, hosts, passes
   hlofast report --config mesh.toml step.txt -o report.html
   hlofast report --config fuji-70B.txt --instance tpu-v6e-256-4 step.txt -o report.html
 
 The page is one file without external resources, for browsers from 2023 on: it can be sent, archived
 and opened from disk. Figures that need --device or --mesh are unknown without them. --config takes
-a declaration, as `hlofast check` does. Charts need bokeh (pip install 'hlofast[report]'); without
-it, or with --no-charts, the page has tables only. Findings are those of `hlofast lint`, followed by
+a declaration, as `hlofast check` does. Charts that zoom need bokeh (pip install 'hlofast[report]');
+without it charts are still, with --no-charts the page has tables only. The pages of a directory's
+programs lie in a folder beside PAGE. Findings are those of `hlofast lint`, followed by
 further advice from `hlofast remat`. The page is HTML whatever its name; endings of other formats,
 such as .pdf or .json, are refused.
 """
@@ -56,6 +57,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--config", metavar="CONFIG", help="declaration: a TOML description or a golden config"
     )
     inputs.add_instance(parser)
+    parser.add_argument(
+        "--pages",
+        type=output.natural,
+        default=12,
+        metavar="N",
+        help="programs of a directory that get a page of their own, most FLOPs first (default 12)",
+    )
     parser.add_argument("--no-charts", action="store_true", help="leave out charts (and bokeh)")
 
 
@@ -101,24 +109,26 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_charts and find_spec("bokeh") is None:
         from hlofast._report.chart import missing
 
-        inputs.complain(f"note: the page has no charts, as {missing('bokeh')}")
+        inputs.complain(f"note: the charts of the page are still, as {missing('bokeh')}")
     return code
 
 
 def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Report | None, int]:
     """Returns the page about a dump directory, and the exit code."""
-    from hlofast._report import report
+    from hlofast._report import of_directory
     from hlofast._report.directory import NoDumpsError
 
     if arguments.config is not None or arguments.module is not None:
         inputs.complain(f"{arguments.file}: a directory; --config and --module need a single file")
         return None, USAGE
     try:
-        made = report(
+        made = of_directory(
             arguments.file,
+            arguments.output,
             device=context.device,
             mesh=context.mesh,
             plots=not arguments.no_charts,
+            pages=arguments.pages,
         )
     except NoDumpsError as error:
         inputs.complain(str(error))

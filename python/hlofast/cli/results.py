@@ -1,4 +1,4 @@
-"""Output of verbs: text, or one JSON document."""
+"""Output of verbs: text, one JSON document, or Markdown."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declares `--json`."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_markdown(parser: argparse.ArgumentParser) -> None:
+    """Declares `--markdown`."""
+    parser.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print Markdown for a pull request; nothing if there is nothing to report",
+    )
 
 
 def add_usual(parser: argparse.ArgumentParser, *, several: bool = True, top: int = 10) -> None:
@@ -45,6 +54,7 @@ class Shower:
         self._kind = kind
         self._limit: int | None = getattr(arguments, "top", limit) or None
         self._printer = None if arguments.json else _text.Printer()
+        self._is_markdown: bool = getattr(arguments, "markdown", False)
         self._documents: list[dict[str, Any]] = []
 
     def show(
@@ -56,6 +66,11 @@ class Shower:
             place = {} if at is None else at.place()
             own = result.to_dict(chosen)
             self._documents.append({"name": own.pop("name"), **place, **own})
+            return
+        if self._is_markdown:
+            from hlofast import _markdown
+
+            sys.stdout.write(_markdown.result(result, chosen, limit=self._limit))
             return
         path = ""
         if at is not None:

@@ -33,7 +33,7 @@ class StepFlops:
     """
 
     __slots__ = (
-        "_rows", "attention", "full_attention", "gaps", "matmul", "parameters",
+        "_multiplies_once", "_rows", "attention", "full_attention", "gaps", "matmul", "parameters",
         "recomputed_attention", "recomputed_matmul", "tokens",
     )  # fmt: skip
 
@@ -61,6 +61,7 @@ class StepFlops:
         self.parameters = (
             sum(parameter.elements for parameter in parts.parameters) if is_known else None
         )
+        self._multiplies_once = parts.multiplies_once
         self.tokens = batch.tokens
         length = batch.length or 0
         whole = 0
@@ -111,9 +112,10 @@ class StepFlops:
     def six_n_t(self) -> int | None:
         """6 · parameters · tokens, the usual estimate (embeddings counted, attention not).
 
-        From Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1.
+        From Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1. None for
+        convolutions, whose weights multiply many positions.
         """
-        if self.parameters is None or self.tokens is None:
+        if self.parameters is None or self.tokens is None or not self._multiplies_once:
             return None
         return 6 * self.parameters * self.tokens
 
@@ -127,6 +129,8 @@ class StepFlops:
     @property
     def useful(self) -> int:
         """The operations that count for utilisation: `six_n_t`, or `model` if it is less."""
+        if not self._multiplies_once:
+            return self.model or 0
         return min(self.six_n_t or 0, self.model or 0)
 
     @property

@@ -16,6 +16,7 @@ from hlofast.config._policies import OFFLOADED
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from hlofast.config._parts import Parts
     from hlofast.config._plan_space import Candidate
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from hlofast.config._select import EffectiveConfig
     from hlofast.config._tree import Config
     from hlofast.table import Table
+
+    Values = dict[str, Any]
 
 
 class Learner:
@@ -183,6 +186,8 @@ class Front(Protocol):
 
     name: str
     """The trainer's name."""
+    split: str
+    """What the trainer does with a mesh that splits axes of the torus, as a sentence."""
 
     def is_config(self, text: str) -> bool:
         """Whether the start of a text looks like one of the trainer's configs."""
@@ -216,6 +221,9 @@ class Front(Protocol):
 
     def space(self, config: Config) -> Space:
         """The mesh axes and policies that a plan may choose for a config."""
+
+    def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
+        """The ways to keep weights and moments in a type: a name, and the values that do it."""
 
     def own_policy(self, config: Config) -> str:
         """What a plan calls the config's own policy."""

@@ -41,6 +41,9 @@ _NEURON_DEVICES = {"trn2": 64, "trn2n": 64}
 """Logical NeuronCores per machine: 16 chips with 4 logical cores of two physical cores each."""
 MOST_DEVICES = 1 << 40
 
+LARGEST_SLICES = {"tpu-v4": 4096, "tpu-v5e": 256, "tpu-v5p": 6144, "tpu-v6e": 256}
+"""Chips of the largest slice of each kind (Google Cloud documentation, TPU versions)."""
+
 
 class Instance(Frozen):
     """An instance name and the devices that it stands for."""

@@ -198,8 +198,8 @@ class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "gaps", "head", "head_tiles", "masks", "parameters", "products", "scratch", "units",
-        "values",
+        "gaps", "head", "head_tiles", "masks", "multiplies_once", "parameters", "products",
+        "scratch", "units", "values",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -216,6 +216,8 @@ class Parts:
         """Size of the vocabulary, and the axes that shard the logits."""
         self.head_tiles = 1
         """Parts of the batch whose logits are computed one after the other."""
+        self.multiplies_once = True
+        """Whether each weight multiplies a token once: not in convolutions."""
 
 
 class Collector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast.config._implied import per_mesh
 from hlofast.config._parts import item_size
 from hlofast.config._policies import RECOMPUTED
 
@@ -25,6 +26,16 @@ _KEPT = ("state", "layer inputs", "saved", "padding", "sums of gradients", "cast
 """Terms that are live between the forward and the backward pass of the layers."""
 _HEADS = 2
 """Arrays of the head's size beside the logits: its weights and its gradient."""
+_LANES = 128
+"""Elements for which a kernel holds each sum of a softmax row: the lanes of a register."""
+_MOST_WINDOWS = 32
+"""Most shards over which XLA loops in a windowed einsum (`max_windowed_einsum_iteration` of its
+partitioner). Compiled steps with 16 and 32 shards have such loops, those with 64 and 256 do not.
+"""
+_WINDOWS = 12
+"""Shards of a layer's width that windowed einsums hold where tensor axes shard it: three products
+add up their parts in both directions, with an accumulator and a received part each.
+"""
 _WIDTHS = 3
 """Values of a layer's width, gathered along all axes, in the backward pass of its dense layer."""
 
@@ -129,16 +140,20 @@ def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
 
 
 def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
-    """Terms where layers cast their weights (three steps of MaxText: `tests/test_maxtext_step.py`).
+    """Terms where layers cast their weights (steps of MaxText: `benches/config_peaks.py`).
 
-    Gradients of layers are stacked in the type of the parameters; the head's gradient waits in full
-    for its reduction. If memory is not short, a layer gathers its other weights ahead of time,
-    three gradients of matrices wait for their reduction, and all other recomputed values stay.
+    Gradients of layers are stacked in the type of the parameters. XLA computes matmuls with weights
+    in at most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums). Gradients are
+    then reduced as they are computed, that of the head after all layers, so the gradient of the
+    logits and the head's input stay until then. Of more shards, weights are gathered ahead of time
+    and gradients wait in full for their reduction, the head's too; if memory is short, neither
+    happens, and other recomputed values of a layer do not stay either.
     """
     parts = implied.parts
     layers = [each for each in parts.parameters if each.layers > 1]
     gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
-    gathered = waiting = recomputed = 0
+    is_windowed = _is_windowed(implied)
+    gathered = waiting = recomputed = widest = windows = 0
     for unit in parts.units.values():
         own = [each for each in layers if each.path.startswith(f"{unit.path}/")]
         matrices = sorted((_whole(implied, each) for each in own), reverse=True)
@@ -159,13 +174,57 @@ def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
         others = sum(each for each in again if each != max(again))
         width = implied.activation_bytes(((unit.feature[0], ()),), implied.itemsize, padded=True)
         recomputed = max(recomputed, others + _WIDTHS * width)
+        widest = max([widest, *again])
+        if implied.shards(unit.feature[1]) > 1:
+            own_width = implied.activation_bytes((unit.feature,), implied.itemsize, padded=True)
+            windows = max(windows, _WINDOWS * own_width)
     heads = sum(_whole(implied, each) for each in _heads(implied))
+    if not is_windowed:
+        return [
+            ("gradients", gradients, True),
+            ("a head's gradient", heads, True),
+            ("other values", recomputed, False),
+            ("further matrices", gathered + waiting, False),
+        ]
+    statistics = [
+        implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
+        for features, itemsize in parts.scratch
+    ]
+    # Steps that XLA refused hold all of this but the matrices that are gathered ahead of time.
     return [
         ("gradients", gradients, True),
-        ("a head's gradient", heads, True),
-        ("further matrices", gathered + waiting, False),
-        ("other values", recomputed, False),
+        ("logits", _logits(implied), True),
+        ("other values", recomputed, True),
+        ("a further value", widest, True),
+        ("windows", windows, True),
+        ("kernels", max(statistics, default=0), True),
+        ("further matrices", gathered, False),
     ]
+
+
+@per_mesh
+def _is_windowed(implied: Implied) -> bool:
+    """Whether XLA loops over the shards of the largest matrix of a layer."""
+    layers = [each for each in implied.parts.parameters if each.layers > 1]
+    if not layers:
+        return False
+    largest = max(layers, key=lambda each: _whole(implied, each))
+    shards = [
+        implied.shards(axis for axis in axes if axis in implied.token_axes)
+        for axes in largest.sharding
+    ]
+    return 1 < max(shards) <= _MOST_WINDOWS
+
+
+def _logits(implied: Implied) -> int:
+    """Bytes of one copy of the logits, and of the values of which they are the product."""
+    parts = implied.parts
+    if parts.head is None:
+        return 0
+    logits = implied.activation_bytes((parts.head,), implied.itemsize, padded=True)
+    features = [unit.feature for unit in parts.units.values()]
+    width = [implied.activation_bytes((own,), implied.itemsize, padded=True) for own in features]
+    return logits // parts.head_tiles + max(width, default=0)
 
 
 def _at_head(implied: Implied) -> int:

@@ -13,15 +13,15 @@ from __future__ import annotations
 import sys
 from itertools import islice
 
-from hlofast.config import _plan_space
+from hlofast.config import _plan_space, _torus
 from hlofast.config._flops import StepFlops
 from hlofast.config._front import Batch
 from hlofast.config._implied import Implied
 from hlofast.config._memory import StepMemory, activations, state
 from hlofast.config._peak import expected_peak
-from hlofast.config._plan_space import IDLE, Candidate, Option, Vocabulary
+from hlofast.config._plan_space import IDLE, OWN_STATE, Candidate, Option, State, Vocabulary
 from hlofast.config._policies import KEEP_EVERYTHING, SAVED
-from hlofast.config._time import GATHERS, Demand, StepTime, rates_of
+from hlofast.config._time import GATHERS, LOW, NETWORK, Demand, StepTime, rates_of
 from hlofast.config._traffic import StepTraffic
 
 TYPE_CHECKING = False
@@ -41,6 +41,11 @@ compiled configs are within it (`benches/config_peaks.py`)."""
 TIE = 0.005
 """Steps that differ by less count as equal, far less than the error of modelled steps. Of equal
 choices, those without offloading come first, then those with the least memory."""
+JUDGED_APART = -LOW
+"""Share by which a step has to be slower for a plan to tell choices apart: the model's error."""
+SAME = 0.002
+"""Steps of meshes that differ by less count as equal. Of equal meshes, those that JAX lays on the
+torus come first, then those with the least traffic between slices or hosts."""
 MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
 NOT_MODELLED = "not modelled"
@@ -121,6 +126,7 @@ class Searched:
         sequences: int | None,
         margin: float = MARGIN,
         offloads: bool = True,
+        state_dtype: str | None = None,
     ) -> None:
         from hlofast.config._verdict import capacity
 
@@ -141,7 +147,17 @@ class Searched:
         self.space = self.front.space(self.config)
         if not offloads:
             self.space = self.space.on_device()
+        self.states = [State(OWN_STATE, self.config, {})]
+        """The types of weights and moments, the config's own first."""
+        if state_dtype is not None:
+            for name, values in self.front.states(self.config, state_dtype):
+                self.states.append(State(name, self.config.replace(values), values))
         self.excluded: dict[str, Excluded] = {}
+        self._splits: dict[tuple[int, ...], bool] = {}
+        self.unmodelled: set[str] = set()
+        """Reasons of `excluded` that the config is not modelled on a mesh."""
+        self.gap: str | None = None
+        """Why the config is not modelled without a mesh."""
         self.axes: list[str] = []
         """The axes that the plan sizes."""
         self.unused: list[tuple[str, str]] = []
@@ -149,19 +165,36 @@ class Searched:
         self.candidates = 0
         self.modelled = 0
         self.best: list[Modelled] = []
-        """The fastest candidate of every mesh that has one that fits, fastest first."""
+        """The fastest candidate of every mesh that has one that fits, fastest first.
+
+        Of meshes that are as fast as the fastest, the usual one comes first.
+        """
         self._vocabulary: Vocabulary | None = None
         self._choose_axes()
         meshes = _plan_space.meshes(self.axes, devices, self.slices)
         for mesh in islice(meshes, _plan_space.MOST_MESHES):
-            self._search(mesh)
+            found = [self._search(mesh, own) for own in self.states]
+            best = self._leading([own for own in found if own is not None])
+            if best is not None:
+                self.best.append(best)
         self.is_cut = next(meshes, None) is not None
         """Whether there are more meshes than a plan searches."""
         self.best.sort(key=lambda own: own.seconds_per_sequence)
+        self._order_equal()
 
-    def implied(self, mesh: dict[str, int]) -> Implied:
+    def _order_equal(self) -> None:
+        """Puts the meshes first that people would choose of those as fast as the fastest."""
+        if not self.best:
+            return
+        limit = self.best[0].seconds_per_sequence * (1 + SAME)
+        equal = [own for own in self.best if own.seconds_per_sequence <= limit]
+        equal.sort(key=lambda own: (own.candidate.is_split, own.time.demand.network))
+        self.best[: len(equal)] = equal
+
+    def implied(self, mesh: dict[str, int], kept: State | None = None) -> Implied:
         """The model on a mesh, without the reasons why the config's own policy is unknown."""
-        model = self.front.model(self.config, mesh, steps=1)
+        config = self.config if kept is None else kept.config
+        model = self.front.model(config, mesh, steps=1)
         implied = Implied(model, self._whole(mesh), slices=self.slices)
         implied.gaps = [gap for gap in implied.gaps if gap not in model.refused]
         return implied
@@ -173,7 +206,7 @@ class Searched:
     def _choose_axes(self) -> None:
         """Drops axes along which nothing is modelled, or that do the same as an earlier one."""
         prime = next((own for own in _plan_space.divisors(self.devices) if own > 1), 1)
-        plain = _plan_space.first_gap(self.implied({}))
+        plain = self.gap = _plan_space.first_gap(self.implied({}))
         known: dict[str, tuple[float, ...]] = {}
         mesh = self.effective.mesh
         used = [] if mesh is None else [axis for axis, size in mesh.shape.items() if size > 1]
@@ -216,8 +249,8 @@ class Searched:
             if total % rows == 0
         ]
 
-    def _search(self, mesh: dict[str, int]) -> None:
-        implied = self.implied(mesh)
+    def _search(self, mesh: dict[str, int], kept: State) -> Modelled | None:
+        implied = self.implied(mesh, kept)
         gap = _plan_space.first_gap(implied)
         if self._vocabulary is None and gap is None:
             self._vocabulary = Vocabulary(self.front, self.space, implied)
@@ -232,10 +265,21 @@ class Searched:
             reason = _STATE
         if reason is not None:
             self._exclude(reason, mesh, count)
-            return
-        best = self._fastest(mesh, implied, options, groups)
-        if best is not None:
-            self.best.append(best)
+            if gap is not None:
+                self.unmodelled.add(gap)
+            return None
+        return self._fastest(mesh, implied, options, groups, kept)
+
+    @staticmethod
+    def _leading(known: list[Modelled]) -> Modelled | None:
+        """The best of a mesh: of equally fast choices, the one that takes least."""
+        fastest = min((own.seconds_per_sequence for own in known), default=0.0)
+        equal = [own for own in known if own.seconds_per_sequence <= fastest * (1 + TIE)]
+        return min(
+            equal,
+            key=lambda own: (bool(own.candidate.state.values), own.host > 0, own.peak),
+            default=None,
+        )
 
     def _fastest(
         self,
@@ -243,10 +287,12 @@ class Searched:
         implied: Implied,
         options: list[Option],
         groups: list[tuple[int, int, int]],
+        chosen: State,
     ) -> Modelled | None:
         waiting: list[tuple[float, Candidate]] = []
         held = sum(state(implied)[:3])
-        one = Candidate(mesh, self.slices, implied.shards(implied.batch.axes), 1, 1, options[0])
+        shards = implied.shards(implied.batch.axes)
+        one = Candidate(mesh, self.slices, shards, 1, 1, options[0], chosen)
         kept = []
         for option in options:
             one.option = option
@@ -256,7 +302,7 @@ class Searched:
         for sequences, rows, steps in groups:
             # What is kept is proportional to the sequences of a shard.
             fitting = [
-                Candidate(mesh, self.slices, sequences, rows, steps, option)
+                Candidate(mesh, self.slices, sequences, rows, steps, option, chosen)
                 for option, size in zip(options, kept, strict=True)
                 if held + rows * size <= self.usable
             ]
@@ -264,7 +310,7 @@ class Searched:
             if not fitting:
                 continue
             # Where the peak is too large with the policy that keeps least, it is with all others.
-            first = Candidate(mesh, self.slices, sequences, rows, steps, least)
+            first = Candidate(mesh, self.slices, sequences, rows, steps, least, chosen)
             if self.model(implied, first).peak > self.usable:
                 self._exclude(_PEAK, mesh, len(fitting))
                 continue
@@ -284,26 +330,22 @@ class Searched:
             self.modelled += 1
             known.append(own)
             fastest = min(fastest, own.seconds_per_sequence)
-        equal = [own for own in known if own.seconds_per_sequence <= fastest * (1 + TIE)]
-        return min(equal, key=lambda own: (own.host > 0, own.peak), default=None)
+        return self._leading(known)
 
     def options(self, implied: Implied) -> list[Option]:
         """The policies for a mesh; none if no mesh is modelled."""
         return [] if self._vocabulary is None else self._vocabulary.options(implied)
 
-    def of_mesh(self, mesh: dict[str, int]) -> list[Modelled]:
-        """All choices of a mesh that fit."""
-        implied = self.implied(mesh)
-        return [
-            own
+    def of_mesh(self, mesh: dict[str, int], kept: State | None = None) -> list[Modelled]:
+        """All choices of a mesh that fit, with the config's own types or others."""
+        chosen = self.states[0] if kept is None else kept
+        implied = self.implied(mesh, chosen)
+        candidates = (
+            Candidate(mesh, self.slices, sequences, rows, steps, option, chosen)
             for sequences, rows, steps in self.groups(implied)
             for option in self.options(implied)
-            if (
-                own := self.model(
-                    implied, Candidate(mesh, self.slices, sequences, rows, steps, option)
-                )
-            ).fits
-        ]
+        )
+        return [own for each in candidates if (own := self.model(implied, each)).fits]
 
     def own_option(self) -> Option:
         """The config's own policy; raises `ValueError` if it is not modelled."""
@@ -318,6 +360,16 @@ class Searched:
             model.policies,
         )
 
+    def _is_split(self, candidate: Candidate) -> bool:
+        """Whether JAX has to split axes of the torus; no if the torus is not known."""
+        key = tuple(candidate.mesh.values())
+        if key not in self._splits:
+            torus = None
+            if self.devices_per_chip == 1:
+                torus = _torus.shape(self.device.name, self.devices // self.slices)
+            self._splits[key] = torus is not None and not _torus.is_laid(torus, candidate.inner)
+        return self._splits[key]
+
     def mfu(self, own: Modelled) -> float:
         """Model FLOPs utilisation of a step, as `Verdict.mfu`."""
         peak = self.device.per_jax_device("flops.bf16")
@@ -331,6 +383,7 @@ class Searched:
     def _variant(self, implied: Implied, candidate: Candidate) -> Implied:
         """The model of a candidate."""
         option = candidate.option
+        candidate.is_split = self._is_split(candidate)
         batch = _batch(implied.batch, candidate.sequences)
         return implied.variant(batch, candidate.steps, option.policies, option.fates)
 
@@ -359,8 +412,8 @@ class Searched:
             dict.fromkeys(first.option.fates, SAVED),
         )
         flops, time = StepFlops(everything), self.time(everything)
-        # More work hides more of the gathers.
-        exposed = dict(time.parts).get(GATHERS, 0.0)
+        # More work hides more of the gathers, and of collectives between slices.
+        exposed = sum(seconds for name, seconds in time.parts if name in (GATHERS, NETWORK))
         demand, rates = time.demand, self.rates
         of_matmul = demand.at_peak / rates.matmul
         kernels = demand.kernels / rates.attention + demand.scores / rates.matmul

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from hlofast._core import Field
+from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.config import _plan_space
-from hlofast.config._plan import Modelled, Searched, shown_mesh
+from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
 from hlofast.config._plan_space import Candidate
 from hlofast.table import of_rows
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast.config._implied import Implied
-    from hlofast.config._plan_space import Option
+    from hlofast.config._plan_space import Option, State
     from hlofast.table import Table
 
 OWN = "own"
@@ -92,19 +93,21 @@ class Likened(Result):
 
     def _modelled(self, choice: dict[str, float | str]) -> tuple[Candidate, Modelled | None]:
         searched = self._searched
-        known = {*searched.space.axes, *_NUMBERS, "policy", OWN}
+        known = {*searched.space.axes, *_NUMBERS, "policy", "state", OWN}
         for key in choice:
             if key not in known:
-                raise ValueError(f"{key!r} is not a choice; known: {', '.join(sorted(known))}")
+                near = meant(key, known) or ";"
+                raise ValueError(f"{key!r} is not a choice{near} known: {', '.join(sorted(known))}")
         is_own = OWN in choice
         if self._best is None and not is_own:
             raise ValueError("nothing fits, so no choice can be completed: give own")
         mesh = self._mesh(choice, is_own=is_own)
-        implied = searched.implied(mesh)
+        kept = self._state(choice, is_own=is_own)
+        implied = searched.implied(mesh, kept)
         option = self._option(implied, OWN if is_own else choice.get("policy"))
         shards = implied.shards(implied.batch.axes)
         sequences, rows, steps = self._batch(choice, mesh, shards, is_own=is_own)
-        candidate = Candidate(mesh, searched.slices, sequences, rows, steps, option)
+        candidate = Candidate(mesh, searched.slices, sequences, rows, steps, option, kept)
         self.refusal = self._refused(implied, candidate, shards)
         if self.refusal is not None:
             return candidate, None
@@ -136,9 +139,8 @@ class Likened(Result):
         searched = self._searched
         if candidate.devices != searched.devices:
             return f"the mesh has {candidate.devices:,} devices, not {searched.devices:,}"
-        first = next(iter(candidate.axes.values()), 1)
-        if first % searched.slices:
-            return f"{searched.slices:,} slices do not divide the first axis of the mesh"
+        if _plan_space.spread(candidate.mesh.values(), searched.slices) is None:
+            return f"{searched.slices:,} slices do not divide the outermost axes of the mesh"
         parts = candidate.steps * shards
         if candidate.sequences % parts:
             return (
@@ -163,6 +165,19 @@ class Likened(Result):
             axis: int(size) for axis, size in axes.items()
         } if axes else dict(best)  # fmt: skip
 
+    def _state(self, choice: dict[str, float | str], *, is_own: bool) -> State:
+        """The types of weights and moments."""
+        searched = self._searched
+        name = choice.get("state")
+        if name is None:
+            is_known = self._best is not None and not is_own
+            return self._best.candidate.state if is_known and self._best else searched.states[0]
+        for own in searched.states:
+            if name in (own.name, OWN if own is searched.states[0] else own.name):
+                return own
+        names = ", ".join(own.name for own in searched.states[1:])
+        raise ValueError(f"state {name!r} is not known; known: {OWN}{', ' if names else ''}{names}")
+
     def _number(self, choice: dict[str, float | str], name: str) -> float | None:
         value = choice.get(name)
         if value is None:
@@ -182,8 +197,12 @@ class Likened(Result):
         for option in options:
             if option.name == name:
                 return option
-        known = ", ".join(option.name for option in options if option.is_named)
-        raise ValueError(f"policy {name!r} is not known; known: {known}, {OWN}")
+        known = [option.name for option in options if option.is_named]
+        near = meant(str(name), [option.name for option in options]) or ";"
+        raise ValueError(
+            f"policy {name!r} is not known{near} known: {', '.join(known)}, {OWN}, and the sets "
+            "of values that the plan lists"
+        )
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -221,7 +240,17 @@ class Likened(Result):
             over = own.peak - self._searched.usable
             text = f"it does not fit: its peak exceeds the usable memory by {over:,} B"
             return (Note("does-not-fit", text),)
-        return ()
+        best = self._best
+        if own is None or best is None or not self._different():
+            return ()
+        slower = own.seconds_per_sequence / best.seconds_per_sequence - 1
+        if abs(slower) > JUDGED_APART:
+            return ()
+        text = (
+            f"the model's error on published steps ({JUDGED_APART:.1%}) does not tell this choice "
+            "from the fastest"
+        )
+        return (Note("tied", text, slower=slower),)
 
     def sections(self) -> tuple[Section, ...]:
         """What differs: the choices, the parts of the step, the terms of the peak."""
@@ -248,6 +277,7 @@ class Likened(Result):
             "batch/device": lambda own: f"{own.per_device:g}",
             "accumulation": lambda own: f"{own.steps:,}",
             "policy": lambda own: own.option.name,
+            "types of the state": lambda own: own.state.name,
         }
         rows: list[tuple[str, str, str]] = []
         for name, text in show.items():
@@ -260,7 +290,8 @@ class Likened(Result):
         """The whole choice, as `Plan.like` takes it."""
         candidate = self._this[0]
         numbers = {"batch": candidate.per_device, "accumulation": candidate.steps}
-        return {**candidate.axes, "policy": candidate.option.name, **numbers}
+        types = {"state": candidate.state.name} if candidate.state.values else {}
+        return {**candidate.axes, "policy": candidate.option.name, **numbers, **types}
 
     def __repr__(self) -> str:
         return f"<Likened {shown_mesh(self._this[0].mesh)}, {self._this[0].option.name}>"

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._text import names
-from hlofast.config._parts import LARGEST_SIZE
-from hlofast.config._plan import HOST_SHARE, MARGIN, NOT_MODELLED, Modelled, Searched, shown_mesh
+from hlofast._text import Whole, names
+from hlofast._verdict_figures import seconds, short_bytes
+from hlofast.config._instances import LARGEST_SLICES
+from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
+from hlofast.config._plan import (
+    HOST_SHARE,
+    JUDGED_APART,
+    MARGIN,
+    NOT_MODELLED,
+    Modelled,
+    Searched,
+    shown_mesh,
+)
 from hlofast.config._plan_like import Likened
 from hlofast.config._plan_space import MOST_MESHES
-from hlofast.config._time import EXPOSED, HIGH, LOW, PARTS
+from hlofast.config._time import EXPOSED, HIGH, JUDGED, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
 from hlofast.table import of_rows
 
@@ -32,12 +42,17 @@ _CHOICE = (
           label="batch/device"),
     Field("count", "accumulation_steps", "Gradient accumulation steps.", label="accumulation"),
     Field("name", "policy", "The checkpoint policy: the trainer's name, or what it keeps."),
+    Field("name", "state_types", "The types of weights and moments.", label="types of state"),
 )  # fmt: skip
 _FIGURES = (
     Field("count", "sequences", "Sequences of a step on all devices."),
     Field("seconds", "step_seconds", "The modelled time of a step.", label="step"),
     Field("seconds", "slower_seconds", "Seconds by which a step of as many sequences as the best "
-          "choice's takes longer.", label="slower by"),
+          "choice's takes longer.", label="slower by", signed=True),
+    Field("flag", "is_tied", "Whether the step is so near to the fastest that the model's error "
+          "on published steps does not tell them apart.", label="tied"),
+    Field("flag", "is_split", "Whether axes of the mesh split axes of the slice's torus, which JAX "
+          "refuses by default.", label="splits torus"),
     Field("ratio", "mfu", "Model FLOPs utilisation of the modelled step.", label="MFU"),
     Field("number", "tokens_per_second", "Tokens per second and device.", label="tokens/s/device"),
     Field("bytes", "peak_bytes", "The expected peak when memory is short.", label="peak"),
@@ -46,15 +61,19 @@ _FIGURES = (
     Field("bytes", "host_bytes", "Host memory per device.", label="host"),
     Field("seconds", "exposed_seconds", "Time of collectives that no work hides.",
           label="exposed"),
+    Field("text", "traffic", "Payload of the collectives of a step and device, by mesh axes."),
     Field("word", "time_binds", "The largest part of the step.", label="most time"),
     Field("word", "memory_binds", "The largest term of the peak.", label="most memory"),
     Field("number", "chip_hours", "Chip hours for the tokens of the budget.", label="chip hours",
           nullable=True),
 )  # fmt: skip
 _SHOWN = (
-    "mesh", "per_device_batch", "accumulation_steps", "policy", "step_seconds", "mfu",
-    "peak_bytes", "exposed_seconds", "time_binds", "memory_binds",
+    "mesh", "per_device_batch", "accumulation_steps", "policy", "step_seconds", "is_tied",
+    "is_split", "mfu", "state_bytes", "peak_bytes", "exposed_seconds", "traffic", "time_binds",
+    "memory_binds",
 )  # fmt: skip
+_OF_BEST = {"slower_seconds", "is_tied"}
+"""Figures of other choices against the best."""
 _FRONTIER = (
     "peak_bytes", "step_seconds", "slower_seconds", "mesh", "per_device_batch",
     "accumulation_steps", "policy",
@@ -88,7 +107,7 @@ class Plan(Result):
     `EffectiveConfig.verdict`. Returned by `Config.plan`.
     """
 
-    __slots__ = ("_own", "_searched", "tokens")
+    __slots__ = ("_fitting", "_own", "_searched", "tokens")
 
     VERB = "plan"
     FACTS = (
@@ -106,7 +125,7 @@ class Plan(Result):
               "model's errors on published steps.", label="step p10", nullable=True),
         Field("seconds", "step_high_seconds", "90th percentile of the expected step.",
               label="step p90", nullable=True),
-        *(field.replace(nullable=True) for field in _FIGURES if field.name != "slower_seconds"),
+        *(field.replace(nullable=True) for field in _FIGURES if field.name not in _OF_BEST),
         Field("text", "own_choice", "The config's own choice.", label="config's own",
               nullable=True),
         Field("word", "own_status", "Whether the config's own choice fits.", label="own fits",
@@ -120,11 +139,17 @@ class Plan(Result):
         self.tokens = tokens
         """The token budget of `chip_hours`; None without one."""
         self._own = searched.effective.verdict(searched.device)
+        self._fitting: list[Modelled] | None = None
 
     @property
     def title(self) -> str:
         """The name of the instance."""
         return self._searched.effective.instance.name
+
+    @property
+    def devices_per_chip(self) -> float:
+        """JAX devices of a chip."""
+        return self._searched.devices_per_chip
 
     @property
     def best(self) -> Mapping[str, Any] | None:
@@ -150,12 +175,51 @@ class Plan(Result):
     @property
     def frontier(self) -> Table:
         """Choices of the fastest mesh that no other beats in both memory and time."""
-        searched, kept = self._searched, list[Modelled]()
-        fitting = searched.of_mesh(searched.best[0].candidate.mesh) if searched.best else []
-        for own in sorted(fitting, key=lambda own: (own.peak, own.seconds_per_sequence)):
+        kept = list[Modelled]()
+        for own in sorted(self._of_best(), key=lambda own: (own.peak, own.seconds_per_sequence)):
             if not kept or own.seconds_per_sequence < kept[-1].seconds_per_sequence:
                 kept.append(own)
         return self._table(kept)
+
+    def _of_best(self) -> list[Modelled]:
+        """All choices of the fastest mesh that fit."""
+        searched = self._searched
+        if self._fitting is None:
+            best = searched.best[0].candidate if searched.best else None
+            self._fitting = [] if best is None else searched.of_mesh(best.mesh, best.state)
+        return self._fitting
+
+    def _is_tied(self, own: Modelled) -> bool:
+        best = self._searched.best[0] if self._searched.best else own
+        return own.seconds_per_sequence <= best.seconds_per_sequence * (1 + JUDGED_APART)
+
+    @property
+    def simplest(self) -> Mapping[str, Any] | None:
+        """The figures of the simplest choice that is tied with the fastest; None if nothing fits.
+
+        Simple are, in this order, the config's own types, no offloading, a mesh that JAX lays on
+        the torus, little traffic between slices or hosts, few mesh axes, no accumulation, and a
+        policy that the trainer names.
+        """
+        searched = self._searched
+        tied = [own for own in (*searched.best, *self._of_best()) if self._is_tied(own)]
+        if not tied:
+            return None
+        return self._row(
+            min(
+                tied,
+                key=lambda own: (
+                    bool(own.candidate.state.values),
+                    own.host > 0,
+                    own.candidate.is_split,
+                    own.time.demand.network,
+                    len(own.candidate.axes),
+                    own.candidate.steps > 1,
+                    not own.candidate.option.is_named,
+                    own.seconds_per_sequence,
+                ),
+            )
+        )
 
     def _row(self, own: Modelled) -> dict[str, Any]:
         searched, candidate = self._searched, own.candidate
@@ -172,9 +236,12 @@ class Plan(Result):
             candidate.per_device,
             candidate.steps,
             candidate.option.name,
+            candidate.state.name,
             candidate.sequences,
             own.seconds,
             slower * best.candidate.sequences,
+            self._is_tied(own),
+            candidate.is_split,
             searched.mfu(own),
             rate,
             own.peak,
@@ -182,11 +249,19 @@ class Plan(Result):
             own.kept,
             own.host,
             sum(parts.get(name, 0.0) for name in EXPOSED),
+            "; ".join(f"{axes} {short_bytes(size)}" for axes, size in _payloads([own])) or "none",
             max(parts, key=parts.__getitem__),
             max(own.terms, key=lambda term: term[1])[0],
             hours,
         )
         return dict(zip((field.name for field in (*_CHOICE, *_FIGURES)), values, strict=True))
+
+    def _shown(self) -> tuple[str, ...]:
+        """Columns of the ranking in text; the types of the state where they may differ."""
+        if len(self._searched.states) == 1:
+            return _SHOWN
+        at = _SHOWN.index("step_seconds")
+        return (*_SHOWN[:at], "state_types", *_SHOWN[at:])
 
     def _table(self, modelled: Iterable[Modelled]) -> Table:
         return of_rows((*_CHOICE, *_FIGURES), [tuple(self._row(own).values()) for own in modelled])
@@ -238,8 +313,27 @@ class Plan(Result):
         notes = []
         if not searched.best:
             most = max(searched.excluded.values(), key=lambda own: own.candidates, default=None)
-            why = "no axis of the mesh is modelled" if most is None else f"mostly: {most.reason}"
-            notes.append(Note("nothing-fits", f"no choice fits; {why}"))
+            if most is None or most.reason in searched.unmodelled:
+                why = searched.gap if most is None else most.reason
+                text = f"no choice can be planned; {why or 'no axis of the mesh is modelled'}"
+            else:
+                text = f"no choice fits; mostly: {most.reason}"
+            notes.append(Note("nothing-fits", text))
+        unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
+        notes += [Note("not-checked", row["text"]) for row in unchecked]
+        if searched.device.name not in JUDGED:
+            text = f"the model of the step was not judged on {searched.device.name}"
+            notes.append(Note("judged", text))
+        if searched.best and searched.best[0].candidate.is_split:
+            notes.append(Note("splits-torus", searched.front.split))
+        notes += self._ties()
+        notes += self._sizes()
+        if searched.best and searched.best[0].candidate.state.values:
+            text = (
+                "rounding of weights and moments to a narrower type is not modelled: updates "
+                "below the type's precision are lost, which may change the training"
+            )
+            notes.append(Note("state-types", text))
         left = [axis for axis, why in searched.unused if why.endswith(NOT_MODELLED)]
         if left:
             text = f"no size is chosen for mesh axes that are not modelled: {names(left)}"
@@ -255,16 +349,60 @@ class Plan(Result):
             notes.append(Note("host", text))
         return tuple(notes)
 
+    def _ties(self) -> list[Note]:
+        """The choices that the model's error does not tell from the fastest."""
+        searched, simplest = self._searched, self.simplest
+        if simplest is None:
+            return []
+        count = sum(map(self._is_tied, searched.best[1:]))
+        same = {field.name for field in _CHOICE}
+        best = self.best or {}
+        others = f"those of {count:,} other mesh{'es' if count != 1 else ''}"
+        if not count:
+            others = "others of its mesh"
+        text = (
+            f"the model's error on published steps ({JUDGED_APART:.1%}) does not tell the fastest "
+        )
+        if any(simplest[name] != best[name] for name in same):
+            steps = simplest["accumulation_steps"]
+            parts = f", accumulation {steps:,}" if steps > 1 else ""
+            text += (
+                f"choice from {others}; the simplest tied choice is {simplest['mesh']}, "
+                f"policy {simplest['policy']}{parts}: {simplest['sequences']:,} sequences in "
+                f"{seconds(simplest['step_seconds'])}, {short_bytes(simplest['peak_bytes'])}"
+            )
+        elif count:
+            text += f"choice from {others}; it is the simplest of them"
+        else:
+            return []
+        return [Note("tied", text, meshes=count, seconds=simplest["step_seconds"])]
+
+    def _sizes(self) -> list[Note]:
+        """Whether slices of this size exist."""
+        searched = self._searched
+        most = LARGEST_SLICES.get(searched.device.name)
+        chips = searched.devices / searched.devices_per_chip / searched.slices
+        if most is None or chips <= most:
+            return []
+        slices = -(-searched.devices // int(searched.devices_per_chip * most))
+        text = (
+            f"a slice of {searched.device.name} has at most {most:,} chips, not {chips:,.0f}: "
+            f"plan {slices:,} slices (--slices {slices})"
+        )
+        return [Note("slice", text, chips=most)]
+
     def sections(self) -> tuple[Section, ...]:
         """What to paste, the fastest choice of each mesh, memory against time, what was dropped."""
         searched, best = self._searched, self._searched.best
         parts = best[0].time.table if best else of_rows(PARTS, ())
         terms = of_rows(_TERMS, best[0].terms if best else ())
         rows = sorted(searched.excluded.values(), key=lambda own: -own.candidates)
+        # Paragraphs keep lines whole, so that they can be pasted.
+        pasted = [("To paste", [("", Whole(line)) for line in self.lines])] if self.lines else []
         return (
-            Section("lines", "To paste", of_rows(_LINES, enumerate(self.lines, 1)), ("code",),
-                    is_whole=True),
-            Section("ranked", "The fastest choice of each mesh", self.ranked, _SHOWN),
+            Section("lines", "To paste", of_rows(_LINES, enumerate(self.lines, 1)),
+                    paragraphs=pasted, is_whole=True),
+            Section("ranked", "The fastest choice of each mesh", self.ranked, self._shown()),
             Section("frontier", "Memory against time on the fastest mesh", self.frontier,
                     _FRONTIER, is_whole=True),
             Section("parts", "Parts of the fastest step", parts, is_whole=True),
@@ -312,12 +450,17 @@ class Plan(Result):
 
 def traffic_of(modelled: list[Modelled]) -> Table:
     """Payload by mesh axes."""
+    return of_rows(_AXES, _payloads(modelled))
+
+
+def _payloads(modelled: list[Modelled]) -> list[tuple[str, int]]:
+    """Mesh axes with the payload of their collectives, the largest first."""
     sums: dict[str, int] = {}
     for own in modelled:
         for each in StepTraffic(own.implied).transfers:
             axes = ",".join(each.axes)
             sums[axes] = sums.get(axes, 0) + each.payload * each.count
-    return of_rows(_AXES, sorted(sums.items(), key=lambda pair: -pair[1]))
+    return sorted(sums.items(), key=lambda pair: -pair[1])
 
 
 def planned(
@@ -328,6 +471,7 @@ def planned(
     tokens: float | None = None,
     margin: float | None = None,
     offloads: bool = True,
+    state_dtype: str | None = None,
 ) -> Plan:
     """See `Config.plan`."""
     from hlofast import devices
@@ -344,6 +488,9 @@ def planned(
     target.require("flops.bf16")
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ValueError(f"tokens has to be a positive number, not {tokens!r}")
+    if state_dtype is not None and state_dtype not in ITEM_SIZES:
+        known = ", ".join(ITEM_SIZES)
+        raise ValueError(f"state_dtype is not a type of weights: {state_dtype!r}; known: {known}")
     if margin is not None and not 0 <= margin < 1:
         raise ValueError(f"margin has to be from 0 to 1, not {margin!r}")
     if sequences is None:
@@ -352,7 +499,7 @@ def planned(
         raise ValueError(f"sequences has to be between 0 and {LARGEST_SIZE:,}, not {sequences}")
     searched = Searched(
         effective, target, effective.devices, sequences=sequences or None,
-        margin=MARGIN if margin is None else margin, offloads=offloads,
+        margin=MARGIN if margin is None else margin, offloads=offloads, state_dtype=state_dtype,
     )  # fmt: skip
     return Plan(searched, tokens)
 
@@ -364,5 +511,6 @@ def _own_batch(effective: EffectiveConfig) -> int:
     front = effective.config.front
     model = front.model(effective.config, dict(mesh), steps=front.steps(effective.config))
     if model.batch.sequences is None:
-        raise ValueError("the config does not tell the sequences of a step: give sequences")
+        message = "the config does not tell the sequences of a step: give sequences (--batch)"
+        raise ValueError(message)
     return model.batch.sequences

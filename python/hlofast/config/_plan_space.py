@@ -10,10 +10,12 @@ from hlofast.config._traffic import StepTraffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from hlofast.config._front import Front, Space
     from hlofast.config._implied import Implied
+    from hlofast.config._tree import Config
 
 IDLE = "it shards neither weights nor tokens"
 """Why a plan leaves an axis at 1 that the model does not use."""
@@ -91,19 +93,40 @@ class Option:
         return any(own is not None and own.offloads_inputs for own in self.policies.values())
 
 
-class Candidate:
-    """One choice of a plan: a mesh, a batch on each device, accumulation and a policy."""
+class State:
+    """The types of weights and moments: a name, the config, and the values that set them."""
 
-    __slots__ = ("devices", "mesh", "option", "rows", "sequences", "slices", "steps")
+    __slots__ = ("config", "name", "values")
+
+    def __init__(self, name: str, config: Config, values: Mapping[str, Any]) -> None:
+        self.name = name
+        self.config = config
+        self.values = dict(values)
+        """Empty for the config's own types."""
+
+
+OWN_STATE = "the config's own"
+"""The name of the types that the config has."""
+
+
+class Candidate:
+    """One choice of a plan: a mesh, a batch on each device, accumulation, a policy and types."""
+
+    __slots__ = (
+        "devices", "is_split", "mesh", "option", "rows", "sequences", "slices", "state", "steps",
+    )  # fmt: skip
 
     def __init__(
         self, mesh: dict[str, int], slices: int, sequences: int, rows: int, steps: int,
-        option: Option,
+        option: Option, state: State,
     ) -> None:  # fmt: skip
+        self.state = state
+        self.is_split = False
+        """Whether axes of the mesh split axes of the torus: see `_torus.is_laid`."""
         self.mesh = mesh
         """The size of each axis that a plan chooses, outermost first; the others have size 1."""
         self.slices = slices
-        """Slices or hosts along the first axis with more than one device."""
+        """Slices, which lie along the outermost axes: see `spread`."""
         self.devices = math.prod(mesh.values())
         self.sequences = sequences
         """Sequences of a step on all devices."""
@@ -124,10 +147,15 @@ class Candidate:
         return {axis: size for axis, size in self.mesh.items() if size > 1}
 
     @property
+    def inner(self) -> list[int]:
+        """The size of each axis within a slice."""
+        return [self.mesh[axis] // across for axis, across in self.outer.items()]
+
+    @property
     def outer(self) -> dict[str, int]:
         """The number of slices along each axis."""
-        first = next(iter(self.axes), None)
-        return {axis: self.slices if axis == first else 1 for axis in self.mesh}
+        across = spread(self.mesh.values(), self.slices) or [1] * len(self.mesh)
+        return dict(zip(self.mesh, across, strict=True))
 
 
 class Vocabulary:
@@ -221,11 +249,25 @@ def _sizes(implied: Implied) -> dict[str, int]:
 
 
 def meshes(axes: Sequence[str], devices: int, slices: int) -> Iterator[dict[str, int]]:
-    """All meshes with these axes, outermost first; slices lie along the first axis in use."""
+    """All meshes with these axes, outermost first, along whose outermost axes slices lie."""
     for sizes in _factored(devices, len(axes)):
-        first = next((size for size in sizes if size > 1), 1)
-        if first % slices == 0:
+        if spread(sizes, slices) is not None:
             yield dict(zip(axes, sizes, strict=True))
+
+
+def spread(sizes: Iterable[int], slices: int) -> list[int] | None:
+    """The number of slices along each axis, outermost first; None if slices do not divide them.
+
+    Slices fill the outermost axes: all but the last axis that has slices lie across slices whole.
+    """
+    across = []
+    for size in sizes:
+        own = math.gcd(size, slices)
+        if own not in (size, slices):
+            return None
+        across.append(own)
+        slices //= own
+    return across if slices == 1 else None
 
 
 def _factored(total: int, count: int) -> Iterator[tuple[int, ...]]:

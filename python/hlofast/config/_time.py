@@ -61,8 +61,8 @@ _HOST_BANDWIDTH = 16e9
 known: 16 lanes of PCIe 3.0."""
 GATHERS = "gathers of weights"
 _REDUCTIONS, _SUMS = "reductions of gradients", "reductions of activations"
-_NETWORK = "network"
-EXPOSED = (GATHERS, _REDUCTIONS, _SUMS, _NETWORK)
+NETWORK = "network"
+EXPOSED = (GATHERS, _REDUCTIONS, _SUMS, NETWORK)
 """The parts of a step that are collectives."""
 _HOST_MEMORY = "host memory"
 _PROVENANCES = {_HOST_MEMORY: "assumed"}
@@ -271,6 +271,9 @@ class StepTime:
         gathers = demand.gathers / rates.links
         exposed = gathers * rates.gathers_exposed
         exposed += max(0.0, gathers - exposed - work)
+        # Collectives between slices hide behind no more than the rest of the step.
+        between = demand.network / rates.network
+        between = max(between * rates.network_exposed, between - work - exposed)
         parts = [
             ("matmuls", products),
             ("attention", kernels + scores),
@@ -279,13 +282,13 @@ class StepTime:
             (GATHERS, exposed),
             (_REDUCTIONS, demand.reductions * rates.reductions / rates.links),
             (_SUMS, demand.activations / rates.links),
-            (_NETWORK, demand.network * rates.network_exposed / rates.network),
+            (NETWORK, between),
             (
                 _HOST_MEMORY,
                 sum(max(0.0, demand.offload - part) for part in (forward, work - forward)),
             ),
         ]
-        own = sum(seconds for name, seconds in parts if name != _NETWORK)
+        own = sum(seconds for name, seconds in parts if name != NETWORK)
         parts += [
             ("waiting for slices", own * math.expm1(demand.slice_wait)),
             ("between steps", rates.between_steps),

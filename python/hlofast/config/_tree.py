@@ -366,6 +366,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         tokens: float | None = None,
         margin: float | None = None,
         offloads: bool = True,
+        state_dtype: str | None = None,
     ) -> Plan:
         """The fastest choices of mesh, batch on a device, accumulation and checkpoint policy.
 
@@ -373,9 +374,11 @@ class Config(Modelled, Mapping["Any", "Any"]):
         defaults to the instance's kind. `sequences` is the batch of a step on all devices, which
         defaults to the config's; 0 lets the plan choose it, without accumulation. `tokens` is the
         budget of `chip_hours`. `margin` is the share of the memory that stays free; it defaults to
-        the error of modelled peaks. Without `offloads`, nothing is kept in host memory. The figures
-        are those of `EffectiveConfig.verdict`. Raises `ValueError` if an argument is out of range,
-        the number of devices or the batch is not known, or the device has no memory or rate, and
+        the error of modelled peaks. Without `offloads`, nothing is kept in host memory. With a
+        `state_dtype` such as `bfloat16`, first moments, or weights and moments, of that type are
+        choices too, as far as the trainer has them. The figures are those of
+        `EffectiveConfig.verdict`. Raises `ValueError` if an argument is out of range, the number of
+        devices or the batch is not known, or the device has no memory or rate, and
         `UnknownDeviceError` for an unknown name.
         """
         from hlofast.config._plan_results import planned
@@ -387,6 +390,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
             tokens=tokens,
             margin=margin,
             offloads=offloads,
+            state_dtype=state_dtype,
         )
 
     def parameter_count(self) -> int | None:

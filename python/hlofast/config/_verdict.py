@@ -112,6 +112,20 @@ class Verdict:
         self.statements = tuple(_statements(self, implied, memory))
 
     @property
+    def peak_bytes(self) -> int | None:
+        """The modelled XLA peak on this device; None if the peak or the memory is not known.
+
+        It is the relaxed peak if that fits, and the expected peak if not even that fits. Between
+        them, XLA gives up some of the terms that it does not need: the middle of what remains.
+        """
+        least, most = self.expected_peak_bytes, self.relaxed_peak_bytes
+        if least is None or most is None or self.capacity_bytes is None:
+            return None
+        if most <= self.capacity_bytes:
+            return most
+        return (least + max(least, self.capacity_bytes)) // 2
+
+    @property
     def excess_bytes(self) -> int | None:
         """Bytes by which the expected peak exceeds the memory; 0 if it does not.
 

@@ -76,11 +76,8 @@ pub fn findings<'py>(
         let line = line.filter(|_| file.is_some());
         dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(&file).into_owned()))?;
         dict.set_item("source_line", line)?;
-        let name = |row: &Row| {
-            let name = origin.op_name(*row);
-            let name = name.unwrap_or_else(|| origin.module.instruction_name(*row).to_vec());
-            (row.0, String::from_utf8_lossy(&name).into_owned())
-        };
+        let name =
+            |row: &Row| (row.0, String::from_utf8_lossy(&origin.argument_name(*row)).into_owned());
         let values: Vec<(u32, String)> = finding.parameters.iter().map(name).collect();
         dict.set_item("values", values)?;
         list.append(dict)?;

@@ -93,6 +93,11 @@ impl PlanData {
         self.with(|plan| plan.fits)
     }
 
+    /// Why the plan chooses nothing, whatever candidates save; None if it may choose.
+    fn refusal(&self) -> Option<&'static str> {
+        self.with(|plan| plan.refusal)
+    }
+
     /// The rewritten module; None if nothing was chosen.
     fn module<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Module>>> {
         self.new.as_ref().map(|held| self.object(py, held)).transpose()

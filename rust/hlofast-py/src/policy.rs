@@ -3,7 +3,7 @@
 
 use crate::held::Held;
 use crate::table_builder::to_list;
-use hlofast::remat::policy::{Fate, Host, Outcome, Policies, Prices, choose, frontier};
+use hlofast::remat::policy::{Fate, Host, NoPolicies, Outcome, Policies, Prices, choose, frontier};
 use hlofast::table::{row_or_none, savable};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -24,10 +24,10 @@ impl PolicyData {
         held: Arc<Held>,
         seconds: Option<Vec<f64>>,
         host: Option<(f64, Option<i64>)>,
-    ) -> Option<Self> {
+    ) -> Result<Self, NoPolicies> {
         let policies = held.stage.policies()?;
         let host = host.map(|(bandwidth, bytes)| Host { bandwidth, bytes });
-        Some(Self { held, policies, seconds, host })
+        Ok(Self { held, policies, seconds, host })
     }
 
     /// The cost of recomputing values, and with a host that of moving them.
@@ -83,7 +83,12 @@ impl PolicyData {
 
     /// Whether layers are checkpointed in the module as it is.
     fn is_checkpointed(&self) -> bool {
-        self.policies.is_checkpointed(self.held.stage.module())
+        self.policies.is_checkpointed()
+    }
+
+    /// Whether the module is not scheduled, so that its own bytes are modelled too.
+    fn is_modelled(&self) -> bool {
+        self.policies.is_modelled()
     }
 
     /// Fields and columns of the table of values that a policy could save.

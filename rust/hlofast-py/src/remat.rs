@@ -121,17 +121,19 @@ impl RematData {
 
     /// The scans over layers, and what they need under other checkpoint policies; `time` gives the
     /// seconds of recomputed work. `host` are the bytes per second between a device and its host in
-    /// one direction, and the bytes of host memory for a device, if known. None without a scan over
-    /// layers that the model covers.
+    /// one direction, and the bytes of host memory for a device, if known.
+    ///
+    /// Raises `ValueError` with a word that says why if the model covers no layers.
     #[pyo3(signature = (time=None, host=None))]
     fn policies(
         &self,
         py: Python<'_>,
         time: Option<&Bound<'_, TimeData>>,
         host: Option<(f64, Option<i64>)>,
-    ) -> Option<PolicyData> {
+    ) -> PyResult<PolicyData> {
         let seconds = time.map(|time| time.get().seconds_alone());
-        py.detach(|| PolicyData::new(Arc::clone(&self.held), seconds, host))
+        let found = py.detach(|| PolicyData::new(Arc::clone(&self.held), seconds, host));
+        found.map_err(|reason| PyValueError::new_err(reason.as_str()))
     }
 
     /// The entry parameters that `rows` depend on; None if there are too many instructions to

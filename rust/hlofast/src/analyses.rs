@@ -21,9 +21,9 @@ use crate::lint::{self, Findings};
 use crate::memory::{
     self, Memory, MemoryError, Packing, Tables, XlaAccount, memory, memory_and_account,
 };
-use crate::remat::policy::Policies;
+use crate::remat::policy::{NoPolicies, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
-use crate::shares::{self, Shares, shares};
+use crate::shares::{self, Local, Shares, shares};
 use crate::stages::{self, Stages};
 use crate::summary::{self, Summary, summarise};
 use crate::table::{Origin, Sent};
@@ -351,19 +351,30 @@ impl<M: Borrow<Module>> Analyses<M> {
         })
     }
 
-    /// The layers, and what they would need under other checkpoint policies. None if the module is
-    /// not scheduled, memory cannot be counted, or the model covers no layers.
-    pub fn policies(&self) -> Option<Policies> {
+    /// The layers, and what they would need under other checkpoint policies; why not, if memory cannot
+    /// be counted or the model covers no layers.
+    pub fn policies(&self) -> Result<Policies, NoPolicies> {
         if !self.module().is_scheduled() {
-            return None;
+            let devices = self.devices_together();
+            let mesh = self.derived_mesh().map(|derived| &derived.mesh);
+            let local = Local::new(self.module(), mesh, devices).ok_or(NoPolicies::Memory)?;
+            let (cost, attribution) = (self.cost(), self.attribution());
+            let is_whole = devices > 1;
+            return Policies::before_schedule(self.module(), cost, attribution, &local, is_whole);
         }
+        let peak = self.counted_peak().ok_or(NoPolicies::Memory)?;
+        let memory = self.memory().map_err(|_| NoPolicies::Memory)?;
+        Policies::new(self.module(), self.cost(), self.attribution(), memory, peak)
+    }
+
+    /// Bytes at the peak, as in `Counting::usual`: XLA's own account of scheduled TPU modules,
+    /// otherwise live bytes. None if memory cannot be counted.
+    fn counted_peak(&self) -> Option<i64> {
         let (memory, account) = self.memory_and_account();
         let memory = memory.ok()?;
-        // As in `Counting::usual`: XLA's own account of scheduled TPU modules, otherwise live bytes.
         let is_tpu = memory.backend == Backend::Tpu;
         let counted = account.ok().filter(|_| is_tpu).map(XlaAccount::hbm_peak);
-        let peak = counted.unwrap_or(memory.peak.bytes);
-        Policies::new(self.module(), self.cost(), self.attribution(), memory, peak)
+        Some(counted.unwrap_or(memory.peak.bytes))
     }
 
     /// What to recompute to fit the budget in `options` or, without one, the memory in the context.
@@ -398,9 +409,20 @@ impl<M: Borrow<Module>> Analyses<M> {
         let (mesh, along) = (|| self.mesh(), || &self.sent().along[..]);
         // Shapes that cover all devices together take the time of all of them.
         let time = || self.time().filter(|_| self.devices_together() == 1);
-        let known =
-            lint::Known { mesh: &mesh, along: &along, sources: self.sources(), time: &time };
+        let sources = self.sources();
+        let is_too_large = || self.is_too_large();
+        let is_too_large = &is_too_large;
+        let known = lint::Known { mesh: &mesh, along: &along, sources, time: &time, is_too_large };
         lint::lint(self.module(), cost, attribution, self.collectives(), &known, options)
+    }
+
+    /// Whether the step needs more memory than the device has; false if either is unknown.
+    fn is_too_large(&self) -> bool {
+        let device = self.context.device.as_ref().filter(|_| self.devices_together() == 1);
+        let Some(most) = device.and_then(|device| device.share(device.hbm_usable_bytes)) else {
+            return false;
+        };
+        self.counted_peak().is_some_and(|peak| peak as f64 > most)
     }
 
     /// The pipeline stages.

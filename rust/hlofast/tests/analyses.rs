@@ -173,8 +173,13 @@ fn results_are_those_of_the_functions() {
     let collectives = analyses.collectives();
     let options = lint::Options { min_share: 0.0, ..Default::default() };
     let (mesh, along) = (|| analyses.mesh(), || &analyses.sent().along[..]);
-    let known =
-        lint::Known { mesh: &mesh, along: &along, sources: analyses.sources(), time: &|| None };
+    let known = lint::Known {
+        mesh: &mesh,
+        along: &along,
+        sources: analyses.sources(),
+        time: &|| None,
+        is_too_large: &|| false,
+    };
     let direct = lint::lint(&module, cost, attribution, collectives, &known, &options);
     assert_eq!(analyses.lint_with(&options).findings, direct.findings);
     let options = time::Options { device: device(), mesh: context.mesh, ..Default::default() };

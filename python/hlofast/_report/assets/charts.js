@@ -26,10 +26,11 @@ class Chart {
     this.program = program;
     this.marks = spec.marks.map((mark) => ({ ...mark, sheet: sheetOf(from, mark.sheet) }));
     const id = `chart-${spec.key}`;
-    this.canvas = make("div", { className: "canvas", role: "img" });
-    this.canvas.style.height = `${spec.height}px`;
+    const before = host.querySelector("figure");
+    const still = before.querySelector("svg");
+    this.canvas = make("div", { className: "canvas", role: "img" }, ...(still ? [still] : []));
     this.canvas.setAttribute("aria-label", `${spec.title}: a chart; the table below has its figures`);
-    this.tools = make("div", { className: "tools", role: "group" });
+    this.tools = make("div", { className: "tools", role: "group", hidden: true });
     this.tools.setAttribute("aria-label", `Part of ${spec.title} that is shown`);
     for (const [label, title, act] of [
       ["−", "Zoom out", () => this.zoom(1.6)], ["+", "Zoom in", () => this.zoom(1 / 1.6)],
@@ -45,7 +46,7 @@ class Chart {
     this.element = make("figure", { id, className: "chart" }, head, this.canvas);
     this.legend();
     if (spec.note) this.element.append(make("p", { className: "note", textContent: clean(spec.note) }));
-    host.append(this.element);
+    before.replaceWith(this.element);
   }
 
   legend() {
@@ -81,6 +82,9 @@ class Chart {
     this.marks.forEach((mark) => this.mark(mark));
     if (spec.y.kind === "linear") this.figure.y_range.start = 0;
     this.paint();
+    this.canvas.replaceChildren();
+    this.canvas.style.height = `${spec.height}px`;
+    this.tools.hidden = false;
     this.view = await P.show(this.figure, this.canvas);
     this.home = [this.figure.x_range.start, this.figure.x_range.end];
     figures.push(this);
@@ -109,6 +113,7 @@ class Chart {
       const scale = !PLACES.has(name) ? 1 : VERTICAL.has(name) ? this.spec.y.scale : this.spec.x.scale;
       if (scale !== 1) data[`${name} `] = data[key].map((value) => value / scale);
       fields[name] = { field: scale === 1 ? key : `${name} ` };
+      if (name === "x") mark.place = fields[name].field;
     }
     for (const key of mark.hover) {
       const column = mark.sheet.columns.find((one) => one.key === key);
@@ -178,43 +183,78 @@ class Chart {
   }
 }
 
-// Names of nested scopes, truncated to the width of their boxes.
-function fitLabels(chart) {
-  const mark = chart.marks.find((one) => one.glyph === "text");
-  const [label, width] = ["label", "width"].map((key) => columnOf(mark.sheet, key));
-  const range = chart.figure.x_range;
-  const fit = () => {
-    const pixels = chart.canvas.clientWidth * 0.96;
-    const unit = pixels / ((range.end - range.start) * chart.spec.x.scale);
-    const texts = Array.from({ length: label.length }, (_, row) => {
-      const letters = Math.floor((Number(width.values[row]) * unit - 8) / 6.6);
-      return letters < 2 ? "" : cut(clean(label.at(row)), letters);
-    });
-    const source = mark.renderer.data_source;
-    source.data = { ...source.data, cut: texts };
-  };
-  range.change.connect(fit);
-  addEventListener("resize", fit);
-  fit();
-}
-
-// Nested scopes: a click zooms one to the width of the chart.
-function zoomScopes(chart) {
-  chart.figure.on_event("tap", (event) => {
+// Nested scopes: a click zooms one to the width of the chart; the path above leads back. Names are cut
+// to the part of their box that is in sight.
+class Scopes {
+  constructor(chart) {
+    this.chart = chart;
+    this.range = chart.figure.x_range;
+    this.boxes = [];
     for (const mark of chart.marks) {
-      if (mark.glyph !== "quad") continue;
-      const get = (key) => columnOf(mark.sheet, key).values;
-      const [left, right, top, bottom] = [get("left"), get("right"), get("top"), get("bottom")];
-      const { scale } = chart.spec.x;
-      for (let row = 0; row < left.length; row++) {
-        const [from, to] = [Number(left[row]) / scale, Number(right[row]) / scale];
-        if (event.x >= from && event.x <= to && event.y >= top[row] && event.y <= bottom[row]) {
-          chart.figure.x_range.setv({ start: from, end: to });
-          return;
-        }
-      }
+      if (mark.glyph === "quad") this.read(mark);
     }
-  });
+    this.trail = make("nav", { className: "trail" });
+    this.trail.setAttribute("aria-label", `Scope shown in ${chart.spec.title}`);
+    chart.canvas.before(this.trail);
+    chart.figure.on_event("tap", (event) => {
+      const box = this.boxes.find((one) => event.x >= one.left && event.x <= one.right
+        && event.y >= one.top && event.y <= one.bottom);
+      if (box) this.show(box);
+    });
+    this.range.change.connect(() => this.fit());
+    addEventListener("resize", () => this.fit());
+    this.fit();
+  }
+
+  read(mark) {
+    const get = (key) => columnOf(mark.sheet, key);
+    const [left, right, top, bottom] = ["left", "right", "top", "bottom"].map((key) => get(key).values);
+    const { scale } = this.chart.spec.x;
+    for (let row = 0; row < left.length; row++) {
+      this.boxes.push({
+        left: Number(left[row]) / scale, right: Number(right[row]) / scale,
+        top: top[row], bottom: bottom[row], depth: Number(get("depth").at(row)),
+        label: clean(get("label").at(row)), share: get("share").at(row),
+      });
+    }
+  }
+
+  show(box) {
+    this.range.setv({ start: box.left, end: box.right });
+  }
+
+  fit() {
+    const { start, end } = this.range;
+    const mark = this.chart.marks.find((one) => one.glyph === "text");
+    const [label, left, width] = ["label", "left", "width"].map((key) => columnOf(mark.sheet, key));
+    const { scale } = this.chart.spec.x;
+    const unit = (this.chart.canvas.clientWidth * 0.96) / (end - start);
+    const [texts, places] = [[], []];
+    for (let row = 0; row < label.length; row++) {
+      const first = Math.max(Number(left.values[row]) / scale, start);
+      const last = Math.min((Number(left.values[row]) + Number(width.values[row])) / scale, end);
+      const letters = Math.floor(((last - first) * unit - 8) / 6.6);
+      texts.push(letters < 2 ? "" : cut(clean(label.at(row)), letters));
+      places.push(first);
+    }
+    const source = mark.renderer.data_source;
+    source.data = { ...source.data, cut: texts, [mark.place]: places };
+    this.follow(start, end);
+  }
+
+  // The deepest box around what is in sight, and the boxes above it.
+  follow(start, end) {
+    const slack = (end - start) * 1e-6;
+    const around = this.boxes.filter((box) => box.left <= start + slack && box.right >= end - slack);
+    around.sort((a, b) => a.depth - b.depth);
+    const parts = (around.length ? around : this.boxes.filter((box) => box.depth === 0)).map((box) => {
+      const button = make("button", { type: "button", textContent: `${box.label} ${format(box.share, "share")}` });
+      button.addEventListener("click", () => this.show(box));
+      return button;
+    });
+    if (parts.length) parts[parts.length - 1].setAttribute("aria-current", "true");
+    this.trail.replaceChildren(...parts);
+  }
 }
 
 function paintFigures() {

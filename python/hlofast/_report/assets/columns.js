@@ -231,12 +231,20 @@ function format(value, kind) {
   if (kind === "seconds") return seconds(value);
   if (kind in RATES) return scaled(Number(value), RATES[kind], 1000);
   if (kind === "share") return `${(100 * value).toFixed(value && value < 0.001 ? 3 : 1)} %`;
-  if (kind === "float") return Number(value).toPrecision(4).replace(/\.?0+($|e)/, "$1");
+  if (kind === "float") return floating(Number(value));
   return WHOLE.format(value);
+}
+
+function floating(value) {
+  const size = Math.abs(value);
+  // Whole numbers keep their zeros.
+  if (size >= 1000 && size < 1e15) return WHOLE.format(value);
+  return value.toPrecision(4).replace(/(\.\d*?)0+($|e)/, "$1$2").replace(/\.($|e)/, "$1");
 }
 
 function seconds(value) {
   if (!value) return "0 s";
+  if (value < 0) return `-${seconds(-value)}`;
   for (const [factor, unit] of [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]]) {
     if (value >= factor) return `${+(value / factor).toPrecision(4)} ${unit}`;
   }

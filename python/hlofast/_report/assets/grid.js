@@ -4,8 +4,18 @@ const ROW_HEIGHT = 28;
 const TALLEST = 6000000; // Browsers cannot make elements much taller than this.
 const SHOWN_ROWS = 12;
 const PRINTED_ROWS = 30;
-const LONGEST_CODE = 48;
+const LONGEST_CODE = 40;
+const LONGEST_PATH = 32;
+const WIDE = 64; // Letters of a table from which it is as wide as the page.
+const PARAMETERS = /\[[^/]*$/; // Of an operation: dot_general[precision=None].
 let grids = 0;
+
+// The last parts of a path.
+function end(path) {
+  if (path.length <= LONGEST_PATH) return path;
+  const slash = path.indexOf("/", path.length - LONGEST_PATH);
+  return `…${path.slice(slash > 0 ? slash : 1 - LONGEST_PATH)}`;
+}
 
 class Grid {
   // `sheet`: {key, caption, note, rows, sort, columns}; `names(row)` names instructions.
@@ -41,9 +51,10 @@ class Grid {
     return column.data.isUnknown(value) ? "unknown" : format(value, column.kind);
   }
 
-  // Long names mostly differ at their end, so the middle is elided.
+  // Long names mostly differ at their end, so the middle is elided; of paths, the beginning.
   words(column, row) {
     const text = clean(column.data.at(row)) || "–";
+    if (column.kind === "path" && text.length > LONGEST_PATH) return end(text.replace(PARAMETERS, "[…]"));
     if (column.kind !== "code" || text.length <= LONGEST_CODE) return text;
     return `${text.slice(0, LONGEST_CODE / 3)}…${text.slice(1 - (LONGEST_CODE * 2) / 3)}`;
   }
@@ -54,7 +65,7 @@ class Grid {
     for (let row = 0; row < this.sheet.rows; row += step) {
       most = Math.max(most, this.cell(column, row).length);
     }
-    return Math.min(most + 2, 52);
+    return Math.min(most + 2, column.kind === "row" ? 28 : 38);
   }
 
   build(host, options) {
@@ -85,7 +96,8 @@ class Grid {
     );
     this.table.setAttribute("aria-labelledby", `${id}-title`);
     this.table.setAttribute("aria-colcount", sheet.columns.length);
-    this.table.style.minWidth = `${this.widths.reduce((a, b) => a + b, 0)}ch`;
+    const letters = this.widths.reduce((a, b) => a + b, 0);
+    this.table.style.minWidth = `${letters}ch`;
     this.scroller = make("div", { className: "grid-scroll", tabIndex: 0, role: "group" }, this.table);
     this.scroller.setAttribute("aria-label", `${sheet.caption}: arrow keys go through the rows`);
     this.scroller.addEventListener("scroll", () => this.render());
@@ -93,7 +105,7 @@ class Grid {
     this.more = make("p", { className: "printed-note" });
     const parts = [bar, this.scroller, this.more];
     if (sheet.note) parts.push(make("p", { className: "note", textContent: clean(sheet.note) }));
-    this.element = make("div", { className: "grid" }, ...parts);
+    this.element = make("div", { className: letters > WIDE ? "grid wide" : "grid" }, ...parts);
     host.append(this.element);
     allGrids.push(this);
   }
@@ -224,11 +236,13 @@ class Grid {
 
   row(place) {
     const row = this.rowAt(place);
-    const cells = this.sheet.columns.map((column) => {
+    const cells = this.sheet.columns.map((column, place) => {
       const text = this.cell(column, row);
       const value = column.kind === "row" ? Number(column.data.at(row)) : -1;
       const cell = make("td", { className: column.kind, role: "gridcell" });
-      if (value >= 0) {
+      const page = place === 0 && column.data.isText ? this.sheet.links[column.data.at(row)] : "";
+      if (page) cell.append(make("a", { href: page, textContent: text, tabIndex: -1 }));
+      else if (value >= 0) {
         cell.append(make("a", { href: `#i-${value}`, textContent: text, tabIndex: -1 }));
       } else cell.textContent = text;
       if (text.length > 24) cell.title = column.data.isText ? clean(column.data.at(row)) : text;

@@ -14,6 +14,14 @@ function setUpTheme() {
     paintFigures();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintFigures);
+  // In a notebook, the page around the frame says which theme it has, until the reader chooses one.
+  if (parent === window) return;
+  addEventListener("message", ({ data }) => {
+    if (place || !data || !/^(light|dark)$/.test(data.hlofast)) return;
+    document.documentElement.dataset.theme = data.hlofast;
+    paintFigures();
+  });
+  parent.postMessage({ hlofast: "theme?" }, "*");
 }
 
 function setUpPrinting() {
@@ -67,27 +75,27 @@ async function build() {
   const charts = [];
   for (const section of packed.head.sections) {
     const element = document.getElementById(section.key);
-    const [drawn, tables] = [element.querySelector(".charts"), element.querySelector(".sheets")];
+    const tables = element.querySelector(".sheets");
     for (const spec of section.charts) {
-      const pair = make("div", { className: "pair" });
-      drawn.append(pair);
+      const pair = document.getElementById(`pair-${spec.key}`);
       const chart = new Chart(pair, packed, spec, program);
       chart.table = sheetOf(packed, spec.sheet);
-      chart.grid = new Grid(pair, chart.table, names);
+      const place = pair.querySelector(".figures-of");
+      place.replaceChildren();
+      chart.grid = new Grid(place, chart.table, names);
       charts.push(chart);
     }
+    tables.replaceChildren();
     for (const spec of section.sheets) new Grid(tables, sheetOf(packed, spec), names);
     await breathe();
   }
   document.body.dataset.state = "usable";
-  if (!charts.length || !(await loadBokeh())) return;
-  for (const chart of charts) {
-    await chart.draw();
-    if (chart.spec.key.startsWith("scopes-")) {
-      zoomScopes(chart);
-      fitLabels(chart);
+  if (charts.length && (await loadBokeh())) {
+    for (const chart of charts) {
+      await chart.draw();
+      if (chart.spec.key.startsWith("scopes-")) new Scopes(chart);
+      await breathe();
     }
-    await breathe();
   }
   const memory = charts.find((chart) => chart.spec.key === "memory");
   const values = memory && (await block("values"));

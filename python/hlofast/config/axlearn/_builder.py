@@ -40,13 +40,19 @@ _registered: dict[str, Module] = {}
 class ModelParts(Parts):
     """The parts of an AXLearn model, with the config of each rematerialised module."""
 
-    __slots__ = ("specs", "visited")
+    __slots__ = ("experts", "is_of_images", "missing", "specs", "visited")
 
     def __init__(self) -> None:
         super().__init__()
         self.specs: dict[str, Config] = {}
         """The `remat_spec` of each unit, by the unit's path."""
         self.visited: set[str] = set()
+        self.missing: list[Gap] = []
+        """Parts whose weights are modelled, and whose activations and time are not."""
+        self.experts: str | None = None
+        """The path of a layer of routed experts in the config."""
+        self.is_of_images = False
+        """Whether a sequence is one image of known size."""
 
 
 class Builder(Collector):
@@ -73,7 +79,7 @@ class Builder(Collector):
         itemsize: int = 2,
         layers: int = 1,
         copies: int = 1,
-        stack: tuple[int, ...] = (),
+        stack: tuple[Feature, ...] = (),
         remat: str | None = None,
         owner: str = "",
         settings: dict[str, Any] | None = None,
@@ -91,6 +97,7 @@ class Builder(Collector):
         """Settings that the enclosing modules pass down."""
         self._copies = copies
         self._stack = stack
+        """Sizes of the dimensions that count layers, with the axes that shard them."""
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value of the config; `default` if it is absent or None."""
@@ -138,8 +145,8 @@ class Builder(Collector):
                 path,
                 self.config.path,
                 self.config.class_name or "",
-                self._stack + shape,
-                ((),) * len(self._stack) + divided,
+                tuple(size for size, _ in self._stack) + shape,
+                tuple(axes for _, axes in self._stack) + divided,
                 dtype,
                 self._layers,
                 self._copies,
@@ -189,23 +196,29 @@ class Builder(Collector):
         layers: int = 1,
         stacked: bool = False,
         numbered: bool = False,
+        stages: Feature | None = None,
     ) -> None:
         """Adds the parts of the module `config`, with paths below `name`.
 
         `layers` is the number of such modules; their weights are `stacked` in one array, or
-        `numbered`, with one array each.
+        `numbered`, with one array each. `stages` are stacked in each of these arrays: their number,
+        with the axes that shard them.
         """
         path = "/".join(part for part in (self.path, name) if part)
         width = self.width if width is None else width
+        stack, outer = self._stack, self._layers
+        if stages is not None:
+            stack, outer = (*stack, stages), outer * stages[0]
         remat, spec = self._remat, config.get("remat_spec")
         if isinstance(spec, Config):
             if remat is None:
                 remat = config.path
-                times = self._layers * layers
-                self._parts.units[remat] = Unit(remat, times, (width, ()))
+                self._parts.units[remat] = Unit(remat, outer * layers, (width, ()))
                 self._parts.specs[remat] = spec
-            else:
-                self.gap("a remat_spec inside a rematerialised module is not modelled", spec)
+            elif spec.get("prevent_cse") is not False:
+                why = "a remat_spec with prevent_cse inside a rematerialised module"
+                self.gap(f"{why} is not modelled", spec)
+            # Otherwise the outer policy decides: XLA merges what both recompute.
         inner = Builder(
             config,
             self._parts,
@@ -213,9 +226,9 @@ class Builder(Collector):
             width=width,
             sequence=self.sequence,
             itemsize=self.itemsize,
-            layers=self._layers * layers,
+            layers=outer * layers,
             copies=self._copies * (layers if numbered else 1),
-            stack=(*self._stack, layers) if stacked else self._stack,
+            stack=(*stack, (layers, ())) if stacked else stack,
             remat=remat,
             owner=self.owner if owner is None else owner,
             settings={**self.settings, **(settings or {})},
@@ -242,6 +255,23 @@ class Builder(Collector):
         part = self.config if config is None else config
         self._parts.gaps.append(Gap(part.path, part.klass, why))
         self._parts.visited.update(inner.path for inner in part.configs())
+
+    def missing(self, why: str) -> None:
+        """Records that activations and time of the module are not modelled; its weights are."""
+        self._parts.missing.append(Gap(self.config.path, self.config.klass, why))
+
+    def covered(self, config: Config) -> None:
+        """Records that a part of the config, with all in it, needs no function of its own."""
+        self._parts.visited.update(inner.path for inner in config.configs())
+
+    def routed(self) -> None:
+        """Records that the module routes tokens to experts."""
+        self._parts.experts = self.config.path
+
+    def of_images(self) -> None:
+        """Records that a sequence is one image, whose positions share the weights."""
+        self._parts.is_of_images = True
+        self._parts.multiplies_once = False
 
     def unknown_mask(self, why: str) -> None:
         """Records that the mask of an attention module is not modelled."""
@@ -285,8 +315,9 @@ def register_module(klass: str) -> Callable[[Module], Module]:
 
 def registered(klass: str | None) -> Module | None:
     """The function that models modules of `klass`, or None."""
-    from hlofast.config.axlearn import _modules
+    from hlofast.config.axlearn import _experts, _images, _modules, _speech
 
+    del _experts, _images, _speech  # They register their modules.
     if klass in _modules.WITHOUT_PARAMETERS:
         return _modules.nothing
     return None if klass is None else _registered.get(klass)
@@ -310,11 +341,13 @@ def parts_of(config: Config) -> ModelParts:
     parts = ModelParts()
     root = model if isinstance(model, Config) else config
     sequence = None if trainer is None else trainer.get("input.source.max_sequence_length")
+    image = None if trainer is None else trainer.get("input.processor.image_size")
     builder = Builder(
         root,
         parts,
         sequence=sequence if type(sequence) is int and 0 < sequence <= LARGEST_SIZE else None,
         itemsize=compute_size(config) or ITEM_SIZES[DEFAULT_DTYPE],
+        settings={"image": image.to_python()} if isinstance(image, Config) else None,
     )
     _build(builder)
     for part in root.configs():

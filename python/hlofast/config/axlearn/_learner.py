@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast.config._front import Learner
+from hlofast.config._parts import UnmodelledError, item_size
 from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
@@ -15,6 +16,7 @@ _MOMENTS: dict[str, tuple[str, ...]] = {
     "adamw_optimizer": ("mu", "nu"),
     "adamw_decoupled_optimizer": ("mu", "nu"),
     "lion_optimizer": ("mu",),
+    "sgd_optimizer": ("trace",),
     "add_decayed_weights": (),
     "clip_by_block_rms": (),
     "clip_by_global_norm": (),
@@ -55,6 +57,14 @@ def learner_of(config: Config) -> Learner:
     return learner
 
 
+def moments_of(config: Config) -> list[str]:
+    """The paths of all optimizers that keep first moments."""
+    learner = config.get("learner")
+    names = {f"{_OPTIMIZERS}{name}" for name, kept in _MOMENTS.items() if "mu" in kept}
+    parts = learner.configs() if isinstance(learner, Config) else ()
+    return [part.path for part in parts if part.get("fn") in names]
+
+
 def _collect(node: Any, path: str, learner: Learner, depth: int) -> None:
     function = node.get("fn") if isinstance(node, Config) else None
     name = function.removeprefix(_OPTIMIZERS) if isinstance(function, str) else None
@@ -62,6 +72,13 @@ def _collect(node: Any, path: str, learner: Learner, depth: int) -> None:
         learner.gaps.append((path, "the optimizer is not modelled"))
     elif name in _MOMENTS:
         learner.moments += _MOMENTS[name]
+        dtype = node.get("mu_dtype")
+        if dtype is not None and "mu" in _MOMENTS[name]:
+            try:
+                item_size(dtype, "mu_dtype")
+                learner.dtypes["mu"] = str(dtype)
+            except UnmodelledError as error:
+                learner.gaps.append((f"{path}.mu_dtype", str(error)))
     elif name in _WRAPPERS:
         key = _WRAPPERS[name]
         inner = node if key is None else node.get(key)

@@ -160,6 +160,25 @@ def _modules(config: Config, modifier: Config, report: Report) -> Config:
     return config
 
 
+def _layers(config: Config, modifier: Config, report: Report) -> Config:
+    """Gives every layer of one class the fields `exclude_keys` of another config.
+
+    All other fields are copied from the layer.
+    """
+    target, source = modifier.get("target_cls"), modifier.get("source_config")
+    if not isinstance(source, Config) or source.klass != target:
+        text = f"{target} is replaced by another class, which is not modelled"
+        report.note("not-modelled", modifier.path, text)
+        return config
+    paths = [part.path for part in config.configs() if part.klass == target]
+    if not paths:
+        report.note("no-effect", modifier.path, f"the config has no {target} to change")
+    for _, key in _entries(modifier, "exclude_keys"):
+        for path in paths:
+            config = _set(config, path, key, source.get(key), modifier, report)
+    return config
+
+
 def _replaced(
     config: Config, target: Any, modification: Any, modifier: Config, report: Report
 ) -> Config:
@@ -274,6 +293,7 @@ MODIFIERS: dict[str, Modifier] = {
     "PartitionSpecModifier": _partition_spec,
     "GradientAccumulationModifier": _accumulation,
     "ModuleConfigModifier": _module,
+    "ReplaceLayerConfigModifier": _layers,
     "FlashBlockSizeModifier": _block_sizes(512),
     "V6eFlashConfigModifier": _block_sizes(1024),
     "V7xFlashConfigModifier": _block_sizes(2048),

@@ -29,7 +29,9 @@ WITHOUT_PARAMETERS = frozenset(
     attention.SinusoidalPositionalEmbedding attention._TransformerRepeat
     attention_bias.CausalAttentionBias attention_bias.SlidingWindowAttentionBias
     causal_lm.AuxLossMetrics causal_lm.CompositeLossMetrics causal_lm.CrossEntropyLossMetrics
-    decoder.DecodingLayer kv_cache.kv_cache.KVCache layers.Dropout layers.StochasticDepth
+    conformer.ConformerRepeat decoder.DecodingLayer kv_cache.kv_cache.KVCache
+    layers.ClassificationMetric layers.Dropout layers.StochasticDepth layers.VariationalNoise
+    mixture_of_experts.Top2Gating mixture_of_experts.TopKDropFreeGating
     param_init.ConstantInitializer param_init.DefaultInitializer param_init.GaussianInitializer
     param_init.WeightInitializer
     """.split()
@@ -52,7 +54,9 @@ _STRUCTURES: dict[str, tuple[str, ...]] = {
 """Names of the norms of half a layer, by its `structure`."""
 
 
-def _axlearn(*names: str) -> Callable[[Module], Module]:
+def axlearn(*names: str) -> Callable[[Module], Module]:
+    """Registers the decorated function for these classes below `axlearn.common`."""
+
     def register(function: Module) -> Module:
         for name in names:
             register_module(_COMMON + name)(function)
@@ -61,12 +65,12 @@ def _axlearn(*names: str) -> Callable[[Module], Module]:
     return register
 
 
-@_axlearn("causal_lm.Model")
+@axlearn("causal_lm.Model")
 def _model(builder: Builder) -> None:
     builder.child("decoder")
 
 
-@_axlearn("decoder.Decoder")
+@axlearn("decoder.Decoder")
 def _decoder(builder: Builder) -> None:
     width = builder.size("dim")
     vocabulary = builder.size("vocab_size")
@@ -86,7 +90,7 @@ def _decoder(builder: Builder) -> None:
     builder.head(head, width, vocabulary, logits[2] if len(logits) > 2 else ())
 
 
-@_axlearn("embedding.TransformerTextEmbeddings")
+@axlearn("embedding.TransformerTextEmbeddings")
 def _embeddings(builder: Builder) -> None:
     # The vocabulary sizes the token table only; the other tables give their own sizes.
     builder.child("token_emb", settings={"rows": builder.setting("vocabulary")})
@@ -94,41 +98,41 @@ def _embeddings(builder: Builder) -> None:
         builder.child(key)
 
 
-@_axlearn("layers.Embedding", "embedding.Embedding")
+@axlearn("layers.Embedding", "embedding.Embedding")
 def _embedding(builder: Builder) -> None:
     rows = builder.size("num_embeddings", builder.settings.get("rows"))
     builder.parameter("weight", (rows, builder.size("dim", builder.width)), builder.sharding())
 
 
-@_axlearn("decoder.LmHead")
+@axlearn("decoder.LmHead")
 def _head(builder: Builder) -> None:
     shape = (builder.setting("vocabulary"), builder.width)
     builder.parameter("weight", shape, builder.sharding())
 
 
-@_axlearn("layers.RMSNorm")
+@axlearn("layers.RMSNorm")
 def _rms_norm(builder: Builder) -> None:
     builder.parameter("scale", (builder.width,), builder.sharding())
 
 
-@_axlearn("layers.LayerNorm")
+@axlearn("layers.LayerNorm")
 def _layer_norm(builder: Builder) -> None:
     for name in ("scale", "bias"):
         builder.parameter(name, (builder.width,), builder.sharding())
 
 
-@_axlearn("layers.LayerNormStateless", "layers.RMSNormStateless")
+@axlearn("layers.LayerNormStateless", "layers.RMSNormStateless")
 def nothing(builder: Builder) -> None:
     """A module that does not add to the counts."""
     del builder
 
 
-@_axlearn("attention.RepeatedTransformerLayer")
+@axlearn("attention.RepeatedTransformerLayer")
 def _repeated(builder: Builder) -> None:
     builder.child("layer", "repeat/layer", layers=builder.size("num_layers"), stacked=True)
 
 
-@_axlearn("attention.StackedTransformerLayer")
+@axlearn("attention.StackedTransformerLayer")
 def _stacked(builder: Builder) -> None:
     layers = builder.size("num_layers")
     layer = builder.part("layer")
@@ -136,19 +140,45 @@ def _stacked(builder: Builder) -> None:
         if len(layer) != layers:
             raise UnmodelledError(f"{len(layer)} layers where num_layers is {layers}")
         for index, sublayer in layer.items():
+            if not isinstance(sublayer, Config):
+                raise UnmodelledError(f"layer[{index}] is {sublayer!r}")
             builder.enter(sublayer, f"layer{index}")
         return
     builder.enter(layer, "layer*", layers=layers, numbered=True)
 
 
-@_axlearn("attention.TransformerLayer")
+@axlearn("attention.PipelinedTransformerLayer")
+def _pipelined(builder: Builder) -> None:
+    """Stages whose weights are stacked along the mesh axis `pipeline`."""
+    layers, stages = builder.size("num_layers"), builder.size("num_stages")
+    if layers % stages:
+        raise UnmodelledError(f"AXLearn fails here: {stages} stages do not divide {layers} layers")
+    stage, layer = builder.part("stage"), builder.part("layer")
+    own = (stages, ("pipeline",))
+    inner, path = layers // stages, "pipeline/layer"
+    if layer.is_sequence:
+        raise UnmodelledError("stages of different layers are not modelled")
+    if stage.class_name == "RepeatedTransformerLayer":
+        builder.enter(layer, f"{path}/repeat/layer", layers=inner, stacked=True, stages=own)
+    elif stage.class_name == "StackedTransformerLayer":
+        builder.enter(layer, f"{path}/layer*", layers=inner, numbered=True, stages=own)
+    else:
+        raise UnmodelledError(f"the stage {stage.klass} is not modelled")
+    builder.covered(stage)
+    builder.missing(
+        f"activations and time of {stages} pipeline stages with {builder.get('num_microbatches')} "
+        "micro-batches are not modelled; weights, state and FLOPs are modelled"
+    )
+
+
+@axlearn("attention.TransformerLayer")
 def _layer(builder: Builder) -> None:
     for key in ("self_attention", "cross_attention", "feed_forward"):
         builder.child(key)
 
 
-def _norms(builder: Builder) -> str:
-    """Adds the norms of half a layer; returns its structure."""
+def norms(builder: Builder) -> str:
+    """Adds the norms of half a layer, its input and its result; returns its structure."""
     structure = builder.get("structure", "prenorm")
     if not isinstance(structure, str) or structure not in _STRUCTURES:
         raise UnmodelledError(f"structure {structure!r} is not modelled")
@@ -160,17 +190,18 @@ def _norms(builder: Builder) -> str:
     return structure
 
 
-@_axlearn("attention.TransformerAttentionLayer")
+@axlearn("attention.TransformerAttentionLayer")
 def _attention_layer(builder: Builder) -> None:
     if builder.path.endswith("cross_attention"):
         raise UnmodelledError("cross-attention is not modelled")
-    _norms(builder)
+    norms(builder)
     builder.child("attention")
 
 
-@_axlearn(
+@axlearn(
     "attention.MultiheadAttention",
     "attention.GroupedQueryAttention",
+    "attention.SigmoidAttention",
     "flash_attention.layer.FlashAttention",
 )
 def _attention(builder: Builder) -> None:
@@ -179,20 +210,28 @@ def _attention(builder: Builder) -> None:
     if hidden % heads:
         raise UnmodelledError(f"{heads} heads do not divide {hidden}")
     depth = hidden // heads
+    scales(builder, depth)
+    _mask(builder)
+    _mixed(builder, heads, depth, _output_axes(builder.part("output_linear")))
+    projected(builder, heads, depth)
+
+
+def projected(builder: Builder, heads: int, depth: int) -> None:
+    """Adds the projections of an attention layer's input and of its result."""
     owner = builder.config.class_name or ""
     settings = {"heads": heads, "depth": depth}
     builder.child("input_linear", "i_proj", owner=owner, settings=settings)
+    width = builder.size("output_dim", builder.width)
+    output = builder.part("output_linear")
+    builder.enter(output, "o_proj", owner=owner, settings={**settings, "outputs": width})
+
+
+def scales(builder: Builder, depth: int) -> None:
+    """Adds the weights that scale queries and keys, over heads of this depth."""
     for key in ("query_scale", "key_scale"):
         scale = builder.config.get(key)
         if isinstance(scale, Config):
-            name = "scale_" + key.partition("_")[0]
-            _scale(builder, scale, name, depth)
-    output = builder.part("output_linear")
-    axes = _output_axes(output)
-    _mask(builder)
-    _mixed(builder, heads, depth, axes)
-    width = builder.size("output_dim", builder.width)
-    builder.enter(output, "o_proj", owner=owner, settings={**settings, "outputs": width})
+            _scale(builder, scale, "scale_" + key.partition("_")[0], depth)
 
 
 def _output_axes(output: Config) -> tuple[str, ...]:
@@ -253,12 +292,19 @@ def _scale(builder: Builder, config: Config, name: str, depth: int) -> None:
     if config.klass not in WITHOUT_PARAMETERS:
         builder.gap("the class is not modelled", config)
         return
-    norm = config.get("norm")
+    norm, each = config.get("norm"), config.get("per_dim_scale")
     if isinstance(norm, Config):
         builder.enter(norm, f"{name}/norm", width=depth)
+    if isinstance(each, Config):
+        builder.enter(each, f"{name}/per_dim_scale", width=depth)
 
 
-@_axlearn("attention.RoFormerQKVLinear")
+@axlearn("attention.PerDimScale")
+def _per_dimension(builder: Builder) -> None:
+    builder.parameter("param", (builder.width,))
+
+
+@axlearn("attention.RoFormerQKVLinear")
 def _rotated(builder: Builder) -> None:
     builder.child("input_linear", "i_proj")
 
@@ -280,7 +326,7 @@ def _groups(builder: Builder) -> int:
     return groups
 
 
-@_axlearn("attention.QKVLinear", "attention.GroupedQKVLinear")
+@axlearn("attention.QKVLinear", "attention.GroupedQKVLinear")
 def _separate(builder: Builder) -> None:
     heads, groups = builder.setting("heads"), builder.setting("heads")
     if builder.config.class_name == "GroupedQKVLinear":
@@ -293,7 +339,7 @@ def _separate(builder: Builder) -> None:
     _projections(builder, parts)
 
 
-@_axlearn("attention.FusedQKVLinear", "attention.FusedGroupedQKVLinear")
+@axlearn("attention.FusedQKVLinear", "attention.FusedGroupedQKVLinear")
 def _fused(builder: Builder) -> None:
     heads = groups = builder.setting("heads")
     shape: tuple[int, ...] = (heads,)
@@ -319,7 +365,7 @@ def _input_linear(builder: Builder, name: str, settings: dict[str, Any]) -> None
     )
 
 
-@_axlearn("attention.MultiheadInputLinear")
+@axlearn("attention.MultiheadInputLinear")
 def _multihead_input(builder: Builder) -> None:
     heads, depth = builder.setting("shape"), builder.setting("depth")
     shape = (builder.width, *heads, depth)
@@ -339,7 +385,7 @@ def _multihead_input(builder: Builder) -> None:
     )
 
 
-@_axlearn("attention.MultiheadOutputLinear")
+@axlearn("attention.MultiheadOutputLinear")
 def _multihead_output(builder: Builder) -> None:
     width, heads, depth = (builder.setting(key) for key in ("outputs", "heads", "depth"))
     spec = builder.sharding() or ()
@@ -354,7 +400,7 @@ def _multihead_output(builder: Builder) -> None:
     builder.value("output", ((width, ()),), name=name, is_product=True)
 
 
-def _hidden(builder: Builder) -> int:
+def hidden_width(builder: Builder) -> int:
     """The inner width: a number, or a function of the width."""
     given = builder.get("hidden_dim")
     if not isinstance(given, Config):
@@ -372,11 +418,11 @@ def _hidden(builder: Builder) -> int:
     return checked_size(-int(-hidden // multiple) * multiple, "hidden_dim")
 
 
-@_axlearn("attention.TransformerFeedForwardLayer")
+@axlearn("attention.TransformerFeedForwardLayer")
 def _feed_forward(builder: Builder) -> None:
     owner = builder.config.class_name or ""
-    hidden = _hidden(builder)
-    structure = _norms(builder)
+    hidden = hidden_width(builder)
+    structure = norms(builder)
     activation = builder.get("activation", "nn.relu")
     gates = list(activation) if isinstance(activation, Config) else [None]
     linear1, linear2 = builder.config.get("linear1"), builder.config.get("linear2")
@@ -405,7 +451,7 @@ def _last_axes(linear: Config) -> tuple[str, ...]:
     return ()
 
 
-@_axlearn("layers.Linear")
+@axlearn("layers.Linear")
 def _linear(builder: Builder) -> None:
     outputs = builder.size("output_dim", builder.settings.get("outputs"))
     spec = builder.sharding() or ()

@@ -18,6 +18,16 @@ _FUJI = "axlearn.experiments.text.gpt.fuji."
 _COMBINED = "axlearn.common.utils.combine_remat_policies"
 _FLASH = "axlearn.common.flash_attention.remat.policy"
 """The policy that AXLearn's `save_or_offload_flash_attention_policy` returns: its default saves."""
+CHOSEN = {
+    **{
+        name: f"jax.checkpoint_policies.{name}"
+        for name in ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
+    },
+    "offload_dots_saveable_policy": f"{_FUJI}offload_dots_saveable_policy",
+    "offload_attention_proj_policy": f"{_FUJI}offload_attention_proj_policy",
+    "save_or_offload_flash_attention_policy": _FLASH,
+}
+"""The policies with a name that a plan may choose, by this name, as configs print them."""
 _DEEPEST = 8
 """Limit on combinations of combinations of policies."""
 _BY_NAMES = {

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from hlofast.config.axlearn._policies import CHOSEN
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hlofast.config._plan_space import Candidate, Option
     from hlofast.config._tree import Config
 
 _JAX = "jax.checkpoint_policies."
+_CALLED = {
+    "save_or_offload_flash_attention_policy": (
+        "axlearn.common.flash_attention.remat.save_or_offload_flash_attention_policy()"
+    )
+}
 _BY_NAMES = "save_and_offload_only_these_names_regex"
 """AXLearn's policy by names, in `axlearn.common.utils`."""
 
 
 def rule(config: Config, candidate: Candidate, instance: str) -> list[str]:
     """The entry of `mesh_rules` in Python, one line each."""
-    shape = ", ".join(str(candidate.mesh.get(axis, 1)) for axis in axes(config))
-    modifiers = [f"MeshShapeModifier.default_config().set(mesh_shape=({shape}))"]
+    names = axes(config)
+    shape = _shape(candidate.mesh.get(axis, 1) for axis in names)
+    outer = candidate.outer
+    if sum(size > 1 for size in outer.values()) > 1:
+        # AXLearn finds slices along one axis by itself.
+        inner = _shape(candidate.mesh.get(axis, 1) // outer.get(axis, 1) for axis in names)
+        across = _shape(outer.get(axis, 1) for axis in names)
+        shape = f"HybridMeshShape(ici_mesh_shape={inner}, dcn_mesh_shape={across})"
+    modifiers = [f"MeshShapeModifier.default_config().set(mesh_shape={shape})"]
     remat = []
     for path in candidate.option.policies:
         specified = config.get(f"{path}.remat_spec")
@@ -42,7 +58,16 @@ def rule(config: Config, candidate: Candidate, instance: str) -> list[str]:
         f"    {line}," if line.endswith(")") and not line.startswith("    ") else f"    {line}"
         for line in modifiers
     ]
-    return [*lines, "])),"]
+    # No modifier sets types.
+    types = [
+        f"# In the trainer's config: {path} = {str(value).replace('jax.numpy', 'jnp')}"
+        for path, value in candidate.state.values.items()
+    ]
+    return [*types, *lines, "])),"]
+
+
+def _shape(sizes: Iterable[int]) -> str:
+    return f"({', '.join(map(str, sizes))},)"
 
 
 def axes(config: Config) -> list[str]:
@@ -54,17 +79,23 @@ def axes(config: Config) -> list[str]:
 
 def _policy(option: Option) -> list[str]:
     if option.is_named:
-        return [f"policy={_JAX}{option.name},"]
+        path = CHOSEN[option.name]
+        # The function that returns the policy is called; the others are policies.
+        return [f"policy={_CALLED.get(option.name, path)},"]
     if not option.saved and not option.offloaded:
         return [f"policy={_JAX}nothing_saveable,"]
     kept = [
-        f"    names_which_can_be_{fate}={_pattern(names)},"
+        f"    {line}"
         for fate, names in (("saved", option.saved), ("offloaded", option.offloaded))
+        for line in _pattern(f"names_which_can_be_{fate}", names)
     ]
     places = ['    offload_src="device",', '    offload_dst="pinned_host",']
     return [f"policy=config_for_function({_BY_NAMES}).set(", *kept, *places, "),"]
 
 
-def _pattern(names: tuple[str, ...]) -> str:
-    """A regular expression for these names, as Python."""
-    return repr("|".join(names)) if names else "None"
+def _pattern(key: str, names: tuple[str, ...]) -> list[str]:
+    """A regular expression for these names as an argument in Python, one name a line."""
+    if len(names) < 2:
+        return [f"{key}={names[0] if names else None!r},"]
+    parts = [*(f"{name}|" for name in names[:-1]), names[-1]]
+    return [f"{key}=(", *(f"    {part!r}" for part in parts), "),"]

@@ -8,8 +8,8 @@ from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._tree import Config
 from hlofast.config.axlearn import _modifiers, _written
 from hlofast.config.axlearn._builder import compute_size, parts_of
-from hlofast.config.axlearn._learner import learner_of
-from hlofast.config.axlearn._policies import named, policy_of, these_names
+from hlofast.config.axlearn._learner import learner_of, moments_of
+from hlofast.config.axlearn._policies import CHOSEN, named, policy_of, these_names
 from hlofast.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from hlofast.config._front import Values
     from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
     from hlofast.config._select import EffectiveConfig
@@ -26,8 +27,8 @@ _BATCH_SIZES = (
     "input.input_dispatcher.global_logical_batch_size",
     "input.batcher.global_batch_size",
 )
-_NAMED = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
-"""JAX's policies that a plan may choose."""
+_UNROUTED = ("expert", "model")
+"""Mesh axes along which the traffic of experts is not modelled."""
 _ACCUMULATION = "learner.forward_fn_transformation"
 
 
@@ -35,6 +36,10 @@ class Axlearn:
     """Golden configs of AXLearn."""
 
     name = "AXLearn"
+    split = (
+        "axes of the mesh split axes of the torus: JAX refuses this, AXLearn then takes the order "
+        "of device numbers, and collectives may be slower than modelled"
+    )
 
     def is_config(self, text: str) -> bool:
         """Whether the first lines are paths with values."""
@@ -58,10 +63,11 @@ class Axlearn:
 
     def model(self, config: Config, mesh: Mapping[str, int], *, steps: int | None) -> Model:
         """The model of a trainer's config, or of a model's config."""
-        del mesh
         parts = parts_of(config)
-        batch = _batch(config)
+        batch = _batch(config, is_of_images=parts.is_of_images)
         gaps = [(gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in parts.gaps]
+        untimed = [(gap.path, f"{gap.klass}: {gap.why}") for gap in parts.missing]
+        gaps += [*untimed, *_unrouted(parts.experts, mesh)]
         masks = [(mask.path, f"{mask.klass}: {mask.why}") for mask in parts.masks]
         itemsize = compute_size(config)
         if itemsize is None:
@@ -74,6 +80,8 @@ class Axlearn:
             gaps.append(("input", why))
         elif not batch.is_placed:
             gaps.append(("input", "the config does not say which mesh axes shard the batch"))
+        # Without known values of layers, no bytes of activations are known.
+        batch.is_placed = batch.is_placed and not parts.missing
         policies: dict[str, Policy | None] = {}
         refused = []
         for path, spec in parts.specs.items():
@@ -92,6 +100,7 @@ class Axlearn:
             gaps=[*gaps, *refused],
             masks=masks,
             refused=refused,
+            untimed=untimed,
         )
 
     def steps(self, config: Config) -> int | None:
@@ -129,14 +138,25 @@ class Axlearn:
         return select_all(config, devices)
 
     def space(self, config: Config) -> Space:
-        """The mesh axes, JAX's policies, and policies by checkpoint names."""
+        """The mesh axes, policies of JAX and AXLearn, and policies by checkpoint names."""
         return Space(
             _written.axes(config),
-            {name: named(f"jax.checkpoint_policies.{name}") for name in _NAMED},
+            {name: named(path) for name, path in CHOSEN.items()},
             usual=("data", "fsdp", "model"),
             offloads=True,
             offloads_inputs=False,
         )
+
+    def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
+        """`mu_dtype` of the optimizers, and the type of the model's weights."""
+        named, moments = f"jax.numpy.{dtype}", moments_of(config)
+        found: list[tuple[str, Values]] = []
+        if config.get("model.dtype", "jax.numpy.float32") != named:
+            if moments:
+                values = {f"{path}.mu_dtype": named for path in moments}
+                found.append((f"first moments {dtype}", values))
+            found.append((f"weights and moments {dtype}", {"model.dtype": named}))
+        return found
 
     def own_policy(self, config: Config) -> str:
         """Policies of AXLearn have no names of their own."""
@@ -171,14 +191,25 @@ def _is_divisible(batch: Batch, steps: int | None, gaps: list[tuple[str, str]]) 
     return True
 
 
-def _batch(config: Config) -> Batch:
+def _unrouted(experts: str | None, mesh: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Traffic of routed experts that is not modelled."""
+    if experts is None:
+        return []
+    return [
+        (experts, f"traffic of experts along mesh axis {axis!r} is not modelled")
+        for axis in _UNROUTED
+        if mesh.get(axis, 1) > 1
+    ]
+
+
+def _batch(config: Config, *, is_of_images: bool) -> Batch:
     sequences = None
     for path in _BATCH_SIZES:
         size = config.get(path)
         if type(size) is int and 0 < size <= LARGEST_SIZE:
             sequences = size
             break
-    length = config.get("input.source.max_sequence_length")
+    length = 1 if is_of_images else config.get("input.source.max_sequence_length")
     if type(length) is not int or not 0 < length <= LARGEST_SIZE:
         length = None
     axes = _token_axes(config)

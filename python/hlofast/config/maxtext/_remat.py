@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast._names import meant
 from hlofast.config._policies import OFFLOADED, SAVED, Policy, UnknownPolicyError
 
 TYPE_CHECKING = False
@@ -50,8 +51,10 @@ def policy_of(config: Config) -> Policy:
         return _custom(config)
     if isinstance(name, str) and name in NAMED:
         return named(name)
-    known = ", ".join((*NAMED, "custom"))
-    raise UnknownPolicyError(f"remat_policy {name!r} is not modelled; known: {known}")
+    known = (*NAMED, "custom")
+    near = meant(str(name), known) or ";"
+    message = f"remat_policy {name!r} is not modelled{near} known: {', '.join(known)}"
+    raise UnknownPolicyError(message)
 
 
 def named(name: str) -> Policy:

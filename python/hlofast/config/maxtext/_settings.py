@@ -98,9 +98,22 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     known = None
     if _is_complete(files[-1][1]):
         known = {key for _, entries in files for key in entries}
+    else:
+        _note_misspelt(settings)
     given = _given(settings, sources, known)
     _apply_model(settings, folders, given)
     return settings
+
+
+def _note_misspelt(settings: Settings) -> None:
+    """Notes keys of files that resemble a known key, where no base.yml tells all keys."""
+    defaults = _tables.defaults()
+    for key, origin in settings.origins.items():
+        if key not in defaults:
+            near = meant(key, [own for own in defaults if own[:1] == key[:1]])
+            if near:
+                text = f"{origin.place}: {key} is not a key that hlofast knows{near}"
+                settings.notes.append(("not-checked", key, text))
 
 
 def _inherited(

@@ -25,6 +25,9 @@ def arguments(config: Config, candidate: Candidate) -> list[str]:
     wanted["per_device_batch_size"] = int(each) if each.is_integer() else each
     wanted["gradient_accumulation_steps"] = candidate.steps
     wanted |= _policy(candidate.option)
+    wanted |= candidate.state.values
+    if candidate.is_split:
+        wanted["allow_split_physical_axes"] = True
     defaults = {_remat.INPUT: "device"} | dict.fromkeys(_remat.TENSORS, "remat")
     return [
         f"{key}={value}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from hlofast.config import _instances, _mesh
+from hlofast.config import _instances, _mesh, _torus
 from hlofast.config._front import Batch, Learner, Model, Sources, Space
 from hlofast.config._parts import LARGEST_SIZE, Gap, Parts, UnmodelledError, item_size
+from hlofast.config._plan_space import spread
 from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._select import CHANGES, NEAR, NOTES, RULES, EffectiveConfig, check_devices
 from hlofast.config.maxtext import _remat, _settings, _sharding, _tables, _written
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hlofast._core import Mesh
+    from hlofast.config._front import Values
     from hlofast.config._instances import Instance
     from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
@@ -40,6 +42,7 @@ _UNPLACED = (
 _UNROUTED = ("tensor", "expert")
 """Mesh axes along which the traffic of experts is not modelled."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
+_SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
 
 
@@ -47,6 +50,10 @@ class MaxText:
     """YAML configs of MaxText."""
 
     name = "MaxText"
+    split = (
+        "axes of the mesh split axes of the torus: MaxText needs allow_split_physical_axes=true, "
+        "and collectives may be slower than modelled"
+    )
 
     def is_config(self, text: str) -> bool:
         """Whether all top-level keys are plain names, and some are MaxText's."""
@@ -155,6 +162,15 @@ class MaxText:
             offloads_inputs=True,
         )
 
+    def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
+        """`mu_dtype`, `weight_dtype`; without `mu_dtype`, moments have the type of the weights."""
+        found: list[tuple[str, Values]] = []
+        if config.get("weight_dtype") != dtype:
+            if "mu" in _MOMENTS.get(str(config.get("opt_type")), ()):
+                found.append((f"first moments {dtype}", {"mu_dtype": dtype}))
+            found.append((f"weights and moments {dtype}", {"weight_dtype": dtype, "mu_dtype": ""}))
+        return found
+
     def own_policy(self, config: Config) -> str:
         """`remat_policy`."""
         return f"{config.get('remat_policy')} (the config's)"
@@ -186,6 +202,9 @@ def _effective(config: Config, instance: Instance, devices: int | None) -> Effec
         mesh = _sharding.resolve(config, count, instance.slices)
     except _mesh.MeshError as error:
         notes.append(("mesh", "ici_*_parallelism", str(error)))
+    if mesh is not None and _is_split(config, mesh, instance, count):
+        text = "axes of the mesh split axes of the torus: MaxText fails here unless "
+        notes.append(("mesh", _SPLIT, f"{text}{_SPLIT}=true"))
     custom = config.get("custom_mesh")
     if custom:
         text = f"custom_mesh {custom!r} reorders devices, which is not modelled; sizes are exact"
@@ -210,6 +229,21 @@ def _effective(config: Config, instance: Instance, devices: int | None) -> Effec
     return EffectiveConfig(
         **{name: getattr(effective, name) for name in EffectiveConfig.__slots__ if name != "notes"},
         notes=of_rows(NOTES, [*notes, *uneven]),
+    )
+
+
+def _is_split(config: Config, mesh: Mesh, instance: Instance, count: int | None) -> bool:
+    """Whether JAX refuses the mesh of a slice."""
+    if count is None or instance.device is None or config.get(_SPLIT) or config.get("custom_mesh"):
+        return False
+    torus = _torus.shape(instance.device, count // instance.slices)
+    # Slices are taken to fill the outermost axes.
+    sizes = list(mesh.shape.values())
+    across = spread(sizes, instance.slices)
+    if torus is None or across is None:
+        return False
+    return not _torus.is_laid(
+        torus, [own // outer for own, outer in zip(sizes, across, strict=True)]
     )
 
 

@@ -10,11 +10,12 @@ use super::cut::results;
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, percent};
 use super::site::{Rule, Site};
-use super::varying::axes_text;
+use super::varying::{Varying, axes_text};
 use super::walk::{Use, conversions, uses};
 use crate::comms::{AxisPart, Collective, CollectiveKind, Moved};
 use crate::flow::Phase;
 use crate::ir::{ElementKind, Row};
+use std::cell::LazyCell;
 
 pub(super) const RULE: Rule = Rule {
     code: "batch-gathered",
@@ -30,36 +31,44 @@ pub(super) const RULE: Rule = Rule {
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let Some(varying) = program.varying() else { return };
-    let module = program.module;
+    let others = LazyCell::new(|| left_out(program, varying));
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
-        if collective.kind != CollectiveKind::AllGather || collective.moved != Moved::Activation {
-            continue;
-        }
-        let parts: &[AxisPart] = program.parts(number);
-        let axes = varying.of_batch(parts);
-        let is_float = |row: Row| {
-            let array = module.shapes().array(module.shape(row));
-            array.is_some_and(|array| array.element_type.kind() == ElementKind::Float)
-        };
-        let operands = module.operands(collective.row);
-        if axes == 0 || is_spelled(program, collective) || !is_wasted(program, collective, axes) {
-            continue;
-        }
-        let is_batch = operands
-            .iter()
-            .any(|row| is_float(Row(*row)) && varying.is_from_batch(module, Row(*row)));
-        if !is_batch {
-            continue;
-        }
+        let axes = gathered(program, number);
+        let Some(payload) = collective.payload().filter(|_| axes != 0) else { continue };
         let runs = program.runs_of(collective);
-        let Some(payload) = collective.payload() else { continue };
         let wire = collective.ring_wire_bytes().and_then(|wire| runs.times(wire));
         let mut site = Site::new(collective.row).runs(&runs).of(number);
+        site.is_lower_bound |= *others & axes != 0;
         site.bytes = runs.times(payload);
         site = site.sum("wire_bytes", wire.unwrap_or(0));
         site.key = axes;
         sites.push(site);
     }
+}
+
+/// The batch axes along which collective `number` gathers activations; 0 if it does not.
+pub(super) fn gathered(program: &Program<'_>, number: usize) -> u64 {
+    let module = program.module;
+    let (Some(varying), Some(collective)) =
+        (program.varying(), program.collectives.collectives.get(number))
+    else {
+        return 0;
+    };
+    if collective.kind != CollectiveKind::AllGather || collective.moved != Moved::Activation {
+        return 0;
+    }
+    let parts: &[AxisPart] = program.parts(number);
+    let axes = varying.of_batch(parts);
+    let is_float = |row: Row| {
+        let array = module.shapes().array(module.shape(row));
+        array.is_some_and(|array| array.element_type.kind() == ElementKind::Float)
+    };
+    if axes == 0 || is_spelled(program, collective) || !is_wasted(program, collective, axes) {
+        return 0;
+    }
+    let mut operands = module.operands(collective.row).iter().map(|row| Row(*row));
+    let is_batch = operands.any(|row| is_float(row) && varying.is_from_batch(module, row));
+    if is_batch { axes } else { 0 }
 }
 
 /// Whether the name of `collective` is that of JAX's own primitive, not of an operation that the
@@ -68,6 +77,22 @@ fn is_spelled(program: &Program<'_>, collective: &Collective) -> bool {
     let name = program.op_name(collective.row).unwrap_or_default();
     let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     last.starts_with(b"all_gather")
+}
+
+/// The batch axes along which the backward pass gathers activations that do not count. Some of these
+/// gathers go too once the batch stays sharded, because gradients of weights are then reduced instead.
+fn left_out(program: &Program<'_>, varying: &Varying) -> u64 {
+    let collectives = program.collectives.collectives.iter().enumerate();
+    let axes = collectives.map(|(number, collective)| {
+        let axes = varying.of_batch(program.parts(number));
+        let is_other = axes != 0
+            && collective.kind == CollectiveKind::AllGather
+            && collective.moved == Moved::Activation
+            && program.runs_of(collective).phase == Phase::Backward
+            && !is_wasted(program, collective, axes);
+        if is_other { axes } else { 0 }
+    });
+    axes.fold(0, |all, axes| all | axes)
 }
 
 /// Whether the gather is in the forward pass, or a matmul of its result is repeated along `axes`.

@@ -10,7 +10,7 @@ use crate::ir::{Module, Opcode, Row};
 /// An array that only dynamic-slices use.
 pub(super) struct Cut<'a> {
     /// The number of the collective that produces it.
-    number: usize,
+    pub number: usize,
     pub collective: &'a Collective,
     /// Devices per group.
     pub group_size: u64,

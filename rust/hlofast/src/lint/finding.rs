@@ -58,7 +58,7 @@ pub struct Finding {
     /// FLOPs at stake per step; None if unknown or if the finding is not about FLOPs.
     pub flops: Option<u64>,
     /// Modelled seconds that the bytes or FLOPs at stake take per step, without overlap; None without
-    /// a device and for bytes of memory.
+    /// a device, and for bytes of memory, which save time only through what they are used for.
     pub seconds: Option<f64>,
     /// The numbers behind the message.
     pub figures: Vec<Figure>,

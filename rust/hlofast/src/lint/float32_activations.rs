@@ -2,14 +2,15 @@
 //!
 //! Compilers for TPUs multiply f32 activations in bf16 all the same, so that only the bytes show that
 //! a program computes in f32. Where the result is only used after a convert to 16 bits, the compiler
-//! chose f32 for the sum.
+//! chose f32 for the sum. Maxima and sums over features are statistics, which norms, routers and losses
+//! compute in f32 on purpose.
 
 use super::cut::results;
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::replicated_parameter::donated;
 use super::site::{Rule, Site};
-use super::walk::{Use, converts, uses};
+use super::walk::{Trail, Use, converts, uses};
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::cost::Backend;
 use crate::ir::{ElementKind, ElementType, Module, Opcode, Row, ShapeView};
@@ -26,8 +27,8 @@ pub(super) const RULE: Rule = Rule {
              16 bits",
 };
 
-/// The least share of the payload of all collectives: statistics of norms and softmax are f32.
-const LEAST_SHARE: f64 = 0.01;
+/// The least payload of one collective per step. Samplers gather a few numbers in f32.
+const LEAST: u64 = 1 << 16;
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     use CollectiveKind::*;
@@ -45,8 +46,13 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let operands = module.operands(collective.row);
         let is_wide = |row: &u32| element_type(module, Row(*row)) == Some(ElementType::F32);
         let is_batch = |row: &u32| varying.is_from_batch(module, Row(*row));
+        let is_statistic = |row: &u32| {
+            let made = Trail::new(Row(*row)).follow(module, converts);
+            module.opcode(made.row) == Opcode::Reduce
+        };
         if !operands.iter().all(is_wide)
             || !operands.iter().any(is_batch)
+            || operands.iter().all(is_statistic)
             || is_narrowed(program, collective)
         {
             continue;
@@ -55,7 +61,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let Some(payload) = collective.payload().and_then(|payload| runs.times(payload)) else {
             continue;
         };
-        if (payload as f64) < LEAST_SHARE * program.payload() as f64 {
+        if payload < LEAST {
             continue;
         }
         let mut site = Site::new(collective.row).runs(&runs).of(number);

@@ -7,13 +7,20 @@
 //! A constraint in between that has the axes of both shardings avoids the gather in full: devices
 //! first slice what they hold, or exchange parts by an all-to-all, and then gather only the part that
 //! they need (`tests/oracle/judge_advice.py` compiles both for TPUs and CPUs).
+//!
+//! Activations that are gathered along the axis of the batch are left to `batch-gathered`. Gathers for
+//! matmuls of the backward pass, and gathers without a name in a program with names, are left out:
+//! partitioners make them for the shards of a weight's gradient, also in reductions over several slices,
+//! where no constraint of the program can stand in between.
 
+use super::batch_gathered;
 use super::cut::{Cut, same_parts};
 use super::finding::Measure;
 use super::offsets::{Offsets, devices};
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
 use crate::comms::CollectiveKind;
+use crate::flow::Phase;
 
 pub(super) const RULE: Rule = Rule {
     code: "full-rematerialisation",
@@ -30,7 +37,17 @@ pub(super) const RULE: Rule = Rule {
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let offsets = Offsets::new(program.module);
     let cuts = Cut::all(program, CollectiveKind::AllGather);
+    let cuts = cuts.filter(|cut| {
+        batch_gathered::gathered(program, cut.number) == 0 && !is_for_gradient(program, cut)
+    });
     sites.extend(cuts.filter_map(|cut| cut_again(program, &offsets, &cut)));
+}
+
+/// Whether the gather is one for a matmul of the backward pass, or has no name where others have.
+fn is_for_gradient(program: &Program<'_>, cut: &Cut<'_>) -> bool {
+    let Some(name) = program.op_name(cut.collective.row) else { return program.has_phases() };
+    let is_backward = program.runs_of(cut.collective).phase == Phase::Backward;
+    is_backward && name.ends_with(b"/dot_general")
 }
 
 fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option<Site> {

@@ -3,8 +3,9 @@
 //! Either each device's part was sliced from an array that all devices of the group hold, or the
 //! same part is gathered twice along the same devices in one phase. Not reported: a second gather
 //! in a later phase, which saves memory, a gather behind an optimization barrier, a gather of unknown
-//! phase in a program with phases, and a gather inside a fusion, which the compiler repeats to overlap
-//! it with a matmul.
+//! phase in a program with phases, a gather inside a fusion, which the compiler repeats to overlap
+//! it with a matmul, and a gather that the compiler repeats because the step needs too much memory
+//! (`x.remat`).
 
 use super::finding::Measure;
 use super::offsets::{Offsets, devices};
@@ -12,7 +13,7 @@ use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
 use super::walk::{Trail, converts};
 use crate::comms::{Collective, CollectiveKind};
-use crate::flow::Phase;
+use crate::flow::{Phase, is_compiler_clone};
 use crate::ir::{ComputationId, Opcode, Row};
 use std::collections::HashMap;
 
@@ -55,7 +56,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         if let (Some(earlier), Some(collective)) = (all.get(*earlier), all.get(*later))
             && !is_carried(earlier)
             && !is_carried(collective)
-            && is_known(first.5)
+            && is_known(first.6)
+            && !is_compiler_clone(program.module, earlier.row)
+            && !is_compiler_clone(program.module, collective.row)
         {
             sites.extend(site(program, *later, collective, vec![earlier.row]));
         }
@@ -67,9 +70,9 @@ fn is_carried(collective: &Collective) -> bool {
     collective.outer != collective.row
 }
 
-/// The properties that two gathers of the same array share: operand, devices, dimension, result
-/// bytes, computation and phase.
-type Likeness = (Row, u32, Vec<u8>, Option<u64>, ComputationId, Phase);
+/// The properties that two gathers of the same array share: operand and its place in the operand's
+/// result, devices, dimension, result bytes, computation and phase.
+type Likeness = (Row, Vec<u32>, u32, Vec<u8>, Option<u64>, ComputationId, Phase);
 
 /// The operand of a gather with exactly one operand.
 fn operand(program: &Program<'_>, collective: &Collective) -> Option<Row> {
@@ -99,6 +102,7 @@ fn likeness(program: &Program<'_>, collective: &Collective) -> Option<Likeness> 
     let dimensions = module.attribute_bytes(collective.row, "dimensions").unwrap_or_default();
     Some((
         trail.row,
+        trail.path().to_vec(),
         collective.groups?,
         dimensions.to_vec(),
         collective.payload_out,
@@ -215,6 +219,7 @@ mod tests {
                 along: &|| &[],
                 sources: &flow::Sources::default(),
                 time: &|| None,
+                is_too_large: &|| false,
             };
             lint::lint(&module, &cost, &attribution, &all, &known, &options)
         });

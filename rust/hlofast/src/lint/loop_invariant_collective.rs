@@ -150,6 +150,7 @@ fn site(
     site = site
         .sum("payload_bytes", site_bytes(payload, spared))
         .sum("spared_executions", spared.unwrap_or(0))
+        .sum("held_bytes", collective.payload_out.unwrap_or(0))
         .common("trip_count", collective.trip_count.unwrap_or(0));
     Some(site)
 }
@@ -169,9 +170,12 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     match site.bytes {
         Some(spared) => format!(
             "{what} {along} {repeats} with unchanged operands in each of {} loop iterations: all \
-             executions but the first send the same data again, {} of payload per step",
+             executions but the first send the same data again, {} of payload per step; during the \
+             loop the {} {} per device",
             grouped(site.figure("trip_count")),
             bytes(spared),
+            form(site.places, "result then takes", "results then take"),
+            bytes(site.figure("held_bytes")),
         ),
         None => format!(
             "{what} {along} {repeats} with unchanged operands in every iteration of a loop of \

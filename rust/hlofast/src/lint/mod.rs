@@ -122,6 +122,8 @@ pub struct Known<'a> {
     pub sources: &'a Sources,
     /// Seconds on a device.
     pub time: &'a TimeOf<'a>,
+    /// Whether the step needs more memory than the device has.
+    pub is_too_large: &'a dyn Fn() -> bool,
 }
 
 /// All codes with descriptions, in the order of the rules.
@@ -130,7 +132,7 @@ pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// The findings in `module`; findings with more seconds at stake come first, then the others, those
-/// with more bytes and FLOPs at stake first.
+/// with more bytes and FLOPs at stake first. In a step that does not fit, findings about memory lead.
 pub fn lint<'a>(
     module: &'a Module,
     cost: &'a Cost,
@@ -162,5 +164,9 @@ pub fn lint<'a>(
     findings.sort_by_key(|finding| Reverse(weight(finding)));
     let seconds = |finding: &Finding| finding.seconds.unwrap_or(-1.0);
     findings.sort_by(|first, second| seconds(second).total_cmp(&seconds(first)));
+    let is_about_memory = |finding: &Finding| finding.measure == Measure::Memory;
+    if findings.iter().any(is_about_memory) && (known.is_too_large)() {
+        findings.sort_by_key(|finding| !is_about_memory(finding));
+    }
     Findings { findings }
 }

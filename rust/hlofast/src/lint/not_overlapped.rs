@@ -1,8 +1,13 @@
 //! `not-overlapped`: asynchronous collectives with too little computation between start and done.
+//!
+//! Permutes that the compiler made of another collective or of a matmul are left out: where they start
+//! is its own choice, and no change to the program moves them. JAX names those that a program spells
+//! `ppermute`.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
+use crate::comms::{Collective, CollectiveKind};
 
 pub(super) const RULE: Rule = Rule {
     code: "not-overlapped",
@@ -31,6 +36,10 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         {
             continue;
         }
+        if collective.kind == CollectiveKind::CollectivePermute && is_compilers(program, collective)
+        {
+            continue;
+        }
         let runs = program.runs_of(collective);
         let (Some(all), Some(sent)) = (runs.times(payload), runs.times(wire)) else { continue };
         let mut site = Site::new(collective.row)
@@ -44,6 +53,13 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.key = collective.kind as u64;
         sites.push(site);
     }
+}
+
+/// Whether a permute has the name of another operation, or none in a program with names.
+fn is_compilers(program: &Program<'_>, collective: &Collective) -> bool {
+    let Some(name) = program.op_name(collective.row) else { return program.has_phases() };
+    let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    memchr::memmem::find(last, b"permute").is_none()
 }
 
 fn message(program: &Program<'_>, site: &Site) -> String {

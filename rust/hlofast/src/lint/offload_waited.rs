@@ -43,6 +43,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let mut site = Site::new(away).runs(&runs);
         site.evidence.extend([back, end]);
         site.bytes = runs.times(size).and_then(|size| size.checked_mul(2));
+        site.seconds = site.bytes.and_then(|bytes| program.host_seconds(bytes));
         site = site.sum("overlapped_flops", u64::try_from(overlap.flops).unwrap_or(0));
         sites.push(site);
     }

@@ -254,6 +254,12 @@ impl<'a> Program<'a> {
         Some(bytes as f64 / (self.known.time)()?.rows.bytes_per_second?)
     }
 
+    /// Seconds in which `bytes` go between the device and its host; None without a device, or if its
+    /// bandwidth is unknown.
+    pub fn host_seconds(&self, bytes: u64) -> Option<f64> {
+        Some(bytes as f64 / (self.known.time)()?.rows.host_bytes_per_second?)
+    }
+
     /// Modelled seconds of all executions of collective `number`; None without a device or if the
     /// time is unknown.
     pub fn collective_seconds(&self, number: usize) -> Option<f64> {

@@ -4,15 +4,19 @@
 //! one all-reduce of their sum. The gradient of a parameter that is used in several places (tied
 //! embeddings) is such a sum, and so is the gradient of an activation that several matmuls read
 //! (the projections to queries, keys and values).
+//!
+//! Where one of two summands is scattered (the gradient of a lookup), partitioners all-reduce the other
+//! one first, keep it on one device with zeros on the others, scatter into it and all-reduce again.
 
 use super::cut::results;
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
-use super::walk::{Use, Walk, conversions, uses_within};
+use super::walk::{Trail, Use, Walk, conversions, converts, uses_within};
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::flow::Phase;
 use crate::ir::{CallRole, Module, Opcode, Row};
+use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: "reduced-twice",
@@ -69,10 +73,68 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             break;
         }
     }
-    for sum in &sums {
+    for sum in sums.iter().chain(&kept_by_one(program)) {
         if sum.arrays.len() > 1 {
             sites.extend(site(program, sum));
         }
+    }
+}
+
+/// Pairs of all-reduces of which the second adds up what the first has added up already: one device
+/// keeps that, the others have zeros.
+fn kept_by_one(program: &Program<'_>) -> Vec<Sum> {
+    let module = program.module;
+    let all = || program.collectives.collectives.iter().enumerate();
+    let sums = all().filter(|(_, own)| {
+        own.kind == CollectiveKind::AllReduce && own.groups.is_some() && adds(module, own.row)
+    });
+    let firsts: HashMap<Row, (usize, Option<u32>)> = sums
+        .clone()
+        .flat_map(|(number, own)| {
+            results(module, own).into_iter().map(move |row| (row, (number, own.groups)))
+        })
+        .collect();
+    let mut pairs = Vec::new();
+    for (number, second) in sums {
+        for operand in module.operands(second.row).iter().map(|row| Row(*row)) {
+            let Some(kept) = kept(module, operand) else { continue };
+            let Some(&(first, groups)) = firsts.get(&kept) else { continue };
+            let Some(groups) = groups.filter(|_| groups == second.groups && first != number) else {
+                continue;
+            };
+            if module.users().get(kept.0).len() == 1 {
+                let arrays = vec![
+                    (first, kept, program.bytes(kept)),
+                    (number, operand, program.bytes(operand)),
+                ];
+                pairs.push(Sum { groups, arrays, inside: Vec::new(), additions: Vec::new() });
+            }
+        }
+    }
+    pairs
+}
+
+/// The array to which `row` adds, if one device has it and all others have zeros.
+fn kept(module: &Module, row: Row) -> Option<Row> {
+    let adds_to = |opcode| converts(opcode) || opcode == Opcode::Scatter;
+    let spreads =
+        |opcode| converts(opcode) || matches!(opcode, Opcode::Broadcast | Opcode::Compare);
+    let select = Trail::new(row).follow(module, adds_to);
+    if module.opcode(select.row) != Opcode::Select {
+        return None;
+    }
+    let chosen = select.operand(module, 0)?.follow(module, spreads);
+    if !matches!(module.opcode(chosen.row), Opcode::PartitionId | Opcode::ReplicaId) {
+        return None;
+    }
+    let sides =
+        [1, 2].map(|index| Some(select.operand(module, index)?.follow(module, spreads).row));
+    let is_constant =
+        |row: &Option<Row>| row.is_some_and(|row| module.opcode(row) == Opcode::Constant);
+    match sides {
+        [zeros, kept] if is_constant(&zeros) => kept,
+        [kept, zeros] if is_constant(&zeros) => kept,
+        _ => None,
     }
 }
 

@@ -4,6 +4,8 @@
 //! estimate). One stack of the parameters has one kernel. Concatenating the parameters inside the step
 //! does not help: the copies take longer than the kernels (`tests/oracle/judge_advice.py`).
 //!
+//! Where devices use only a part of each parameter, the kernels that cut the parts go too.
+//!
 //! Only kernels of a train step's optimizer count, at least `FEWEST` of one size on one source line, and only
 //! where the modelled time says that most of it is not for moving bytes.
 
@@ -74,8 +76,17 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let Some(moving) = program.moving_seconds(moved) else { continue };
         // One kernel updates a stack, another one slices it for the layers.
         let left = 2.0 * longest * stacks.len() as f64;
-        let saved = all - left - moving * kernels.len() as f64;
-        if saved < all / 2.0 || saved < LEAST_SHARE * step {
+        let own = all - left - moving * kernels.len() as f64;
+        if own < all / 2.0 {
+            continue;
+        }
+        let read = kernels.iter().flat_map(|kernel| module.operands(kernel.0));
+        let read: HashSet<Row> = read.filter_map(|row| parameter(program, Row(*row))).collect();
+        let cuts = cuts(program).filter(|(whole, _)| read.contains(whole));
+        let cuts: Vec<f64> = cuts.map(|(_, seconds)| seconds).collect();
+        let longest = cuts.iter().copied().fold(0.0, f64::max);
+        let saved = own + (cuts.iter().sum::<f64>() - longest * stacks.len() as f64).max(0.0);
+        if saved < LEAST_SHARE * step {
             continue;
         }
         let Some((first, _)) = kernels.first() else { continue };
@@ -87,10 +98,21 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             .sum("kernels", kernels.len() as u64)
             .sum("kernel_nanoseconds", (all * NANOSECONDS_PER_SECOND) as u64)
             .sum("stacks", stacks.len() as u64)
+            .sum("cuts", cuts.len() as u64)
             .common("bytes_each", moved);
         site.key = moved;
         sites.push(site);
     }
+}
+
+/// Kernels of the entry that cut a parameter for a device, by parameter.
+fn cuts<'a>(program: &'a Program<'_>) -> impl Iterator<Item = (Row, f64)> + 'a {
+    let module = program.module;
+    let rows = module.computation(module.entry()).rows().map(Row);
+    rows.filter(move |row| module.opcode(*row) == Opcode::DynamicSlice).filter_map(move |row| {
+        let whole = parameter(program, Row(*module.operands(row).first()?))?;
+        Some((whole, program.seconds(row)?))
+    })
 }
 
 /// The name of the parameter that kernel `row` updates, without numbers: parameters of different
@@ -109,9 +131,13 @@ const MOST_ROWS: usize = 64;
 
 fn message(_: &Program<'_>, site: &Site) -> String {
     let kernels = site.figure("kernels");
+    let cut = match site.figure("cuts") {
+        0 => String::new(),
+        cuts => format!("; {} cut the parameters for a device", counted(cuts, "kernel", "kernels")),
+    };
     format!(
         "{} of the optimizer {} {} each, so that most of their {} ns per step is the fixed time of a \
-         kernel",
+         kernel{cut}",
         counted(kernels, "kernel", "kernels"),
         if kernels == 1 { "moves" } else { "move" },
         bytes(site.figure("bytes_each")),

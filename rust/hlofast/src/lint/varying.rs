@@ -237,6 +237,9 @@ impl Follower<'_, '_> {
         let donated = super::replicated_parameter::donated(module);
         let mut first = [0u64; 2];
         let mut inputs = [Vec::new(), Vec::new()];
+        // By input of floating-point numbers: the axes and the size of its first dimension.
+        let mut leading = Vec::new();
+        let mut tokens = Vec::new();
         for row in module.parameters(module.entry()) {
             let range = leaves(module, row);
             let decoded = module.attribute_bytes(row, "sharding");
@@ -268,11 +271,21 @@ impl Follower<'_, '_> {
                 };
                 inputs[kind].push(leaf);
                 let cut = spec.as_ref().and_then(|spec| spec.dimensions.first());
-                first[kind] |= cut.map_or(0, |cut| bits(cut.axes.iter()));
+                let axes = cut.map_or(0, |cut| bits(cut.axes.iter()));
+                first[kind] |= axes;
+                let size = array.dimension(0).and_then(|dimension| dimension.bound());
+                match kind {
+                    0 => tokens.push((axes, size)),
+                    _ => leading.push((leaf, (axes, size))),
+                }
             }
         }
         let chosen = usize::from(inputs[0].is_empty());
-        for leaf in &inputs[chosen] {
+        // Beside tokens, images and features are inputs too, frozen weights are not: an input has the
+        // batch of the tokens on its first dimension.
+        let beside = leading.iter().filter(|(_, own)| own.0 != 0 && tokens.contains(own));
+        let beside = beside.map(|(leaf, _)| leaf);
+        for leaf in inputs[chosen].iter().chain(beside) {
             *self.masks.get_mut(*leaf)? |= INPUT;
         }
         Some(first[chosen] & self.all)

@@ -37,6 +37,11 @@ impl Trail {
         Self { calls: calls.to_vec(), ..Self::new(row) }
     }
 
+    /// The value's index path in the result of `row`, innermost index first.
+    pub fn path(&self) -> &[u32] {
+        &self.path
+    }
+
     /// The value of operand `index` of the current row.
     pub fn operand(&self, module: &Module, index: usize) -> Option<Trail> {
         let row = Row(*module.operands(self.row).get(index)?);

@@ -339,10 +339,15 @@ fn describe(
     let phase = |row: Row| attribution.whose(module).phase[row.0 as usize];
     let kept = Through { conversions: true, slices: true, gathers: false };
     let kept_origins = origins(module, residual.place.clone(), kept);
-    let made = kept_origins.ends.iter().find_map(|end| match end {
+    let computed = kept_origins.ends.iter().filter_map(|end| match end {
         End::Computed(row) => Some(*row),
         _ => None,
     });
+    // A stack of what a loop passes on holds its first value once; the others are computed in the loop.
+    let is_other = |row: &Row| !gathers(module, *row) && !is_filled(module, *row);
+    let is_stack = residual.stacked.is_some();
+    let other = computed.clone().find(is_other).filter(|_| is_stack);
+    let made = other.or(computed.clone().next());
     let parameter = |ends: &[End]| {
         ends.iter().find_map(|end| match end {
             End::Parameter(row) => Some(*row),
@@ -397,6 +402,17 @@ fn describe(
         (None, None) => {}
     }
     true
+}
+
+/// Whether `row` is the memory that a stack begins with.
+fn is_filled(module: &Module, row: Row) -> bool {
+    match module.opcode(row) {
+        Opcode::Broadcast | Opcode::Constant => true,
+        Opcode::CustomCall => {
+            module.attribute_bytes(row, "custom_call_target") == Some(b"\"AllocateBuffer\"")
+        }
+        _ => false,
+    }
 }
 
 /// Whether `row` starts a collective that fusions overlap with other work.

@@ -189,6 +189,11 @@ impl<'a> Plan<'a> {
             return Err(RewriteError::new(self.module, producer, reason));
         };
         let mut renaming = Renaming::default();
+        // What is cheap is copied where XLA may still move it: in a schedule it has its place.
+        let copied = match self.module.is_scheduled() {
+            true => copied,
+            false => copy::with_cheap(self.module, copied),
+        };
         let mut text = self.barrier(producer, tie, &copied, &mut renaming)?;
         self.copy_all(&copied, &mut renaming, &mut text)?;
         let name = renaming.rows.remove(&producer.0).unwrap_or_default();

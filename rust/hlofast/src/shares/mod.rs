@@ -6,10 +6,13 @@
 //! propagation does. A product whose result is split n ways and whose contraction is split m ways
 //! costs each device 1/(n m) of the whole.
 
+mod local;
 mod parts;
 mod spread;
 mod ties;
 mod written;
+
+pub use local::{Local, LocalProduct};
 
 use crate::comms::{DerivedMesh, Mesh, MeshSource};
 use crate::cost::Cost;

@@ -67,6 +67,13 @@ impl<'a> Origin<'a> {
         ScopeTexts::new(self.module, &attribution.scopes, self.merges_layers)
     }
 
+    /// The name of parameter `row` in the program; its own name if the text has only a scope for it.
+    pub fn argument_name(&self, row: Row) -> Vec<u8> {
+        let is_scope = |name: &[u8]| memchr::memmem::find(name, b")/").is_some();
+        let name = self.op_name(row).filter(|name| !is_scope(name));
+        name.unwrap_or_else(|| self.module.instruction_name(row).to_vec())
+    }
+
     /// The operation name of `row`.
     pub fn op_name(&self, row: Row) -> Option<Vec<u8>> {
         let id = usize::try_from(self.columns.op_name[row.0 as usize]).ok()?;

@@ -131,11 +131,11 @@ pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Colum
     table.texts(field, each().map(|finding| finding.measure.as_str()));
     let field = Field::flops("flops", "FLOPs at stake per step.").label("FLOP").nullable();
     table.numbers(field, each().map(|finding| number(finding.flops)));
-    let doc = "Modelled seconds that the bytes or FLOPs at stake take per step, without overlap.";
+    let doc = "Modelled seconds that the bytes or FLOPs at stake take per step, without overlap; \
+               unknown for bytes of memory.";
     let field = Field::seconds("seconds", doc).label("at stake").nullable();
     table.reals(field, each().map(|finding| finding.seconds.unwrap_or(f64::NAN)));
-    let named =
-        |row: &Row| origin.op_name(*row).unwrap_or_else(|| module.instruction_name(*row).to_vec());
+    let named = |row: &Row| origin.argument_name(*row);
     let values = |finding: &crate::lint::Finding| {
         let names: Vec<Vec<u8>> = finding.parameters.iter().take(SHOWN).map(named).collect();
         names.join(&b", "[..])

@@ -25,6 +25,8 @@ pub struct Device {
     pub hbm_latency: Option<f64>,
     /// Bytes per second of VMEM or of the last-level cache.
     pub fast_memory_bandwidth: Option<f64>,
+    /// Bytes per second between a chip and its host, in one direction.
+    pub host_bandwidth: Option<f64>,
     /// Clock in hertz.
     pub clock: Option<f64>,
     /// TensorCores or multiprocessors.
@@ -124,6 +126,7 @@ impl Device {
         hbm_achieved_bandwidth,
         hbm_latency,
         fast_memory_bandwidth,
+        host_bandwidth,
         clock,
         cores,
         jax_devices,

@@ -73,6 +73,8 @@ pub struct Rows {
     pub compiler_seconds: Vec<f64>,
     /// HBM bytes per second of the device.
     pub bytes_per_second: Option<f64>,
+    /// Bytes per second between the device and its host.
+    pub host_bytes_per_second: Option<f64>,
     /// The limit of each row's time.
     pub bound: Vec<Bound>,
     /// Provenance of the seconds.
@@ -102,6 +104,7 @@ pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
             bandwidth_seconds: vec![0.0; count],
             compiler_seconds: vec![f64::NAN; count],
             bytes_per_second: device.share(device.hbm_bandwidth).filter(|rate| *rate > 0.0),
+            host_bytes_per_second: device.share(device.host_bandwidth).filter(|rate| *rate > 0.0),
             bound: vec![Bound::None; count],
             provenance: vec![Provenance::Exact; count],
             unknown_figures: Vec::new(),

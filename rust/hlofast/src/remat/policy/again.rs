@@ -2,6 +2,7 @@
 
 use super::base::Changes;
 use super::graph::Node;
+use super::kernels::kept_bytes;
 use super::scans::{Scan, is_heavy, is_unchanged};
 use super::{Fate, LEAST, Outcome, Policies, Prices, is_collective};
 use crate::ir::{Module, Opcode, Row};
@@ -56,6 +57,7 @@ impl Again {
             }
         }
         let mut is_counted = vec![false; count];
+        let mut must_run = vec![false; count];
         // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
         // their time in device memory.
         let mut moved: Vec<(usize, i64)> = Vec::new();
@@ -100,27 +102,25 @@ impl Again {
                 }
                 continue;
             }
-            // The results of a kernel are saved together. A value whose narrower form is saved is
-            // read in that form.
+            // A value whose narrower form is saved is read in that form.
             let wide = at;
             let at = instead[at].map_or(at, |narrow| narrow as usize);
             again.last[at] = again.last[at].max(again.last[wide]);
-            let saved = body.nodes[at].whole.map_or(at, |whole| whole as usize);
-            if again.fate[saved] != Fate::Recomputed {
-                let whole = body.bytes(saved as u32, &policies.sizes);
-                let (counted, size) = match whole {
-                    0 => (at, body.bytes(at as u32, &policies.sizes)),
-                    size => (saved, size),
-                };
-                if std::mem::replace(&mut is_counted[counted], true) {
+            if again.fate[at] != Fate::Recomputed && !must_run[at] {
+                if std::mem::replace(&mut is_counted[at], true) {
                     continue;
                 }
-                outcome.saved.extend(of[saved]);
-                match again.fate[saved] {
+                outcome.saved.extend(of[at]);
+                let size = kept_bytes(body, at as u32, &policies.sizes);
+                match again.fate[at] {
                     Fate::Offloaded => moved.push((at, size)),
                     _ => again.kept = again.kept.saturating_add(size),
                 }
                 continue;
+            }
+            // A kernel runs again for any of its results that is not kept.
+            if let Some(kernel) = own.whole {
+                must_run[kernel as usize] = true;
             }
             let is_heavy = is_heavy(own.opcode);
             let in_text = scan.recomputed.step_of(node);
@@ -209,10 +209,7 @@ impl Again {
                 bytes.add(start..=last, *size);
             }
         }
-        let is_kept = |node: u32| {
-            let whole = scan.body.nodes[node as usize].whole.unwrap_or(node);
-            self.fate[whole as usize] != Fate::Recomputed
-        };
+        let is_kept = |node: u32| self.fate[node as usize] != Fate::Recomputed;
         for (size, steps) in scan.recomputed.superfluous(&scan.back, is_kept) {
             bytes.add(steps, -size);
         }
@@ -242,7 +239,14 @@ impl Again {
     }
 
     /// Adds the cost of everything that runs again.
-    pub fn price(&self, module: &Module, scan: &Scan, prices: &Prices<'_>, outcome: &mut Outcome) {
+    pub fn price(
+        &self,
+        module: &Module,
+        policies: &Policies,
+        scan: &Scan,
+        prices: &Prices<'_>,
+        outcome: &mut Outcome,
+    ) {
         let multiplies = |node: &&Node| node.opcode.is_matmul();
         let mut products: Vec<Row> =
             scan.body.nodes.iter().filter(multiplies).map(|node| node.outer).collect();
@@ -271,7 +275,7 @@ impl Again {
         multiplied.sort_unstable();
         multiplied.dedup();
         for row in multiplied {
-            let flops = prices.flops(module, row);
+            let flops = policies.flops(module, row, prices);
             outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
         }
         outer.sort_unstable();

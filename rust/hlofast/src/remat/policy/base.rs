@@ -76,7 +76,9 @@ impl Timeline {
             return Some(timeline);
         }
         let mut budget = MOST_ROWS;
-        let loops: Vec<Row> = scans.iter().flat_map(|scan| [scan.forward, scan.backward]).collect();
+        let mut loops: Vec<Row> =
+            scans.iter().flat_map(|scan| [scan.forward, scan.backward]).collect();
+        loops.sort_unstable();
         let mut places: Vec<ComputationId> = Vec::new();
         let mut changes = vec![0i64; timeline.bytes.len() + 1];
         for scan in scans {
@@ -96,6 +98,11 @@ impl Timeline {
         }
         timeline.apply(&changes);
         Some(timeline)
+    }
+
+    /// These bytes at each step; `rows` run there.
+    pub fn of_steps(bytes: Vec<i64>, rows: Vec<u32>) -> Self {
+        Timeline { bytes, rows, is_pressed: false, shared: Vec::new() }
     }
 
     /// The bytes at each step of a module whose layers are in its entry computation; `moved` are the

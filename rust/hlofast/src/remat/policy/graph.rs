@@ -5,21 +5,18 @@
 //! does not fit, and because fusions repeat cheap work. A node is thus a value of the program, not a
 //! row of the text.
 
+use super::value::MOST_LEAVES;
+pub use super::value::Value;
 use crate::ir::csr::Csr;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
-use hashbrown::HashMap;
-use std::sync::Arc;
+use hashbrown::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Limit on the rows that are opened for all graphs of a module.
 pub const MOST_ROWS: usize = 1 << 22;
 /// Limit on the depth of nested fusions, calls and loops.
 const DEEPEST: u32 = 12;
-/// Limit on the depth of nested tuples.
-const DEEPEST_TUPLE: u32 = 16;
-/// Limit on the values that a row is taken to read.
-const MOST_LEAVES: usize = 1 << 14;
 /// Attributes in which clones of a row differ, and references to computations.
 const UNLIKE: [&[u8]; 8] = [
     b"metadata",
@@ -31,6 +28,8 @@ const UNLIKE: [&[u8]; 8] = [
     b"control-predecessors",
     b"statistics",
 ];
+/// The memory space of a value that JAX moves to host memory.
+const HOST: &[u8] = b"\"pinned_host\"";
 /// Limit on the bytes of a constant that distinguish two rows.
 const MOST_BYTES: usize = 256;
 
@@ -50,78 +49,6 @@ pub struct Node {
     pub element: Option<u32>,
     /// For elements of the tuple that an operation results in: the operation's node.
     pub whole: Option<u32>,
-}
-
-/// What a row results in.
-#[derive(Clone, Debug, Default)]
-pub enum Value {
-    /// Nothing that is followed.
-    #[default]
-    Nothing,
-    /// The value of a node.
-    One(u32),
-    /// A tuple of values.
-    Many(Arc<Many>),
-}
-
-/// The elements of a tuple.
-#[derive(Debug)]
-pub struct Many {
-    depth: u32,
-    elements: Vec<Value>,
-}
-
-impl Value {
-    fn many(elements: Vec<Value>) -> Value {
-        let depth = |value: &Value| match value {
-            Value::Many(many) => many.depth,
-            _ => 0,
-        };
-        let depth = elements.iter().map(depth).max().unwrap_or(0) + 1;
-        match depth <= DEEPEST_TUPLE {
-            true => Value::Many(Arc::new(Many { depth, elements })),
-            false => Value::Nothing,
-        }
-    }
-
-    /// Element `index` of a tuple.
-    pub fn element(&self, index: usize) -> Value {
-        match self {
-            Value::Many(many) => many.elements.get(index).cloned().unwrap_or_default(),
-            _ => Value::Nothing,
-        }
-    }
-
-    /// The node, if it is one.
-    pub fn node(&self) -> Option<u32> {
-        match self {
-            Value::One(node) => Some(*node),
-            _ => None,
-        }
-    }
-
-    /// The part of the value at `path`, whose last step is applied first.
-    pub fn at(&self, path: &[u32]) -> Value {
-        path.iter().rev().fold(self.clone(), |value, index| value.element(*index as usize))
-    }
-
-    /// Appends the nodes of all parts, until there are too many. Tuples that share elements have far
-    /// more parts than the text has words, so visits are counted too.
-    fn leaves(&self, out: &mut Vec<u32>, visits: &mut usize) {
-        *visits += 1;
-        match self {
-            Value::One(node) => out.push(*node),
-            Value::Many(many) => {
-                for value in &many.elements {
-                    if *visits >= MOST_LEAVES {
-                        return;
-                    }
-                    value.leaves(out, visits);
-                }
-            }
-            Value::Nothing => {}
-        }
-    }
 }
 
 /// The values of a computation.
@@ -144,11 +71,21 @@ pub struct Graph {
     pub own_bytes: HashMap<u32, i64, BuildMix>,
     /// By node that is a loop which adds up products: the products after the first.
     further: HashMap<u32, Vec<Row>, BuildMix>,
+    /// By node that is a loop which is not opened: the elements of its initial state.
+    pub states: HashMap<u32, Vec<Value>, BuildMix>,
+    /// Cheap values that are computed once, because several products read them.
+    pub shared: HashSet<u32, BuildMix>,
+    /// Nodes whose values the text moves to host memory.
+    pub on_host: HashSet<u32, BuildMix>,
+    /// By node whose sharding is written: the last row that writes it.
+    pub written: HashMap<u32, Row, BuildMix>,
+    /// By node that is an element of an operation's tuple: its index.
+    pub indices: HashMap<u32, u32, BuildMix>,
 }
 
 impl Graph {
     /// The graph of computation `id`. Loops that it runs are opened only to find out which of their
-    /// results are sums of products; loops in `closed` are not opened. None if more than `budget`
+    /// results are sums of products; loops in `closed`, which ascends, are not opened. None if more than `budget`
     /// rows would have to be opened.
     pub fn new(
         module: &Module,
@@ -220,6 +157,13 @@ impl Graph {
         let at = row.0.checked_sub(self.first_row).map(|at| at as usize);
         at.and_then(|at| self.results.get(at)).cloned().unwrap_or_default()
     }
+}
+
+/// Whether a custom call hands on its operands: a sharding, the border of manual partitioning, or the
+/// memory space of a value.
+fn passes_on(target: &[u8]) -> bool {
+    let is_border = target.starts_with(b"\"SPMD") || target.starts_with(b"\"xla.sdy.");
+    is_border || matches!(target, b"\"Sharding\"" | b"\"annotate_device_placement\"")
 }
 
 struct Builder<'a, 'b> {
@@ -303,6 +247,7 @@ impl Builder<'_, '_> {
                         let outer = outer.unwrap_or(row);
                         let part = self.push(row, outer, opcode, module.shape(row), &[node]);
                         self.graph.nodes[part as usize].whole = Some(node);
+                        self.graph.indices.extend(u32::try_from(index).map(|own| (part, own)));
                         self.elements.insert(key, part);
                         Value::One(part)
                     }
@@ -350,6 +295,15 @@ impl Builder<'_, '_> {
                 match target {
                     b"\"ConcatBitcast\"" => self.joined(&operand(0)),
                     b"\"AsyncCollectiveStart\"" | b"\"AsyncCollectiveDone\"" => operand(0),
+                    // Before partitioning: shardings and placements of values.
+                    target if passes_on(target) => match operands.len() {
+                        1 => {
+                            let value = operand(0);
+                            self.mark(row, target, value.node());
+                            value
+                        }
+                        _ => Value::many(operands.iter().map(read).collect()),
+                    },
                     // Memory that later rows write in parts.
                     b"\"AllocateBuffer\"" => {
                         self.node(row, outer, Opcode::Constant, module.shape(row), Vec::new())
@@ -365,6 +319,17 @@ impl Builder<'_, '_> {
                 self.opaque(row, outer, opcode, &given)
             }
         })
+    }
+
+    /// Notes the sharding or the memory space that a custom call gives to a value.
+    fn mark(&mut self, row: Row, target: &[u8], node: Option<u32>) {
+        let Some(node) = node else { return };
+        let attributes = || self.module.attribute_bytes(row, "frontend_attributes");
+        if target == b"\"Sharding\"" {
+            self.graph.written.insert(node, row);
+        } else if attributes().is_some_and(|own| own.windows(HOST.len()).any(|part| part == HOST)) {
+            self.graph.on_host.insert(node);
+        }
     }
 
     /// The value whose parts were fetched one by one.
@@ -441,10 +406,17 @@ impl Builder<'_, '_> {
         let module = self.module;
         let body = module.called(row, CallRole::Body);
         let elements = module.shapes().tuple(module.shape(row));
+        let is_closed = self.closed.binary_search(&row).is_ok();
         let (Some(body), Some(elements), false) =
-            (body.filter(|_| depth < DEEPEST), elements, self.closed.contains(&row))
+            (body.filter(|_| depth < DEEPEST), elements, is_closed)
         else {
-            return Some(self.opaque(row, outer, Opcode::While, std::slice::from_ref(state)));
+            let value = self.opaque(row, outer, Opcode::While, std::slice::from_ref(state));
+            if let (true, Some(node), Value::Many(many)) = (is_closed, value.node(), state) {
+                let known: Vec<Value> = many.elements.iter().take(MOST_LEAVES).cloned().collect();
+                *self.budget = self.budget.checked_sub(known.len())?;
+                self.graph.states.insert(node, known);
+            }
+            return Some(value);
         };
         let mut inner = Builder {
             module,

@@ -17,10 +17,14 @@
 
 mod again;
 mod base;
+mod before;
 mod choose;
 mod graph;
+mod kernels;
 mod layered;
+mod layout;
 mod named;
+mod pairs;
 mod price;
 mod products;
 mod recomputed;
@@ -28,21 +32,28 @@ mod retimed;
 mod savable;
 mod scans;
 mod search;
+mod unknown;
 mod unrolled;
+mod value;
 
 pub use choose::{choose, frontier};
 pub use price::{Host, Prices};
 pub use savable::{Savable, SavableKind};
+pub use unknown::NoPolicies;
 
 use crate::comms::CollectiveKind;
 use crate::cost::{Backend, Cost, device_sizes};
 use crate::flow::Attribution;
 use crate::ir::{Module, Opcode, Row};
 use crate::memory::Memory;
+use crate::shares::Local;
 use again::Again;
 use base::Timeline;
+use before::{Before, scans_before};
+use graph::MOST_ROWS;
 use savable::find_savable;
 use scans::{Scan, scans};
+use unknown::unknown;
 use unrolled::Unrolled;
 
 /// Values of less than this many bytes per iteration are left out of the account.
@@ -100,6 +111,8 @@ pub struct Policies {
     scans: Vec<Scan>,
     /// Layers that are repeated without a loop; None in a module with scans.
     unrolled: Option<Unrolled>,
+    /// What is known before optimisation; None in a scheduled module.
+    before: Option<Before>,
     timeline: Timeline,
     /// By shape: bytes.
     sizes: Vec<i64>,
@@ -111,28 +124,61 @@ pub struct Policies {
 
 impl Policies {
     /// The scans of `module`. `peak` is the peak that is compared with the device's memory, which
-    /// may exceed the peak of `memory` by pointer tables and constants. None if the module has no
-    /// scan with known iterations, or is too large.
+    /// may exceed the peak of `memory` by pointer tables and constants. An error if the module has no
+    /// layers that the model covers, or is too large.
     pub fn new(
         module: &Module,
         cost: &Cost,
         attribution: &Attribution,
         memory: &Memory,
         peak: i64,
-    ) -> Option<Self> {
+    ) -> Result<Self, NoPolicies> {
         let mut values = memory.all_values(module);
-        let scans = scans(module, cost, attribution, memory, &values);
         let sizes = device_sizes(module, Backend::of_module(module));
+        let scans = scans(module, cost, attribution, memory, &values, &sizes);
         if scans.is_empty() {
             let own = Unrolled::new(module, attribution, memory, &mut values, &sizes, peak);
-            let (mut unrolled, timeline) = own.filter(|(own, _)| !own.is_checkpointed(module))?;
+            let (mut unrolled, timeline) = own.ok_or(NoPolicies::NoLayers)?;
+            if unrolled.is_checkpointed(module) {
+                return Err(NoPolicies::Unrolled);
+            }
             let savable = unrolled.find_savable(module);
             let unrolled = Some(unrolled);
-            return Some(Self { scans, unrolled, timeline, sizes, savable, peak });
+            return Ok(Self { scans, unrolled, before: None, timeline, sizes, savable, peak });
         }
-        let timeline = Timeline::new(module, memory, &values, &scans, &sizes, peak)?;
+        if let Some(reason) = unknown(module, cost, &scans, &mut { MOST_ROWS }) {
+            return Err(reason);
+        }
+        let timeline = Timeline::new(module, memory, &values, &scans, &sizes, peak);
+        let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, &sizes);
-        Some(Self { scans, unrolled: None, timeline, sizes, savable, peak })
+        Ok(Self { scans, unrolled: None, before: None, timeline, sizes, savable, peak })
+    }
+
+    /// The scans of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
+    /// whether its shapes cover several devices. All bytes are modelled. An error if the module has
+    /// no scan with known iterations that the model covers, or is too large.
+    pub fn before_schedule(
+        module: &Module,
+        cost: &Cost,
+        attribution: &Attribution,
+        local: &Local,
+        is_whole: bool,
+    ) -> Result<Self, NoPolicies> {
+        let found = scans_before(module, cost, attribution, local, is_whole);
+        let (scans, timeline, before) = found.ok_or(NoPolicies::NoLayers)?;
+        if let Some(reason) = unknown(module, cost, &scans, &mut { MOST_ROWS }) {
+            return Err(reason);
+        }
+        let savable = find_savable(module, &scans, &[]);
+        let peak = timeline.changes().highest(&[]).0;
+        let (unrolled, before, sizes) = (None, Some(before), Vec::new());
+        Ok(Self { scans, unrolled, before, timeline, sizes, savable, peak })
+    }
+
+    /// Whether the module is not scheduled, so that all bytes are modelled.
+    pub fn is_modelled(&self) -> bool {
+        self.before.is_some()
     }
 
     /// The forward loop of each scan, and its iterations.
@@ -150,14 +196,24 @@ impl Policies {
     }
 
     /// Whether layers are under `jax.checkpoint` in the step as it is.
-    pub fn is_checkpointed(&self, module: &Module) -> bool {
-        self.scans.iter().any(|scan| named::is_checkpointed(module, &scan.back))
+    pub fn is_checkpointed(&self) -> bool {
+        self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
     }
 
     /// The fates of the savable values in the step as it is.
     pub fn as_is(&self) -> Vec<Fate> {
-        let fate = |value: &Savable| if value.is_kept { Fate::Saved } else { Fate::Recomputed };
+        let fate = |value: &Savable| match value.is_kept {
+            true if self.is_on_host(value) => Fate::Offloaded,
+            true => Fate::Saved,
+            false => Fate::Recomputed,
+        };
         self.savable.iter().map(fate).collect()
+    }
+
+    /// Whether the step as it is keeps a value in host memory.
+    fn is_on_host(&self, value: &Savable) -> bool {
+        let scan = self.scans.get(value.scan as usize);
+        scan.is_some_and(|scan| scan.body.on_host.contains(&value.node))
     }
 
     /// Nodes and steps that one outcome visits.
@@ -172,7 +228,8 @@ impl Policies {
     pub fn outcome(&self, module: &Module, fates: &[Fate], prices: &Prices<'_>) -> Outcome {
         let mut outcome = Outcome {
             flops: Some(0),
-            wire_bytes: Some(0),
+            // The partitioner adds the collectives.
+            wire_bytes: self.before.as_ref().is_none_or(|own| !own.is_whole).then_some(0),
             seconds: prices.seconds.map(|_| 0.0),
             moving: Some(0.0),
             waiting: Some(0.0),
@@ -185,7 +242,7 @@ impl Policies {
             again.account(self, scan, &mut bytes, &mut outcome);
             prefixes.push((*scan.back_steps.start(), again.prefix()));
             let before = outcome.seconds;
-            again.price(module, scan, prices, &mut outcome);
+            again.price(module, self, scan, prices, &mut outcome);
             let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
             let sizes = again.offloaded.iter().map(|(size, _)| *size);
             let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
@@ -203,6 +260,12 @@ impl Policies {
         outcome.peak = if self.savable.is_empty() { self.peak } else { peak };
         outcome.at = self.timeline.row(step);
         outcome
+    }
+
+    /// FLOPs that a product takes in a step on one device; None if unknown.
+    fn flops(&self, module: &Module, row: Row, prices: &Prices<'_>) -> Option<i64> {
+        let own = self.before.as_ref().and_then(|before| before.flops(row));
+        own.or_else(|| prices.flops(module, row))
     }
 }
 

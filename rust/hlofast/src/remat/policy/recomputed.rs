@@ -10,12 +10,13 @@
 //! only it needed.
 
 use super::graph::Graph;
+use super::kernels::kept_bytes;
 use super::named::{components, is_checkpointed};
 use super::products::Products;
 use super::scans::{is_heavy, is_unchanged, node_of};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ElementType, Module, Opcode};
-use crate::memory::{LiveValue, Memory};
+use crate::memory::LiveValue;
 use hashbrown::HashMap;
 use std::ops::RangeInclusive;
 
@@ -44,6 +45,8 @@ pub struct Recomputed {
     pub products: Products,
     /// By node of the forward body: whether it is made from weights and constants alone.
     pub is_fixed: Vec<bool>,
+    /// Whether the layers are under `jax.checkpoint`.
+    pub is_checkpointed: bool,
     /// By node of the backward body: whether the gradients read it, also through cheap work.
     is_read: Vec<bool>,
     /// Live ranges of recomputed values: node of the backward body, bytes, steps.
@@ -52,16 +55,26 @@ pub struct Recomputed {
 
 impl Recomputed {
     /// What the backward body `back` recomputes of the forward body `body`, whose sums of partial
-    /// products get the bytes of the program's values. `end` is the last step of the backward body.
-    pub fn new(module: &Module, memory: &Memory, body: &mut Graph, back: &Graph, end: u32) -> Self {
+    /// products get the bytes of the program's values. `step_of` gives the step at which a node of the
+    /// backward body runs. Names tell whether the layers are checkpointed; in an `unoptimised` text
+    /// products that gradients do not change tell it too. `sizes` are the bytes of shapes.
+    pub fn new(
+        module: &Module,
+        step_of: impl Fn(usize) -> u32,
+        body: &mut Graph,
+        back: &Graph,
+        (sizes, unoptimised): (&[i64], bool),
+    ) -> Self {
         let is_again = again(module, back);
         let products = Products::new(module, body);
         body.wider = products.wider(module, body);
-        let twin = match is_checkpointed(module, back) {
+        let is_checkpointed =
+            is_checkpointed(module, back) || unoptimised && runs_again(back, &is_again);
+        let twin = match is_checkpointed {
             true => twins(module, body, &products, back, &is_again),
             false => vec![None; back.nodes.len()],
         };
-        kernel_results(module, body, back, &twin);
+        kernel_results(body, back, &twin, sizes);
         let mut found = Recomputed {
             at: vec![None; body.nodes.len()],
             is_read: vec![false; back.nodes.len()],
@@ -69,9 +82,9 @@ impl Recomputed {
             twin,
             is_fixed: is_fixed(module, body),
             products,
+            is_checkpointed,
             ..Recomputed::default()
         };
-        let step_of = |node: usize| memory.step_of(back.nodes[node].outer).unwrap_or(end);
         // By node: the last step at which gradients read it.
         let mut read: Vec<Option<u32>> = vec![None; back.nodes.len()];
         for node in (0..back.nodes.len() as u32).rev() {
@@ -117,10 +130,14 @@ impl Recomputed {
     pub fn find_live<'a>(&mut self, back: &Graph, values: impl Iterator<Item = &'a LiveValue>) {
         for value in values.filter(|value| value.bytes >= LEAST) {
             let Some(node) = node_of(back, value) else { continue };
-            let own = &back.nodes[node as usize];
-            if self.is_again[node as usize] && own.element.is_none() {
-                self.live.push((node, value.bytes, value.first_step..=value.last_step));
-            }
+            self.add_live(back, node, value.bytes, value.first_step..=value.last_step);
+        }
+    }
+
+    /// Adds the live range of a value of the backward body, if it is a recomputed one.
+    pub fn add_live(&mut self, back: &Graph, node: u32, bytes: i64, steps: RangeInclusive<u32>) {
+        if self.is_again[node as usize] && back.nodes[node as usize].element.is_none() {
+            self.live.push((node, bytes, steps));
         }
     }
 
@@ -170,6 +187,11 @@ fn is_fixed(module: &Module, body: &Graph) -> Vec<bool> {
     is_fixed
 }
 
+/// Whether a backward body computes products of the forward pass.
+fn runs_again(back: &Graph, is_again: &[bool]) -> bool {
+    back.nodes.iter().zip(is_again).any(|(node, is_again)| *is_again && node.opcode.is_matmul())
+}
+
 /// By node of a backward body: whether it is part of the forward pass.
 fn again(module: &Module, back: &Graph) -> Vec<bool> {
     let mut is_again: Vec<bool> = Vec::with_capacity(back.nodes.len());
@@ -195,28 +217,15 @@ fn is_counter(module: &Module, graph: &Graph, node: u32) -> bool {
     })
 }
 
-/// Sets the bytes of recomputed kernels to those of the results that the backward body reads. The
-/// forward body may read fewer. Kernels write statistics into whole lanes, of which one is read.
-fn kernel_results(module: &Module, body: &mut Graph, back: &Graph, twin: &[Option<u32>]) {
-    let bytes = |node: u32| {
-        let array = module.shapes().array(back.nodes[node as usize].shape);
-        let bits = array
-            .and_then(|array| array.elements()?.checked_mul(u64::from(array.element_type.bits())));
-        bits.and_then(|bits| i64::try_from(bits / 8).ok()).unwrap_or(0)
-    };
+/// Sets the bytes of recomputed kernels to those of the results that only the backward body reads.
+/// Kernels write statistics into whole lanes, of which one is read.
+fn kernel_results(body: &mut Graph, back: &Graph, twin: &[Option<u32>], sizes: &[i64]) {
     for (number, node) in (0u32..).zip(&back.nodes) {
-        let Some(kernel) = node.whole.and_then(|whole| twin[whole as usize]) else { continue };
-        if node.opcode != Opcode::CustomCall || back.users(number).is_empty() {
-            continue;
-        }
-        let users = back.users(number).iter();
-        let is_slice = |user: &u32| back.nodes[*user as usize].opcode == Opcode::Slice;
-        let read = match users.clone().all(is_slice) {
-            true => users.map(|user| bytes(*user)).fold(0, i64::saturating_add),
-            false => bytes(number),
-        };
+        let is_unread = node.opcode == Opcode::CustomCall && twin[number as usize].is_none();
+        let kernel = node.whole.filter(|_| is_unread).and_then(|whole| twin[whole as usize]);
+        let Some(kernel) = kernel.filter(|_| !back.users(number).is_empty()) else { continue };
         let known = body.own_bytes.entry(kernel).or_default();
-        *known = known.saturating_add(read.min(bytes(number)));
+        *known = known.saturating_add(kept_bytes(back, number, sizes));
     }
 }
 
@@ -282,7 +291,8 @@ struct Key<'a> {
 }
 
 fn key<'a>(module: &'a Module, graph: &Graph, node: u32, of: u32, likeness: Likeness) -> Key<'a> {
-    let own = &graph.nodes[of as usize];
+    // A result of a kernel has the kernel's name.
+    let own = &graph.nodes[graph.nodes[of as usize].whole.unwrap_or(of) as usize];
     let opcode = match own.opcode {
         opcode if opcode.is_matmul() => Opcode::Dot,
         opcode => opcode,

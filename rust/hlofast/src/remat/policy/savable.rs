@@ -1,6 +1,6 @@
 //! The values of a layer that a policy could save.
 
-use super::graph::Node;
+use super::kernels::{has_stacked_slice, kept_bytes};
 use super::named;
 use super::scans::Scan;
 use super::{LEAST, is_collective};
@@ -71,8 +71,6 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
             is_needed[*node as usize] = true;
         }
         let from = savable.len();
-        // By kernel: bytes of those of its results that the backward pass needs.
-        let mut results = vec![0i64; count];
         for node in (0..count as u32).rev() {
             let at = node as usize;
             let opcode = body.nodes[at].opcode;
@@ -80,13 +78,11 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
                 continue;
             }
             body.operands(node).iter().for_each(|operand| is_needed[*operand as usize] = true);
-            let mut bytes = body.bytes(node, sizes);
-            let kernel = body.nodes[at].whole.filter(|_| opcode == Opcode::CustomCall);
-            if let Some(kernel) = kernel.map(|kernel| kernel as usize) {
-                results[kernel] = results[kernel].saturating_add(bytes);
-                is_stacked[kernel] |= is_stacked[at];
-                continue;
-            }
+            let bytes = kept_bytes(body, node, sizes);
+            // Each result of a kernel is a value; the kernel itself stands for those that only the
+            // backward body reads.
+            let of_kernel = body.nodes[at].whole.unwrap_or(node);
+            is_stacked[at] |= has_stacked_slice(body, node, &is_stacked);
             let kind = match products.of[at] {
                 _ if products.is_part[at] => None,
                 Some(of) => Some(match named::is_batched(module, body.nodes[of as usize].row) {
@@ -94,8 +90,7 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
                     false => SavableKind::Product,
                 }),
                 None if opcode == Opcode::CustomCall => {
-                    bytes = bytes.max(results[at]);
-                    kind_of_kernel(module, body.nodes[at].row)
+                    kind_of_kernel(module, body.nodes[of_kernel as usize].row)
                 }
                 // Backward code gathers weights in any case.
                 None if is_value(opcode) && !is_fixed[at] => Some(SavableKind::Collective),
@@ -104,7 +99,8 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
             };
             if let Some(kind) = kind.filter(|_| bytes >= LEAST) {
                 let bytes = bytes.saturating_mul(i64::try_from(scan.trips).unwrap_or(i64::MAX));
-                let Node { row, shape, .. } = body.nodes[at];
+                let row = body.nodes[of_kernel as usize].row;
+                let shape = body.nodes[at].shape;
                 let is_kept = is_stacked[at];
                 savable.push(Savable { scan: number, row, bytes, shape, kind, is_kept, node });
             }

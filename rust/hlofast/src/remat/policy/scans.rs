@@ -98,6 +98,7 @@ pub fn scans(
     attribution: &Attribution,
     memory: &Memory,
     values: &[LiveValue],
+    sizes: &[i64],
 ) -> Vec<Scan> {
     let mut loops: HashMap<ComputationId, Vec<Row>, BuildMix> = HashMap::default();
     for entry in &cost.loops {
@@ -112,7 +113,7 @@ pub fn scans(
         by_buffer.entry(value.buffer).or_default().push(number);
     }
     let budget = MOST_ROWS;
-    let mut finder = Finder { module, cost, memory, values, by_row, by_buffer, budget };
+    let mut finder = Finder { module, cost, memory, values, sizes, by_row, by_buffer, budget };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -149,6 +150,8 @@ struct Finder<'a> {
     cost: &'a Cost,
     memory: &'a Memory,
     values: &'a [LiveValue],
+    /// By shape: bytes.
+    sizes: &'a [i64],
     /// By row that makes them: values.
     by_row: HashMap<Row, Vec<u32>, BuildMix>,
     /// By buffer: the values that share it.
@@ -230,7 +233,9 @@ impl Finder<'_> {
             leaves.extend(node.element.map(|element| (element, number)));
         }
         let end = *back_steps.end();
-        let mut recomputed = Recomputed::new(module, self.memory, &mut body, &back, end);
+        let step_of = |node: usize| self.memory.step_of(back.nodes[node].outer).unwrap_or(end);
+        let mut recomputed =
+            Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false));
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
         for stack in &mut stacks {
@@ -298,7 +303,7 @@ impl Finder<'_> {
 }
 
 /// The node whose value the body writes into the stack in element `element` of its state.
-fn stacked(body: &Graph, element: u32) -> Option<u32> {
+pub fn stacked(body: &Graph, element: u32) -> Option<u32> {
     let made = body.root.element(element as usize).node()?;
     if body.nodes[made as usize].opcode != Opcode::DynamicUpdateSlice {
         return None;
@@ -308,7 +313,7 @@ fn stacked(body: &Graph, element: u32) -> Option<u32> {
 }
 
 /// Whether the value is a slice of an element of the state that the loop does not change.
-fn is_weight(body: &Graph, node: u32) -> bool {
+pub fn is_weight(body: &Graph, node: u32) -> bool {
     let mut at = node;
     while let Opcode::DynamicSlice | Opcode::Slice | Opcode::Convert =
         body.nodes[at as usize].opcode

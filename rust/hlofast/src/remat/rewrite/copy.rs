@@ -10,6 +10,9 @@ use crate::print::{Renaming, shape_to_text};
 use crate::remat::handed_on::member;
 use std::collections::HashSet;
 
+/// Limit on conversions in a row that are examined.
+const MOST_CHEAP: u32 = 8;
+
 /// The set to copy: `producer`, `chain` and the starts of their done instructions, operands first.
 pub(super) fn set_to_copy(
     module: &Module,
@@ -78,6 +81,51 @@ fn operands_first(module: &Module, producer: Row, members: &HashSet<Row>) -> Vec
         }
     }
     order
+}
+
+/// `copied` with what its members read and what costs nothing to make again: broadcast scalars,
+/// iotas, and conversions of these. Behind a barrier XLA would keep them in memory.
+pub(super) fn with_cheap(module: &Module, copied: Vec<Row>) -> Vec<Row> {
+    let mut met: HashSet<Row> = copied.iter().copied().collect();
+    let mut order = Vec::with_capacity(copied.len());
+    for row in copied {
+        for operand in module.operands(row).iter().map(|operand| Row(*operand)) {
+            push_cheap(module, operand, &mut met, &mut order);
+        }
+        order.push(row);
+    }
+    order
+}
+
+/// Appends `row` after its cheap operands, if it is cheap and not in `met`.
+fn push_cheap(module: &Module, row: Row, met: &mut HashSet<Row>, order: &mut Vec<Row>) {
+    if met.contains(&row) || !is_cheap(module, row, 0) {
+        return;
+    }
+    met.insert(row);
+    for operand in module.operands(row).iter().map(|operand| Row(*operand)) {
+        push_cheap(module, operand, met, order);
+    }
+    order.push(row);
+}
+
+/// Whether `row` is made from scalars or from nothing.
+fn is_cheap(module: &Module, row: Row, depth: u32) -> bool {
+    if depth == MOST_CHEAP || module.is_implicit(row) {
+        return false;
+    }
+    let operands = module.operands(row);
+    match module.opcode(row) {
+        Opcode::Iota => true,
+        Opcode::Broadcast => operands.iter().all(|operand| {
+            let array = module.shapes().array(module.shape(Row(*operand)));
+            array.is_some_and(|array| array.elements() == Some(1))
+        }),
+        Opcode::Convert | Opcode::Reshape | Opcode::Bitcast => {
+            operands.iter().all(|operand| is_cheap(module, Row(*operand), depth + 1))
+        }
+        _ => false,
+    }
 }
 
 impl Plan<'_> {

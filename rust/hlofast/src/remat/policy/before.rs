@@ -1,0 +1,81 @@
+//! Scans of modules that XLA has not scheduled: the order of execution and the live ranges that such
+//! a module would get.
+//!
+//! The text before optimisation has neither a schedule nor fusions, and its shapes may cover all
+//! devices. The model gives each value of the graph a step, in text order with the bodies of the
+//! loops in their places; products, and work whose result only goes into a stack, run as soon as their
+//! operands are there. As in the model of scheduled texts, values of products, kernels and reductions
+//! are in memory until the last expensive operation that reads them, also through cheap work, which XLA
+//! repeats in fusions; cheap values that several products read are computed once. A loop holds the elements of its state that its body changes. Bytes are those
+//! of one device, as the shardings of the text imply them.
+
+use super::base::Timeline;
+use super::graph::MOST_ROWS;
+use super::layout::lay_out;
+use super::pairs::find;
+use super::scans::Scan;
+use crate::cost::Cost;
+use crate::flow::{Attribution, Contexts, multiplicities};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row};
+use crate::shares::Local;
+use hashbrown::HashMap;
+
+/// What is known of a module before optimisation.
+#[derive(Debug)]
+pub struct Before {
+    /// By row of a product: FLOPs that one device executes in a step.
+    flops: HashMap<Row, i64, BuildMix>,
+    /// Whether shapes cover several devices, so that the partitioner's collectives are unknown.
+    pub is_whole: bool,
+}
+
+impl Before {
+    /// FLOPs of a product in a step on one device.
+    pub fn flops(&self, row: Row) -> Option<i64> {
+        self.flops.get(&row).copied()
+    }
+}
+
+/// The scans of an unscheduled module, the bytes at each step and FLOPs of one device. None if there
+/// are no scans, or if the module is too large.
+pub fn scans_before(
+    module: &Module,
+    cost: &Cost,
+    attribution: &Attribution,
+    local: &Local,
+    is_whole: bool,
+) -> Option<(Vec<Scan>, Timeline, Before)> {
+    let mut budget = MOST_ROWS;
+    let places = find(module, cost, attribution, &mut budget)?;
+    let (mut changes, rows, mut scans) = lay_out(module, cost, local, places, budget)?;
+    scans.sort_by_key(|scan| scan.forward);
+    let mut sum = 0i64;
+    for change in &mut changes {
+        sum = sum.saturating_add(*change);
+        *change = sum;
+    }
+    changes.truncate(rows.len());
+    let timeline = Timeline::of_steps(changes, rows);
+    let before = Before { flops: flops(module, cost, local), is_whole };
+    (!scans.is_empty()).then_some((scans, timeline, before))
+}
+
+/// FLOPs of one device in all calls of each product.
+fn flops(module: &Module, cost: &Cost, local: &Local) -> HashMap<Row, i64, BuildMix> {
+    let contexts = Contexts::by_call(module);
+    let times = |call: usize| cost.call_times.get(call).map(|link| link.times);
+    let counts = multiplicities(&contexts, times);
+    let mut flops = HashMap::default();
+    for row in module.rows() {
+        let Some(product) = local.product(row) else { continue };
+        // A computation that several callers share runs as often for each as for the busiest.
+        let nodes = contexts.nodes_of(module.computation_of(row));
+        let calls = nodes.filter_map(|node| counts.get(node as usize).copied().flatten()).max();
+        let calls = calls.and_then(|calls| i64::try_from(calls).ok());
+        if let Some(own) = calls.and_then(|calls| product.flops.checked_mul(calls)) {
+            flops.insert(row, own);
+        }
+    }
+    flops
+}

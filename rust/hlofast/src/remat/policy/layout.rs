@@ -1,0 +1,514 @@
+//! The steps that the rows of an unscheduled module would run at, and the bytes at each of them.
+
+use super::base::add;
+use super::graph::Graph;
+use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
+use super::recomputed::Recomputed;
+use super::scans::{Read, Scan, Stack, is_heavy, is_rearrangement, is_weight, stacked};
+use crate::cost::Cost;
+use crate::ir::intern::BuildMix;
+use crate::ir::{CallRole, Module, Opcode, Row};
+use crate::shares::Local;
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// Limit on the operands of a node among which the value that it changes is looked for.
+const MOST_READ: usize = 8;
+/// Limit on the nodes between a gathered value and the value that devices gather.
+const MOST_STEPS: usize = 16;
+
+/// The changes of bytes from each step to the next, the row of each step, and the scans. None if the
+/// module is too large.
+pub fn lay_out(
+    module: &Module,
+    cost: &Cost,
+    local: &Local,
+    places: Places,
+    budget: usize,
+) -> Option<(Vec<i64>, Vec<u32>, Vec<Scan>)> {
+    let mut layout = Layout {
+        module,
+        cost,
+        local,
+        places,
+        budget,
+        changes: Vec::new(),
+        rows: Vec::new(),
+        bodies: HashMap::default(),
+        changed: HashMap::default(),
+        stacked: HashMap::default(),
+        scans: Vec::new(),
+    };
+    let entry = layout.places.graphs.remove(&module.entry())?;
+    let steps = layout.run(&entry, 0)?;
+    layout.hold_arguments(&steps);
+    let Layout { changes, rows, scans, .. } = layout;
+    Some((changes, rows, scans))
+}
+
+/// The steps of the nodes of a graph.
+struct Steps {
+    /// By node: the step at which it runs; for loops the last step.
+    runs: Vec<u32>,
+    /// By node: its first step.
+    first: Vec<u32>,
+    /// By node: the last step that reads it; None if nothing does.
+    last: Vec<Option<u32>>,
+    /// The steps of the whole graph.
+    all: RangeInclusive<u32>,
+}
+
+impl Steps {
+    /// The step at which a value is used for the last time to make this node or what reads it.
+    fn of_use(&self, graph: &Graph, node: u32) -> u32 {
+        let at = node as usize;
+        match stays(graph, node) {
+            true => self.runs[at],
+            false => self.last[at].unwrap_or(self.runs[at]),
+        }
+    }
+}
+
+/// Whether the value of a node is in memory: others are computed where they are read.
+fn stays(graph: &Graph, node: u32) -> bool {
+    let opcode = graph.nodes[node as usize].opcode;
+    is_heavy(opcode) || opcode == Opcode::DynamicUpdateSlice || graph.shared.contains(&node)
+}
+
+/// The cheap values that several products read, which XLA computes once: not slices of stacks, which
+/// are in memory already.
+fn shared(graph: &Graph) -> Vec<u32> {
+    let is_product = |user: &&u32| graph.nodes[**user as usize].opcode.is_matmul();
+    let is_shared = |node: &u32| {
+        let own = &graph.nodes[*node as usize];
+        let is_cheap = own.element.is_none() && !is_heavy(own.opcode);
+        if !is_cheap || graph.users(*node).iter().filter(is_product).take(2).count() < 2 {
+            return false;
+        }
+        let mut at = *node;
+        for _ in 0..MOST_STEPS {
+            if graph.nodes[at as usize].element.is_some() {
+                return false;
+            }
+            match graph.operands(at).first() {
+                Some(first) if is_rearrangement(graph.nodes[at as usize].opcode) => at = *first,
+                _ => {
+                    return !graph.operands(at).is_empty()
+                        && !is_heavy(graph.nodes[at as usize].opcode);
+                }
+            }
+        }
+        false
+    };
+    (0..graph.nodes.len() as u32).filter(is_shared).collect()
+}
+
+/// Lays out the steps of a module and counts the bytes at each of them.
+struct Layout<'a> {
+    module: &'a Module,
+    cost: &'a Cost,
+    local: &'a Local,
+    places: Places,
+    budget: usize,
+    /// By step: the change from the step before.
+    changes: Vec<i64>,
+    /// By step: the row that runs.
+    rows: Vec<u32>,
+    /// By loop: the graph of its body and its steps.
+    bodies: HashMap<Row, (Graph, Steps), BuildMix>,
+    /// By loop: whether each element of its state has a buffer in device memory of its own.
+    changed: HashMap<Row, Vec<bool>, BuildMix>,
+    /// By loop: bytes of the values that it stacks, by element of its state.
+    stacked: HashMap<Row, HashMap<u32, i64, BuildMix>, BuildMix>,
+    scans: Vec<Scan>,
+}
+
+impl Layout<'_> {
+    fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
+        if self.changes.len() <= self.rows.len() + 1 {
+            self.changes.resize(self.rows.len() + 2, 0);
+        }
+        add(&mut self.changes, steps, bytes);
+    }
+
+    fn step(&mut self, row: Row) -> u32 {
+        self.rows.push(row.0);
+        self.rows.len() as u32 - 1
+    }
+
+    /// The bytes of a node's value on one device, in the type in which XLA keeps it.
+    fn bytes(&self, graph: &Graph, node: u32) -> i64 {
+        if graph.own_bytes.get(&node) == Some(&0) {
+            return 0;
+        }
+        let own = self.own_bytes(graph, node) / graph.wider.get(&node).copied().unwrap_or(1);
+        let bits = |node: u32| self.bits(graph, node);
+        let users = graph.users(node).iter();
+        let narrow = users.filter(|user| graph.nodes[**user as usize].opcode == Opcode::Convert);
+        match narrow.map(|user| bits(*user)).min() {
+            Some(narrow) if narrow < bits(node) => own / bits(node) * narrow,
+            _ => own,
+        }
+    }
+
+    /// Bits of an element of a value.
+    fn bits(&self, graph: &Graph, node: u32) -> i64 {
+        let array = self.module.shapes().array(graph.nodes[node as usize].shape);
+        array.map_or(1, |array| i64::from(array.element_type.bits()).max(1))
+    }
+
+    fn elements(&self, graph: &Graph, node: u32) -> Option<u64> {
+        self.module.shapes().array(graph.nodes[node as usize].shape)?.elements()
+    }
+
+    /// The value of a written sharding that a cheap value of as many elements is made from.
+    fn written_source(&self, graph: &Graph, node: u32) -> Option<u32> {
+        let count = self.elements(graph, node)?;
+        let mut at = node;
+        for _ in 0..MOST_STEPS {
+            let own = &graph.nodes[at as usize];
+            if own.element.is_some() || is_heavy(own.opcode) {
+                return None;
+            }
+            let mut read = graph.operands(at).iter().take(MOST_READ).copied();
+            at = read.find(|own| self.elements(graph, *own) == Some(count))?;
+            if graph.written.contains_key(&at) {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    fn own_bytes(&self, graph: &Graph, node: u32) -> i64 {
+        let own = &graph.nodes[node as usize];
+        let (module, shapes) = (self.module, self.module.shapes());
+        if let Some(row) = graph.written.get(&node) {
+            return self.local.bytes(module, *row, 0);
+        }
+        // Cheap values are split as the value that they are made from, if its sharding is written.
+        if let Some(source) = self.written_source(graph, node) {
+            let row = graph.written[&source];
+            let bytes =
+                i128::from(self.local.bytes(module, row, 0)) * i128::from(self.bits(graph, node));
+            return i64::try_from(bytes / i128::from(self.bits(graph, source))).unwrap_or(i64::MAX);
+        }
+        let shape = module.shape(own.row);
+        let leaf = match (own.element, shapes.tuple(shape)) {
+            (Some(element), Some(elements)) => {
+                let before = elements.iter().take(element as usize);
+                before.map(|shape| shapes.leaf_count(*shape) as usize).sum()
+            }
+            _ => 0,
+        };
+        let held = self.local.bytes(module, own.row, leaf);
+        let whole = |shape| shapes.logical_bytes(shape).and_then(|own| i64::try_from(own).ok());
+        let (wanted, of) = (whole(own.shape).unwrap_or(0), whole(shape).unwrap_or(0));
+        if own.element.is_some() || shape == own.shape || of == 0 {
+            return held;
+        }
+        // The sum that a loop adds up is split as its products are.
+        i64::try_from(i128::from(held) * i128::from(wanted) / i128::from(of)).unwrap_or(wanted)
+    }
+
+    /// Gives the nodes of a graph their steps, with the bodies of loops in their places, and adds
+    /// the bytes of their values. None if the module is too large.
+    fn run(&mut self, graph: &Graph, depth: u32) -> Option<Steps> {
+        let count = graph.nodes.len();
+        let start = self.rows.len() as u32;
+        let mut steps = Steps {
+            runs: vec![0; count],
+            first: vec![0; count],
+            last: vec![None; count],
+            all: start..=start,
+        };
+        for node in order(graph) {
+            let own = graph.nodes[node as usize];
+            steps.first[node as usize] = self.rows.len() as u32;
+            if graph.states.contains_key(&node) {
+                self.body_of(graph, node, depth)?;
+            }
+            steps.runs[node as usize] = self.step(own.row);
+        }
+        let end = (self.rows.len() as u32).saturating_sub(1).max(start);
+        steps.all = start..=end;
+        self.find_last(graph, &mut steps);
+        self.hold(graph, &steps);
+        let loops = looped(graph);
+        let place = |row: Row| loops.binary_search_by_key(&row, |own| own.0).ok();
+        let is_own = |own: &Pair| place(own.forward).is_some();
+        let (own, rest): (Vec<Pair>, Vec<Pair>) =
+            std::mem::take(&mut self.places.pairs).into_iter().partition(is_own);
+        self.places.pairs = rest;
+        for pair in own {
+            let whole = place(pair.forward).map(|at| loops[at].1);
+            let scan = whole.and_then(|whole| self.scan(graph, whole, &steps, &pair));
+            self.scans.extend(scan);
+        }
+        Some(steps)
+    }
+
+    /// Finds the last step that reads each value.
+    fn find_last(&self, graph: &Graph, steps: &mut Steps) {
+        let end = *steps.all.end();
+        let mut ends = Vec::new();
+        graph.root.leaves(&mut ends, &mut 0);
+        for node in ends {
+            // Values in stacks are the stacks'.
+            if graph.nodes[node as usize].opcode != Opcode::DynamicUpdateSlice {
+                steps.last[node as usize] = Some(end);
+            }
+        }
+        for node in (0..graph.nodes.len() as u32).rev() {
+            let read = Some(steps.of_use(graph, node));
+            if let Some(state) = graph.states.get(&node) {
+                // A loop takes over the buffers of the elements that it changes.
+                let first = Some(steps.first[node as usize]);
+                for (element, value) in (0u32..).zip(state) {
+                    let Some(at) = value.node() else { continue };
+                    let is_own = self.changes_element(graph.nodes[node as usize].row, element);
+                    let last = &mut steps.last[at as usize];
+                    *last = (*last).max(if is_own { first } else { read });
+                }
+                continue;
+            }
+            if steps.last[node as usize].is_none() && !stays(graph, node) {
+                continue;
+            }
+            for operand in graph.operands(node) {
+                let last = &mut steps.last[*operand as usize];
+                *last = (*last).max(read);
+            }
+        }
+    }
+
+    /// Whether an element of a loop's state has a buffer of its own, because its body changes it.
+    fn changes_element(&self, row: Row, element: u32) -> bool {
+        let known = self.changed.get(&row).and_then(|own| own.get(element as usize));
+        known.copied().unwrap_or(true)
+    }
+
+    /// Bytes of an element of a loop's result: for a stack, those of the values in it, whose shardings
+    /// are written more often.
+    fn held_bytes(&self, graph: &Graph, part: u32, whole: u32, element: u32) -> i64 {
+        let row = graph.nodes[whole as usize].row;
+        let known = self.stacked.get(&row).and_then(|own| own.get(&element)).copied();
+        let trips = trips_of(self.cost, row).and_then(|trips| i64::try_from(trips).ok());
+        match known.zip(trips) {
+            Some((bytes, trips)) => bytes.saturating_mul(trips),
+            None => self.own_bytes(graph, part),
+        }
+    }
+
+    /// Adds the bytes of the values of a graph.
+    fn hold(&mut self, graph: &Graph, steps: &Steps) {
+        for node in 0..graph.nodes.len() as u32 {
+            let at = node as usize;
+            let own = &graph.nodes[at];
+            if let Some(product) = self.local.product(own.row).filter(|_| own.opcode.is_matmul()) {
+                let gathered = product.gathered[0].saturating_add(product.gathered[1]);
+                self.add(steps.runs[at]..=steps.runs[at], gathered);
+            }
+            let is_part = own.whole.is_some_and(|whole| graph.states.contains_key(&whole));
+            let last = steps.last[at].unwrap_or(steps.runs[at]);
+            if is_part {
+                let (whole, index) = (own.whole.unwrap_or(0), graph.indices.get(&node));
+                let row = graph.nodes[whole as usize].row;
+                if index.is_some_and(|index| self.changes_element(row, *index)) {
+                    let bytes = self.held_bytes(graph, node, whole, index.copied().unwrap_or(0));
+                    self.add(steps.first[whole as usize]..=last, bytes);
+                }
+            } else if own.element.is_none()
+                && stays(graph, node)
+                && own.opcode != Opcode::DynamicUpdateSlice
+            {
+                let bytes = self.bytes(graph, node);
+                self.add(steps.runs[at]..=last, bytes);
+            }
+        }
+    }
+
+    /// Marks cheap values that devices gather, because their sharding and that of the value which
+    /// they are made from are written and differ: they are in memory, as collectives' results are.
+    fn mark_gathers(&self, graph: &mut Graph) {
+        let is_gathered = |node: &u32| {
+            let Some(source) = self.written_source(graph, *node) else { return false };
+            let held =
+                |node: u32, bits: i64| i128::from(self.own_bytes(graph, node)) * i128::from(bits);
+            held(source, self.bits(graph, *node)) < held(*node, self.bits(graph, source))
+        };
+        let gathered: Vec<u32> = graph.written.keys().copied().filter(is_gathered).collect();
+        for node in gathered {
+            graph.nodes[node as usize].opcode = Opcode::AllGather;
+        }
+    }
+
+    /// Lays out the body of a loop.
+    fn body_of(&mut self, graph: &Graph, node: u32, depth: u32) -> Option<()> {
+        let row = graph.nodes[node as usize].row;
+        let body = self.module.called(row, CallRole::Body)?;
+        let own = match self.places.graphs.remove(&body) {
+            Some(inner) if depth < DEEPEST => inner,
+            Some(_) => return None,
+            None => {
+                let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
+                self.mark_gathers(&mut graph);
+                let own = shared(&graph);
+                graph.shared.extend(own);
+                graph
+            }
+        };
+        let count = graph.states[&node].len() as u32;
+        let is_same = |element: u32| match own.root.element(element as usize).node() {
+            Some(made) => own.nodes[made as usize].element == Some(element),
+            None => false,
+        };
+        // Stacks in host memory take no buffer either.
+        let is_hosted =
+            |element: u32| stacked(&own, element).is_some_and(|value| own.on_host.contains(&value));
+        let is_held = |element: u32| !is_same(element) && !is_hosted(element);
+        self.changed.insert(row, (0..count).map(is_held).collect());
+        let is_known = |value: u32| {
+            own.written.contains_key(&value) || self.written_source(&own, value).is_some()
+        };
+        let values = (0..count).filter_map(|element| Some((element, stacked(&own, element)?)));
+        let values = values.filter(|(_, value)| is_known(*value));
+        let values = values.map(|(element, value)| (element, self.own_bytes(&own, value)));
+        let values = values.collect();
+        self.stacked.insert(row, values);
+        let steps = self.run(&own, depth + 1)?;
+        self.bodies.insert(row, (own, steps));
+        Some(())
+    }
+
+    /// Adds the arguments of the module, and the results that take no argument's place.
+    fn hold_arguments(&mut self, steps: &Steps) {
+        let module = self.module;
+        let bytes_of = |row: Row| -> i64 {
+            let leaves = 0..module.shapes().leaf_count(module.shape(row)) as usize;
+            let leaves = leaves.map(|leaf| self.local.bytes(module, row, leaf));
+            leaves.fold(0, i64::saturating_add)
+        };
+        let arguments = module.parameters(module.entry()).into_iter().map(bytes_of);
+        let arguments = arguments.fold(0, i64::saturating_add);
+        let root = Row(module.computation(module.entry()).root);
+        let is_donated = ["input_output_alias", "buffer_donor"];
+        let is_donated = is_donated.iter().any(|own| module.header_attribute(own).is_some());
+        let results = if is_donated { 0 } else { bytes_of(root) };
+        let end = *steps.all.end();
+        self.add(0..=end, arguments);
+        self.add(end..=end, results);
+    }
+
+    /// The scan of two loops of a graph; `whole` is the forward one's result.
+    fn scan(&mut self, graph: &Graph, whole: u32, steps: &Steps, pair: &Pair) -> Option<Scan> {
+        let module = self.module;
+        let (mut body, body_steps) = self.bodies.remove(&pair.forward)?;
+        let (mut back, back_steps) = self.bodies.remove(&pair.backward)?;
+        for own in [&mut body, &mut back] {
+            let bytes: Vec<(u32, i64)> =
+                (0..own.nodes.len() as u32).map(|node| (node, self.bytes(own, node))).collect();
+            own.own_bytes.extend(bytes);
+        }
+        let parts = graph.users(whole).iter().copied();
+        let parts = parts.filter(|part| graph.nodes[*part as usize].whole == Some(whole));
+        let parts: HashMap<u32, u32, BuildMix> =
+            parts.filter_map(|part| Some((*graph.indices.get(&part)?, part))).collect();
+        let mut stacks: BTreeMap<u32, Stack> = BTreeMap::new();
+        for (element, read_as) in &pair.read {
+            if let Some(stack) = stacks.get_mut(element) {
+                stack.read_as.push(*read_as);
+                continue;
+            }
+            let Some(node) = stacked(&body, *element) else { continue };
+            let Some(part) = parts.get(element).copied() else { continue };
+            let last = steps.last[part as usize].unwrap_or(steps.runs[part as usize]);
+            let first = steps.first[whole as usize];
+            let is_held = self.changes_element(pair.forward, *element);
+            let bytes = if is_held { self.held_bytes(graph, part, whole, *element) } else { 0 };
+            stacks.insert(
+                *element,
+                Stack {
+                    node,
+                    read_as: vec![*read_as],
+                    bytes,
+                    live: first..=last,
+                    is_weight: is_weight(&body, node),
+                    reads: Vec::new(),
+                    is_read: false,
+                },
+            );
+        }
+        if stacks.is_empty() {
+            return None;
+        }
+        let use_of = |node: usize| back_steps.of_use(&back, node as u32);
+        let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true));
+        for node in 0..back.nodes.len() as u32 {
+            let opcode = back.nodes[node as usize].opcode;
+            if stays(&back, node) && opcode != Opcode::DynamicUpdateSlice {
+                let runs = back_steps.runs[node as usize];
+                let last = back_steps.last[node as usize].unwrap_or(runs);
+                recomputed.add_live(&back, node, self.bytes(&back, node), runs..=last);
+            }
+        }
+        let mut leaves: HashMap<u32, u32, BuildMix> = HashMap::default();
+        for (number, node) in (0u32..).zip(&back.nodes) {
+            leaves.extend(node.element.map(|element| (element, number)));
+        }
+        let mut stacks: Vec<Stack> = stacks.into_values().collect();
+        for stack in &mut stacks {
+            let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
+            stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
+            let users = leaves.flat_map(|leaf| back.users(*leaf));
+            let read = |user: &u32| {
+                let step = back_steps.of_use(&back, *user);
+                Read { step, last: step, feeds_product: false, copies: None }
+            };
+            stack.reads = users.map(read).collect();
+        }
+        Some(Scan {
+            forward: pair.forward,
+            backward: pair.backward,
+            trips: trips_of(self.cost, pair.forward)?,
+            body,
+            back,
+            body_id: module.called(pair.forward, CallRole::Body)?,
+            back_id: module.called(pair.backward, CallRole::Body)?,
+            stacks,
+            recomputed,
+            body_steps: body_steps.all,
+            back_steps: back_steps.all,
+        })
+    }
+}
+
+/// The order in which the nodes of a graph run: text order, but products, and what only goes into a
+/// stack, run as soon as their operands are there.
+fn order(graph: &Graph) -> Vec<u32> {
+    let count = graph.nodes.len();
+    // Whether a node is a product or stacks a value, or only serves such nodes.
+    let mut is_sink = vec![false; count];
+    for node in (0..count as u32).rev() {
+        let users = graph.users(node);
+        let own = &graph.nodes[node as usize];
+        is_sink[node as usize] = own.element.is_none()
+            && match own.opcode {
+                Opcode::DynamicUpdateSlice => users.is_empty(),
+                // Products free their operands, such as the logits in the gradient of a head.
+                opcode if opcode.is_matmul() => true,
+                _ => !users.is_empty() && users.iter().all(|user| is_sink[*user as usize]),
+            };
+    }
+    // By node: the node after whose step it runs.
+    let mut after: Vec<u32> = (0..count as u32).collect();
+    for node in 0..count as u32 {
+        if is_sink[node as usize] {
+            let operands = graph.operands(node).iter();
+            after[node as usize] = operands.map(|own| after[*own as usize]).max().unwrap_or(0);
+        }
+    }
+    let mut order: Vec<u32> = (0..count as u32).collect();
+    order.sort_by_key(|node| (after[*node as usize], *node));
+    order
+}

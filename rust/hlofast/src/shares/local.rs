@@ -1,0 +1,146 @@
+//! What one device holds and computes of every value of a module before partitioning.
+
+use super::parts::Mask;
+use super::spread::Spread;
+use super::{bytes, contracted, product, whole_bytes};
+use crate::comms::Mesh;
+use crate::cost::matmul::contraction;
+use crate::flow::Contexts;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
+use hashbrown::HashMap;
+
+/// A matmul as one device runs it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalProduct {
+    /// FLOPs of one call.
+    pub flops: i64,
+    /// Bytes of operands that the device has to gather first, by operand.
+    pub gathered: [i64; 2],
+    /// Whether the shardings determine the FLOPs.
+    pub is_determined: bool,
+    /// Whether devices add up partial results.
+    pub is_partial: bool,
+}
+
+/// The bytes of values, and the matmuls, of one device. Where a computation has several callers, the
+/// largest figures of all.
+#[derive(Debug)]
+pub struct Local {
+    /// By leaf of the rows' results, in row order.
+    bytes: Vec<i64>,
+    /// By row that is a matmul.
+    products: HashMap<Row, LocalProduct, BuildMix>,
+}
+
+impl Local {
+    /// The share of one device of `devices`, whose arrays lie on `mesh`. None if the module is too
+    /// large. With one device, shapes are those of the device.
+    pub fn new(module: &Module, mesh: Option<&Mesh>, devices: u64) -> Option<Self> {
+        let offsets = module.leaf_offsets();
+        let count = usize::try_from(offsets.last().copied().unwrap_or(0)).ok()?;
+        let mut local = Local { bytes: Vec::new(), products: HashMap::default() };
+        // Shapes with many leaves that many rows share are far larger than the text.
+        if count > module.text().len().saturating_mul(16).saturating_add(1 << 20) {
+            return None;
+        }
+        local.bytes = vec![0; count];
+        let contexts = Contexts::by_call(module);
+        let spread = match (devices, mesh.filter(|mesh| mesh.device_count() == devices)) {
+            (2.., Some(mesh)) => Spread::new(module, &contexts, mesh),
+            _ => None,
+        };
+        let Some(spread) = spread else {
+            for row in module.rows() {
+                let leaves = module.shapes().leaves(module.shape(row));
+                for (at, shape) in (offsets[row.0 as usize] as usize..).zip(leaves) {
+                    local.bytes[at] = whole_bytes(module, shape);
+                }
+                if let Some(product) = contraction(module, row) {
+                    let flops = product.flops;
+                    let own =
+                        LocalProduct { flops, is_determined: devices < 2, ..Default::default() };
+                    local.products.insert(row, own);
+                }
+            }
+            return Some(local);
+        };
+        for node in 0..contexts.nodes.len() as u32 {
+            if !contexts.is_reached(node) {
+                continue;
+            }
+            for row in module.computation(contexts.nodes[node as usize].computation).rows() {
+                let leaves = module.shapes().leaves(module.shape(Row(row)));
+                let values = spread.values.of(node, row);
+                for ((at, shape), value) in
+                    (offsets[row as usize] as usize..).zip(leaves).zip(values)
+                {
+                    let own = bytes(&spread, shape, value, devices).device;
+                    local.bytes[at] = local.bytes[at].max(own);
+                }
+                if let Some(own) = product_of(&spread, node, Row(row), devices) {
+                    let known = local.products.entry(Row(row)).or_default();
+                    if own.flops >= known.flops {
+                        *known = own;
+                    }
+                }
+            }
+        }
+        Some(local)
+    }
+
+    /// Bytes that one device holds of leaf `leaf` of a row's result.
+    pub fn bytes(&self, module: &Module, row: Row, leaf: usize) -> i64 {
+        let offsets = module.leaf_offsets();
+        let at = offsets.get(row.0 as usize).map(|at| *at as usize + leaf);
+        at.and_then(|at| self.bytes.get(at)).copied().unwrap_or(0)
+    }
+
+    /// The matmul that a row is.
+    pub fn product(&self, row: Row) -> Option<LocalProduct> {
+        self.products.get(&row).copied()
+    }
+}
+
+/// One call of a matmul on one device.
+fn product_of(spread: &Spread<'_>, node: u32, row: Row, devices: u64) -> Option<LocalProduct> {
+    let module = spread.module;
+    let flops = i128::from(contraction(module, row)?.flops);
+    let whole = || LocalProduct {
+        flops: i64::try_from(flops).unwrap_or(i64::MAX),
+        ..LocalProduct::default()
+    };
+    let Some(own) = product(spread, node, row, flops, (devices, true)) else {
+        return Some(whole());
+    };
+    let mut local = LocalProduct {
+        flops: i64::try_from(own.most).unwrap_or(i64::MAX),
+        is_determined: own.is_determined(),
+        ..LocalProduct::default()
+    };
+    let [lhs, rhs] = module.operands(row) else { return Some(local) };
+    let value = |row: u32| {
+        let values = spread.values.of(node, row);
+        (values.len() == 1).then_some(values.start)
+    };
+    let (Some(lhs), Some(rhs), Some(out)) = (value(*lhs), value(*rhs), value(row.0)) else {
+        return Some(local);
+    };
+    let Some((left, right)) = contracted(module, row) else { return Some(local) };
+    let along = |value: usize, dimensions: &[usize]| -> Mask {
+        let masks = &spread.masks[spread.dimensions(value)];
+        dimensions.iter().filter_map(|at| masks.get(*at)).fold(0, |all, mask| all | mask)
+    };
+    let summed = along(lhs, &left) & along(rhs, &right) & !spread.used(out);
+    local.is_partial = summed != 0;
+    for (place, operand) in local.gathered.iter_mut().zip([lhs, rhs]) {
+        let missing = spread.used(operand) & !(spread.used(out) | summed);
+        if missing != 0 && module.opcode(row) == Opcode::Dot {
+            let operand_row = module.operands(row)[usize::from(operand == rhs)];
+            let held = bytes(spread, module.shape(Row(operand_row)), operand, devices).device;
+            let ways = i64::try_from(spread.parts.size(missing)).unwrap_or(1);
+            *place = held.saturating_mul(ways);
+        }
+    }
+    Some(local)
+}

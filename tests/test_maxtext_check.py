@@ -1,0 +1,102 @@
+"""`check` of MaxText configs against the steps that MaxText compiled from them, and against others."""
+
+from pathlib import Path
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+from hlofast.config import EffectiveConfig
+from test_cli import hlofast_command
+
+pytestmark = pytest.mark.once
+
+COMMON = ("max_target_length=2048", "attention=flash")
+RUNS = {
+    "16b": ("v5e-256", "per_device_batch_size=6", "remat_policy=full", "global_parameter_scale=16"),
+    "128b": (
+        "v5p-256", "per_device_batch_size=1", "remat_policy=minimal", "global_parameter_scale=128",
+        "ici_tensor_parallelism=8",
+    ),
+}  # fmt: skip
+"""Instance and arguments that the dumps were compiled with."""
+PLANTED = [
+    ("16b", ("per_device_batch_size=4",), {("sizes", "batch")}),
+    ("16b", ("max_target_length=4096",), {("sizes", "sequence")}),
+    ("16b", ("global_parameter_scale=8",), {("sizes", "width")}),
+    ("16b", ("weight_dtype=bfloat16",), {("state-bytes", "parameters and optimizer state")}),
+    ("16b", ("gradient_accumulation_steps=2",), {("gathered-bytes", "weights of layers")}),
+    (
+        "16b",
+        ("remat_policy=minimal",),
+        {("kept-values", "mlpwi_0"), ("kept-values", "query_proj"), ("flops", "matmuls")},
+    ),
+    (
+        "16b",
+        ("ici_tensor_parallelism=4", "ici_fsdp_parallelism=64"),
+        {
+            ("gathered-bytes", "weights of layers"),
+            ("parameter-sharding", "state/model/decoder/decoder_norm/scale/value"),
+        },
+    ),
+    (
+        "16b",
+        ("ici_fsdp_parallelism=1", "ici_data_parallelism=256"),
+        {
+            ("state-bytes", "parameters and optimizer state"),
+            ("parameter-sharding", "state/model/token_embedder/embedding/value"),
+        },
+    ),
+    (
+        "128b",
+        ("ici_tensor_parallelism=4",),
+        {("parameter-sharding", "state/model/decoder/layers/mlp/wo/kernel/value")},
+    ),
+]  # fmt: skip
+"""Changes of a run that the dump does not have, with errors of the check: code and subject."""
+
+
+@pytest.fixture(scope="module")
+def dumps() -> dict[str, hlofast.Module]:
+    return {name: hlofast.load(path(name)) for name in RUNS}
+
+
+def path(name: str) -> Path:
+    return FIXTURES / "maxtext_dumps" / f"{name}.txt.xz"
+
+
+def declared(name: str, *changes: str) -> EffectiveConfig:
+    instance, *arguments = RUNS[name]
+    overrides = [*COMMON, *arguments, *changes]
+    return hlofast.config.loads("", path="run.yml", overrides=overrides).select(instance)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_run_that_was_compiled(name, dumps) -> None:
+    check = hlofast.check(declared(name), dumps[name])
+    assert [own.code for own in check.found() if own.severity in ("error", "warning")] == []
+    agreeing = {row["code"] for row in check.comparisons if row["severity"] == "agrees"}
+    assert {"state-bytes", "gathered-bytes", "flops", "parameter-sharding"} <= agreeing
+
+
+@pytest.mark.parametrize(("name", "changes", "expected"), PLANTED)
+def test_other_runs_are_told_by_name(name, changes, expected, dumps) -> None:
+    check = hlofast.check(declared(name, *changes), dumps[name])
+    errors = {(own.code, own.subject) for own in check.found() if own.severity == "error"}
+    assert expected <= errors
+
+
+def test_values_that_the_policy_does_not_keep(dumps) -> None:
+    check = hlofast.check(declared("128b", "remat_policy=full"), dumps["128b"])
+    kept = [own for own in check.found() if own.code == "kept-undeclared"]
+    assert len(kept) == 6 and all(own.severity == "warning" for own in kept)
+    sizes = sorted(own.bytes or 0 for own in kept)
+    # Both halves of the dense layer, of 64 layers with 8 sequences of 2,048 tokens, in bfloat16.
+    assert sizes[-2:] == [64 * 8 * 2048 * 7168 * 2] * 2
+
+
+def test_a_policy_that_is_misspelt(tmp_path: Path) -> None:
+    run = tmp_path / "run.yml"
+    run.write_text("remat_policy: minimul\nper_device_batch_size: 6\nglobal_parameter_scale: 16\n")
+    done = hlofast_command("check", run, path("16b"), "--instance", "v5e-256")
+    assert "did you mean minimal" in done.stdout and "not compared" in done.stdout

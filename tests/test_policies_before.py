@@ -1,0 +1,190 @@
+"""What a step needs under other checkpoint policies, asked of its text before optimisation."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+from hlofast import cli
+from test_policies import BUILT_IN
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
+
+@pytest.fixture(scope="module")
+def lowered() -> dict[str, bytes]:
+    """By program and policy, such as `dense_v5e_8.none`: its text before optimisation."""
+    return policy_texts.unpack("lowered")
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, dict[str, int]]:
+    """By program and policy: bytes at the peak of the program compiled under the policy."""
+    return policy_texts.peaks()
+
+
+def _scanned(lowered: dict[str, bytes], policy: str) -> dict[str, bytes]:
+    texts = {name.split(".")[0]: text for name, text in lowered.items() if f".{policy}" in name}
+    return {name: text for name, text in texts.items() if policy_texts.kind_of(name) == "texts"}
+
+
+def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
+    errors = []
+    texts = _scanned(lowered, "none")
+    for program, text in texts.items():
+        policies = hlofast.loads(text).remat().policies
+        assert policies is not None and policies.is_modelled, program
+        for policy, name in BUILT_IN.items():
+            if peak := compiled[program].get(policy):
+                errors.append(abs(policies.policy(name).peak / peak - 1))
+    assert len(texts) >= 36 and len(errors) >= 3 * 36
+    assert statistics.median(errors) <= 0.08
+    assert sum(error <= 0.12 for error in errors) >= 0.7 * len(errors)
+
+
+def test_flops_are_those_of_the_compiled_program(lowered):
+    for program, text in policy_texts.unpack("texts").items():
+        before = hlofast.loads(lowered[f"{program}.none"]).remat().policies
+        after = hlofast.loads(text).remat().policies
+        nothing = [own.policy("nothing_saveable") for own in (before, after)]
+        # XLA simplifies small products of routers.
+        expected = pytest.approx(nothing[1].recomputed_flops, rel=1e-4)
+        assert nothing[0].recomputed_flops == expected, program
+        assert before.policy("dots_saveable").recomputed_flops == 0
+
+
+def test_a_text_without_operation_names_gives_the_same(lowered):
+    text = lowered["dense_v5e_8.nothing"].decode()
+    bare = "\n".join(line.split(", metadata={")[0] for line in text.splitlines())
+    figures = []
+    for own in (text, bare):
+        policies = hlofast.loads(own).remat().policies
+        assert policies.is_checkpointed
+        policy = policies.policy("dots_saveable")
+        figures.append((policies.peak, policy.peak, policy.kept, policy.recomputed_flops))
+    assert figures[0] == figures[1]
+
+
+def test_a_checkpointed_text_gives_what_the_plain_text_gives(lowered):
+    plain = hlofast.loads(lowered["dense_v5e_8.none"]).remat().policies
+    checked = hlofast.loads(lowered["dense_v5e_8.nothing"]).remat().policies
+    assert checked.is_checkpointed and not plain.is_checkpointed
+    again = checked.as_compiled.recomputed_flops
+    assert again == plain.policy("nothing_saveable").recomputed_flops
+    for name in BUILT_IN.values():
+        own, other = checked.policy(name), plain.policy(name)
+        assert own.recomputed_flops == other.recomputed_flops
+        assert own.kept == other.kept
+        assert own.peak == pytest.approx(other.peak, rel=0.05)
+
+
+def test_shares_are_those_of_one_device(lowered):
+    policies = hlofast.loads(lowered["dense_v5e_8.none"]).remat().policies
+    nothing, dots = policies.policy("nothing_saveable"), policies.policy("dots_saveable")
+    # Twelve layers keep their inputs: 32 sequences on four devices, of 2048 tokens, 2048 wide.
+    assert nothing.kept == 12 * 8 * 2048 * 2048 * 2
+    assert dots.kept > nothing.kept
+    assert nothing.recomputed_wire_bytes is None
+    assert nothing.recomputed_seconds is None and nothing.step_seconds is None
+    codes = {note.code for note in policies.notes}
+    assert {"policy-error", "policy-collectives"} <= codes
+
+
+def test_a_policy_is_chosen_for_a_memory(lowered, compiled):
+    module = hlofast.loads(lowered["dense_v5e_8.none"])
+    policies = module.remat(hbm="15.75GiB", device="tpu-v5e").policies
+    chosen = policies.chosen
+    assert chosen.fits and "jax.checkpoint(" in chosen.code
+    assert chosen.recomputed_flops < policies.policy("nothing_saveable").recomputed_flops
+    peaks = [own.peak for own in policies.best]
+    assert peaks == sorted(peaks) and len(peaks) > 1
+    assert compiled["dense_v5e_8"]["none"] > policies.hbm
+
+
+def test_values_in_host_memory_take_none_on_the_device(lowered):
+    text = lowered["dense_v5e_8.offload_mlp"]
+    policies = hlofast.loads(text).remat().policies
+    up = 12 * 8 * 2048 * 4096 * 2
+    now = policies.as_compiled
+    assert now.on_host == 2 * up
+    moved = [at for at in now.saved_numbers if now.is_offloaded(at)]
+    assert len(moved) == 2
+    kept = policies.policy(save=moved)
+    assert kept.on_host == 0 and kept.kept == now.kept + 2 * up
+    assert kept.peak > now.peak
+    assert policies.policy("nothing_saveable").recomputed_flops > now.recomputed_flops
+
+
+def test_layers_without_a_loop_need_a_schedule(lowered):
+    remat = hlofast.loads(lowered["unrolled_v5e_8.none"]).remat()
+    assert remat.policies is None and "in a scheduled text" in remat.no_policies
+
+
+def test_scheduled_loops_that_move_values_are_refused():
+    remat = hlofast.load(FIXTURES / "sharded" / "offload_v5e_16.txt.gz").remat()
+    assert remat.policies is None
+    assert "give the text before optimisation" in remat.no_policies
+
+
+def test_groups_of_layers_are_refused(lowered, capsys, tmp_path):
+    for policy in ("none", "nothing"):
+        remat = hlofast.loads(lowered[f"grouped_v5e_8.{policy}"]).remat()
+        assert remat.policies is None
+        assert "scanned in groups" in remat.no_policies
+    path = tmp_path / "grouped.txt"
+    path.write_bytes(lowered["grouped_v5e_8.none"])
+    assert cli.main(["remat", "--policy", "nothing_saveable", str(path)]) != 0
+    assert "in one scan" in capsys.readouterr().err
+
+
+def test_a_checkpoint_in_a_checkpoint_is_read(lowered):
+    inner = hlofast.loads(lowered["inner_v5e_8.nothing"]).remat().policies
+    plain = hlofast.loads(lowered["inner_v5e_8.none"]).remat().policies
+    for name in BUILT_IN.values():
+        assert inner.policy(name).recomputed_flops == plain.policy(name).recomputed_flops
+        assert inner.policy(name).kept == plain.policy(name).kept
+
+
+def _stacked_loops(count: int) -> str:
+    """A text in which `count` loops read what each other loop stacks."""
+    shapes = "(s32[], f32[4,8], f32[8])"
+    body = """
+%BODY (p: (s32[], f32[4,8], f32[8])) -> (s32[], f32[4,8], f32[8]) {
+  %p = (s32[], f32[4,8], f32[8]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %one = s32[] constant(1)
+  %n = s32[] add(%i, %one)
+  %s = f32[4,8] get-tuple-element(%p), index=1
+  %x = f32[8] get-tuple-element(%p), index=2
+  %r = f32[1,8] reshape(%x)
+  %zero = s32[] constant(0)
+  %u = f32[4,8] dynamic-update-slice(%s, %r, %i, %zero)
+  ROOT %t = (s32[], f32[4,8], f32[8]) tuple(%n, %u, %x)
+}
+%COND (p: (s32[], f32[4,8], f32[8])) -> pred[] {
+  %p = (s32[], f32[4,8], f32[8]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %n = s32[] constant(4)
+  ROOT %lt = pred[] compare(%i, %n), direction=LT
+}
+"""
+    lines = [f"HloModule loops\n{body}\nENTRY %main (a: {shapes}) -> {shapes} {{"]
+    lines.append(f"  %w0 = {shapes} parameter(0)")
+    for at in range(count):
+        lines.append(f"  %w{at + 1} = {shapes} while(%w{at}), condition=%COND, body=%BODY")
+    root = lines.pop().replace("  %w", "  ROOT %w")
+    return "\n".join([*lines, root, "}"])
+
+
+@pytest.mark.parametrize("count", [2, 900, 5000])
+def test_work_is_bounded_by_the_text(count):
+    module = hlofast.loads(_stacked_loops(count))
+    started = time.monotonic()
+    assert module.remat().policies is None
+    assert time.monotonic() - started < 20
