@@ -9,7 +9,8 @@ text of one variant is changed to the sizes of the other and compared with the t
 compiled for these: wire bytes along each combination of mesh axes, and the peak as XLA counts it
 (hlofast's account of the compiled text, which equals `peak_memory_in_bytes`: see
 `benches/memory_accuracy.py`; records of `--whole` compilations are compared here too). Programs
-called `held_...` were compiled after the attribution was written.
+called `held_...` are those for which no rule was made; rules were still changed after they were
+compiled.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from hlofast._what_if import WhatIf
 
 SAME_MESH = (
-    "of 66 such changes of programs that were held out, compiled on the same mesh, the peak is within "
-    "5 % in 79 %, and the bytes sent along every axis are exact in 67 %"
+    "of 66 such changes of programs that were held out, compiled on the same mesh, the peak is "
+    "within 5 % in 79 %, and the bytes sent along every axis are exact in 67 %"
 )
 OTHER_MESH = "of 104 changes of the mesh, the peak is within 5 % in 68 %, the bytes exact in 29 %"
 """Errors of changes, by `benches/what_if_accuracy.py` on all programs of `what_if_models.py`."""
