@@ -49,10 +49,10 @@ def main() -> None:
             head = f"{row['name']:16}{row['instance']:10}{kind:10}"
             print(f"{head}{peak}{step}{row[f'{kind}_config']:8.3f} s")
         ratio = "" if row["ratio"] is None else f"{row['ratio'] - 1:+.1%} "
-        print(f"{'':36}{ratio}{'no worse' if row['wins'] else 'worse'}")
+        print(f"{'':36}{ratio}{'as fast or faster' if row['wins'] else 'slower'}")
     fits = sum(row["plan_fits"] for row in found)
     wins = sum(row["wins"] for row in found)
-    counts = f"the plan's choice fits in {fits}, is no worse in {wins}"
+    counts = f"the plan's choice fits in {fits}, is as fast or faster in {wins}"
     print(f"{len(found)} runs: {counts}; asked 10, 10, 9")
 
 

@@ -32,7 +32,7 @@ ELSEWHERE = {
 API = {
     "Reading programs": "load loads find_modules from_jax FoundModule Module Context",
     "Analyses": "Verdict Summary Cost Utilization Matmuls Collectives Memory Remat Policies Policy "
-    "Findings Finding Time Stages Shown Graph Trace Diff diff History history",
+    "Findings Finding Time WhatIf Stages Shown Graph Trace Diff diff History history",
     "Profiles and messages": "load_profile Profile ProfileSummary Measured Calibration Messages "
     "oom ProfilePlane ProfileLine ProfileEvents ProfileEvent",
     "Pages and charts": "report Report Plot",

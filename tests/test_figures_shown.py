@@ -79,6 +79,9 @@ API: dict[str, Callable[[Any], Result | list[Result]]] = {
     "collectives": lambda a: module_of(a, a.files[0]).collectives(),
     "lint": lambda a: module_of(a, a.files[0]).lint(),
     "remat": lambda a: module_of(a, a.files[0]).remat(hbm=a.hbm, device=a.device),
+    "what-if": lambda a: module_of(a, a.files[0]).what_if(
+        batch=a.batch, sequence=a.sequence, layers=a.layers, mesh=a.mesh_to, policy=a.policy
+    ),
     "memory": lambda a: _memory.quiet(module_of(a, a.files[0]), device=a.device),
     "time": lambda a: module_of(a, a.files[0]).time(estimates=a.estimates),
     "stages": lambda a: module_of(a, a.files[0]).stages(),
@@ -95,7 +98,7 @@ API: dict[str, Callable[[Any], Result | list[Result]]] = {
     "oom": lambda a: hlofast.oom(a.file),
     "history": lambda a: hlofast.history(a.folder, a.module),
 }
-NO_FACTS = {"graph", "fmt", "schema", "completion", "guide", "query", "scan"}
+NO_FACTS = {"graph", "fmt", "schema", "completion", "guide", "mcp", "query", "scan"}
 """Verbs that print texts, or tables alone."""
 OF_THE_COMMAND = {
     "file",
@@ -173,5 +176,5 @@ def test_a_wrong_figure_is_found(tour: Path) -> None:
         if digit is None or label == "file":
             continue
         wrong = f"{text[: digit.start()]}{(int(digit[0]) + 1) % 10}{text[digit.end() :]}"
-        if "GiB" not in text:  # The exact figure stands before it.
+        if "iB)" not in text:  # The exact figure stands before it.
             assert unexplained(result, [(label, wrong)]), label

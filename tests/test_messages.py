@@ -544,7 +544,7 @@ class TestModule:
         assert buffers(messages)[0]["instruction"] is None
 
     def test_a_plan_is_given_where_it_lowers_the_peak(self) -> None:
-        module = hlofast.load(FIXTURES / "rewrites" / "stacked_features" / "module.txt.gz")
+        module = hlofast.load(FIXTURES / "sharded" / "mlp_scan_saved.txt.gz")
         plan = module.remat()
         assert plan.peak_after < plan.peak
         messages = hlofast.oom(

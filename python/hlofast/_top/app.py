@@ -112,7 +112,7 @@ class Main(Screen[None]):
         for field, label in zip(view.sheet.fields, view.labels, strict=True):
             table.add_column(Text(label), key=field.name)
         self.rows = view.rows()
-        texts = ("text", "code", "row")
+        texts = ("text", "code", "path", "row")
         kinds = [view.sheet.kind(field) in texts for field in view.sheet.fields]
         for row in self.rows[:MOST]:
             cells = zip(view.cells(row), kinds, strict=True)

@@ -24,7 +24,7 @@ RATES = {"flop_rate": "FLOP/s", "byte_rate": "B/s"}
 """Units of the kinds of rates."""
 MOST = 1000
 """Maximum number of rows shown; a filter finds the remaining rows."""
-_TEXTS = ("text", "code")
+_TEXTS = ("text", "code", "path")
 KEYS = ("opcode", "phase", "scope", "source")
 """Key columns of totals whose rows open the instructions they add up."""
 

@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--policy",
         choices=tuple(BUILT_IN),
-        help="show this checkpoint policy of the layers",
+        help="checkpoint policy of the layers",
     )
     plan.add_argument(
         "--save", action="append", metavar="VALUE", help="a value that the policy saves; repeatable"

@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     change.add_argument(
         "--mesh-to", metavar="data=4", help="new sizes of mesh axes, such as data=4,model=2"
     )
-    change.add_argument("--policy", choices=tuple(BUILT_IN), help="another checkpoint policy")
+    change.add_argument("--policy", choices=tuple(BUILT_IN), help="checkpoint policy of the layers")
     change.add_argument("-o", "--output", metavar="OUT", help="write the changed module to OUT")
 
 

@@ -45,6 +45,9 @@ impl ScaleData {
     }
 }
 
+/// Dimensions, those followed, assumed and constant, contradictions, and parameters without a sharding.
+type Coverage = (usize, usize, usize, usize, usize, Vec<u32>, usize);
+
 #[pymethods]
 impl ScaleData {
     /// The symbols, those with a role first.
@@ -66,10 +69,7 @@ impl ScaleData {
 
     /// Dimensions larger than 1: all, followed, assumed, constant; instructions that contradict each
     /// other, and the first of them; entry parameters without a known sharding.
-    fn coverage(
-        &self,
-        py: Python<'_>,
-    ) -> PyResult<(usize, usize, usize, usize, usize, Vec<u32>, usize)> {
+    fn coverage(&self, py: Python<'_>) -> PyResult<Coverage> {
         self.with(py, |attributed| {
             let own = attributed.coverage();
             let first = attributed.conflicts().iter().take(64).map(|row| row.0).collect();

@@ -120,7 +120,7 @@ impl Spread<'_> {
             let axis = part.axis;
             let is_whole = mesh.axes().get(axis).is_some_and(|own| own.size == part.size);
             let has = |factor: &&mut Factor| factor.axes.get(axis).is_some_and(|own| *own * up < 0);
-            let place = dim.iter_mut().position(|mut factor| has(&&mut factor)).unwrap_or(0);
+            let place = dim.iter_mut().position(|factor| has(&factor)).unwrap_or(0);
             let factor = dim.get_mut(place)?;
             if !is_whole || axis >= MOST_AXES {
                 *factor = if up > 0 { factor.scaled(size, 1)? } else { factor.scaled(1, size)? };

@@ -121,10 +121,11 @@ pub(super) fn split(factors: &[Factor], sizes: &[i64]) -> Option<Vec<Dim>> {
     for (place, wanted) in sizes.iter().enumerate() {
         let mut own = Vec::new();
         let mut size = 1i64;
-        if *wanted == 1 && carried.is_none() {
-            if let Some(one) = rest.next_if(|factor| factor.size == 1) {
-                own.push(one);
-            }
+        if *wanted == 1
+            && carried.is_none()
+            && let Some(one) = rest.next_if(|factor| factor.size == 1)
+        {
+            own.push(one);
         }
         while size < *wanted {
             let factor = carried.take().or_else(|| rest.next())?;

@@ -83,7 +83,7 @@ fn operands_first(module: &Module, producer: Row, members: &HashSet<Row>) -> Vec
     order
 }
 
-/// `copied` with what its members read and what costs nothing to make again: broadcast scalars,
+/// `copied` with what its members read and what costs nothing to recompute: broadcast scalars,
 /// iotas, and conversions of these. Behind a barrier XLA would keep them in memory.
 pub(super) fn with_cheap(module: &Module, copied: Vec<Row>) -> Vec<Row> {
     let mut met: HashSet<Row> = copied.iter().copied().collect();
