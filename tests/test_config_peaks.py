@@ -53,6 +53,12 @@ def test_refused_steps_are_among_the_points() -> None:
     assert any(not row["fits"] for row in rows())
 
 
+def test_choices_of_plans_fit_and_are_no_slower_than_published_ones() -> None:
+    pairs = bench_module("plan_choices").rows()
+    assert len(pairs) >= 3
+    assert [row["name"] for row in pairs if not (row["plan_fits"] and row["wins"])] == []
+
+
 def run(*overrides: str) -> config.EffectiveConfig:
     given = ("model_name=llama3.1-8b", "remat_policy=full", "attention=flash")
     return config.loads("", path="run.yml", overrides=[*given, *overrides]).select("v6e-256")
