@@ -174,7 +174,8 @@ def test_an_interrupted_scan_can_be_taken_up(ray: Any, tree: Tree, tmp_path: Pat
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
-    assert process.returncode in (130, 3), said
+    # The last: the signal came after Python had taken its handlers down.
+    assert process.returncode in (130, 3, -signal.SIGINT), said
     assert b"Traceback" not in said
     content(out)
     for folder in (out, tmp_path / "local"):

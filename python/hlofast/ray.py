@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections import deque
 from importlib import import_module
 from importlib.util import find_spec
-from warnings import catch_warnings, simplefilter
 
 from hlofast import _core, _scan
 from hlofast.errors import WorkerError
@@ -34,6 +34,8 @@ __all__ = ["Cluster", "Rows", "analyse"]
 
 _RETRIES = 3
 """Retries of a task whose worker died."""
+_PATIENCE = 0.1
+"""Seconds between two chances for the caller to act, such as to show progress."""
 
 
 class Cluster:
@@ -43,7 +45,7 @@ class Cluster:
     default, RAY_ADDRESS is used, or else a cluster is started on this machine. If the process is
     already connected, that connection is used. `options` are arguments of `ray.init`.
 
-    Tasks of Ray Data read the files; all nodes need the files under the same paths and the same
+    Tasks of the cluster read the files; all nodes need the files under the same paths and the same
     version of hlofast. A task whose worker dies is retried. `close`, or the end of the `with`
     block, disconnects and stops a cluster that was started here.
 
@@ -72,31 +74,35 @@ class Cluster:
         from hlofast._scan.tasks import failed
 
         ray = self._connected()
-        items = []
-        threads = 1
-        for task in tasks:
-            threads = task.options["workers"]
-            items.append({"task": pickle.dumps(task)})
-        if not items:
-            return
-        dataset = import_module("ray.data").from_items(items, override_num_blocks=len(items))
-        dataset.context.execution_options.preserve_order = True
-        dataset.context.enable_progress_bars = False
-        how = {"batch_size": 1, "batch_format": "pyarrow", "num_cpus": threads}
-        with catch_warnings():
-            # Without a limit, a file that kills its worker would be retried for ever; Ray 2.64
-            # removes the argument.
-            simplefilter("ignore")
-            results = dataset.map_batches(_run, **how, max_retries=_RETRIES)
+        most = 2 * self.at_once
+        waiting: deque[Any] = deque()
+        run = None
         try:
-            for batch in results.iter_batches(batch_size=None, batch_format="pyarrow"):
-                for held in batch["result"]:
-                    result = pickle.loads(held.as_py())
-                    if isinstance(result, WorkerError):
-                        raise result
-                    yield result
+            while True:
+                while len(waiting) < most and (task := next(tasks, None)) is not None:
+                    if run is None:
+                        how = {"num_cpus": task.options["workers"], "max_retries": _RETRIES}
+                        run = ray.remote(**how)(_run)
+                    waiting.append(run.remote(pickle.dumps(task)))
+                if not waiting:
+                    return
+                ready, _ = ray.wait([waiting[0]], timeout=_PATIENCE)
+                if not ready:
+                    yield None
+                    continue
+                result = pickle.loads(ray.get(waiting.popleft()))
+                if isinstance(result, WorkerError):
+                    raise result
+                yield result
         except ray.exceptions.RayError as error:
             raise failed("some of the files", error) from error
+        finally:
+            # A scan that ends early, by an error or Ctrl-C, leaves no work on the cluster. Where
+            # `close` disconnects, the cluster itself ends the tasks; Ray 2.60 aborts the process
+            # if a cancelled task answers during a shutdown.
+            if not self._is_ours:
+                for reference in waiting:
+                    ray.cancel(reference)
 
     def _connected(self) -> Any:
         """Connects to Ray if necessary; returns the module `ray`."""
@@ -113,10 +119,6 @@ class Cluster:
             except (OSError, RuntimeError) as error:
                 raise WorkerError(f"cannot connect to Ray at {address}: {error}") from error
             self._is_ours = True
-            import logging
-
-            import_module("ray.data")
-            logging.getLogger("ray.data").setLevel(logging.ERROR)
         return ray
 
     def close(self) -> None:
@@ -132,22 +134,18 @@ class Cluster:
         self.close()
 
 
-def _run(batch: Any) -> Any:
-    """Runs the tasks of a batch."""
+def _run(held: bytes) -> bytes:
+    """Runs a pickled task; returns its pickled result or `WorkerError`."""
     from hlofast._scan.tasks import failed, run
 
-    results = []
-    for held in batch["task"]:
-        files = "some of the files"
-        try:
-            task = pickle.loads(held.as_py())
-            files = task.title
-            results.append(pickle.dumps(run(task)))
-        except Exception as error:
-            # Ray would send the whole traceback.
-            results.append(pickle.dumps(failed(files, error)))
-    arrow = import_module("pyarrow")
-    return arrow.table({"result": arrow.array(results, arrow.large_binary())})
+    files = "some of the files"
+    try:
+        task = pickle.loads(held)
+        files = task.title
+        return pickle.dumps(run(task))
+    except Exception as error:
+        # Ray would send the whole traceback.
+        return pickle.dumps(failed(files, error))
 
 
 class Rows:

@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("threads", "ray"),
         default="threads",
-        help="read files with threads of this process or tasks of Ray Data (default threads)",
+        help="read files with threads of this process or tasks of a Ray cluster (default threads)",
     )
     parser.add_argument(
         "--address",
