@@ -17,6 +17,9 @@ pub struct Attribute {
 /// Iterator over the attributes of one row, in text order.
 pub struct Attributes<'a> {
     cursor: Cursor<'a>,
+    /// Where the values end, if the row was read from one line.
+    ends: &'a [u32],
+    is_known: bool,
     /// The number added to positions to get module offsets (arena rows are read from the arena).
     base: u32,
     filter: Filter,
@@ -40,6 +43,8 @@ impl<'a> Attributes<'a> {
         };
         let mut attributes = Self::of_text(module, module.tail(row));
         attributes.filter = filter;
+        attributes.ends = module.columns.value_ends(row);
+        attributes.is_known = !attributes.ends.is_empty();
         attributes
     }
 
@@ -49,10 +54,13 @@ impl<'a> Attributes<'a> {
         let base = if tail.end as usize <= text.len() { 0 } else { text.len() as u32 };
         let bytes = if base == 0 { text } else { &module.arena };
         let span = Span { start: tail.start - base, end: tail.end - base };
-        Self { cursor: Cursor::within(bytes, span), base, filter: Filter::All }
+        Self { cursor: Cursor::within(bytes, span), base, ends: &[], is_known: false, filter: Filter::All }
     }
 
     fn next_raw(&mut self) -> Option<Attribute> {
+        if self.is_known {
+            return self.next_known();
+        }
         let cursor = &mut self.cursor;
         while cursor.eat(b',').ok()? {}
         let start = cursor.position();
@@ -67,6 +75,20 @@ impl<'a> Attributes<'a> {
         skip_to_value(cursor, word).ok()?;
         let value = read_value(cursor, word).ok()?;
         Some(Attribute { key: key.shifted(self.base), value: value.shifted(self.base) })
+    }
+
+    /// The next attribute of a line in the printed form, `, key=value`.
+    #[inline]
+    fn next_known(&mut self) -> Option<Attribute> {
+        let (end, rest) = self.ends.split_first()?;
+        self.ends = rest;
+        // Whitespace after the last value belongs to no attribute.
+        let end = (*end as usize).min(self.cursor.end());
+        let start = self.cursor.position() + 2;
+        let length = self.cursor.text().get(start..end)?.iter().position(|byte| *byte == b'=')?;
+        self.cursor.set_position(end);
+        let key = Span::new(start, start + length);
+        Some(Attribute { key, value: Span::new(start + length + 1, end) })
     }
 }
 

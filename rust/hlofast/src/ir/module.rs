@@ -197,6 +197,11 @@ pub struct Columns {
     pub tail_ends: Vec<u32>,
     /// Where the value of the attribute `metadata` starts; `NO_METADATA` for rows without metadata.
     pub metadata_starts: Vec<u32>,
+    /// Where the values of attributes end, for rows that were read from one line of the text. Finding
+    /// them again would mean scanning the text again.
+    pub value_ends: Vec<u32>,
+    /// Offsets into `value_ends`; one entry more than rows. Rows of another form have no entries.
+    pub value_offsets: Vec<u32>,
     /// Offsets into `operands`; one entry more than rows.
     pub operand_offsets: Vec<u32>,
     /// Operand rows of all rows, in order.
@@ -215,6 +220,14 @@ impl Columns {
         self.opcodes.is_empty()
     }
 
+    /// Where the attribute values of `row` end; empty if the row has none, or not one line.
+    #[inline]
+    pub(super) fn value_ends(&self, row: Row) -> &[u32] {
+        let i = row.0 as usize;
+        let range = self.value_offsets[i] as usize..self.value_offsets[i + 1] as usize;
+        &self.value_ends[range]
+    }
+
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.opcodes.capacity()
@@ -225,6 +238,8 @@ impl Columns {
                 + self.tail_starts.capacity()
                 + self.tail_ends.capacity()
                 + self.metadata_starts.capacity()
+                + self.value_ends.capacity()
+                + self.value_offsets.capacity()
                 + self.operand_offsets.capacity()
                 + self.operands.capacity())
     }
@@ -474,7 +489,23 @@ impl Module {
 
     /// The raw value of attribute `key` of `row`.
     pub fn attribute(&self, row: Row, key: &str) -> Option<Span> {
-        self.attributes(row).find(|a| self.bytes(a.key) == key.as_bytes()).map(|a| a.value)
+        let ends = self.columns.value_ends(row);
+        if ends.is_empty() || self.flags(row) & Flags::SUGAR != 0 {
+            let mut attributes = self.attributes(row);
+            return attributes.find(|a| self.bytes(a.key) == key.as_bytes()).map(|a| a.value);
+        }
+        // A line in the printed form: `, key=value, key=value`.
+        let (text, tail) = (self.text(), self.tail(row));
+        let mut start = tail.start as usize + 2;
+        for end in ends {
+            let value = start + key.len() + 1;
+            let written = text.get(start..value)?;
+            if written.strip_prefix(key.as_bytes()) == Some(b"=") {
+                return Some(Span::new(value, (*end).min(tail.end) as usize));
+            }
+            start = *end as usize + 2;
+        }
+        None
     }
 
     /// The bytes of attribute `key` of `row`.

@@ -111,6 +111,7 @@ struct Shift {
     rows: u32,
     computations: u32,
     operands: u32,
+    values: u32,
     calls: u32,
     /// The start of the arena, and the amount added to offsets in it.
     arena: (u32, u32),
@@ -144,6 +145,7 @@ impl Reader<'_> {
             rows: self.next_row(),
             computations: self.computations.len() as u32,
             operands: self.columns.operands.len() as u32,
+            values: self.columns.value_ends.len() as u32,
             calls: self.calls.len() as u32,
             arena: (self.arena_base() as u32, self.arena.len() as u32),
         };
@@ -161,6 +163,7 @@ impl Reader<'_> {
             shift.rows += part.next_row();
             shift.computations += part.computations.len() as u32;
             shift.operands += part.columns.operands.len() as u32;
+            shift.values += part.columns.value_ends.len() as u32;
             shift.calls += part.calls.len() as u32;
             shift.arena.1 += part.arena.len() as u32;
         }
@@ -180,6 +183,8 @@ impl Reader<'_> {
                 tail_starts,
                 tail_ends,
                 metadata_starts,
+                value_ends,
+                value_offsets,
                 operand_offsets,
                 operands,
             } = &mut columns;
@@ -190,6 +195,8 @@ impl Reader<'_> {
                     shift.append_offsets(name_starts, &part.name_starts, has_arena);
                     shift.append_offsets(tail_starts, &part.tail_starts, has_arena);
                     shift.append_offsets(tail_ends, &part.tail_ends, has_arena);
+                    value_ends.extend_from_slice(&part.value_ends);
+                    value_offsets.extend(part.value_offsets[1..].iter().map(|o| o + shift.values));
                     metadata_starts.extend(part.metadata_starts.iter().map(|at| match *at {
                         NO_METADATA => NO_METADATA,
                         at => shift.offset(at),

@@ -370,6 +370,8 @@ impl Reader<'_> {
         columns.tail_starts.shrink_to_fit();
         columns.tail_ends.shrink_to_fit();
         columns.metadata_starts.shrink_to_fit();
+        columns.value_ends.shrink_to_fit();
+        columns.value_offsets.shrink_to_fit();
         columns.operand_offsets.shrink_to_fit();
         columns.operands.shrink_to_fit();
         self.calls.shrink_to_fit();

@@ -124,6 +124,7 @@ impl Reader<'_> {
         let first_call = self.calls.len();
         let first_pending_call = self.pending_calls.len();
         let first_parameter = self.parameters.len();
+        let first_value = self.columns.value_ends.len();
         let read = self.operands_and_tail(start, &masked, opcode, flags == 0, open);
         let accepted = match read {
             Some(_) => opcode.arity().accepts(self.columns.operands.len() - first_operand),
@@ -135,6 +136,7 @@ impl Reader<'_> {
             self.calls.truncate(first_call);
             self.pending_calls.truncate(first_pending_call);
             self.parameters.truncate(first_parameter);
+            self.columns.value_ends.truncate(first_value);
             return Ok(Line::Other);
         }
         let (tail, metadata) = read.unwrap_or((line.len(), NO_METADATA));
@@ -389,6 +391,7 @@ impl Reader<'_> {
                 }
                 _ => {}
             }
+            self.columns.value_ends.push((start + end) as u32);
             at = end;
         }
         Some(metadata)

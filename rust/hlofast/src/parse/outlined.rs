@@ -179,6 +179,7 @@ impl Reader<'_> {
         columns.tail_starts.extend(lines.iter().map(|line| line.close + 1));
         columns.tail_ends.extend(lines.iter().map(|line| line.end));
         columns.metadata_starts.extend(lines.iter().map(|line| line.metadata));
+        columns.value_offsets.resize(rows + 1, columns.value_ends.len() as u32);
         let ends = lines.iter().map(|line| line.operands_end.wrapping_add(shift));
         columns.operand_offsets.extend(ends);
         columns.operands.extend(operands.iter().map(|operand| self.first_row + operand));

@@ -207,6 +207,7 @@ impl<'a> Reader<'a> {
             block_level: 0,
             signature_budget: block_budget(text.len()),
         };
+        reader.columns.value_offsets.push(0);
         reader.columns.operand_offsets.push(0);
         reader
     }
@@ -249,6 +250,8 @@ impl<'a> Reader<'a> {
         columns.tail_starts.reserve(rows);
         columns.tail_ends.reserve(rows);
         columns.metadata_starts.reserve(rows);
+        columns.value_ends.reserve(2 * rows);
+        columns.value_offsets.reserve(rows);
         columns.operand_offsets.reserve(rows);
         columns.operands.reserve(rows + rows / 2);
     }
@@ -264,7 +267,8 @@ impl<'a> Reader<'a> {
         self.columns.opcodes.len() as u32
     }
 
-    /// Appends a row; its operands must already be in `columns.operands`.
+    /// Appends a row; its operands must already be in `columns.operands`, the ends of its attribute
+    /// values, if they are known, in `columns.value_ends`.
     #[inline(always)]
     pub fn push_row(
         &mut self,
@@ -284,6 +288,7 @@ impl<'a> Reader<'a> {
         columns.tail_starts.push(tail.start);
         columns.tail_ends.push(tail.end);
         columns.metadata_starts.push(metadata);
+        columns.value_offsets.push(columns.value_ends.len() as u32);
         columns.operand_offsets.push(columns.operands.len() as u32);
     }
 
@@ -473,6 +478,8 @@ impl<'a> Reader<'a> {
         columns.tail_starts.truncate(mark.rows);
         columns.tail_ends.truncate(mark.rows);
         columns.metadata_starts.truncate(mark.rows);
+        columns.value_offsets.truncate(mark.rows + 1);
+        columns.value_ends.truncate(columns.value_offsets.last().map_or(0, |end| *end as usize));
         columns.operand_offsets.truncate(mark.rows + 1);
         columns.operands.truncate(mark.operands);
         self.calls.truncate(mark.calls);

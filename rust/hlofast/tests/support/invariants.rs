@@ -1,6 +1,6 @@
 //! What holds of every module, whatever its text.
 
-use hlofast::ir::{ComputationId, Flags, Module, Opcode, Row, ShapeView};
+use hlofast::ir::{Attribute, Attributes, ComputationId, Flags, Module, Opcode, Row, ShapeView};
 use hlofast::text::is_identifier_byte;
 
 /// Fails unless `module` is as every analysis takes it to be.
@@ -10,6 +10,7 @@ pub fn check_invariants(module: &Module) {
     check_operands(module);
     check_calls(module);
     check_names_and_tails(module);
+    check_marked_attributes(module);
     check_shapes(module);
     check_users(module);
 }
@@ -23,10 +24,30 @@ fn check_columns(module: &Module) {
     assert_eq!(rows, columns.name_lengths.len());
     assert_eq!(rows, columns.tail_starts.len());
     assert_eq!(rows, columns.tail_ends.len());
+    assert_eq!(rows + 1, columns.value_offsets.len());
+    assert!(columns.value_offsets.is_sorted(), "offsets of attribute values go back");
+    assert_eq!(columns.value_offsets.last().copied(), Some(columns.value_ends.len() as u32));
     assert_eq!(rows + 1, columns.operand_offsets.len());
     assert_eq!(columns.operand_offsets.first(), Some(&0));
     assert!(columns.operand_offsets.is_sorted(), "operand offsets go back");
     assert_eq!(columns.operand_offsets.last().copied(), Some(columns.operands.len() as u32));
+}
+
+/// Attributes found where reading left marks are those that the text says.
+fn check_marked_attributes(module: &Module) {
+    for row in module.rows() {
+        let found: Vec<Attribute> = module.attributes(row).collect();
+        if module.flags(row) & Flags::SUGAR == 0 {
+            let written: Vec<Attribute> = Attributes::of_text(module, module.tail(row)).collect();
+            assert_eq!(found, written, "attributes of row {}", row.0);
+        }
+        for attribute in &found {
+            let key = module.bytes(attribute.key);
+            let first = found.iter().find(|other| module.bytes(other.key) == key);
+            let Ok(key) = std::str::from_utf8(key) else { continue };
+            assert_eq!(module.attribute(row, key), first.map(|first| first.value), "{key}");
+        }
+    }
 }
 
 fn check_computations(module: &Module) {
