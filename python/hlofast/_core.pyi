@@ -337,8 +337,10 @@ class Module:
         """Returns the operand names of each instruction: a list of lists."""
     def post_order(self) -> ComputationSequence:
         """Returns the computations, callees before callers, otherwise in text order."""
-    def _summary(self, *, shapes: int = 10) -> dict[str, Any]:
-        """Returns the contents of `hlofast.Summary`, with the `shapes` largest shapes."""
+    def _summary(self) -> dict[str, Any]:
+        """Returns the facts of `hlofast.Summary`."""
+    def _summary_rows(self, table: str) -> list[dict[str, Any]]:
+        """Returns the rows of a table of `hlofast.Summary`."""
     def _backend(self) -> str | None:
         """Returns the backend that the module was compiled for, as `hlofast.Summary.backend`
         does.

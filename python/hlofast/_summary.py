@@ -19,7 +19,6 @@ WHOLE = ("unoptimised", "annotated")
 """Stages before partitioning."""
 UNFUSED = (*WHOLE, "partitioned")
 """Stages before fusion."""
-_ALL = 1 << 31
 
 _INSTRUCTIONS = Field("count", "instructions", "Instructions of the text.", adds_up=True)
 _SHAPE = Field("shape", "shape", "The shape and its layout.")
@@ -136,7 +135,7 @@ class Summary(Result):
     def __init__(self, module: Module) -> None:
         self.module = module
         """The module."""
-        self._record: dict[str, Any] = module._summary(shapes=0)
+        self._record: dict[str, Any] = module._summary()
         self._tables: dict[str, Table] = {}
 
     @property
@@ -174,11 +173,7 @@ class Summary(Result):
     def values(self) -> dict[str, Any]:
         """The value of each of `FACTS` by name; None for unknown values."""
         record = self._record
-        entry, donation = record["entry"], record["donation"]
-        values = {**record, **record["counts"], **donation, "entry": entry["name"]}
-        values |= {name: entry[name] for name in ("parameter_bytes", "output_bytes")}
-        # In `record`, `computations` is also the name of a table.
-        values["computations"] = record["counts"]["computations"]
+        values = {**record, **record["counts"], **record["donation"]}
         values["fragment"] = _fragment.lacks(self.module)
         values["replicated_bytes"] = self._replicated_bytes()
         together = self.devices_together
@@ -187,7 +182,7 @@ class Summary(Result):
 
     def _replicated_bytes(self) -> int | None:
         """Bytes of replicated parameters; None if no parameter has a sharding."""
-        sizes = {row["number"]: row["bytes"] for row in self._record["entry"]["parameters"]}
+        sizes = dict(zip(self.parameters["number"], self.parameters["bytes"], strict=True))
         total = None
         for parameter in self.module.entry.parameters:
             sharding = sharding_of(parameter)
@@ -260,8 +255,7 @@ class Summary(Result):
 
     def _table(self, name: str) -> Table:
         if name not in self._tables:
-            record = self.module._summary(shapes=_ALL) if name == "shapes" else self._record
-            rows = record["entry"].get(name) or record.get(name) or []
+            rows = self.module._summary_rows(name)
             fields = _FIELDS[name]
             self._tables[name] = of_rows(fields, [[row[f.name] for f in fields] for row in rows])
         return self._tables[name]

@@ -336,7 +336,13 @@ impl CostData {
         let columns = py.detach(|| {
             let (attribution, uncertain) =
                 (self.held.stage.attribution(), self.held.stage.uncertain());
-            table::matmuls(&self.held.stage.origin(), self.cost(), attribution, uncertain)
+            table::matmuls(
+                &self.held.stage.origin(),
+                self.held.stage.products(),
+                self.cost(),
+                attribution,
+                uncertain,
+            )
         });
         to_list(py, columns)
     }

@@ -285,10 +285,14 @@ impl Module {
         ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
     }
 
-    /// Returns the contents of `hlofast.Summary`, with the `shapes` largest shapes.
-    #[pyo3(signature = (*, shapes=10))]
-    fn _summary<'py>(&self, py: Python<'py>, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
-        crate::summary::summary(py, &self.held, shapes)
+    /// Returns the facts of `hlofast.Summary`.
+    fn _summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        crate::summary::summary(py, &self.held)
+    }
+
+    /// Returns the rows of a table of `hlofast.Summary`.
+    fn _summary_rows<'py>(&self, py: Python<'py>, table: &str) -> PyResult<Bound<'py, PyList>> {
+        crate::summary::rows(py, &self.held, table)
     }
 
     /// Returns the backend that the module was compiled for, as `hlofast.Summary.backend` does.

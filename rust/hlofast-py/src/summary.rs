@@ -5,17 +5,19 @@ use crate::module::header_count;
 use crate::shape::shape_text;
 use hlofast::ir::decode::metadata_string;
 use hlofast::ir::{Module, Row};
-use hlofast::summary::{Options, Port, Summary};
+use hlofast::summary::{NameCount, Options, Port, Summary};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 /// Limit on the text of a shape; longer texts are cut.
 const SHAPE_TEXT: usize = 200;
 
-/// The summary of a module as the dictionary that `hlofast.Summary` describes.
-pub fn summary<'py>(py: Python<'py>, held: &Held, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
+/// The facts of a module's summary, without its tables, as the dictionary that `hlofast.Summary`
+/// describes.
+pub fn summary<'py>(py: Python<'py>, held: &Held) -> PyResult<Bound<'py, PyDict>> {
     let module = &*held.core;
-    let summary = py.detach(|| held.stage.summary_with(&Options { shapes }));
+    let summary = py.detach(|| held.stage.summary());
     let dict = PyDict::new(py);
     dict.set_item("status", summary.status.value.as_str())?;
     dict.set_item("status_reason", summary.status.reason.as_str())?;
@@ -27,49 +29,75 @@ pub fn summary<'py>(py: Python<'py>, held: &Held, shapes: usize) -> PyResult<Bou
     let replicas = header_count(module, "replica_count", module.replica_count())?;
     dict.set_item("replica_count", replicas)?;
     dict.set_item("text_bytes", module.text().len())?;
-    dict.set_item("counts", counts(py, module, &summary)?)?;
-    dict.set_item("entry", entry(py, held, &summary)?)?;
-    dict.set_item("donation", donation(py, &summary)?)?;
-    let opcodes = summary.opcodes.iter().map(|count| {
-        row(py, |dict| {
-            dict.set_item("opcode", &count.opcode)?;
-            dict.set_item("instructions", count.instructions)?;
-            dict.set_item("entry_instructions", count.entry_instructions)
-        })
-    });
-    dict.set_item("opcodes", list(py, opcodes)?)?;
-    let shapes = summary.shapes.iter().map(|count| {
-        row(py, |dict| {
-            dict.set_item("shape", shape_text(held, count.shape, SHAPE_TEXT))?;
-            dict.set_item("bytes", count.bytes)?;
-            dict.set_item("instructions", count.instructions)?;
-            dict.set_item("instruction", text(py, module.instruction_name(count.first))?)
-        })
-    });
-    dict.set_item("shapes", list(py, shapes)?)?;
-    for (key, name, counts) in
-        [("fusions", "kind", &summary.fusions), ("custom_calls", "target", &summary.custom_calls)]
-    {
-        let counts = counts.iter().map(|count| {
+    dict.set_item("counts", counts(py, module, summary)?)?;
+    let entry = text(py, module.computation_name(module.entry()))?;
+    dict.set_item("entry", entry)?;
+    dict.set_item("parameter_bytes", total(&summary.signature.parameters))?;
+    dict.set_item("output_bytes", total(&summary.signature.outputs))?;
+    dict.set_item("donation", donation(py, summary)?)?;
+    Ok(dict)
+}
+
+/// The rows of a table of the summary.
+pub fn rows<'py>(py: Python<'py>, held: &Held, table: &str) -> PyResult<Bound<'py, PyList>> {
+    let module = &*held.core;
+    if table == "shapes" {
+        let summary = py.detach(|| held.stage.summary_with(&Options { shapes: usize::MAX }));
+        return shapes(py, held, &summary);
+    }
+    let summary = py.detach(|| held.stage.summary());
+    let named = |name: &'static str, counts: &[NameCount]| {
+        let rows = counts.iter().map(|count| {
             row(py, |dict| {
                 dict.set_item(name, text(py, &count.name)?)?;
                 dict.set_item("instructions", count.instructions)
             })
         });
-        dict.set_item(key, list(py, counts)?)?;
+        list(py, rows)
+    };
+    match table {
+        "parameters" => parameters(py, held, summary),
+        "outputs" => outputs(py, held, summary),
+        "opcodes" => list(
+            py,
+            summary.opcodes.iter().map(|count| {
+                row(py, |dict| {
+                    dict.set_item("opcode", &count.opcode)?;
+                    dict.set_item("instructions", count.instructions)?;
+                    dict.set_item("entry_instructions", count.entry_instructions)
+                })
+            }),
+        ),
+        "fusions" => named("kind", &summary.fusions),
+        "custom_calls" => named("target", &summary.custom_calls),
+        "computations" => {
+            let written = summary.computations.iter();
+            let written =
+                written.filter(|usage| !module.computation(usage.computation).is_implicit);
+            let rows = written.map(|usage| {
+                row(py, |dict| {
+                    dict.set_item("name", text(py, module.computation_name(usage.computation))?)?;
+                    dict.set_item("instructions", usage.instructions)?;
+                    dict.set_item("role", usage.role.as_str())?;
+                    dict.set_item("callers", usage.callers)
+                })
+            });
+            list(py, rows)
+        }
+        _ => Err(PyValueError::new_err(format!("a summary has no table {table:?}"))),
     }
-    let written = summary.computations.iter();
-    let written = written.filter(|usage| !module.computation(usage.computation).is_implicit);
-    let computations = written.map(|usage| {
+}
+
+fn shapes<'py>(py: Python<'py>, held: &Held, summary: &Summary) -> PyResult<Bound<'py, PyList>> {
+    let rows = summary.shapes.iter().map(|count| {
         row(py, |dict| {
-            dict.set_item("name", text(py, module.computation_name(usage.computation))?)?;
-            dict.set_item("instructions", usage.instructions)?;
-            dict.set_item("role", usage.role.as_str())?;
-            dict.set_item("callers", usage.callers)
+            dict.set_item("shape", shape_text(held, count.shape, SHAPE_TEXT))?;
+            dict.set_item("bytes", count.bytes)?;
+            dict.set_item("instructions", count.instructions)?;
+            dict.set_item("instruction", text(py, held.core.instruction_name(count.first))?)
         })
     });
-    dict.set_item("computations", list(py, computations)?)?;
-    Ok(dict)
+    list(py, rows)
 }
 
 fn row<'py>(
@@ -113,38 +141,41 @@ fn total(ports: &[Port]) -> Option<i64> {
     ports.iter().try_fold(0i64, |sum, port| sum.checked_add(known(port.bytes)?))
 }
 
-fn entry<'py>(py: Python<'py>, held: &Held, summary: &Summary) -> PyResult<Bound<'py, PyDict>> {
-    let module = &*held.core;
+fn port<'py>(py: Python<'py>, held: &Held, port: &Port) -> PyResult<Bound<'py, PyDict>> {
+    let name = port.row.map(|row| text(py, held.core.instruction_name(row))).transpose()?;
+    row(py, |dict| {
+        dict.set_item("number", port.number)?;
+        dict.set_item("instruction", name)?;
+        dict.set_item("shape", shape_text(held, port.shape, SHAPE_TEXT))?;
+        dict.set_item("bytes", known(port.bytes))
+    })
+}
+
+fn parameters<'py>(
+    py: Python<'py>,
+    held: &Held,
+    summary: &Summary,
+) -> PyResult<Bound<'py, PyList>> {
     let signature = &summary.signature;
-    let name = |row: Option<Row>| row.map(|row| text(py, module.instruction_name(row))).transpose();
-    let port = |port: &Port| {
-        row(py, |dict| {
-            dict.set_item("number", port.number)?;
-            dict.set_item("instruction", name(port.row)?)?;
-            dict.set_item("shape", shape_text(held, port.shape, SHAPE_TEXT))?;
-            dict.set_item("bytes", known(port.bytes))
-        })
-    };
     let donated = summary.donation.donated(signature);
-    let parameters = signature.parameters.iter().zip(donated).map(|(parameter, donated)| {
-        let dict = port(parameter)?;
-        dict.set_item("op_name", op_name(py, module, parameter.row)?)?;
+    let rows = signature.parameters.iter().zip(donated).map(|(parameter, donated)| {
+        let dict = port(py, held, parameter)?;
+        dict.set_item("op_name", op_name(py, &held.core, parameter.row)?)?;
         dict.set_item("donated", donated)?;
         Ok(dict)
     });
+    list(py, rows)
+}
+
+fn outputs<'py>(py: Python<'py>, held: &Held, summary: &Summary) -> PyResult<Bound<'py, PyList>> {
+    let signature = &summary.signature;
     let aliased = summary.donation.aliased_parameters(signature);
-    let outputs = signature.outputs.iter().zip(aliased).map(|(output, aliased)| {
-        let dict = port(output)?;
+    let rows = signature.outputs.iter().zip(aliased).map(|(output, aliased)| {
+        let dict = port(py, held, output)?;
         dict.set_item("aliased_parameter", aliased)?;
         Ok(dict)
     });
-    row(py, |dict| {
-        dict.set_item("name", text(py, module.computation_name(module.entry()))?)?;
-        dict.set_item("parameters", list(py, parameters)?)?;
-        dict.set_item("parameter_bytes", total(&signature.parameters))?;
-        dict.set_item("outputs", list(py, outputs)?)?;
-        dict.set_item("output_bytes", total(&signature.outputs))
-    })
+    list(py, rows)
 }
 
 /// The framework's name of an argument, such as `params['w']`.

@@ -188,7 +188,7 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
             let summary = clock.time("summary", || analyses.summary_with(&options));
             clock.time("fingerprint", || fingerprint(module, &FingerprintOptions::default()));
             clock.time("table of matmuls", || {
-                table::matmuls(&origin, counted, attributed, uncertain)
+                table::matmuls(&origin, analyses.products(), counted, attributed, uncertain)
             });
             if let Ok(memory) = in_memory {
                 clock.time("table of buffers", || {

@@ -13,7 +13,7 @@ use crate::comms::{
     Collectives, DerivedMesh, Mesh, collectives, derive_mesh, device_count, is_named_by,
 };
 use crate::cost::{
-    Backend, Cost, Facts, Group, GroupKey, cost, group, uncertain_executions, unknown_products,
+    Backend, Cost, Facts, Group, GroupKey, Product, cost, group, products, uncertain_executions,
 };
 use crate::flow::{Attribution, Sources, attribution};
 use crate::ir::{Module, Row};
@@ -44,6 +44,7 @@ pub struct Analyses<M> {
     context: Context,
     // Results that depend on the module alone.
     facts: Slot<Facts>,
+    products: Slot<Vec<Product>>,
     summary: Slot<Summary>,
     derived_mesh: Slot<Option<DerivedMesh>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
@@ -84,6 +85,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             module,
             context,
             facts: Slot::default(),
+            products: Slot::default(),
             summary: Slot::default(),
             derived_mesh: Slot::default(),
             memory: Slot::default(),
@@ -125,6 +127,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         Self {
             module: self.module.clone(),
             facts: keep(&self.facts, true),
+            products: keep(&self.products, true),
             summary: keep(&self.summary, true),
             derived_mesh: keep(&self.derived_mesh, true),
             memory: keep(&self.memory, true),
@@ -228,9 +231,17 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// Matmuls and convolutions of unknown size for which the context gives no FLOPs.
     pub fn unknown_products(&self) -> Vec<Row> {
-        let told = self.context.cost.overrides.iter().filter(|(_, call)| call.flops.is_some());
-        let rows: Vec<u32> = told.map(|(row, _)| *row).collect();
-        unknown_products(self.module(), &rows)
+        let told = |row: Row| {
+            let own = self.context.cost.overrides.iter().find(|(own, _)| *own == row.0);
+            own.is_some_and(|(_, call)| call.flops.is_some())
+        };
+        let unknown = self.products().iter().filter(|product| product.is_unknown);
+        unknown.map(|product| product.row).filter(|row| !told(*row)).collect()
+    }
+
+    /// The matmuls and convolutions.
+    pub fn products(&self) -> &[Product] {
+        self.products.get_or_init(|| products(self.module()))
     }
 
     /// The collectives.

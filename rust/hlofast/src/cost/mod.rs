@@ -28,7 +28,7 @@ pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, g
 pub use size::{Backend, ShapeCost, device_sizes, shape_costs};
 pub use traffic::SpaceBytes;
 pub use uncertain::{
-    assumed_conditionals, assumed_executions, uncertain_executions, unknown_products,
+    Product, assumed_conditionals, assumed_executions, products, uncertain_executions,
 };
 
 use crate::Provenance;

@@ -2,7 +2,7 @@
 //! size.
 
 use super::custom_call::{CustomCallKind, custom_call_cost};
-use super::matmul::contraction;
+use super::matmul::{Contraction, contraction};
 use super::{Branch, Cost};
 use crate::ir::{ComputationId, Module, Opcode, Row};
 
@@ -70,18 +70,34 @@ fn executions_below(module: &Module, cost: &Cost, rows: &[Row]) -> Vec<i128> {
     uncertain
 }
 
-/// Matmuls and convolutions of unknown size, including library calls. Calls with FLOPs from an
-/// estimate or from the user are known; `stated` lists the rows with user-given FLOPs, ascending.
-pub fn unknown_products(module: &Module, stated: &[u32]) -> Vec<Row> {
-    let is_unknown = |row: &Row| match module.opcode(*row) {
-        opcode if opcode.is_matmul() => contraction(module, *row).is_none(),
-        Opcode::CustomCall if stated.binary_search(&row.0).is_err() => {
-            let call = custom_call_cost(module, *row);
-            call.flops.is_none() && call.contraction.is_none() && is_product(call.kind)
+/// A matmul or convolution, library calls included.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    /// The instruction.
+    pub row: Row,
+    /// Its sizes; None if they are not known.
+    pub contraction: Option<Contraction>,
+    /// Whether its FLOPs are not known either. Calls with an estimate of FLOPs are known.
+    pub is_unknown: bool,
+}
+
+/// The matmuls and convolutions of a module, in row order.
+pub fn products(module: &Module) -> Vec<Product> {
+    let product = |row: Row| match module.opcode(row) {
+        opcode if opcode.is_matmul() => {
+            let contraction = contraction(module, row);
+            Some(Product { row, contraction, is_unknown: contraction.is_none() })
         }
-        _ => false,
+        Opcode::CustomCall => {
+            let call = custom_call_cost(module, row);
+            let contraction = call.contraction;
+            let is_unknown = call.flops.is_none() && contraction.is_none() && is_product(call.kind);
+            let product = Product { row, contraction, is_unknown };
+            (contraction.is_some() || is_unknown).then_some(product)
+        }
+        _ => None,
     };
-    module.rows().filter(is_unknown).collect()
+    module.rows().filter_map(product).collect()
 }
 
 fn is_product(kind: CustomCallKind) -> bool {

@@ -435,7 +435,10 @@ pub fn analyse(
         add(TableKind::Collectives, sent.columns(&origin));
     }
     if wants(TableKind::Matmuls) {
-        add(TableKind::Matmuls, table::matmuls(&origin, counted, attribution, uncertain));
+        add(
+            TableKind::Matmuls,
+            table::matmuls(&origin, analyses.products(), counted, attribution, uncertain),
+        );
     }
     if wants(TableKind::Buffers)
         && let Ok(memory) = in_memory

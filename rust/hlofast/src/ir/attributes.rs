@@ -54,7 +54,13 @@ impl<'a> Attributes<'a> {
         let base = if tail.end as usize <= text.len() { 0 } else { text.len() as u32 };
         let bytes = if base == 0 { text } else { &module.arena };
         let span = Span { start: tail.start - base, end: tail.end - base };
-        Self { cursor: Cursor::within(bytes, span), base, ends: &[], is_known: false, filter: Filter::All }
+        Self {
+            cursor: Cursor::within(bytes, span),
+            base,
+            ends: &[],
+            is_known: false,
+            filter: Filter::All,
+        }
     }
 
     fn next_raw(&mut self) -> Option<Attribute> {

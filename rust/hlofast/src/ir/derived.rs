@@ -23,7 +23,9 @@ pub struct Derived {
     computation_names: OnceLock<Vec<(u32, u32)>>,
     pub(super) callers: OnceLock<Csr>,
     pub(super) call_starts: OnceLock<Vec<u32>>,
-    pub(super) has_calls: OnceLock<Vec<u64>>,
+    /// By 64 rows: which of them call something, and the first call at or after them.
+    pub(super) has_calls: OnceLock<Vec<(u64, u32)>>,
+    parameters: OnceLock<Csr>,
     pub(super) element_types: OnceLock<Vec<u8>>,
     pub(super) ranks: OnceLock<Vec<i32>>,
     pub(super) elements: OnceLock<Vec<i64>>,
@@ -43,7 +45,8 @@ impl Derived {
             + self.computation_names.get().map_or(0, |v| v.capacity() * 8)
             + self.callers.get().map_or(0, Csr::heap_bytes)
             + self.call_starts.get().map_or(0, |v| v.capacity() * 4)
-            + self.has_calls.get().map_or(0, |v| v.capacity() * 8)
+            + self.has_calls.get().map_or(0, |v| v.capacity() * 16)
+            + self.parameters.get().map_or(0, Csr::heap_bytes)
             + self.element_types.get().map_or(0, Vec::capacity)
             + self.ranks.get().map_or(0, |v| v.capacity() * 4)
             + self.elements.get().map_or(0, |v| v.capacity() * 8)
@@ -204,11 +207,18 @@ impl Module {
 
     /// The parameter rows of computation `id`, ordered by parameter number.
     pub fn parameters(&self, id: ComputationId) -> Vec<Row> {
-        let rows = self.computation(id).rows().map(Row);
-        let mut numbered: Vec<(u64, Row)> =
-            rows.filter_map(|row| Some((self.parameter_number(row)?, row))).collect();
-        numbered.sort_unstable();
-        numbered.into_iter().map(|(_, row)| row).collect()
+        let known = self.derived().parameters.get_or_init(|| {
+            let mut numbered: Vec<(u32, u64, u32)> = Vec::new();
+            for (id, computation) in (0u32..).zip(&self.computations) {
+                let first = numbered.len();
+                let number = |row: u32| Some((id, self.parameter_number(Row(row))?, row));
+                numbered.extend(computation.rows().filter_map(number));
+                numbered[first..].sort_unstable();
+            }
+            let rows = numbered.into_iter().map(|(id, _, row)| (id, row));
+            Csr::from_sorted(self.computations.len(), rows)
+        });
+        known.get(id.0).iter().map(|row| Row(*row)).collect()
     }
 }
 

@@ -80,19 +80,27 @@ impl Module {
         })
     }
 
-    /// Whether `row` calls anything; most rows do not.
+    /// The range of `calls` in which the calls of `row` are; None if there are none, as for most rows.
     #[inline]
-    pub(super) fn has_calls(&self, row: Row) -> bool {
-        let bits = self.derived().has_calls.get_or_init(|| {
-            let mut bits = vec![0u64; self.row_count().div_ceil(64)];
-            for call in &self.calls {
-                if let Some(word) = bits.get_mut(call.row.0 as usize / 64) {
-                    *word |= 1 << (call.row.0 % 64);
+    pub(super) fn calls_near(&self, row: Row) -> Option<Range<usize>> {
+        let words = self.derived().has_calls.get_or_init(|| {
+            let mut words = vec![(0u64, 0u32); self.row_count().div_ceil(64)];
+            let mut next = 0;
+            for (word, (bits, first)) in words.iter_mut().enumerate() {
+                *first = next as u32;
+                while let Some(call) =
+                    self.calls.get(next).filter(|call| call.row.0 as usize / 64 == word)
+                {
+                    *bits |= 1 << (call.row.0 % 64);
+                    next += 1;
                 }
             }
-            bits
+            words
         });
-        bits.get(row.0 as usize / 64).is_some_and(|word| word >> (row.0 % 64) & 1 != 0)
+        let at = row.0 as usize / 64;
+        let (bits, first) = *words.get(at)?;
+        let end = words.get(at + 1).map_or(self.calls.len(), |(_, first)| *first as usize);
+        (bits >> (row.0 % 64) & 1 != 0).then_some(first as usize..end)
     }
 
     /// The rows that call computation `id`, ascending.
@@ -111,6 +119,11 @@ impl Module {
     pub fn post_order(&self, id: ComputationId) -> Vec<u32> {
         let range = self.computation(id).rows();
         let first = range.start;
+        // In printed text, operands come before their users.
+        let is_before = |row: u32| self.operands(Row(row)).iter().all(|operand| *operand < row);
+        if range.clone().all(is_before) {
+            return range.collect();
+        }
         let mut done = vec![false; range.len()];
         let mut order = Vec::with_capacity(range.len());
         let mut stack: Vec<(u32, usize)> = Vec::new();

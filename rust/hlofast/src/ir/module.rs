@@ -443,11 +443,9 @@ impl Module {
 
     /// The call edges of `row`, in text order.
     pub fn calls(&self, row: Row) -> &[Call] {
-        if !self.has_calls(row) {
-            return &[];
-        }
-        let start = self.calls.partition_point(|call| call.row < row);
-        let rest = &self.calls[start..];
+        let Some(near) = self.calls_near(row) else { return &[] };
+        let near = &self.calls[near];
+        let rest = &near[near.partition_point(|call| call.row < row)..];
         // Only conditionals make many calls, and they are queried once per branch, so the end is
         // searched in steps that double.
         let mut most = 1;

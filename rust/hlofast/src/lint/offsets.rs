@@ -20,6 +20,42 @@ pub(super) struct Device {
     pub replica: u64,
 }
 
+/// The values of an expression on several devices.
+enum Values {
+    /// The same on all.
+    One(i128),
+    Each(Vec<i128>),
+}
+
+impl Values {
+    fn at(&self, index: usize) -> Option<i128> {
+        match self {
+            Values::One(value) => Some(*value),
+            Values::Each(values) => values.get(index).copied(),
+        }
+    }
+
+    fn map(&self, of: impl Fn(i128) -> Option<i128>) -> Option<Values> {
+        Some(match self {
+            Values::One(value) => Values::One(of(*value)?),
+            Values::Each(values) => {
+                Values::Each(values.iter().map(|value| of(*value)).collect::<Option<_>>()?)
+            }
+        })
+    }
+
+    fn with(self, other: Values, of: impl Fn(i128, i128) -> Option<i128>) -> Option<Values> {
+        match (self, other) {
+            (Values::One(a), other) => other.map(|b| of(a, b)),
+            (own, Values::One(b)) => own.map(|a| of(a, b)),
+            (Values::Each(a), Values::Each(b)) => {
+                let both = a.into_iter().zip(b);
+                Some(Values::Each(both.map(|(a, b)| of(a, b)).collect::<Option<_>>()?))
+            }
+        }
+    }
+}
+
 /// Evaluates integer expressions for given devices.
 pub(super) struct Offsets<'a> {
     module: &'a Module,
@@ -40,39 +76,47 @@ impl<'a> Offsets<'a> {
         Self { module, tables: RefCell::default(), left: Cell::new(MOST_STEPS_OF_ALL) }
     }
 
-    /// The value of the scalar at `trail` on `device`; None if the value depends on anything but
-    /// the device.
-    pub fn value(&self, trail: Trail, device: Device) -> Option<i128> {
+    /// The value of the scalar at `trail` on each of `devices`; None if one of the values depends on
+    /// anything but the device.
+    pub fn values(&self, trail: Trail, devices: &[Device]) -> Option<Vec<i128>> {
         let mut steps = 0;
-        let value = self.evaluate(trail, device, 0, &mut steps);
-        self.left.set(self.left.get().saturating_sub(steps));
-        value
+        let values = self.evaluate(trail, devices, 0, &mut steps);
+        self.left.set(self.left.get().saturating_sub(steps.saturating_mul(devices.len())));
+        Some(match values? {
+            Values::One(value) => vec![value; devices.len()],
+            Values::Each(values) => values,
+        })
     }
 
+    /// Follows the expression once for all devices.
     fn evaluate(
         &self,
         trail: Trail,
-        device: Device,
+        devices: &[Device],
         depth: usize,
         steps: &mut usize,
-    ) -> Option<i128> {
+    ) -> Option<Values> {
         use Opcode::*;
         *steps += 1;
-        if depth > DEEPEST || *steps > MOST_STEPS.min(self.left.get()) {
+        let left = self.left.get() / devices.len().max(1);
+        if depth > DEEPEST || *steps > MOST_STEPS.min(left) {
             return None;
         }
         let module = self.module;
         let trail = trail.follow(module, converts);
         let row = trail.row;
         let mut operand =
-            |index: usize| self.evaluate(trail.operand(module, index)?, device, depth + 1, steps);
+            |index: usize| self.evaluate(trail.operand(module, index)?, devices, depth + 1, steps);
         let is_scalar = module.elements_column()[row.0 as usize] == 1;
-        Some(match module.opcode(row) {
-            PartitionId => i128::from(device.partition),
-            ReplicaId => i128::from(device.replica),
+        let each = |of: fn(&Device) -> u64| {
+            Some(Values::Each(devices.iter().map(|device| i128::from(of(device))).collect()))
+        };
+        match module.opcode(row) {
+            PartitionId => each(|device| device.partition),
+            ReplicaId => each(|device| device.replica),
             // A program for several slices is the program of each; the first stands for all.
-            CustomCall if is_slice_id(module, row) => 0,
-            Constant if is_scalar => self.element(row, 0)?,
+            CustomCall if is_slice_id(module, row) => Some(Values::One(0)),
+            Constant if is_scalar => self.elements(row, &Values::One(0)),
             DynamicSlice if is_scalar => {
                 let at = operand(1)?;
                 let table = trail.operand(module, 0)?.follow(module, converts).row;
@@ -81,51 +125,69 @@ impl<'a> Offsets<'a> {
                     return None;
                 }
                 let last = i128::from(module.elements_column()[table.0 as usize]) - 1;
-                self.element(table, usize::try_from(at.clamp(0, last.max(0))).ok()?)?
+                self.elements(table, &at.map(|at| Some(at.clamp(0, last.max(0))))?)
             }
-            Broadcast if is_scalar => operand(0)?,
-            Add => operand(0)?.checked_add(operand(1)?)?,
-            Subtract => operand(0)?.checked_sub(operand(1)?)?,
-            Multiply => operand(0)?.checked_mul(operand(1)?)?,
+            Broadcast if is_scalar => operand(0),
+            Add => operand(0)?.with(operand(1)?, i128::checked_add),
+            Subtract => operand(0)?.with(operand(1)?, i128::checked_sub),
+            Multiply => operand(0)?.with(operand(1)?, i128::checked_mul),
             // Operands are computed from device numbers, which are not negative.
-            Divide => operand(0)?.checked_div(operand(1)?)?,
-            Remainder => operand(0)?.checked_rem(operand(1)?)?,
-            And => operand(0)? & operand(1)?,
-            Maximum => operand(0)?.max(operand(1)?),
-            Minimum => operand(0)?.min(operand(1)?),
-            Clamp => operand(1)?.max(operand(0)?).min(operand(2)?),
-            ShiftRightLogical => {
-                let (value, by) = (operand(0)?, operand(1)?);
-                if value < 0 {
-                    return None;
+            Divide => operand(0)?.with(operand(1)?, i128::checked_div),
+            Remainder => operand(0)?.with(operand(1)?, i128::checked_rem),
+            And => operand(0)?.with(operand(1)?, |a, b| Some(a & b)),
+            Maximum => operand(0)?.with(operand(1)?, |a, b| Some(a.max(b))),
+            Minimum => operand(0)?.with(operand(1)?, |a, b| Some(a.min(b))),
+            Clamp => {
+                let least = operand(1)?.with(operand(0)?, |a, b| Some(a.max(b)))?;
+                least.with(operand(2)?, |a, b| Some(a.min(b)))
+            }
+            ShiftRightLogical => operand(0)?.with(operand(1)?, |value, by| {
+                let by = u32::try_from(by).ok().filter(|_| value >= 0)?;
+                value.checked_shr(by)
+            }),
+            Select => match operand(0)? {
+                Values::One(chosen) => operand(if chosen != 0 { 1 } else { 2 }),
+                Values::Each(chosen) => {
+                    // Each device evaluates the operand that it takes, and no other.
+                    let mut values = vec![0; devices.len()];
+                    for (index, is_taken) in [(1, true), (2, false)] {
+                        let at = |at: &usize| (chosen.get(*at) != Some(&0)) == is_taken;
+                        let places: Vec<usize> = (0..devices.len()).filter(at).collect();
+                        let own: Vec<Device> = places.iter().map(|at| devices[*at]).collect();
+                        if own.is_empty() {
+                            continue;
+                        }
+                        let taken = trail.operand(module, index)?;
+                        let taken = self.evaluate(taken, &own, depth + 1, steps)?;
+                        for (nth, at) in places.into_iter().enumerate() {
+                            values[at] = taken.at(nth)?;
+                        }
+                    }
+                    Some(Values::Each(values))
                 }
-                value.checked_shr(u32::try_from(by).ok()?)?
-            }
-            Select => {
-                let chosen = if operand(0)? != 0 { 1 } else { 2 };
-                operand(chosen)?
-            }
+            },
             Compare => {
-                let (a, b) = (operand(0)?, operand(1)?);
-                i128::from(match module.attribute_bytes(row, "direction")? {
-                    b"EQ" => a == b,
-                    b"NE" => a != b,
-                    b"LT" => a < b,
-                    b"LE" => a <= b,
-                    b"GT" => a > b,
-                    b"GE" => a >= b,
+                let is: fn(&i128, &i128) -> bool = match module.attribute_bytes(row, "direction")? {
+                    b"EQ" => i128::eq,
+                    b"NE" => i128::ne,
+                    b"LT" => i128::lt,
+                    b"LE" => i128::le,
+                    b"GT" => i128::gt,
+                    b"GE" => i128::ge,
                     _ => return None,
-                })
+                };
+                operand(0)?.with(operand(1)?, |a, b| Some(i128::from(is(&a, &b))))
             }
-            _ => return None,
-        })
+            _ => None,
+        }
     }
 
-    /// Element `index` of an integer constant.
-    fn element(&self, row: Row, index: usize) -> Option<i128> {
+    /// Elements of an integer constant.
+    fn elements(&self, row: Row, at: &Values) -> Option<Values> {
         let mut tables = self.tables.borrow_mut();
         let table = tables.entry(row).or_insert_with(|| integers(self.module, row));
-        table.as_ref()?.get(index).copied()
+        let table = table.as_ref()?;
+        at.map(|at| table.get(usize::try_from(at).ok()?).copied())
     }
 
     /// The dimension along which dynamic-slice `slice` takes a different part on each of `devices`,
@@ -136,10 +198,7 @@ impl<'a> Offsets<'a> {
         let mut cut = None;
         for index in 1..count {
             let start = slice.operand(self.module, index)?;
-            let starts: Vec<i128> = devices
-                .iter()
-                .map(|device| self.value(start.clone(), *device))
-                .collect::<Option<_>>()?;
+            let starts = self.values(start, devices)?;
             if starts.iter().all(|other| Some(other) == starts.first()) {
                 continue;
             }

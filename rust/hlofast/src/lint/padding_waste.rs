@@ -14,7 +14,7 @@ use super::walk::{Trail, converts};
 use crate::cost::Backend;
 use crate::cost::size::device_sizes;
 use crate::ir::decode::{AttributeValue, LeafSharding, decode};
-use crate::ir::{Module, Opcode, Row, ShapeId, ShapeView};
+use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 use std::collections::BTreeMap;
 
 pub(super) const RULE: Rule = Rule {
@@ -66,11 +66,15 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     for id in module.shapes().ids() {
         wasteful[id.0 as usize] = waste(program, id, &sizes);
     }
-    for row in module.rows() {
-        let id = module.computation_of(row);
+    if wasteful.iter().all(Option::is_none) {
+        return;
+    }
+    let ids = (0u32..).map(ComputationId).zip(module.computations()).zip(&fused);
+    let unfused = ids.filter(|(_, is_fused)| !**is_fused);
+    let unfused = unfused.flat_map(|((id, own), _)| own.rows().map(move |row| (id, Row(row))));
+    for (id, row) in unfused {
         let is_parameter = module.opcode(row) == Opcode::Parameter;
-        let is_fused = fused.get(id.0 as usize).copied().unwrap_or(true);
-        if is_fused || is_view(module.opcode(row)) || (is_parameter && id != module.entry()) {
+        if is_view(module.opcode(row)) || (is_parameter && id != module.entry()) {
             continue;
         }
         for leaf in module.shapes().leaves(module.shape(row)).take(MOST_LEAVES) {

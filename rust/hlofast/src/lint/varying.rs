@@ -60,17 +60,19 @@ impl Varying {
             all |= if own.size > 1 { 1 << axis } else { 0 };
         }
         let leaves = usize::try_from(leaves).ok()?;
+        let (devices, coordinates) = devices(program);
         let visits = leaves.saturating_mul(VISITS_PER_LEAF).max(FEWEST_VISITS);
         let count = module.computations().len();
         let mut follower = Follower {
             program,
             groups: groups(program, all),
             offsets: Offsets::new(module),
-            devices: devices(program),
+            devices,
+            coordinates,
             all,
             visits,
             arguments: vec![None; count],
-            orders: HashMap::new(),
+            orders: vec![None; count],
             masks: vec![0; leaves],
             sources: HashMap::new(),
         };
@@ -182,16 +184,10 @@ fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along> {
     axes
 }
 
-/// A device and its coordinates.
-struct Place {
-    device: Device,
-    coordinates: Vec<u64>,
-}
-
-/// The devices of the mesh; empty if there are too many.
-fn devices(program: &Program<'_>) -> Vec<Place> {
+/// The devices of the mesh, and their coordinates; empty if there are too many.
+fn devices(program: &Program<'_>) -> (Vec<Device>, Vec<Vec<u64>>) {
     let Some(mesh) = program.mesh().filter(|mesh| mesh.device_count() <= MOST_DEVICES) else {
-        return Vec::new();
+        return Default::default();
     };
     let place = |position: u64| {
         let coordinate = |axis: usize| {
@@ -200,7 +196,7 @@ fn devices(program: &Program<'_>) -> Vec<Place> {
         };
         let (partition, replica) = program.place_of(mesh.device(position)?);
         let coordinates = (0..mesh.axes().len()).map(coordinate).collect::<Option<_>>()?;
-        Some(Place { device: Device { partition, replica }, coordinates })
+        Some((Device { partition, replica }, coordinates))
     };
     (0..mesh.device_count()).map(place).collect::<Option<_>>().unwrap_or_default()
 }
@@ -210,14 +206,16 @@ struct Follower<'a, 'b> {
     program: &'b Program<'a>,
     groups: HashMap<Row, Along>,
     offsets: Offsets<'a>,
-    devices: Vec<Place>,
+    devices: Vec<Device>,
+    /// By device: its coordinates in the mesh.
+    coordinates: Vec<Vec<u64>>,
     all: u64,
     /// Visits of leaves that are left.
     visits: usize,
     /// By computation: the masks of its parameters at its last run.
     arguments: Vec<Option<Vec<u64>>>,
     /// By computation: its rows, operands first.
-    orders: HashMap<ComputationId, std::rc::Rc<Vec<u32>>>,
+    orders: Vec<Option<std::rc::Rc<[u32]>>>,
     masks: Vec<u64>,
     /// By row that starts an offset: the axes along which the offset differs.
     sources: HashMap<Row, u64>,
@@ -337,8 +335,9 @@ impl Follower<'_, '_> {
             return Some(());
         }
         *last = Some(arguments);
-        let order = self.orders.entry(id).or_insert_with(|| module.post_order(id).into());
-        for row in order.clone().iter() {
+        let slot = self.orders.get_mut(id.0 as usize)?;
+        let order = std::rc::Rc::clone(slot.get_or_insert_with(|| module.post_order(id).into()));
+        for row in order.iter() {
             let row = Row(*row);
             let size = |row: Row| leaves(module, row).len();
             let operands = module.operands(row);
@@ -511,15 +510,14 @@ impl Follower<'_, '_> {
         if self.devices.is_empty() {
             return None;
         }
-        let trail = Trail::new(row);
-        let value = |place: &Place| self.offsets.value(trail.clone(), place.device);
-        let values: Vec<i128> = self.devices.iter().map(value).collect::<Option<_>>()?;
+        let values = self.offsets.values(Trail::new(row), &self.devices)?;
         let mesh = self.program.mesh()?;
+        let strides = (0..mesh.axes().len()).map(|axis| usize::try_from(mesh.stride(axis)?).ok());
+        let strides: Vec<usize> = strides.collect::<Option<_>>()?;
         let mut axes = 0;
-        for (position, place) in self.devices.iter().enumerate() {
-            for (axis, coordinate) in place.coordinates.iter().enumerate() {
-                let stride = usize::try_from(mesh.stride(axis)?).ok()?;
-                let before = position.checked_sub(stride).filter(|_| *coordinate > 0);
+        for (position, coordinates) in self.coordinates.iter().enumerate() {
+            for (axis, (coordinate, stride)) in coordinates.iter().zip(&strides).enumerate() {
+                let before = position.checked_sub(*stride).filter(|_| *coordinate > 0);
                 if before.is_some_and(|before| values.get(before) != values.get(position)) {
                     axes |= 1 << axis;
                 }

@@ -126,9 +126,11 @@ pub(super) fn join_aliases(
     for (result, parameter) in &donations.pairs {
         join(*result, *parameter);
     }
-    // Searched once: most modules lack the attribute, and then no attribute has to be read.
-    let listed = memchr::memmem::find(reader.module.text(), b"output_to_operand_aliasing");
-    let overwriting = Overwriting { reader, has_listed: listed.is_some(), depth: 0 };
+    // Where attributes have to be found again, the text is searched once: most modules lack this one.
+    let module = reader.module;
+    let has_listed = !module.columns().value_ends.is_empty()
+        || memchr::memmem::find(module.text(), b"output_to_operand_aliasing").is_some();
+    let overwriting = Overwriting { reader, has_listed, depth: 0 };
     let mut pairs = Vec::new();
     for (step, row) in (0u32..).zip(&reader.steps.rows) {
         let opcode = reader.module.opcode(Row(*row));

@@ -1,9 +1,10 @@
 //! A stable 128-bit fingerprint of the computation in a module.
 //!
-//! The algorithm (version 3) gives equal results on every machine and in every run:
+//! The algorithm (version 4) gives equal results on every machine and in every run:
 //!
 //! * A *digest* absorbs a sequence of 64-bit words into two lanes with multiplications that keep
-//!   both halves of the product; bytes are absorbed as their length and little-endian words.
+//!   both halves of the product; bytes are absorbed as their length and little-endian words, or, if
+//!   there are 64 or more, as their length and the two words of their XXH3-128.
 //! * A *shape* is the digest of an array's canonical text, with the default layout where there is
 //!   none, or of the digests of a tuple's elements.
 //! * An *instruction* is the digest of: opcode, result shape, payload (parameter number, or literal
@@ -25,9 +26,12 @@ use super::implied::header_attributes;
 use super::names::Names;
 use super::order::row_order;
 use super::shape::write_array_meaning;
-use super::value::{Spacing, write_literal, write_value, write_without_layouts};
+use super::value::{
+    Spacing, is_opaque, is_tight, write_literal, write_value, write_without_layouts,
+};
 use super::{Seen, implicit_callers, is_metadata, thread_of};
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Properties that the fingerprint includes besides the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +63,10 @@ impl Default for FingerprintOptions {
     }
 }
 
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
+
+/// Bytes from which XXH3 is faster.
+const LONG: usize = 64;
 
 /// The fingerprint of `module`.
 pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
@@ -120,6 +127,12 @@ impl Digest {
 
     fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
+        if bytes.len() >= LONG {
+            let digest = xxh3_128(bytes);
+            self.word(digest as u64);
+            self.word((digest >> 64) as u64);
+            return;
+        }
         let (words, rest) = bytes.as_chunks::<8>();
         words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
         if !rest.is_empty() {
@@ -273,6 +286,9 @@ impl<'a> Hasher<'a> {
             self.buffer.clear();
             if *key == b"outfeed_shape" && !self.options.layouts {
                 write_without_layouts(&mut self.buffer, value);
+            } else if is_opaque(key, value) || is_tight(value) {
+                digest.bytes(value);
+                continue;
             } else {
                 write_value(&mut self.buffer, key, value, Spacing::Tight);
             }

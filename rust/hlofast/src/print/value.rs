@@ -15,11 +15,15 @@ pub(crate) enum Spacing {
 /// Appends the value of attribute `key`.
 pub(crate) fn write_value(out: &mut Vec<u8>, key: &[u8], value: &[u8], spacing: Spacing) {
     match (key, value.first()) {
-        // The value is opaque: every byte between the braces belongs to it.
-        (b"backend_config", Some(b'{')) => out.extend_from_slice(value),
+        _ if is_opaque(key, value) => out.extend_from_slice(value),
         (b"frontend_attributes", Some(b'{')) => write_tokens(out, value, spacing, true),
         _ => write_tokens(out, value, spacing, false),
     }
+}
+
+/// Whether every byte between the braces of a value belongs to it.
+pub(crate) fn is_opaque(key: &[u8], value: &[u8]) -> bool {
+    key == b"backend_config" && value.first() == Some(&b'{')
 }
 
 /// Appends the literal of a constant, without the repeated shape of old dumps. In the form in which
@@ -147,7 +151,7 @@ fn is_plain(text: &[u8]) -> bool {
 
 /// Whether `text` has no whitespace and no comments. The loop has no early exit, so that it
 /// vectorises.
-fn is_tight(text: &[u8]) -> bool {
+pub(crate) fn is_tight(text: &[u8]) -> bool {
     !text.iter().fold(false, |is_loose, byte| is_loose | (*byte <= b' ') | (*byte == b'/'))
 }
 

@@ -89,20 +89,16 @@ pub(super) struct Facts {
 impl Facts {
     pub(super) fn of(module: &Module, computations: &[ComputationUse]) -> Self {
         let mut facts = Self::default();
-        let sharding = memmem::Finder::new(b"sharding=");
-        let config = memmem::Finder::new(b"backend_config=");
         for usage in computations {
             for row in module.computation(usage.computation).rows().map(Row) {
                 if module.is_implicit(row) {
                     continue;
                 }
                 facts.count(module, row, usage.role);
-                let tail = module.bytes(module.tail(row));
-                if facts.config_backend.is_none() && config.find(tail).is_some() {
+                if facts.config_backend.is_none() {
                     facts.config_backend = backend_of_config(module, row);
                 }
-                let is_parameter = module.opcode(row) == Opcode::Parameter;
-                if !is_parameter && sharding.find(tail).is_some() && is_split(module, row) {
+                if module.opcode(row) != Opcode::Parameter && is_split(module, row) {
                     facts.split_values += 1;
                 }
             }

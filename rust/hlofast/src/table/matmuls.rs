@@ -1,15 +1,16 @@
 //! The table of matmuls: dots and convolutions.
 
 use super::{Columns, Field, Origin, common};
-use crate::cost::matmul::{Contraction, contraction};
-use crate::cost::{Cost, Executions, PhaseExecutions};
+use crate::cost::matmul::Contraction;
+use crate::cost::{Cost, Executions, PhaseExecutions, Product};
 use crate::flow::Attribution;
 use crate::ir::{ElementType, Row};
 
-/// One row per contraction and phase that executes it, in row order. `uncertain` gives, by
+/// One row per contraction in `found` and phase that executes it, in row order. `uncertain` gives, by
 /// computation, the executions inside loops of unknown trip count.
 pub fn matmuls(
     origin: &Origin<'_>,
+    found: &[Product],
     cost: &Cost,
     attribution: &Attribution,
     uncertain: &[i128],
@@ -17,8 +18,8 @@ pub fn matmuls(
     let module = origin.module;
     let executions = Executions::new(module, cost, attribution);
     let mut products: Vec<(Row, Contraction, PhaseExecutions)> = Vec::new();
-    for row in module.rows() {
-        let Some(contraction) = contraction(module, row) else { continue };
+    for Product { row, contraction, .. } in found.iter().copied() {
+        let Some(contraction) = contraction else { continue };
         let runs = executions.of(row).into_iter();
         products.extend(runs.map(|entry| (row, contraction, entry)));
     }
