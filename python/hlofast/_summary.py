@@ -182,7 +182,8 @@ class Summary(Result):
 
     def _replicated_bytes(self) -> int | None:
         """Bytes of replicated parameters; None if no parameter has a sharding."""
-        sizes = dict(zip(self.parameters["number"], self.parameters["bytes"], strict=True))
+        columns = (self.parameters.values(name) for name in ("number", "bytes"))
+        sizes = dict(zip(*columns, strict=True))
         total = None
         for parameter in self.module.entry.parameters:
             sharding = sharding_of(parameter)

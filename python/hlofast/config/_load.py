@@ -33,7 +33,8 @@ def loads(
     (`"per_device_batch_size=4"`), `base` is the `base.yml` if the text names none and none lies
     beside it, `environment` holds its variables (`M_KEY`). `admits` says whether a further file
     that the text leads to (`base_config`, `base.yml`, a model) may be read; it may raise
-    `ValueError` with the reason. Errors use `path` as the name of the text. Raises `ConfigError` with the place of the first fault.
+    `ValueError` with the reason. Errors use `path` as the name of the text. Raises `ConfigError`
+    with the place of the first fault.
     """
     from os import fspath
 

@@ -140,8 +140,8 @@ class Likened(Result):
             whole = each * devices
             if not math.isclose(whole, round(whole), abs_tol=1e-9) or whole < 1:
                 raise ValueError(
-                    f"batch {each:g} gives {whole:g} sequences on {devices:,} devices, which is not "
-                    "a whole number"
+                    f"batch {each:g} gives {whole:g} sequences on {devices:,} devices: not a "
+                    "whole number"
                 )
             sequences = round(whole) * steps
         else:

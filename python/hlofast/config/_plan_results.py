@@ -174,7 +174,7 @@ class Plan(Result):
         best, (_, seconds, sequences) = self.best, self._own
         if best is None or seconds is None or not sequences:
             return None
-        return seconds * best["sequences"] / sequences - float(best["step_seconds"])
+        return float(seconds * best["sequences"] / sequences - best["step_seconds"])
 
     @property
     def title(self) -> str:
