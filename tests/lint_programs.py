@@ -280,3 +280,20 @@ def fixture(name: str) -> hlofast.Module:
     module = hlofast.find_modules((FIXTURES / name).read_bytes())[0].module
     assert module is not None
     return module
+
+
+COPIED_PARAMETER = """HloModule m, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
+
+ENTRY e {
+  w = bf16[1024,16384]{1,0} parameter(0), metadata={op_name="params['table']"}
+  i = s32[8192]{0} parameter(1)
+  c = bf16[1024,16384]{0,1} copy(w)
+  b = bf16[16384,1024]{1,0} bitcast(c)
+  g = bf16[8192,1024]{1,0} gather(b, i), offset_dims={1}, collapsed_slice_dims={0},
+    start_index_map={0}, index_vector_dim=1, slice_sizes={1,1024}
+  n = bf16[1024,16384]{0,1} negate(c)
+  r = bf16[1024,16384]{1,0} copy(n)
+  ROOT t = (bf16[1024,16384]{1,0}, bf16[8192,1024]{1,0}) tuple(r, g)
+}
+"""
+"""A table that is stored by columns and read in rows; the new one is copied back."""

@@ -158,16 +158,18 @@ def test_part_of_what_is_held_is_gathered() -> None:
         # Another dimension.
         ("{0}\n  ROOT", "{1}\n  ROOT"),
         # Another array.
-        ("c = bf16", "n = bf16[16,32] negate(c)\n  c = bf16"),
+        ("c = bf16", "n = bf16[16,32] add(c, other)\n  c = bf16"),
     ],
 )
 def test_not_gathered_twice(old: str, new: str) -> None:
     text = programs.SAME_GATHER.replace(old, new)
     if "barrier" in new:
         text = text.replace("all-gather(c), channel_id=1", "all-gather(k), channel_id=1")
-    elif "negate" in new:
-        text = text.replace("  n = bf16[16,32] negate(c)\n  c = bf16[16,32] convert(x)",
-                            "  c = bf16[16,32] convert(x)\n  n = bf16[16,32] negate(c)")  # fmt: skip
+    elif "add" in new:
+        added = "n = bf16[16,32] add(c, other)"
+        parameter = "other = bf16[16,32] parameter(1)"
+        text = text.replace(f"  {added}\n", "")
+        text = text.replace("convert(x)", f"convert(x)\n  {parameter}\n  {added}")
         text = text.replace("all-gather(c), channel_id=2", "all-gather(n), channel_id=2")
     else:
         text = text.replace(
@@ -175,6 +177,32 @@ def test_not_gathered_twice(old: str, new: str) -> None:
         )
         text = text.replace("(bf16[64,32], bf16[64,32]) tuple", "(bf16[64,32], bf16[16,128]) tuple")
     assert codes(text) == []
+
+
+def test_functions_of_what_is_held_are_gathered() -> None:
+    changed = """convert(x)
+      two = bf16[] constant(2)
+      twos = bf16[16,32] broadcast(two), dimensions={}
+      m = bf16[16,32] multiply(twos, c)
+      n = bf16[16,32] tanh(m)"""
+    text = programs.SAME_GATHER.replace("convert(x)", changed)
+    text = text.replace("all-gather(c), channel_id=2", "all-gather(n), channel_id=2")
+    finding = only(lint(text))
+    assert finding.code == "gathered-twice"
+    assert finding.names == ("b", "a")
+    assert finding.bytes == 64 * 32 * 2
+    assert "gathers a function of the elements of an array that every device" in finding.message
+    assert finding.remedy.startswith("gather the array once and apply the function")
+    # Of a part that was cut from the whole array.
+    part = programs.GATHER_OF_PART.replace("part = f32[16,32]", "cut = f32[16,32]")
+    part = part.replace("  again =", "  part = f32[16,32] sine(cut)\n  again =")
+    finding = only(lint(part))
+    assert (finding.names, finding.bytes) == (("again", "cut", "whole"), 64 * 32 * 4)
+    assert "a function of the elements" in finding.message
+    # Two functions of an array that nobody gathers.
+    other = text.replace("all-gather(c), channel_id=1", "all-gather(o), channel_id=1")
+    other = other.replace("      n = bf16", "      o = bf16[16,32] sine(c)\n      n = bf16")
+    assert codes(other) == []
 
 
 def test_gathering_again_in_another_phase_is_a_choice() -> None:
@@ -299,6 +327,19 @@ def test_replicated_parameter() -> None:
     assert pairs.bytes == megabyte
 
 
+def test_sharding_across_slices_names_their_network() -> None:
+    text = f"HloModule m, {SCHEDULED}\n\nENTRY e {{\n{programs.REPLICATED}\n}}\n"
+    slow = "goes over the network between them, so shard along the axes inside a slice first"
+    mesh = {"data": 2, "model": 2}
+    for slices, expected in ((1, [False, False]), (2, [True, False])):
+        findings = hlofast.loads(text, mesh=mesh, slices=slices).lint().of("replicated-parameter")
+        # Over all devices, and over pairs of devices along an axis that the sharding does not name.
+        assert len(findings) == 2
+        assert (slow in findings[0].message) == expected[0]
+    inside = hlofast.loads(text, mesh={"data": 4}, slices=1).lint().of("replicated-parameter")
+    assert all(slow not in finding.message for finding in inside)
+
+
 def test_no_replicated_parameter() -> None:
     # Nobody shards anything.
     text = programs.REPLICATED.replace("{devices=[4,1]<=[4]}", "{replicated}")
@@ -321,12 +362,30 @@ def test_undonated_state() -> None:
     assert finding.code == "undonated-state"
     # The weight and its moment of 1 MiB each; the batch and the step counter do not count as state.
     assert finding.names == ("w", "m")
-    assert finding.figures == {"undonated_bytes": 2 << 20}
+    assert finding.figures["undonated_bytes"] == 2 << 20
     assert (finding.bytes, finding.bytes_are) == (2 << 20, "memory")
     assert "2 parameters of 2,097,152 B" in finding.message
     assert "donate_argnums" in finding.remedy
     found = lint(programs.UNDONATED, header=SCHEDULED, min_undonated_bytes=(2 << 20) + 1)
     assert found.counts() == {}
+
+
+def test_undonated_state_is_no_more_than_all_parameters() -> None:
+    # On TPUs small arrays take whole tiles.
+    text = """HloModule m, is_scheduled=true
+
+    ENTRY e {
+      w = f32[1024,512]{1,0:T(8,128)} parameter(0), metadata={op_name="state['w']"}
+      b = f32[100]{0:T(128)} parameter(1), metadata={op_name="state['b']"}
+      nw = f32[1024,512]{1,0:T(8,128)} add(w, w), metadata={op_name="jit(step)/transpose(jvp(x))/add"}
+      vw = f32[1024,512]{1,0:T(8,128)} subtract(w, nw), metadata={op_name="jit(step)/sub"}
+      vb = f32[100]{0:T(128)} add(b, b), metadata={op_name="jit(step)/sub"}
+      ROOT t = (f32[1024,512]{1,0:T(8,128)}, f32[100]{0:T(128)}) tuple(vw, vb)
+    }
+    """
+    finding = only(hlofast.loads(text, strict=True).lint().of("undonated-state"))
+    assert finding.figures["undonated_bytes"] == finding.figures["parameter_bytes"] == 4 * 524416
+    assert "100.00 % of all parameter bytes" in finding.message
 
 
 ALIASED = "input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }"

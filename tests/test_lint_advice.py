@@ -203,3 +203,66 @@ def test_nothing_to_change_is_said_and_a_remedy_is_said_once() -> None:
     assert shown.count("as above (missed-reduce-scatter)") == len(repeated) - 1
     remedies = [own.remedy for own in module.verdict().statements if own.code == repeated[0].code]
     assert remedies[1:] == [""] * (len(repeated) - 1)
+
+
+def copied(text: str) -> tuple[hlofast.Finding, ...]:
+    return hlofast.loads(text, strict=True, device="tpu-v5e").lint().of("copied-parameter")
+
+
+def test_parameters_copied_into_another_order() -> None:
+    finding = only(copied(programs.COPIED_PARAMETER))
+    size = 1024 * 16384 * 2
+    assert finding.names == ("c", "r")
+    assert finding.values == ("params['table']",)
+    assert (finding.bytes, finding.bytes_are) == (4 * size, "traffic")
+    assert finding.seconds is not None
+    assert finding.seconds > 4 * size / 819e9
+    assert finding.message == (
+        "every step copies 1 parameter into another order of dimensions before use, or its result "
+        "back: 2 copies read and write 134,217,728 B, the largest from bf16[1024,16384]{1,0} to "
+        "bf16[1024,16384]{0,1}"
+    )
+    assert "Layout.AUTO" in finding.remedy
+    # The same by a fusion that only copies, from a stack of layers.
+    fused = """HloModule m, is_scheduled=true
+
+    moved {
+      p = bf16[1024,512,24]{1,2,0} parameter(0)
+      c = bf16[1024,512,24]{1,0,2} copy(p)
+      ROOT b = bf16[24,1024,512]{2,1,0} bitcast(c)
+    }
+
+    ENTRY e {
+      w = bf16[1024,512,24]{1,2,0} parameter(0)
+      ROOT f = bf16[24,1024,512]{2,1,0} fusion(w), kind=kLoop, calls=moved
+    }
+    """
+    assert only(copied(fused)).names == ("f",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # Into other memory, in the same order.
+        ("{0,1} copy(w)", "{1,0:S(1)} copy(w)"),
+        # Another gather reads the parameter as it is stored.
+        (
+            "  n = ",
+            """  h = bf16[8192,16384]{1,0} gather(w, i), offset_dims={1}, collapsed_slice_dims={0},
+              start_index_map={0}, index_vector_dim=1, slice_sizes={1,16384}
+              n = """,
+        ),
+        # An input that the step does not replace comes anew every time.
+        ("(0, {}, may-alias)", "(1, {}, may-alias)"),
+        # The program asked for another order, and the compiler copies all the same.
+        ("1024,16384]{1,0} parameter(0)", "1024,16384]{0,1} parameter(0)"),
+    ],
+)
+def test_copies_that_another_order_does_not_spare(old: str, new: str) -> None:
+    text = programs.COPIED_PARAMETER.replace(old, new)
+    assert text != programs.COPIED_PARAMETER
+    assert copied(text) == ()
+
+
+def test_copies_without_a_device_have_no_seconds_and_no_finding() -> None:
+    assert not hlofast.loads(programs.COPIED_PARAMETER).lint().of("copied-parameter")

@@ -139,11 +139,7 @@ def xla_bytes(name: str) -> int:
 def test_finds_the_fault_and_nothing_else(name: str) -> None:
     fault = name.partition(".")[0]
     found = {finding.code for finding in module(name).lint() if finding.code in RULES}
-    if name == "parked.scanned.tpu":
-        # The scheduler brings the array back while the next layer's attention runs.
-        assert found == set()
-    else:
-        assert found == FOUND[fault]
+    assert found == FOUND[fault]
 
 
 @pytest.mark.parametrize(

@@ -273,8 +273,9 @@ class Policies:
         """The values of a layer that a policy could save, in the order of the forward loop.
 
         `kind` is `matmul`, `batched_matmul` (with batch dimensions), `kernel` (all results of a
-        custom call), `collective` or `other`; `bytes` are those of all layers on one device, and
-        `is_kept` tells what the step as it is keeps.
+        custom call), `collective`, `other` or `input` (of a layer: kept on the device or moved to
+        host memory, not recomputed); `bytes` are those of all layers on one device, and `is_kept`
+        tells what the step as it is keeps.
         """
         if self._savable is None:
             self._savable = Table(self._data.savable())
@@ -291,8 +292,8 @@ class Policies:
 
         `name` is `nothing_saveable`, `dots_with_no_batch_dims_saveable` or `dots_saveable`. `save`
         and `offload` add values: rows of `savable`, or texts that are an instruction's name, a
-        source line (`model.py:88`) or part of an operation name. Raises `ValueError` if nothing
-        matches.
+        source line (`model.py:88`) or part of an operation name; `layer_input` is what layers get
+        from the layers before them. Raises `ValueError` if nothing matches.
         """
         if name is not None and name not in BUILT_IN:
             hint = meant(name, BUILT_IN) or ";"
@@ -328,6 +329,8 @@ class Policies:
             raise ValueError("a value to save must not be an empty text")
 
         def matches(row: Row) -> bool:
+            if row["kind"] == "input":
+                return wanted in (row["name"], _policy_code.INPUT)
             place = f"{row['source_file']}:{row['source_line']}"
             ends = place == wanted or place.endswith(f"/{wanted}")
             return ends or row["name"] == wanted or wanted in (row["op_name"] or "")
@@ -520,9 +523,12 @@ class Policies:
         fates: Sequence[int] = () if shown is None else shown.fates
         words: list[str | None] = [_FATES[fate] for fate in fates] or [None] * len(self.savable)
         if shown is not None:
-            needed = set(shown.saved_numbers)
+            needed, kinds = set(shown.saved_numbers), self.savable.values("kind")
             for at, fate in enumerate(shown.fates):
-                if fate != _RECOMPUTED and at not in needed:
+                if kinds[at] == "input":
+                    # Nothing recomputes it.
+                    words[at] = _FATES[max(fate, _SAVED)]
+                elif fate != _RECOMPUTED and at not in needed:
                     words[at] = _UNUSED
         savable = with_source(with_columns(self.savable, [(fields.FATE, words)]))
         # First the values whose recomputation is work.

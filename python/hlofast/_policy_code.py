@@ -59,6 +59,7 @@ _FLAX: dict[tuple[str, bool], tuple[str, ...]] = {
 """The same in Flax, by its interface and whether a loop runs the layers (`flax.linen.remat`,
 `flax.nnx.remat`)."""
 _MAXTEXT = re.compile(r"(?:^|/)maxtext/(?:\w+/)*[\w.]+$", re.IGNORECASE)
+_MAXTEXT_INPUT = "decoder_layer_input"
 _MAXTEXT_FUNCTIONS = {
     "query_projection": ("query_proj",),
     "kv_projection": ("key_proj", "value_proj"),
@@ -67,6 +68,10 @@ _MAXTEXT_FUNCTIONS = {
     "wv_product": ("context",),
 }
 """Functions of MaxText's attention, and the keys of the results of their calls, in this order."""
+
+
+INPUT = "layer_input"
+"""The name of what a layer gets from the layer before."""
 
 
 def value_names(rows: Sequence[Row]) -> list[str]:
@@ -83,6 +88,8 @@ def value_names(rows: Sequence[Row]) -> list[str]:
         stem = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
         base = "_".join(scope[-2:]) or (stem if stem.isidentifier() else "value")
         line = f"_{row['source_line']}" if row["source_line"] else ""
+        if row["kind"] == "input":
+            base, line = INPUT, ""
         name = base + line
         while name in taken:
             counts[base + line] = counts.get(base + line, 1) + 1
@@ -121,7 +128,10 @@ def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
         names = [every[at] for at in policy.saved_numbers]
         lines.append("from jax.ad_checkpoint import checkpoint_name")
         for at in policy.saved_numbers:
-            lines.append(f'x = checkpoint_name(x, "{every[at]}")  # {_place(rows[at])}')
+            place = _place(rows[at])
+            if rows[at]["kind"] == "input":
+                place = "before anything in the layer reads its input"
+            lines.append(f'x = checkpoint_name(x, "{every[at]}")  # {place}')
         kept, moved = _parted(policy, names)
         if moved:
             call = (
@@ -154,8 +164,10 @@ def _axlearn(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
     """A `RematSpec` of AXLearn; None if the text shows no AXLearn or a value has no name there."""
     if not any(_AXLEARN.search(row["op_name"] or "") for row in rows):
         return None
-    names = [_axlearn_name(rows[at]["op_name"] or "") for at in policy.saved_numbers]
-    if None in names:
+    # AXLearn has no name of its own for what a layer gets.
+    named = [rows[at] for at in policy.saved_numbers if rows[at]["kind"] != "input"]
+    names = [_axlearn_name(row["op_name"] or "") for row in named]
+    if None in names or len(named) < len(policy.saved_numbers):
         return None
     if not names:
         policy_of = "jax_remat_policies.nothing_saveable"
@@ -198,7 +210,9 @@ def _maxtext(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
     kept, moved = _parted(policy, [str(name) for name in names])
     if set(kept) & set(moved):
         return None
-    lines = ["remat_policy: 'custom'", "decoder_layer_input: 'device'"]
+    lines = ["remat_policy: 'custom'"]
+    if _MAXTEXT_INPUT not in moved:
+        lines.append(f"{_MAXTEXT_INPUT}: 'device'")
     lines += [f"{name}: 'device'" for name in kept]
     return lines + [f"{name}: 'offload'" for name in moved]
 
@@ -208,6 +222,8 @@ def _maxtext_keys(module: Module, rows: Sequence[Row]) -> dict[int, str]:
     keys: dict[int, str] = {}
     places: dict[str, dict[tuple[int, ...], list[int]]] = {}
     for at, row in enumerate(rows):
+        if row["kind"] == "input":
+            keys[at] = _MAXTEXT_INPUT
         if not row["kind"].endswith("matmul"):
             continue
         metadata = module[row["instruction"]].metadata

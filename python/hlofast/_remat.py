@@ -417,6 +417,13 @@ class Remat(Result):
         )
         return (*sections, *policies, *self._of_plan())
 
+    def shown_sections(self) -> tuple[Section, ...]:
+        """As the command prints them: with policies and plan if there is a memory to fit."""
+        try:
+            return self.sections(plan=self.hbm is not None)
+        except ValueError:
+            return self.sections()
+
     def every_section(self) -> tuple[Section, ...]:
         """All tables, including the tables of a plan."""
         return self.sections(plan=True, frontier=True)

@@ -175,6 +175,10 @@ class Result:
         """Returns the tables to show; subclasses take options that choose tables and keys."""
         return ()
 
+    def shown_sections(self) -> tuple[Section, ...]:
+        """Returns the tables that `str` and notebooks show."""
+        return self.sections()
+
     def every_section(self) -> tuple[Section, ...]:
         """Returns the sections of all options together; the schema describes these."""
         return self.sections()
@@ -214,13 +218,13 @@ class Result:
         from hlofast._text import Printer
 
         stream = StringIO()
-        Printer(stream).result(self, self.sections())
+        Printer(stream).result(self, self.shown_sections())
         return stream.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
         from hlofast._html import result
 
-        return result(self, self.sections())
+        return result(self, self.shown_sections())
 
 
 def document(

@@ -5,15 +5,24 @@
 Compiles the gradient of a scan over two dense layers for TPU v5e ahead of time (needs jax[tpu]).
 Prints matmuls and peak without inner checkpoints, and with inner checkpoints that keep nothing or
 everything; fails unless those without a barrier (`prevent_cse=False`) leave both unchanged, which
-`hlofast.config` assumes of AXLearn's `remat_spec` inside a rematerialised module.
+`hlofast.config` assumes of AXLearn's `remat_spec` inside a rematerialised module. Ten compilations of
+seconds each.
 """
 
 from __future__ import annotations
 
+import pathlib
 import re
 import sys
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "fixtures"))
+
+# Without the environment that it sets, libtpu looks for a TPU host's metadata server, and waits for it
+# where no answer comes.
+import make_dumps  # noqa: F401 - see above
+
+# isort: split
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,14 +70,15 @@ def main() -> int:
     wrong = 0
     for name, outer in OUTER.items():
         plain = compiled(outer, None, prevents=False, mesh=mesh)
-        print(f"outer {name}: {plain[0]} matmuls, peak {plain[1]:,} B")
+        print(f"outer {name}: {plain[0]} matmuls, peak {plain[1]:,} B", flush=True)
         for inner, policy in OUTER.items():
             for prevents in (False, True):
                 own = compiled(outer, policy, prevents=prevents, mesh=mesh)
                 is_same = own == plain
                 wrong += not prevents and not is_same
                 barrier = "with" if prevents else "without"
-                print(f"  inner {inner}, {barrier} a barrier: {own[0]} matmuls, {own[1]:,} B")
+                shown = f"{own[0]} matmuls, {own[1]:,} B"
+                print(f"  inner {inner}, {barrier} a barrier: {shown}", flush=True)
     print("unchanged without a barrier" if not wrong else f"{wrong} differ without a barrier")
     return int(wrong > 0)
 

@@ -9,7 +9,8 @@ Writes the scheduled text of each program of ``advice_cases`` into ``programs.ta
 ``truth.json`` what XLA says of it: the peak, the bytes of arguments, the bytes that arguments,
 results and temporary values hold, FLOPs; and what is counted here from the text: the payload and ring
 wire bytes of its collectives, the payload of all-gathers and of asynchronous collectives with no work
-meanwhile, bytes between device and host, and the compiler's own estimate of cycles.  For each pair of
+meanwhile, bytes between device and host, bytes that copies read and write, and the compiler's own
+estimate of cycles.  For each pair of
 programs ``truth.json`` has by how much their values differ on CPU devices (``judge_values.py``).
 ``tests/test_advice_judged.py`` compares.  Needs an environment with ``jax[tpu]==0.10.2``; no
 accelerator is needed.
@@ -150,6 +151,23 @@ def collectives(text, devices, trips):
     return {"payload": payload, "wire": wire, "gathered": gathered}
 
 
+def copied(text, trips):
+    """Bytes that copies and transposes outside fusions read and write, at least 64 kB each."""
+    all_lines = computations(text)
+    looped = loops(text, all_lines)
+    fused = set(re.findall(r"\bfusion\(.*?\bcalls=%?([\w.\-]+)", text))
+    total = 0
+    for name, lines in all_lines.items():
+        for line in lines if name not in fused else ():
+            found = re.match(r"  (?:ROOT )?%?([\w.\-]+) = (\S+) (copy|transpose|fusion)\(", line)
+            if not found or "S(5)" in found[2]:
+                continue
+            is_copy = found[3] != "fusion" or found[1].startswith(("copy", "transpose"))
+            if is_copy and (size := bytes_of(found[2])) >= 1 << 16:
+                total += 2 * size * (trips if name in looped else 1)
+    return total
+
+
 def cycles_of(line):
     """The compiler's estimate for one instruction; 0 without one."""
     found = re.search(r'"estimated_cycles":"?(\d+)', line)
@@ -157,8 +175,8 @@ def cycles_of(line):
 
 
 def schedule(text, trips):
-    """Cycles by the compiler's estimate, bytes to and from the host, and payload sent with no work
-    between start and done."""
+    """Cycles by the compiler's estimate, bytes to and from the host, payload sent with no work
+    between start and done, and bytes of copies."""
     all_lines = computations(text)
     looped = loops(text, all_lines)
     cycles, host, uncovered = 0, 0, 0
@@ -182,7 +200,7 @@ def schedule(text, trips):
                 payload, before = open_starts.pop(operand)
                 uncovered += payload * times * (passed == before)
         cycles += passed * times
-    return {"cycles": cycles, "host": host, "uncovered": uncovered}
+    return {"cycles": cycles, "host": host, "uncovered": uncovered, "copied": copied(text, trips)}
 
 
 def judge(name):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 
 import advice_cases
+import advice_layouts
 import advice_models
 import advice_programs
 import advice_schedules
@@ -19,7 +20,7 @@ import numpy as np
 import planted_models
 from jax.sharding import Mesh
 
-MODULES = (advice_programs, advice_types, advice_schedules, advice_models)
+MODULES = (advice_programs, advice_types, advice_schedules, advice_models, advice_layouts)
 SIZES = {
     advice_programs: {"LAYERS": 4, "WIDTH": 64, "HIDDEN": 128, "BATCH": 8, "LENGTH": 32},
     advice_models: {"WORDS": 256},
@@ -63,12 +64,26 @@ def stack_small(tree):
     return {"large": tree["large"], "small": leaves}
 
 
+def turn_table(tree):
+    """A table of words with the words first."""
+    return {**tree, "table": tree["table"].T}
+
+
+def stack_first(weights):
+    """Layers stacked on the first dimension."""
+    return jnp.moveaxis(weights, -1, 0)
+
+
 STACKED = {
+    "table_rows": lambda trees: (turn_table(trees[0]), *trees[1:]),
+    "layers_first": lambda trees: (stack_first(trees[0]), *trees[1:]),
     "inputs_fused": lambda trees: (stack_inputs(trees[0]), *trees[1:]),
     "adapted_stacked": lambda trees: (*map(stack_small, trees[:3]), *trees[3:]),
     "biased_stacked": lambda trees: (*map(stack_small, trees[:2]), *trees[2:]),
 }
 STACKED_RESULTS = {
+    "table_rows": lambda trees: (trees[0], turn_table(trees[1])),
+    "layers_first": lambda trees: (trees[0], stack_first(trees[1])),
     "inputs_fused": STACKED["inputs_fused"],
     "adapted_stacked": lambda trees: (trees[0], *map(stack_small, trees[1:])),
     "biased_stacked": lambda trees: (trees[0], *map(stack_small, trees[1:])),

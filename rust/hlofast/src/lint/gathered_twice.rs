@@ -1,7 +1,8 @@
 //! `gathered-twice`: an all-gather of an array that every device already holds.
 //!
 //! Either each device's part was sliced from an array that all devices of the group hold, or the
-//! same part is gathered twice along the same devices in one phase. Not reported: a second gather
+//! same part is gathered twice along the same devices in one phase. The part may have passed a function
+//! of each element meanwhile, which devices can apply to the whole array. Not reported: a second gather
 //! in a later phase, which saves memory, a gather behind an optimization barrier, a gather of unknown
 //! phase in a program with phases, a gather inside a fusion, which the compiler repeats to overlap
 //! it with a matmul, and a gather that the compiler repeats because the step needs too much memory
@@ -15,7 +16,7 @@ use super::walk::{Trail, converts};
 use crate::comms::{Collective, CollectiveKind};
 use crate::flow::{Phase, is_compiler_clone};
 use crate::ir::{ComputationId, Opcode, Row};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
     code: "gathered-twice",
@@ -28,9 +29,15 @@ pub(super) const RULE: Rule = Rule {
              the sharding changes for good)",
 };
 
+/// The remedy where a function lies between.
+const APPLY: &str = "gather the array once and apply the function of its elements to the gathered array, \
+                     on every device, instead of gathering what the function gives";
+
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let offsets = Offsets::new(program.module);
     let mut gathered: Vec<(Likeness, usize)> = Vec::new();
+    // What gathers would gather without the functions that their operands have passed.
+    let mut changed: Vec<(Likeness, usize)> = Vec::new();
     let makers = makers(program);
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let is_gather =
@@ -38,32 +45,82 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         if !is_gather || collective.group_size.is_none_or(|size| size < 2) {
             continue;
         }
-        if let Some(evidence) = held_already(program, &offsets, &makers, collective) {
-            sites.extend(site(program, number, collective, evidence));
-        } else if let Some(likeness) = likeness(program, collective) {
+        let operand = operand(program, collective).map(Trail::new);
+        if let Some((evidence, is_changed)) = held_already(program, &offsets, &makers, collective) {
+            sites.extend(site(program, number, collective, evidence, is_changed));
+        } else if let Some((likeness, trail)) =
+            operand.and_then(|operand| likeness(program, collective, operand))
+        {
             gathered.push((likeness, number));
+            let before = before_function(program, &trail);
+            let before = before.and_then(|before| self::likeness(program, collective, before));
+            changed.extend(before.map(|(likeness, _)| (likeness, number)));
         }
     }
     gathered.sort_unstable();
     let is_known = |phase: Phase| phase != Phase::Unattributed || !program.has_phases();
-    for pair in gathered.windows(2) {
-        let [(first, earlier), (second, later)] = pair else { continue };
-        crate::ir::work::count(1);
-        if first != second {
-            continue;
-        }
+    let mut add = |phase: Phase, earlier: usize, later: usize, is_changed: bool| {
         let all = &program.collectives.collectives;
-        if let (Some(earlier), Some(collective)) = (all.get(*earlier), all.get(*later))
+        if let (Some(earlier), Some(collective)) = (all.get(earlier), all.get(later))
             && !is_carried(earlier)
             && !is_carried(collective)
-            && is_known(first.6)
+            && is_known(phase)
             && !is_compiler_clone(program.module, earlier.row)
             && !is_compiler_clone(program.module, collective.row)
         {
-            sites.extend(site(program, *later, collective, vec![earlier.row]));
+            sites.extend(site(program, later, collective, vec![earlier.row], is_changed));
+            return true;
+        }
+        false
+    };
+    let mut is_found = HashSet::new();
+    for pair in gathered.windows(2) {
+        let [(first, earlier), (second, later)] = pair else { continue };
+        crate::ir::work::count(1);
+        if first == second && add(first.6, *earlier, *later, false) {
+            is_found.insert(*later);
+        }
+    }
+    for (likeness, later) in changed {
+        let at = gathered.partition_point(|(other, _)| *other < likeness);
+        if let Some((_, first)) = gathered.get(at).filter(|(other, _)| *other == likeness)
+            && !is_found.contains(&later)
+        {
+            add(likeness.6, *first, later, true);
         }
     }
 }
+
+/// The operand of the function of each element that computes the array at `trail`, whose other
+/// operands are constants.
+fn before_function(program: &Program<'_>, trail: &Trail) -> Option<Trail> {
+    let module = program.module;
+    let mut trail = trail.clone();
+    let mut is_function = false;
+    // A chain of functions is one function.
+    for _ in 0..MOST_FUNCTIONS {
+        let next = trail.clone().follow(module, converts);
+        if !module.opcode(next.row).is_elementwise() {
+            break;
+        }
+        let mut arrays = (0..module.operands(next.row).len()).filter_map(|index| {
+            let operand = next.operand(module, index)?;
+            let source = operand
+                .clone()
+                .follow(module, |opcode| converts(opcode) || opcode == Opcode::Broadcast);
+            (module.opcode(source.row) != Opcode::Constant).then_some(operand)
+        });
+        match (arrays.next(), arrays.next()) {
+            (Some(only), None) => trail = only,
+            _ => break,
+        }
+        is_function = true;
+    }
+    is_function.then_some(trail)
+}
+
+/// Limit on the functions between an array and what is gathered.
+const MOST_FUNCTIONS: usize = 16;
 
 /// Whether the collective lies inside a fusion.
 fn is_carried(collective: &Collective) -> bool {
@@ -83,9 +140,13 @@ fn operand(program: &Program<'_>, collective: &Collective) -> Option<Row> {
     }
 }
 
-fn likeness(program: &Program<'_>, collective: &Collective) -> Option<Likeness> {
+/// The likeness of a gather of the array at `trail`, and where that array comes from.
+fn likeness(
+    program: &Program<'_>,
+    collective: &Collective,
+    mut trail: Trail,
+) -> Option<(Likeness, Trail)> {
     let module = program.module;
-    let mut trail = Trail::new(operand(program, collective)?);
     // An optimization barrier keeps its result and its operand apart on purpose.
     while module.opcode(trail.row) != Opcode::OptBarrier {
         let before = trail.row;
@@ -100,7 +161,7 @@ fn likeness(program: &Program<'_>, collective: &Collective) -> Option<Likeness> 
         trail = next;
     }
     let dimensions = module.attribute_bytes(collective.row, "dimensions").unwrap_or_default();
-    Some((
+    let likeness = (
         trail.row,
         trail.path().to_vec(),
         collective.groups?,
@@ -108,7 +169,8 @@ fn likeness(program: &Program<'_>, collective: &Collective) -> Option<Likeness> 
         collective.payload_out,
         module.computation_of(collective.outer),
         program.runs_of(collective).phase,
-    ))
+    );
+    Some((likeness, trail))
 }
 
 /// Arrays that all devices of a group hold: by groups and row, the first collective that computes
@@ -128,15 +190,21 @@ fn makers(program: &Program<'_>) -> Makers {
 }
 
 /// The slice that `collective` gathers and the collective that computed the sliced array, if all
-/// devices of the group already hold the whole array.
+/// devices of the group already hold the whole array; and whether a function of each element lies
+/// between.
 fn held_already(
     program: &Program<'_>,
     offsets: &Offsets<'_>,
     makers: &Makers,
     collective: &Collective,
-) -> Option<Vec<Row>> {
+) -> Option<(Vec<Row>, bool)> {
     let module = program.module;
-    let slice = Trail::new(operand(program, collective)?).follow(module, converts);
+    let mut slice = Trail::new(operand(program, collective)?).follow(module, converts);
+    let before = before_function(program, &slice);
+    let is_changed = before.is_some();
+    if let Some(before) = before {
+        slice = before.follow(module, converts);
+    }
     if module.opcode(slice.row) != Opcode::DynamicSlice {
         return None;
     }
@@ -152,7 +220,7 @@ fn held_already(
     let count = starts.len();
     starts.sort_unstable();
     starts.dedup();
-    (starts.len() == count).then(|| vec![slice.row, source.row])
+    (starts.len() == count).then(|| (vec![slice.row, source.row], is_changed))
 }
 
 fn site(
@@ -160,6 +228,7 @@ fn site(
     number: usize,
     collective: &Collective,
     evidence: Vec<Row>,
+    is_changed: bool,
 ) -> Option<Site> {
     let runs = program.runs_of(collective);
     let payload = runs.times(collective.payload()?)?;
@@ -170,17 +239,25 @@ fn site(
         .of(number);
     site.evidence.extend(evidence);
     site.bytes = Some(payload);
-    site.key = u64::from(collective.groups?);
+    site.key = u64::from(collective.groups?) << 1 | u64::from(is_changed);
+    site.remedy = is_changed.then_some(APPLY);
     Some(site)
 }
 
 fn message(program: &Program<'_>, site: &Site) -> String {
     let along = site.collective(program);
+    let what = match site.remedy {
+        Some(_) => form(
+            site.places,
+            "gathers a function of the elements of an array",
+            "gather functions of the elements of arrays",
+        ),
+        None => form(site.places, "gathers an array", "gather arrays"),
+    };
     format!(
-        "{} {} {} that every device already holds: {} of payload per step, {} on the wire",
+        "{} {} {what} that every device already holds: {} of payload per step, {} on the wire",
         counted(site.places, "all-gather", "all-gathers"),
         along.map(|collective| program.along(collective)).unwrap_or_default(),
-        form(site.places, "gathers an array", "gather arrays"),
         bytes(site.figure("payload_bytes")),
         bytes(site.figure("wire_bytes")),
     )

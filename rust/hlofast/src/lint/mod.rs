@@ -6,6 +6,7 @@
 //! table of codes, is generated from `RULES`.
 
 mod batch_gathered;
+mod copied_parameter;
 mod cut;
 mod finding;
 mod float32_activations;
@@ -99,6 +100,7 @@ const RULES: &[Rule] = &[
     offload_waited::RULE,
     float32_activations::RULE,
     small_updates::RULE,
+    copied_parameter::RULE,
 ];
 
 /// The mesh of a program, computed only when a rule asks for it.

@@ -1,13 +1,15 @@
 //! `offload-waited`: arrays that are copied to host memory and back with no work meanwhile.
 //!
-//! The step waits for both copies, and the array takes the same device memory again at once. A copy
-//! whose array comes back much later, such as a residual's, is what offloading is for.
+//! The array takes the same device memory again at once, and the step waits for the copies, even if
+//! the scheduler lets other work run before the second one ends. A copy whose array starts back much later,
+//! such as a residual's, is what offloading is for; so is the copy of the last layer's residual, which
+//! starts back at once, beside those of the layers before.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped};
 use super::site::{Rule, Site};
 use crate::comms::LoopPlaces;
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
 
 pub(super) const RULE: Rule = Rule {
     code: "offload-waited",
@@ -28,25 +30,47 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         return;
     }
     let places = LoopPlaces::new(module, program.cost);
+    // Computations and shapes of arrays that stay away while other work runs.
+    let mut stay: Vec<(ComputationId, ShapeId)> = Vec::new();
+    let from = sites.len();
     for away in module.rows().filter(|row| module.opcode(*row) == Opcode::CopyStart) {
         let (Some(source), Some(target)) = ends(module, away) else { continue };
         let size = target.bytes;
         if source.is_host || !target.is_host {
             continue;
         }
-        let Some((back, end)) = back(module, away) else { continue };
-        let Some(overlap) = places.overlap(away, end) else { continue };
-        if overlap.flops as f64 >= program.options.overlap_flops_per_byte * size as f64 {
+        let Some((there, back, end)) = back(module, away) else { continue };
+        let Some(overlap) = places.overlap(away, back) else { continue };
+        let is_hidden =
+            |flops: i128| flops as f64 >= program.options.overlap_flops_per_byte * size as f64;
+        if is_hidden(overlap.flops) {
+            stay.push(of(module, there));
             continue;
         }
         let runs = program.runs(away);
         let mut site = Site::new(away).runs(&runs);
         site.evidence.extend([back, end]);
         site.bytes = runs.times(size).and_then(|size| size.checked_mul(2));
-        site.seconds = site.bytes.and_then(|bytes| program.host_seconds(bytes));
+        let is_waited = |start: Row, end: Row| {
+            places.overlap(start, end).is_none_or(|overlap| !is_hidden(overlap.flops))
+        };
+        let waits = [(away, there), (back, end)].into_iter().filter(|(a, b)| is_waited(*a, *b));
+        let waited = size.saturating_mul(waits.count() as u64);
+        site.seconds = runs.times(waited).and_then(|bytes| program.host_seconds(bytes));
         site = site.sum("overlapped_flops", u64::try_from(overlap.flops).unwrap_or(0));
         sites.push(site);
     }
+    stay.sort_unstable();
+    let mut number = 0;
+    sites.retain(|site| {
+        number += 1;
+        let there = site.subjects.first().and_then(|away| done(module, *away));
+        number <= from || there.is_none_or(|there| stay.binary_search(&of(module, there)).is_err())
+    });
+}
+
+fn of(module: &Module, row: Row) -> (ComputationId, ShapeId) {
+    (module.computation_of(row), module.shape(row))
 }
 
 /// One end of a copy.
@@ -73,8 +97,8 @@ fn done(module: &Module, start: Row) -> Option<Row> {
     users.find(|row| module.opcode(*row) == Opcode::CopyDone)
 }
 
-/// The copy that brings the array of `away` back, and its end.
-fn back(module: &Module, away: Row) -> Option<(Row, Row)> {
+/// The end of `away`, the copy that brings its array back, and the end of that.
+fn back(module: &Module, away: Row) -> Option<(Row, Row, Row)> {
     let there = done(module, away)?;
     let users = module.users().get(there.0).iter().map(|row| Row(*row));
     let mut starts = users.filter(|row| {
@@ -84,7 +108,7 @@ fn back(module: &Module, away: Row) -> Option<(Row, Row)> {
             && ends.1.is_some_and(|end| !end.is_host)
     });
     let back = starts.next()?;
-    Some((back, done(module, back)?))
+    Some((there, back, done(module, back)?))
 }
 
 fn message(_: &Program<'_>, site: &Site) -> String {

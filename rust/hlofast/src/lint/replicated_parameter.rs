@@ -138,13 +138,31 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let copies = site.figure("copies");
     format!(
         "{} of {} per device {} replicated on {copies} devices{}: sharding across them saves {} \
-         per device, {} of all parameter bytes",
+         per device, {} of all parameter bytes{}",
         counted(site.places, "parameter", "parameters"),
         bytes(site.figure("held_bytes")),
         form(site.places, "is", "are"),
         program.mesh().map(|mesh| axes(mesh, copies)).unwrap_or_default(),
         bytes(site.figure("saved_bytes")),
         percent(site.figure("saved_bytes"), program.parameter_bytes()),
+        program.mesh().map(|mesh| between_slices(mesh, copies)).unwrap_or_default(),
+    )
+}
+
+/// What sharding across `size` devices sends over the slow network, if these may be in several slices.
+fn between_slices(mesh: &Mesh, size: u64) -> String {
+    let Some(slices) = mesh.slices().filter(|slices| *slices > 1) else { return String::new() };
+    let axes = mesh.axes().iter().enumerate();
+    let own: Vec<usize> = axes.filter(|(_, axis)| axis.size == size).map(|(at, _)| at).collect();
+    let crosses = |axis: usize| mesh.axis_span(axis).slices.is_none_or(|span| span.blocks > 1);
+    let is_within =
+        size <= mesh.device_count() / slices && (own.is_empty() || !own.into_iter().any(crosses));
+    if is_within {
+        return String::new();
+    }
+    format!(
+        "; these devices may be in {slices} slices: what a step gathers across slices goes over the \
+         network between them, so shard along the axes inside a slice first"
     )
 }
 

@@ -5,7 +5,7 @@ use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use crate::Provenance;
-use crate::memory::donatable;
+use crate::memory::{donatable, parameter_bytes};
 
 pub(super) const RULE: Rule = Rule {
     code: "undonated-state",
@@ -23,8 +23,11 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     if sizes.clone().fold(0, u64::saturating_add) < program.options.min_undonated_bytes {
         return;
     }
+    // Small parameters take whole tiles, so the bytes of their elements would be too few to compare.
+    let total = u64::try_from(parameter_bytes(program.module)).unwrap_or(0);
     for (entry, size) in parameters.iter().zip(sizes) {
-        let mut site = Site::new(entry.row).sum("undonated_bytes", size);
+        let site = Site::new(entry.row).sum("undonated_bytes", size);
+        let mut site = site.common("parameter_bytes", total);
         site.bytes = Some(size);
         site.is_anywhere = true;
         site.provenance = Provenance::Modelled;
@@ -32,14 +35,14 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-fn message(program: &Program<'_>, site: &Site) -> String {
+fn message(_: &Program<'_>, site: &Site) -> String {
     let size = site.figure("undonated_bytes");
     format!(
         "{} of {}, {} of all parameter bytes, {} replaced by results of the same shape and not \
          donated: the step holds the old and the new state",
         counted(site.places, "parameter", "parameters"),
         bytes(size),
-        percent(size, program.parameter_bytes()),
+        percent(size, site.figure("parameter_bytes")),
         form(site.places, "is", "are"),
     )
 }

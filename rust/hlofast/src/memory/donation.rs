@@ -85,6 +85,14 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     if pairs.len() > caches.len() + 1 && replaced > whole / 2 { pairs } else { caches }
 }
 
+/// Bytes on a device of all parameters of `module`, counted like [`Donatable::bytes`].
+pub fn parameter_bytes(module: &Module) -> i64 {
+    let costs = shape_costs(module.shapes(), Backend::of_module(module), false);
+    let leaves = module.parameters(module.entry()).into_iter();
+    let leaves = leaves.flat_map(|row| module.shapes().leaves(module.shape(row)));
+    leaves.map(|leaf| bytes(&costs, leaf)).fold(0, i64::saturating_add)
+}
+
 /// Whether the array that a row computes may be new state.
 type IsNew<'a> = &'a dyn Fn(Row) -> bool;
 

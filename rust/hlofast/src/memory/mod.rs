@@ -24,7 +24,7 @@ mod xla;
 
 pub use assign::Heap;
 pub use class::{Class, Classes};
-pub use donation::{Donatable, donatable};
+pub use donation::{Donatable, donatable, parameter_bytes};
 pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};

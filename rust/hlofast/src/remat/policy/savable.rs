@@ -1,8 +1,9 @@
 //! The values of a layer that a policy could save.
 
+use super::graph::Node;
 use super::kernels::{has_stacked_slice, kept_bytes};
 use super::named;
-use super::scans::Scan;
+use super::scans::{Scan, is_unchanged};
 use super::{LEAST, is_collective};
 use crate::cost::custom_call::{CustomCallKind, custom_call_cost};
 use crate::ir::{Module, Opcode, Row, ShapeId};
@@ -21,6 +22,8 @@ pub enum SavableKind {
     Collective,
     /// Another value that the step as it is keeps.
     Other,
+    /// What a layer gets from the layer before: kept in any case, on the device or in host memory.
+    Input,
 }
 
 impl SavableKind {
@@ -32,6 +35,7 @@ impl SavableKind {
             SavableKind::Kernel => "kernel",
             SavableKind::Collective => "collective",
             SavableKind::Other => "other",
+            SavableKind::Input => "input",
         }
     }
 }
@@ -71,9 +75,13 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
             is_needed[*node as usize] = true;
         }
         let from = savable.len();
+        let mut inputs = Vec::new();
         for node in (0..count as u32).rev() {
             let at = node as usize;
             let opcode = body.nodes[at].opcode;
+            if is_needed[at] && is_input(scan, node, sizes) {
+                inputs.push(node);
+            }
             if !is_needed[at] || body.nodes[at].element.is_some() {
                 continue;
             }
@@ -106,8 +114,33 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
             }
         }
         savable[from..].reverse();
+        savable.extend(inputs.into_iter().rev().map(|node| {
+            let own = &body.nodes[node as usize];
+            let trips = i64::try_from(scan.trips).unwrap_or(i64::MAX);
+            let bytes = body.bytes(node, sizes).saturating_mul(trips);
+            let (row, kind) = (taker(module, own), SavableKind::Input);
+            Savable { scan: number, row, bytes, shape: own.shape, kind, is_kept: true, node }
+        }));
     }
     savable
+}
+
+/// Whether a node is what a layer gets from the layer before.
+pub fn is_input(scan: &Scan, node: u32, sizes: &[i64]) -> bool {
+    let body = &scan.body;
+    body.nodes[node as usize].element.is_some()
+        && !is_unchanged(body, node)
+        && body.bytes(node, sizes) >= LEAST
+}
+
+/// The row that takes an element out of the state of a loop; the state if none does.
+fn taker(module: &Module, node: &Node) -> Row {
+    let element = node.element.and_then(|element| usize::try_from(element).ok());
+    let mut users = module.users().get(node.row.0).iter().map(|user| Row(*user));
+    let takes = |row: &Row| {
+        module.opcode(*row) == Opcode::GetTupleElement && module.tuple_index(*row) == element
+    };
+    users.find(takes).unwrap_or(node.row)
 }
 
 /// What a custom call is to a policy; None for calls that do no work worth saving.

@@ -127,8 +127,10 @@ impl<'a, 'b> Search<'a, 'b> {
         // Saving a value that is cheap to recompute gains next to nothing, and the results of
         // collectives that the partitioner inserts have no name in the program.
         let is_dear = |at: &usize| {
-            use SavableKind::{BatchedProduct, Kernel, Product};
-            matches!(policies.savable[*at].kind, Product | BatchedProduct | Kernel)
+            use SavableKind::{BatchedProduct, Input, Kernel, Product};
+            let kind = policies.savable[*at].kind;
+            matches!(kind, Product | BatchedProduct | Kernel)
+                || kind == Input && prices.host.is_some()
         };
         let mut values: Vec<usize> = (0..policies.savable.len()).filter(is_dear).collect();
         values.sort_by_key(|at| std::cmp::Reverse(policies.savable[*at].bytes));

@@ -1,0 +1,364 @@
+//! `copied-parameter`: parameters that the step copies into another order of dimensions before it uses
+//! them, and results that it copies back into the order of the parameter.
+//!
+//! Arguments come in the order in which the program holds them, so a parameter that is read in another
+//! order is copied in every step. Compiled with parameters in the order that XLA chooses, the copies are
+//! gone (`tests/oracle/judge_advice.py`). Not reported: a parameter that a loop, a gather or a collective
+//! also reads as it is stored, because one of the two orders needs the copy (matmuls and elementwise
+//! work read either); a parameter whose order is not one that compilers choose on their own, because the
+//! program has asked for it; and activations, whose transposes become part of matmuls that then take longer
+//! (`tests/oracle/layout_pairs.py`).
+
+use super::finding::Measure;
+use super::program::{Program, bytes, counted, form};
+use super::replicated_parameter::donated;
+use super::site::{Rule, Site};
+use crate::ir::decode::{Alias, HeaderValue, decode_header};
+use crate::ir::{ArrayShape, CallRole, Module, Opcode, Row};
+use std::collections::HashMap;
+
+pub(super) const RULE: Rule = Rule {
+    code: "copied-parameter",
+    what: "parameters copied into another order of dimensions in every step",
+    measure: Measure::Traffic,
+    find,
+    message,
+    remedy: "let XLA choose how the parameters are stored: jax.jit(step, in_shardings=..., \
+             out_shardings=...) with Format(Layout.AUTO, sharding) of jax.experimental.layout for the \
+             parameters and what replaces them, then put them into the input_formats of the compiled \
+             step once; or store them in the order in which they are read (layers stacked on the first \
+             dimension, tables with the words first); what then lies in HBM instead of in on-chip copies may \
+             raise the peak, and other programs that take the parameters have to use the same order",
+};
+
+/// The size of the smallest copies that count.
+const LEAST: u64 = 1 << 16;
+/// The least share of the step's time that all copies take.
+const LEAST_SHARE: f64 = 0.005;
+/// Limit on the rows that hold one parameter in its own order.
+const MOST_STEPS: usize = 512;
+/// Limit on the rows of a fusion that is examined.
+const MOST_FUSED: usize = 256;
+
+/// What a row does with a parameter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// It hands on the parameter or a part of it, in its order.
+    HandsOn,
+    /// It only copies the parameter or a part of it into another order.
+    Copies,
+    /// It computes element by element or multiplies, in whatever order.
+    AnyOrder,
+    /// It reads the parameter in the order in which it is stored.
+    AsStored,
+}
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let module = program.module;
+    let Some(step) = program.step_seconds().filter(|_| module.is_scheduled()) else { return };
+    // By parameter: the rows that copy it.
+    let mut copied: Vec<(Row, Vec<Row>)> = Vec::new();
+    // If the step donates its state, the other parameters are inputs, which come anew.
+    let state = donated(module);
+    for row in module.parameters(module.entry()) {
+        let number = module.parameter_number(row).unwrap_or(u64::MAX);
+        if program.bytes(row) >= LEAST
+            && (state.is_empty() || state.binary_search(&number).is_ok())
+            && is_usual(module, row)
+            && let Some(copies) = copies(program, row).filter(|copies| !copies.is_empty())
+        {
+            copied.push((row, copies));
+        }
+    }
+    if copied.is_empty() {
+        return;
+    }
+    for (alias, back) in returned(program) {
+        if let Some(at) = replaced(module, &copied, back, alias) {
+            copied[at].1.push(back);
+        }
+    }
+    let mut found = Vec::new();
+    let mut all = 0.0;
+    for (parameter, copies) in copied {
+        for copy in copies {
+            let runs = program.runs(copy);
+            let Some(seconds) = program.seconds(copy) else { continue };
+            let mut site = Site::new(copy).runs(&runs);
+            site.bytes = runs.times(program.bytes(copy).saturating_mul(2));
+            site.seconds = Some(seconds);
+            site.parameters = vec![parameter];
+            site.is_anywhere = true;
+            all += seconds;
+            found.push(site);
+        }
+    }
+    if all >= LEAST_SHARE * step {
+        sites.append(&mut found);
+    }
+}
+
+/// The rows that copy `parameter` into another order; None if another row reads it as it is stored.
+fn copies(program: &Program<'_>, parameter: Row) -> Option<Vec<Row>> {
+    let module = program.module;
+    let mut copies = Vec::new();
+    let mut seen = vec![parameter];
+    let mut next = 0;
+    while let Some(row) = seen.get(next).copied() {
+        next += 1;
+        for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
+            crate::ir::work::count(1);
+            match reads(module, user) {
+                Reads::AsStored => return None,
+                Reads::AnyOrder => {}
+                Reads::Copies if program.bytes(user) < LEAST => {}
+                Reads::Copies => {
+                    if !copies.contains(&user) {
+                        copies.push(user);
+                    }
+                }
+                Reads::HandsOn => {
+                    if !seen.contains(&user) {
+                        seen.push(user);
+                    }
+                }
+            }
+            if seen.len() + copies.len() > MOST_STEPS {
+                return None;
+            }
+        }
+    }
+    Some(copies)
+}
+
+fn reads(module: &Module, row: Row) -> Reads {
+    use Opcode::*;
+    let opcode = module.opcode(row);
+    match opcode {
+        Copy | Transpose => match moves(module, row) {
+            true => Reads::Copies,
+            false => Reads::HandsOn,
+        },
+        CopyStart | CopyDone | Slice | Bitcast | GetTupleElement | OptBarrier | AddDependency
+        | AsyncUpdate | AsyncDone => Reads::HandsOn,
+        CustomCall
+            if module.attribute_bytes(row, "custom_call_target") == Some(b"\"ConcatBitcast\"") =>
+        {
+            Reads::HandsOn
+        }
+        AsyncStart => {
+            let called = module.calls(row).first().map(|call| module.computation(call.computation));
+            match called.map(|called| module.opcode(Row(called.root))) {
+                Some(Slice | Copy) => Reads::HandsOn,
+                _ => Reads::AsStored,
+            }
+        }
+        // A parameter that the step returns.
+        Tuple if module.computation(module.computation_of(row)).root == row.0 => Reads::AnyOrder,
+        Fusion => of_fusion(module, row),
+        Convert => Reads::HandsOn,
+        _ if opcode.is_elementwise() || opcode.is_matmul() => Reads::AnyOrder,
+        _ => Reads::AsStored,
+    }
+}
+
+/// What the rows of a fusion do.
+#[derive(Default)]
+struct Content {
+    /// Rows that are left to examine.
+    left: usize,
+    moves: bool,
+    computes: bool,
+    multiplies: bool,
+    /// Whether a row reads in an order that matters.
+    is_ordered: bool,
+}
+
+impl Content {
+    fn add(&mut self, module: &Module, fusion: Row) {
+        use Opcode::*;
+        let rows = module.called(fusion, CallRole::Calls).map(|id| module.computation(id).rows());
+        let Some(rows) = rows.filter(|rows| rows.len() <= self.left) else {
+            self.is_ordered = true;
+            return;
+        };
+        self.left -= rows.len();
+        crate::ir::work::count(rows.len());
+        for row in rows.map(Row) {
+            match module.opcode(row) {
+                Copy | Transpose => self.moves |= moves(module, row),
+                Parameter | Constant | Tuple | GetTupleElement | Bitcast | Slice => {}
+                Fusion => self.add(module, row),
+                Broadcast | Reshape | Iota | Reduce | Pad => self.computes = true,
+                opcode if opcode.is_matmul() => self.multiplies = true,
+                opcode if opcode.is_elementwise() => self.computes = true,
+                _ => self.is_ordered = true,
+            }
+        }
+    }
+}
+
+fn of_fusion(module: &Module, row: Row) -> Reads {
+    let mut content = Content { left: MOST_FUSED, ..Content::default() };
+    content.add(module, row);
+    match content {
+        Content { is_ordered: true, .. } => Reads::AsStored,
+        Content { multiplies: true, .. } => Reads::AnyOrder,
+        Content { computes: false, moves: true, .. } => Reads::Copies,
+        // A convert hands on the parameter in another type.
+        Content { moves: false, .. } if module.operands(row).len() == 1 => Reads::HandsOn,
+        Content { computes: false, .. } => Reads::HandsOn,
+        _ => Reads::AnyOrder,
+    }
+}
+
+/// The dimensions of more than one element in memory, the slowest first, each as the dimension of the
+/// array that `of` gives.
+fn order(array: &ArrayShape<'_>, of: impl Fn(i64) -> Option<i64>) -> Option<Vec<i64>> {
+    let is_long = |dimension: &i64| {
+        let size = usize::try_from(*dimension).ok().and_then(|at| array.dimension(at));
+        size.is_some_and(|size| size.bound() != Some(1))
+    };
+    let mut order: Vec<i64> = match array.layout {
+        Some(layout) => layout.minor_to_major.iter().copied().rev().collect(),
+        None => (0..array.rank() as i64).collect(),
+    };
+    order.retain(is_long);
+    order.into_iter().map(of).collect()
+}
+
+/// Whether a compiler would store parameter `row` so if nobody asks for an order: the dimensions in
+/// turn, or the last two exchanged because the last one is small.
+fn is_usual(module: &Module, row: Row) -> bool {
+    let array = module.shapes().array(module.shape(row));
+    let Some(mut order) = array.and_then(|array| order(&array, Some)) else { return false };
+    if order.is_sorted() {
+        return true;
+    }
+    if let [.., second, last] = order.as_mut_slice() {
+        std::mem::swap(second, last);
+    }
+    order.is_sorted()
+}
+
+/// Whether copy or transpose `row` changes the order of the elements in memory.
+fn moves(module: &Module, row: Row) -> bool {
+    let shapes = module.shapes();
+    let operand = module.operands(row).first().and_then(|row| {
+        let array = shapes.array(module.shape(Row(*row)))?;
+        order(&array, Some)
+    });
+    let permutation = (module.opcode(row) == Opcode::Transpose)
+        .then(|| module.attribute_bytes(row, "dimensions"))
+        .flatten()
+        .map(numbers);
+    let of = |dimension: i64| match &permutation {
+        Some(permutation) => permutation.get(usize::try_from(dimension).ok()?).copied(),
+        None => Some(dimension),
+    };
+    let own = shapes.array(module.shape(row)).and_then(|array| order(&array, of));
+    own.is_some() && operand.is_some() && own != operand
+}
+
+/// The numbers of `{1,0}`.
+fn numbers(text: &[u8]) -> Vec<i64> {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    let parts = text.trim_matches(['{', '}']).split(',');
+    parts.filter_map(|part| part.trim().parse().ok()).collect()
+}
+
+/// The first of `copied` whose parameter the result `back` may replace; `alias` is the number of the
+/// parameter whose memory it takes.
+fn replaced(
+    module: &Module,
+    copied: &[(Row, Vec<Row>)],
+    back: Row,
+    alias: Option<u64>,
+) -> Option<usize> {
+    copied.iter().position(|(parameter, copies)| {
+        let is_own = match alias {
+            Some(alias) => module.parameter_number(*parameter) == Some(alias),
+            // One result replaces one parameter.
+            None => !copies.iter().any(|copy| is_alike(module, *copy, *parameter)),
+        };
+        is_own && is_alike(module, back, *parameter)
+    })
+}
+
+/// Whether two arrays have the same element type, sizes and order.
+fn is_alike(module: &Module, first: Row, second: Row) -> bool {
+    let array = |row: Row| module.shapes().array(module.shape(row));
+    let arrays = array(first).zip(array(second));
+    arrays.is_some_and(|(first, second)| {
+        first.is_compatible(&second) && order(&first, Some) == order(&second, Some)
+    })
+}
+
+/// Rows that copy a result of the step into another order, with the number of the parameter whose
+/// memory the result takes.
+fn returned(program: &Program<'_>) -> Vec<(Option<u64>, Row)> {
+    let module = program.module;
+    let root = Row(module.computation(module.entry()).root);
+    if module.opcode(root) != Opcode::Tuple {
+        return Vec::new();
+    }
+    let aliases = aliases(module);
+    let mut found = Vec::new();
+    for (number, row) in module.operands(root).iter().enumerate() {
+        let mut row = Row(*row);
+        // An asynchronous copy brings the result from on-chip memory.
+        while matches!(module.opcode(row), Opcode::CopyDone | Opcode::CopyStart | Opcode::Bitcast)
+            && let Some(operand) = module.operands(row).first()
+        {
+            row = Row(*operand);
+        }
+        if reads(module, row) == Reads::Copies && program.bytes(row) >= LEAST {
+            found.push((aliases.get(&(number as i64)).copied(), row));
+        }
+    }
+    found
+}
+
+/// By index of the result: the number of the parameter whose memory it takes.
+fn aliases(module: &Module) -> HashMap<i64, u64> {
+    const KEY: &str = "input_output_alias";
+    let value = module.header_attribute(KEY).map(|span| module.bytes(span));
+    let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
+    let Some(HeaderValue::Aliases(aliases)) = value else { return HashMap::new() };
+    let pair = |alias: &Alias| match alias.output_index.as_slice() {
+        [index] => Some((*index, u64::try_from(alias.number).ok()?)),
+        _ => None,
+    };
+    aliases.iter().filter_map(pair).collect()
+}
+
+/// `bf16[256,512]{1,0}`: the shape of `row` without its tiles.
+fn shape(module: &Module, row: Row) -> String {
+    let text = module.bytes(module.shapes().text(module.shape(row)));
+    let text = String::from_utf8_lossy(text).into_owned();
+    match text.split_once(':') {
+        Some((order, _)) => format!("{order}}}"),
+        None => text,
+    }
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let largest = match (site.parameters.first(), site.subjects.first()) {
+        (Some(from), Some(to)) => {
+            let (from, to) = (shape(program.module, *from), shape(program.module, *to));
+            format!(", the largest from {from} to {to}")
+        }
+        _ => String::new(),
+    };
+    let count = site.parameters.len() as u64;
+    format!(
+        "every step copies {} into another order of dimensions before use, or {} result back: {} {} \
+         and {} {}{largest}",
+        counted(count, "parameter", "parameters"),
+        form(count, "its", "their"),
+        counted(site.places, "copy", "copies"),
+        form(site.places, "reads", "read"),
+        form(site.places, "writes", "write"),
+        bytes(site.bytes.unwrap_or(0)),
+    )
+}
