@@ -198,7 +198,7 @@ class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "gaps", "head", "head_tiles", "masks", "multiplies_once", "parameters", "products",
+        "attentions", "gaps", "head", "head_tiles", "masks", "multiplies_once", "parameters", "products",
         "scratch", "units", "values",
     )  # fmt: skip
 
@@ -208,6 +208,7 @@ class Parts:
         self.values: list[Value] = []
         self.scratch: list[tuple[tuple[Feature, ...], int]] = []
         """Scratch memory of a layer's kernels: features per token and bytes per element."""
+        self.attentions: list[tuple[str | None, list[tuple[Feature, ...]]]] = []
         self.units: dict[str, Unit] = {}
         self.gaps: list[Gap] = []
         self.masks: list[Gap] = []

@@ -8,6 +8,10 @@ from hlofast.config._policies import RECOMPUTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Terms: TypeAlias = "list[tuple[str, int, bool]]"
+
     from hlofast.config._implied import Implied
     from hlofast.config._memory import StepMemory
     from hlofast.config._parts import Parameter, Value
@@ -55,12 +59,6 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
     """
     parts, size = implied.parts, implied.itemsize
     layers = [each for each in parts.parameters if each.layers > 1]
-    matrices, widest = [0], [0]
-    for parameter in layers:
-        matrices.append(_whole(implied, parameter))
-    for value in parts.values:
-        if value.is_needed and not value.is_whole:
-            widest.append(_bytes(implied, value))
     padding = [
         each.bytes or 0
         for each in memory.terms
@@ -77,17 +75,24 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
             sum(implied.held_of(each) * size for each in layers if size < parameter_size(each)),
             True,
         ),
-        ("a whole matrix", max(matrices), True),
-        ("widest values", WIDEST_VALUES * max(widest), True),
     ]
     if implied.casts_in_layers:
-        kept = sum(amount or 0 for name, amount, _ in terms if name in _KEPT)
-        terms += _in_layers(implied)
-        # With a large vocabulary, the peak is where the logits are.
-        rest = sum(amount or 0 for _, amount, _ in terms)
-        terms.append(("the head", max(0, kept + _at_head(implied) - rest), True))
+        kept = sum(amount or 0 for _, amount, _ in terms)
+        terms += _largest(_phases(implied))
+        rest = sum(amount or 0 for _, amount, _ in terms) - kept
+        terms.append(("the head", max(0, _at_head(implied) - rest), True))
     else:
-        terms += _before_layers(implied)
+        matrices = [_whole(implied, each) for each in layers]
+        widest = [
+            _bytes(implied, value)
+            for value in parts.values
+            if value.is_needed and not value.is_whole
+        ]
+        terms += [
+            ("a whole matrix", max(matrices, default=0), True),
+            ("widest values", WIDEST_VALUES * max(widest, default=0), True),
+            *_before_layers(implied),
+        ]
     # Gradients of embeddings come last; if few other values are live by then, they determine the
     # peak.
     needed = sum(amount or 0 for _, amount, is_needed in terms if is_needed)
@@ -139,67 +144,99 @@ def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
     ]
 
 
-def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
-    """Terms where layers cast their weights (steps of MaxText: `benches/config_peaks.py`).
 
-    Gradients of layers are stacked in the type of the parameters. XLA computes matmuls with weights
-    in at most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums). Gradients are
-    then reduced as they are computed, that of the head after all layers, so the gradient of the
-    logits and the head's input stay until then. Of more shards, weights are gathered ahead of time
-    and gradients wait in full for their reduction, the head's too; if memory is short, neither
-    happens, and other recomputed values of a layer do not stay either.
-    """
+
+def _largest(phases: list[Terms]) -> Terms:
+    """The terms of the phase that needs most, and what another phase takes beyond it."""
+
+    def total(phase: Terms) -> int:
+        return sum(amount for _, amount, _ in phase)
+
+    def needed(phase: Terms) -> int:
+        return sum(amount for _, amount, is_needed in phase if is_needed)
+
+    own = max(phases, key=lambda phase: (needed(phase), total(phase)))
+    most = max(map(total, phases))
+    return [*own, ("another phase", most - total(own), False)]
+
+
+def _phases(implied: Implied) -> list[Terms]:
     parts = implied.parts
     layers = [each for each in parts.parameters if each.layers > 1]
     gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
+    statistics = [
+        implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
+        for features, itemsize in parts.scratch
+    ]
     is_windowed = _is_windowed(implied)
-    gathered = waiting = recomputed = widest = windows = 0
+    heads = sum(_whole(implied, each) for each in _heads(implied))
+    found = []
     for unit in parts.units.values():
         own = [each for each in layers if each.path.startswith(f"{unit.path}/")]
         matrices = sorted((_whole(implied, each) for each in own), reverse=True)
-        cut = [
+        cut = sorted((
             _whole(implied, each)
             for each in own
             if implied.shards(axis for axis in each.axes if axis in implied.token_axes) > 1
-        ]
-        gathered = max(gathered, sum(cut) - max(cut, default=0))
-        waiting = max(waiting, sum(matrices[:_WAITING]) - max(matrices, default=0))
+        ), reverse=True)
         values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
+        widest = max([_bytes(implied, each) for each in values if not each.is_whole], default=0)
         again = [
             _bytes(implied, each)
             for each in values
             if implied.fates[each.key] == RECOMPUTED and each.features != (unit.feature,)
         ]
-        # The widest values are a term of their own; a layer's width is gathered for its matmuls.
-        others = sum(each for each in again if each != max(again))
+        again.sort(reverse=True)
+        most = max(again, default=0)
+        count = min(again.count(most), WIDEST_VALUES)
+        others = sum(again[count:])
         width = implied.activation_bytes(((unit.feature[0], ()),), implied.itemsize, padded=True)
-        recomputed = max(recomputed, others + _WIDTHS * width)
-        widest = max([widest, *again])
+        windows = 0
         if implied.shards(unit.feature[1]) > 1:
             own_width = implied.activation_bytes((unit.feature,), implied.itemsize, padded=True)
-            windows = max(windows, _WINDOWS * own_width)
-    heads = sum(_whole(implied, each) for each in _heads(implied))
-    if not is_windowed:
-        return [
+            windows = _WINDOWS * own_width
+        matrix = max(matrices, default=0)
+        if is_windowed:
+            found.append([
+                ("gradients", gradients, True),
+                ("a whole matrix", matrix, True),
+                ("widest values", WIDEST_VALUES * widest, True),
+                ("logits", _logits(implied), True),
+                ("other values", others + _WIDTHS * width, True),
+                ("a further value", most, True),
+                ("windows", windows, True),
+                ("kernels", max(statistics, default=0), True),
+                ("further matrices", sum(cut) - max(cut, default=0), False),
+            ])
+            continue
+        attention = max([
+            sum(implied.activation_bytes(f, implied.itemsize, padded=True) for f in held)
+            for path, held in parts.attentions if path == unit.path
+        ], default=0)
+        tokens = width // unit.feature[0] // implied.itemsize
+        late = tokens * unit.feature[0] > _LATE
+        kept_head = _logits(implied) if late else heads
+        name = "logits" if late else "a head's gradient"
+        n = sum(1 for each in matrices if each == matrix)
+        found.append([
             ("gradients", gradients, True),
-            ("a head's gradient", heads, True),
-            ("other values", recomputed, False),
-            ("further matrices", gathered + waiting, False),
-        ]
-    statistics = [
-        implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
-        for features, itemsize in parts.scratch
-    ]
-    # Steps that XLA refused hold all of this but the matrices that are gathered ahead of time.
-    return [
-        ("gradients", gradients, True),
-        ("logits", _logits(implied), True),
-        ("other values", recomputed, True),
-        ("a further value", widest, True),
-        ("windows", windows, True),
-        ("kernels", max(statistics, default=0), True),
-        ("further matrices", gathered, False),
-    ]
+            (name, kept_head, True),
+            ("a whole matrix", matrix, True),
+            ("widest values", WIDEST_VALUES * widest, True),
+            ("other values", others + _WIDTHS * width, False),
+            ("further matrices", sum(cut[1:]) + max(matrix, most) , False),
+        ])
+        found.append([
+            ("gradients", gradients, True),
+            (name, kept_head, True),
+            ("a whole matrix", matrix, True),
+            ("widest values", WIDEST_VALUES * widest, True),
+            ("attention", attention + _WIDTHS * width, True),
+        ])
+    return found
+
+
+_LATE = 90_000_000
 
 
 @per_mesh
@@ -234,4 +271,6 @@ def _at_head(implied: Implied) -> int:
         return 0
     logits = implied.activation_bytes((parts.head,), implied.itemsize, padded=True)
     heads = sum(_whole(implied, each) for each in _heads(implied))
+    if _is_windowed(implied):
+        return 2 * logits // parts.head_tiles + heads
     return logits // parts.head_tiles + _HEADS * heads

@@ -85,6 +85,10 @@ def attention(
         builder.norm("key_norm", depth)
     _mixed(builder, heads, depth, depth, window)
     _output(builder, heads, depth, bias=bias)
+    half = (-(-depth // 2 // _LANES) * _LANES, ())
+    queries, keys = _heads(run, heads, depth), _heads(run, groups, depth)
+    held = [queries] * 3 + [keys] * 3 + [(queries[0], half), (keys[0], half)] * 2
+    run.parts.attentions.append((builder._remat, held))
 
 
 def _latent(builder: Builder) -> None:
