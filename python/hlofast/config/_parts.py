@@ -209,6 +209,8 @@ class Parts:
         self.scratch: list[tuple[tuple[Feature, ...], int]] = []
         """Scratch memory of a layer's kernels: features per token and bytes per element."""
         self.attentions: list[tuple[str | None, list[tuple[Feature, ...]]]] = []
+        """Attention modules: the rematerialised module that each is in, and the features per token
+        of the values that its backward pass holds at once."""
         self.units: dict[str, Unit] = {}
         self.gaps: list[Gap] = []
         self.masks: list[Gap] = []
@@ -234,6 +236,10 @@ class Collector:
         self._parts = parts
         self._layers = layers
         self._remat = remat
+
+    def attends(self, held: list[tuple[Feature, ...]]) -> None:
+        """Adds the values that this attention module's backward pass holds at once."""
+        self._parts.attentions.append((self._remat, held))
 
     def key(self, name: str) -> str:
         """The key of a value of this module, for `kept_by`."""

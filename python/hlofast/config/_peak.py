@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hlofast.config._implied import Implied
     from hlofast.config._memory import StepMemory
-    from hlofast.config._parts import Parameter, Value
+    from hlofast.config._parts import Feature, Parameter, Unit, Value
 
 WIDEST_VALUES = 3
 """Number of values as large as a layer's widest value that backward holds at a time."""
@@ -22,14 +22,10 @@ FURTHER_MATRICES = 2
 """Number of further unsharded matrices that XLA holds if memory allows: gradients waiting for
 reduction.
 """
-_WAITING = 3
-"""Gradients of matrices that wait for their reduction where layers cast their weights: those of the
-dense layer. `a whole matrix` counts one of them.
+_LATE = 88 << 20
+"""Elements of the head's input from which XLA computes the gradient of the head's weights after the
+layers. Compiled steps with 80 Mi elements do not, those with 96 Mi do.
 """
-_KEPT = ("state", "layer inputs", "saved", "padding", "sums of gradients", "cast weights")
-"""Terms that are live between the forward and the backward pass of the layers."""
-_HEADS = 2
-"""Arrays of the head's size beside the logits: its weights and its gradient."""
 _LANES = 128
 """Elements for which a kernel holds each sum of a softmax row: the lanes of a register."""
 _MOST_WINDOWS = 32
@@ -55,7 +51,7 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
     The terms were derived from programs that libtpu 0.0.42 compiled: the weights of all layers are
     cast before the loop over layers and stay live; one matrix is gathered in full; two values as
     wide as a layer's widest are recomputed while a gradient of that size arrives. Further terms
-    depend on the trainer: `_before_layers`, `_in_layers`.
+    depend on the trainer: `_before_layers`, `_phases`.
     """
     parts, size = implied.parts, implied.itemsize
     layers = [each for each in parts.parameters if each.layers > 1]
@@ -77,10 +73,7 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
         ),
     ]
     if implied.casts_in_layers:
-        kept = sum(amount or 0 for _, amount, _ in terms)
         terms += _largest(_phases(implied))
-        rest = sum(amount or 0 for _, amount, _ in terms) - kept
-        terms.append(("the head", max(0, _at_head(implied) - rest), True))
     else:
         matrices = [_whole(implied, each) for each in layers]
         widest = [
@@ -103,6 +96,11 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
 def _bytes(implied: Implied, value: Value) -> int:
     """Bytes of a layer's value on one device."""
     return implied.activation_bytes(value.features, value.itemsize, padded=True)
+
+
+def _size(implied: Implied, features: tuple[Feature, ...]) -> int:
+    """Bytes of a value in the compute type on one device."""
+    return implied.activation_bytes(features, implied.itemsize, padded=True)
 
 
 def _whole(implied: Implied, parameter: Parameter) -> int:
@@ -147,96 +145,116 @@ def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
 
 
 def _largest(phases: list[Terms]) -> Terms:
-    """The terms of the phase that needs most, and what another phase takes beyond it."""
+    """The terms of the phase that needs most, and what the largest one takes beyond it."""
+    own = max(phases, key=lambda phase: (_sum(phase, only_needed=True), _sum(phase)))
+    return [*own, ("another phase", max(map(_sum, phases)) - _sum(own), False)]
 
-    def total(phase: Terms) -> int:
-        return sum(amount for _, amount, _ in phase)
 
-    def needed(phase: Terms) -> int:
-        return sum(amount for _, amount, is_needed in phase if is_needed)
-
-    own = max(phases, key=lambda phase: (needed(phase), total(phase)))
-    most = max(map(total, phases))
-    return [*own, ("another phase", most - total(own), False)]
+def _sum(phase: Terms, *, only_needed: bool = False) -> int:
+    return sum(amount for _, amount, is_needed in phase if is_needed or not only_needed)
 
 
 def _phases(implied: Implied) -> list[Terms]:
-    parts = implied.parts
-    layers = [each for each in parts.parameters if each.layers > 1]
+    """Terms of the phases of backward where layers cast their weights: one of them has the peak.
+
+    Derived from steps of MaxText (`benches/config_peaks.py`). The head comes first. Then gradients
+    of layers are stacked in the type of the parameters. XLA computes matmuls with weights in at
+    most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums) and reduces gradients as
+    they are computed, that of the head after all layers: the logits stay until then. Of more
+    shards, weights are gathered ahead of time, and either gradients of the dense layer wait in full
+    for their reduction, or the values that they are computed from wait for them; those are still
+    live in the backward pass of attention. The needed terms are those of a schedule without waiting
+    gradients and gathered weights.
+    """
+    phases = [[("the head", _at_head(implied), True)]]
+    layers = [each for each in implied.parts.parameters if each.layers > 1]
     gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
-    statistics = [
-        implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
-        for features, itemsize in parts.scratch
-    ]
-    is_windowed = _is_windowed(implied)
-    heads = sum(_whole(implied, each) for each in _heads(implied))
-    found = []
-    for unit in parts.units.values():
-        own = [each for each in layers if each.path.startswith(f"{unit.path}/")]
-        matrices = sorted((_whole(implied, each) for each in own), reverse=True)
-        cut = sorted((
-            _whole(implied, each)
-            for each in own
-            if implied.shards(axis for axis in each.axes if axis in implied.token_axes) > 1
-        ), reverse=True)
+    for unit in implied.parts.units.values():
+        own = _Layer(implied, unit)
+        always = [
+            ("gradients", gradients, True),
+            ("a whole matrix", own.matrix, True),
+            ("widest values", WIDEST_VALUES * own.widest, True),
+        ]
+        widths = _WIDTHS * own.width
+        if _is_windowed(implied):
+            # Steps that XLA refused hold all of this but the matrices gathered ahead of time.
+            phases.append([
+                *always,
+                ("logits", _logits(implied) + own.own, True),
+                ("other values", own.others + widths, True),
+                ("a further value", own.again, True),
+                ("windows", own.windows, True),
+                ("kernels", own.statistics, True),
+                ("further matrices", own.gathered, False),
+            ])  # fmt: skip
+            continue
+        always += _until_head(implied, own)
+        phases.append([
+            *always,
+            ("other values", own.others + widths, False),
+            ("further matrices", own.gathered + max(own.matrix, own.again), False),
+        ])  # fmt: skip
+        phases.append([*always, ("attention", own.attention + widths, True)])
+    return phases
+
+
+class _Layer:
+    """Bytes of one layer's values on a device: a rematerialised module."""
+
+    def __init__(self, implied: Implied, unit: Unit) -> None:
+        parts, width = implied.parts, unit.feature
+        self.matrix, self.gathered = _matrices(implied, unit.path)
+        """The largest matrix, and all other ones that are sharded, in full."""
         values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
-        widest = max([_bytes(implied, each) for each in values if not each.is_whole], default=0)
+        self.widest = max([_bytes(implied, each) for each in values if not each.is_whole], default=0)
         again = [
             _bytes(implied, each)
             for each in values
-            if implied.fates[each.key] == RECOMPUTED and each.features != (unit.feature,)
+            if implied.fates[each.key] == RECOMPUTED and each.features != (width,)
         ]
-        again.sort(reverse=True)
-        most = max(again, default=0)
-        count = min(again.count(most), WIDEST_VALUES)
-        others = sum(again[count:])
-        width = implied.activation_bytes(((unit.feature[0], ()),), implied.itemsize, padded=True)
-        windows = 0
-        if implied.shards(unit.feature[1]) > 1:
-            own_width = implied.activation_bytes((unit.feature,), implied.itemsize, padded=True)
-            windows = _WINDOWS * own_width
-        matrix = max(matrices, default=0)
-        if is_windowed:
-            found.append([
-                ("gradients", gradients, True),
-                ("a whole matrix", matrix, True),
-                ("widest values", WIDEST_VALUES * widest, True),
-                ("logits", _logits(implied), True),
-                ("other values", others + _WIDTHS * width, True),
-                ("a further value", most, True),
-                ("windows", windows, True),
-                ("kernels", max(statistics, default=0), True),
-                ("further matrices", sum(cut) - max(cut, default=0), False),
-            ])
-            continue
-        attention = max([
-            sum(implied.activation_bytes(f, implied.itemsize, padded=True) for f in held)
-            for path, held in parts.attentions if path == unit.path
-        ], default=0)
-        tokens = width // unit.feature[0] // implied.itemsize
-        late = tokens * unit.feature[0] > _LATE
-        kept_head = _logits(implied) if late else heads
-        name = "logits" if late else "a head's gradient"
-        n = sum(1 for each in matrices if each == matrix)
-        found.append([
-            ("gradients", gradients, True),
-            (name, kept_head, True),
-            ("a whole matrix", matrix, True),
-            ("widest values", WIDEST_VALUES * widest, True),
-            ("other values", others + _WIDTHS * width, False),
-            ("further matrices", sum(cut[1:]) + max(matrix, most) , False),
-        ])
-        found.append([
-            ("gradients", gradients, True),
-            (name, kept_head, True),
-            ("a whole matrix", matrix, True),
-            ("widest values", WIDEST_VALUES * widest, True),
-            ("attention", attention + _WIDTHS * width, True),
-        ])
-    return found
+        self.again = max(again, default=0)
+        """The widest value that is recomputed."""
+        self.others = sum(again) - self.again * min(again.count(self.again), WIDEST_VALUES)
+        """Recomputed values beside the widest ones. Those of the layer's width are apart."""
+        self.width = _size(implied, ((width[0], ()),))
+        """A value of the layer's width, gathered along all axes for matmuls."""
+        self.own = _size(implied, (width,))
+        self.windows = _WINDOWS * self.own if implied.shards(width[1]) > 1 else 0
+        held = [values for path, values in parts.attentions if path == unit.path]
+        self.attention = max([sum(_size(implied, each) for each in own) for own in held], default=0)
+        """The values of attention's backward pass."""
+        sums = [
+            implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
+            for features, itemsize in parts.scratch
+        ]
+        self.statistics = max(sums, default=0)
 
 
-_LATE = 90_000_000
+def _until_head(implied: Implied, layer: _Layer) -> Terms:
+    """What stays during the layers until the head's gradient is reduced.
+
+    XLA computes the gradient before the layers, but late if the matmul is large: then the logits
+    stay. If memory is short, it recomputes them from the head's gathered weights.
+    """
+    heads, logits = _head_weights(implied), _logits(implied)
+    if layer.width <= _LATE * implied.itemsize:
+        return [("a head's gradient", heads, True)]
+    return [("logits", heads + layer.width, True), ("logits", max(0, logits - heads), False)]
+
+
+@per_mesh
+def _matrices(implied: Implied, path: str) -> tuple[int, int]:
+    """Bytes of a layer's largest matrix in full, and of the other ones that are gathered."""
+    own = [each for each in implied.parts.parameters if each.path.startswith(f"{path}/")]
+    own = [each for each in own if each.layers > 1]
+    cut = [
+        _whole(implied, each)
+        for each in own
+        if implied.shards(axis for axis in each.axes if axis in implied.token_axes) > 1
+    ]
+    largest = max([_whole(implied, each) for each in own], default=0)
+    return largest, sum(cut) - max(cut, default=0)
 
 
 @per_mesh
@@ -254,23 +272,24 @@ def _is_windowed(implied: Implied) -> bool:
 
 
 def _logits(implied: Implied) -> int:
-    """Bytes of one copy of the logits, and of the values of which they are the product."""
+    """Bytes of one copy of the logits."""
     parts = implied.parts
     if parts.head is None:
         return 0
-    logits = implied.activation_bytes((parts.head,), implied.itemsize, padded=True)
-    features = [unit.feature for unit in parts.units.values()]
-    width = [implied.activation_bytes((own,), implied.itemsize, padded=True) for own in features]
-    return logits // parts.head_tiles + max(width, default=0)
+    return _size(implied, (parts.head,)) // parts.head_tiles
+
+
+def _head_weights(implied: Implied) -> int:
+    return sum(_whole(implied, each) for each in _heads(implied))
 
 
 def _at_head(implied: Implied) -> int:
-    """Bytes of the head's matmuls: MaxText's loss keeps one copy of the logits."""
-    parts = implied.parts
-    if parts.head is None:
-        return 0
-    logits = implied.activation_bytes((parts.head,), implied.itemsize, padded=True)
-    heads = sum(_whole(implied, each) for each in _heads(implied))
-    if _is_windowed(implied):
-        return 2 * logits // parts.head_tiles + heads
-    return logits // parts.head_tiles + _HEADS * heads
+    """Bytes of the head's matmuls: its input before and after the norm, logits, weights.
+
+    Where XLA loops over shards, the gradient of the logits is an array of its own; otherwise that
+    of the weights is there already.
+    """
+    logits, heads = _logits(implied), _head_weights(implied)
+    widths = [_size(implied, (unit.feature,)) for unit in implied.parts.units.values()]
+    second = logits if _is_windowed(implied) else heads
+    return logits + heads + second + 2 * max(widths, default=0)

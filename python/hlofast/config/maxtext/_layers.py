@@ -85,10 +85,23 @@ def attention(
         builder.norm("key_norm", depth)
     _mixed(builder, heads, depth, depth, window)
     _output(builder, heads, depth, bias=bias)
-    half = (-(-depth // 2 // _LANES) * _LANES, ())
-    queries, keys = _heads(run, heads, depth), _heads(run, groups, depth)
-    held = [queries] * 3 + [keys] * 3 + [(queries[0], half), (keys[0], half)] * 2
-    run.parts.attentions.append((builder._remat, held))
+    _backward(builder, heads, groups, depth, depth, rotated=0 if run.block == "gpt3" else depth)
+
+
+def _backward(
+    builder: Builder, heads: int, groups: int, depth: int, values: int, *, rotated: int
+) -> None:
+    """Adds the values that attention's backward pass holds at once.
+
+    These are its result; the gradients of queries, keys and values that its kernel writes; those of
+    queries and keys after the rotary embedding; and the two halves of these that it turns, padded to
+    the lanes of a register.
+    """
+    run = builder.run
+    half = -(-rotated // 2 // _LANES) * _LANES
+    of_queries = (_heads(run, heads, size) for size in (values, depth, depth, half, half))
+    of_keys = (_heads(run, groups, size) for size in (values, depth, depth, half, half))
+    builder.attends([each for each in (*of_queries, *of_keys) if each[1][0]])
 
 
 def _latent(builder: Builder) -> None:
@@ -135,6 +148,7 @@ def _latent(builder: Builder) -> None:
     builder.product("wkv_b", weight, latent * heads * (nope + values), both)
     _mixed(builder, heads, depth, values, None)
     _output(builder, heads, values)
+    _backward(builder, heads, heads, depth, values, rotated=rope)
 
 
 def _mixed(builder: Builder, heads: int, depth: int, values: int, window: int | None) -> None:
