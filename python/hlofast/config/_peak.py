@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast.config._implied import per_mesh
 from hlofast.config._parts import item_size
-from hlofast.config._policies import RECOMPUTED
+from hlofast.config._policies import OFFLOADED, RECOMPUTED, SAVED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ FURTHER_MATRICES = 2
 """Number of further unsharded matrices that XLA holds if memory allows: gradients waiting for
 reduction.
 """
+_FAST = 64 << 20
+"""Bytes of a value that XLA keeps in fast memory: half of that of a v5e core."""
 _LATE = 88 << 20
 """Elements of the head's input from which XLA computes the gradient of the head's weights after the
 layers. Compiled steps with 80 Mi elements do not, those with 96 Mi do.
@@ -121,7 +123,7 @@ def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
 
     Gradients of layers are stacked in the compute type, and the head's gradients already exist. If
     memory is not short, gradients wait for reduction, the logits stay until the head's gradient is
-    computed, and attention kernels take scratch memory.
+    computed, and attention kernels take scratch memory. What is small stays in fast memory.
     """
     parts, size = implied.parts, implied.itemsize
     layers = [each for each in parts.parameters if each.layers > 1]
@@ -137,11 +139,16 @@ def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
     return [
         ("gradients", gradients, True),
         ("further matrices", FURTHER_MATRICES * matrix, False),
-        ("kernels", max(scratch, default=0), False),
-        ("logits", logits, False),
+        ("kernels", _spilled(max(scratch, default=0)), False),
+        ("logits", _spilled(logits), False),
     ]
 
 
+
+
+def _spilled(size: int) -> int:
+    """Bytes of a value in HBM: none if it fits in fast memory."""
+    return size if size > _FAST else 0
 
 
 def _largest(phases: list[Terms]) -> Terms:
@@ -177,6 +184,10 @@ def _phases(implied: Implied) -> list[Terms]:
             ("widest values", WIDEST_VALUES * own.widest, True),
         ]
         widths = _WIDTHS * own.width
+        if own.relaid:
+            phases.append([
+                ("a saved value, copied", own.relaid, True), *_until_head(implied, own),
+            ])  # fmt: skip
         if _is_windowed(implied):
             # Steps that XLA refused hold all of this but the matrices gathered ahead of time.
             phases.append([
@@ -215,6 +226,12 @@ class _Layer:
         ]
         self.again = max(again, default=0)
         """The widest value that is recomputed."""
+        wide = [each for each in values if _bytes(implied, each) == self.widest]
+        fates = {implied.fates[each.key] for each in values}
+        is_copied = OFFLOADED in fates and any(implied.fates[each.key] == SAVED for each in wide)
+        self.relaid = unit.layers * self.widest if is_copied else 0
+        """XLA peels the last layer off the loop of backward if values are offloaded. For it, one
+        step copied all layers of a saved value of the dense layer into another layout."""
         self.others = sum(again) - self.again * min(again.count(self.again), WIDEST_VALUES)
         """Recomputed values beside the widest ones. Those of the layer's width are apart."""
         self.width = _size(implied, ((width[0], ()),))
