@@ -281,11 +281,8 @@ def _is_windowed(implied: Implied) -> bool:
     if not layers:
         return False
     largest = max(layers, key=lambda each: _whole(implied, each))
-    shards = [
-        implied.shards(axis for axis in axes if axis in implied.token_axes)
-        for axes in largest.sharding
-    ]
-    return 1 < max(shards) <= _MOST_WINDOWS
+    axes = [axis for axis in largest.axes if axis in implied.token_axes]
+    return 1 < implied.shards(axes) <= _MOST_WINDOWS
 
 
 def _logits(implied: Implied) -> int:

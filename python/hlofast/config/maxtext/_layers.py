@@ -94,14 +94,16 @@ def _backward(
     """Adds the values that attention's backward pass holds at once.
 
     These are its result; the gradients of queries, keys and values that its kernel writes; those of
-    queries and keys after the rotary embedding; and the two halves of these that it turns, padded to
-    the lanes of a register.
+    queries and keys before the rotary embedding; and the parts of these that it moves, padded to the
+    lanes of a register: two halves, or in Llama 3.1 two neighbours' shares, each in two parts.
     """
     run = builder.run
-    half = -(-rotated // 2 // _LANES) * _LANES
-    of_queries = (_heads(run, heads, size) for size in (values, depth, depth, half, half))
-    of_keys = (_heads(run, groups, size) for size in (values, depth, depth, half, half))
-    builder.attends([each for each in (*of_queries, *of_keys) if each[1][0]])
+    is_shifted = any(
+        str(run.get(key)).startswith("llama3.1") for key in ("model_name", "rope_type")
+    )
+    parts = [rotated] * 4 if is_shifted else [-(-rotated // 2 // _LANES) * _LANES] * 2
+    sizes = [values, depth, depth, *(size for size in parts if size)]
+    builder.attends([_heads(run, count, size) for count in (heads, groups) for size in sizes])
 
 
 def _latent(builder: Builder) -> None:
