@@ -184,10 +184,9 @@ def _phases(implied: Implied) -> list[Terms]:
             ("widest values", WIDEST_VALUES * own.widest, True),
         ]
         widths = _WIDTHS * own.width
-        if own.relaid:
-            phases.append([
-                ("a saved value, copied", own.relaid, True), *_until_head(implied, own),
-            ])  # fmt: skip
+        if own.copied:
+            copy = ("a copy of a saved value", own.copied, True)
+            phases.append([copy, *_until_head(implied, own)])
         if _is_windowed(implied):
             # Steps that XLA refused hold all of this but the matrices gathered ahead of time.
             phases.append([
@@ -226,12 +225,7 @@ class _Layer:
         ]
         self.again = max(again, default=0)
         """The widest value that is recomputed."""
-        wide = [each for each in values if _bytes(implied, each) == self.widest]
-        fates = {implied.fates[each.key] for each in values}
-        is_copied = OFFLOADED in fates and any(implied.fates[each.key] == SAVED for each in wide)
-        self.relaid = unit.layers * self.widest if is_copied else 0
-        """XLA peels the last layer off the loop of backward if values are offloaded. For it, one
-        step copied all layers of a saved value of the dense layer into another layout."""
+        self.copied = _copied(implied, unit, values)
         self.others = sum(again) - self.again * min(again.count(self.again), WIDEST_VALUES)
         """Recomputed values beside the widest ones. Those of the layer's width are apart."""
         self.width = _size(implied, ((width[0], ()),))
@@ -246,6 +240,26 @@ class _Layer:
             for features, itemsize in parts.scratch
         ]
         self.statistics = max(sums, default=0)
+
+
+def _copied(implied: Implied, unit: Unit, values: list[Value]) -> int:
+    """Bytes of the largest saved value that XLA copies into another layout, with all its layers.
+
+    If values are offloaded, XLA peels the last layer off the loop of backward. Its matmuls read
+    values of the dense layer with tokens as the minor dimension, others with features, but the loop
+    of forward stores the larger of both as the minor one.
+    """
+    fates = implied.fates
+    if all(fates[each.key] != OFFLOADED for each in values):
+        return 0
+    length, width = implied.batch.length or 0, unit.feature[0]
+    flat = [each for each in values if fates[each.key] == SAVED and len(each.features) == 1]
+    copied = [
+        each.layers * _bytes(implied, each)
+        for each in flat
+        if (length >= each.features[0][0]) == (each.features[0][0] == width)
+    ]
+    return max(copied, default=0)
 
 
 def _until_head(implied: Implied, layer: _Layer) -> Terms:
