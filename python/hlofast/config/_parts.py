@@ -198,8 +198,8 @@ class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "attentions", "gaps", "head", "head_tiles", "masks", "multiplies_once", "parameters", "products",
-        "scratch", "units", "values",
+        "attentions", "gaps", "head", "head_tiles", "masks", "multiplies_once", "parameters",
+        "products", "scratch", "units", "values",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -25,8 +25,8 @@ reduction.
 _FAST = 64 << 20
 """Bytes of a value that XLA keeps in fast memory: half of that of a v5e core."""
 _LATE = 88 << 20
-"""Elements of the head's input from which XLA computes the gradient of the head's weights after the
-layers. Compiled steps with 80 Mi elements do not, those with 96 Mi do.
+"""Elements of the head's input above which XLA computes the gradient of the head's weights after
+the layers. Compiled steps with 80 Mi elements do not, those with 96 Mi do.
 """
 _LANES = 128
 """Elements for which a kernel holds each sum of a softmax row: the lanes of a register."""
@@ -144,8 +144,6 @@ def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
     ]
 
 
-
-
 def _spilled(size: int) -> int:
     """Bytes of a value in HBM: none if it fits in fast memory."""
     return size if size > _FAST else 0
@@ -162,84 +160,93 @@ def _sum(phase: Terms, *, only_needed: bool = False) -> int:
 
 
 def _phases(implied: Implied) -> list[Terms]:
-    """Terms of the phases of backward where layers cast their weights: one of them has the peak.
+    """Terms of the phases where layers cast their weights: the largest phase has the peak.
 
-    Derived from steps of MaxText (`benches/config_peaks.py`). The head comes first. Then gradients
-    of layers are stacked in the type of the parameters. XLA computes matmuls with weights in at
-    most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums) and reduces gradients as
-    they are computed, that of the head after all layers: the logits stay until then. Of more
-    shards, weights are gathered ahead of time, and either gradients of the dense layer wait in full
-    for their reduction, or the values that they are computed from wait for them; those are still
-    live in the backward pass of attention. The needed terms are those of a schedule without waiting
-    gradients and gathered weights.
+    Derived from steps of MaxText (`benches/config_peaks.py`). First is the head, then layers run
+    backward; their gradients are stacked in the type of the parameters. XLA computes matmuls with
+    weights in at most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums), and
+    reduces gradients as they are computed. Of more shards, it gathers weights ahead of time.
     """
-    phases = [[("the head", _at_head(implied), True)]]
     layers = [each for each in implied.parts.parameters if each.layers > 1]
     gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
+    phases: list[Terms] = [[("the head", _at_head(implied), True)]]
     for unit in implied.parts.units.values():
-        own = _Layer(implied, unit)
-        always = [
+        layer = _Layer(implied, unit)
+        always: Terms = [
             ("gradients", gradients, True),
-            ("a whole matrix", own.matrix, True),
-            ("widest values", WIDEST_VALUES * own.widest, True),
+            ("a whole matrix", layer.matrix, True),
+            ("widest values", WIDEST_VALUES * layer.widest, True),
         ]
-        widths = _WIDTHS * own.width
-        if own.copied:
-            copy = ("a copy of a saved value", own.copied, True)
-            phases.append([copy, *_until_head(implied, own)])
-        if _is_windowed(implied):
-            # Steps that XLA refused hold all of this but the matrices gathered ahead of time.
-            phases.append([
-                *always,
-                ("logits", _logits(implied) + own.own, True),
-                ("other values", own.others + widths, True),
-                ("a further value", own.again, True),
-                ("windows", own.windows, True),
-                ("kernels", own.statistics, True),
-                ("further matrices", own.gathered, False),
-            ])  # fmt: skip
-            continue
-        always += _until_head(implied, own)
-        phases.append([
-            *always,
-            ("other values", own.others + widths, False),
-            ("further matrices", own.gathered + max(own.matrix, own.again), False),
-        ])  # fmt: skip
-        phases.append([*always, ("attention", own.attention + widths, True)])
+        own = _windowed if _is_windowed(implied) else _gathered
+        phases += [[*always, *phase] for phase in own(implied, layer)]
+        copy = ("a copy of a saved value", _copied(implied, unit, layer.values), True)
+        phases.append([copy, *_until_head(implied, layer)])
     return phases
 
 
+def _windowed(implied: Implied, layer: _Layer) -> list[Terms]:
+    """The backward pass of a layer with windowed einsums.
+
+    Steps that XLA refused hold all of this but the matrices that are gathered ahead of time.
+    """
+    return [[
+        *_until_head(implied, layer),
+        ("other values", layer.others + _WIDTHS * layer.width, True),
+        ("a further value", layer.again, True),
+        ("windows", _WINDOWS * layer.shard if layer.shard < layer.width else 0, True),
+        ("kernels", layer.statistics, True),
+        ("further matrices", layer.gathered, False),
+    ]]  # fmt: skip
+
+
+def _gathered(implied: Implied, layer: _Layer) -> list[Terms]:
+    """The backward passes of the dense layer and of attention, with weights gathered ahead of time.
+
+    Either gradients of the dense layer wait in full for their reduction, or the values from which
+    they are computed wait: then these are still live in attention. If memory is short, neither
+    gradients nor gathered weights wait, and other recomputed values do not stay.
+    """
+    head, widths = _until_head(implied, layer), _WIDTHS * layer.width
+    dense: Terms = [
+        ("other values", layer.others + widths, False),
+        ("further matrices", layer.gathered + max(layer.matrix, layer.again), False),
+    ]
+    return [[*head, *dense], [*head, ("attention", layer.attention + widths, True)]]
+
+
 class _Layer:
-    """Bytes of one layer's values on a device: a rematerialised module."""
+    """Bytes of one layer's values on a device; a layer is a rematerialised module."""
 
     def __init__(self, implied: Implied, unit: Unit) -> None:
         parts, width = implied.parts, unit.feature
         self.matrix, self.gathered = _matrices(implied, unit.path)
-        """The largest matrix, and all other ones that are sharded, in full."""
-        values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
-        self.widest = max([_bytes(implied, each) for each in values if not each.is_whole], default=0)
+        """The largest matrix, and all others that are sharded, in full."""
+        self.values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
+        sizes = [_bytes(implied, each) for each in self.values if not each.is_whole]
+        self.widest = max(sizes, default=0)
         again = [
             _bytes(implied, each)
-            for each in values
+            for each in self.values
             if implied.fates[each.key] == RECOMPUTED and each.features != (width,)
         ]
         self.again = max(again, default=0)
         """The widest value that is recomputed."""
-        self.copied = _copied(implied, unit, values)
         self.others = sum(again) - self.again * min(again.count(self.again), WIDEST_VALUES)
-        """Recomputed values beside the widest ones. Those of the layer's width are apart."""
+        """Recomputed values beside the widest ones and those of the layer's width."""
         self.width = _size(implied, ((width[0], ()),))
         """A value of the layer's width, gathered along all axes for matmuls."""
-        self.own = _size(implied, (width,))
-        self.windows = _WINDOWS * self.own if implied.shards(width[1]) > 1 else 0
+        self.shard = _size(implied, (width,))
+        """The part of it that a device keeps."""
         held = [values for path, values in parts.attentions if path == unit.path]
-        self.attention = max([sum(_size(implied, each) for each in own) for own in held], default=0)
-        """The values of attention's backward pass."""
-        sums = [
+        sizes = [sum(_size(implied, each) for each in values) for values in held]
+        self.attention = max(sizes, default=0)
+        """What attention's backward pass holds at once."""
+        sizes = [
             implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
             for features, itemsize in parts.scratch
         ]
-        self.statistics = max(sums, default=0)
+        self.statistics = max(sizes, default=0)
+        """The sums of softmax rows, which kernels repeat for all lanes."""
 
 
 def _copied(implied: Implied, unit: Unit, values: list[Value]) -> int:
@@ -262,16 +269,24 @@ def _copied(implied: Implied, unit: Unit, values: list[Value]) -> int:
     return max(copied, default=0)
 
 
-def _until_head(implied: Implied, layer: _Layer) -> Terms:
-    """What stays during the layers until the head's gradient is reduced.
+def _is_late(implied: Implied) -> bool:
+    """Whether XLA computes the gradient of the head's weights after the layers."""
+    widths = [_size(implied, ((each.feature[0], ()),)) for each in implied.parts.units.values()]
+    return _is_windowed(implied) or max(widths, default=0) > _LATE * implied.itemsize
 
-    XLA computes the gradient before the layers, but late if the matmul is large: then the logits
-    stay. If memory is short, it recomputes them from the head's gathered weights.
+
+def _until_head(implied: Implied, layer: _Layer) -> Terms:
+    """What stays during the layers for the gradient of the head's weights.
+
+    It is that gradient, which waits for its reduction. If it comes after the layers, it is the
+    logits and the head's input; if memory is short and einsums are not windowed, XLA computes the
+    logits again from the head's gathered weights.
     """
     heads, logits = _head_weights(implied), _logits(implied)
-    if layer.width <= _LATE * implied.itemsize:
+    if not _is_late(implied):
         return [("a head's gradient", heads, True)]
-    return [("logits", heads + layer.width, True), ("logits", max(0, logits - heads), False)]
+    needed = logits if _is_windowed(implied) else min(logits, heads)
+    return [("logits", needed + layer.shard, True), ("logits", logits - needed, False)]
 
 
 @per_mesh
@@ -314,10 +329,10 @@ def _head_weights(implied: Implied) -> int:
 def _at_head(implied: Implied) -> int:
     """Bytes of the head's matmuls: its input before and after the norm, logits, weights.
 
-    Where XLA loops over shards, the gradient of the logits is an array of its own; otherwise that
-    of the weights is there already.
+    Where einsums are windowed, the gradient of the logits is an array of its own. Otherwise it is
+    part of the matmul that computes the gradient of the weights.
     """
     logits, heads = _logits(implied), _head_weights(implied)
     widths = [_size(implied, (unit.feature,)) for unit in implied.parts.units.values()]
-    second = logits if _is_windowed(implied) else heads
-    return logits + heads + second + 2 * max(widths, default=0)
+    gradient = logits if _is_windowed(implied) else 0 if _is_late(implied) else heads
+    return logits + heads + gradient + 2 * max(widths, default=0)

@@ -93,9 +93,10 @@ def _backward(
 ) -> None:
     """Adds the values that attention's backward pass holds at once.
 
-    These are its result; the gradients of queries, keys and values that its kernel writes; those of
-    queries and keys before the rotary embedding; and the parts of these that it moves, padded to the
-    lanes of a register: two halves, or in Llama 3.1 two neighbours' shares, each in two parts.
+    These are its result; the gradients of queries, keys and values that its kernel writes; those
+    of queries and keys before the rotary embedding; and the parts of these that the embedding
+    moves, padded to the lanes of a register: two halves, or in Llama 3.1 the shares of both
+    neighbours, in two parts each.
     """
     run = builder.run
     is_shifted = any(
