@@ -286,7 +286,7 @@ def _until_head(implied: Implied, layer: _Layer) -> Terms:
     if not _is_late(implied):
         return [("a head's gradient", heads, True)]
     needed = logits if _is_windowed(implied) else min(logits, heads)
-    return [("logits", needed + layer.shard, True), ("logits", logits - needed, False)]
+    return [("logits", needed + layer.shard, True), ("further logits", logits - needed, False)]
 
 
 @per_mesh
