@@ -183,7 +183,7 @@ class TestCompiledRuns:
     )  # fmt: skip
     def test_the_peak_where_memory_is_not_short(self, given, instance, peak):
         memory = run(*given).select(instance).memory()
-        assert abs(memory.relaxed_peak_bytes / peak - 1) < 0.015
+        assert abs(memory.relaxed_peak_bytes / peak - 1) < 0.04
         assert memory.expected_peak_bytes < 1.01 * peak
 
 

@@ -198,8 +198,8 @@ class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "gaps", "head", "head_tiles", "masks", "multiplies_once", "parameters", "products",
-        "scratch", "units", "values",
+        "attentions", "gaps", "head", "head_tiles", "masks", "multiplies_once", "parameters",
+        "products", "scratch", "units", "values",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -208,6 +208,9 @@ class Parts:
         self.values: list[Value] = []
         self.scratch: list[tuple[tuple[Feature, ...], int]] = []
         """Scratch memory of a layer's kernels: features per token and bytes per element."""
+        self.attentions: list[tuple[str | None, list[tuple[Feature, ...]]]] = []
+        """Attention modules: the rematerialised module that each is in, and the features per token
+        of the values that its backward pass holds at once."""
         self.units: dict[str, Unit] = {}
         self.gaps: list[Gap] = []
         self.masks: list[Gap] = []
@@ -233,6 +236,10 @@ class Collector:
         self._parts = parts
         self._layers = layers
         self._remat = remat
+
+    def attends(self, held: list[tuple[Feature, ...]]) -> None:
+        """Adds the values that this attention module's backward pass holds at once."""
+        self._parts.attentions.append((self._remat, held))
 
     def key(self, name: str) -> str:
         """The key of a value of this module, for `kept_by`."""

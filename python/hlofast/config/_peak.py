@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from hlofast.config._implied import per_mesh
 from hlofast.config._parts import item_size
-from hlofast.config._policies import RECOMPUTED
+from hlofast.config._policies import OFFLOADED, RECOMPUTED, SAVED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Terms: TypeAlias = "list[tuple[str, int, bool]]"
+
     from hlofast.config._implied import Implied
     from hlofast.config._memory import StepMemory
-    from hlofast.config._parts import Parameter, Value
+    from hlofast.config._parts import Feature, Parameter, Unit, Value
 
 WIDEST_VALUES = 3
 """Number of values as large as a layer's widest value that backward holds at a time."""
@@ -18,14 +22,12 @@ FURTHER_MATRICES = 2
 """Number of further unsharded matrices that XLA holds if memory allows: gradients waiting for
 reduction.
 """
-_WAITING = 3
-"""Gradients of matrices that wait for their reduction where layers cast their weights: those of the
-dense layer. `a whole matrix` counts one of them.
+_FAST = 64 << 20
+"""Bytes of a value that XLA keeps in fast memory: half of that of a v5e core."""
+_LATE = 88 << 20
+"""Elements of the head's input above which XLA computes the gradient of the head's weights after
+the layers. Compiled steps with 80 Mi elements do not, those with 96 Mi do.
 """
-_KEPT = ("state", "layer inputs", "saved", "padding", "sums of gradients", "cast weights")
-"""Terms that are live between the forward and the backward pass of the layers."""
-_HEADS = 2
-"""Arrays of the head's size beside the logits: its weights and its gradient."""
 _LANES = 128
 """Elements for which a kernel holds each sum of a softmax row: the lanes of a register."""
 _MOST_WINDOWS = 32
@@ -51,16 +53,10 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
     The terms were derived from programs that libtpu 0.0.42 compiled: the weights of all layers are
     cast before the loop over layers and stay live; one matrix is gathered in full; two values as
     wide as a layer's widest are recomputed while a gradient of that size arrives. Further terms
-    depend on the trainer: `_before_layers`, `_in_layers`.
+    depend on the trainer: `_before_layers`, `_phases`.
     """
     parts, size = implied.parts, implied.itemsize
     layers = [each for each in parts.parameters if each.layers > 1]
-    matrices, widest = [0], [0]
-    for parameter in layers:
-        matrices.append(_whole(implied, parameter))
-    for value in parts.values:
-        if value.is_needed and not value.is_whole:
-            widest.append(_bytes(implied, value))
     padding = [
         each.bytes or 0
         for each in memory.terms
@@ -77,17 +73,21 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
             sum(implied.held_of(each) * size for each in layers if size < parameter_size(each)),
             True,
         ),
-        ("a whole matrix", max(matrices), True),
-        ("widest values", WIDEST_VALUES * max(widest), True),
     ]
     if implied.casts_in_layers:
-        kept = sum(amount or 0 for name, amount, _ in terms if name in _KEPT)
-        terms += _in_layers(implied)
-        # With a large vocabulary, the peak is where the logits are.
-        rest = sum(amount or 0 for _, amount, _ in terms)
-        terms.append(("the head", max(0, kept + _at_head(implied) - rest), True))
+        terms += _largest(_phases(implied))
     else:
-        terms += _before_layers(implied)
+        matrices = [_whole(implied, each) for each in layers]
+        widest = [
+            _bytes(implied, value)
+            for value in parts.values
+            if value.is_needed and not value.is_whole
+        ]
+        terms += [
+            ("a whole matrix", max(matrices, default=0), True),
+            ("widest values", WIDEST_VALUES * max(widest, default=0), True),
+            *_before_layers(implied),
+        ]
     # Gradients of embeddings come last; if few other values are live by then, they determine the
     # peak.
     needed = sum(amount or 0 for _, amount, is_needed in terms if is_needed)
@@ -98,6 +98,11 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
 def _bytes(implied: Implied, value: Value) -> int:
     """Bytes of a layer's value on one device."""
     return implied.activation_bytes(value.features, value.itemsize, padded=True)
+
+
+def _size(implied: Implied, features: tuple[Feature, ...]) -> int:
+    """Bytes of a value in the compute type on one device."""
+    return implied.activation_bytes(features, implied.itemsize, padded=True)
 
 
 def _whole(implied: Implied, parameter: Parameter) -> int:
@@ -118,7 +123,7 @@ def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
 
     Gradients of layers are stacked in the compute type, and the head's gradients already exist. If
     memory is not short, gradients wait for reduction, the logits stay until the head's gradient is
-    computed, and attention kernels take scratch memory.
+    computed, and attention kernels take scratch memory. What is small stays in fast memory.
     """
     parts, size = implied.parts, implied.itemsize
     layers = [each for each in parts.parameters if each.layers > 1]
@@ -134,72 +139,168 @@ def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
     return [
         ("gradients", gradients, True),
         ("further matrices", FURTHER_MATRICES * matrix, False),
-        ("kernels", max(scratch, default=0), False),
-        ("logits", logits, False),
+        ("kernels", _spilled(max(scratch, default=0)), False),
+        ("logits", _spilled(logits), False),
     ]
 
 
-def _in_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
-    """Terms where layers cast their weights (steps of MaxText: `benches/config_peaks.py`).
+def _spilled(size: int) -> int:
+    """Bytes of a value in HBM: none if it fits in fast memory."""
+    return size if size > _FAST else 0
 
-    Gradients of layers are stacked in the type of the parameters. XLA computes matmuls with weights
-    in at most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums). Gradients are
-    then reduced as they are computed, that of the head after all layers, so the gradient of the
-    logits and the head's input stay until then. Of more shards, weights are gathered ahead of time
-    and gradients wait in full for their reduction, the head's too; if memory is short, neither
-    happens, and other recomputed values of a layer do not stay either.
+
+def _largest(phases: list[Terms]) -> Terms:
+    """The terms of the phase that needs most, and what the largest one takes beyond it."""
+    own = max(phases, key=lambda phase: (_sum(phase, only_needed=True), _sum(phase)))
+    return [*own, ("another phase", max(map(_sum, phases)) - _sum(own), False)]
+
+
+def _sum(phase: Terms, *, only_needed: bool = False) -> int:
+    return sum(amount for _, amount, is_needed in phase if is_needed or not only_needed)
+
+
+def _phases(implied: Implied) -> list[Terms]:
+    """Terms of the phases where layers cast their weights: the largest phase has the peak.
+
+    Derived from steps of MaxText (`benches/config_peaks.py`). First is the head, then layers run
+    backward; their gradients are stacked in the type of the parameters. XLA computes matmuls with
+    weights in at most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums), and
+    reduces gradients as they are computed. Of more shards, it gathers weights ahead of time.
     """
-    parts = implied.parts
-    layers = [each for each in parts.parameters if each.layers > 1]
+    layers = [each for each in implied.parts.parameters if each.layers > 1]
     gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
-    is_windowed = _is_windowed(implied)
-    gathered = waiting = recomputed = widest = windows = 0
-    for unit in parts.units.values():
-        own = [each for each in layers if each.path.startswith(f"{unit.path}/")]
-        matrices = sorted((_whole(implied, each) for each in own), reverse=True)
-        cut = [
-            _whole(implied, each)
-            for each in own
-            if implied.shards(axis for axis in each.axes if axis in implied.token_axes) > 1
+    phases: list[Terms] = [[("the head", _at_head(implied), True)]]
+    for unit in implied.parts.units.values():
+        layer = _Layer(implied, unit)
+        always: Terms = [
+            ("gradients", gradients, True),
+            ("a whole matrix", layer.matrix, True),
+            ("widest values", WIDEST_VALUES * layer.widest, True),
         ]
-        gathered = max(gathered, sum(cut) - max(cut, default=0))
-        waiting = max(waiting, sum(matrices[:_WAITING]) - max(matrices, default=0))
-        values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
+        own = _windowed if _is_windowed(implied) else _gathered
+        phases += [[*always, *phase] for phase in own(implied, layer)]
+        copy = ("a copy of a saved value", _copied(implied, unit, layer.values), True)
+        phases.append([copy, *_until_head(implied, layer)])
+    return phases
+
+
+def _windowed(implied: Implied, layer: _Layer) -> list[Terms]:
+    """The backward pass of a layer with windowed einsums.
+
+    Steps that XLA refused hold all of this but the matrices that are gathered ahead of time.
+    """
+    return [[
+        *_until_head(implied, layer),
+        ("other values", layer.others + _WIDTHS * layer.width, True),
+        ("a further value", layer.again, True),
+        ("windows", _WINDOWS * layer.shard if layer.shard < layer.width else 0, True),
+        ("kernels", layer.statistics, True),
+        ("further matrices", layer.gathered, False),
+    ]]  # fmt: skip
+
+
+def _gathered(implied: Implied, layer: _Layer) -> list[Terms]:
+    """The backward passes of the dense layer and of attention, with weights gathered ahead of time.
+
+    Either gradients of the dense layer wait in full for their reduction, or the values from which
+    they are computed wait: then these are still live in attention. If memory is short, neither
+    gradients nor gathered weights wait, and other recomputed values do not stay.
+    """
+    head, widths = _until_head(implied, layer), _WIDTHS * layer.width
+    dense: Terms = [
+        ("other values", layer.others + widths, False),
+        ("further matrices", layer.gathered + max(layer.matrix, layer.again), False),
+    ]
+    return [[*head, *dense], [*head, ("attention", layer.attention + widths, True)]]
+
+
+class _Layer:
+    """Bytes of one layer's values on a device; a layer is a rematerialised module."""
+
+    def __init__(self, implied: Implied, unit: Unit) -> None:
+        parts, width = implied.parts, unit.feature
+        self.matrix, self.gathered = _matrices(implied, unit.path)
+        """The largest matrix, and all others that are sharded, in full."""
+        self.values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
+        sizes = [_bytes(implied, each) for each in self.values if not each.is_whole]
+        self.widest = max(sizes, default=0)
         again = [
             _bytes(implied, each)
-            for each in values
-            if implied.fates[each.key] == RECOMPUTED and each.features != (unit.feature,)
+            for each in self.values
+            if implied.fates[each.key] == RECOMPUTED and each.features != (width,)
         ]
-        # The widest values are a term of their own; a layer's width is gathered for its matmuls.
-        others = sum(each for each in again if each != max(again))
-        width = implied.activation_bytes(((unit.feature[0], ()),), implied.itemsize, padded=True)
-        recomputed = max(recomputed, others + _WIDTHS * width)
-        widest = max([widest, *again])
-        if implied.shards(unit.feature[1]) > 1:
-            own_width = implied.activation_bytes((unit.feature,), implied.itemsize, padded=True)
-            windows = max(windows, _WINDOWS * own_width)
-    heads = sum(_whole(implied, each) for each in _heads(implied))
-    if not is_windowed:
-        return [
-            ("gradients", gradients, True),
-            ("a head's gradient", heads, True),
-            ("other values", recomputed, False),
-            ("further matrices", gathered + waiting, False),
+        self.again = max(again, default=0)
+        """The widest value that is recomputed."""
+        self.others = sum(again) - self.again * min(again.count(self.again), WIDEST_VALUES)
+        """Recomputed values beside the widest ones and those of the layer's width."""
+        self.width = _size(implied, ((width[0], ()),))
+        """A value of the layer's width, gathered along all axes for matmuls."""
+        self.shard = _size(implied, (width,))
+        """The part of it that a device keeps."""
+        held = [values for path, values in parts.attentions if path == unit.path]
+        sizes = [sum(_size(implied, each) for each in values) for values in held]
+        self.attention = max(sizes, default=0)
+        """What attention's backward pass holds at once."""
+        sizes = [
+            implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
+            for features, itemsize in parts.scratch
         ]
-    statistics = [
-        implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
-        for features, itemsize in parts.scratch
+        self.statistics = max(sizes, default=0)
+        """The sums of softmax rows, which kernels repeat for all lanes."""
+
+
+def _copied(implied: Implied, unit: Unit, values: list[Value]) -> int:
+    """Bytes of the largest saved value that XLA copies into another layout, with all its layers.
+
+    If values are offloaded, XLA peels the last layer off the loop of backward. Its matmuls read
+    values of the dense layer with tokens as the minor dimension, others with features, but the loop
+    of forward stores the larger of both as the minor one.
+    """
+    fates = implied.fates
+    if all(fates[each.key] != OFFLOADED for each in values):
+        return 0
+    length, width = implied.batch.length or 0, unit.feature[0]
+    flat = [each for each in values if fates[each.key] == SAVED and len(each.features) == 1]
+    copied = [
+        each.layers * _bytes(implied, each)
+        for each in flat
+        if (length >= each.features[0][0]) == (each.features[0][0] == width)
     ]
-    # Steps that XLA refused hold all of this but the matrices that are gathered ahead of time.
-    return [
-        ("gradients", gradients, True),
-        ("logits", _logits(implied), True),
-        ("other values", recomputed, True),
-        ("a further value", widest, True),
-        ("windows", windows, True),
-        ("kernels", max(statistics, default=0), True),
-        ("further matrices", gathered, False),
+    return max(copied, default=0)
+
+
+def _is_late(implied: Implied) -> bool:
+    """Whether XLA computes the gradient of the head's weights after the layers."""
+    widths = [_size(implied, ((each.feature[0], ()),)) for each in implied.parts.units.values()]
+    return _is_windowed(implied) or max(widths, default=0) > _LATE * implied.itemsize
+
+
+def _until_head(implied: Implied, layer: _Layer) -> Terms:
+    """What stays during the layers for the gradient of the head's weights.
+
+    It is that gradient, which waits for its reduction. If it comes after the layers, it is the
+    logits and the head's input; if memory is short and einsums are not windowed, XLA computes the
+    logits again from the head's gathered weights.
+    """
+    heads, logits = _head_weights(implied), _logits(implied)
+    if not _is_late(implied):
+        return [("a head's gradient", heads, True)]
+    needed = logits if _is_windowed(implied) else min(logits, heads)
+    return [("logits", needed + layer.shard, True), ("further logits", logits - needed, False)]
+
+
+@per_mesh
+def _matrices(implied: Implied, path: str) -> tuple[int, int]:
+    """Bytes of a layer's largest matrix in full, and of the other ones that are gathered."""
+    own = [each for each in implied.parts.parameters if each.path.startswith(f"{path}/")]
+    own = [each for each in own if each.layers > 1]
+    cut = [
+        _whole(implied, each)
+        for each in own
+        if implied.shards(axis for axis in each.axes if axis in implied.token_axes) > 1
     ]
+    largest = max([_whole(implied, each) for each in own], default=0)
+    return largest, sum(cut) - max(cut, default=0)
 
 
 @per_mesh
@@ -209,29 +310,29 @@ def _is_windowed(implied: Implied) -> bool:
     if not layers:
         return False
     largest = max(layers, key=lambda each: _whole(implied, each))
-    shards = [
-        implied.shards(axis for axis in axes if axis in implied.token_axes)
-        for axes in largest.sharding
-    ]
-    return 1 < max(shards) <= _MOST_WINDOWS
+    axes = [axis for axis in largest.axes if axis in implied.token_axes]
+    return 1 < implied.shards(axes) <= _MOST_WINDOWS
 
 
 def _logits(implied: Implied) -> int:
-    """Bytes of one copy of the logits, and of the values of which they are the product."""
+    """Bytes of one copy of the logits."""
     parts = implied.parts
     if parts.head is None:
         return 0
-    logits = implied.activation_bytes((parts.head,), implied.itemsize, padded=True)
-    features = [unit.feature for unit in parts.units.values()]
-    width = [implied.activation_bytes((own,), implied.itemsize, padded=True) for own in features]
-    return logits // parts.head_tiles + max(width, default=0)
+    return _size(implied, (parts.head,)) // parts.head_tiles
+
+
+def _head_weights(implied: Implied) -> int:
+    return sum(_whole(implied, each) for each in _heads(implied))
 
 
 def _at_head(implied: Implied) -> int:
-    """Bytes of the head's matmuls: MaxText's loss keeps one copy of the logits."""
-    parts = implied.parts
-    if parts.head is None:
-        return 0
-    logits = implied.activation_bytes((parts.head,), implied.itemsize, padded=True)
-    heads = sum(_whole(implied, each) for each in _heads(implied))
-    return logits // parts.head_tiles + _HEADS * heads
+    """Bytes of the head's matmuls: its input before and after the norm, logits, weights.
+
+    Where einsums are windowed, the gradient of the logits is an array of its own. Otherwise it is
+    part of the matmul that computes the gradient of the weights.
+    """
+    logits, heads = _logits(implied), _head_weights(implied)
+    widths = [_size(implied, (unit.feature,)) for unit in implied.parts.units.values()]
+    gradient = logits if _is_windowed(implied) else 0 if _is_late(implied) else heads
+    return logits + heads + gradient + 2 * max(widths, default=0)

@@ -36,8 +36,9 @@ HOST_SHARE = 0.75
 """Share of the host memory that offloaded values may take; an assumption: checkpoints and input
 take the rest."""
 MARGIN = 0.05
-"""Share of the memory that a plan leaves free, because peaks are modelled: the peaks of 80 % of
-compiled configs are within it (`benches/config_peaks.py`)."""
+"""Share of the memory that a plan leaves free, because peaks are modelled. XLA refused no compiled
+config whose needed terms leave as much; those of refused ones were up to 3 % too low
+(`benches/config_peaks.py`)."""
 TIE = 0.005
 """Steps that differ by less count as equal, far less than the error of modelled steps. Of equal
 choices, those without offloading come first, then those with the least memory."""

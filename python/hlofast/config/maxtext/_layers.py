@@ -85,6 +85,26 @@ def attention(
         builder.norm("key_norm", depth)
     _mixed(builder, heads, depth, depth, window)
     _output(builder, heads, depth, bias=bias)
+    _backward(builder, heads, groups, depth, depth, rotated=0 if run.block == "gpt3" else depth)
+
+
+def _backward(
+    builder: Builder, heads: int, groups: int, depth: int, values: int, *, rotated: int
+) -> None:
+    """Adds the values that attention's backward pass holds at once.
+
+    These are its result; the gradients of queries, keys and values that its kernel writes; those
+    of queries and keys before the rotary embedding; and the parts of these that the embedding
+    moves, padded to the lanes of a register: two halves, or in Llama 3.1 the shares of both
+    neighbours, in two parts each.
+    """
+    run = builder.run
+    is_shifted = any(
+        str(run.get(key)).startswith("llama3.1") for key in ("model_name", "rope_type")
+    )
+    parts = [rotated] * 4 if is_shifted else [-(-rotated // 2 // _LANES) * _LANES] * 2
+    sizes = [values, depth, depth, *(size for size in parts if size)]
+    builder.attends([_heads(run, count, size) for count in (heads, groups) for size in sizes])
 
 
 def _latent(builder: Builder) -> None:
@@ -131,6 +151,7 @@ def _latent(builder: Builder) -> None:
     builder.product("wkv_b", weight, latent * heads * (nope + values), both)
     _mixed(builder, heads, depth, values, None)
     _output(builder, heads, values)
+    _backward(builder, heads, heads, depth, values, rotated=rope)
 
 
 def _mixed(builder: Builder, heads: int, depth: int, values: int, window: int | None) -> None:
