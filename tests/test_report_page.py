@@ -259,7 +259,7 @@ def test_a_hostile_dump_stays_inert(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     made = module.report(path, device="tpu-v5e", mesh={"<b>x</b>$$y$$": 2})
     head, _, body = made.html.split("<script>")[0].partition("</head>")
-    assert head.count("<meta") == 5
+    assert head.count("<meta") == 6
     assert "<script" not in head
     tags = Tags()
     tags.feed(body)
@@ -331,7 +331,7 @@ def test_every_chart_has_its_figures_as_a_table(browser: Browser, report: Path) 
         assert number(pair.locator(".count").inner_text()) > 0
         assert pair.locator("table[role=grid]").get_attribute("aria-labelledby")
         label = pair.locator(".canvas").get_attribute("aria-label")
-        assert pair.locator("h3").inner_text() in label
+        assert pair.locator("figcaption h3").inner_text() in label
 
 
 def test_charts_zoom_without_a_pointer(browser: Browser, report: Path) -> None:
