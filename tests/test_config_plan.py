@@ -299,47 +299,6 @@ class TestNothingFits:
         assert "no choice fits" in done.stdout
 
 
-class TestOwnChoice:
-    def test_it_is_judged_on_the_sequences_of_the_plan(self) -> None:
-        plan = run(*EIGHT).plan("v5p-512", sequences=2048)
-        facts = {fact.name: fact.value for fact in plan.facts}
-        liked = {fact.name: fact.value for fact in plan.like({"own": 1}).facts}
-        assert facts["own_sequences"] == plan.best["sequences"] == 2048
-        assert facts["own_step_seconds"] == liked["step_seconds"]
-        assert plan.own_slower_seconds == pytest.approx(liked["slower_seconds"])
-
-    def test_steps_of_other_sequences_are_compared_by_sequence(self) -> None:
-        plan = run(*EIGHT).plan("v5p-512", sequences=0)
-        facts = {fact.name: fact.value for fact in plan.facts}
-        each = facts["own_step_seconds"] / facts["own_sequences"]
-        lost = each * plan.best["sequences"] - plan.best["step_seconds"]
-        assert facts["own_sequences"] == 1024
-        assert plan.own_slower_seconds == pytest.approx(lost)
-
-    def test_what_does_not_divide_cannot_run(self) -> None:
-        facts = {fact.name: fact.value for fact in run(*EIGHT).plan("v5p-512", sequences=384).facts}
-        assert facts["own_status"] == "cannot run"
-        assert facts.get("own_step_seconds") is None
-
-
-def test_a_step_without_a_time_is_not_planned() -> None:
-    """As in the verdict: the peak of devices is one of bfloat16."""
-    plan = run(*EIGHT, "dtype=float32").plan("v5p-512")
-    assert plan.best is None
-    assert "no step time for elements of 4 bytes" in plan.notes[0].text
-    assert run(*EIGHT, "dtype=float32").select("v5p-512").verdict().step_seconds is None
-
-
-def test_a_config_without_a_model_has_no_types_of_weights() -> None:
-    text = (
-        "learner.klass: 'axlearn.common.learner.Learner'\n"
-        "learner.optimizer.fn: 'axlearn.common.optimizers.adamw_optimizer'\n"
-    )
-    config = hlofast.config.loads(text)
-    plan = config.plan("tpu-v5p-128", sequences=64, state_dtype="bfloat16")
-    assert plan.best is None and "is not modelled" in plan.notes[0].text
-
-
 class TestLike:
     def test_the_config_itself(self, eight) -> None:
         own = eight.like({"own": 1})
@@ -392,20 +351,11 @@ class TestLike:
             ({"state": "narrow"}, "state 'narrow' is not known; known: own"),
             ({"fsdp": 0}, "fsdp has a size"),
             ({"batch": "many"}, "batch is not 'many'"),
-            ({"own": 0}, "own takes no value"),
-            ({"own": 1, "fsdp": 4}, "own is the whole choice: leave out fsdp"),
-            ({"batch": 3}, "does not divide the step's 1,024 sequences"),
-            ({"batch": 1, "accumulation": 2}, "needs 4 accumulation steps, not 2"),
         ],
     )
     def test_what_is_no_choice(self, eight, choice, why) -> None:
         with pytest.raises(ValueError, match=why):
             eight.like(choice)
-
-    def test_a_batch_that_gives_no_whole_sequence(self) -> None:
-        plan = run(*EIGHT).plan("v5p-512", sequences=0)
-        with pytest.raises(ValueError, match="not a whole number"):
-            plan.like({"batch": 1e-7})
 
     def test_what_the_model_does_not_tell_from_the_best(self, eight) -> None:
         (note,) = eight.like({"data": 2, "fsdp": 128}).notes
@@ -515,8 +465,6 @@ class TestCommand:
             ("--instance", "v5e-16", "--state-dtype", "int8"),
             ("--instance", "v5e-16", "--margin", "1"),
             ("--instance", "v5e-16", "--tokens", "0"),
-            ("--instance", "v5e-16", "--batch", "-1"),
-            ("--instance", "v5e-16", "--like", "batch=1,batch=2"),
         ],
     )
     def test_usage(self, arguments) -> None:

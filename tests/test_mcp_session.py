@@ -193,9 +193,7 @@ class TestConfinement:
             file.truncate(MOST_BYTES + 1)
         session = Session(str(root))
         for tool in ("oom", "verdict"):
-            assert "(1.000 GiB); the command line reads it" in refused(
-                session, tool, path="large.log"
-            )
+            assert "(1.000 GiB); the command line reads it" in refused(session, tool, path="large.log")
         large.unlink()
 
     def test_links_in_dump_folders_are_not_followed(self, root: Path, session: Session) -> None:

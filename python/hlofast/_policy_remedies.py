@@ -27,10 +27,7 @@ def remedies(lowest: Policy, missing: int) -> Table:
     Bytes of weights, their gradients and the optimizer state are those at the peak of the step as
     compiled; the rest of the lowest peak is taken to be proportional to the batch.
     """
-    try:
-        memory = quiet(lowest._policies.module)
-    except OverflowError:  # The peak is known; the sizes of all values are not.
-        return of_rows(FIELDS, ())
+    memory = quiet(lowest._policies.module)
     classes = {row["class"]: int(row["bytes"] or 0) for row in memory.by("class")}
     state = sum(classes.get(name, 0) for name in _STATE)
     weights = sum(classes.get(name, 0) for name in _OF_WEIGHTS)

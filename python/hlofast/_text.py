@@ -33,15 +33,10 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def natural(text: str) -> int:
-    """Reads a whole number from 0, an argument of the command line."""
-    from argparse import ArgumentTypeError
-
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
+    """Reads a whole number; raises `ValueError` if it is negative."""
+    number = int(text)
     if number < 0:
-        raise ArgumentTypeError(f"not a whole number from 0: {text!r}")
+        raise ValueError(text)
     return number
 
 

@@ -140,16 +140,14 @@ def _statements(plan: Plan) -> list[Statement]:
     """What the config's own choice loses; nothing if it is the fastest or not known."""
     best = plan.best
     known = {fact.name: fact.value for fact in plan.facts}
-    own, slower = known["own_step_seconds"], plan.own_slower_seconds
-    if best is None or own is None or slower is None or slower <= 0:
+    own = known["own_step_seconds"]
+    if best is None or own is None or own <= best["step_seconds"]:
         return []
     fits = "" if known["own_status"] in ("fits", "tight") else " and does not fit"
     text = f"the config's own choice ({known['own_choice']}) takes {seconds(own)} a step{fits}"
-    if known["own_sequences"] != best["sequences"]:
-        text += f" of {output.counted(known['own_sequences'], 'sequence')}"
-    if slower <= best["step_seconds"] * JUDGED_APART:
+    if own <= best["step_seconds"] * (1 + JUDGED_APART):
         text += ", which the model's error does not tell from the fastest"
-    stake = f"{seconds(slower)} per step"
+    stake = f"{seconds(own - best['step_seconds'])} per step"
     return [
         Statement(
             "slower-choice", text, stake=stake, remedy=f"choose {best['policy']} on {best['mesh']}"

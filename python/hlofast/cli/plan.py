@@ -83,12 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Plans every config on every machine."""
     configs.split(arguments)
     problem = _misuse(arguments)
-    liking = None
-    if arguments.like is not None:
-        try:
-            liking = _choice(arguments.like)
-        except ValueError as error:
-            problem = str(error)
     if problem:
         inputs.complain(problem)
         return USAGE
@@ -106,12 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
         shown: list[Plan] = []
         try:
             for plan in _plans(config, arguments):
-                if liking is None:
+                if arguments.like is None:
                     shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
                     shower.show(plan, plan.every_section() if arguments.json else None)
                 else:
-                    liked = plan.like(liking)
+                    liked = plan.like(_choice(arguments.like))
                     is_fitting = is_fitting and liked.is_fitting
                     shower.show(liked)
             whole: Plan | Machines | None = shown[0] if shown else None
@@ -159,8 +153,6 @@ def _choice(text: str) -> dict[str, float | str]:
     choice: dict[str, float | str] = {}
     for part in text.split(","):
         key, equals, value = part.strip().partition("=")
-        if key in choice:
-            raise ValueError(f"--like: {key} is given twice")
         if not equals and key == "own":
             choice[key] = 1
         elif key in _SETTINGS and value:
@@ -196,7 +188,7 @@ def _number(text: str) -> float:
     except ValueError:
         raise ArgumentTypeError(f"not a number: {text!r}") from None
     if not 0 <= value < float("inf"):
-        raise ArgumentTypeError(f"not a number from 0: {text!r}")
+        raise ArgumentTypeError(f"not a positive number: {text!r}")
     return value
 
 

@@ -153,7 +153,7 @@ class Sources:
 
     def has_file(self, path: str) -> bool:
         """Whether a file that belongs to the config exists and may be read."""
-        return self._may_read(path) and os.path.isfile(path)  # noqa: PTH113 - pathlib is not loaded.
+        return self._may_read(path) and os.path.isfile(path)
 
     def content(self, path: str, most: int) -> bytes:
         """The first `most` bytes of a file that belongs to the config.
@@ -164,7 +164,7 @@ class Sources:
         path = os.path.normpath(path)
         if not self._may_read(path):
             raise ValueError("outside the folder whose files may be read")
-        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded.
+        with open(path, "rb") as file:
             return file.read(most)
 
     def _may_read(self, path: str) -> bool:

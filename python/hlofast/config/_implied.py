@@ -22,10 +22,6 @@ _UNKNOWN_ITEMSIZE = 4
 """Bytes per element where the type is not known; figures that depend on it are unknown then."""
 
 
-_HALF = 2
-"""Bytes of the elements that matmuls of a device's peak multiply."""
-
-
 def per_mesh(function: F) -> F:
     """Computes a function of an `Implied` once for all variants with one mesh and accumulation.
 
@@ -96,13 +92,6 @@ class Implied:
         self.fates: dict[str, str | None] = {
             value.key: self.fate(value) for value in self.parts.values
         }
-
-    @property
-    def why_untimed(self) -> str | None:
-        """Why the time of its operations is not known; None if it is."""
-        if self.itemsize > _HALF:
-            return f"no step time for elements of {self.itemsize} bytes: peaks are for bfloat16"
-        return next((f"{path}: {why}" for path, why in self.untimed), None)
 
     def variant(
         self,

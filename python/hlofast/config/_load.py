@@ -7,7 +7,7 @@ from hlofast.config._front import DEFAULT, Sources, front, names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hlofast.config._front import Front
     from hlofast.config._tree import Config
@@ -25,20 +25,17 @@ def loads(
     overrides: Sequence[str] = (),
     base: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
-    admits: Callable[[str], bool] | None = None,
 ) -> Config:
     """Reads a trainer config (UTF-8 if given as bytes).
 
     AXLearn: the text of `debug_string`. MaxText: YAML; `overrides` are its arguments
     (`"per_device_batch_size=4"`), `base` is the `base.yml` if the text names none and none lies
-    beside it, `environment` holds its variables (`M_KEY`). `admits` says whether a further file
-    that the text leads to (`base_config`, `base.yml`, a model) may be read; it may raise
-    `ValueError` with the reason. Errors use `path` as the name of the text. Raises `ConfigError`
-    with the place of the first fault.
+    beside it, `environment` holds its variables (`M_KEY`). Errors use `path` as the name of the
+    text. Raises `ConfigError` with the place of the first fault.
     """
     from os import fspath
 
-    sources = Sources(overrides, None if base is None else fspath(base), environment, admits)
+    sources = Sources(overrides, None if base is None else fspath(base), environment)
     return _front_of(text, path).loads(text, path, sources)
 
 

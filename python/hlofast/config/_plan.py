@@ -252,7 +252,7 @@ class Searched:
 
     def _search(self, mesh: dict[str, int], kept: State) -> Modelled | None:
         implied = self.implied(mesh, kept)
-        gap = _plan_space.first_gap(implied) or implied.why_untimed
+        gap = _plan_space.first_gap(implied)
         if self._vocabulary is None and gap is None:
             self._vocabulary = Vocabulary(self.front, self.space, implied)
         options = self.options(implied)

@@ -91,11 +91,6 @@ class Likened(Result):
         own = self._this[1]
         return own is not None and own.fits
 
-    @property
-    def modelled(self) -> Modelled | None:
-        """Bytes and seconds of the choice; None if the trainer cannot run it."""
-        return self._this[1]
-
     def _modelled(self, choice: dict[str, float | str]) -> tuple[Candidate, Modelled | None]:
         searched = self._searched
         known = {*searched.space.axes, *_NUMBERS, "policy", "state", OWN}
@@ -104,11 +99,6 @@ class Likened(Result):
                 near = meant(key, known) or ";"
                 raise ValueError(f"{key!r} is not a choice{near} known: {', '.join(sorted(known))}")
         is_own = OWN in choice
-        if is_own and choice[OWN] != 1:
-            raise ValueError(f"{OWN} takes no value: {choice[OWN]!r}")
-        if is_own and len(choice) > 1:
-            others = ", ".join(key for key in choice if key != OWN)
-            raise ValueError(f"{OWN} is the whole choice: leave out {others}")
         if self._best is None and not is_own:
             raise ValueError("nothing fits, so no choice can be completed: give own")
         mesh = self._mesh(choice, is_own=is_own)
@@ -137,27 +127,11 @@ class Likened(Result):
         if searched.sequences is None:
             steps = steps or 1
             each = each or (best.per_device if best else 1)
-            whole = each * devices
-            if not math.isclose(whole, round(whole), abs_tol=1e-9) or whole < 1:
-                raise ValueError(
-                    f"batch {each:g} gives {whole:g} sequences on {devices:,} devices: not a "
-                    "whole number"
-                )
-            sequences = round(whole) * steps
+            sequences = round(each * devices) * steps
         else:
             sequences = searched.sequences
-            if each is not None:
-                parts = sequences / (each * devices)
-                if not math.isclose(parts, round(parts), rel_tol=1e-9) or parts < 1:
-                    raise ValueError(
-                        f"batch {each:g} on {devices:,} devices does not divide the step's "
-                        f"{sequences:,} sequences"
-                    )
-                if steps not in (0, round(parts)):
-                    raise ValueError(
-                        f"batch {each:g} needs {round(parts):,} accumulation steps, not {steps:,}"
-                    )
-                steps = round(parts)
+            if not steps and each is not None:
+                steps = round(sequences / (each * devices))
             steps = steps or (best.steps if best else 1)
         return sequences, sequences // (shards * max(1, steps)), max(1, steps)
 
@@ -173,8 +147,7 @@ class Likened(Result):
                 f"{candidate.sequences:,} sequences do not divide into {shards:,} shards and "
                 f"{candidate.steps:,} accumulation steps"
             )
-        gap = _plan_space.first_gap(implied) or implied.why_untimed
-        return gap or _plan_space.uneven(implied)
+        return _plan_space.first_gap(implied) or _plan_space.uneven(implied)
 
     def _mesh(self, choice: dict[str, float | str], *, is_own: bool) -> dict[str, int]:
         searched = self._searched

@@ -57,7 +57,7 @@ class Machines(Result):
     kind: multiply by your prices.
     """
 
-    __slots__ = ("is_assumed", "plans", "tokens")
+    __slots__ = ("plans", "tokens")
 
     VERB = "plan"
     FACTS = (
@@ -70,8 +70,6 @@ class Machines(Result):
     def __init__(self, plans: Sequence[Plan], tokens: float | None = None) -> None:
         self.plans = tuple(plans)
         """The plans, in the order given."""
-        self.is_assumed = tokens is None
-        """Whether the token budget is the usual one, because none was given."""
         self.tokens = TOKENS if tokens is None else tokens
         """The token budget of the hours."""
 
@@ -115,7 +113,7 @@ class Machines(Result):
         first = next(iter(self.table))
         return self._facts(
             (
-                ("tokens", int(self.tokens), "assumed" if self.is_assumed else "configuration"),
+                ("tokens", int(self.tokens), "configuration"),
                 ("instance", first["instance"] if first["chip_hours"] else None, "modelled"),
                 ("chip_hours", first["chip_hours"], "modelled"),
             )

@@ -17,15 +17,11 @@ from hlofast.config._plan import (
     Searched,
     shown_mesh,
 )
-from hlofast.config._plan_like import OWN, Likened
+from hlofast.config._plan_like import Likened
 from hlofast.config._plan_space import MOST_MESHES
 from hlofast.config._time import EXPOSED, HIGH, JUDGED, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
-from hlofast.config._verdict import FITS, TOO_LARGE, UNKNOWN
 from hlofast.table import of_rows
-
-_CANNOT_RUN = "cannot run"
-"""Status of a choice whose mesh does not divide the sequences of a step."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,8 +130,6 @@ class Plan(Result):
               nullable=True),
         Field("word", "own_status", "Whether the config's own choice fits.", label="own fits",
               nullable=True),
-        Field("count", "own_sequences", "Sequences of a step of the config's own choice.",
-              label="own sequences", nullable=True),
         Field("seconds", "own_step_seconds", "The modelled step of the config's own choice.",
               label="own step", nullable=True),
     )  # fmt: skip
@@ -144,37 +138,8 @@ class Plan(Result):
         self._searched = searched
         self.tokens = tokens
         """The token budget of `chip_hours`; None without one."""
-        self._own = self._own_choice()
+        self._own = searched.effective.verdict(searched.device)
         self._fitting: list[Modelled] | None = None
-
-    def _own_choice(self) -> tuple[str, float | None, int | None]:
-        """Status, seconds and sequences of a step of the config's own choice."""
-        searched = self._searched
-        try:
-            own = _own_batch(searched.effective)
-        except ValueError:
-            own = None
-        if searched.sequences in (None, own):
-            verdict = searched.effective.verdict(searched.device)
-            return verdict.status, verdict.step_seconds, own
-        # With another batch than the config's, its mesh and policy are judged on that batch.
-        try:
-            liked = Likened(searched, {OWN: 1})
-        except ValueError:
-            return UNKNOWN, None, None
-        modelled = liked.modelled
-        if modelled is None:
-            return _CANNOT_RUN, None, None
-        status = FITS if modelled.fits else TOO_LARGE
-        return status, modelled.seconds, modelled.candidate.sequences
-
-    @property
-    def own_slower_seconds(self) -> float | None:
-        """Seconds by which the config's own choice takes longer for the sequences of the best."""
-        best, (_, seconds, sequences) = self.best, self._own
-        if best is None or seconds is None or not sequences:
-            return None
-        return float(seconds * best["sequences"] / sequences - best["step_seconds"])
 
     @property
     def title(self) -> str:
@@ -304,7 +269,7 @@ class Plan(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The machine, the fastest choice that fits, and the config's own choice."""
-        searched, best = self._searched, self.best
+        searched, best, own = self._searched, self.best, self._own
         instance = searched.effective.instance
         facts = [
             *self._facts(
@@ -335,9 +300,8 @@ class Plan(Result):
             (
                 ("own_choice", None if mesh is None else shown_mesh(dict(mesh.shape)),
                  "configuration"),
-                ("own_status", self._own[0], "modelled"),
-                ("own_sequences", self._own[2], "configuration"),
-                ("own_step_seconds", self._own[1], "modelled"),
+                ("own_status", own.status, "modelled"),
+                ("own_step_seconds", own.step_seconds, "modelled"),
             )
         )  # fmt: skip
         return tuple(facts)

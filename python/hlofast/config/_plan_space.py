@@ -324,5 +324,5 @@ def first_gap(implied: Implied) -> str | None:
     """The first reason why bytes or seconds are not known on a mesh; None if they are."""
     told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *StepTraffic(implied).gaps)
     for path, why in told:
-        return f"{path or 'the config'}: {why}"
+        return f"{path}: {why}"
     return None

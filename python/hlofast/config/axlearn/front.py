@@ -155,8 +155,7 @@ class Axlearn:
             if moments:
                 values = {f"{path}.mu_dtype": named for path in moments}
                 found.append((f"first moments {dtype}", values))
-            if config.get("model") is not None:
-                found.append((f"weights and moments {dtype}", {"model.dtype": named}))
+            found.append((f"weights and moments {dtype}", {"model.dtype": named}))
         return found
 
     def own_policy(self, config: Config) -> str:
