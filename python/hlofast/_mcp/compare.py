@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from hlofast._programs import Program
     from hlofast.config import Config
 
+_BASE = "base.yml"
+_INHERITS = re.compile(r"^\s*['\"]?base_config['\"]?\s*:\s*['\"]?([^'\"#\n]+)", re.MULTILINE)
+_MOST_INHERITED = 16
+"""Limit on the files that inherit from each other."""
 _INSTANCE = schema.text("Instance, such as v5p-128 or tpu-v6e-256-4.")
 
 
@@ -143,14 +147,44 @@ def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
 
 
 def _config(session: Session, name: str | None, overrides: list[str]) -> Config:
-    """Reads a config; files that it leads to have to lie below the root, too."""
+    """Reads a config; files that it inherits from have to lie below the root, too."""
     from hlofast import config
 
     if name is None:
         if not overrides:
             raise RefusedError("give path, or overrides such as model_name=llama3.1-8b")
         return config.loads("", path="defaults.yml", overrides=overrides)
-    return session.config(session.path(name), overrides)
+    path = session.path(name)
+    with open(path, "rb") as file:
+        text = file.read(_kinds_limit())
+    base = None
+    if path.endswith((".yml", ".yaml")):
+        base = _base(session, path, text)
+    return config.loads(text, path=path, overrides=overrides, base=base)
+
+
+def _kinds_limit() -> int:
+    from hlofast.config._load import MOST_BYTES
+
+    return MOST_BYTES + 1
+
+
+def _base(session: Session, path: str, text: bytes) -> str | None:
+    """Returns the `base.yml` of a MaxText config; refuses one outside the root."""
+    for _ in range(_MOST_INHERITED):
+        inherits = _INHERITS.search(text.decode("utf-8", "replace"))
+        if inherits is None:
+            break
+        found = os.path.join(os.path.dirname(path), inherits[1].strip())
+        path = session.path(session.root.shown(os.path.normpath(found)))
+        with open(path, "rb") as file:
+            text = file.read(_kinds_limit())
+    for place in ("", os.pardir, os.path.join(os.pardir, os.pardir)):
+        # MaxText's own defaults lie beside a config, or above a folder of models.
+        found = os.path.normpath(os.path.join(os.path.dirname(path), place, _BASE))
+        if os.path.lexists(found):
+            return session.path(session.root.shown(found))
+    return None
 
 
 @tool(
@@ -206,5 +240,6 @@ def _oom(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     if "dump" in arguments:
         module, _ = session.module({"path": arguments["dump"]})
     told: Told = {"mesh": arguments["mesh"]} if "mesh" in arguments else {}
-    messages = hlofast.oom(session.root.read(path), module, **told)
+    with open(path, "rb") as file:
+        messages = hlofast.oom(file.read(), module, **told)
     answer.show(messages, messages.sections(), path=session.root.shown(path))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections import OrderedDict
 
 import hlofast
-from hlofast import _text
 from hlofast._names import meant
 
 TYPE_CHECKING = False
@@ -19,10 +17,6 @@ if TYPE_CHECKING:
 
 CACHE = 512 << 20
 """Default limit on the memory of modules that are kept, in bytes of their columns and texts."""
-MOST_BYTES = 1 << 30
-"""Limit on the bytes of a file."""
-_MOST_BELOW = 20_000
-"""Limit on the entries below a folder of profiles."""
 _NEAR = 500
 """Limit on the entries of a folder whose names are compared with an unknown name."""
 _Stamp = tuple[str, int, int]
@@ -76,15 +70,6 @@ class Root:
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise RefusedError(f"{self.shown(path)}: neither a file nor a folder")
 
-    def admits(self, path: str) -> bool:
-        """Whether a path is below the root and exists; raises `RefusedError` as `admit` does."""
-        path = os.path.normpath(path)
-        is_below = path == self.path or path.startswith(self.path.rstrip(os.sep) + os.sep)
-        if not is_below or not os.path.lexists(path):
-            return False
-        self.admit(path)
-        return True
-
     def shown(self, path: str) -> str:
         """Returns a path relative to the root, as callers give it."""
         shown = os.path.relpath(path, self.path)
@@ -92,35 +77,7 @@ class Root:
 
     def words(self, text: str) -> str:
         """Returns a message with paths relative to the root."""
-        root = self.path.rstrip(os.sep)
-        if not root:
-            return text
-        return re.sub(re.escape(root) + r"(?![\w.-])", ".", text.replace(root + os.sep, ""))
-
-    def read(self, path: str, most: int = MOST_BYTES) -> bytes:
-        """Returns the bytes of a file; raises `RefusedError` if there are more than `most`."""
-        content = b""
-        with open(path, "rb") as file:
-            is_large = os.fstat(file.fileno()).st_size > most
-            if not is_large:
-                content = file.read(most + 1)
-        if is_large or len(content) > most:
-            raise RefusedError(
-                f"{self.shown(path)}: more than {_text.size(most)}; the command line reads it"
-            )
-        return content
-
-    def admit_below(self, folder: str) -> None:
-        """Raises `RefusedError` if a folder has a link anywhere in it, or too many entries."""
-        left = _MOST_BELOW
-        for at, folders, files in os.walk(folder):
-            left -= len(folders) + len(files)
-            if left < 0:
-                raise RefusedError(
-                    f"{self.shown(folder)}: more than {_MOST_BELOW:,} entries; give a folder in it"
-                )
-            for name in (*folders, *files):
-                self.admit(os.path.join(at, name))
+        return text.replace(self.path.rstrip(os.sep) + os.sep, "")
 
 
 def _near(folder: str, name: str) -> str:
@@ -185,7 +142,8 @@ class Modules:
             self._kept.popitem(last=False)
 
     def _read(self, path: str) -> Iterator[Module]:
-        content = self.root.read(path)
+        with open(path, "rb") as file:
+            content = file.read()
         # The context of a module comes from files beside it, unless there are links among them.
         own = None if _has_links(os.path.dirname(path)) else path
         try:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hlofast._module import Module
     from hlofast._programs import Program
     from hlofast._result import Result
-    from hlofast.config import Config
 
 _MOST_CURSORS = 200
 """Limit on the answers whose rest can be asked for."""
@@ -228,19 +227,8 @@ class Session:
             if name in arguments
         }
         if "profile" in arguments:
-            profile = changes["profile"] = self.path(arguments["profile"])
-            if os.path.isdir(profile):
-                self.root.admit_below(profile)
+            changes["profile"] = self.path(arguments["profile"])
         return module.with_context(**changes) if changes else module
-
-    def config(self, path: str, overrides: list[str]) -> Config:
-        """Returns the trainer config in a file; files that it leads to are confined as well."""
-        from hlofast import config
-        from hlofast.config._load import MOST_BYTES
-
-        with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        return config.loads(text, path=path, overrides=overrides, admits=self.root.admits)
 
     def programs(self, folder: str) -> list[Program]:
         """Returns the programs of a dump folder, largest first; refuses links among their files."""
@@ -316,7 +304,7 @@ def _file(session: Session, answer: Answer, path: str, shown: str) -> None:
     with open(path, "rb") as file:
         start = file.read(_kinds.SAMPLE)
     if b"HloModule" not in start and config.is_config(start, path=path):
-        answer.show(_kinds.trainer(shown, session.config(path, [])), ())
+        answer.show(_kinds.trainer(shown, config.loads(start, path=path)), ())
         return
     modules = session.modules.of_file(path)
     answer.line(f"{shown}: {_text.counted(len(modules), 'module')}")

@@ -9,14 +9,13 @@ needs a new folder and nothing else.
 
 from __future__ import annotations
 
-import os.path
 from typing import Protocol
 
 from hlofast.config._policies import OFFLOADED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from hlofast.config._parts import Parts
@@ -128,19 +127,14 @@ class Model:
 class Sources:
     """Settings beside the text of a config that change its effective values."""
 
-    __slots__ = ("admits", "base", "environment", "overrides")
+    __slots__ = ("base", "environment", "overrides")
 
     def __init__(
         self,
         overrides: Sequence[str] = (),
         base: str | None = None,
         environment: Mapping[str, str] | None = None,
-        admits: Callable[[str], bool] | None = None,
     ) -> None:
-        self.admits = admits
-        """Whether a further file may be read; None: every file. Raises `ValueError` with the reason
-        for a file that exists where files may be read, but is refused.
-        """
         self.overrides = tuple(overrides)
         """Arguments of the command line, such as `key=value`."""
         self.base = base
@@ -150,25 +144,6 @@ class Sources:
 
     def __bool__(self) -> bool:
         return bool(self.overrides or self.base)
-
-    def has_file(self, path: str) -> bool:
-        """Whether a file that belongs to the config exists and may be read."""
-        return self._may_read(path) and os.path.isfile(path)
-
-    def content(self, path: str, most: int) -> bytes:
-        """The first `most` bytes of a file that belongs to the config.
-
-        Raises `OSError` if it cannot be read, `ValueError` if it may not be.
-        """
-        # Links make `folder/../file` another file than `file`: what is admitted is what is opened.
-        path = os.path.normpath(path)
-        if not self._may_read(path):
-            raise ValueError("outside the folder whose files may be read")
-        with open(path, "rb") as file:
-            return file.read(most)
-
-    def _may_read(self, path: str) -> bool:
-        return self.admits is None or self.admits(os.path.normpath(path))
 
 
 class Space:

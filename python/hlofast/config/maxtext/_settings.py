@@ -73,8 +73,8 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     """The settings of a run; raises `ConfigError`."""
     settings = Settings()
     settings.file = path
-    files = _inherited(text, path, sources)
-    base = _base(files[-1], sources)
+    files = _inherited(text, path)
+    base = _base(files[-1], sources.base)
     # Keys that an older base.yml lacks are off by default.
     unset = Origin(DEFAULT, f"MaxText {_tables.version()}")
     for key, value in _tables.defaults().items():
@@ -101,7 +101,7 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     else:
         _note_misspelt(settings)
     given = _given(settings, sources, known)
-    _apply_model(settings, folders, given, sources)
+    _apply_model(settings, folders, given)
     return settings
 
 
@@ -117,7 +117,7 @@ def _note_misspelt(settings: Settings) -> None:
 
 
 def _inherited(
-    text: str | bytes, path: str | None, sources: Sources
+    text: str | bytes, path: str | None
 ) -> list[tuple[str | None, dict[str, _yaml.Entry]]]:
     """The file and those that it inherits from, nearest first."""
     files: list[tuple[str | None, dict[str, _yaml.Entry]]] = [(path, _yaml.read(text, path))]
@@ -137,7 +137,7 @@ def _inherited(
             message = f"more than {_MOST_INHERITED} files inherit from each other"
             raise _yaml.fault("too-deep", message, where)
         try:
-            content = sources.content(found, _yaml.MOST_BYTES + 1)
+            content = _content(found)
         except (OSError, ValueError) as error:
             # A path with a null character is a ValueError.
             message = f"{_INHERITS} {parent}: {getattr(error, 'strerror', None) or error}"
@@ -150,8 +150,9 @@ def _same(first: str, second: str) -> bool:
     return os.path.normpath(first) == os.path.normpath(second)
 
 
-def _read(path: str, sources: Sources) -> dict[str, _yaml.Entry]:
-    return _yaml.read(sources.content(path, _yaml.MOST_BYTES + 1), path)
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_yaml.MOST_BYTES + 1)
 
 
 def _is_complete(entries: dict[str, _yaml.Entry]) -> bool:
@@ -159,11 +160,11 @@ def _is_complete(entries: dict[str, _yaml.Entry]) -> bool:
 
 
 def _base(
-    root: tuple[str | None, dict[str, _yaml.Entry]], sources: Sources
+    root: tuple[str | None, dict[str, _yaml.Entry]], given: str | None
 ) -> tuple[str | None, dict[str, _yaml.Entry]] | None:
     """The file of defaults below the root of a run's files, if it needs one and there is one."""
-    if sources.base is not None:
-        return sources.base, _read(sources.base, sources)
+    if given is not None:
+        return given, _yaml.read(_content(given), given)
     name, entries = root
     if _is_complete(entries) or name is None:
         return None
@@ -171,8 +172,8 @@ def _base(
     # Beside the file, or above a folder of models.
     for place in ("", os.pardir, os.path.join(os.pardir, os.pardir)):
         found = os.path.join(folder, place, "base.yml")
-        if sources.has_file(found) and not _same(found, name):
-            read = _read(found, sources)
+        if os.path.isfile(found) and not _same(found, name):
+            read = _yaml.read(_content(found), found)
             if _is_complete(read):
                 return os.path.normpath(found), read
     return None
@@ -210,9 +211,6 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
             raise _yaml.fault("set-twice", message, None)
     for kind, chosen in ((ENVIRONMENT, variables), (OVERRIDE, arguments)):
         for key, (value, source) in chosen.items():
-            if key == _INHERITS:
-                text = f"{source}: MaxText reads {_INHERITS} from files only"
-                raise _yaml.fault("invalid-override", text, None)
             if key in settings.values:
                 value = _typed(value, settings.values[key], source)
             elif kind == OVERRIDE:
@@ -244,14 +242,12 @@ def _typed(value: Any, before: Any, source: str) -> Any:
     raise _yaml.fault("invalid-override", f"{source}: the value has to be {shown}", None)
 
 
-def _apply_model(
-    settings: Settings, folders: list[str], given: list[str], sources: Sources
-) -> None:
+def _apply_model(settings: Settings, folders: list[str], given: list[str]) -> None:
     """Applies the keys of `model_name`."""
     name = settings.values.get("model_name", "default")
     if name == "default":
         return
-    entries, place = _model(name, folders, sources)
+    entries, place = _model(name, folders)
     is_overridden = settings.values.get("override_model_config") is True
     twice = [key for key in entries if key in given]
     if twice and not is_overridden:
@@ -270,15 +266,15 @@ def _apply_model(
         settings.put(key, value, Origin(MODEL, where, None))
 
 
-def _model(name: Any, folders: list[str], sources: Sources) -> tuple[dict[str, _yaml.Entry], str]:
+def _model(name: Any, folders: list[str]) -> tuple[dict[str, _yaml.Entry], str]:
     """The keys of a model and their place: its file beside the run's files, or the table."""
     if not isinstance(name, str) or "/" in name or os.sep in name or name.startswith("."):
         raise _yaml.fault("unknown-model", f"model_name {name!r} is not the name of a model", None)
     for folder in folders:
         for suffix in _SUFFIXES:
             path = os.path.join(folder, "models", f"{name}{suffix}")
-            if sources.has_file(path):
-                return _read(path, sources), path
+            if os.path.isfile(path):
+                return _yaml.read(_content(path), path), path
     entries = _tables.model(name)
     if entries is None:
         message = (
