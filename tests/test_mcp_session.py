@@ -349,6 +349,13 @@ def test_texts_of_files_are_data(root: Path, session: Session) -> None:
     assert "opcode: negate" in shown
 
 
+def test_a_plan_compares_the_choice_that_is_given(session: Session) -> None:
+    asked = {"path": RUN, "instance": "v5p-64"}
+    answer = told(session, "plan", **asked, like="fsdp=16,tensor=2,policy=full")
+    assert "mesh: fsdp=16,tensor=2" in answer
+    assert "fsdp is given twice" in refused(session, "plan", **asked, like="fsdp=16,fsdp=2")
+
+
 def test_code_to_paste_is_whole(session: Session) -> None:
     given = {"path": LARGE, "device": "tpu-v5e", "hbm": "15.75GiB"}
     remat = hlofast.load(session.root.resolve(LARGE), device="tpu-v5e", hbm="15.75GiB").remat()

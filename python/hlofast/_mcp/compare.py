@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 import hlofast
 from hlofast._mcp import schema
@@ -118,6 +117,7 @@ def _place(session: Session, program: Program) -> dict[str, Any]:
 def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     from hlofast import devices
     from hlofast.config import _instances
+    from hlofast.config._plan_like import read_choice
 
     config = _config(session, arguments.get("path"), arguments.get("overrides", []))
     device, count, name = None, None, arguments.get("instance")
@@ -133,12 +133,7 @@ def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     if "like" not in arguments:
         answer.show(plan, plan.sections())
         return
-    choice: dict[str, float | str] = {}
-    for part in arguments["like"].split(","):
-        key, equals, value = part.strip().partition("=")
-        is_number = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value)
-        choice[key] = float(value) if is_number else value if equals else 1
-    liked = plan.like(choice)
+    liked = plan.like(read_choice(arguments["like"]))
     answer.show(liked, liked.sections())
 
 
