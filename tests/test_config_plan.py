@@ -488,7 +488,7 @@ class TestCommand:
         assert [own["name"] for own in results] == [
             "tpu-v5litepod-32-2",
             "tpu-v6e-32-2",
-            "machines",
+            "tpu-v5litepod-32-2 and tpu-v6e-32-2",
         ]
 
     def test_overrides_between_options(self) -> None:
@@ -511,7 +511,7 @@ class TestCommand:
             "own=1,policy=full",
             "",
             "=3",
-            "batch=3",
+            "batch=5",
         ):
             done = hlofast_command("plan", *given, text)
             assert done.returncode == 3
@@ -532,6 +532,18 @@ class TestCommand:
     )
     def test_usage(self, arguments) -> None:
         assert hlofast_command("plan", "model_name=llama2-7b", *arguments).returncode == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "why"),
+        [
+            (("--batch", "-1"), "--batch: not a whole number from 0: '-1'"),
+            (("--margin", "-1"), "--margin: not a number from 0: '-1'"),
+            (("--margin", "nan"), "--margin: not a number from 0: 'nan'"),
+        ],
+    )
+    def test_numbers_that_are_none(self, arguments, why) -> None:
+        done = hlofast_command("plan", "model_name=llama2-7b", "--instance", "v5e-16", *arguments)
+        assert done.returncode == 2 and why in done.stderr
 
     @pytest.mark.parametrize(
         ("arguments", "why"),

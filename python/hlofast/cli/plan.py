@@ -160,7 +160,7 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
     if arguments.slices is not None and arguments.slices < 1:
-        return f"--slices: not a positive number: {arguments.slices}"
+        return f"--slices: not a whole number from 1: {arguments.slices}"
     if arguments.slices is not None and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
     if arguments.output is not None and (arguments.like or len(arguments.files) > 1):
@@ -178,7 +178,7 @@ def _number(text: str) -> float:
     except ValueError:
         raise ArgumentTypeError(f"not a number: {text!r}") from None
     if not 0 <= value < float("inf"):
-        raise ArgumentTypeError(f"not a positive number: {text!r}")
+        raise ArgumentTypeError(f"not a number from 0: {text!r}")
     return value
 
 

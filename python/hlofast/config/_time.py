@@ -77,7 +77,7 @@ the fit: `benches/config_accuracy.py`."""
 
 def too_wide(implied: Implied) -> str | None:
     """Why no step time is known for the type of the computation; None if it is."""
-    if implied.itemsize <= _WIDEST:
+    if not implied.has_type or implied.itemsize <= _WIDEST:
         return None
     return f"no step time for elements of {implied.itemsize} bytes: peaks are for bfloat16"
 
