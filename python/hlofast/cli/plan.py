@@ -159,8 +159,6 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return "give --instance NAME, or --device NAME with --chips N"
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
-    if arguments.slices is not None and arguments.slices < 1:
-        return f"--slices: not a whole number from 1: {arguments.slices}"
     if arguments.slices is not None and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
     if arguments.output is not None and (arguments.like or len(arguments.files) > 1):
