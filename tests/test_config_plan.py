@@ -405,7 +405,7 @@ class TestLike:
     @pytest.mark.parametrize("batch", [1e-7, 0.3])
     def test_a_batch_of_no_whole_sequences(self, batch: float) -> None:
         plan = run("model_name=llama3.1-8b").plan("v5p-128", sequences=0)
-        with pytest.raises(ValueError, match="is no whole number of sequences"):
+        with pytest.raises(ValueError, match="does not make a whole number of sequences"):
             plan.like({"batch": batch})
 
     def test_what_the_model_does_not_tell_from_the_best(self, eight) -> None:

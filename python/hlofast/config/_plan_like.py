@@ -171,7 +171,9 @@ class Likened(Result):
             each = each or (best.per_device if best else 1)
             sequences = _whole(each * devices) * steps
             if not sequences:
-                raise ValueError(f"batch={each:g} is no whole number of sequences on the mesh")
+                raise ValueError(
+                    f"batch={each:g} does not make a whole number of sequences on the mesh"
+                )
         elif each is not None:
             steps = steps or _whole(sequences / (each * devices))
             if not steps or _whole(each * devices * steps) != sequences:
