@@ -232,6 +232,14 @@ class TestConfinement:
             answer = refused(session, tool, path="huge.txt")
             assert "huge.txt: larger than 1,073,741,824 bytes" in answer
         (root / "huge.txt").unlink()
+        folder = root / "large"
+        shutil.copytree(root / "tpu", folder)
+        before, *_ = sorted(folder.glob("*.before_optimizations.*"))
+        with before.open("r+b") as file:
+            file.truncate((1 << 30) + 1)
+        answer = refused(session, "diff", before="tpu", after="large")
+        assert "larger than 1,073,741,824 bytes" in answer
+        shutil.rmtree(folder)
 
     @pytest.mark.parametrize("asked", [{"path": "."}, {"path": "empty"}])
     def test_errors_do_not_show_the_root(self, tmp_path: Path, asked: dict[str, str]) -> None:

@@ -59,21 +59,19 @@ class Root:
         self.admit(path)
         return path
 
-    def open(self, path: str, most: int = MOST_BYTES) -> BinaryIO:
+    def open(self, path: str) -> BinaryIO:
         """Opens a file that another file names or that lies beside it; the caller closes it.
 
-        Raises `RefusedError` if it may not be read or is larger than `most` bytes.
+        Raises `RefusedError` if it may not be read.
         """
         path = os.path.normpath(os.path.join(self.path, path))
         self.admit(path)
         file = open(path, "rb", opener=_opened)  # noqa: SIM115 - the caller closes it.
-        mode, size = (found := os.fstat(file.fileno())).st_mode, found.st_size
-        if stat.S_ISREG(mode) and size <= most:
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:
             return file
         file.close()
-        if stat.S_ISREG(mode):
-            raise RefusedError(f"{self.shown(path)}: larger than {most:,} bytes, the limit here")
-        raise RefusedError(f"{self.shown(path)}: not a file")
+        raise RefusedError(f"{self.shown(path)}: changed while it was opened")
 
     def _holds(self, path: str) -> bool:
         return path == self.path or path.startswith(self.path.rstrip(os.sep) + os.sep)
@@ -81,7 +79,7 @@ class Root:
     def admit(self, path: str) -> None:
         """Raises `RefusedError` if a path may not be read.
 
-        It lies outside the root, does not exist, passes a link or is a special file.
+        It lies outside the root, does not exist, passes a link, or is a special or too large file.
         """
         if not self._holds(os.path.normpath(path)):
             raise RefusedError(
@@ -92,18 +90,22 @@ class Root:
         for part in os.path.relpath(path, self.path).split(os.sep):
             parent, at = at, os.path.normpath(os.path.join(at, part))
             try:
-                mode = os.lstat(at).st_mode
+                found = os.lstat(at)
             except OSError as error:
                 reason = error.strerror or "cannot be read"
                 raise RefusedError(
                     f"{self.shown(at)}: {reason}{_near(parent, part)}; files lists a folder"
                 ) from None
-            if stat.S_ISLNK(mode):
+            if stat.S_ISLNK(found.st_mode):
                 raise RefusedError(
                     f"{self.shown(at)}: symbolic links are refused; start hlofast mcp with --root "
                     "at the folder that the link leads to"
                 )
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        if stat.S_ISREG(found.st_mode):
+            if found.st_size > MOST_BYTES:
+                text = f"larger than {MOST_BYTES:,} bytes, the limit of the server"
+                raise RefusedError(f"{self.shown(path)}: {text}")
+        elif not stat.S_ISDIR(found.st_mode):
             raise RefusedError(f"{self.shown(path)}: neither a file nor a folder")
 
     def shown(self, path: str) -> str:
