@@ -252,6 +252,8 @@ def test_rules(tmp_path: Path) -> None:
         ("--mesh", "data=2,data=2"),
         ("--mesh", "data=4", "--hosts", "3"),
         ("--mesh", "data=4", "--slices", "-1"),
+        ("--mesh", "data=4", "--slices", "9" * 30),
+        ("--mesh", "data=4", "--hosts", "9" * 30),
         ("--hosts", "3"),
         ("--step-seconds", "soon"),
         ("--hbm", "much"),

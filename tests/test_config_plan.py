@@ -8,6 +8,7 @@ import pytest
 
 import hlofast
 from browser import Browser
+from hlofast._verdict_figures import seconds
 from hlofast.config import Config, _plan
 from test_cli import document, hlofast_command
 
@@ -299,6 +300,15 @@ class TestNothingFits:
         assert "no choice fits" in done.stdout
 
 
+def test_types_without_a_step_time_are_not_ranked() -> None:
+    config = run("model_name=llama3.1-8b", "dtype=float32")
+    plan = config.plan("v5p-128")
+    why = "no step time for elements of 4 bytes: peaks are for bfloat16"
+    assert plan.best is None and plan.notes[0].text.endswith(why)
+    verdict = config.select("v5p-128").verdict()
+    assert verdict.step_seconds is None and why in verdict.statements
+
+
 class TestLike:
     def test_the_config_itself(self, eight) -> None:
         own = eight.like({"own": 1})
@@ -312,6 +322,37 @@ class TestLike:
         assert sum(own.tables["step"]["more"]) == pytest.approx(facts["slower_seconds"])
         assert sum(own.tables["peak"]["this"]) == verdict.expected_peak_bytes
         assert facts["policy"] == "full (the config's)"
+
+    @pytest.mark.parametrize("sequences", [512, 4096])
+    def test_the_config_with_another_batch(self, sequences: int) -> None:
+        plan = run(*EIGHT).plan("v5p-512", sequences=sequences)
+        same = run(*EIGHT, f"per_device_batch_size={sequences / 256:g}")
+        verdict = same.select("v5p-512").verdict()
+        facts = {fact.name: fact.value for fact in plan.facts}
+        assert facts["own_sequences"] == sequences
+        assert facts["own_step_seconds"] == pytest.approx(verdict.step_seconds)
+        assert facts["own_status"] == verdict.status
+        own = {fact.name: fact.value for fact in plan.like({"own": 1}).facts}
+        assert own["step_seconds"] == facts["own_step_seconds"]
+
+    def test_the_config_keeps_its_batch_where_the_plan_chooses_one(self) -> None:
+        plan = run(*EIGHT).plan("v5p-512", sequences=0)
+        verdict = run(*EIGHT).select("v5p-512").verdict()
+        facts = {fact.name: fact.value for fact in plan.facts}
+        assert facts["own_step_seconds"] == pytest.approx(verdict.step_seconds)
+        assert facts["own_sequences"] == 1024 != facts["sequences"]
+        # A step of the plan's choice is longer, but for more sequences.
+        each = facts["own_step_seconds"] / 1024 * facts["sequences"]
+        (finding,) = plan.report(plots=False).tables["findings"]
+        assert f"{facts['sequences']:,} sequences" in finding["text"]
+        assert finding["stake"] == f"{seconds(each - facts['step_seconds'])} per step"
+
+    def test_the_config_on_a_batch_that_it_cannot_run(self) -> None:
+        plan = run(*EIGHT).plan("v5p-512", sequences=1000)
+        facts = {fact.name: fact.value for fact in plan.facts}
+        assert facts["own_step_seconds"] is None and facts["own_status"] is None
+        (note,) = (note for note in plan.notes if note.code == "own-choice")
+        assert "1,000 sequences do not divide into 256 shards" in note.text
 
     def test_the_best_loses_nothing(self, eight) -> None:
         again = eight.like({})
@@ -351,11 +392,21 @@ class TestLike:
             ({"state": "narrow"}, "state 'narrow' is not known; known: own"),
             ({"fsdp": 0}, "fsdp has a size"),
             ({"batch": "many"}, "batch is not 'many'"),
+            ({"own": 0}, "own is a whole choice: give it alone"),
+            ({"own": 1, "policy": "full"}, "own is a whole choice: give it alone"),
+            ({"batch": 3}, "batch=3 on 256 devices does not make the 1,024 sequences"),
+            ({"batch": 2, "accumulation": 3}, "batch=2 on 256 devices and accumulation=3 does not"),
         ],
     )
     def test_what_is_no_choice(self, eight, choice, why) -> None:
         with pytest.raises(ValueError, match=why):
             eight.like(choice)
+
+    @pytest.mark.parametrize("batch", [1e-7, 0.3])
+    def test_a_batch_of_no_whole_sequences(self, batch: float) -> None:
+        plan = run("model_name=llama3.1-8b").plan("v5p-128", sequences=0)
+        with pytest.raises(ValueError, match="does not make a whole number of sequences"):
+            plan.like({"batch": batch})
 
     def test_what_the_model_does_not_tell_from_the_best(self, eight) -> None:
         (note,) = eight.like({"data": 2, "fsdp": 128}).notes
@@ -437,7 +488,7 @@ class TestCommand:
         assert [own["name"] for own in results] == [
             "tpu-v5litepod-32-2",
             "tpu-v6e-32-2",
-            "machines",
+            "tpu-v5litepod-32-2 and tpu-v6e-32-2",
         ]
 
     def test_overrides_between_options(self) -> None:
@@ -453,6 +504,18 @@ class TestCommand:
         assert hlofast_command("plan", *given, "fsdp=128").returncode == 1
         done = hlofast_command("plan", *given, "pace=3")
         assert done.returncode == 3 and "is not a choice" in done.stderr
+        for text in (
+            "fsdp=64,fsdp=32",
+            "own,own",
+            "own=0",
+            "own=1,policy=full",
+            "",
+            "=3",
+            "batch=5",
+        ):
+            done = hlofast_command("plan", *given, text)
+            assert done.returncode == 3
+            assert done.stderr.startswith("hlofast: ") and done.stderr.count("\n") == 1
 
     @pytest.mark.parametrize(
         "arguments",
@@ -469,6 +532,18 @@ class TestCommand:
     )
     def test_usage(self, arguments) -> None:
         assert hlofast_command("plan", "model_name=llama2-7b", *arguments).returncode == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "why"),
+        [
+            (("--batch", "-1"), "--batch: not a whole number from 0: '-1'"),
+            (("--margin", "-1"), "--margin: not a number from 0: '-1'"),
+            (("--margin", "nan"), "--margin: not a number from 0: 'nan'"),
+        ],
+    )
+    def test_numbers_that_are_none(self, arguments, why) -> None:
+        done = hlofast_command("plan", "model_name=llama2-7b", "--instance", "v5e-16", *arguments)
+        assert done.returncode == 2 and why in done.stderr
 
     @pytest.mark.parametrize(
         ("arguments", "why"),

@@ -72,6 +72,10 @@ class TestStateTypes:
             )
             assert narrow == pytest.approx(own * share, rel=1e-6)
 
+    def test_the_config_of_a_model_alone_has_no_types_of_weights(self, decoder_70b) -> None:
+        model = decoder_70b["model"].plan("tpu-v6e-256", sequences=256, state_dtype="bfloat16")
+        assert model.best is None and "no choice can be planned" in model.notes[0].text
+
     def test_types_of_no_weights(self) -> None:
         with pytest.raises(ValueError, match="state_dtype is not a type of weights: 'int3'"):
             run(*SEVEN).plan("v5e-16", state_dtype="int3")
@@ -81,10 +85,19 @@ class TestMachines:
     def test_chip_hours_side_by_side(self) -> None:
         given = ("model_name=llama3.1-8b", "--device", "v5e", "--device", "v5p", "--chips", "64")
         results = document("plan", *given, "--tokens", "1e10")["results"]
-        assert [own["name"] for own in results] == ["tpu-v5litepod-64", "tpu-v5p-128", "machines"]
+        assert [own["name"] for own in results] == [
+            "tpu-v5litepod-64",
+            "tpu-v5p-128",
+            "tpu-v5litepod-64 and tpu-v5p-128",
+        ]
         first, second = results[-1]["tables"]["machines"]
         assert first["instance"] == "tpu-v5p-128" and first["dearer"] == 0
         assert second["dearer"] == pytest.approx(second["chip_hours"] / first["chip_hours"] - 1)
+        assert results[-1]["facts"]["tokens"] == {
+            "value": 10**10, "unit": None, "provenance": "configuration",
+        }  # fmt: skip
+        assumed = document("plan", *given)["results"][-1]["facts"]["tokens"]
+        assert (assumed["value"], assumed["provenance"]) == (10**9, "assumed")
         for row, own in ((first, results[1]), (second, results[0])):
             assert row["chip_hours"] == pytest.approx(own["facts"]["chip_hours"]["value"])
             assert row["hours"] == pytest.approx(row["chip_hours"] / 64)

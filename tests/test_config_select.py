@@ -205,7 +205,8 @@ class TestMeshes:
             ([1, "x", 1], 1, 1, "has to be a list of integers"),
             (None, 1, 1, "the config has no mesh_shape"),
             ([-1, 1, 1], None, 1, "a=-1 needs the number of devices, which is not known"),
-            ([2**40, 2**40, 1], None, 1, "more devices than 64 bits can count"),
+            ([2**40, 2**40, 1], None, 1, "c=1 has more than 1,099,511,627,776 devices"),
+            ([int(1e308), 1, 1], None, 1, "mesh_shape has a size above 1,099,511,627,776"),
             ({"ici_mesh_shape": [1, 1, 1]}, 1, 1, "dcn_mesh_shape, not ici_mesh_shape"),
             (
                 {"ici_mesh_shape": [1, 2, 1], "dcn_mesh_shape": [4, 1, 1]},

@@ -143,6 +143,113 @@ class TestConfinement:
         assert "secret" not in text
         assert "'..'" in refused(session, "verdict", path=STEP, profile="../trace.csv.xz")
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '"base\\x5fconfig": ../outside.yml\n',
+            "{base_config: ../outside.yml, steps: 7}\n",
+            "run_name: |\n  base_config: inside.yml\nbase_config: ../outside.yml\n",
+            "base_config: linked.yml\nsteps: 7\n",
+            "base_config: below/../../outside.yml\nsteps: 7\n",
+        ],
+    )
+    @pytest.mark.parametrize("tool", ["files", "plan", "check"])
+    def test_every_file_that_a_config_needs_is_admitted(
+        self, tmp_path: Path, text: str, tool: str
+    ) -> None:
+        root = tmp_path / "root"
+        root.mkdir()
+        shutil.copy(FIXTURES / "train_step.after_optimizations.txt", root / STEP)
+        (tmp_path / "outside.yml").write_text(
+            "model_name: secret-model\nper_device_batch_size: 3\n"
+        )
+        (root / "inside.yml").write_text("model_name: llama3.1-8b\nsteps: 7\n")
+        (root / "linked.yml").symlink_to(tmp_path / "outside.yml")
+        (root / "inherits.yml").write_text(text)
+        asked = {
+            "files": {"path": "inherits.yml"},
+            "plan": {"path": "inherits.yml", "instance": "v5p-64"},
+            "check": {"path": STEP, "config": "inherits.yml", "instance": "v5p-64"},
+        }
+        answer = refused(Session(str(root)), tool, **asked[tool])
+        assert "secret" not in answer
+        assert re.search("outside the root|symbolic links are refused", answer)
+        assert str(tmp_path) not in answer
+
+    @pytest.mark.parametrize("name", ["base.yml", "models/own-model.yml"])
+    def test_files_beside_a_config_are_admitted(self, tmp_path: Path, name: str) -> None:
+        root = tmp_path / "root"
+        (root / "models").mkdir(parents=True)
+        (tmp_path / "outside.yml").write_text("secret: 1\nmesh_axes: [x]\nlogical_axis_rules: []\n")
+        (root / name).symlink_to(tmp_path / "outside.yml")
+        (root / "run.yml").write_text("model_name: own-model\nsteps: 7\n")
+        answer = refused(Session(str(root)), "plan", path="run.yml", instance="v5p-64")
+        assert f"{name}: symbolic links are refused" in answer
+
+    def test_overrides_alone_read_no_file_of_the_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+        root.mkdir()
+        (elsewhere / "models").mkdir(parents=True)
+        (elsewhere / "models" / "own-model.yml").write_text("base_emb_dim: 512\n")
+        monkeypatch.chdir(elsewhere)
+        session = Session(str(root))
+        asked = {"instance": "v5p-64", "overrides": ["model_name=own-model"]}
+        assert "own-model" in refused(session, "plan", **asked)
+        asked["overrides"] = ["model_name=llama3.1-8b", "base_config=run.yml"]
+        assert "base_config from files alone" in refused(session, "plan", **asked)
+
+    @pytest.mark.parametrize("name", ["{}/host.xplane.pb", "{}/rank0/nvtx_gpu_proj_trace.csv.xz"])
+    def test_links_in_profile_folders_are_not_followed(
+        self, root: Path, session: Session, name: str
+    ) -> None:
+        link = root / name.format("profiled")
+        link.parent.mkdir(parents=True)
+        outside = root.parent / "secret.xplane.pb"
+        outside.write_bytes(b"secret")
+        link.symlink_to(outside)
+        asked = {"path": STEP, "profile": "profiled"}
+        assert "symbolic links are refused" in refused(session, "verdict", **asked)
+        shutil.rmtree(root / "profiled")
+
+    def test_files_lists_no_program_behind_a_link(self, tmp_path: Path) -> None:
+        root, outside = tmp_path / "root", tmp_path / "outside"
+        root.mkdir()
+        shutil.copytree(FIXTURES / "dump_folders" / "tpu", outside)
+        (root / "linked").symlink_to(outside)
+        answer = told(Session(str(root)), "files")
+        assert "before_optimizations" not in answer
+        assert "after_optimizations" not in answer
+        assert "linked | link" in answer
+
+    def test_large_files_are_refused_before_they_are_read(
+        self, root: Path, session: Session
+    ) -> None:
+        with (root / "huge.txt").open("wb") as file:
+            file.truncate((1 << 30) + 1)  # A file with a hole takes no space.
+        for tool in ("verdict", "oom"):
+            answer = refused(session, tool, path="huge.txt")
+            assert "huge.txt: larger than 1,073,741,824 bytes" in answer
+        (root / "huge.txt").unlink()
+        folder = root / "large"
+        shutil.copytree(root / "tpu", folder)
+        before, *_ = sorted(folder.glob("*.before_optimizations.*"))
+        with before.open("r+b") as file:
+            file.truncate((1 << 30) + 1)
+        answer = refused(session, "diff", before="tpu", after="large")
+        assert "larger than 1,073,741,824 bytes" in answer
+        shutil.rmtree(folder)
+
+    @pytest.mark.parametrize("asked", [{"path": "."}, {"path": "empty"}])
+    def test_errors_do_not_show_the_root(self, tmp_path: Path, asked: dict[str, str]) -> None:
+        (tmp_path / "empty").mkdir()
+        session = Session(str(tmp_path))
+        for tool in ("verdict", "oom"):
+            assert str(tmp_path) not in refused(session, tool, **asked)
+        answer = refused(session, "verdict", path="empty", profile=".")
+        assert str(tmp_path) not in answer
+
     def test_links_in_dump_folders_are_not_followed(self, root: Path, session: Session) -> None:
         folder = root / "with_link"
         shutil.copytree(root / "tpu", folder)
@@ -248,6 +355,13 @@ def test_texts_of_files_are_data(root: Path, session: Session) -> None:
         assert long not in answer
     shown = told(session, "show", path="hostile.txt", name="#1")
     assert "opcode: negate" in shown
+
+
+def test_a_plan_compares_the_choice_that_is_given(session: Session) -> None:
+    asked = {"path": RUN, "instance": "v5p-64"}
+    answer = told(session, "plan", **asked, like="fsdp=16,tensor=2,policy=full")
+    assert "mesh: fsdp=16,tensor=2" in answer
+    assert "fsdp is given twice" in refused(session, "plan", **asked, like="fsdp=16,fsdp=2")
 
 
 def test_code_to_paste_is_whole(session: Session) -> None:

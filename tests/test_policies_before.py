@@ -48,6 +48,17 @@ def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
     assert sum(error <= 0.12 for error in errors) >= 0.7 * len(errors)
 
 
+@pytest.mark.parametrize("change", [{"batch": 1 << 40}, {"layers": 1 << 36}])
+def test_sizes_beyond_64_bits_have_no_remedy(lowered, change: dict[str, int]) -> None:
+    module = hlofast.loads(lowered["dense_v5e_16.none"], hbm="16GiB", device="tpu-v5e")
+    policies = module.what_if(**change).changed.remat().policies
+    with pytest.raises(OverflowError):
+        policies.module.memory()
+    assert not policies.chosen.fits and len(policies.remedies) == 0
+    (note,) = (note for note in policies.notes if note.code == "no-policy-fits")
+    assert "what helps" not in note.text
+
+
 def test_flops_are_those_of_the_compiled_program(lowered):
     for program, text in policy_texts.unpack("texts").items():
         before = hlofast.loads(lowered[f"{program}.none"]).remat().policies

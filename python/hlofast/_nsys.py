@@ -36,7 +36,7 @@ def is_archive(path: str) -> bool:
     if "://" in path:
         return False
     if os.path.isdir(path):
-        return bool(_members_of_folder(path))
+        return bool(members_of_folder(path))
     if _is_trace(path):
         return True
     try:
@@ -49,7 +49,7 @@ def is_archive(path: str) -> bool:
 _FORMATS = (".parquet", ".csv", ".csv.xz", ".csv.gz")
 
 
-def _members_of_folder(path: str) -> list[str]:
+def members_of_folder(path: str) -> list[str]:
     """Returns the traces below `path`, at most two folders down."""
     found = []
     for folder, folders, files in os.walk(path):
@@ -92,7 +92,7 @@ def read(path: str) -> _core.ProfileData:
 def _tables(path: str) -> Iterator[tuple[str, dict[str, list[Any]]]]:
     """Yields the name and the columns of every trace."""
     if os.path.isdir(path):
-        members = _members_of_folder(path)
+        members = members_of_folder(path)
         if not members:
             raise ValueError(f"{path}: no nvtx_gpu_proj_trace of nsys-jax in the folder")
         for member in members:

@@ -25,9 +25,13 @@ def remedies(lowest: Policy, missing: int) -> Table:
     """The changes that lower the peak of `lowest`, the most effective first.
 
     Bytes of weights, their gradients and the optimizer state are those at the peak of the step as
-    compiled; the rest of the lowest peak is taken to be proportional to the batch.
+    compiled; the rest of the lowest peak is taken to be proportional to the batch. Empty where they
+    are not known.
     """
-    memory = quiet(lowest._policies.module)
+    try:
+        memory = quiet(lowest._policies.module)
+    except OverflowError:  # No change makes sizes fit that exceed 64 bits.
+        return of_rows(FIELDS, ())
     classes = {row["class"]: int(row["bytes"] or 0) for row in memory.by("class")}
     state = sum(classes.get(name, 0) for name in _STATE)
     weights = sum(classes.get(name, 0) for name in _OF_WEIGHTS)

@@ -71,6 +71,15 @@ def load_profile(
     return profile
 
 
+def files_of(path: str) -> list[str]:
+    """Returns the files that `load_profile` would read; raises `ValueError` if there are none."""
+    from hlofast import _nsys
+
+    if not is_folder(path):
+        return [path]
+    return _nsys.members_of_folder(path) or _run(path, None)[1]
+
+
 def _run(folder: str, wanted: str | None) -> tuple[str, list[str]]:
     """Returns the name and the files of the newest run below `folder`, or of the run `wanted`."""
     runs = _core._profile_runs(folder)

@@ -33,10 +33,15 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def natural(text: str) -> int:
-    """Reads a whole number; raises `ValueError` if it is negative."""
-    number = int(text)
+    """Reads a whole number from 0; raises `ArgumentTypeError` for other text."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
     if number < 0:
-        raise ValueError(text)
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"not a whole number from 0: {text!r}")
     return number
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 import hlofast
 from hlofast._mcp import schema
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from hlofast._programs import Program
     from hlofast.config import Config
 
-_BASE = "base.yml"
-_INHERITS = re.compile(r"^\s*['\"]?base_config['\"]?\s*:\s*['\"]?([^'\"#\n]+)", re.MULTILINE)
-_MOST_INHERITED = 16
-"""Limit on the files that inherit from each other."""
 _INSTANCE = schema.text("Instance, such as v5p-128 or tpu-v6e-256-4.")
 
 
@@ -122,6 +117,7 @@ def _place(session: Session, program: Program) -> dict[str, Any]:
 def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     from hlofast import devices
     from hlofast.config import _instances
+    from hlofast.config._plan_like import read_choice
 
     config = _config(session, arguments.get("path"), arguments.get("overrides", []))
     device, count, name = None, None, arguments.get("instance")
@@ -137,54 +133,19 @@ def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     if "like" not in arguments:
         answer.show(plan, plan.sections())
         return
-    choice: dict[str, float | str] = {}
-    for part in arguments["like"].split(","):
-        key, equals, value = part.strip().partition("=")
-        is_number = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value)
-        choice[key] = float(value) if is_number else value if equals else 1
-    liked = plan.like(choice)
+    liked = plan.like(read_choice(arguments["like"]))
     answer.show(liked, liked.sections())
 
 
 def _config(session: Session, name: str | None, overrides: list[str]) -> Config:
-    """Reads a config; files that it inherits from have to lie below the root, too."""
-    from hlofast import config
+    """Reads a config, and the files that it needs."""
+    from hlofast.config import _load
 
-    if name is None:
-        if not overrides:
-            raise RefusedError("give path, or overrides such as model_name=llama3.1-8b")
-        return config.loads("", path="defaults.yml", overrides=overrides)
-    path = session.path(name)
-    with open(path, "rb") as file:
-        text = file.read(_kinds_limit())
-    base = None
-    if path.endswith((".yml", ".yaml")):
-        base = _base(session, path, text)
-    return config.loads(text, path=path, overrides=overrides, base=base)
-
-
-def _kinds_limit() -> int:
-    from hlofast.config._load import MOST_BYTES
-
-    return MOST_BYTES + 1
-
-
-def _base(session: Session, path: str, text: bytes) -> str | None:
-    """Returns the `base.yml` of a MaxText config; refuses one outside the root."""
-    for _ in range(_MOST_INHERITED):
-        inherits = _INHERITS.search(text.decode("utf-8", "replace"))
-        if inherits is None:
-            break
-        found = os.path.join(os.path.dirname(path), inherits[1].strip())
-        path = session.path(session.root.shown(os.path.normpath(found)))
-        with open(path, "rb") as file:
-            text = file.read(_kinds_limit())
-    for place in ("", os.pardir, os.path.join(os.pardir, os.pardir)):
-        # MaxText's own defaults lie beside a config, or above a folder of models.
-        found = os.path.normpath(os.path.join(os.path.dirname(path), place, _BASE))
-        if os.path.lexists(found):
-            return session.path(session.root.shown(found))
-    return None
+    if name is not None:
+        return session.config(session.path(name), overrides)
+    if not overrides:
+        raise RefusedError("give path, or overrides such as model_name=llama3.1-8b")
+    return _load.defaults(session.sources(overrides))
 
 
 @tool(
@@ -235,11 +196,19 @@ def _check(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     top=5,
 )
 def _oom(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
+    from hlofast._messages.api import read_stream
+
     path = session.path(arguments["path"])
     module = None
     if "dump" in arguments:
         module, _ = session.module({"path": arguments["dump"]})
     told: Told = {"mesh": arguments["mesh"]} if "mesh" in arguments else {}
-    with open(path, "rb") as file:
-        messages = hlofast.oom(file.read(), module, **told)
+    context = None
+    if told:
+        from hlofast._context import Context
+
+        context = Context(**told)
+        module = None if module is None else module.with_context(context)
+    with session.root.open(path) as file:
+        messages = read_stream(file, module=module, context=context)
     answer.show(messages, messages.sections(), path=session.root.shown(path))

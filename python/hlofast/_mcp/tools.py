@@ -16,12 +16,14 @@ from hlofast.table import of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, BinaryIO
 
     from hlofast._module import Module
     from hlofast._programs import Program
     from hlofast._result import Result
+    from hlofast.config import Config
+    from hlofast.config._front import Sources
 
 _MOST_CURSORS = 200
 """Limit on the answers whose rest can be asked for."""
@@ -227,8 +229,37 @@ class Session:
             if name in arguments
         }
         if "profile" in arguments:
-            changes["profile"] = self.path(arguments["profile"])
+            changes["profile"] = self.profile(arguments["profile"])
         return module.with_context(**changes) if changes else module
+
+    def profile(self, name: str) -> str:
+        """Returns the path of a profile whose files may all be read."""
+        from hlofast import _profiles
+
+        path = self.path(name)
+        for file in _profiles.files_of(path):
+            self.path(file)
+        return path
+
+    def opened(self, path: str) -> BinaryIO:
+        """Opens a file that a config needs, and notes it for later pages."""
+        file = self.root.open(path)
+        self._read.append(stamp(os.path.normpath(os.path.join(self.root.path, path))))
+        return file
+
+    def sources(self, overrides: Sequence[str] = ()) -> Sources:
+        """Returns what changes the values of a config; files are opened below the root alone."""
+        from hlofast.config._front import Sources
+
+        return Sources(overrides, opened=self.opened)
+
+    def config(self, path: str, overrides: Sequence[str] = ()) -> Config:
+        """Reads a trainer config, and the files that it inherits from, below the root."""
+        from hlofast.config import _load
+
+        with self.root.open(path) as file:
+            text = file.read(_load.MOST_BYTES + 1)
+        return _load.read(text, path, self.sources(overrides))
 
     def programs(self, folder: str) -> list[Program]:
         """Returns the programs of a dump folder, largest first; refuses links among their files."""
@@ -243,6 +274,15 @@ class Session:
         for file in (file for program in programs for file in program.files):
             self.root.admit(file.path)
         return _kinds.by_size(programs)
+
+    def is_admitted(self, program: Program) -> bool:
+        """Whether all files of a program may be read."""
+        try:
+            for file in program.files:
+                self.root.admit(file.path)
+        except RefusedError:
+            return False
+        return True
 
 
 def _changed(read: tuple[str, int, int]) -> bool:
@@ -269,7 +309,9 @@ def _files(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
         return
     from hlofast._programs import listed
 
-    programs = _kinds.by_size(listed(path)[0])
+    # Programs behind links would be refused; their entries say that they are links.
+    listed_here = [one for one in listed(path)[0] if session.is_admitted(one)]
+    programs = _kinds.by_size(listed_here)
     answer.line(f"{shown}: {_text.counted(len(programs), 'program')}")
     told = [
         (one.name, one.host or None, one.files[0].stage, session.root.shown(one.files[0].path))
@@ -301,10 +343,10 @@ def _file(session: Session, answer: Answer, path: str, shown: str) -> None:
     if _profiles.is_profile(path):
         answer.line(f"{shown}: a profile; give it as the argument profile, with a dump as path")
         return
-    with open(path, "rb") as file:
+    with session.root.open(path) as file:
         start = file.read(_kinds.SAMPLE)
     if b"HloModule" not in start and config.is_config(start, path=path):
-        answer.show(_kinds.trainer(shown, config.loads(start, path=path)), ())
+        answer.show(_kinds.trainer(shown, session.config(path)), ())
         return
     modules = session.modules.of_file(path)
     answer.line(f"{shown}: {_text.counted(len(modules), 'module')}")

@@ -141,10 +141,15 @@ def _statements(plan: Plan) -> list[Statement]:
     best = plan.best
     known = {fact.name: fact.value for fact in plan.facts}
     own = known["own_step_seconds"]
-    if best is None or own is None or own <= best["step_seconds"]:
+    if best is None or own is None or not known["own_sequences"]:
+        return []
+    share = best["sequences"] / known["own_sequences"]
+    own *= share
+    if own <= best["step_seconds"]:
         return []
     fits = "" if known["own_status"] in ("fits", "tight") else " and does not fit"
-    text = f"the config's own choice ({known['own_choice']}) takes {seconds(own)} a step{fits}"
+    step = "a step" if share == 1 else f"for {best['sequences']:,} sequences"
+    text = f"the config's own choice ({known['own_choice']}) takes {seconds(own)} {step}{fits}"
     if own <= best["step_seconds"] * (1 + JUDGED_APART):
         text += ", which the model's error does not tell from the fastest"
     stake = f"{seconds(own - best['step_seconds'])} per step"

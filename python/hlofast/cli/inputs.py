@@ -78,7 +78,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mesh", metavar="data=2,model=4", help="mesh axes (default: the mesh in the text)"
     )
-    parser.add_argument("--hosts", type=int, metavar="N", help="number of hosts in the mesh")
+    parser.add_argument("--hosts", type=part, metavar="N", help="number of hosts in the mesh")
     add_slices(parser)
     add_device(parser)
     parser.add_argument(
@@ -88,7 +88,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 def add_slices(parser: argparse.ArgumentParser) -> None:
     """Declares the argument that gives the number of slices."""
-    parser.add_argument("--slices", type=int, metavar="N", help="number of slices in the mesh")
+    parser.add_argument("--slices", type=part, metavar="N", help="number of slices in the mesh")
 
 
 def add_device(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -525,12 +525,25 @@ def add_instance(parser: argparse.ArgumentParser, *, several: bool = False) -> N
 
 def count(text: str) -> int:
     """Reads a device count, at least 1."""
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-    if not is_number or not int(text):
+    if (number := _from_one(text)) is None:
         from argparse import ArgumentTypeError
 
         raise ArgumentTypeError(f"not a device count: {text!r}; give a whole number from 1, as 256")
-    return int(text)
+    return number
+
+
+def part(text: str) -> int:
+    """Reads a number of hosts or slices, at least 1."""
+    if (number := _from_one(text)) is None:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"not a whole number from 1: {text!r}")
+    return number
+
+
+def _from_one(text: str) -> int | None:
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return int(text) or None if is_number else None
 
 
 def size(text: str) -> int:

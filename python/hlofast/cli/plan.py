@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from hlofast import _text
 from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, configs, inputs, results
 
@@ -12,6 +10,7 @@ if TYPE_CHECKING:
     import argparse
 
     from hlofast.config import Config
+    from hlofast.config._plan_like import Likened
     from hlofast.config._plan_results import Plan
 
 EXAMPLES = """\
@@ -32,8 +31,6 @@ that of the config, or of --batch. Choices whose peak exceeds the memory are dro
 ranked by the modelled step time. --device and --instance may be repeated: several machines are
 compared in chip hours. Exit code 1: nothing fits, or the choice of --like does not.
 """
-_SETTINGS = ("policy", "state")
-_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 IS_MIXED = True
 """Whether files and overrides may stand between options."""
 
@@ -105,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
                     is_fitting = is_fitting and plan.best is not None
                     shower.show(plan, plan.every_section() if arguments.json else None)
                 else:
-                    liked = plan.like(_choice(arguments.like))
+                    liked = _liked(plan, arguments.like)
                     is_fitting = is_fitting and liked.is_fitting
                     shower.show(liked)
             whole: Plan | Machines | None = shown[0] if shown else None
@@ -148,20 +145,13 @@ def _plans(config: Config, arguments: argparse.Namespace) -> list[Plan]:
     ]
 
 
-def _choice(text: str) -> dict[str, float | str]:
-    """Reads the argument of `--like`; raises `ValueError` for other text."""
-    choice: dict[str, float | str] = {}
-    for part in text.split(","):
-        key, equals, value = part.strip().partition("=")
-        if not equals and key == "own":
-            choice[key] = 1
-        elif key in _SETTINGS and value:
-            choice[key] = value
-        elif _NUMBER.fullmatch(value):
-            choice[key] = float(value) if "." in value else int(value)
-        else:
-            raise ValueError(f"--like: {part!r} is neither own nor NAME=VALUE")
-    return choice
+def _liked(plan: Plan, text: str) -> Likened:
+    from hlofast.config._plan_like import read_choice
+
+    try:
+        return plan.like(read_choice(text))
+    except ValueError as error:
+        raise ValueError(f"--like: {error}") from None
 
 
 def _misuse(arguments: argparse.Namespace) -> str | None:
@@ -169,8 +159,6 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return "give --instance NAME, or --device NAME with --chips N"
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
-    if arguments.slices is not None and arguments.slices < 1:
-        return f"--slices: not a positive number: {arguments.slices}"
     if arguments.slices is not None and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
     if arguments.output is not None and (arguments.like or len(arguments.files) > 1):
@@ -188,7 +176,7 @@ def _number(text: str) -> float:
     except ValueError:
         raise ArgumentTypeError(f"not a number: {text!r}") from None
     if not 0 <= value < float("inf"):
-        raise ArgumentTypeError(f"not a positive number: {text!r}")
+        raise ArgumentTypeError(f"not a number from 0: {text!r}")
     return value
 
 

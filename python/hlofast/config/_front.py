@@ -15,8 +15,8 @@ from hlofast.config._policies import OFFLOADED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, BinaryIO
 
     from hlofast.config._parts import Parts
     from hlofast.config._plan_space import Candidate
@@ -124,16 +124,21 @@ class Model:
         """Masks of attention that are not modelled; only attention's FLOPs need masks."""
 
 
+def _opened(path: str) -> BinaryIO:
+    return open(path, "rb")  # noqa: PTH123 - pathlib would slow the start; callers close it.
+
+
 class Sources:
     """Settings beside the text of a config that change its effective values."""
 
-    __slots__ = ("base", "environment", "overrides")
+    __slots__ = ("base", "environment", "opened", "overrides")
 
     def __init__(
         self,
         overrides: Sequence[str] = (),
         base: str | None = None,
         environment: Mapping[str, str] | None = None,
+        opened: Callable[[str], BinaryIO] = _opened,
     ) -> None:
         self.overrides = tuple(overrides)
         """Arguments of the command line, such as `key=value`."""
@@ -141,6 +146,8 @@ class Sources:
         """The file of defaults, if the text does not name it."""
         self.environment = dict(environment or {})
         """Environment variables of the run."""
+        self.opened = opened
+        """Opens a file that the config needs; every file is opened by it, so it may refuse some."""
 
     def __bool__(self) -> bool:
         return bool(self.overrides or self.base)

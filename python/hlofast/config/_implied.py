@@ -43,8 +43,8 @@ class Implied:
 
     __slots__ = (
         "_held", "_of_steps", "_shards", "_sizes", "batch", "casts_in_layers", "fates", "gaps",
-        "has_activations", "itemsize", "learner", "masks", "mesh", "parts", "policies", "shared",
-        "slices", "steps", "untimed",
+        "has_activations", "has_type", "itemsize", "learner", "masks", "mesh", "parts", "policies",
+        "shared", "slices", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,8 @@ class Implied:
         self.learner: Learner = model.learner
         self.itemsize: int = model.itemsize or _UNKNOWN_ITEMSIZE
         """Bytes per element of activations, and of weights in the type of the computation."""
+        self.has_type = model.itemsize is not None
+        """Whether `itemsize` is known."""
         self.batch: Batch = model.batch
         self.gaps: list[tuple[str, str]] = [*model.gaps]
         """Paths of unmodelled parts of the config, each with the reason."""

@@ -35,8 +35,17 @@ def loads(
     """
     from os import fspath
 
-    sources = Sources(overrides, None if base is None else fspath(base), environment)
+    return read(text, path, Sources(overrides, None if base is None else fspath(base), environment))
+
+
+def read(text: str | bytes, path: str | None, sources: Sources) -> Config:
+    """Reads a trainer config with the sources of its values: see `loads`."""
     return _front_of(text, path).loads(text, path, sources)
+
+
+def defaults(sources: Sources) -> Config:
+    """MaxText's defaults with overrides; no file is looked up."""
+    return front("maxtext").loads("", None, sources)
 
 
 def load(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from hlofast.config._instances import MOST_DEVICES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -109,6 +111,8 @@ def _sizes(names: list[str], shape: Any, what: str) -> list[int]:
         raise MeshError(f"{what} has {len(shape)} sizes for {len(names)} axes")
     if any(size < 1 and size != -1 for size in shape):
         raise MeshError(f"{what} has a size that is neither positive nor -1: {shape}")
+    if any(size > MOST_DEVICES for size in shape):
+        raise MeshError(f"{what} has a size above {MOST_DEVICES:,}")
     return shape
 
 
@@ -139,6 +143,8 @@ def _mesh(
 ) -> Mesh:
     from hlofast._core import Mesh
 
+    if math.prod(sizes) > MOST_DEVICES:
+        raise MeshError(f"the mesh {_shown(names, sizes)} has more than {MOST_DEVICES:,} devices")
     axes = list(zip(names, sizes, strict=True))
     given = {"hosts": hosts} if hosts else {}
     if slices > 1:

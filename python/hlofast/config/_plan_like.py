@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from hlofast._core import Field
 from hlofast._names import meant
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
 
     from hlofast.config._implied import Implied
     from hlofast.config._plan_space import Option, State
+    from hlofast.config._select import EffectiveConfig
     from hlofast.table import Table
 
 OWN = "own"
 """The config's own choice: all of it, or its policy alone."""
 _NUMBERS = ("batch", "accumulation")
 """Sequences of a step per device and accumulation step, and accumulation steps."""
+_WORDS = ("policy", "state")
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _MOST = 1e9
+_EXACT = 1e-6
+"""Relative error of a number of sequences that counts as whole."""
 _DIFFERENT = (
     Field("word", "choice", "What is chosen."),
     Field("text", "this", "This choice."),
@@ -44,6 +50,33 @@ def _compared(kind: str, first: str, unit: str) -> tuple[Field, ...]:
 
 _PARTS = _compared("seconds", "part", "Seconds")
 _TERMS = _compared("bytes", "term", "Bytes per device")
+
+
+def own_batch(effective: EffectiveConfig) -> int | None:
+    """Sequences of the config's own step; None if it does not tell them."""
+    # The batch of some trainers follows from the number of devices.
+    mesh = {"data": effective.devices or 1} if effective.mesh is None else effective.mesh.shape
+    front = effective.config.front
+    steps = front.steps(effective.config)
+    return front.model(effective.config, dict(mesh), steps=steps).batch.sequences
+
+
+def read_choice(text: str) -> dict[str, float | str]:
+    """Reads a choice such as `fsdp=64,policy=full`; raises `ValueError` for other text."""
+    choice: dict[str, float | str] = {}
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if key in choice:
+            raise ValueError(f"{key} is given twice")
+        if not equals and key == OWN:
+            choice[key] = 1
+        elif key in _WORDS and value:
+            choice[key] = value
+        elif key and key != OWN and _NUMBER.fullmatch(value):
+            choice[key] = float(value) if "." in value else int(value)
+        else:
+            raise ValueError(f"{part!r} is neither own nor NAME=VALUE")
+    return choice
 
 
 class Likened(Result):
@@ -86,6 +119,11 @@ class Likened(Result):
         return self._searched.effective.instance.name
 
     @property
+    def choice(self) -> tuple[Candidate, Modelled | None]:
+        """The choice, and its figures; None if the trainer cannot run it."""
+        return self._this
+
+    @property
     def is_fitting(self) -> bool:
         """Whether the trainer can run the choice and it fits."""
         own = self._this[1]
@@ -99,6 +137,8 @@ class Likened(Result):
                 near = meant(key, known) or ";"
                 raise ValueError(f"{key!r} is not a choice{near} known: {', '.join(sorted(known))}")
         is_own = OWN in choice
+        if is_own and (len(choice) > 1 or choice[OWN] != 1):
+            raise ValueError(f"{OWN} is a whole choice: give it alone")
         if self._best is None and not is_own:
             raise ValueError("nothing fits, so no choice can be completed: give own")
         mesh = self._mesh(choice, is_own=is_own)
@@ -122,18 +162,27 @@ class Likened(Result):
         each = self._number(choice, "batch")
         steps = int(self._number(choice, "accumulation") or 0)
         devices = math.prod(mesh.values())
+        sequences = searched.sequences
         if is_own:
             steps = searched.effective.accumulation_steps or 1
-        if searched.sequences is None:
+            sequences = sequences or own_batch(searched.effective)
+        if sequences is None:
             steps = steps or 1
             each = each or (best.per_device if best else 1)
-            sequences = round(each * devices) * steps
-        else:
-            sequences = searched.sequences
-            if not steps and each is not None:
-                steps = round(sequences / (each * devices))
-            steps = steps or (best.steps if best else 1)
-        return sequences, sequences // (shards * max(1, steps)), max(1, steps)
+            sequences = _whole(each * devices) * steps
+            if not sequences:
+                raise ValueError(
+                    f"batch={each:g} does not make a whole number of sequences on the mesh"
+                )
+        elif each is not None:
+            steps = steps or _whole(sequences / (each * devices))
+            if not steps or _whole(each * devices * steps) != sequences:
+                parts = f"batch={each:g} on {devices:,} devices"
+                if "accumulation" in choice:
+                    parts += f" and accumulation={steps:,}"
+                raise ValueError(f"{parts} does not make the {sequences:,} sequences of a step")
+        steps = steps or (best.steps if best else 1)
+        return sequences, sequences // (shards * steps), steps
 
     def _refused(self, implied: Implied, candidate: Candidate, shards: int) -> str | None:
         searched = self._searched
@@ -295,6 +344,12 @@ class Likened(Result):
 
     def __repr__(self) -> str:
         return f"<Likened {shown_mesh(self._this[0].mesh)}, {self._this[0].option.name}>"
+
+
+def _whole(value: float) -> int:
+    """The integer that a value is, but for rounding; 0 if it is none."""
+    nearest = round(value)
+    return nearest if math.isclose(value, nearest, rel_tol=_EXACT) else 0
 
 
 def _beside(

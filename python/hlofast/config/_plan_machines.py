@@ -57,7 +57,7 @@ class Machines(Result):
     kind: multiply by your prices.
     """
 
-    __slots__ = ("plans", "tokens")
+    __slots__ = ("_source", "plans", "tokens")
 
     VERB = "plan"
     FACTS = (
@@ -70,13 +70,14 @@ class Machines(Result):
     def __init__(self, plans: Sequence[Plan], tokens: float | None = None) -> None:
         self.plans = tuple(plans)
         """The plans, in the order given."""
+        self._source = "assumed" if tokens is None else "configuration"
         self.tokens = TOKENS if tokens is None else tokens
         """The token budget of the hours."""
 
     @property
     def title(self) -> str:
-        """What is compared."""
-        return "machines"
+        """The machines that are compared, in the order given."""
+        return " and ".join(plan.title for plan in self.plans)
 
     @property
     def table(self) -> Table:
@@ -113,7 +114,7 @@ class Machines(Result):
         first = next(iter(self.table))
         return self._facts(
             (
-                ("tokens", int(self.tokens), "configuration"),
+                ("tokens", int(self.tokens), self._source),
                 ("instance", first["instance"] if first["chip_hours"] else None, "modelled"),
                 ("chip_hours", first["chip_hours"], "modelled"),
             )

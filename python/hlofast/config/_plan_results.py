@@ -17,7 +17,7 @@ from hlofast.config._plan import (
     Searched,
     shown_mesh,
 )
-from hlofast.config._plan_like import Likened
+from hlofast.config._plan_like import OWN, Likened, own_batch
 from hlofast.config._plan_space import MOST_MESHES
 from hlofast.config._time import EXPOSED, HIGH, JUDGED, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from hlofast._report import Report
     from hlofast.config._select import EffectiveConfig
+    from hlofast.config._verdict import Verdict
     from hlofast.devices import Device
     from hlofast.table import Table
 
@@ -107,7 +108,7 @@ class Plan(Result):
     `EffectiveConfig.verdict`. Returned by `Config.plan`.
     """
 
-    __slots__ = ("_fitting", "_own", "_searched", "tokens")
+    __slots__ = ("_fitting", "_own", "_refusal", "_searched", "tokens")
 
     VERB = "plan"
     FACTS = (
@@ -130,6 +131,8 @@ class Plan(Result):
               nullable=True),
         Field("word", "own_status", "Whether the config's own choice fits.", label="own fits",
               nullable=True),
+        Field("count", "own_sequences", "Sequences of a step of the config's own choice.",
+              label="own sequences", nullable=True),
         Field("seconds", "own_step_seconds", "The modelled step of the config's own choice.",
               label="own step", nullable=True),
     )  # fmt: skip
@@ -138,7 +141,7 @@ class Plan(Result):
         self._searched = searched
         self.tokens = tokens
         """The token budget of `chip_hours`; None without one."""
-        self._own = searched.effective.verdict(searched.device)
+        self._own, self._refusal = _own_choice(searched)
         self._fitting: list[Modelled] | None = None
 
     @property
@@ -300,8 +303,9 @@ class Plan(Result):
             (
                 ("own_choice", None if mesh is None else shown_mesh(dict(mesh.shape)),
                  "configuration"),
-                ("own_status", own.status, "modelled"),
-                ("own_step_seconds", own.step_seconds, "modelled"),
+                ("own_status", None if own is None else own[1].status, "modelled"),
+                ("own_sequences", None if own is None else own[0], "configuration"),
+                ("own_step_seconds", None if own is None else own[1].step_seconds, "modelled"),
             )
         )  # fmt: skip
         return tuple(facts)
@@ -326,6 +330,9 @@ class Plan(Result):
             notes.append(Note("judged", text))
         if searched.best and searched.best[0].candidate.is_split:
             notes.append(Note("splits-torus", searched.front.split))
+        if self._refusal is not None:
+            text = f"the config's own choice is not compared: {self._refusal}"
+            notes.append(Note("own-choice", text))
         notes += self._ties()
         notes += self._sizes()
         if searched.best and searched.best[0].candidate.state.values:
@@ -448,6 +455,30 @@ class Plan(Result):
         return f"<Plan on {self.title}: {best['mesh']}, {best['policy']}, {step}>"
 
 
+def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | None]:
+    """The sequences and the verdict of the config's own choice, or why the trainer refuses it.
+
+    Neither where the config is not modelled or has no mesh.
+    """
+    from hlofast.config._verdict import Verdict
+
+    effective = searched.effective
+    try:
+        liked = Likened(searched, {OWN: 1})
+    except ValueError:
+        liked = None
+    candidate, own = (None, None) if liked is None else liked.choice
+    if own is None or candidate is None:
+        # The verdict of the config pads an uneven batch; for another batch it says nothing.
+        if searched.sequences in (None, own_batch(effective)):
+            verdict = effective.verdict(searched.device)
+            return (own_batch(effective) or 0, verdict), None
+        return None, None if liked is None else liked.refusal
+    problems = effective._problems()
+    verdict = Verdict(own.implied, searched.device, effective.devices, problems)
+    return (candidate.sequences, verdict), None
+
+
 def traffic_of(modelled: list[Modelled]) -> Table:
     """Payload by mesh axes."""
     return of_rows(_AXES, _payloads(modelled))
@@ -494,7 +525,10 @@ def planned(
     if margin is not None and not 0 <= margin < 1:
         raise ValueError(f"margin has to be from 0 to 1, not {margin!r}")
     if sequences is None:
-        sequences = _own_batch(effective)
+        sequences = own_batch(effective)
+        if sequences is None:
+            message = "the config does not tell the sequences of a step: give sequences (--batch)"
+            raise ValueError(message)
     elif not 0 <= sequences <= LARGEST_SIZE:
         raise ValueError(f"sequences has to be between 0 and {LARGEST_SIZE:,}, not {sequences}")
     searched = Searched(
@@ -502,15 +536,3 @@ def planned(
         margin=MARGIN if margin is None else margin, offloads=offloads, state_dtype=state_dtype,
     )  # fmt: skip
     return Plan(searched, tokens)
-
-
-def _own_batch(effective: EffectiveConfig) -> int:
-    """Sequences of the config's own step."""
-    # The batch of some trainers follows from the number of devices.
-    mesh = {"data": effective.devices or 1} if effective.mesh is None else effective.mesh.shape
-    front = effective.config.front
-    model = front.model(effective.config, dict(mesh), steps=front.steps(effective.config))
-    if model.batch.sequences is None:
-        message = "the config does not tell the sequences of a step: give sequences (--batch)"
-        raise ValueError(message)
-    return model.batch.sequences

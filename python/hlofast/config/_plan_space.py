@@ -6,6 +6,7 @@ import math
 
 from hlofast.config._flops import StepFlops
 from hlofast.config._policies import KEEP_EVERYTHING, OFFLOADED, Policy
+from hlofast.config._time import too_wide
 from hlofast.config._traffic import StepTraffic
 
 TYPE_CHECKING = False
@@ -322,6 +323,9 @@ def uneven(implied: Implied) -> str | None:
 
 def first_gap(implied: Implied) -> str | None:
     """The first reason why bytes or seconds are not known on a mesh; None if they are."""
+    # First, because it holds on every mesh.
+    if (wide := too_wide(implied)) is not None:
+        return wide
     told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *StepTraffic(implied).gaps)
     for path, why in told:
         return f"{path}: {why}"

@@ -125,13 +125,15 @@ class EffectiveConfig(Modelled):
 
         kind = self.instance.device if device is None else device
         target = None if kind is None else devices.get(kind)
-        # With a note of these kinds, neither the effective config nor its figures are certain.
-        problems = tuple(
+        return Verdict(self._implied(), target, self.devices, self._problems())
+
+    def _problems(self) -> tuple[tuple[str, str], ...]:
+        """Paths and reasons why neither the effective config nor its figures are certain."""
+        return tuple(
             (row["path"] or "", row["text"])
             for row in self.notes
             if row["kind"] in ("not-modelled", "fails")
         )
-        return Verdict(self._implied(), target, self.devices, problems)
 
     def _implied(self) -> Implied:
         from hlofast.config._implied import Implied

@@ -47,6 +47,8 @@ PARTS = (
     Field("seconds", "seconds", "Seconds of a step.", adds_up=True),
     Field("word", "provenance", "Provenance of the figure."),
 )
+_WIDEST = 2
+"""Bytes per element of the types that the peaks of devices are for."""
 _SCORES = ("logits", "probabilities")
 """Names of the values that hold one element per pair of tokens."""
 _WHOLE_DEPTH = 128
@@ -71,6 +73,13 @@ _PROVENANCES = {_HOST_MEMORY: "assumed"}
 LOW, HIGH = -0.095, 0.206
 """10th and 90th percentile of the published over the modelled step, minus 1, each step left out of
 the fit: `benches/config_accuracy.py`."""
+
+
+def too_wide(implied: Implied) -> str | None:
+    """Why no step time is known for the type of the computation; None if it is."""
+    if not implied.has_type or implied.itemsize <= _WIDEST:
+        return None
+    return f"no step time for elements of {implied.itemsize} bytes: peaks are for bfloat16"
 
 
 class Rates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast.config._flops import StepFlops
 from hlofast.config._memory import StepMemory
-from hlofast.config._time import JUDGED, Demand, StepTime, network, rates_of
+from hlofast.config._time import JUDGED, Demand, StepTime, network, rates_of, too_wide
 from hlofast.config._traffic import StepTraffic
 from hlofast.devices import UnknownFigureError
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
-_HALF = 2
 """Bytes of the widest elements that devices multiply at their bfloat16 peak."""
 _TIGHT = 0.9
 """Share of a device's memory above which the compiler is expected to save memory."""
@@ -158,7 +157,7 @@ class Verdict:
         self.time = self.mfu = self.mfu_bound = None
         if device is None or self.devices is None or flops.executed is None:
             return
-        if implied.itemsize > _HALF or implied.untimed or not implied.has_activations:
+        if too_wide(implied) or implied.untimed or not implied.has_activations:
             return
         try:
             peak = device.per_jax_device("flops.bf16")
@@ -290,10 +289,9 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
             f"the step takes the efficiencies of {', '.join(JUDGED)}: the model was not judged on "
             f"{verdict.device}"
         )
-    if verdict.flops.executed is not None and implied.itemsize > _HALF:
-        statements.append(
-            f"no step time for elements of {implied.itemsize} bytes: peaks are for bfloat16"
-        )
+    wide = too_wide(implied)
+    if verdict.flops.executed is not None and wide is not None:
+        statements.append(wide)
     told = dict.fromkeys([*memory.gaps, *verdict.flops.gaps, *verdict.traffic.gaps])
     for path, why in told:
         statements.append(f"not modelled: {path or 'the config'}: {why}")

@@ -151,7 +151,8 @@ class Axlearn:
         """`mu_dtype` of the optimizers, and the type of the model's weights."""
         named, moments = f"jax.numpy.{dtype}", moments_of(config)
         found: list[tuple[str, Values]] = []
-        if config.get("model.dtype", "jax.numpy.float32") != named:
+        is_whole = isinstance(config.get("model"), Config)  # Not the config of a model alone.
+        if is_whole and config.get("model.dtype", "jax.numpy.float32") != named:
             if moments:
                 values = {f"{path}.mu_dtype": named for path in moments}
                 found.append((f"first moments {dtype}", values))

@@ -73,8 +73,8 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     """The settings of a run; raises `ConfigError`."""
     settings = Settings()
     settings.file = path
-    files = _inherited(text, path)
-    base = _base(files[-1], sources.base)
+    files = _inherited(text, path, sources)
+    base = _base(files[-1], sources)
     # Keys that an older base.yml lacks are off by default.
     unset = Origin(DEFAULT, f"MaxText {_tables.version()}")
     for key, value in _tables.defaults().items():
@@ -101,7 +101,7 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     else:
         _note_misspelt(settings)
     given = _given(settings, sources, known)
-    _apply_model(settings, folders, given)
+    _apply_model(settings, folders, given, sources)
     return settings
 
 
@@ -117,7 +117,7 @@ def _note_misspelt(settings: Settings) -> None:
 
 
 def _inherited(
-    text: str | bytes, path: str | None
+    text: str | bytes, path: str | None, sources: Sources
 ) -> list[tuple[str | None, dict[str, _yaml.Entry]]]:
     """The file and those that it inherits from, nearest first."""
     files: list[tuple[str | None, dict[str, _yaml.Entry]]] = [(path, _yaml.read(text, path))]
@@ -137,7 +137,7 @@ def _inherited(
             message = f"more than {_MOST_INHERITED} files inherit from each other"
             raise _yaml.fault("too-deep", message, where)
         try:
-            content = _content(found)
+            content = _content(found, sources)
         except (OSError, ValueError) as error:
             # A path with a null character is a ValueError.
             message = f"{_INHERITS} {parent}: {getattr(error, 'strerror', None) or error}"
@@ -150,8 +150,8 @@ def _same(first: str, second: str) -> bool:
     return os.path.normpath(first) == os.path.normpath(second)
 
 
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
+def _content(path: str, sources: Sources) -> bytes:
+    with sources.opened(path) as file:
         return file.read(_yaml.MOST_BYTES + 1)
 
 
@@ -160,11 +160,12 @@ def _is_complete(entries: dict[str, _yaml.Entry]) -> bool:
 
 
 def _base(
-    root: tuple[str | None, dict[str, _yaml.Entry]], given: str | None
+    root: tuple[str | None, dict[str, _yaml.Entry]], sources: Sources
 ) -> tuple[str | None, dict[str, _yaml.Entry]] | None:
     """The file of defaults below the root of a run's files, if it needs one and there is one."""
+    given = sources.base
     if given is not None:
-        return given, _yaml.read(_content(given), given)
+        return given, _yaml.read(_content(given, sources), given)
     name, entries = root
     if _is_complete(entries) or name is None:
         return None
@@ -173,7 +174,7 @@ def _base(
     for place in ("", os.pardir, os.path.join(os.pardir, os.pardir)):
         found = os.path.join(folder, place, "base.yml")
         if os.path.isfile(found) and not _same(found, name):
-            read = _yaml.read(_content(found), found)
+            read = _yaml.read(_content(found, sources), found)
             if _is_complete(read):
                 return os.path.normpath(found), read
     return None
@@ -192,6 +193,12 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
             raise _yaml.fault("invalid-override", message, None)
         if key.count(".") > _yaml.MOST_NESTED:
             message = f"an override has more than {_yaml.MOST_NESTED} nested keys"
+            raise _yaml.fault("invalid-override", message, None)
+        if key == _INHERITS:
+            message = (
+                f"{argument}: MaxText takes {_INHERITS} from files alone; write it in a file, and "
+                "give that file as the config"
+            )
             raise _yaml.fault("invalid-override", message, None)
         value = _yaml.argument(text, argument)
         for part in reversed(key.split(".")[1:]):
@@ -242,12 +249,14 @@ def _typed(value: Any, before: Any, source: str) -> Any:
     raise _yaml.fault("invalid-override", f"{source}: the value has to be {shown}", None)
 
 
-def _apply_model(settings: Settings, folders: list[str], given: list[str]) -> None:
+def _apply_model(
+    settings: Settings, folders: list[str], given: list[str], sources: Sources
+) -> None:
     """Applies the keys of `model_name`."""
     name = settings.values.get("model_name", "default")
     if name == "default":
         return
-    entries, place = _model(name, folders)
+    entries, place = _model(name, folders, sources)
     is_overridden = settings.values.get("override_model_config") is True
     twice = [key for key in entries if key in given]
     if twice and not is_overridden:
@@ -266,7 +275,7 @@ def _apply_model(settings: Settings, folders: list[str], given: list[str]) -> No
         settings.put(key, value, Origin(MODEL, where, None))
 
 
-def _model(name: Any, folders: list[str]) -> tuple[dict[str, _yaml.Entry], str]:
+def _model(name: Any, folders: list[str], sources: Sources) -> tuple[dict[str, _yaml.Entry], str]:
     """The keys of a model and their place: its file beside the run's files, or the table."""
     if not isinstance(name, str) or "/" in name or os.sep in name or name.startswith("."):
         raise _yaml.fault("unknown-model", f"model_name {name!r} is not the name of a model", None)
@@ -274,7 +283,7 @@ def _model(name: Any, folders: list[str]) -> tuple[dict[str, _yaml.Entry], str]:
         for suffix in _SUFFIXES:
             path = os.path.join(folder, "models", f"{name}{suffix}")
             if os.path.isfile(path):
-                return _yaml.read(_content(path), path), path
+                return _yaml.read(_content(path, sources), path), path
     entries = _tables.model(name)
     if entries is None:
         message = (
