@@ -162,6 +162,27 @@ def test_a_checkpoint_in_a_checkpoint_is_read(lowered):
         assert inner.policy(name).kept == plain.policy(name).kept
 
 
+def test_the_narrower_forms_of_one_value():
+    """A product in f32 is read whole, in 16 bits and in 8; both narrow forms are kept."""
+    policies = hlofast.load(FIXTURES / "policies" / "two_forms.txt.gz").remat().policies
+    rows = {row["shape"].partition("[")[0]: at for at, row in enumerate(policies.savable)
+            if row["kind"] == "other" and "convert" in row["name"]}  # fmt: skip
+    product = next(at for at, row in enumerate(policies.savable) if row["kind"] == "matmul")
+    layers, elements = 4, 256 * 512
+    # XLA keeps a value that is only widened in its narrow type: in the one that holds what all forms need.
+    assert policies.savable.values("bytes")[product] == layers * elements * 2
+    nothing = policies.policy("nothing_saveable")
+    tiny, half = (policies.policy(save=[rows[name]]) for name in ("f8e4m3fn", "bf16"))
+    # 8 bits do not give back the product, 16 stand for it.
+    assert tiny.recomputed_flops == nothing.recomputed_flops > 0
+    assert half.recomputed_flops == 0
+    assert tiny.kept == nothing.kept + layers * elements
+    assert half.kept == nothing.kept + layers * elements * 2
+    both = policies.policy(save=list(rows.values()))
+    assert both.kept == nothing.kept + layers * elements * 3
+    assert both.recomputed_flops == 0
+
+
 def _stacked_loops(count: int) -> str:
     """A text in which `count` loops read what each other loop stacks."""
     shapes = "(s32[], f32[4,8], f32[8])"

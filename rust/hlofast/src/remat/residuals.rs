@@ -2,7 +2,7 @@
 
 use crate::cost::{Backend, Cost, device_sizes};
 use crate::flow::moved::{moves, step_back, wrapped};
-use crate::flow::origin::{End, Place, Through, origins};
+use crate::flow::origin::{End, Place, Through, origins, origins_within};
 use crate::flow::{Attribution, Phase, Whose};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, ElementType, Module, Opcode, Row, ShapeId};
@@ -89,6 +89,7 @@ pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec
         whose,
         sizes: device_sizes(module, Backend::of_module(module)),
         invariant: HashMap::default(),
+        before: HashMap::default(),
     };
     let mut residuals = Vec::new();
     for id in (0..module.computations().len() as u32).map(ComputationId) {
@@ -96,7 +97,8 @@ pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec
             finder.of_computation(id, &mut residuals);
         }
     }
-    residuals.retain_mut(|residual| describe(module, cost, attribution, residual));
+    let mut steps = MOST_STEPS_OF_ALL;
+    residuals.retain_mut(|residual| describe(module, cost, attribution, residual, &mut steps));
     residuals.sort_by(|a, b| {
         let path = |residual: &'_ Residual| residual.place.path.iter().rev().copied().collect();
         let paths: (Vec<u32>, Vec<u32>) = (path(a), path(b));
@@ -118,6 +120,8 @@ fn is_scheduled_by_itself(module: &Module, id: ComputationId) -> bool {
 const MOST_ELEMENTS: usize = 1 << 20;
 /// Limit on the passing rows that are followed.
 const MOST_STEPS: usize = 4096;
+/// Limit on the steps to the origins of all residuals together; beyond it their kinds stay unknown.
+const MOST_STEPS_OF_ALL: usize = 1 << 22;
 
 struct Finder<'a> {
     module: &'a Module,
@@ -127,6 +131,9 @@ struct Finder<'a> {
     sizes: Vec<i64>,
     /// Whether a loop leaves an element of its state unchanged.
     invariant: HashMap<Place, bool, BuildMix>,
+    /// By element of the result of a loop that leaves it unchanged: its producer, and the memory spaces
+    /// that it passes before the loop.
+    before: HashMap<Place, (Option<Place>, Spaces), BuildMix>,
 }
 
 impl Finder<'_> {
@@ -229,20 +236,39 @@ impl Finder<'_> {
     fn maker(&mut self, place: Place, spaces: &mut Spaces) -> Option<Place> {
         let module = self.module;
         let mut at = place;
+        // The loops that hand the value on, with the spaces before each: what lies before a loop is
+        // found once, however many loops come after it.
+        let mut passed: Vec<(Place, Spaces)> = Vec::new();
+        let mut made = None;
         for _ in 0..MOST_STEPS {
-            spaces.add_place(module, &at);
+            crate::ir::work::count(1);
+            passed.last_mut().map_or(&mut *spaces, |(_, own)| own).add_place(module, &at);
             if step_back(module, &mut at) {
                 continue;
             }
             if matches!(module.opcode(at.row), Opcode::GetTupleElement | Opcode::Tuple) {
-                return None;
+                break;
             }
             if module.opcode(at.row) != Opcode::While || !self.is_invariant(&at) {
-                return Some(at);
+                made = Some(at);
+                break;
             }
-            at.row = Row(*module.operands(at.row).first()?);
+            if let Some((known, own)) = self.before.get(&at) {
+                made.clone_from(known);
+                passed.push((at, *own));
+                break;
+            }
+            let Some(state) = module.operands(at.row).first() else { break };
+            let state = Place { row: Row(*state), path: at.path.clone() };
+            passed.push((std::mem::replace(&mut at, state), Spaces::default()));
         }
-        None
+        let mut all = Spaces::default();
+        for (place, own) in passed.into_iter().rev() {
+            all.merge(own);
+            self.before.insert(place, (made.clone(), all));
+        }
+        spaces.merge(all);
+        made
     }
 
     /// Whether every iteration of a loop passes element `path` of its state on unchanged.
@@ -292,6 +318,10 @@ impl Spaces {
         }
     }
 
+    fn merge(&mut self, other: Spaces) {
+        other.farthest.into_iter().for_each(|space| self.add(space));
+    }
+
     fn farthest(self) -> i64 {
         self.farthest.unwrap_or(0)
     }
@@ -329,7 +359,16 @@ fn describe(
     cost: &Cost,
     attribution: &Attribution,
     residual: &mut Residual,
+    steps: &mut usize,
 ) -> bool {
+    let mut origins = |place: Place, through: Through| {
+        let before = MOST_STEPS.min(*steps);
+        let mut left = before;
+        let found = origins_within(module, place, through, &mut left);
+        crate::ir::work::count(before - left);
+        *steps -= before - left;
+        found
+    };
     let stack = stack_of(module, &residual.place);
     if module.opcode(stack.row) == Opcode::While && is_stacked(module, &stack) {
         let row = stack.row;
@@ -338,7 +377,7 @@ fn describe(
     }
     let phase = |row: Row| attribution.whose(module).phase[row.0 as usize];
     let kept = Through { conversions: true, slices: true, gathers: false };
-    let kept_origins = origins(module, residual.place.clone(), kept);
+    let kept_origins = origins(residual.place.clone(), kept);
     let computed = kept_origins.ends.iter().filter_map(|end| match end {
         End::Computed(row) => Some(*row),
         _ => None,
@@ -354,7 +393,7 @@ fn describe(
             _ => None,
         })
     };
-    let unchanged = origins(module, residual.place.clone(), Through::default()).ends;
+    let unchanged = origins(residual.place.clone(), Through::default()).ends;
     let makers = unchanged.iter().filter_map(|end| match end {
         End::Computed(row) => Some(*row),
         _ => None,
@@ -380,7 +419,7 @@ fn describe(
             }
             if gathers(module, row) && is_part(module, residual, row) {
                 // The value is only the device's own part of the array.
-                let all = origins(module, residual.place.clone(), Through::EVERYTHING);
+                let all = origins(residual.place.clone(), Through::EVERYTHING);
                 let computed = all.ends.iter().find_map(|end| match end {
                     End::Computed(row) => Some(*row),
                     _ => None,
@@ -511,5 +550,67 @@ pub(super) fn gathers(module: &Module, row: Row) -> bool {
                 && operands.into_iter().any(|opcode| opcode == Opcode::AllGather)
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_STEPS_OF_ALL, residuals};
+    use crate::ir::work::steps_of;
+    use crate::{cost, flow, parse, text};
+
+    /// Numbers of residuals and of steps where forward loops, each of which shifts its state by `shift`,
+    /// hand on what one row makes, and backward rows read every element of every loop's result.
+    fn found(loops: usize, width: usize, shift: usize) -> (usize, usize) {
+        let list =
+            |item: &dyn Fn(usize) -> String| (0..width).map(item).collect::<Vec<_>>().join(", ");
+        let lines = |item: &dyn Fn(usize) -> String| (0..width).map(item).collect::<String>();
+        let shape = format!("({})", list(&|_| "f32[8]".to_owned()));
+        let taken = lines(&|at| format!("g{at} = f32[8] get-tuple-element(p), index={at}\n"));
+        let next = list(&|at| format!("g{}", (at + shift) % width));
+        let first = list(&|_| "y".to_owned());
+        let mut program = format!(
+            "HloModule m, is_scheduled=true\nb {{\np = {shape} parameter(0)\n{taken}ROOT t = {shape} \
+             tuple({next})\n}}\nc {{\nq = {shape} parameter(0)\nROOT l = pred[] constant(true)\n}}\n\
+             ENTRY e {{\nx = f32[8] parameter(0)\ny = f32[8] sine(x), \
+             metadata={{op_name=\"jit(s)/jvp(a)/sin\"}}\nw0 = {shape} tuple({first})\n"
+        );
+        for at in 0..loops {
+            program += &format!(
+                "w{} = {shape} while(w{at}), condition=c, body=b, \
+                 metadata={{op_name=\"jit(s)/jvp(a)/while\"}}\n",
+                at + 1
+            );
+        }
+        for at in 1..=loops {
+            program += &lines(&|k| {
+                format!(
+                    "h{at}.{k} = f32[8] get-tuple-element(w{at}), index={k}\na{at}.{k} = f32[8] \
+                     add(h{at}.{k}, x), metadata={{op_name=\"jit(s)/transpose(jvp(a))/add\"}}\n"
+                )
+            });
+        }
+        program += "ROOT r = f32[8] copy(x)\n}\n";
+        let source = text::Source::from_slice(program.as_bytes());
+        let module = parse(source, &crate::Options::default()).unwrap();
+        let facts = cost::Facts::of_module(&module);
+        let cost = cost::cost(&module, &facts, &cost::Options::default());
+        let attribution = flow::attribution(&module, &flow::AttributionOptions::default());
+        let (steps, found) = steps_of(|| residuals(&module, &cost, &attribution));
+        (found.len(), steps)
+    }
+
+    #[test]
+    fn loops_that_hand_a_value_on_take_linear_work() {
+        let ((few, less), (many, more)) = (found(100, 2, 0), found(400, 2, 0));
+        assert_eq!((few, many), (1, 1));
+        assert!(more < 5 * less, "{less} steps for 100 loops, {more} for 400");
+    }
+
+    #[test]
+    fn the_origins_of_all_residuals_together_are_bounded() {
+        let (found, steps) = found(40, 64, 1);
+        assert_eq!(found, 40 * 64);
+        assert!(steps < MOST_STEPS_OF_ALL + (1 << 20), "{steps} steps");
     }
 }

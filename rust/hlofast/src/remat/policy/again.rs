@@ -3,8 +3,9 @@
 use super::base::Changes;
 use super::graph::Node;
 use super::kernels::kept_bytes;
-use super::scans::{Scan, is_heavy, is_unchanged};
-use super::{Fate, LEAST, Outcome, Policies, Prices, is_collective};
+use super::savable::is_input;
+use super::scans::{Scan, is_heavy};
+use super::{Fate, Outcome, Policies, Prices, is_collective};
 use crate::ir::{Module, Opcode, Row};
 use std::ops::RangeInclusive;
 
@@ -48,14 +49,7 @@ impl Again {
                 of[savable.node as usize] = Some(at);
             }
         }
-        let mut instead = vec![None; count];
-        for savable in policies.savable.iter().filter(|savable| savable.scan == number) {
-            let node = savable.node as usize;
-            if fate[node] != Fate::Recomputed && body.nodes[node].opcode == Opcode::Convert {
-                let wide = body.operands(savable.node).first();
-                wide.iter().for_each(|wide| instead[**wide as usize] = Some(savable.node));
-            }
-        }
+        let instead = narrow_forms(policies, scan, &fate);
         let mut is_counted = vec![false; count];
         let mut must_run = vec![false; count];
         // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
@@ -97,7 +91,14 @@ impl Again {
             let own = &body.nodes[at];
             let size = body.bytes(node, &policies.sizes);
             if own.element.is_some() {
-                if !is_unchanged(body, node) && size >= LEAST {
+                if !is_input(scan, node, &policies.sizes) {
+                    continue;
+                }
+                // Nothing recomputes what a layer gets from the layer before.
+                if again.fate[at] == Fate::Offloaded {
+                    outcome.saved.extend(of[at]);
+                    moved.push((at, size));
+                } else {
                     again.kept = again.kept.saturating_add(size);
                 }
                 continue;
@@ -285,6 +286,32 @@ impl Again {
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
         }
     }
+}
+
+/// By node: the saved value in a narrower type in which the node is read, if the policy saves that and not
+/// the node: the widest narrower form that the program makes of it, since one in fewer bits does not hold
+/// what the other readers need.
+fn narrow_forms(policies: &Policies, scan: &Scan, fate: &[Fate]) -> Vec<Option<u32>> {
+    let body = &scan.body;
+    let size = |node: u32| {
+        let shape = body.nodes[node as usize].shape;
+        let own = body.own_bytes.get(&node).or_else(|| policies.sizes.get(shape.0 as usize));
+        own.copied().unwrap_or(0)
+    };
+    let mut widest: Vec<Option<u32>> = vec![None; body.nodes.len()];
+    for (narrow, node) in (0u32..).zip(&body.nodes) {
+        let wide = body.operands(narrow).first().filter(|_| node.opcode == Opcode::Convert);
+        let Some(wide) = wide.copied().filter(|wide| size(narrow) <= size(*wide)) else { continue };
+        let other = &mut widest[wide as usize];
+        if other.is_none_or(|other| size(other) <= size(narrow)) {
+            *other = Some(narrow);
+        }
+    }
+    let is_kept = |node: u32| fate[node as usize] != Fate::Recomputed;
+    for (wide, narrow) in (0u32..).zip(&mut widest) {
+        *narrow = narrow.filter(|narrow| is_kept(*narrow) && !is_kept(wide));
+    }
+    widest
 }
 
 /// Whether a stacked value would be recomputed inside the fusions that read it.

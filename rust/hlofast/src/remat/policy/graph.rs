@@ -149,7 +149,8 @@ impl Graph {
         let users = self.users(node).iter();
         let narrowed = users.filter(|user| self.nodes[**user as usize].opcode == Opcode::Convert);
         let own = size(node) / self.wider.get(&node).copied().unwrap_or(1);
-        narrowed.map(|user| size(*user)).fold(own, i64::min)
+        // One in fewer bits than another does not hold what the other's readers need.
+        narrowed.map(|user| size(*user)).filter(|narrow| *narrow < own).max().unwrap_or(own)
     }
 
     /// The result of a row of the computation.

@@ -146,8 +146,8 @@ impl Layout<'_> {
         let bits = |node: u32| self.bits(graph, node);
         let users = graph.users(node).iter();
         let narrow = users.filter(|user| graph.nodes[**user as usize].opcode == Opcode::Convert);
-        match narrow.map(|user| bits(*user)).min() {
-            Some(narrow) if narrow < bits(node) => own / bits(node) * narrow,
+        match narrow.map(|user| bits(*user)).filter(|narrow| *narrow < bits(node)).max() {
+            Some(narrow) => own / bits(node) * narrow,
             _ => own,
         }
     }
