@@ -287,6 +287,11 @@ class TestCommand:
         assert "does not divide" in done.stderr
         assert hlofast_command("what-if", "--batch", "=", path).returncode == 2
 
+    def test_sizes_beyond_64_bits(self, path: str) -> None:
+        done = hlofast_command("what-if", "--mesh", MESH, "--layers", "99999999999999", path)
+        assert done.returncode == 2 and not done.stdout
+        assert "the sizes add up to more than 64 bits hold" in done.stderr
+
     def test_symbols_by_name(self, path: str) -> None:
         done = hlofast_command("what-if", "--json", "--mesh", MESH, "--sequence", "tokens=32", path)
         own = json.loads(done.stdout)["results"][0]

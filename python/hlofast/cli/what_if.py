@@ -79,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
                 mesh=arguments.mesh_to,
                 policy=arguments.policy,
             )
-        except ValueError as error:
+            result.facts  # noqa: B018 - raises where sizes exceed 64 bits, before anything is shown.
+        except (ValueError, OverflowError) as error:
             message = f"{loaded.path}: {loaded.module.name}: {error}"
             raise results.UnusableError(message) from None
         if arguments.output is not None:
