@@ -111,6 +111,12 @@ class Symbol:
         """Whether a part of a parameter's name is `word`."""
         return any(word in parts_of(name) for name, _ in self.parameters)
 
+    def others(self, word: str) -> list[str]:
+        """Returns the other inputs that have the symbol: those beside one with `word`."""
+        first = [parts_of(name)[:1] for name, _ in self.parameters if word in parts_of(name)[1:]]
+        names = (name for name, _ in self.parameters if word not in parts_of(name))
+        return [name for name in names if parts_of(name)[:1] in first]
+
     def __repr__(self) -> str:
         return f"<Symbol {self.role} {self.size} of {self.name}>"
 
@@ -204,6 +210,12 @@ class WhatIf(Result):
                 raise ValueError(
                     f"{role}: no parameter has {word!r} in its name{meant(word, known) or ';'} "
                     f"known: {', '.join(known[:20])}"
+                )
+            shared = [other for symbol in named for other in symbol.others(word)]
+            if shared:
+                raise ValueError(
+                    f"{role}: {word!r} alone cannot change: in this module it cannot be told from "
+                    f"{shared[0]}, which has as many; change both, or take a module where they differ"
                 )
             found |= {symbol.number: read_size(role, size, symbol.size) for symbol in named}
         return found

@@ -13,6 +13,7 @@
 
 mod collectives;
 mod devices;
+mod hidden;
 mod places;
 mod reshapes;
 mod rewrite;
@@ -20,6 +21,7 @@ mod rules;
 mod size;
 mod spread;
 mod symbols;
+mod tiles;
 mod windows;
 
 use crate::comms::Mesh;
