@@ -22,6 +22,7 @@ mod size;
 mod spread;
 mod symbols;
 mod tiles;
+mod undecided;
 mod windows;
 
 use crate::comms::Mesh;
@@ -35,6 +36,7 @@ use spread::{How, Spread};
 use std::collections::HashMap;
 use std::fmt;
 use symbols::Seeds;
+pub use undecided::Lookup;
 
 /// Fast memory that a program may use even if it did not: the smallest of any TPU (v4's, see
 /// `devices.toml`).
