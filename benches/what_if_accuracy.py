@@ -10,7 +10,12 @@ compiled for these: wire bytes along each combination of mesh axes, and the peak
 (hlofast's account of the compiled text, which equals `peak_memory_in_bytes`: see
 `benches/memory_accuracy.py`; records of `--whole` compilations are compared here too). Programs
 called `held_...` are those for which no rule was made; rules were still changed after they were
-compiled.
+compiled. A change is answered if the text decides all its wire bytes (`WhatIf.undecided`), or
+its peak (`WhatIf.peak_undecided`). The step time is that of the time model on the changed text,
+compared with the model on the compiled text: what the change misses, not what the model does.
+
+With `--policies`, texts without checkpointing of tests/fixtures/policies are changed to a policy,
+and compared with the texts compiled under it.
 """
 
 from __future__ import annotations
@@ -51,11 +56,84 @@ def compiled(folder: Path) -> list[tuple[dict[str, Any], bytes]]:
     return [(json.loads(at.read_text()), at.with_suffix(".txt").read_bytes()) for at in places]
 
 
-def figures(module: hlofast.Module) -> tuple[int, dict[str | None, int | None]]:
-    """The peak, and wire bytes by axes."""
+def figures(module: hlofast.Module) -> tuple[int, dict[str | None, int | None], float]:
+    """The peak, wire bytes by axes, and the modelled step time."""
+    return module.memory().xla_peak, sent_by(module), module.time().step_seconds
+
+
+def sent_by(module: hlofast.Module) -> dict[str | None, int | None]:
+    """Wire bytes by axes."""
     table = module.collectives().by("axes")
-    sent = dict(zip(table.values("axes"), table.values("total_wire_bytes"), strict=True))
-    return module.memory().xla_peak, sent
+    return dict(zip(table.values("axes"), table.values("total_wire_bytes"), strict=True))
+
+
+def device_of(chips: str) -> str:
+    """The device of a program: of v5e:2x4 or dense_v5e_8."""
+    return next(f"tpu-{chip}" for chip in ("v5e", "v5p", "v6e") if chip in chips)
+
+
+def judge_policies() -> list[dict[str, Any]]:
+    """One row per program that is committed without checkpointing and under a built-in policy."""
+    import policy_accuracy
+
+    plain = policy_accuracy.texts()
+    rows = []
+    for (program, policy), text in sorted(policy_accuracy.checkpointed().items()):
+        name = policy_accuracy.BUILT_IN.get(policy)
+        if name is None or program not in plain:
+            continue
+        device = device_of(program)
+        own, other = (
+            hlofast.loads(one).with_context(device=device) for one in (plain[program], text)
+        )
+        row = {
+            "program": program,
+            "held_out": program.startswith("held_"),
+            "changes": ["policy"],
+            "variants": ["none", policy],
+        }
+        try:
+            result = own.what_if(policy=name)
+            after = {key: values[1] for key, values in result.figures.items()}
+            sent = result._sent_by_axes()
+            seconds = result.policy.step_seconds
+        except ValueError as error:
+            rows.append(row | {"refused": str(error)})
+            continue
+        truth = hlofast_figures(other)
+        rows.append(
+            row
+            | {
+                "peak_error": after["xla_peak"] / truth["xla_peak"] - 1,
+                "open": ["policy"],
+                "peak_open": result.peak_undecided,
+                "flops_error": after["flops"] / truth["flops"] - 1,
+                "time_error": seconds / truth["step_seconds"] - 1,
+            }
+            | compared(sent, sent_by(other))
+        )
+    return rows
+
+
+def hlofast_figures(module: hlofast.Module) -> dict[str, Any]:
+    """The figures that `what-if` shows, of a module as it is."""
+    return {name: values[0] for name, values in module.what_if().figures.items()}
+
+
+def compared(
+    sent: dict[str | None, int | None], true_sent: dict[str | None, int | None]
+) -> dict[str, Any]:
+    """Wire bytes of a change beside those of the compiled text."""
+    exact = [axes for axes, size in true_sent.items() if sent.get(axes) == size]
+    total, true_total = sum(filter(None, sent.values())), sum(filter(None, true_sent.values()))
+    return {
+        "axes": len(true_sent),
+        "exact_axes": len(exact),
+        "is_exact": sent == true_sent,
+        "exact_bytes": sum(true_sent[axes] or 0 for axes in exact),
+        "bytes": true_total,
+        "wire_error": total / true_total - 1 if true_total else 0.0,
+    }
 
 
 def judge(
@@ -80,19 +158,22 @@ def judge(
         result = module.what_if(**wanted, mesh=mesh)
     except ValueError as error:
         return row | {"refused": str(error)}
-    peak, sent = figures(result.changed)
-    true_peak, true_sent = truth
-    exact = [axes for axes, size in true_sent.items() if sent.get(axes) == size]
-    total, true_total = sum(filter(None, sent.values())), sum(filter(None, true_sent.values()))
-    return row | {
-        "peak_error": peak / true_peak - 1,
-        "axes": len(true_sent),
-        "exact_axes": len(exact),
-        "is_exact": sent == true_sent,
-        "exact_bytes": sum(true_sent[axes] or 0 for axes in exact),
-        "bytes": true_total,
-        "wire_error": total / true_total - 1 if true_total else 0.0,
-    }
+    peak, sent, seconds = figures(result.changed)
+    true_peak, true_sent, true_seconds = truth
+    table = result.wire_bytes
+    answered = {own["axes"]: own["after"] for own in table if own["undecided"] is None}
+    return (
+        row
+        | compared(sent, true_sent)
+        | {
+            "peak_error": peak / true_peak - 1,
+            "time_error": seconds / true_seconds - 1,
+            "open": sorted(set(result.undecided.values())),
+            "answered_axes": len(answered),
+            "right_axes": sum(true_sent.get(axes) == size for axes, size in answered.items()),
+            "peak_open": result.peak_undecided,
+        }
+    )
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -101,7 +182,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if not done:
         return {"changes": len(rows), "refused": len(rows)}
     share = lambda good: sum(good) / len(rows)  # noqa: E731 - short and local
-    return {
+    found = {
         "changes": len(rows),
         "refused": len(rows) - len(done),
         "peak_within_5": share(abs(row["peak_error"]) <= 0.05 for row in done),
@@ -112,7 +193,28 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "bytes_exact": sum(r["exact_bytes"] for r in done) / sum(r["bytes"] for r in done),
         "wire_within_1": share(abs(row["wire_error"]) <= 0.01 for row in done),
         "wire_within_5": share(abs(row["wire_error"]) <= 0.05 for row in done),
+        "time_within_5": share(abs(row["time_error"]) <= 0.05 for row in done),
+        "time_within_10": share(abs(row["time_error"]) <= 0.1 for row in done),
+        "time_worst": max(abs(row["time_error"]) for row in done),
     }
+    axes = sum(row.get("answered_axes", 0) for row in done)
+    if axes:
+        found["axes_answered"] = axes / sum(row["axes"] for row in done)
+        found["right_of_answered_axes"] = sum(row["right_axes"] for row in done) / axes
+    for what, key in (("wire", "open"), ("peak", "peak_open")):
+        answered = [row for row in done if not row.get(key)]
+        found[f"{what}_answered"] = len(answered) / len(rows)
+        if answered:
+            good = [
+                row["is_exact"] if what == "wire" else abs(row["peak_error"]) <= 0.05
+                for row in answered
+            ]
+            found[f"{what}_right_of_answered"] = sum(good) / len(good)
+    if answered:
+        found["peak_worst_of_answered"] = max(abs(row["peak_error"]) for row in answered)
+    if any("flops_error" in row for row in done):
+        found["flops_worst"] = max(abs(row["flops_error"]) for row in done)
+    return found
 
 
 def main() -> None:
@@ -121,13 +223,18 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, help="folder of make_what_if.py")
     parser.add_argument("--json", type=Path, help="write all changes to a file")
     parser.add_argument("--pairs", action="store_true", help="print every change")
+    parser.add_argument("--policies", action="store_true", help="judge changes of the policy")
     given = parser.parse_args()
     warnings.simplefilter("ignore")  # Some arrays without a layout; the figures stand.
     loaded = []
+    if given.policies:
+        report(judge_policies(), given.pairs, given.json)
+        return
     for record, text in committed() if given.texts is None else compiled(given.texts):
         if record["refused"]:
             continue  # XLA itself rematerialises until it gives up.
-        module = hlofast.loads(text).with_context(mesh=record["mesh"])
+        device = device_of(record["chips"])
+        module = hlofast.loads(text).with_context(mesh=record["mesh"], device=device)
         loaded.append((record, module, figures(module)))
         if "peak" in record:
             error = loaded[-1][2][0] / record["peak"] - 1
@@ -138,15 +245,20 @@ def main() -> None:
         for (record, module, _), (other, _, truth) in itertools.permutations(loaded, 2)
         if record["program"] == other["program"]
     ]
-    if given.pairs:
+    report(rows, given.pairs, given.json)
+
+
+def report(rows: list[dict[str, Any]], pairs: bool, place: Path | None) -> None:
+    """Prints the tables, and writes them to a file."""
+    if pairs:
         for row in rows:
             print(json.dumps(row))
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         kind = "held out" if row["held_out"] else "fitted"
         groups.setdefault(f"{kind}: all", []).append(row)
-        place = "other mesh" if "mesh" in row["changes"] else "same mesh"
-        groups.setdefault(f"{kind}: {place}", []).append(row)
+        where = "other mesh" if "mesh" in row["changes"] else "same mesh"
+        groups.setdefault(f"{kind}: {where}", []).append(row)
         if len(row["changes"]) == 1:
             groups.setdefault(f"{kind}: only {row['changes'][0]}", []).append(row)
         groups.setdefault(f"{kind}: {row['program']}", []).append(row)
@@ -154,9 +266,9 @@ def main() -> None:
         figures_of_group = summary(own)
         words = [f"{key} {value:.3g}" for key, value in figures_of_group.items()]
         print(f"{name:32} {'  '.join(words)}")
-    if given.json:
-        report = {"summary": {name: summary(own) for name, own in sorted(groups.items())}}
-        given.json.write_text(json.dumps(report, indent=1) + "\n")
+    if place is not None:
+        every = {"summary": {name: summary(own) for name, own in sorted(groups.items())}}
+        place.write_text(json.dumps(every, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _core, _memory, _what_if_notes
+from hlofast import _core, _memory, _what_if_decided, _what_if_notes
 from hlofast._context import mesh_for, read_mesh
 from hlofast._core import Field
 from hlofast._names import meant
@@ -52,8 +52,25 @@ _CHANGES = (
 _AXES = (
     Field("text", "axes", "The mesh axes along which collectives run.", nullable=True),
     Field("bytes", "before", "Wire bytes as compiled.", nullable=True),
-    Field("bytes", "after", "Wire bytes after the change.", nullable=True),
+    Field(
+        "bytes",
+        "after",
+        "Wire bytes after the change; unknown if the compiler may choose other collectives.",
+        nullable=True,
+    ),
     Field("ratio", "ratio", "After divided by before.", nullable=True),
+    Field(
+        "bytes",
+        "decided",
+        "Wire bytes after the change of the collectives that the text decides.",
+        nullable=True,
+    ),
+    Field(
+        "text",
+        "undecided",
+        "Why the others are not decided; the notes explain the words.",
+        nullable=True,
+    ),
 )
 _SYMBOLS = (
     Field("word", "role", "Batch, sequence, layers, accumulation, or other."),
@@ -111,6 +128,12 @@ class Symbol:
         """Whether a part of a parameter's name is `word`."""
         return any(word in parts_of(name) for name, _ in self.parameters)
 
+    def others(self, word: str) -> list[str]:
+        """Returns the other inputs that have the symbol: those beside one with `word`."""
+        first = [parts_of(name)[:1] for name, _ in self.parameters if word in parts_of(name)[1:]]
+        names = (name for name, _ in self.parameters if word not in parts_of(name))
+        return [name for name in names if parts_of(name)[:1] in first]
+
     def __repr__(self) -> str:
         return f"<Symbol {self.role} {self.size} of {self.name}>"
 
@@ -131,8 +154,8 @@ class WhatIf(Result):
     """
 
     __slots__ = (
-        "_coverage", "_figures", "_scaled", "asked", "changed", "mesh", "module", "new_mesh",
-        "policy", "symbols",
+        "_choices", "_coverage", "_figures", "_open", "_scaled", "asked", "changed", "mesh",
+        "module", "new_mesh", "policy", "symbols",
     )  # fmt: skip
 
     VERB = "what-if"
@@ -148,6 +171,13 @@ class WhatIf(Result):
                       label=f"{label} after"),
             )
         ),
+        Field("bytes", "wire_bytes_decided", "Wire bytes after the change of the collectives that "
+              "the text decides.", label="wire bytes decided"),
+        Field("bytes", "xla_peak_least", "The smallest XLA peak after the change, by the errors of "
+              "changes like this one, whose peak the text does not decide.",
+              label="XLA peak at least"),
+        Field("bytes", "xla_peak_most", "The largest XLA peak after the change, by the same "
+              "errors.", label="XLA peak at most"),
         Field("bytes", "hbm", "Memory of a device.", label="HBM"),
         Field("flag", "fits", "Whether the changed step fits the memory."),
     )  # fmt: skip
@@ -167,6 +197,7 @@ class WhatIf(Result):
         self.symbols = [Symbol(at, fields) for at, fields in enumerate(data.symbols())]
         """What dimensions stand for: those with a role first."""
         self._coverage = data.coverage()
+        self._choices = data.choices()
         self.asked: dict[int, int] = {}
         """By number of the symbol: its new size."""
         for role, wanted in sizes.items():
@@ -179,6 +210,7 @@ class WhatIf(Result):
         self.policy: Policy | None = None if policy is None else self._policy(policy)
         """The checkpoint policy after the change; None if it stays."""
         self._figures: dict[str, tuple[Any, Any]] | None = None
+        self._open: dict[str, str] | None = None
 
     def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
         """New sizes of the symbols with a role, by number."""
@@ -204,6 +236,13 @@ class WhatIf(Result):
                 raise ValueError(
                     f"{role}: no parameter has {word!r} in its name{meant(word, known) or ';'} "
                     f"known: {', '.join(known[:20])}"
+                )
+            shared = [other for symbol in named for other in symbol.others(word)]
+            if shared:
+                raise ValueError(
+                    f"{role}: {word!r} alone cannot change: in this module it cannot be told from "
+                    f"{shared[0]}, which has as many; change both, or take a module where they "
+                    "differ"
                 )
             found |= {symbol.number: read_size(role, size, symbol.size) for symbol in named}
         return found
@@ -235,12 +274,35 @@ class WhatIf(Result):
         return policies.policy(name)
 
     @property
+    def _sent(self) -> dict[str, int | None]:
+        """By name of a collective: the bytes that a device sends after the change."""
+        table = self.changed.collectives()
+        return dict(zip(table.values("name"), table.values("wire_bytes"), strict=True))
+
+    @property
+    def undecided(self) -> dict[str, str]:
+        """By name: the collectives that the compiler may choose otherwise, and the reason.
+
+        Reasons are `lookup`, `matmul`, `padding`, `scalars`, `one` and `size`; notes explain them.
+        """
+        if self._open is None:
+            self._open = _what_if_decided.undecided(self)
+        return self._open
+
+    @property
+    def peak_undecided(self) -> list[str]:
+        """The reasons why the compiler may need another peak; empty if the text decides it."""
+        return _what_if_decided.peak(self)
+
+    @property
     def figures(self) -> dict[str, tuple[Any, Any]]:
         """By figure: its value as compiled and after the change; None if unknown."""
         if self._figures is None:
             before, after = figures_of(self.module), figures_of(self.changed)
             if self.policy is not None:
                 _under(self.policy, after)
+            if self.undecided or self.policy is not None:
+                after["wire_bytes"] = None
             self._figures = {name: (before[name], after[name]) for name, _, _ in _FIGURES}
         return self._figures
 
@@ -256,6 +318,13 @@ class WhatIf(Result):
         for name, (before, after) in self.figures.items():
             how = "exact" if name in ("flops", "wire_bytes") else "modelled"
             values += [(f"{name}_before", before, how), (f"{name}_after", after, "modelled")]
+        if self.undecided and self.policy is None:
+            decided = sum(row["decided"] or 0 for row in self.wire_bytes)
+            values.append(("wire_bytes_decided", decided, "modelled"))
+        needed, reasons = self.figures["xla_peak"][1], self.peak_undecided
+        if needed is not None and reasons:
+            least, most = _what_if_decided.peak_between(needed, reasons)
+            values += [("xla_peak_least", least, "modelled"), ("xla_peak_most", most, "modelled")]
         known = _memory.quiet(self.changed).hbm
         needed = self.figures["allocated_in_hbm"][1] or self.figures["xla_peak"][1]
         if known is not None and needed is not None:
@@ -282,19 +351,40 @@ class WhatIf(Result):
 
     @property
     def wire_bytes(self) -> Table:
-        """Wire bytes by mesh axes, before and after."""
-        before, after = sent_by(self.module), sent_by(self.changed)
+        """Wire bytes by mesh axes, before and after; `undecided` says which collectives lack."""
+        before, after = sent_by(self.module), self._sent_by_axes()
+        open_bytes: dict[str | None, int] = {}
+        reasons: dict[str | None, set[str]] = {}
+        for row in self.changed.collectives().tables["collectives"] if self.undecided else ():
+            reason = self.undecided.get(row["name"])
+            if reason is not None:
+                axes = row["axes"]
+                open_bytes[axes] = open_bytes.get(axes, 0) + (row["total_wire_bytes"] or 0)
+                reasons.setdefault(axes, set()).add(reason)
+        names = sorted({*before, *after}, key=lambda own: (-(after.get(own) or 0), str(own)))
+        rows = []
+        for axes in names:
+            old, new = before.get(axes, 0), after.get(axes, 0)
+            decided = None if new is None else new - open_bytes.get(axes, 0)
+            if self.policy is not None:
+                reasons[axes], decided = {_what_if_decided.POLICY}, None
+            if axes in reasons:
+                new = None
+            ratio = new / old if old and new is not None else None
+            rows.append(
+                (axes, old, new, ratio, decided, ", ".join(sorted(reasons.get(axes, ()))) or None)
+            )
+        return of_rows(_AXES, rows)
+
+    def _sent_by_axes(self) -> dict[str | None, int | None]:
+        """The bytes that each device would send if all collectives stayed, by mesh axes."""
+        after = sent_by(self.changed)
         if self.policy is not None:
             for policy, sign in ((self.policy, 1), (self.policy._policies.as_compiled, -1)):
                 for row in policy.recomputed_collectives:
                     axes = row["axes"]
                     after[axes] = (after.get(axes) or 0) + sign * row["wire_bytes"]
-        names = sorted({*before, *after}, key=lambda own: (-(after.get(own) or 0), str(own)))
-        rows = []
-        for axes in names:
-            old, new = before.get(axes, 0), after.get(axes, 0)
-            rows.append((axes, old, new, new / old if old and new is not None else None))
-        return of_rows(_AXES, rows)
+        return after
 
     @property
     def symbol_table(self) -> Table:
@@ -389,9 +479,9 @@ def _under(policy: Policy, figures: dict[str, Any]) -> None:
     figures["live_peak"] = None
     if figures["allocated_in_hbm"] is not None:
         figures["allocated_in_hbm"] += moved
-    for name in ("flops", "wire_bytes"):
-        new, old = getattr(policy, f"recomputed_{name}"), getattr(as_is, f"recomputed_{name}")
-        is_known = None not in (new, old, figures[name])
-        figures[name] = figures[name] + new - old if is_known else None
-    figures["step_seconds"] = policy.step_seconds
+    new, old = policy.recomputed_flops, as_is.recomputed_flops
+    is_known = None not in (new, old, figures["flops"])
+    figures["flops"] = figures["flops"] + new - old if is_known else None
+    # Arrays that are no longer saved are not written and read either, which no model here counts.
+    figures["step_seconds"] = None
     figures["exposed_seconds"] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast import _what_if_decided
 from hlofast._result import Note
 
 TYPE_CHECKING = False
@@ -10,11 +11,14 @@ if TYPE_CHECKING:
 
     from hlofast._what_if import WhatIf
 
-SAME_MESH = (
-    "of 66 such changes of programs that were held out, compiled on the same mesh, the peak is "
-    "within 5 % in 79 %, and the bytes sent along every axis are exact in 67 %"
+MEASURED = (
+    "of @SAME@ changes on the same mesh of programs that were held out, @SA@ % have wire bytes that "
+    "the text decides, exact in @SE@ %; @PA@ % a peak that it decides, within 5 % in @PE@ %"
 )
-OTHER_MESH = "of 104 changes of the mesh, the peak is within 5 % in 68 %, the bytes exact in 29 %"
+OTHER_MESH = (
+    "of @OTHER@ changes of the mesh @OA@ % have wire bytes that the text decides, exact in @OE@ %; "
+    "@OPA@ % a peak that it decides, within 5 % in @OPE@ %"
+)
 """Errors of changes, by `benches/what_if_accuracy.py` on all programs of `what_if_models.py`."""
 MISSING = {
     "batch": "no entry parameter is found that holds a batch: integers, or arrays that share their "
@@ -26,20 +30,41 @@ MISSING = {
 """By role: why it has no symbol."""
 
 
+def _undecided(result: WhatIf) -> Iterator[Note]:
+    counts: dict[str, int] = {}
+    for reason in result.undecided.values():
+        counts[reason] = counts.get(reason, 0) + 1
+    for reason, count in sorted(counts.items()):
+        yield Note(
+            f"undecided-{reason}",
+            f"{count:,} collectives are not decided by the text ({reason}): "
+            f"{_what_if_decided.WHY[reason]}",
+            collectives=count,
+        )
+    reasons = result.peak_undecided
+    if reasons:
+        yield Note(
+            "undecided-peak",
+            "the text does not decide the peak: "
+            + "; ".join(_what_if_decided.WHY[reason] for reason in reasons)
+            + "; the range is that of the errors of such changes",
+        )
+
+
 def notes(result: WhatIf) -> Iterator[Note]:
     """Yields the notes of a result."""
     yield Note(
         "as-compiled",
         "instructions, fusions, layouts, the schedule and the compiler's own rematerialisation are "
         "those of the compiled module, and memory spaces too, except for arrays that outgrow fast "
-        f"memory; the compiler may choose others: {SAME_MESH}",
+        f"memory; the compiler may choose others: {MEASURED}",
     )
     if result.new_mesh is not None:
         yield Note(
             "other-mesh",
-            "the partitioner may choose other collectives on another mesh; wire bytes assume the "
-            f"collectives of the compiled module: {OTHER_MESH}",
+            f"the partitioner may choose other collectives on another mesh: {OTHER_MESH}",
         )
+    yield from _undecided(result)
     dimensions, followed, assumed, constant, conflicts, _, unsharded = result._coverage
     if constant or assumed:
         yield Note(

@@ -2,7 +2,7 @@
 
 use super::places::Slot;
 use super::size::{Factor, MOST_AXES, fraction_of};
-use super::spread::Spread;
+use super::spread::{Spread, Trust};
 use crate::comms::{AxisPart, DeviceGroups};
 use crate::ir::{Opcode, Row};
 
@@ -13,6 +13,14 @@ impl Spread<'_> {
         Some(self.mesh?.axes_of(&groups).parts().to_vec())
     }
 
+    /// Whether devices exchange along one whole axis.
+    fn is_one_axis(&self, axes: &[AxisPart]) -> bool {
+        let whole = |part: &AxisPart| {
+            self.mesh.and_then(|mesh| mesh.axes().get(part.axis)).map(|axis| axis.size)
+        };
+        matches!(axes, [part] if whole(part) == Some(part.size))
+    }
+
     /// An all-gather multiplies a dimension by the sizes of its axes, a reduce-scatter divides it.
     pub(super) fn collective(&mut self, row: Row) {
         let opcode = self.module.opcode(row);
@@ -21,6 +29,7 @@ impl Spread<'_> {
         let count = self.module.operands(row).len();
         let first = if opcode == Opcode::AllGatherStart { count } else { 0 };
         let axes = self.axes_of(row).unwrap_or_default();
+        let is_sure = self.trust == Trust::Dealt || self.is_one_axis(&axes);
         let up = if opcode == Opcode::ReduceScatter { -1 } else { 1 };
         for index in 0..count {
             let (Some(operand), Some(result)) =
@@ -39,7 +48,7 @@ impl Spread<'_> {
                     continue;
                 }
                 for (from, to, up) in [(from, to, up), (to, from, -up)] {
-                    let Some(value) = self.get(from) else { continue };
+                    let Some(value) = self.get(from).filter(|_| is_sure) else { continue };
                     if let Some(value) = self.with_axes(value, &axes, up) {
                         self.set(to, value);
                     }
@@ -48,18 +57,28 @@ impl Spread<'_> {
         }
     }
 
-    /// An all-to-all along a dimension with one element per device: the dimension counts devices.
+    /// An all-to-all.
     pub(super) fn exchange(&mut self, row: Row) {
-        self.elementwise(row);
+        if self.trust == Trust::Dealt {
+            self.count_devices(row);
+            self.elementwise(row);
+        }
+    }
+
+    /// An all-to-all along a dimension with one element per device: the dimension counts devices.
+    pub(super) fn count_devices(&mut self, row: Row) {
         let along = self.integers(row, "dimensions").first().copied();
         let along = along.and_then(|along| usize::try_from(along).ok());
         let (Some(along), Some(result)) = (along, self.places.array(row)) else { return };
-        let Some(dim) = result.at(along).filter(|dim| self.get(*dim).is_none()) else { return };
         let axes = self.axes_of(row).unwrap_or_default();
-        if let Some(value) = self.with_axes(&[Factor::constant(1)], &axes, 1)
-            && value.first().is_some_and(|factor| !factor.is_constant())
-        {
-            self.set(dim, value);
+        let Some(value) = self.with_axes(&[Factor::constant(1)], &axes, 1) else { return };
+        if value.first().is_none_or(Factor::is_constant) {
+            return;
+        }
+        for slot in [Some(result), self.operand(row, 0)].into_iter().flatten() {
+            if let Some(dim) = slot.at(along).filter(|dim| self.get(*dim).is_none()) {
+                self.set(dim, value.clone());
+            }
         }
     }
 

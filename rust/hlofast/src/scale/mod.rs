@@ -13,6 +13,7 @@
 
 mod collectives;
 mod devices;
+mod hidden;
 mod places;
 mod reshapes;
 mod rewrite;
@@ -20,6 +21,8 @@ mod rules;
 mod size;
 mod spread;
 mod symbols;
+mod tiles;
+mod undecided;
 mod windows;
 
 use crate::comms::Mesh;
@@ -33,6 +36,7 @@ use spread::{How, Spread};
 use std::collections::HashMap;
 use std::fmt;
 use symbols::Seeds;
+pub use undecided::Lookup;
 
 /// Fast memory that a program may use even if it did not: the smallest of any TPU (v4's, see
 /// `devices.toml`).

@@ -85,6 +85,11 @@ impl<'m> Places<'m> {
         Some(Slot { start, rank: self.starts.get(first + leaf + 1)? - start })
     }
 
+    /// The number of the array that has dimension `dim`.
+    pub fn array_of(&self, dim: usize) -> usize {
+        self.starts.partition_point(|start| (*start as usize) <= dim)
+    }
+
     /// The array of `row`, which is not a tuple.
     pub fn array(&self, row: Row) -> Option<Slot> {
         (self.leaves(row) == 1).then(|| self.leaf(row, 0)).flatten()

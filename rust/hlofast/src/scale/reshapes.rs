@@ -7,7 +7,7 @@
 
 use super::places::Slot;
 use super::size::{CONSTANT, Dim, Factor, split, tidy};
-use super::spread::Spread;
+use super::spread::{Spread, Trust};
 use crate::ir::Row;
 use std::collections::BTreeMap;
 
@@ -36,6 +36,15 @@ impl Spread<'_> {
         if operand.dims().chain(result.dims()).any(is_odd) {
             return;
         }
+        let bits = |row: Row| {
+            let array = self.module.shapes().array(self.module.shape(row));
+            array.map_or(0, |array| i64::from(array.element_type.storage_bits()))
+        };
+        if is_bitcast && bits(from) != bits(row) {
+            self.bytes(from, row, bits(from), bits(row));
+            self.bytes(row, from, bits(row), bits(from));
+            return;
+        }
         let tiled =
             if is_bitcast { self.tiled(from, operand).zip(self.tiled(row, result)) } else { None };
         let (a, b) = match tiled {
@@ -50,6 +59,45 @@ impl Spread<'_> {
             ),
         };
         self.regroup(&a, &b);
+    }
+
+    fn may_cut(&self) -> bool {
+        self.trust > Trust::Same
+    }
+
+    /// The compiler copies arrays as bytes: one dimension with all elements, each several bytes long.
+    fn bytes(&mut self, from: Row, to: Row, wide: i64, narrow: i64) {
+        let (Some(source), Some(target)) = (self.places.array(from), self.places.array(to)) else {
+            return;
+        };
+        let dims = self.places.by_memory(from, source);
+        let known = dims.iter().map(|dim| self.get(*dim).map(<[Factor]>::to_vec));
+        let Some(known) = known.collect::<Option<Vec<Dim>>>() else { return };
+        let mut all: Dim = known.into_iter().flatten().collect();
+        if target.len() == 1 && narrow > 0 && wide % narrow == 0 {
+            all.push(Factor::constant(wide / narrow));
+            if let Some(dim) = target.at(0) {
+                self.set(dim, tidy(all));
+            }
+        } else if source.len() == 1 && wide > 0 && narrow % wide == 0 {
+            let bytes = narrow / wide;
+            let Some(place) = all.iter().rposition(|own| own.scaled(1, bytes).is_some()) else {
+                return;
+            };
+            if let Some(own) = all.get_mut(place)
+                && let Some(scaled) = own.scaled(1, bytes)
+            {
+                *own = scaled;
+            }
+            let dims = self.places.by_memory(to, target);
+            let sizes: Vec<i64> = dims.iter().map(|dim| self.places.size(*dim)).collect();
+            let values = split(&tidy(all), &sizes, self.may_cut()).unwrap_or_default();
+            for (dim, value) in dims.into_iter().zip(values) {
+                if self.get(dim).is_none() {
+                    self.set(dim, value);
+                }
+            }
+        }
     }
 
     fn whole(&self, dims: &[u32]) -> Vec<Piece> {
@@ -144,7 +192,7 @@ impl Spread<'_> {
             Part::Outside => (piece.size, whole / piece.size.max(1)),
             Part::Inside => (whole / piece.size.max(1), piece.size),
         };
-        let mut parts = split(dim, &[outside, inside])?.into_iter();
+        let mut parts = split(dim, &[outside, inside], self.may_cut())?.into_iter();
         let first = parts.next();
         if piece.part == Part::Outside { first } else { parts.next() }
     }
@@ -169,7 +217,7 @@ impl Spread<'_> {
         };
         let size = |at: &usize| to.get(*at).map_or(0, |piece| piece.size);
         let sizes: Vec<i64> = open.iter().map(size).collect();
-        let values = open.into_iter().zip(split(&rest, &sizes).unwrap_or_default());
+        let values = open.into_iter().zip(split(&rest, &sizes, self.may_cut()).unwrap_or_default());
         for (at, value) in values {
             if let Some(piece) = to.get(at)
                 && super::size::size_of(&value) == Some(piece.size)
@@ -221,6 +269,10 @@ fn quotient(spread: &Spread<'_>, all: &[Factor], known: &[Factor]) -> Option<Dim
             None => return None,
         };
         let value = divide(rest.get(at)?, factor, symbol)?;
+        // What remains of a symbol beside a number of its size is not known.
+        if value.size == 1 && symbol != CONSTANT && factor.symbol == CONSTANT && factor.size > 1 {
+            return None;
+        }
         if let Some(slot) = rest.get_mut(at) {
             *slot = value;
         }

@@ -1,6 +1,6 @@
 //! Writes a module's text with new sizes.
 
-use super::size::Sizes;
+use super::size::{Factor, MOST_AXES, Sizes, tidy};
 use super::windows::with_windows;
 use super::{Attributed, ScaleError, Scaled};
 use crate::comms::{DeviceGroups, Mesh};
@@ -88,7 +88,11 @@ impl<'a, 'm> Writer<'a, 'm> {
         let refused = |reason: &str| ScaleError::Refused(reason.to_owned());
         let mut new = Vec::with_capacity(spread.dims.len());
         let mut rounded = 0;
-        for (dim, old) in spread.dims.iter().zip(&spread.places.sizes) {
+        // Dimensions of one element vanish in compiled programs, so those that grow may be found in
+        // several dimensions of one array: they count once.
+        let mut ones: Vec<(u32, [i8; MOST_AXES])> = Vec::new();
+        let mut array = None;
+        for (place, (dim, old)) in spread.dims.iter().zip(&spread.places.sizes).enumerate() {
             let Some(dim) = dim else {
                 new.push(*old);
                 continue;
@@ -96,6 +100,25 @@ impl<'a, 'm> Writer<'a, 'm> {
             if *old == 0 {
                 new.push(0);
                 continue;
+            }
+            let own = Some(spread.places.array_of(place));
+            if array != own {
+                ones.clear();
+                array = own;
+            }
+            let once;
+            let mut dim: &[Factor] = dim;
+            if dim.iter().any(Factor::is_one) {
+                let mut is_new = |factor: &Factor| {
+                    let own = (spread.symbols.root(factor.symbol).0, factor.axes);
+                    let is_new = !factor.is_one() || !ones.contains(&own);
+                    if factor.is_one() && is_new {
+                        ones.push(own);
+                    }
+                    is_new
+                };
+                once = tidy(dim.iter().copied().filter(|factor| is_new(factor)).collect());
+                dim = &once;
             }
             let (size, is_whole) = sizes
                 .of_dim(dim)

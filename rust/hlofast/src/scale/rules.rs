@@ -2,7 +2,7 @@
 
 use super::places::Slot;
 use super::size::{Factor, fraction_of};
-use super::spread::Spread;
+use super::spread::{Spread, Trust};
 use crate::ir::decode::{AttributeValue, DimensionLabel, decode};
 use crate::ir::{Opcode, Row};
 
@@ -206,7 +206,9 @@ impl Spread<'_> {
             } else if size(r) == 1 {
                 pairs.push((l, o));
             } else if size(o) == 1 {
+                // The window covers the dimension, which is summed.
                 pairs.push((l, r));
+                self.set(o, vec![Factor::constant(1)]);
             }
         }
         for (a, b) in pairs {
@@ -224,8 +226,20 @@ impl Spread<'_> {
             if self.places.size(from) == self.places.size(to) {
                 self.same(from, to);
             } else if self.get(to).is_none() {
-                self.cut(from, to);
+                if self.tiles.contains_key(&row) {
+                    self.share(from, to);
+                } else if self.trust == Trust::Dealt || self.places.size(to) == 1 {
+                    self.cut(from, to);
+                }
             }
+        }
+    }
+
+    /// Dimension `to` is a fixed fraction of dimension `from`.
+    fn share(&mut self, from: u32, to: u32) {
+        let (whole, part) = (self.places.size(from), self.places.size(to));
+        if let Some(value) = self.get(from).and_then(|own| fraction_of(own, part, whole)) {
+            self.set(to, value);
         }
     }
 
@@ -256,7 +270,9 @@ impl Spread<'_> {
         let (Some(operand), Some(result)) = (self.operand(row, 0), self.places.array(row)) else {
             return;
         };
-        self.shard(row, operand, result);
+        if self.trust == Trust::Dealt {
+            self.shard(row, operand, result);
+        }
         self.part_of(row, operand, result);
     }
 
@@ -267,7 +283,9 @@ impl Spread<'_> {
             return;
         };
         self.same_arrays(operand, result);
-        self.shard(row, result, update);
+        if self.trust == Trust::Dealt {
+            self.shard(row, result, update);
+        }
         self.part_of(row, result, update);
     }
 
@@ -317,6 +335,15 @@ impl Spread<'_> {
         let Some(to) = result.at(along) else { return };
         let parts: Vec<u32> = slots.iter().filter_map(|slot| slot.at(along)).collect();
         if self.get(to).is_some() {
+            return;
+        }
+        if let Some(source) = self.tiled_by(row).and_then(|source| self.places.array(source)) {
+            if let Some(from) = source.at(along) {
+                self.same(from, to);
+            }
+            return;
+        }
+        if self.trust < Trust::Dealt {
             return;
         }
         let known: Option<Vec<_>> =

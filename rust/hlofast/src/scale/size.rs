@@ -41,6 +41,11 @@ impl Factor {
         self.symbol == CONSTANT && self.axes == [0; MOST_AXES]
     }
 
+    /// Whether the factor is one element of a symbol.
+    pub fn is_one(&self) -> bool {
+        self.size == 1 && self.symbol != CONSTANT
+    }
+
     /// The factor with its fraction in lowest terms.
     pub fn reduced(mut self) -> Self {
         let common = gcd(self.times, self.parts);
@@ -113,8 +118,9 @@ pub(super) fn fraction_of(dim: &[Factor], times: i64, parts: i64) -> Option<Dim>
 }
 
 /// Divides a product into dimensions of `sizes`. A factor that lies in two dimensions scales the
-/// major dimension: what is sharded or repeated are blocks of adjacent elements.
-pub(super) fn split(factors: &[Factor], sizes: &[i64]) -> Option<Vec<Dim>> {
+/// major dimension: what is sharded or repeated are blocks of adjacent elements. None if a factor
+/// would lie in two and may not be cut.
+pub(super) fn split(factors: &[Factor], sizes: &[i64], may_cut: bool) -> Option<Vec<Dim>> {
     let mut rest = factors.iter().copied().peekable();
     let mut carried: Option<Factor> = None;
     let mut dims = Vec::with_capacity(sizes.len());
@@ -136,7 +142,7 @@ pub(super) fn split(factors: &[Factor], sizes: &[i64]) -> Option<Vec<Dim>> {
             if factor.size <= needed {
                 size = size.checked_mul(factor.size)?;
                 own.push(factor);
-            } else if factor.size % needed == 0 {
+            } else if factor.size % needed == 0 && (may_cut || factor.is_constant()) {
                 let minor = factor.size / needed;
                 own.push(factor.scaled(1, minor)?);
                 carried = Some(Factor::constant(minor));

@@ -23,6 +23,17 @@ pub(super) enum How {
     Constant,
 }
 
+/// How sure the rules are that apply, from the surest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trust {
+    /// Dimensions stay what they are, or are multiplied by one mesh axis.
+    Same,
+    /// A dimension is split by sizes.
+    Split,
+    /// Dimensions are dealt out over several axes or parts of them, or cut.
+    Dealt,
+}
+
 /// The state of the search.
 pub(super) struct Spread<'m> {
     pub module: &'m Module,
@@ -41,12 +52,16 @@ pub(super) struct Spread<'m> {
     pub open_slices: BTreeSet<(u32, ComputationId)>,
     /// Loops, and the root of the symbol that has one element per iteration.
     pub loops: (Vec<(Row, TripCount)>, HashMap<Row, u32>),
+    /// Slices that together are their whole source, put together again later: rows, and the source.
+    pub tiles: HashMap<Row, Row>,
+    /// Which rules apply: sure ones come first, so that what several ways lead to is found the sure way.
+    pub trust: Trust,
     /// What new dimensions count as.
-    stage: How,
+    pub stage: How,
     queue: VecDeque<Row>,
     is_queued: Vec<bool>,
     /// The row that is being visited.
-    current: Row,
+    pub current: Row,
     /// Row of each dimension's leaf.
     rows: Vec<Row>,
 }
@@ -75,6 +90,8 @@ impl<'m> Spread<'m> {
             sliced: Vec::new(),
             open_slices: BTreeSet::new(),
             loops: (Vec::new(), HashMap::new()),
+            tiles: HashMap::new(),
+            trust: Trust::Same,
             stage: How::Followed,
             queue: VecDeque::new(),
             is_queued: vec![false; module.row_count()],
@@ -86,18 +103,25 @@ impl<'m> Spread<'m> {
     /// Spreads everything, after the entry parameters have been set.
     pub fn run(&mut self) {
         self.tie_results();
+        self.find_tiles();
+        self.settle(Trust::Same);
         // Dimensions that count devices come first: a split by size alone would miss them.
         for row in self.module.rows() {
             if self.module.opcode(row) == Opcode::AllToAll {
                 self.current = row;
-                self.exchange(row);
+                self.count_devices(row);
             }
         }
-        for row in self.module.rows() {
-            self.enqueue(row);
-        }
-        self.drain();
+        self.settle(Trust::Split);
+        self.settle(Trust::Dealt);
         self.loops = self.find_loops();
+        self.drain();
+        // A dimension of one element that nothing determines hinders the others of a reshape.
+        for dim in 0..self.dims.len() as u32 {
+            if self.places.size(dim) == 1 && self.get(dim).is_none() {
+                self.set(dim, vec![Factor::constant(1)]);
+            }
+        }
         self.drain();
         self.stage = How::Assumed;
         for row in self.module.rows() {
@@ -107,6 +131,7 @@ impl<'m> Spread<'m> {
                 self.drain();
             }
         }
+        self.hidden();
         self.stage = How::Constant;
         for dim in 0..self.dims.len() as u32 {
             if self.get(dim).is_none() {
@@ -117,6 +142,15 @@ impl<'m> Spread<'m> {
                 }
             }
         }
+    }
+
+    /// Applies the rules of this trust and above to all rows.
+    fn settle(&mut self, trust: Trust) {
+        self.trust = trust;
+        for row in self.module.rows() {
+            self.enqueue(row);
+        }
+        self.drain();
     }
 
     /// Whether a dimension of `row` or of an operand is unknown.
@@ -130,7 +164,7 @@ impl<'m> Spread<'m> {
         })
     }
 
-    fn drain(&mut self) {
+    pub fn drain(&mut self) {
         while let Some(row) = self.queue.pop_front() {
             if let Some(slot) = self.is_queued.get_mut(row.0 as usize) {
                 *slot = false;
@@ -298,7 +332,7 @@ impl<'m> Spread<'m> {
     }
 
     /// The start of an asynchronous operation, behind its updates.
-    fn start_of(&self, row: Row) -> Option<Row> {
+    pub fn start_of(&self, row: Row) -> Option<Row> {
         let mut start = Row(*self.module.operands(row).first()?);
         for _ in 0..64 {
             if self.module.opcode(start) != Opcode::AsyncUpdate {

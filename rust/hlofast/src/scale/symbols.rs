@@ -22,6 +22,13 @@ pub(super) struct Seed {
     rank: usize,
 }
 
+impl Seed {
+    /// Number of dimensions of the parameter.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+}
+
 /// The seeds, and what is missing.
 #[derive(Default)]
 pub(super) struct Seeds {

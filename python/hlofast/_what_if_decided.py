@@ -1,0 +1,226 @@
+"""What of a change the compiled text decides, and what the compiler may choose otherwise.
+
+Sizes follow from the text, choices of the compiler do not: how a lookup in a table is partitioned,
+whether a matmul passes shards around a ring, how sums of scalars are combined. A collective that
+such a choice makes is undecided if the change can alter the choice. Thresholds are those of the
+programs of `what_if_models.py` that rules may be made for, with a margin.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from hlofast._what_if import WhatIf
+
+LOOKUP = "lookup"
+MATMUL = "matmul"
+PADDING = "padding"
+SCALARS = "scalars"
+ONE = "one"
+SIZE = "size"
+SCORES = "scores"
+POLICY = "policy"
+WHY = {
+    LOOKUP: "the partitioner may split the lookup in a table otherwise",
+    MATMUL: "the compiler may pass shards of matmuls around a ring, or stop doing so",
+    PADDING: "shards are padded to tiles otherwise",
+    SCALARS: "sums of scalars may be combined otherwise",
+    ONE: "dimensions of one element, which compiled shapes lack, grow or vanish",
+    SIZE: "sizes are attributed by an assumption",
+    POLICY: "the compiler chooses and combines collectives anew under another policy",
+    SCORES: "arrays of positions by positions may be fused otherwise",
+}
+"""By reason: why the text does not decide."""
+
+_FEW_TOKENS = 0.26
+"""Tokens by rows of the table, per device along the axes that divide its width, below which the
+partitioner exchanges tokens: half of the smallest ratio at which a fitted program does not."""
+_MANY_TOKENS = 2.0
+"""The ratio above which it exchanges the table: twice the largest ratio at which one does not."""
+_RING = 8
+"""Devices along an axis from which on matmuls pass shards around a ring in all fitted programs;
+from three to seven it depends on the places of the devices."""
+_SCALARS = 4096
+"""Bytes of collectives of scalars at most."""
+_LOOKUPS = ("gather", "scatter", "scatter-add", "scatter_add", "take")
+
+
+def undecided(result: WhatIf) -> dict[str, str]:
+    """Returns a reason, a key of `WHY`, by name of each collective that is not decided."""
+    return dict(_Choices(result).collectives())
+
+
+OFF = {
+    SCORES: (-0.41, 0.48),
+    MATMUL: (-0.41, 0.48),
+    ONE: (-0.41, 0.05),
+    POLICY: (-0.12, 0.12),
+}
+"""By reason: smallest and largest error of the peak in changes of the fitted programs."""
+
+
+def peak_between(peak: int, reasons: list[str]) -> tuple[int, int]:
+    """Returns what a modelled peak may be, from the errors of changes with these reasons."""
+    low, high = min(OFF[own][0] for own in reasons), max(OFF[own][1] for own in reasons)
+    return int(peak / (1 + high)), int(peak / (1 + low))
+
+
+def peak(result: WhatIf) -> list[str]:
+    """Returns the reasons why the text does not decide the peak."""
+    return list(_Choices(result).of_peak())
+
+
+class _Choices:
+    """What the compiler chose in a module, and may choose after a change."""
+
+    def __init__(self, result: WhatIf) -> None:
+        self.result = result
+        self.rows: list[dict[str, Any]] = list(result.module.collectives().tables["collectives"])
+        self.sent: dict[str, int | None] | None = None
+        self.unsure, self.lookups, self.is_quadratic = result._choices
+        self.old: Mapping[str, int] = result.mesh.shape if result.mesh is not None else {}
+        new_mesh = result.new_mesh or result.mesh
+        self.new: Mapping[str, int] = new_mesh.shape if new_mesh is not None else {}
+        self.is_mesh = any(self.old[name] != self.new[name] for name in self.old)
+        self.of_role = {
+            role: [own for own in result.symbols if own.role == role]
+            for role in ("batch", "sequence")
+        }
+        self.tokens = self._tokens(lambda own: own.size), self._tokens(self._size)
+        changed = [own for own in result.symbols if self._size(own) != own.size]
+        self.is_input = any(own.role in self.of_role for own in changed)
+        self.is_sequence = any(own.role == "sequence" for own in changed)
+
+    def _size(self, symbol: Any) -> int:
+        return int(self.result.asked.get(symbol.number, symbol.size))
+
+    def _tokens(self, size: Any) -> int:
+        batch = max((size(own) for own in self.of_role["batch"]), default=1)
+        return int(batch * max((size(own) for own in self.of_role["sequence"]), default=1))
+
+    def collectives(self) -> Iterator[tuple[str, str]]:
+        """Yields name and reason."""
+        if not self.is_mesh and not self.is_input:
+            return
+        is_one, is_lookup = self._one(), self._is_lookup_open()
+        sums = {row["axes"] for row in self.rows if _is_scalar(row)}
+        halos = {row["axes"] for row in self.rows if _is_nameless_transfer(row)}
+        for row in self.rows:
+            reason = None
+            if is_one and not _is_scalar(row):
+                reason = ONE
+            elif _of_lookup(row):
+                reason = LOOKUP if is_lookup else None
+            elif self.is_mesh and _is_scalar(row):
+                reason = SCALARS if len(sums) > 1 else None
+            elif self.is_mesh and self._may_turn(row):
+                reason = MATMUL
+            elif self.is_mesh and row["axes"] in halos and _may_be_padded(row):
+                reason = PADDING
+            # Weights and their sums keep their sizes on the same mesh, whatever they seem to be.
+            may_change = self.is_mesh or (_of_lookup(row) and not _is_of_table(row))
+            if reason is None and may_change and row["instruction"] in self.unsure:
+                reason = None if _is_scalar(row) else SIZE
+            if reason is not None:
+                yield row["name"], reason
+
+    def of_peak(self) -> Iterator[str]:
+        """Yields the reasons why the peak is undecided."""
+        if self.result.policy is not None:
+            yield POLICY
+        if self._one():
+            yield ONE
+        if self.is_sequence and self.is_quadratic:
+            yield SCORES
+        if self.is_mesh and any(self._may_turn(row) for row in self.rows if not _of_lookup(row)):
+            yield MATMUL
+
+    def _one(self) -> bool:
+        """Whether a device has one sequence before or after, and another number otherwise."""
+        for own in self.of_role["batch"]:
+            before = own.size // prod(self.old.get(axis, 1) for axis in own.axes)
+            after = self._size(own) // prod(self.new.get(axis, 1) for axis in own.axes)
+            if before != after and min(before, after) <= 1:
+                return True
+        return False
+
+    def _is_lookup_open(self) -> bool:
+        """Whether the partitioner may split lookups otherwise."""
+        own = [row for row in self.rows if _of_lookup(row)]
+        batch = {axis for symbol in self.of_role["batch"] for axis in symbol.axes}
+        before, after = self.tokens
+        if not own:
+            return False
+        if self.is_mesh and any(_deals(row) for row in own):
+            return True
+        for rows, axes in self.lookups:
+            if not batch.intersection(axes):
+                continue
+            was, now = (
+                tokens / prod(mesh.get(axis, 1) for axis in axes) / rows
+                for tokens, mesh in ((before, self.old), (after, self.new))
+            )
+            is_far = max(was, now) <= _FEW_TOKENS or min(was, now) >= _MANY_TOKENS
+            if is_far or (was == now and not self.is_mesh):
+                continue
+            if self.is_mesh or len(self.lookups) > 1:
+                return True
+            moves_tokens = any(_is_backward(row) and self._grows(row) for row in own)
+            if now > was if moves_tokens else now < was:
+                return True
+        return False
+
+    def _grows(self, row: dict[str, Any]) -> bool:
+        """Whether the bytes of a collective follow the number of tokens."""
+        if self.sent is None:
+            self.sent = self.result._sent
+        return bool(self.sent.get(row["name"]) != row["wire_bytes"])
+
+    def _may_turn(self, row: dict[str, Any]) -> bool:
+        """Whether a collective of weights may become a ring of transfers, or the reverse."""
+        kind, axes = row["kind"], row["axes"] or ""
+        is_ring = kind == "collective-permute" and "dot_general" in (row["op_name"] or "")
+        if not is_ring and kind not in ("all-gather", "reduce-scatter"):
+            return False
+        if axes not in self.old:
+            return False
+        sizes = self.old[axes], self.new[axes]
+        if is_ring and min(sizes) >= _RING:
+            return False
+        return max(sizes) > 2
+
+
+def _of_lookup(row: dict[str, Any]) -> bool:
+    return (row["op_name"] or "").rpartition("/")[2] in _LOOKUPS
+
+
+def _is_backward(row: dict[str, Any]) -> bool:
+    return "scatter" in (row["op_name"] or "").rpartition("/")[2]
+
+
+def _is_of_table(row: dict[str, Any]) -> bool:
+    """Whether a collective sums the gradient of a table."""
+    return _is_backward(row) and str(row["kind"]) in ("all-reduce", "reduce-scatter")
+
+
+def _is_scalar(row: dict[str, Any]) -> bool:
+    return row["kind"] == "all-reduce" and (row["payload"] or 0) <= _SCALARS
+
+
+def _deals(row: dict[str, Any]) -> bool:
+    """Whether a collective deals shards out over parts of axes, or transfers along several."""
+    axes = row["axes"] or "?"
+    return ":" in axes or "?" in axes or (row["kind"] == "collective-permute" and "×" in axes)
+
+
+def _is_nameless_transfer(row: dict[str, Any]) -> bool:
+    return row["kind"] == "collective-permute" and not row["op_name"]
+
+
+def _may_be_padded(row: dict[str, Any]) -> bool:
+    return row["kind"] == "reduce-scatter" or _is_nameless_transfer(row)
