@@ -72,6 +72,39 @@ ENTRY main {
 """
 MESH = "data=2,model=2"
 
+ALONE = """\
+HloModule alone, is_scheduled=true
+
+ENTRY main {
+  tokens = s32[4,16] parameter(0), metadata={op_name="batch['tokens']"}
+  table = f32[100,64] parameter(1), metadata={op_name="parameters['embedding']"}
+  router = f32[64,2] parameter(2), metadata={op_name="parameters['router']"}
+  x = f32[4,16,64] gather(table, tokens), offset_dims={2}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=2, slice_sizes={1,64}
+  one = f32[1,16,64] slice(x), slice={[0:1], [0:16], [0:64]}
+  two = f32[1,16,64] slice(x), slice={[1:2], [0:16], [0:64]}
+  three = f32[1,16,64] slice(x), slice={[2:3], [0:16], [0:64]}
+  four = f32[1,16,64] slice(x), slice={[3:4], [0:16], [0:64]}
+  copied = f32[4,16,64] custom-call(one, two, three, four), custom_call_target="ConcatBitcast"
+  bytes = s8[16384] bitcast(x)
+  back = f32[4,16,64] bitcast(bytes)
+  gates = f32[4,16,2] dot(x, router), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+  slots = f32[4,16,8] iota(), iota_dimension=2
+  gates_of_slots = f32[4,16,2,8] broadcast(gates), dimensions={0,1,2}
+  slots_of_gates = f32[4,16,2,8] broadcast(slots), dimensions={0,1,3}
+  dispatch = f32[4,16,2,8] multiply(gates_of_slots, slots_of_gates)
+  ROOT out = (f32[4,16,64], f32[4,16,64], f32[4,16,2,8]) tuple(copied, back, dispatch)
+}
+"""
+PAIR = """\
+HloModule pair, is_scheduled=true
+
+ENTRY main {
+  source = s32[4,16] parameter(0), metadata={op_name="batch['source']"}
+  tokens = s32[4,16] parameter(1), metadata={op_name="batch['tokens']"}
+  ROOT sum = s32[4,16] add(source, tokens)
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def step() -> hlofast.Module:
@@ -79,10 +112,20 @@ def step() -> hlofast.Module:
 
 
 @pytest.fixture(scope="module")
+def decoder() -> hlofast.Module:
+    return hlofast.load(FIXTURES / "sharded" / "decoder_v5p_16.txt.gz")
+
+
+@pytest.fixture(scope="module")
 def judged() -> list[dict[str, Any]]:
     """Every change between the committed texts, beside what XLA compiled."""
     texts = [
-        (record, hlofast.loads(text).with_context(mesh=record["mesh"]))
+        (
+            record,
+            hlofast.loads(text).with_context(
+                mesh=record["mesh"], device=what_if_accuracy.device_of(record["chips"])
+            ),
+        )
         for record, text in what_if_accuracy.committed()
     ]
     truths = [what_if_accuracy.figures(module) for _, module in texts]
@@ -160,7 +203,9 @@ class TestSizes:
         rows = {row["axes"]: row for row in result.wire_bytes}
         assert rows["model"]["ratio"] == 0.5
         # Of 8 rows each device sends its own to all others.
-        assert rows["data"]["after"] == 3 * 2 * 16 * 64 * 4
+        assert what_if_accuracy.sent_by(result.changed)["data"] == 3 * 2 * 16 * 64 * 4
+        # It may become a ring of transfers.
+        assert (rows["data"]["after"], rows["data"]["undecided"]) == (None, "matmul")
 
     def test_axes_that_are_not_given_stay(self, step: hlofast.Module) -> None:
         result = step.what_if(mesh={"model": 4})
@@ -179,10 +224,69 @@ class TestSizes:
         assert changed.lint().table() is not None
         assert changed.time("tpu-v5e").step_seconds > 0
 
+    def test_copies_in_parts_and_as_bytes(self) -> None:
+        changed = hlofast.loads(ALONE).what_if(batch=8).changed
+        assert shape(changed, "two") == "f32[2,16,64]"
+        assert shape(changed, "copied") == "f32[8,16,64]"
+        assert shape(changed, "bytes") == "s8[32768]"
+        assert shape(changed, "back") == "f32[8,16,64]"
+
+    def test_the_capacity_of_experts_follows_the_tokens(self) -> None:
+        module = hlofast.loads(ALONE)
+        # 8 slots for 16 tokens and 2 experts: tokens / experts, rounded up.
+        assert shape(module.what_if(sequence=32).changed, "dispatch") == "f32[4,32,2,16]"
+        assert shape(module.what_if(sequence=17).changed, "dispatch") == "f32[4,17,2,9]"
+        assert shape(module.what_if(batch=8).changed, "dispatch") == "f32[8,16,2,8]"
+
     def test_flops_of_a_compiled_step_follow_the_batch(self) -> None:
         module = hlofast.load(FIXTURES / "sharded" / "decoder_v5p_16.txt.gz")
         before, after = module.what_if(batch="2x").figures["flops"]
         assert after == pytest.approx(2 * before, rel=0.02)  # The optimizer's work stays.
+
+
+class TestUndecided:
+    """The compiler may choose otherwise: no figure, a reason and what is decided."""
+
+    def test_a_lookup_of_many_more_tokens(self, decoder: hlofast.Module) -> None:
+        result = decoder.what_if(batch="4x")
+        assert set(result.undecided.values()) == {"lookup"}
+        assert result.figures["wire_bytes"][1] is None
+        for row in result.wire_bytes:
+            assert row["after"] is None
+            assert row["undecided"] == "lookup"
+            assert row["decided"] > 0
+        known = {fact.name: fact.value for fact in result.facts}
+        assert known["wire_bytes_decided"] == sum(row["decided"] for row in result.wire_bytes)
+        assert "undecided-lookup" in [note.code for note in result.notes]
+
+    def test_layers_decide_everything(self, decoder: hlofast.Module) -> None:
+        result = decoder.what_if(layers=16)
+        assert not result.undecided
+        assert not result.peak_undecided
+        assert all(row["after"] == row["decided"] for row in result.wire_bytes)
+
+    def test_a_mesh_on_which_matmuls_may_pass_shards_on(self, decoder: hlofast.Module) -> None:
+        result = decoder.what_if(batch=16, mesh={"axis_0": 8})
+        assert "matmul" in result.undecided.values()
+        assert result.peak_undecided == ["matmul"]
+
+    def test_one_sequence_on_each_device(self, decoder: hlofast.Module) -> None:
+        result = decoder.what_if(mesh={"axis_0": 8})
+        assert "one" in result.undecided.values()
+        assert "one" in result.peak_undecided
+
+    def test_the_range_of_a_peak(self, decoder: hlofast.Module) -> None:
+        known = {fact.name: fact.value for fact in decoder.what_if(sequence="2x").facts}
+        assert known["xla_peak_least"] < known["xla_peak_after"] < known["xla_peak_most"]
+
+    def test_a_policy_has_a_peak_and_no_time(self, decoder: hlofast.Module) -> None:
+        module = decoder.with_context(device="tpu-v5p")
+        result = module.what_if(policy="nothing_saveable")
+        assert result.figures["step_seconds"][1] is None
+        assert result.figures["wire_bytes"][1] is None
+        before, after = result.figures["xla_peak"]
+        assert after < before
+        assert {row["undecided"] for row in result.wire_bytes} == {"policy"}
 
 
 class TestErrors:
@@ -208,6 +312,12 @@ class TestErrors:
     ) -> None:
         with pytest.raises(ValueError, match=re.escape(words)):
             step.what_if(**sizes)
+
+    def test_inputs_that_cannot_be_told_apart(self) -> None:
+        module = hlofast.loads(PAIR)
+        with pytest.raises(ValueError, match=r"cannot be told from batch\['source'\]"):
+            module.what_if(sequence={"tokens": 32})
+        assert shape(module.what_if(sequence=32).changed, "sum") == "s32[4,32]"
 
     def test_a_module_without_loop_and_inputs(self) -> None:
         module = hlofast.loads("HloModule m\n\nENTRY e {\n  ROOT p = f32[4] parameter(0)\n}\n")
@@ -244,7 +354,18 @@ class TestAgainstTheCompiler:
     def test_peaks(self, judged: list[dict[str, Any]]) -> None:
         good = [row for row in judged if abs(row["peak_error"]) <= 0.05]
         assert len(judged) >= 60
-        assert len(good) >= 0.75 * len(judged)
+        assert len(good) >= 0.9 * len(judged)
+
+    def test_what_is_decided_is_right(self, judged: list[dict[str, Any]]) -> None:
+        answered = [row for row in judged if not row["open"]]
+        assert len(answered) >= 25
+        assert all(row["is_exact"] for row in answered)
+        assert all(row["right_axes"] == row["answered_axes"] for row in judged)
+        assert any(row["answered_axes"] for row in judged if row["open"] == ["lookup"]) is False
+
+    def test_times(self, judged: list[dict[str, Any]]) -> None:
+        same = [row for row in judged if "mesh" not in row["changes"]]
+        assert sum(abs(row["time_error"]) <= 0.1 for row in same) >= 0.9 * len(same)
 
     def test_wire_bytes_of_a_step_without_gathered_embedding(
         self, judged: list[dict[str, Any]]

@@ -361,11 +361,15 @@ class WhatIf(Result):
                 axes = row["axes"]
                 open_bytes[axes] = open_bytes.get(axes, 0) + (row["total_wire_bytes"] or 0)
                 reasons.setdefault(axes, set()).add(reason)
+        # Another choice of these may send along any axes.
+        anywhere = _what_if_decided.ANYWHERE.intersection(self.undecided.values())
         names = sorted({*before, *after}, key=lambda own: (-(after.get(own) or 0), str(own)))
         rows = []
         for axes in names:
             old, new = before.get(axes, 0), after.get(axes, 0)
             decided = None if new is None else new - open_bytes.get(axes, 0)
+            if anywhere:
+                reasons.setdefault(axes, set()).update(anywhere)
             if self.policy is not None:
                 reasons[axes], decided = {_what_if_decided.POLICY}, None
             if axes in reasons:

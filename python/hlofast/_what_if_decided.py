@@ -32,7 +32,7 @@ WHY = {
     SCALARS: "sums of scalars may be combined otherwise",
     ONE: "dimensions of one element, which compiled shapes lack, grow or vanish",
     SIZE: "sizes are attributed by an assumption",
-    POLICY: "the compiler chooses and combines collectives anew under another policy",
+    POLICY: "the compiler fuses, schedules and combines anew under another policy",
     SCORES: "arrays of positions by positions may be fused otherwise",
 }
 """By reason: why the text does not decide."""
@@ -55,6 +55,8 @@ def undecided(result: WhatIf) -> dict[str, str]:
     return dict(_Choices(result).collectives())
 
 
+ANYWHERE = frozenset((LOOKUP, SCALARS))
+"""Reasons with which other axes may be used than in the module."""
 OFF = {
     SCORES: (-0.41, 0.48),
     MATMUL: (-0.41, 0.48),

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from hlofast._what_if import WhatIf
 
 MEASURED = (
-    "of @SAME@ changes on the same mesh of programs that were held out, @SA@ % have wire bytes that "
-    "the text decides, exact in @SE@ %; @PA@ % a peak that it decides, within 5 % in @PE@ %"
+    "of 66 changes on the same mesh of programs that were held out, compiled, the text decides all "
+    "wire bytes in 68 %, which are exact in all of them, and the peak in 48 %, of which 88 % are "
+    "within 5 % (83 % of all peaks)"
 )
 OTHER_MESH = (
-    "of @OTHER@ changes of the mesh @OA@ % have wire bytes that the text decides, exact in @OE@ %; "
-    "@OPA@ % a peak that it decides, within 5 % in @OPE@ %"
+    "of 104 such changes of the mesh the text decides all wire bytes in 35 %, which are exact in "
+    "all of them, and the peak in 17 %, which are all within 5 % (88 % of all peaks)"
 )
 """Errors of changes, by `benches/what_if_accuracy.py` on all programs of `what_if_models.py`."""
 MISSING = {
@@ -113,5 +114,8 @@ def notes(result: WhatIf) -> Iterator[Note]:
     if result.policy is not None:
         yield Note(
             "policy",
-            "the figures under another checkpoint policy are modelled: see `hlofast remat --help`",
+            "the peak under another checkpoint policy is modelled: of 26 programs compiled under "
+            "it, 20 are within 5 % and all within 12 %; wire bytes are exact in 2 and modelled "
+            "times 23 to 162 % too long, so neither has a figure; FLOPs are up to 30 % too many "
+            "where the compiler recomputes on its own as compiled",
         )
