@@ -503,7 +503,7 @@ def test_main_columns_are_in_sight(browser: Browser, report: Path, width: int, s
             const sight = grid.querySelector(".grid-scroll").getBoundingClientRect().right;
             const heads = [...grid.querySelectorAll("th")];
             const seen = heads.filter((head) => head.getBoundingClientRect().right <= sight + 1);
-            return [grid.querySelector("h3").textContent, heads.length, seen.length];
+            return [grid.querySelector("h4").textContent, heads.length, seen.length];
         })"""
     )
     assert len(hidden) > 15

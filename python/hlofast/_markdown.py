@@ -25,7 +25,7 @@ _CODE = ("name", "scope", "path", "shape", "instruction", "axes")
 """Kinds of columns whose texts come from a program."""
 _LONGEST = 600
 """Characters of a sentence."""
-_MARK = re.compile(r"[\\`*\[\]<>|~&!{}$]|(?<![^\W_])_|_(?![^\W_])")
+_MARK = re.compile(r"[\\`*\[\]<>|~&!{}]|(?<![^\W_])_|_(?![^\W_])")
 _LINK = re.compile(r"(?<=[@#])(?=\w)|(?<=:)(?=//)|(?<=[wW])(?=\.)")
 _RUN = re.compile(r"`+")
 

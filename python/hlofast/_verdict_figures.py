@@ -107,10 +107,7 @@ def figures(verdict: Verdict) -> list[Figure]:
             if use.is_lower_bound:
                 note += "; some FLOPs are unknown"
             text, how = str(output.share(use.mfu, 1)), known_how.get("mfu", "modelled")
-            if use.is_lower_bound and not use.mfu:
-                found.append(Figure("mfu", "MFU", None, "unknown", "the FLOPs are unknown"))
-            else:
-                found.append(Figure("mfu", "MFU", use.mfu, text, note, how))
+            found.append(Figure("mfu", "MFU", use.mfu, text, note, how))
         except ValueError as error:
             found.append(Figure("mfu", "MFU", None, "unknown", str(error)))
     found.append(_peak(verdict))

@@ -12,13 +12,12 @@ from hlofast.table import of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
 
     from hlofast._check import Declaration
     from hlofast._context import MeshLike, Told
     from hlofast._module import Module
     from hlofast._report.data import Contents
-    from hlofast._report.directory import Pages
     from hlofast._verdict import Statement
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
@@ -61,13 +60,13 @@ class Report(Result):
     FACTS = (*_ABOUT, *FIGURES.values())
 
     def __init__(
-        self, contents: Contents, *, plots: bool = True, pages: Pages | None = None
+        self, contents: Contents, *, plots: bool = True, pages: Mapping[str, Report] | None = None
     ) -> None:
         from hlofast._report.page import html
 
         self._contents = contents
-        self._pages = pages
-        """Pages to which this page has links."""
+        self._pages = dict(pages or {})
+        """Pages to which this page has links, by path."""
         self.html: str = html(contents, plots)
         """The page."""
         self.path: str | None = None
@@ -102,16 +101,11 @@ class Report(Result):
         """The basis of each figure, or the way to supply missing input; the size of the page."""
         size = len(self.html.encode("utf-8", "replace"))
         text = "the page is one self-contained file"
-        notes = []
-        if self._pages is not None and self._pages.made:
-            folder = os.path.join(os.path.dirname(self.path or ""), self._pages.folder)
-            text = f"the pages of {counted(len(self._pages.made), 'program')} are in {folder}"
-        if self._pages is not None and self._pages.missing:
-            first, *rest = self._pages.missing
-            more = f", and {len(rest):,} more" if rest else ""
-            notes.append(Note("no-page", f"no page of {first}{more}"))
+        if self._pages:
+            folder = os.path.dirname(next(iter(self._pages)))
+            text = f"the pages of {counted(len(self._pages), 'program')} are in {folder}"
         page = Note("page", text, bytes=size)
-        return (*(figure.said for figure in self._contents.figures), page, *notes)
+        return (*(figure.said for figure in self._contents.figures), page)
 
     def sections(self) -> tuple[Section, ...]:
         """The findings of lint, then further advice of remat."""
@@ -139,34 +133,16 @@ class Report(Result):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page to `path` atomically; raises `OSError` on failure.
 
-        The pages of programs that the page of a directory links to are written first, to a folder
-        beside it; pages of an earlier run are removed from that folder.
+        The pages of programs that the page of a directory links to are written first.
         """
         from hlofast._files import replacing
 
-        name = os.fspath(path)
-        if self._pages is not None and self._pages.made:
-            self._save_pages(name, self._pages)
-        with replacing(name) as file:
+        for place, page in self._pages.items():
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            page.save(place)
+        with replacing(os.fspath(path)) as file:
             file.write(self.html.encode("utf-8", "replace"))
-        self.path = name
-
-    @staticmethod
-    def _save_pages(path: str, pages: Pages) -> None:
-        """Writes the pages of programs for a page at `path`, to which they lead back."""
-        from hlofast._report.directory import address
-
-        folder = os.path.join(os.path.dirname(path), pages.folder)
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            _remove_pages(folder, pages.made)
-        up = address(f"../{os.path.basename(path)}")
-        for name, page in pages.made.items():
-            if up != pages.up[0]:
-                page.html = page.html.replace(f'href="{pages.up[0]}"', f'href="{up}"', 1)
-            page.save(os.path.join(folder, name))
-        pages.up = (up, pages.up[1])
+        self.path = os.fspath(path)
 
     def _repr_html_(self) -> str:
         from hlofast._report.notebook import framed
@@ -175,20 +151,6 @@ class Report(Result):
 
     def __repr__(self) -> str:
         return f"<Report of {self.title}: {len(self.html):,} characters of HTML>"
-
-
-def _remove_pages(folder: str, kept: Collection[str]) -> None:
-    """Removes the pages that an earlier run wrote to a folder, but no other file."""
-    from hlofast._report.page import GENERATOR
-
-    for name in os.listdir(folder):
-        place = os.path.join(folder, name)
-        if name in kept or not name.endswith(".html") or not os.path.isfile(place):
-            continue
-        with open(place, "rb") as file:
-            is_own = GENERATOR.encode() in file.read(4096)
-        if is_own:
-            os.unlink(place)
 
 
 def _lines(statement: Statement) -> list[tuple[str, str]]:
@@ -272,12 +234,11 @@ def of_directory(
 
     read = None if mesh is None else read_mesh(mesh)
     programs = None
-    is_file = out is not None and (os.path.isfile(out) or not os.path.exists(out))
-    if out is not None and is_file and pages > 0:
+    if out is not None and pages > 0:
         told = {"device": device, "mesh": mesh, "plots": plots}
         programs = Pages(os.fspath(out), pages, told)
     found = contents(os.fspath(path), device, read, programs)
-    return Report(found, plots=plots, pages=programs)
+    return Report(found, plots=plots, pages=None if programs is None else programs.made)
 
 
 __all__: list[str] = ["Report", "of_module", "report"]

@@ -19,10 +19,9 @@ from hlofast._verdict_figures import Figure, seconds, short, short_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
-    from hlofast import Mesh, Module
+    from hlofast import Mesh
     from hlofast._programs import Program
     from hlofast._report import Report
     from hlofast._scan import Scan
@@ -42,68 +41,36 @@ class NoDumpsError(ValueError):
 class Pages:
     """Pages of the programs with the most FLOPs, in a folder beside the page of the directory."""
 
-    __slots__ = ("count", "folder", "made", "missing", "options", "up")
+    __slots__ = ("count", "folder", "made", "options", "up")
 
     def __init__(self, out: str, count: int, options: dict[str, Any]) -> None:
         name = os.path.basename(out)
-        self.folder = f"{os.path.splitext(name)[0]}_programs"
-        """The name of the folder."""
+        self.folder = f"{os.path.splitext(out)[0]}_programs"
         self.count = count
         self.options = options
         """Further arguments of `of_module`."""
-        self.up = (address(f"../{name}"), "all programs")
+        self.up = (quote(f"../{name}"), "all programs")
         self.made: dict[str, Report] = {}
-        """By name in the folder."""
-        self.missing: list[str] = []
-        """Why programs have no page."""
+        """By path."""
 
-    def make(self, rows: list[dict[str, Any]]) -> dict[str, str]:
+    def make(self, folder: str, rows: list[dict[str, Any]]) -> dict[str, str]:
         """Makes the pages and returns the address of each program that has one."""
         import hlofast
         from hlofast._report import of_module
 
         addresses: dict[str, str] = {}
         for number, row in enumerate(rows[: self.count], 1):
+            path = os.path.join(folder, row["canonical"] or "")
             try:
-                path = _on_disk(row["canonical"] or "")
                 module = hlofast.load(path)
-                page = of_module(module, source=path, up=self.up, **self._told(module))
-            except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", None) or str(error)
-                self.missing.append(f"{row['program']}: {why}")
-                continue
+                page = of_module(module, source=path, up=self.up, **self.options)
+            except (OSError, ValueError):
+                continue  # The page lists the files that cannot be read.
             safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", row["module_name"] or "module")[:64]
             name = f"{number:02}_{safe}.html"
-            self.made[name] = page
-            addresses[row["program"]] = address(f"{self.folder}/{name}")
+            self.made[os.path.join(self.folder, name)] = page
+            addresses[row["program"]] = quote(f"{os.path.basename(self.folder)}/{name}")
         return addresses
-
-    def _told(self, module: Module) -> dict[str, Any]:
-        """The further arguments, without a device on which the program does not run."""
-        from hlofast import devices
-        from hlofast._context import backend_misfit
-
-        device = self.options.get("device")
-        chip = devices.get(device) if isinstance(device, str) else device
-        if chip is None or backend_misfit(module, chip) is None:
-            return self.options
-        return self.options | {"device": None}
-
-
-def _on_disk(path: str) -> str:
-    """The path of a file of a scan, whose tables hold text: other bytes of names are replaced."""
-    folder, name = os.path.split(path)
-    if "\ufffd" not in name or os.path.exists(path):
-        return path
-    for own in os.listdir(folder or "."):
-        if os.fsencode(own).decode("utf-8", "replace") == name:
-            return os.path.join(folder, own)
-    return path
-
-
-def address(path: str) -> str:
-    """A relative address of a file; names may hold any bytes."""
-    return quote(os.fsencode(path))
 
 
 def contents(
@@ -118,7 +85,7 @@ def contents(
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []
     rows.sort(key=lambda row: -(row["flops"] or 0))
-    links = {} if pages is None else pages.make(rows)
+    links = {} if pages is None else pages.make(folder, rows)
     prints = fingerprints(folder).to_pylist()
     histories = [
         program
@@ -132,8 +99,7 @@ def contents(
         ("files", ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)),
         ("timed for", ", ".join(sorted({row["device"] for row in rows if row["device"]}))),
     ]
-    missing = () if pages is None else pages.missing
-    sections = [_programs(rows, bool(device), links, missing), _hosts(prints)]
+    sections = [_programs(rows, bool(device), links), _hosts(prints)]
     flops = {row["program"]: row["flops"] for row in rows}
     sections += _histories(histories, mesh, sizes, flops)
     if counts["failed"]:
@@ -192,9 +158,7 @@ def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
     return [Statement("largest-program", text, stake=short(row["flops"], "FLOP"))]
 
 
-def _programs(
-    rows: list[dict[str, Any]], is_given: bool, links: dict[str, str], missing: Sequence[str]
-) -> Section:
+def _programs(rows: list[dict[str, Any]], is_given: bool, links: dict[str, str]) -> Section:
     """Every program, the most FLOPs first, with a link to its page."""
     timed = any(row["step_seconds"] for row in rows)
     columns = (
@@ -249,8 +213,7 @@ def _programs(
     unknown = ""
     if not timed and not is_given:
         unknown = "Times are unknown without a device: hlofast report --device NAME DIR."
-    notes = [f"no page of {why}" for why in missing]
-    return Section("programs", "Programs", charts=charts, unknown=unknown, notes=notes)
+    return Section("programs", "Programs", charts=charts, unknown=unknown)
 
 
 def _hosts(prints: list[dict[str, Any]]) -> Section:

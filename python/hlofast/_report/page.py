@@ -9,9 +9,6 @@ from hlofast._report.chart import missing
 from hlofast._report.inline import Bokeh, asset, hash_of, text
 from hlofast._report.pack import Block
 
-GENERATOR = '<meta name="generator" content="hlofast">'
-"""Marks pages that hlofast wrote, which it may remove again."""
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,7 +68,6 @@ def html(contents: Contents, plots: bool) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
 <meta name="color-scheme" content="light dark">
-{GENERATOR}
 <title>{title}</title>
 <style>
 {asset("style.css")}</style>

@@ -263,7 +263,7 @@ def sheet(shown: Sheet, module: Module | None) -> str:
     more = f'<p class="note">{left:,} more rows</p>' if left > 0 else ""
     width = " wide" if len(shown.fields) > _NARROW else ""
     return (
-        f'<div class="grid{width}"><h3>{escape(output.printable(shown.caption))}</h3>'
+        f'<div class="grid{width}"><h4>{escape(output.printable(shown.caption))}</h4>'
         f'<div class="plain-scroll"><table class="plain"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{more}</div>"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib.util import find_spec
 
 from hlofast import _files
@@ -52,11 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser, several=False, top=SHOWN)
     parser.add_argument(
-        "-o",
-        "--output",
-        metavar="PAGE",
-        required=True,
-        help="write the page to PAGE atomically; - is standard output",
+        "-o", "--output", metavar="PAGE", required=True, help="write the page to PAGE atomically"
     )
     parser.add_argument(
         "--config", metavar="CONFIG", help="declaration: a TOML description or a golden config"
@@ -78,14 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
     if ending in OTHERS:
         inputs.complain(f"{arguments.output}: the page is HTML; give -o a name ending in .html")
         return USAGE
-    problem = _misuse(arguments)
-    if problem is not None:
-        inputs.complain(problem)
-        return USAGE
-    folder = os.path.dirname(arguments.output)
-    if folder and not os.path.isdir(folder):
-        inputs.complain(f"{folder}: no such folder")
-        return UNREADABLE
     context = inputs.read_context(arguments)
     declaration: Any = None
     for option in ("instance", "device_count"):
@@ -113,13 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     if report is None:
         return code
-    if arguments.output == "-":
-        sys.stdout.buffer.write(report.html.encode("utf-8", "replace"))
-        return code
     try:
         report.save(arguments.output)
     except OSError as error:
-        inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
+        inputs.complain(f"{arguments.output}: {error.strerror or error}")
         return UNREADABLE
     _say(arguments, report)
     if not arguments.no_charts and find_spec("bokeh") is None:
@@ -127,20 +111,6 @@ def run(arguments: argparse.Namespace) -> int:
 
         inputs.complain(f"note: the charts of the page are still, as {missing('bokeh')}")
     return code
-
-
-def _misuse(arguments: argparse.Namespace) -> str | None:
-    """Why the page cannot go to its place."""
-    out = arguments.output
-    if out == "-":
-        return "-o -: --json prints to standard output, too" if arguments.json else None
-    for given in (arguments.file, arguments.config, arguments.profile):
-        try:
-            if given not in (None, "-") and os.path.samefile(given, out):
-                return f"{out}: the page would replace the input"
-        except OSError:
-            continue  # One of them does not exist.
-    return None
 
 
 def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Report | None, int]:
@@ -154,7 +124,7 @@ def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Repo
     try:
         made = of_directory(
             arguments.file,
-            None if arguments.output == "-" else arguments.output,
+            arguments.output,
             device=context.device,
             mesh=context.mesh,
             plots=not arguments.no_charts,

@@ -248,7 +248,7 @@ class Scopes {
     const around = this.boxes.filter((box) => box.left <= start + slack && box.right >= end - slack);
     around.sort((a, b) => a.depth - b.depth);
     const parts = (around.length ? around : this.boxes.filter((box) => box.depth === 0)).map((box) => {
-      const button = make("button", { type: "button", textContent: box.share === null ? box.label : `${box.label} ${format(box.share, "share")}` });
+      const button = make("button", { type: "button", textContent: `${box.label} ${format(box.share, "share")}` });
       button.addEventListener("click", () => this.show(box));
       return button;
     });

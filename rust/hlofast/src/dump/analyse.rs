@@ -199,12 +199,9 @@ pub fn analyse(
         _ => Ok(()),
     };
     let wants = |table: TableKind| options.tables.has(table);
-    let backend = summary::backend(module).map(|backend| backend.value);
-    let device = beside.device.filter(|device| device.runs(backend));
-    let mesh = options.mesh.clone();
+    let (mesh, device) = (options.mesh.clone(), beside.device.cloned());
     let (sources, merges_layers) = (options.sources.clone(), options.merges_layers);
-    let own = device.cloned();
-    let context = Context { mesh, device: own, sources, merges_layers, ..Context::default() };
+    let context = Context { mesh, device, sources, merges_layers, ..Context::default() };
     let mut analyses = Analyses::with(module, context);
     let lacks_axis_names = options.mesh.is_none() && analyses.lacks_axis_names();
     if lacks_axis_names
@@ -390,9 +387,8 @@ pub fn analyse(
             text(&refused.map(|error| error.to_string()).unwrap_or_default()),
         );
         row.texts(
-            Field::name("device", "The chip that times are for: one of the module's backend.")
-                .nullable(),
-            text(device.map_or("", |device| device.name.as_str())),
+            Field::name("device", "The chip that the module was compiled for.").nullable(),
+            text(beside.device.map_or("", |device| device.name.as_str())),
         );
         let step = timed.map(|timed| &timed.simulation.step);
         let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);

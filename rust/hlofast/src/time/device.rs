@@ -1,7 +1,6 @@
 //! The figures of a chip as plain numbers, which the caller supplies.
 
 use crate::ir::{ElementKind, ElementType};
-use crate::summary::Backend;
 
 /// A chip. Figures are per chip; a JAX device gets its share. None means unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,17 +119,6 @@ macro_rules! figures {
 }
 
 impl Device {
-    /// Whether a module compiled for `backend` runs on the chip, as far as is known. A module for
-    /// CPUs fits any chip, because people compile for CPUs where they lack the chip.
-    pub fn runs(&self, backend: Option<Backend>) -> bool {
-        match backend {
-            Some(Backend::Tpu) => !self.is_gpu,
-            Some(Backend::Gpu) => !self.is_tpu,
-            Some(Backend::Neuron) => !self.is_tpu && !self.is_gpu,
-            Some(Backend::Cpu) | None => true,
-        }
-    }
-
     figures!(
         hbm_usable_bytes,
         tuple_table_bytes,
