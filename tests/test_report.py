@@ -2,12 +2,14 @@
 
 import base64
 import json
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import tarfile
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,13 @@ def test_names_beyond_ascii_and_line_breaks_stay_in_their_row() -> None:
     shown = buffers[start : start + length].decode("utf-16-le").split("\n")
     assert len(shown) == texts["count"]
     assert name in shown
+
+
+def test_headings_leave_no_level_out(report: Any, dumps: Path) -> None:
+    for made in (report, hlofast.report(dumps), hlofast.loads(UNSCHEDULED).report()):
+        levels = [int(level) for level in re.findall(r"<h([1-6])\b", made.html)]
+        assert {1, 2, 3} <= set(levels)
+        assert [pair for pair in pairwise(levels) if pair[1] > pair[0] + 1] == []
 
 
 def test_a_page_is_written_whole_or_not_at_all(

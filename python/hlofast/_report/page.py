@@ -287,5 +287,5 @@ def _chart(chart: Chart, module: Module | None) -> str:
 <figure class="chart"><figcaption><h3>{text(chart.title)}</h3></figcaption>
 <div class="canvas">{still.chart(chart)}</div>{legend}{note}</figure>
 <details{" open" if chart.shows_figures else ""}><summary>Figures of this chart: {rows}</summary>
-<div class="figures-of">{still.sheet(chart.sheet, module)}</div></details>
+<div class="figures-of">{still.sheet(chart.sheet, module, "h4")}</div></details>
 </div>"""

@@ -238,7 +238,7 @@ _GLYPHS: dict[str, Callable[[Chart, Mark, _Scale, _Scale], str]] = {
 }
 
 
-def sheet(shown: Sheet, module: Module | None) -> str:
+def sheet(shown: Sheet, module: Module | None, heading: str = "h3") -> str:
     """Returns the caption and the first rows of a table, in the order of its sort column."""
     table = shown.table
     if shown.sort is not None:
@@ -263,7 +263,8 @@ def sheet(shown: Sheet, module: Module | None) -> str:
     more = f'<p class="note">{left:,} more rows</p>' if left > 0 else ""
     width = " wide" if len(shown.fields) > _NARROW else ""
     return (
-        f'<div class="grid{width}"><h4>{escape(output.printable(shown.caption))}</h4>'
+        f'<div class="grid{width}"><{heading} class="caption">'
+        f"{escape(output.printable(shown.caption))}</{heading}>"
         f'<div class="plain-scroll"><table class="plain"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{more}</div>"
     )

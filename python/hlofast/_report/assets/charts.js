@@ -248,13 +248,18 @@ class Scopes {
     const around = this.boxes.filter((box) => box.left <= start + slack && box.right >= end - slack);
     around.sort((a, b) => a.depth - b.depth);
     const parts = (around.length ? around : this.boxes.filter((box) => box.depth === 0)).map((box) => {
-      const button = make("button", { type: "button", textContent: `${box.label} ${format(box.share, "share")}` });
+      const button = make("button", { type: "button", textContent: titleOf(box) });
       button.addEventListener("click", () => this.show(box));
       return button;
     });
     if (parts.length) parts[parts.length - 1].setAttribute("aria-current", "true");
     this.trail.replaceChildren(...parts);
   }
+}
+
+// Of a step that costs nothing, no box has a share.
+function titleOf(box) {
+  return box.share === box.share ? `${box.label} ${format(box.share, "share")}` : box.label;
 }
 
 function paintFigures() {
