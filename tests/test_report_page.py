@@ -259,7 +259,7 @@ def test_a_hostile_dump_stays_inert(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     made = module.report(path, device="tpu-v5e", mesh={"<b>x</b>$$y$$": 2})
     head, _, body = made.html.split("<script>")[0].partition("</head>")
-    assert head.count("<meta") == 5
+    assert head.count("<meta") == 6
     assert "<script" not in head
     tags = Tags()
     tags.feed(body)

@@ -8,6 +8,7 @@ from hlofast._report import graph, sections, still
 from hlofast._report.chart import missing
 from hlofast._report.inline import Bokeh, asset, hash_of, text
 from hlofast._report.pack import Block
+from hlofast._report.pages import GENERATOR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def html(contents: Contents, plots: bool) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{GENERATOR}
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">

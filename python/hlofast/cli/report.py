@@ -32,7 +32,8 @@ a declaration, as `hlofast check` does. Charts that zoom need bokeh (pip install
 without it charts are still, with --no-charts the page has tables only. The pages of a directory's
 programs lie in a folder beside PAGE. Findings are those of `hlofast lint`, followed by
 further advice from `hlofast remat`. The page is HTML whatever its name; endings of other formats,
-such as .pdf or .json, are refused.
+such as .pdf or .json, are refused. With -o - the page goes to standard output, the verdict is not
+printed, and the page of a directory has no links.
 """
 OTHERS = frozenset(
     f".{name}"
@@ -51,7 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser, several=False, top=SHOWN)
     parser.add_argument(
-        "-o", "--output", metavar="PAGE", required=True, help="write the page to PAGE atomically"
+        "-o",
+        "--output",
+        metavar="PAGE",
+        required=True,
+        help='write the page to PAGE atomically; "-" is standard output',
     )
     parser.add_argument(
         "--config", metavar="CONFIG", help="declaration: a TOML description or a golden config"
@@ -73,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     if ending in OTHERS:
         inputs.complain(f"{arguments.output}: the page is HTML; give -o a name ending in .html")
         return USAGE
+    if (code := _check_output(arguments)) != DONE:
+        return code
     context = inputs.read_context(arguments)
     declaration: Any = None
     for option in ("instance", "device_count"):
@@ -102,15 +109,50 @@ def run(arguments: argparse.Namespace) -> int:
         return code
     try:
         report.save(arguments.output)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        inputs.complain(f"{arguments.output}: {error.strerror or error}")
-        return UNREADABLE
-    _say(arguments, report)
+        return _refused(arguments.output, error)
+    for note in report.notes:
+        if note.code == "no-page":
+            inputs.complain(f"{arguments.file}: {note.text}")
+    if not _files.is_standard_output(arguments.output):
+        _say(arguments, report)
     if not arguments.no_charts and find_spec("bokeh") is None:
         from hlofast._report.chart import missing
 
         inputs.complain(f"note: the charts of the page are still, as {missing('bokeh')}")
     return code
+
+
+def _check_output(arguments: argparse.Namespace) -> int:
+    """Returns the exit code of an output that cannot be written, before the work for it."""
+    out = arguments.output
+    if _files.is_standard_output(out):
+        if arguments.json:
+            inputs.complain("-o - writes the page to standard output: leave --json out")
+            return USAGE
+        return DONE
+    given = ("file", "config", "devices", "rules", "profile")
+    read = [path for name in given if (path := getattr(arguments, name)) is not None]
+    try:
+        if not _files.is_stream(out):
+            _files.check_place(out)
+        _files.refuse_inputs([out], [0 if path == "-" else path for path in read])
+    except OSError as error:
+        return _refused(out, error)
+    return DONE
+
+
+def _refused(out: str, error: OSError) -> int:
+    """Says why the page is not written, and returns the exit code."""
+    from shutil import SameFileError
+
+    if isinstance(error, SameFileError):
+        inputs.complain(str(error))
+        return USAGE
+    inputs.complain(f"{error.filename or out}: {error.strerror or error}")
+    return UNREADABLE
 
 
 def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Report | None, int]:
