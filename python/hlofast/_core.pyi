@@ -339,9 +339,9 @@ class Module:
         """Returns the computations, callees before callers, otherwise in text order."""
     def _summary(self, *, shapes: int = 10) -> dict[str, Any]:
         """Returns the contents of `hlofast.Summary`, with the `shapes` largest shapes."""
-    def _backend(self) -> str | None:
-        """Returns the backend that the module was compiled for, as `hlofast.Summary.backend`
-        does.
+    def _misfit(self, backend: str) -> str | None:
+        """Returns the backend that the module was compiled for, as `hlofast.Summary.backend` does,
+        if it does not fit a device of `backend`; otherwise None.
         """
     def _is_library(self, file: str) -> bool:
         """Whether a source file belongs to a library, in the context of the module."""

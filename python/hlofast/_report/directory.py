@@ -85,13 +85,14 @@ def _verdict(
     note = f"in {output.counted(files, 'file')}, {counts['failed']:,} could not be read"
     figures = [Figure("programs", "Programs", len(rows), f"{len(rows):,}", note)]
     timed = [row for row in rows if row["step_seconds"]]
+    others = [note.text for note in scanned.notes if note.code == "other-backend"]
     if timed:
         row = max(timed, key=lambda program: program["step_seconds"])
         text = seconds(row["step_seconds"])
-        note = f"{row['module_name']}, on {row['device']}; modelled"
+        note = "; ".join([f"{row['module_name']}, on {row['device']}; modelled", *others])
         figures.append(Figure("step", "Longest program", row["step_seconds"], text, note))
     else:
-        note = "device unknown: hlofast report --device NAME DIR"
+        note = "; ".join(others) or "device unknown: hlofast report --device NAME DIR"
         figures.append(Figure("step", "Longest program", None, "unknown", note))
     for key, label, words in (
         ("flops", "Most FLOPs", lambda count: short(count, "FLOP")),

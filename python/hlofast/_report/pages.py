@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from hlofast import Module
     from hlofast._report import Report
 
 GENERATOR = '<meta name="generator" content="hlofast">'
@@ -55,7 +56,8 @@ class Pages:
         for number, row in enumerate(rows[: self.count], 1):
             path = _files.named(row["canonical"] or "")
             try:
-                page = of_module(hlofast.load(path), source=path, up=up, **self.options)
+                module = hlofast.load(path)
+                page = of_module(module, source=path, up=up, **self._fitting(module))
             except (OSError, ValueError) as error:
                 why = reason(error).partition("\n")[0].removeprefix(f"{path}: error: ")
                 self.refusals.append(f"{row['program']} has no page: {why}")
@@ -66,6 +68,17 @@ class Pages:
             self._programs[row["program"]] = name
 
         self._link()
+
+    def _fitting(self, module: Module) -> dict[str, Any]:
+        """The options, without a device of another backend: the page of the directory says so."""
+        device = self.options["device"]
+        if device is not None:
+            from hlofast import devices
+            from hlofast._context import backend_misfit
+
+            if backend_misfit(module, devices.get(device)) is not None:
+                return self.options | {"device": None}
+        return self.options
 
     def place(self, out: str | None) -> bool:
         """Makes the links those of the page `out`; returns whether they have changed.
