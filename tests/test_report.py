@@ -246,6 +246,12 @@ class TestCommand:
         done = hlofast_command("report", dumps, "-o", path, "--module", "jit_train_step")
         assert done.returncode == 2
 
+    def test_a_config_is_said_to_be_one(self, tmp_path: Path) -> None:
+        config = FIXTURES / "configs" / "decoder_small.txt"
+        done = hlofast_command("report", config, "-o", tmp_path / "report.html")
+        assert done.returncode == 3
+        assert "is a trainer config: hlofast plan writes a page about it" in done.stderr
+
     def test_unreadable_input_is_exit_code_3(self, tmp_path: Path) -> None:
         done = hlofast_command("report", tmp_path / "absent.txt", "-o", tmp_path / "report.html")
         assert done.returncode == 3

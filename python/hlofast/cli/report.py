@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 
 from hlofast import _files
 from hlofast import _text as output
-from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, results
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, pages, results
 from hlofast.cli.check import UsageError, read_declaration
 
 TYPE_CHECKING = False
@@ -35,16 +34,10 @@ further advice from `hlofast remat`. The page is HTML whatever its name; endings
 such as .pdf or .json, are refused. With -o - the page goes to standard output, the verdict is not
 printed, and the page of a directory has no links.
 """
-OTHERS = frozenset(
-    f".{name}"
-    for name in (
-        *("csv", "docx", "gz", "ipynb", "jpeg", "jpg", "json", "md", "pdf", "png", "svg", "txt"),
-        *("webp", "xlsx", "xml", "xz", "zip", "zst"),
-    )
-)
-"""Endings of other formats, which -o refuses."""
 SHOWN = 3
 """Default number of findings printed; the page has all."""
+_READ = ("file", "config", "devices", "rules", "profile")
+"""Arguments that name files to read."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,11 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the page."""
-    ending = os.path.splitext(arguments.output)[1].lower()
-    if ending in OTHERS:
-        inputs.complain(f"{arguments.output}: the page is HTML; give -o a name ending in .html")
-        return USAGE
-    if (code := _check_output(arguments)) != DONE:
+    read = [getattr(arguments, name) for name in _READ]
+    if (code := pages.check(arguments.output, read, is_json=arguments.json)) != DONE:
         return code
     context = inputs.read_context(arguments)
     declaration: Any = None
@@ -109,10 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
         return code
     try:
         report.save(arguments.output)
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        return _refused(arguments.output, error)
+        return pages.refused(arguments.output, error)
     for note in report.notes:
         if note.code == "no-page":
             inputs.complain(f"{arguments.file}: {note.text}")
@@ -123,36 +111,6 @@ def run(arguments: argparse.Namespace) -> int:
 
         inputs.complain(f"note: the charts of the page are still, as {missing('bokeh')}")
     return code
-
-
-def _check_output(arguments: argparse.Namespace) -> int:
-    """Returns the exit code of an output that cannot be written, before the work for it."""
-    out = arguments.output
-    if _files.is_standard_output(out):
-        if arguments.json:
-            inputs.complain("-o - writes the page to standard output: leave --json out")
-            return USAGE
-        return DONE
-    given = ("file", "config", "devices", "rules", "profile")
-    read = [path for name in given if (path := getattr(arguments, name)) is not None]
-    try:
-        if not _files.is_stream(out):
-            _files.check_place(out)
-        _files.refuse_inputs([out], [0 if path == "-" else path for path in read])
-    except OSError as error:
-        return _refused(out, error)
-    return DONE
-
-
-def _refused(out: str, error: OSError) -> int:
-    """Says why the page is not written, and returns the exit code."""
-    from shutil import SameFileError
-
-    if isinstance(error, SameFileError):
-        inputs.complain(str(error))
-        return USAGE
-    inputs.complain(f"{error.filename or out}: {error.strerror or error}")
-    return UNREADABLE
 
 
 def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Report | None, int]:
@@ -191,6 +149,7 @@ def _of_file(
         inputs.complain(f"{arguments.file}: several modules; choose one with --module: {names}")
         return None, USAGE
     if not selected:
+        _say_if_config(arguments.file)
         return None, reader.exit_code() or UNREADABLE
     report = of_module(
         selected[0].module,
@@ -199,6 +158,18 @@ def _of_file(
         source=selected[0].path,
     )
     return report, reader.exit_code()
+
+
+def _say_if_config(path: str) -> None:
+    """Names the verb that makes a page of a trainer config."""
+    from hlofast import _kinds, config
+
+    try:
+        start = b"" if path == "-" else inputs.read(path, _kinds.SAMPLE)
+    except OSError:
+        return
+    if start and b"HloModule" not in start and config.is_config(start, path=path):
+        inputs.complain(f"note: {path} is a trainer config: hlofast plan writes a page about it")
 
 
 def _say(arguments: argparse.Namespace, report: Report) -> None:
