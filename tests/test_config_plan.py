@@ -396,6 +396,7 @@ class TestPage:
         assert not opened.errors and len(opened.requests) == 1
         assert "fsdp=256" in opened.text("#meshes")
         assert "Memory against time" in opened.text("#frontier")
+        assert opened.text("#choice pre") == "\n".join(eight.lines)
 
     def test_machines_in_a_browser(self, browser: Browser, tmp_path: Path) -> None:
         pytest.importorskip("bokeh")

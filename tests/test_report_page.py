@@ -531,46 +531,6 @@ def test_colours_go_by_meaning() -> None:
     assert {label: len(own) for label, own in colours.items()} == dict.fromkeys(colours, 1)
 
 
-def test_a_directory_s_page(browser: Browser, tmp_path: Path, train_step: Path) -> None:
-    for host, text in (("host0", SMALL), ("host1", SMALL.replace("64,64", "32,32"))):
-        (tmp_path / host).mkdir()
-        name = "module_0001.small.sm_9.0_gpu_after_optimizations.txt"
-        (tmp_path / host / name).write_text(text)
-    path = tmp_path / "report.html"
-    made = hlofast.report(tmp_path, path, device="h100")
-    opened = browser.open(path)
-    assert opened.errors == []
-    programs = opened.page.locator("#programs table tbody tr[aria-rowindex] td:first-child")
-    names = [name.split("/")[0] for name in programs.all_inner_texts()]
-    assert names == ["host0", "host1"]
-    shown = opened.page.locator("#figure-differing").get_attribute("value")
-    assert float(shown) == made.verdict["differing"] == 1
-    assert opened.page.locator("#hosts .statements li").count() == 1
-
-
-def test_a_directory_s_programs_have_pages(browser: Browser, tmp_path: Path) -> None:
-    hostile = SMALL.replace("HloModule small", "HloModule small.2e")
-    texts = {"small": SMALL, "large": SMALL.replace("64,64", "256,256"), "a&b <i>": hostile}
-    for number, (name, text) in enumerate(texts.items()):
-        (tmp_path / f"module_{number:04}.{name}.after_optimizations.txt").write_text(text)
-    made = hlofast.report(tmp_path, tmp_path / "report.html", pages=2)
-    assert sorted(path.name for path in (tmp_path / "report_programs").iterdir()) == [
-        "01_large.html", "02_small.html",
-    ]  # fmt: skip
-    opened = browser.open(tmp_path / "report.html")
-    links = opened.page.locator("#programs table a")
-    assert [link.split(".")[-1] for link in links.all_inner_texts()] == ["large", "small"]
-    links.first.click()
-    opened.page.wait_for_selector("body.module[data-state=complete]", state="attached")
-    assert opened.page.locator("#figure-flops").get_attribute("value") == str(
-        hlofast.loads(texts["large"]).cost().flops
-    )
-    opened.page.get_by_role("link", name="all programs").click()
-    opened.page.wait_for_selector("body.directory", state="attached")
-    assert opened.errors == []
-    assert "the pages of 2 programs are in" in made.notes[-1].text
-
-
 def test_a_stage_and_a_check_have_their_places(train_step: Path) -> None:
     stage = hlofast.load(FIXTURES / "seedlike" / "pipeline_stage.txt.gz").report().html
     assert '<section id="stages"' in stage

@@ -164,6 +164,8 @@ def _programs(rows: list[dict[str, Any]], is_given: bool, pages: Pages) -> Secti
             height=0.7,
         )
         names = [row["module_name"] or row["program"] for row in shown]
+        if len(set(names)) < len(names):
+            names = [row["program"] for row in shown]
         note = f"The first {_BARS} of {len(rows):,}." if len(rows) > _BARS else ""
         charts.append(
             Chart(
@@ -270,7 +272,7 @@ def _history(history: History, number: int) -> Chart:
     return Chart(
         f"history-{number}",
         f"Effect of passes on {key}",
-        Axis("dump, in the order of compilation", limits=(0, max(len(rows) - 1, 1))),
+        Axis("dump, in the order of compilation", kind="whole", limits=(0, len(rows))),
         Axis("number"),
         counts,
         table,
@@ -293,6 +295,8 @@ def _kind(name: str) -> str:
 
 def _line(rows: list[dict[str, Any]], name: str, color: str) -> Mark:
     known = [row for row in rows if row[name] is not None]
+    if known:  # Each dump is as wide as one number, also the last.
+        known.append(known[-1] | {"number": known[-1]["number"] + 1})
     sheet: Sheet = sheet_of(
         name, name, known, [("number", "dump", "count"), (name, name, _kind(name))]
     )

@@ -78,6 +78,7 @@ class Chart {
       options.x_range = new Bokeh.Range1d({ start: start / spec.x.scale, end: end / spec.x.scale });
     }
     this.figure = P.figure(options);
+    if (spec.x.kind === "whole") for (const axis of this.figure.xaxis) axis.ticker.min_interval = 1;
     if (spec.y.kind === "factors") this.nameRows();
     this.marks.forEach((mark) => this.mark(mark));
     if (spec.y.kind === "linear") this.figure.y_range.start = 0;
