@@ -473,7 +473,7 @@ def backend_misfit(module: Module, device: Device) -> str | None:
 
 
 def backend_differs(device: Device, compiled: str, count: int = 1) -> str:
-    """Says that a device is no device of the backend `compiled` of `count` modules."""
+    """Says that the backend of a device differs from the backend of `count` modules."""
     modules = "the module is" if count == 1 else f"{count:,} modules are"
     return f"{device.label} ({device.name}) is a {device.backend}, {modules} for {compiled}"
 
