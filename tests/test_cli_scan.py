@@ -73,6 +73,34 @@ def test_what_is_to_be_kept_in_mind_is_noted(tree: Tree, tmp_path: Path) -> None
     assert [note["code"] for note in again["notes"]] == ["started-over"]
 
 
+def test_a_device_of_another_backend_times_nothing(tmp_path: Path) -> None:
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    layouts = {"tpu0": "{1,0:T(8,128)}", "tpu1": "{1,0:T(8,128)}", "plain": "{1,0}"}
+    for number, (name, layout) in enumerate(layouts.items()):
+        (dumps / f"module_{number:04}.{name}.after_optimizations.txt").write_text(
+            f"HloModule {name}, is_scheduled=true\n\nENTRY e {{\n"
+            f"  x = f32[8,128]{layout} parameter(0)\n"
+            f"  ROOT y = f32[8,128]{layout} add(x, x)\n}}\n"
+        )
+    said = "NVIDIA H100 SXM (h100) is a gpu, 2 modules are for tpu: no times"
+    for out in ([], ["-o", tmp_path / "out", "--format", "csv"]):
+        printed = scanned(dumps, "--device", "h100", *out)
+        assert [note["text"] for note in printed["notes"]] == [said]
+    for row in hlofast.scan(dumps, device="h100")["modules"]:
+        is_timed = row["module"] == "plain"
+        assert (row["device"] == "h100", row["step_seconds"] is not None) == (is_timed, is_timed)
+    assert not hlofast.scan(dumps, device="tpu-v5e").notes
+    page = tmp_path / "page.html"
+    done = hlofast_command("report", dumps, "-o", page, "--no-charts", "--device", "h100")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("2 modules are for tpu: no times") == 1
+    assert "the pages of 3 programs are in" in done.stdout
+    (dumps / "module_0002.plain.after_optimizations.txt").unlink()
+    made = hlofast.report(dumps, device="h100", plots=False)
+    assert made.verdict["step"] is None and said in made.html
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "module_0001.f.after_optimizations.txt").write_text("HloModule f\n\nENTRY e {\n  x")
     done = hlofast_command("scan", tmp_path)

@@ -447,6 +447,7 @@ class TestPage:
         assert not opened.errors and len(opened.requests) == 1
         assert "fsdp=256" in opened.text("#meshes")
         assert "Memory against time" in opened.text("#frontier")
+        assert opened.text("#choice pre") == "\n".join(eight.lines)
 
     def test_machines_in_a_browser(self, browser: Browser, tmp_path: Path) -> None:
         pytest.importorskip("bokeh")
@@ -470,7 +471,18 @@ class TestPage:
         assert hlofast_command(*given).returncode == 0
         assert page.read_text().startswith("<!DOCTYPE html>")
         assert hlofast_command(*given, "--like", "own").returncode == 2
-        assert hlofast_command(*given[:-1], tmp_path / "none" / "plan.html").returncode == 3
+        done = hlofast_command(*given[:-1], tmp_path / "none" / "plan.html")
+        said = f"hlofast: {tmp_path / 'none'}: No such file or directory\n"
+        assert (done.returncode, done.stdout, done.stderr) == (3, "", said)
+        done = hlofast_command(*given[:-1], "-")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("<!DOCTYPE html>") and done.stdout.endswith("</html>\n")
+        config = tmp_path / "run.yml"
+        config.write_text("model_name: llama2-7b\n")
+        done = hlofast_command("plan", config, "--instance", "v5e-16", "-o", config)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"hlofast: {config}: an input, which would be overwritten\n"
+        assert config.read_text() == "model_name: llama2-7b\n"
 
 
 class TestCommand:

@@ -2,12 +2,14 @@
 
 import base64
 import json
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import tarfile
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,13 @@ def test_names_beyond_ascii_and_line_breaks_stay_in_their_row() -> None:
     shown = buffers[start : start + length].decode("utf-16-le").split("\n")
     assert len(shown) == texts["count"]
     assert name in shown
+
+
+def test_headings_leave_no_level_out(report: Any, dumps: Path) -> None:
+    for made in (report, hlofast.report(dumps), hlofast.loads(UNSCHEDULED).report()):
+        levels = [int(level) for level in re.findall(r"<h([1-6])\b", made.html)]
+        assert {1, 2, 3} <= set(levels)
+        assert [pair for pair in pairwise(levels) if pair[1] > pair[0] + 1] == []
 
 
 def test_a_page_is_written_whole_or_not_at_all(
@@ -235,6 +244,12 @@ class TestCommand:
         done = hlofast_command("report", dumps, "-o", path, "--module", "jit_train_step")
         assert done.returncode == 2
 
+    def test_a_config_is_said_to_be_one(self, tmp_path: Path) -> None:
+        config = FIXTURES / "configs" / "decoder_small.txt"
+        done = hlofast_command("report", config, "-o", tmp_path / "report.html")
+        assert done.returncode == 3
+        assert "is a trainer config: hlofast plan writes a page about it" in done.stderr
+
     def test_unreadable_input_is_exit_code_3(self, tmp_path: Path) -> None:
         done = hlofast_command("report", tmp_path / "absent.txt", "-o", tmp_path / "report.html")
         assert done.returncode == 3
@@ -243,7 +258,7 @@ class TestCommand:
     def test_a_folder_that_is_not_there(self, train_step: Path, tmp_path: Path) -> None:
         done = hlofast_command("report", train_step, "-o", tmp_path / "absent" / "report.html")
         assert done.returncode == 3
-        assert "report.html" in done.stderr
+        assert done.stderr == f"hlofast: {tmp_path / 'absent'}: No such file or directory\n"
 
     def test_loads_no_numpy(self, train_step: Path, tmp_path: Path) -> None:
         arguments = ["report", str(train_step), "-o", str(tmp_path / "r.html"), "--device", "v5e"]

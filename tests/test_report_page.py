@@ -372,6 +372,16 @@ def test_a_click_makes_a_scope_as_wide_as_the_chart(browser: Browser, report: Pa
     assert trail.count() == 1
 
 
+def test_a_step_without_cost_has_no_shares(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    text = "HloModule idle\n\nENTRY main {\n  ROOT x = f32[8]{0} parameter(0)\n}\n"
+    hlofast.loads(text).report(path, device="tpu-v5e")
+    opened = browser.open(path)
+    assert opened.errors == []
+    assert set(opened.page.locator(".trail").all_inner_texts()) == {"whole step"}
+    assert "NaN" not in opened.text("body")
+
+
 def test_the_keyboard_reaches_everything(browser: Browser, small: Path) -> None:
     page = browser.open(small).page
     wanted = page.evaluate(
@@ -391,7 +401,7 @@ def test_the_keyboard_reaches_everything(browser: Browser, small: Path) -> None:
     assert sections == page.locator("main > section:has(a, button, [tabindex='0'])").count() > 5
 
 
-def test_no_barrier_is_serious_in_either_theme(browser: Browser, small: Path) -> None:
+def test_no_barrier_is_in_either_theme(browser: Browser, small: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = browser.open(small, color_scheme="light").page
     for scheme in AXE:
@@ -399,12 +409,11 @@ def test_no_barrier_is_serious_in_either_theme(browser: Browser, small: Path) ->
         page.locator("#search").fill("dot")
         page.wait_for_selector("#found li")
         violations = axe.Axe().run(page, options=AXE[scheme]).response["violations"]
-        grave = [
+        found = [
             (scheme, violation["id"], [node["html"][:200] for node in violation["nodes"]][:3])
             for violation in violations
-            if violation["impact"] in ("serious", "critical")
         ]
-        assert grave == []
+        assert found == []
 
 
 def test_the_theme_can_be_chosen(browser: Browser, small: Path) -> None:
@@ -503,7 +512,7 @@ def test_main_columns_are_in_sight(browser: Browser, report: Path, width: int, s
             const sight = grid.querySelector(".grid-scroll").getBoundingClientRect().right;
             const heads = [...grid.querySelectorAll("th")];
             const seen = heads.filter((head) => head.getBoundingClientRect().right <= sight + 1);
-            return [grid.querySelector("h4").textContent, heads.length, seen.length];
+            return [grid.querySelector(".caption").textContent, heads.length, seen.length];
         })"""
     )
     assert len(hidden) > 15
@@ -520,46 +529,6 @@ def test_colours_go_by_meaning() -> None:
             colours.setdefault(label, set()).add(colour)
     assert {"parameter", "temporary", "residual", "all-reduce", "backward"} <= colours.keys()
     assert {label: len(own) for label, own in colours.items()} == dict.fromkeys(colours, 1)
-
-
-def test_a_directory_s_page(browser: Browser, tmp_path: Path, train_step: Path) -> None:
-    for host, text in (("host0", SMALL), ("host1", SMALL.replace("64,64", "32,32"))):
-        (tmp_path / host).mkdir()
-        name = "module_0001.small.sm_9.0_gpu_after_optimizations.txt"
-        (tmp_path / host / name).write_text(text)
-    path = tmp_path / "report.html"
-    made = hlofast.report(tmp_path, path, device="h100")
-    opened = browser.open(path)
-    assert opened.errors == []
-    programs = opened.page.locator("#programs table tbody tr[aria-rowindex] td:first-child")
-    names = [name.split("/")[0] for name in programs.all_inner_texts()]
-    assert names == ["host0", "host1"]
-    shown = opened.page.locator("#figure-differing").get_attribute("value")
-    assert float(shown) == made.verdict["differing"] == 1
-    assert opened.page.locator("#hosts .statements li").count() == 1
-
-
-def test_a_directory_s_programs_have_pages(browser: Browser, tmp_path: Path) -> None:
-    hostile = SMALL.replace("HloModule small", "HloModule small.2e")
-    texts = {"small": SMALL, "large": SMALL.replace("64,64", "256,256"), "a&b <i>": hostile}
-    for number, (name, text) in enumerate(texts.items()):
-        (tmp_path / f"module_{number:04}.{name}.after_optimizations.txt").write_text(text)
-    made = hlofast.report(tmp_path, tmp_path / "report.html", pages=2)
-    assert sorted(path.name for path in (tmp_path / "report_programs").iterdir()) == [
-        "01_large.html", "02_small.html",
-    ]  # fmt: skip
-    opened = browser.open(tmp_path / "report.html")
-    links = opened.page.locator("#programs table a")
-    assert [link.split(".")[-1] for link in links.all_inner_texts()] == ["large", "small"]
-    links.first.click()
-    opened.page.wait_for_selector("body.module[data-state=complete]", state="attached")
-    assert opened.page.locator("#figure-flops").get_attribute("value") == str(
-        hlofast.loads(texts["large"]).cost().flops
-    )
-    opened.page.get_by_role("link", name="all programs").click()
-    opened.page.wait_for_selector("body.directory", state="attached")
-    assert opened.errors == []
-    assert "the pages of 2 programs are in" in made.notes[-1].text
 
 
 def test_a_stage_and_a_check_have_their_places(train_step: Path) -> None:

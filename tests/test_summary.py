@@ -250,4 +250,6 @@ def test_devices_are_held_against_the_backend_of_the_summary() -> None:
     modules = [hlofast.load(path) for path in dumps]
     assert len(modules) > 40
     for module in modules:
-        assert module._backend() == module.summary().backend
+        compiled = module.summary().backend
+        assert module._misfit("another") == (None if compiled == "cpu" else compiled)
+        assert compiled is None or module._misfit(compiled) is None

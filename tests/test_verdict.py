@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import re
 import shlex
 import shutil
 import subprocess
@@ -65,6 +66,24 @@ def test_unknown_figures_say_what_gives_them(train_step: Path, run: Any) -> None
     assert "unknown: step time, MFU, exposed communication; no device given, use --device" in out
     (result,) = document(run, train_step)
     assert result["facts"]["mfu"] == {"value": None, "unit": None, "provenance": "unknown"}
+
+
+def test_no_share_of_the_peak_without_known_flops(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "step.txt"
+    path.write_text(
+        "HloModule m, is_scheduled=true\n\nENTRY main {\n  x = f32[512,512]{1,0} parameter(0)\n"
+        '  ROOT z = f32[512,512]{1,0} custom-call(x), custom_call_target="mystery"\n}\n'
+    )
+    _, out, _ = run(path, *DEVICE)
+    assert re.search(r"^MFU +unknown$", out, re.MULTILINE)
+    assert re.search(r"^FLOPs +at least 0 FLOP$", out, re.MULTILINE)
+    assert "unknown: MFU; the FLOPs of the step are unknown" in out
+    module = hlofast.load(path, device="tpu-v5e")
+    assert "mfu" not in {fact.name for fact in module.time().facts}
+    with pytest.raises(ValueError, match="FLOPs of the step are unknown"):
+        _ = module.time().mfu
+    (result,) = document(run, path, *DEVICE, "--step-time", "1ms")
+    assert result["facts"]["measured_mfu"]["provenance"] == "bound"
 
 
 def test_a_measured_step_needs_a_device_for_its_mfu(train_step: Path, run: Any) -> None:

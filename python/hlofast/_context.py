@@ -465,15 +465,17 @@ def refuse_misfit(module: Module, mesh: Mesh) -> None:
 
 
 def backend_misfit(module: Module, device: Device) -> str | None:
-    """Returns an error message if device and module have different backends, otherwise None.
-
-    A program compiled for CPUs fits any device, because people compile for CPUs where they lack the
-    device.
-    """
-    compiled = module._backend()
-    if compiled in (None, "cpu") or device.backend in ("other", compiled):
+    """Returns an error message if device and module have different backends, otherwise None."""
+    compiled = module._misfit(device.backend)
+    if compiled is None:
         return None
-    return f"{device.label} ({device.name}) is a {device.backend}, the module is for {compiled}"
+    return backend_differs(device, compiled)
+
+
+def backend_differs(device: Device, compiled: str, count: int = 1) -> str:
+    """Says that the backend of a device differs from the backend of `count` modules."""
+    modules = "the module is" if count == 1 else f"{count:,} modules are"
+    return f"{device.label} ({device.name}) is a {device.backend}, {modules} for {compiled}"
 
 
 def refuse_backend(module: Module, device: Device) -> None:

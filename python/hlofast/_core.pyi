@@ -341,9 +341,9 @@ class Module:
         """Returns the facts of `hlofast.Summary`."""
     def _summary_rows(self, table: str) -> list[dict[str, Any]]:
         """Returns the rows of a table of `hlofast.Summary`."""
-    def _backend(self) -> str | None:
-        """Returns the backend that the module was compiled for, as `hlofast.Summary.backend`
-        does.
+    def _misfit(self, backend: str) -> str | None:
+        """Returns the backend that the module was compiled for, as `hlofast.Summary.backend` does,
+        if it does not fit a device of `backend`; otherwise None.
         """
     def _is_library(self, file: str) -> bool:
         """Whether a source file belongs to a library, in the context of the module."""

@@ -27,6 +27,8 @@ _LONGEST = 600
 """Characters of a sentence."""
 _MARK = re.compile(r"[\\`*\[\]<>|~&!{}]|(?<![^\W_])_|_(?![^\W_])")
 _LINK = re.compile(r"(?<=[@#])(?=\w)|(?<=:)(?=//)|(?<=[wW])(?=\.)")
+_DOLLAR = "<span>$</span>"
+"""A dollar sign that GitHub does not take for the start of a formula; a backslash does not help."""
 _RUN = re.compile(r"`+")
 
 
@@ -34,7 +36,8 @@ def text(sentence: str) -> str:
     """Returns a sentence, escaped; only its first characters if it is long."""
     shown = _text.printable(sentence)
     shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
-    return _MARK.sub(r"\\\g<0>", _LINK.sub("\u200b", shown))
+    escaped = _MARK.sub(r"\\\g<0>", _LINK.sub("\u200b", shown))
+    return escaped.replace("$", _DOLLAR)
 
 
 def code(name: str) -> str:

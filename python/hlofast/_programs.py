@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._core import Field
+from hlofast._files import named
 from hlofast._module import Module, load
 from hlofast.table import Table, of_rows
 
@@ -38,7 +39,7 @@ class File:
     __slots__ = ("after", "before", "path", "pipeline", "stage", "step")
 
     def __init__(self, record: dict[str, Any]) -> None:
-        self.path: str = record["path"]
+        self.path: str = named(record["path"])
         """The path of the file."""
         self.stage: str = record["stage"]
         """The stage of the compilation: before, pass, in-pass, partitioned, after, ..."""

@@ -182,7 +182,8 @@ class Time(Result):
         fits = self._measured is None or ran_on(self.module, self.device)
         if measured is not None and used is not None and fits:
             again = self.module.cost().mfu(measured, device=self.device)
-            values.append(("measured_mfu", again.mfu, "modelled"))
+            how = "bound" if again.is_lower_bound else "modelled"
+            values.append(("measured_mfu", again.mfu, how))
         if used is not None:
             is_bound = used.is_lower_bound and not self.is_lower_bound
             how = "bound" if is_bound else "modelled"
@@ -209,14 +210,19 @@ class Time(Result):
         return {bound: seconds for bound, seconds in pairs if seconds is not None}
 
     def _used(self) -> Utilization | None:
-        """`utilization`; None if a device figure is missing or the step time is 0."""
+        """`utilization`; None if it is not known."""
         from hlofast._shares import devices_together
 
         if devices_together(self.module) > 1:
             return None  # The step time is the time of one device with the work of all devices.
         needed = ("flops.bf16", "jax_devices")
         is_known = all(self.device.value(name) is not None for name in needed)
-        return self.utilization if is_known and 0 < self.step_seconds < inf else None
+        if not is_known or not 0 < self.step_seconds < inf:
+            return None
+        try:
+            return self.utilization
+        except ValueError:
+            return None
 
     def _compared(self) -> list[tuple[str, Any, str]]:
         """Compiler's and hlofast's estimates of the instructions that have both.
@@ -418,14 +424,17 @@ class Time(Result):
 
         Every matmul counts at the peak of the element type that it multiplies. Raises
         `UnknownFigureError` if the bfloat16 peak is unknown, and `ValueError` if the step time is 0
-        or covers all devices together.
+        or covers all devices together, or if no FLOPs are known in a step that has some.
         """
         if self._utilization is None:
             from hlofast._shares import devices_together, refusal
 
             if devices_together(self.module) > 1:
                 raise ValueError(refusal(self.module))
-            self._utilization = self.module.cost().mfu(self.step_seconds, device=self.device)
+            used = self.module.cost().mfu(self.step_seconds, device=self.device)
+            if used.is_lower_bound and not used.hfu:
+                raise ValueError("the FLOPs of the step are unknown")
+            self._utilization = used
         return self._utilization
 
     @property

@@ -282,7 +282,9 @@ class Verdict(Result):
         elif told is not None:
             yield Fact(FIGURES["measured_step"], told, "configuration")
             if self.cost.peak_flops is not None:
-                yield Fact(FIGURES["measured_mfu"], self.cost.mfu().mfu, "modelled")
+                used = self.cost.mfu()
+                how = "bound" if used.is_lower_bound else "modelled"
+                yield Fact(FIGURES["measured_mfu"], used.mfu, how)
         known, peak = self._hbm(), figures["peak"].value
         if known is not None:
             hbm, how = known

@@ -12,12 +12,13 @@ from hlofast.table import of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from hlofast._check import Declaration
     from hlofast._context import MeshLike, Told
     from hlofast._module import Module
     from hlofast._report.data import Contents
+    from hlofast._report.pages import Pages
     from hlofast._verdict import Statement
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
@@ -54,23 +55,38 @@ class Report(Result):
     which comes first on the page, and the findings.
     """
 
-    __slots__ = ("_contents", "_pages", "html", "path")
+    __slots__ = ("_contents", "_html", "_inputs", "_pages", "_plots", "path")
 
     VERB = "report"
     FACTS = (*_ABOUT, *FIGURES.values())
 
     def __init__(
-        self, contents: Contents, *, plots: bool = True, pages: Mapping[str, Report] | None = None
+        self,
+        contents: Contents,
+        *,
+        plots: bool = True,
+        pages: Pages | None = None,
+        inputs: Iterable[str] = (),
     ) -> None:
-        from hlofast._report.page import html
-
         self._contents = contents
-        self._pages = dict(pages or {})
-        """Pages to which this page has links, by path."""
-        self.html: str = html(contents, plots)
-        """The page."""
+        self._plots = plots
+        self._pages = pages
+        """Pages to which this page has links; None for the page of a module."""
+        self._inputs = tuple(inputs)
+        """Files from which the page was made."""
+        self._html = self._made()
         self.path: str | None = None
         """The path of the last `save`."""
+
+    def _made(self) -> str:
+        from hlofast._report.page import html
+
+        return html(self._contents, self._plots)
+
+    @property
+    def html(self) -> str:
+        """The page; its links to the pages of programs are those of the last `save`."""
+        return self._html
 
     @property
     def title(self) -> str:
@@ -101,11 +117,14 @@ class Report(Result):
         """The basis of each figure, or the way to supply missing input; the size of the page."""
         size = len(self.html.encode("utf-8", "replace"))
         text = "the page is one self-contained file"
-        if self._pages:
-            folder = os.path.dirname(next(iter(self._pages)))
-            text = f"the pages of {counted(len(self._pages), 'program')} are in {folder}"
+        refused: list[Note] = []
+        if (pages := self._pages) is not None:
+            if pages.links and self.path is not None:
+                text = f"the pages of {counted(len(pages), 'program')} are in "
+                text += pages.folder(self.path)
+            refused = [Note("no-page", said) for said in pages.refusals]
         page = Note("page", text, bytes=size)
-        return (*(figure.said for figure in self._contents.figures), page)
+        return (*(figure.said for figure in self._contents.figures), *refused, page)
 
     def sections(self) -> tuple[Section, ...]:
         """The findings of lint, then further advice of remat."""
@@ -131,18 +150,54 @@ class Report(Result):
         return {figure.key: figure.value for figure in self._contents.figures}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page to `path` atomically; raises `OSError` on failure.
+        """Writes the page to `path` atomically; `-` is standard output.
 
-        The pages of programs that the page of a directory links to are written first.
+        The pages of programs that the page of a directory links to are written first, to a folder
+        beside it (`dumps_programs` for `dumps.html`), from which pages of earlier runs are removed.
+        Beside standard output, a pipe or a device nothing is written, and the page has no links.
+        Raises `OSError` on failure: for a missing folder with its name, and
+        `shutil.SameFileError` for a path that is one of the files from which the page was made.
         """
-        from hlofast._files import replacing
+        from hlofast import _files
 
-        for place, page in self._pages.items():
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            page.save(place)
-        with replacing(os.fspath(path)) as file:
-            file.write(self.html.encode("utf-8", "replace"))
-        self.path = os.fspath(path)
+        out = os.fspath(path)
+        pages, is_stream = self._pages, _files.is_stream(out)
+        if not is_stream:
+            _files.check_place(out)
+            written = [out] if pages is None else [out, *pages.paths(out)]
+            _files.refuse_inputs(written, self._inputs)
+        if pages is not None and pages.place(None if is_stream else out):
+            self._html = self._made()
+        if pages is not None and not is_stream:
+            pages.save(out)
+        self._write(out)
+        if pages is not None and not is_stream:
+            pages.clear(out)
+        self.path = out
+
+    def _write(self, out: str) -> None:
+        """Writes this page alone."""
+        from hlofast import _files
+
+        content = self.html.encode("utf-8", "replace")
+        if _files.is_standard_output(out):
+            import sys
+
+            sys.stdout.flush()
+            buffer = getattr(sys.stdout, "buffer", None)
+            if buffer is None:  # In a notebook.
+                sys.stdout.write(content.decode("utf-8"))
+                return
+            buffer.write(content)
+            buffer.flush()
+            return
+        with _files.replacing(out) as file:
+            file.write(content)
+
+    def _lead_to(self, address: str, title: str) -> None:
+        """Makes another page the one that leads here."""
+        self._contents.up = (address, title)
+        self._html = self._made()
 
     def _repr_html_(self) -> str:
         from hlofast._report.notebook import framed
@@ -177,10 +232,21 @@ def of_module(
     if mesh is not None:
         told["mesh"] = mesh
     analyses = Analyses(module.with_context(**told) if told else module, config)
-    report = Report(contents(analyses, source, up), plots=plots)
+    inputs = [source, module.path, *_profile(analyses.module)]
+    if isinstance(config, str | os.PathLike):
+        inputs.append(os.fspath(config))
+    report = Report(contents(analyses, source, up), plots=plots, inputs=filter(None, inputs))
     if path is not None:
         report.save(path)
     return report
+
+
+def _profile(module: Module) -> tuple[str | None, ...]:
+    """The files of the profile that a module was given."""
+    from hlofast._context import told_in
+
+    told = told_in(module)
+    return () if told is None or told.profile is None else told.profile.paths
 
 
 def report(
@@ -199,9 +265,9 @@ def report(
     `module` selects a module of the file; further arguments are the arguments of `Module.report`.
     The page about a directory ranks the programs by FLOPs and shows programs that differ between
     hosts and the effects of passes; it links to the pages of the first `pages` programs, which are
-    written to a folder beside `out` (`dumps_programs` for `dumps.html`). Raises `ValueError` if
-    `config` or `module` is given for a directory, or if the directory has no dumps, and the errors
-    of `hlofast.load` and `hlofast.scan`.
+    written to a folder beside `out` (see `Report.save`). Raises `ValueError` if `config` or
+    `module` is given for a directory, or if the directory has no dumps, and the errors of
+    `hlofast.load` and `hlofast.scan`.
     """
     import hlofast
     from hlofast._files import is_folder
@@ -230,15 +296,16 @@ def of_directory(
 ) -> Report:
     """Returns the page about a directory, which `save` will write to `out`."""
     from hlofast._context import read_mesh
-    from hlofast._report.directory import Pages, contents
+    from hlofast._files import is_stream
+    from hlofast._report.directory import contents
+    from hlofast._report.pages import Pages
 
     read = None if mesh is None else read_mesh(mesh)
-    programs = None
-    if out is not None and pages > 0:
-        told = {"device": device, "mesh": mesh, "plots": plots}
-        programs = Pages(os.fspath(out), pages, told)
-    found = contents(os.fspath(path), device, read, programs)
-    return Report(found, plots=plots, pages=None if programs is None else programs.made)
+    place = None if out is None or is_stream(os.fspath(out)) else os.fspath(out)
+    told = {"device": device, "mesh": mesh, "plots": plots}
+    programs = Pages(place, pages if place is not None else 0, told)
+    found, files = contents(os.fspath(path), device, read, programs)
+    return Report(found, plots=plots, pages=programs, inputs=files)
 
 
 __all__: list[str] = ["Report", "of_module", "report"]

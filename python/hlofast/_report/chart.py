@@ -79,7 +79,7 @@ class Axis:
     ) -> None:
         self.label = label
         self.kind = kind
-        """linear, log or factors: row n is `factors[n]`."""
+        """linear, whole (fractions mean nothing), log or factors: row n is `factors[n]`."""
         self.scale = scale
         """Divisor of the drawn numbers: one unit of `label`."""
         self.factors = [plain(text) for text in factors]

@@ -193,7 +193,7 @@ def memory(memory: Memory, values: Table | None = None) -> Chart:
     return Chart(
         "memory",
         "Memory over the schedule",
-        Axis("step of the schedule", limits=(0, max(len(timeline) - 1, 1))),
+        Axis("step of the schedule", kind="whole", limits=(0, max(len(timeline) - 1, 1))),
         Axis(f"live {unit}", scale=scale),
         marks,
         table,

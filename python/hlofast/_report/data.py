@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 class Section:
     """A part of the page."""
 
-    __slots__ = ("charts", "facts", "key", "notes", "sheets", "statements", "title", "unknown")
+    __slots__ = (
+        "charts", "code", "facts", "key", "notes", "sheets", "statements", "title", "unknown",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class Section:
         sheets: Iterable[Sheet] = (),
         statements: Iterable[Statement] = (),
         notes: Iterable[str] = (),
+        code: tuple[str, Iterable[str]] | None = None,
         unknown: str = "",
     ) -> None:
         self.key = key
@@ -50,6 +53,8 @@ class Section:
         self.sheets = tuple(sheets)
         self.statements = tuple(statements)
         self.notes = tuple(notes)
+        self.code = code
+        """A caption and lines to copy."""
         self.unknown = unknown
         """Unknown input, the reason, and the way to supply it."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-from urllib.parse import quote
 
 from hlofast import _text as output
+from hlofast._files import named
 from hlofast._history import FIGURES, KINDS, History
 from hlofast._programs import fingerprints, programs
 from hlofast._report import chart as draw
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from hlofast import Mesh
     from hlofast._programs import Program
-    from hlofast._report import Report
+    from hlofast._report.pages import Pages
     from hlofast._scan import Scan
     from hlofast.devices import Device
 
@@ -38,45 +37,13 @@ class NoDumpsError(ValueError):
     """A folder has no dumps."""
 
 
-class Pages:
-    """Pages of the programs with the most FLOPs, in a folder beside the page of the directory."""
-
-    __slots__ = ("count", "folder", "made", "options", "up")
-
-    def __init__(self, out: str, count: int, options: dict[str, Any]) -> None:
-        name = os.path.basename(out)
-        self.folder = f"{os.path.splitext(out)[0]}_programs"
-        self.count = count
-        self.options = options
-        """Further arguments of `of_module`."""
-        self.up = (quote(f"../{name}"), "all programs")
-        self.made: dict[str, Report] = {}
-        """By path."""
-
-    def make(self, folder: str, rows: list[dict[str, Any]]) -> dict[str, str]:
-        """Makes the pages and returns the address of each program that has one."""
-        import hlofast
-        from hlofast._report import of_module
-
-        addresses: dict[str, str] = {}
-        for number, row in enumerate(rows[: self.count], 1):
-            path = os.path.join(folder, row["canonical"] or "")
-            try:
-                module = hlofast.load(path)
-                page = of_module(module, source=path, up=self.up, **self.options)
-            except (OSError, ValueError):
-                continue  # The page lists the files that cannot be read.
-            safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", row["module_name"] or "module")[:64]
-            name = f"{number:02}_{safe}.html"
-            self.made[os.path.join(self.folder, name)] = page
-            addresses[row["program"]] = quote(f"{os.path.basename(self.folder)}/{name}")
-        return addresses
-
-
 def contents(
-    folder: str, device: str | Device | None, mesh: Mesh | None, pages: Pages | None = None
-) -> Contents:
-    """Returns the contents of the page about a dump directory; raises `OSError` if unreadable."""
+    folder: str, device: str | Device | None, mesh: Mesh | None, pages: Pages
+) -> tuple[Contents, list[str]]:
+    """Returns the contents of the page about a dump directory, and the files of the directory.
+
+    Makes `pages`. Raises `OSError` if the directory cannot be read.
+    """
     scanned = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
     rows = scanned.programs.to_pylist()
     if not rows and not scanned.counts["failed"]:
@@ -85,7 +52,7 @@ def contents(
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []
     rows.sort(key=lambda row: -(row["flops"] or 0))
-    links = {} if pages is None else pages.make(folder, rows)
+    pages.make(rows)
     prints = fingerprints(folder).to_pylist()
     histories = [
         program
@@ -99,15 +66,15 @@ def contents(
         ("files", ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)),
         ("timed for", ", ".join(sorted({row["device"] for row in rows if row["device"]}))),
     ]
-    sections = [_programs(rows, bool(device), links), _hosts(prints)]
+    sections = [_programs(rows, bool(device), pages), _hosts(prints)]
     flops = {row["program"]: row["flops"] for row in rows}
     sections += _histories(histories, mesh, sizes, flops)
     if counts["failed"]:
         sections.append(_failures(scanned))
     statements = [*sections[1].statements, *_largest(rows)]
-    return Contents(
-        title, "directory", facts, _verdict(scanned, rows, prints), statements, sections
-    )
+    files = [] if scanned._survey is None else list(map(named, scanned._survey.paths()))
+    figures = _verdict(scanned, rows, prints)
+    return Contents(title, "directory", facts, figures, statements, sections), files
 
 
 def _verdict(
@@ -118,13 +85,14 @@ def _verdict(
     note = f"in {output.counted(files, 'file')}, {counts['failed']:,} could not be read"
     figures = [Figure("programs", "Programs", len(rows), f"{len(rows):,}", note)]
     timed = [row for row in rows if row["step_seconds"]]
+    others = [note.text for note in scanned.notes if note.code == "other-backend"]
     if timed:
         row = max(timed, key=lambda program: program["step_seconds"])
         text = seconds(row["step_seconds"])
-        note = f"{row['module_name']}, on {row['device']}; modelled"
+        note = "; ".join([f"{row['module_name']}, on {row['device']}; modelled", *others])
         figures.append(Figure("step", "Longest program", row["step_seconds"], text, note))
     else:
-        note = "device unknown: hlofast report --device NAME DIR"
+        note = "; ".join(others) or "device unknown: hlofast report --device NAME DIR"
         figures.append(Figure("step", "Longest program", None, "unknown", note))
     for key, label, words in (
         ("flops", "Most FLOPs", lambda count: short(count, "FLOP")),
@@ -158,7 +126,7 @@ def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
     return [Statement("largest-program", text, stake=short(row["flops"], "FLOP"))]
 
 
-def _programs(rows: list[dict[str, Any]], is_given: bool, links: dict[str, str]) -> Section:
+def _programs(rows: list[dict[str, Any]], is_given: bool, pages: Pages) -> Section:
     """Every program, the most FLOPs first, with a link to its page."""
     timed = any(row["step_seconds"] for row in rows)
     columns = (
@@ -181,7 +149,7 @@ def _programs(rows: list[dict[str, Any]], is_given: bool, links: dict[str, str])
         ("files", "files", "count"),
         ("canonical", "file", "name"),
     )
-    table = sheet_of("programs", "Programs", rows, columns, sort="flops", links=links)
+    table = sheet_of("programs", "Programs", rows, columns, sort="flops", links=pages.links)
     shown = [row | {"place": place} for place, row in enumerate(rows[:_BARS])]
     charts = []
     if shown:
@@ -196,6 +164,8 @@ def _programs(rows: list[dict[str, Any]], is_given: bool, links: dict[str, str])
             height=0.7,
         )
         names = [row["module_name"] or row["program"] for row in shown]
+        if len(set(names)) < len(names):
+            names = [row["program"] for row in shown]
         note = f"The first {_BARS} of {len(rows):,}." if len(rows) > _BARS else ""
         charts.append(
             Chart(
@@ -213,7 +183,8 @@ def _programs(rows: list[dict[str, Any]], is_given: bool, links: dict[str, str])
     unknown = ""
     if not timed and not is_given:
         unknown = "Times are unknown without a device: hlofast report --device NAME DIR."
-    return Section("programs", "Programs", charts=charts, unknown=unknown)
+    notes = pages.refusals
+    return Section("programs", "Programs", charts=charts, notes=notes, unknown=unknown)
 
 
 def _hosts(prints: list[dict[str, Any]]) -> Section:
@@ -301,7 +272,7 @@ def _history(history: History, number: int) -> Chart:
     return Chart(
         f"history-{number}",
         f"Effect of passes on {key}",
-        Axis("dump, in the order of compilation", limits=(0, max(len(rows) - 1, 1))),
+        Axis("dump, in the order of compilation", kind="whole", limits=(0, len(rows))),
         Axis("number"),
         counts,
         table,
@@ -324,6 +295,8 @@ def _kind(name: str) -> str:
 
 def _line(rows: list[dict[str, Any]], name: str, color: str) -> Mark:
     known = [row for row in rows if row[name] is not None]
+    if known:  # Each dump is as wide as one number, also the last.
+        known.append(known[-1] | {"number": known[-1]["number"] + 1})
     sheet: Sheet = sheet_of(
         name, name, known, [("number", "dump", "count"), (name, name, _kind(name))]
     )

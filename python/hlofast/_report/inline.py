@@ -48,6 +48,11 @@ def hash_of(script: str) -> str:
     return f"'sha256-{digest}'"
 
 
+def micro(shown: str) -> str:
+    """Returns a quantity with µs for us, which terminals get."""
+    return shown.replace(" us", " µs") if shown.endswith(" us") else shown
+
+
 def text(words: str) -> str:
     """Returns `words` escaped for HTML, with invisible and bidirectional characters spelt out."""
     return escape(output.printable(words), quote=True)

@@ -6,8 +6,9 @@ from hlofast import _core, _verdict_measured
 from hlofast import _text as output
 from hlofast._report import graph, sections, still
 from hlofast._report.chart import missing
-from hlofast._report.inline import Bokeh, asset, hash_of, text
+from hlofast._report.inline import Bokeh, asset, hash_of, micro, text
 from hlofast._report.pack import Block
+from hlofast._report.pages import GENERATOR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def html(contents: Contents, plots: bool) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{GENERATOR}
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
@@ -238,7 +240,9 @@ def _statements(statements: Iterable[Statement], kind: str) -> str:
 
 
 def _statement(statement: Statement, kind: str) -> str:
-    stake = f'<span class="stake">{text(statement.stake)}</span>' if statement.stake else ""
+    stake = ""
+    if statement.stake:
+        stake = f'<span class="stake">{text(micro(statement.stake))}</span>'
     place = (
         f'<span class="place"><bdi>{text(statement.place)}</bdi></span>' if statement.place else ""
     )
@@ -266,10 +270,20 @@ def _section(section: Section, plots: bool, module: Module | None) -> str:
     notes = f'<ul class="notes" aria-label="Notes">{notes}</ul>' if notes else ""
     return f"""<section id="{key}" aria-labelledby="{key}-title">
 <h2 id="{key}-title">{text(section.title)}</h2>
-{unknown}{_facts(section.facts)}{statements}
+{unknown}{_facts(section.facts)}{statements}{_code(*section.code) if section.code else ""}
 <div class="charts">{charts}</div><div class="sheets">{sheets}</div>
 {notes}
 </section>"""
+
+
+def _code(caption: str, lines: Iterable[str]) -> str:
+    shown = "\n".join(map(text, lines))
+    return (
+        f'<div class="card"><h3 class="caption">{text(caption)}</h3>'
+        f'<pre class="code" tabindex="0">{shown}</pre></div>'
+        if shown
+        else ""
+    )
 
 
 def _chart(chart: Chart, module: Module | None) -> str:
@@ -287,5 +301,5 @@ def _chart(chart: Chart, module: Module | None) -> str:
 <figure class="chart"><figcaption><h3>{text(chart.title)}</h3></figcaption>
 <div class="canvas">{still.chart(chart)}</div>{legend}{note}</figure>
 <details{" open" if chart.shows_figures else ""}><summary>Figures of this chart: {rows}</summary>
-<div class="figures-of">{still.sheet(chart.sheet, module)}</div></details>
+<div class="figures-of">{still.sheet(chart.sheet, module, "h4")}</div></details>
 </div>"""

@@ -32,7 +32,7 @@ def contents(plan: Plan) -> Contents:
     shown = _sheets(plan)
     has_choice = len(tables["ranked"]) > 0
     sections = [
-        Section("choice", "The fastest choice", facts=facts, sheets=[shown["lines"]],
+        Section("choice", "The fastest choice", facts=facts, code=_code(shown),
                 notes=[note.text for note in plan.notes]),
         Section("meshes", "The fastest choice of each mesh",
                 charts=[steps(plan)] if has_choice else [], sheets=[shown["ranked"]]),
@@ -57,6 +57,12 @@ def _sheets(plan: Plan, prefix: str = "") -> dict[str, Sheet]:
     return sheets
 
 
+def _code(shown: dict[str, Sheet]) -> tuple[str, list[str]]:
+    """The lines of a config that make it take the choice, as text to copy."""
+    lines = shown["lines"]
+    return lines.caption, lines.values("code")
+
+
 def machines(compared: Machines) -> Contents:
     """Returns the contents of the page about several machines."""
     sections = [
@@ -67,9 +73,14 @@ def machines(compared: Machines) -> Contents:
     for at, plan in enumerate(compared.plans):
         shown = _sheets(plan, f"plan{at}_")
         notes = [note.text for note in plan.notes]
-        sheets = [shown["lines"], shown["ranked"], shown["excluded"]]
+        sheets = [shown["ranked"], shown["excluded"]]
         charts = [steps(plan, f"steps{at}")] if plan.best is not None else []
-        sections.append(Section(f"plan{at}", plan.title, sheets=sheets, notes=notes, charts=charts))
+        sections.append(
+            Section(
+                f"plan{at}", plan.title, sheets=sheets, notes=notes, charts=charts,
+                code=_code(shown),
+            )
+        )  # fmt: skip
     fitting = [row for row in compared.table if row["chip_hours"] is not None]
     verdict = [
         Figure(f"cost{at}", row["instance"], row["chip_hours"],

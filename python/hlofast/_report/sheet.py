@@ -49,8 +49,9 @@ class Sheet:
         sort: str | None = None,
         links: Mapping[str, str] | None = None,
     ) -> None:
-        self.links = dict(links or {})
-        """Addresses of pages by the text of the first column; relative to this page."""
+        self.links = {} if links is None else links
+        """Addresses of pages by the text of the first column; relative to this page. Whoever gives
+        them may change them while no page is made."""
         self.key = key
         self.caption = caption
         self.table = table
@@ -87,7 +88,7 @@ class Sheet:
             "note": self.note,
             "rows": len(self),
             "sort": self.sort,
-            "links": self.links,
+            "links": dict(self.links),
             "columns": [self._packed(field, block) for field in self.fields],
         }
 

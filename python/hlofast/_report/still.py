@@ -10,6 +10,7 @@ from math import ceil, floor, isfinite, log10
 
 from hlofast import _text as output
 from hlofast._report.chart import INK
+from hlofast._report.inline import micro
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ _VERTICAL = ("y", "y1", "y2", "top", "bottom")
 class _Scale:
     """Places numbers of an axis between two edges of the drawing."""
 
-    __slots__ = ("_end", "_is_log", "_start", "edges", "limits")
+    __slots__ = ("_end", "_is_log", "_least", "_start", "edges", "limits")
 
     def __init__(self, axis: Axis, values: Sequence[float], edges: tuple[float, float]) -> None:
         self._is_log = axis.kind == "log"
+        self._least = 1.0 if axis.kind == "whole" else 0.0
         self.edges = edges
         if axis.kind == "factors":
             low, high = -0.6, float(len(axis.factors)) - 0.4
@@ -74,6 +76,7 @@ class _Scale:
             return [(10.0**power, f"1e{power}") for power in powers[::every]]
         step: float = 10.0 ** floor(log10((high - low) / _TICKS))
         step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= _TICKS)
+        step = max(step, self._least)
         first = ceil(low / step)
         values = [number * step for number in range(first, floor(high / step) + 1)]
         return [(value, f"{round(value, 9):,.10g}") for value in values]
@@ -238,7 +241,7 @@ _GLYPHS: dict[str, Callable[[Chart, Mark, _Scale, _Scale], str]] = {
 }
 
 
-def sheet(shown: Sheet, module: Module | None) -> str:
+def sheet(shown: Sheet, module: Module | None, heading: str = "h3") -> str:
     """Returns the caption and the first rows of a table, in the order of its sort column."""
     table = shown.table
     if shown.sort is not None:
@@ -252,7 +255,8 @@ def sheet(shown: Sheet, module: Module | None) -> str:
     for field in shown.fields:
         cells = []
         for value in first.values(field.name):
-            cell = escape(_cut(output.printable(output.cell(field, value, module)), _LONGEST_CELL))
+            own = output.printable(output.cell(field, value, module))
+            cell = escape(_cut(micro(own) if field.kind == "seconds" else own, _LONGEST_CELL))
             page = shown.links.get(value) if not columns and isinstance(value, str) else None
             if page is not None:
                 cell = f'<a href="{escape(page, quote=True)}">{cell}</a>'
@@ -263,7 +267,8 @@ def sheet(shown: Sheet, module: Module | None) -> str:
     more = f'<p class="note">{left:,} more rows</p>' if left > 0 else ""
     width = " wide" if len(shown.fields) > _NARROW else ""
     return (
-        f'<div class="grid{width}"><h4>{escape(output.printable(shown.caption))}</h4>'
+        f'<div class="grid{width}"><{heading} class="caption">'
+        f"{escape(output.printable(shown.caption))}</{heading}>"
         f'<div class="plain-scroll"><table class="plain"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{more}</div>"
     )

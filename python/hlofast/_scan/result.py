@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core, _text
+from hlofast._context import backend_differs
 from hlofast._core import Field
 from hlofast._extras import library
 from hlofast._names import unknown
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hlofast._core import ScanPart, ScanTable, SurveyData
     from hlofast._scan.folder import RemoteFolder
     from hlofast._scan.stored import ReadFolder, Stored
+    from hlofast.devices import Device
 
 _TABLES, *_ = _core._scan_words()
 TABLES = tuple(name for name in _TABLES if name != "files")
@@ -61,6 +63,8 @@ class Scan(Result):
         self._failed_before: list[dict[str, Any]] | None = None
         self.unknown_targets: list[str] = []
         """Chips named by dumps that are missing from the device table."""
+        self.given_device: Device | None = None
+        """The device that modules were timed for, if it was not found beside them."""
         self.is_started_over = False
         """Whether earlier rows were dropped because they were written with other options."""
         self._survey = survey
@@ -143,7 +147,27 @@ class Scan(Result):
         for target in self.unknown_targets:
             text = f"a dump names the unknown device {target!r}: its programs have no times"
             notes.append(Note("unknown-target", text))
+        if (device := self.given_device) is not None:
+            for compiled, count in sorted(self._misfits().items()):
+                text = f"{backend_differs(device, compiled, count)}: no times"
+                notes.append(Note("other-backend", text))
         return tuple(notes)
+
+    def _misfits(self) -> dict[str, int]:
+        """Modules by backend that do not fit the given device."""
+        if self._folder is None:
+            table = self["modules"]
+        elif "modules" in (stored := self._stored()).asked:
+            table = Table(stored.rows("modules", ["path", "backend", "device"]).columns())
+        else:
+            return {}
+        found: dict[str, int] = {}
+        if "backend" in table:
+            pairs = zip(table.values("backend"), table.values("device"), strict=True)
+            for backend, device in pairs:
+                if backend is not None and device is None:
+                    found[backend] = found.get(backend, 0) + 1
+        return found
 
     def sections(self) -> tuple[Section, ...]:
         """The programs, programs that differ between hosts, and files that could not be read."""

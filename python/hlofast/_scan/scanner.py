@@ -252,7 +252,8 @@ class Scanner:
         if self.device != "auto":
             from hlofast import devices
 
-            return [devices.get(self.device)._parts()], [0] * len(targets)
+            scan.given_device = given = devices.get(self.device)
+            return [given._parts()], [0] * len(targets)
         words = sorted({target for target in targets if target is not None})
         if not words:
             return [], []

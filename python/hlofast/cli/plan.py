@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hlofast import _text
-from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, configs, inputs, results
+from hlofast import _files, _text
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, configs, inputs, pages, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "accumulation=N",
     )
     parser.add_argument(
-        "-o", "--output", metavar="PAGE", help="also write an HTML page about the plan to PAGE"
+        "-o",
+        "--output",
+        metavar="PAGE",
+        help='also write an HTML page about the plan to PAGE; "-" writes the page alone, to '
+        "standard output",
     )
     results.add_json(parser)
     _text.add_top(parser)
@@ -83,6 +87,11 @@ def run(arguments: argparse.Namespace) -> int:
     if problem:
         inputs.complain(problem)
         return USAGE
+    to_stdout = False
+    if (out := arguments.output) is not None:
+        to_stdout = _files.is_standard_output(out)
+        if (code := pages.check(out, arguments.files, is_json=arguments.json)) != DONE:
+            return code
     from hlofast.config._plan_like import Likened
     from hlofast.config._plan_machines import Machines
     from hlofast.config._plan_results import Plan
@@ -100,7 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
                 if arguments.like is None:
                     shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
-                    shower.show(plan, plan.every_section() if arguments.json else None)
+                    if not to_stdout:
+                        shower.show(plan, plan.every_section() if arguments.json else None)
                 else:
                     liked = _liked(plan, arguments.like)
                     is_fitting = is_fitting and liked.is_fitting
@@ -108,12 +118,18 @@ def run(arguments: argparse.Namespace) -> int:
             whole: Plan | Machines | None = shown[0] if shown else None
             if len(shown) > 1:
                 whole = Machines(shown, arguments.tokens)
-                shower.show(whole)
-            if arguments.output is not None and whole is not None:
-                whole.report(arguments.output)
+                if not to_stdout:
+                    shower.show(whole)
+            if out is not None and whole is not None:
+                page = whole.report()
+                try:
+                    page.save(out)
+                except OSError as error:
+                    return pages.refused(out, error)
         except (OSError, ValueError) as error:
             failures.failed(path, error)
-    shower.end(failures.errors)
+    if not to_stdout:
+        shower.end(failures.errors)
     if failures.errors:
         return UNREADABLE
     return DONE if is_fitting else FINDINGS

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 
 from hlofast import _files
 from hlofast import _text as output
-from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, results
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, pages, results
 from hlofast.cli.check import UsageError, read_declaration
 
 TYPE_CHECKING = False
@@ -32,18 +31,13 @@ a declaration, as `hlofast check` does. Charts that zoom need bokeh (pip install
 without it charts are still, with --no-charts the page has tables only. The pages of a directory's
 programs lie in a folder beside PAGE. Findings are those of `hlofast lint`, followed by
 further advice from `hlofast remat`. The page is HTML whatever its name; endings of other formats,
-such as .pdf or .json, are refused.
+such as .pdf or .json, are refused. With -o - the page goes to standard output, the verdict is not
+printed, and the page of a directory has no links.
 """
-OTHERS = frozenset(
-    f".{name}"
-    for name in (
-        *("csv", "docx", "gz", "ipynb", "jpeg", "jpg", "json", "md", "pdf", "png", "svg", "txt"),
-        *("webp", "xlsx", "xml", "xz", "zip", "zst"),
-    )
-)
-"""Endings of other formats, which -o refuses."""
 SHOWN = 3
 """Default number of findings printed; the page has all."""
+_READ = ("file", "config", "devices", "rules", "profile")
+"""Arguments that name files to read."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +45,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser, several=False, top=SHOWN)
     parser.add_argument(
-        "-o", "--output", metavar="PAGE", required=True, help="write the page to PAGE atomically"
+        "-o",
+        "--output",
+        metavar="PAGE",
+        required=True,
+        help='write the page to PAGE atomically; "-" is standard output',
     )
     parser.add_argument(
         "--config", metavar="CONFIG", help="declaration: a TOML description or a golden config"
@@ -69,10 +67,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the page."""
-    ending = os.path.splitext(arguments.output)[1].lower()
-    if ending in OTHERS:
-        inputs.complain(f"{arguments.output}: the page is HTML; give -o a name ending in .html")
-        return USAGE
+    read = [getattr(arguments, name) for name in _READ]
+    if (code := pages.check(arguments.output, read, is_json=arguments.json)) != DONE:
+        return code
     context = inputs.read_context(arguments)
     declaration: Any = None
     for option in ("instance", "device_count"):
@@ -103,9 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         report.save(arguments.output)
     except OSError as error:
-        inputs.complain(f"{arguments.output}: {error.strerror or error}")
-        return UNREADABLE
-    _say(arguments, report)
+        return pages.refused(arguments.output, error)
+    for note in report.notes:
+        if note.code == "no-page":
+            inputs.complain(f"{arguments.file}: {note.text}")
+    if not _files.is_standard_output(arguments.output):
+        _say(arguments, report)
     if not arguments.no_charts and find_spec("bokeh") is None:
         from hlofast._report.chart import missing
 
@@ -149,6 +149,7 @@ def _of_file(
         inputs.complain(f"{arguments.file}: several modules; choose one with --module: {names}")
         return None, USAGE
     if not selected:
+        _say_if_config(arguments.file)
         return None, reader.exit_code() or UNREADABLE
     report = of_module(
         selected[0].module,
@@ -157,6 +158,18 @@ def _of_file(
         source=selected[0].path,
     )
     return report, reader.exit_code()
+
+
+def _say_if_config(path: str) -> None:
+    """Names the verb that makes a page of a trainer config."""
+    from hlofast import _kinds, config
+
+    try:
+        start = b"" if path == "-" else inputs.read(path, _kinds.SAMPLE)
+    except OSError:
+        return
+    if start and b"HloModule" not in start and config.is_config(start, path=path):
+        inputs.complain(f"note: {path} is a trainer config: hlofast plan writes a page about it")
 
 
 def _say(arguments: argparse.Namespace, report: Report) -> None:

@@ -29,7 +29,8 @@ examples:
   hlofast scan dumps/ -o tables --engine ray       on a Ray cluster; needs hlofast[ray]
 
 Modules are timed on --device, by default on the device that their folder names; --device none
-leaves out times. --mesh, --hosts and --slices apply to all modules.
+leaves out times. Modules for another backend than that of --device have no times; a note counts
+them. --mesh, --hosts and --slices apply to all modules.
 
 A dataset has one folder table=NAME per table, and a manifest. Running the same command again
 continues an interrupted scan and reads new and changed files; files are compared by content. A file

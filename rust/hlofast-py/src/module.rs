@@ -295,9 +295,11 @@ impl Module {
         crate::summary::rows(py, &self.held, table)
     }
 
-    /// Returns the backend that the module was compiled for, as `hlofast.Summary.backend` does.
-    fn _backend(&self, py: Python<'_>) -> Option<&'static str> {
-        py.detach(|| hlofast::summary::backend(self.core())).map(|backend| backend.value.as_str())
+    /// Returns the backend that the module was compiled for, as `hlofast.Summary.backend` does, if
+    /// it does not fit a device of `backend`; otherwise None.
+    fn _misfit(&self, py: Python<'_>, backend: &str) -> Option<&'static str> {
+        let compiled = py.detach(|| hlofast::summary::backend(self.core()))?.value;
+        (!compiled.fits(backend)).then(|| compiled.as_str())
     }
 
     /// Returns the number of devices: partitions times replicas, or the devices in the groups of

@@ -113,7 +113,7 @@ impl TimeData {
 /// Converts a device to the core's `Device`.
 pub fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Device {
     let (is_tpu, is_gpu) = (backend == "tpu", backend == "gpu");
-    let mut device = Device { name, is_tpu, is_gpu, peaks, ..Device::default() };
+    let mut device = Device { name, backend, is_tpu, is_gpu, peaks, ..Device::default() };
     device.topology = topology.and_then(|word| Topology::from_word(&word));
     for (figure, value) in &figures {
         // The model ignores figures that it does not know; they are only shown to users.

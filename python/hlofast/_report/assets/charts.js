@@ -78,6 +78,7 @@ class Chart {
       options.x_range = new Bokeh.Range1d({ start: start / spec.x.scale, end: end / spec.x.scale });
     }
     this.figure = P.figure(options);
+    if (spec.x.kind === "whole") for (const axis of this.figure.xaxis) axis.ticker.min_interval = 1;
     if (spec.y.kind === "factors") this.nameRows();
     this.marks.forEach((mark) => this.mark(mark));
     if (spec.y.kind === "linear") this.figure.y_range.start = 0;
@@ -248,13 +249,18 @@ class Scopes {
     const around = this.boxes.filter((box) => box.left <= start + slack && box.right >= end - slack);
     around.sort((a, b) => a.depth - b.depth);
     const parts = (around.length ? around : this.boxes.filter((box) => box.depth === 0)).map((box) => {
-      const button = make("button", { type: "button", textContent: `${box.label} ${format(box.share, "share")}` });
+      const button = make("button", { type: "button", textContent: titleOf(box) });
       button.addEventListener("click", () => this.show(box));
       return button;
     });
     if (parts.length) parts[parts.length - 1].setAttribute("aria-current", "true");
     this.trail.replaceChildren(...parts);
   }
+}
+
+// Of a step that costs nothing, no box has a share.
+function titleOf(box) {
+  return box.share === box.share ? `${box.label} ${format(box.share, "share")}` : box.label;
 }
 
 function paintFigures() {

@@ -71,7 +71,9 @@ class Grid {
   build(host, options) {
     const { sheet } = this;
     const id = `grid-${this.number}`;
-    const title = make("h4", { id: `${id}-title`, textContent: sheet.caption });
+    const title = make(options.heading || "h3", {
+      id: `${id}-title`, className: "caption", textContent: sheet.caption,
+    });
     this.counter = make("p", { className: "count", role: "status" });
     const bar = make("div", { className: "grid-bar" }, title, this.counter);
     if (sheet.rows > SHOWN_ROWS) bar.append(this.filterBox(id, options));

@@ -82,7 +82,7 @@ async function build() {
       chart.table = sheetOf(packed, spec.sheet);
       const place = pair.querySelector(".figures-of");
       place.replaceChildren();
-      chart.grid = new Grid(place, chart.table, names);
+      chart.grid = new Grid(place, chart.table, names, { heading: "h4" });
       charts.push(chart);
     }
     tables.replaceChildren();

@@ -104,7 +104,7 @@ pub struct Place<'a> {
 pub struct Beside<'a> {
     /// XLA's memory files about the module.
     pub memory_files: &'a [Vec<u8>],
-    /// The chip that the module was compiled for.
+    /// The chip to time the module for; left out if it does not fit the module's backend.
     pub device: Option<&'a Device>,
     /// Names for mesh axes that the text does not name.
     pub names: Option<AxisNames<'a>>,
@@ -199,7 +199,11 @@ pub fn analyse(
         _ => Ok(()),
     };
     let wants = |table: TableKind| options.tables.has(table);
-    let (mesh, device) = (options.mesh.clone(), beside.device.cloned());
+    let device = beside.device.filter(|device| {
+        summary::backend(module).is_none_or(|compiled| compiled.value.fits(&device.backend))
+    });
+    let (name, device) = (device.map_or("", |device| device.name.as_str()), device.cloned());
+    let mesh = options.mesh.clone();
     let (sources, merges_layers) = (options.sources.clone(), options.merges_layers);
     let context = Context { mesh, device, sources, merges_layers, ..Context::default() };
     let mut analyses = Analyses::with(module, context);
@@ -387,8 +391,12 @@ pub fn analyse(
             text(&refused.map(|error| error.to_string()).unwrap_or_default()),
         );
         row.texts(
-            Field::name("device", "The chip that the module was compiled for.").nullable(),
-            text(beside.device.map_or("", |device| device.name.as_str())),
+            Field::name(
+                "device",
+                "The chip that the times are for; unknown if it does not fit the module's backend.",
+            )
+            .nullable(),
+            text(name),
         );
         let step = timed.map(|timed| &timed.simulation.step);
         let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);

@@ -58,6 +58,13 @@ impl Backend {
             Backend::Neuron => "neuron",
         }
     }
+
+    /// Whether times on a device of `backend`, as in the table of devices, mean something for a
+    /// program of this backend. Programs for CPUs fit any device, because people compile for CPUs
+    /// where they lack the device.
+    pub fn fits(self, backend: &str) -> bool {
+        self == Backend::Cpu || matches!(backend, "" | "other") || backend == self.as_str()
+    }
 }
 
 /// A conclusion and its evidence.

@@ -7,6 +7,8 @@ use crate::ir::{ElementKind, ElementType};
 pub struct Device {
     /// The name used in messages.
     pub name: String,
+    /// The backend whose programs it runs, as in the table of devices; empty if unknown.
+    pub backend: String,
     /// Whether the chip is a TPU, whose compiler works in windows and tiles.
     pub is_tpu: bool,
     /// Whether the chip is a GPU, whose kernels run one after the other.

@@ -1,0 +1,57 @@
+"""The option -o of verbs that write an HTML page: where the page may be, and why it may not."""
+
+from __future__ import annotations
+
+import os
+
+from hlofast import _files
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OTHERS = frozenset(
+    f".{name}"
+    for name in (
+        *("csv", "docx", "gz", "ipynb", "jpeg", "jpg", "json", "md", "pdf", "png", "svg", "txt"),
+        *("webp", "xlsx", "xml", "xz", "zip", "zst"),
+    )
+)
+"""Endings of other formats, which -o refuses."""
+
+
+def check(out: str, read: Iterable[str | None], *, is_json: bool) -> int:
+    """Returns the exit code if no page can be written to `out`, after saying why.
+
+    Called before the work for the page. `read` are the files from which it is made.
+    """
+    ending = os.path.splitext(out)[1].lower()
+    if ending in OTHERS:
+        inputs.complain(f"{out}: the page is HTML; give -o a name ending in .html")
+        return USAGE
+    if _files.is_standard_output(out):
+        if is_json:
+            inputs.complain("-o - writes the page to standard output: leave --json out")
+            return USAGE
+        return DONE
+    try:
+        if not _files.is_stream(out):
+            _files.check_place(out)
+        _files.refuse_inputs([out], [0 if path == "-" else path for path in read if path])
+    except OSError as error:
+        return refused(out, error)
+    return DONE
+
+
+def refused(out: str, error: OSError) -> int:
+    """Says why the page is not written, and returns the exit code."""
+    from shutil import SameFileError
+
+    if isinstance(error, BrokenPipeError):
+        raise error  # The reader of standard output has had enough.
+    if isinstance(error, SameFileError):
+        inputs.complain(str(error))
+        return USAGE
+    inputs.complain(f"{error.filename or out}: {error.strerror or error}")
+    return UNREADABLE
