@@ -2,6 +2,8 @@
 
 import ast
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -502,6 +504,15 @@ class TestCommand:
             "tpu-v6e-32-2",
             "tpu-v5litepod-32-2 and tpu-v6e-32-2",
         ]
+
+    def test_a_reader_may_stop_reading(self) -> None:
+        command = [sys.executable, "-P", "-m", "hlofast", "plan", "model_name=llama2-7b"]
+        with subprocess.Popen(
+            [*command, "--instance", "v5e-64"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.close()
+            assert process.stderr.read() == b""
 
     def test_overrides_between_options(self) -> None:
         apart = ("--instance", "v5e-16", "model_name=llama2-7b", "--no-offload")

@@ -126,6 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
                     page.save(out)
                 except OSError as error:
                     return pages.refused(out, error)
+        except BrokenPipeError:
+            raise  # The reader closed the pipe.
         except (OSError, ValueError) as error:
             failures.failed(path, error)
     if not to_stdout:
