@@ -105,7 +105,6 @@ def test_a_dataset_holds_what_memory_holds(
 def test_tables_of_a_dataset_can_be_read_back(
     tree: Tree, memory: hlofast.Scan, tmp_path: Path
 ) -> None:
-    pytest.importorskip("pyarrow")
     scanned = scan(tree.root, tmp_path / "out", format="parquet")
     for table in ("files", "modules", "collectives", "lint"):
         # NaN is not equal to itself.
@@ -114,6 +113,48 @@ def test_tables_of_a_dataset_can_be_read_back(
     duckdb = pytest.importorskip("duckdb")
     count = scanned.to_duckdb(duckdb.connect()).execute("select count(*) from modules").fetchone()
     assert count == (len(memory["modules"]),)
+
+
+def test_columns_of_parquet_files_describe_themselves(tree: Tree, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    scan(tree.root, tmp_path / "out", format="parquet", tables=["modules"])
+    for path in sorted((tmp_path / "out").rglob("*.parquet")):
+        schema = pyarrow.parquet.read_schema(path)
+        own = hlofast._core._scan_fields(path.parent.name.removeprefix("table="))
+        assert schema.names == [field.name for field in own]
+        for field in own:
+            expected = {"kind": field.kind, "unit": field.unit, "label": field.label}
+            written = schema.field(field.name).metadata
+            assert {key: written[key.encode()].decode() for key in expected} == expected
+
+
+def test_parquet_needs_no_library(tree: Tree, memory: hlofast.Scan, tmp_path: Path) -> None:
+    program = """
+import sys
+sys.modules["pyarrow"] = None
+import hlofast
+for _ in range(2):
+    found = hlofast.scan(sys.argv[1], sys.argv[2], max_text_bytes=int(sys.argv[3]))
+print(len(found["modules"]), found.counts["unchanged"], sum(found.counts.values()))
+"""
+    given = [str(tree.root), str(tmp_path / "out"), str(MAX_TEXT_BYTES)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *given], capture_output=True, text=True, check=True
+    )
+    count = sum(memory.counts.values())
+    assert done.stdout.split() == [str(len(memory["modules"])), str(count), str(count)]
+
+
+def test_a_damaged_part_is_named(tree: Tree, tmp_path: Path) -> None:
+    found = scan(tree.root, tmp_path / "out", format="parquet", tables=["modules"])
+    part = min((tmp_path / "out").glob("table=modules/*.parquet"))
+    data = bytearray(part.read_bytes())
+    data[-64:-8] = bytes(56)
+    part.write_bytes(data)
+    with pytest.raises(ValueError, match=part.name):
+        found["modules"]
 
 
 def test_a_second_scan_has_nothing_to_do(tree: Tree, undisturbed: Rows, tmp_path: Path) -> None:

@@ -63,6 +63,20 @@ def _scan_rows(table: str, length: int, columns: dict[str, list[Any]]) -> ScanTa
     All values of an omitted column are unknown or absent.
     """
 
+def _parquet_rows(table: str, path: str, names: set[str]) -> ScanTable:
+    """Reads the columns `names` of scan table `table` from a Parquet file; the values of all others
+    are unknown or absent.
+
+    Raises `ValueError` if the file is damaged.
+    """
+
+def _parquet_without(source: str, target: str, column: str, values: set[str]) -> int:
+    """Copies a Parquet file without the rows whose text in `column` is in `values`. Returns how
+    many rows are left; without any, no file is written.
+
+    Raises `ValueError` if the file is damaged.
+    """
+
 def _concatenated(parts: Sequence[ScanTable]) -> ScanTable:
     """Concatenates the rows of several tables of one kind."""
 
@@ -168,4 +182,9 @@ class ScanTable:
         """
     def csv(self, header: bool) -> bytes:
         """Returns the rows as comma-separated values."""
+    def write_parquet(self, path: str) -> None:
+        """Writes the rows to a new Parquet file.
+
+        Raises `OSError` if the file cannot be written.
+        """
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...

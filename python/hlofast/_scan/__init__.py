@@ -83,9 +83,9 @@ def scan(
     """Reads all files below `paths` on several threads into tables.
 
     `paths` are files and folders. With `out`, the rows are written to a dataset: one folder
-    `table=NAME` per table, with files in `format` (parquet, which needs pyarrow; jsonl; csv). A
-    dataset written with the same options is updated: only new and changed files are read, and the
-    rows of deleted files are removed. Without `out`, all rows stay in memory.
+    `table=NAME` per table, with files in `format` (parquet, jsonl or csv). A dataset written with
+    the same options is updated: only new and changed files are read, and the rows of deleted files
+    are removed. Without `out`, all rows stay in memory.
 
     `tables` selects from modules, computations, instructions, collectives, matmuls, buffers (live
     at the peak), remat and lint; the default is all except instructions. `device` is the chip to

@@ -1,9 +1,9 @@
-"""File formats of rows: Parquet through pyarrow; JSON Lines and CSV without dependencies."""
+"""File formats of rows: Parquet, JSON Lines and CSV."""
 
 from __future__ import annotations
 
 from hlofast import _core
-from hlofast._extras import library
+from hlofast.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ FORMATS = ("parquet", "jsonl", "csv")
 
 
 class FormatError(ValueError):
-    """An unknown format, or one whose library is not installed."""
+    """An unknown format."""
 
 
 def types(table: str) -> list[tuple[str, str]]:
@@ -31,35 +31,26 @@ def check(name: str) -> None:
     """Raises `FormatError` unless files of this format can be written."""
     if name not in FORMATS:
         raise FormatError(f"format has to be one of {', '.join(FORMATS)}, not {name!r}")
-    if name == "parquet":
-        from importlib.util import find_spec
-
-        if find_spec("pyarrow") is None:
-            raise FormatError(
-                "Parquet needs pyarrow: pip install 'hlofast[arrow]', or choose the format jsonl "
-                "or csv, which need no library"
-            )
 
 
 def write(name: str, rows: ScanTable, path: str) -> None:
     """Writes `rows` to a new file."""
     if name == "parquet":
-        # `pyarrow.table` would import pandas if installed, which takes half a second.
-        _parquet().write_table(_pyarrow().RecordBatchReader.from_stream(rows).read_all(), path)
+        rows.write_parquet(path)
         return
     text = rows.json_lines() if name == "jsonl" else rows.csv(True)
     with open(path, "wb") as file:
         file.write(text)
 
 
-def read(name: str, path: str, types: list[tuple[str, str]]) -> tuple[int, dict[str, list[Any]]]:
-    """The number of rows of a file, and the values of the columns of `types` that it has."""
+def read(
+    name: str, path: str, table: str, types: list[tuple[str, str]]
+) -> tuple[int, dict[str, list[Any]]]:
+    """The number of rows of a file of `table`, and the values of the columns of `types`."""
     wanted = [column for column, _ in types]
     if name == "parquet":
-        file = _parquet().ParquetFile(path)
-        present = [column for column in wanted if column in file.schema_arrow.names]
-        table = file.read(columns=present)
-        return table.num_rows, table.to_pydict()
+        own = Table(_core._parquet_rows(table, path, set(wanted)).columns())
+        return len(own), {column: own.values(column) for column in wanted}
     if name == "jsonl":
         from json import loads
 
@@ -95,13 +86,7 @@ def _csv_rows(path: str) -> list[list[str]]:
 def copy_without(name: str, source: str, target: str, column: str, values: Collection[str]) -> int:
     """Copies a file without rows whose `column` is in `values`; returns how many it keeps."""
     if name == "parquet":
-        arrow, compute = _pyarrow(), library("pyarrow.compute", "arrow")
-        table = _parquet().read_table(source, partitioning=None)
-        gone = compute.is_in(table[column], value_set=arrow.array(sorted(values), arrow.string()))
-        table = table.filter(compute.invert(gone))
-        if table.num_rows:
-            _parquet().write_table(table, target)
-        return int(table.num_rows)
+        return _core._parquet_without(source, target, column, set(values))
     if name == "jsonl":
         from json import loads
 
@@ -128,11 +113,3 @@ def copy_without(name: str, source: str, target: str, column: str, values: Colle
             file.write(header)
             file.writelines(kept)
     return len(kept)
-
-
-def _pyarrow() -> Any:
-    return library("pyarrow", "arrow")
-
-
-def _parquet() -> Any:
-    return library("pyarrow.parquet", "arrow")

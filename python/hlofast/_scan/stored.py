@@ -120,7 +120,7 @@ class Stored:
         length = 0
         for part in self.parts(table):
             with self.folder.reading(part) as path:
-                count, read = formats.read(self.format, path, types)
+                count, read = formats.read(self.format, path, table, types)
             chosen = [row for row in range(count) if where is None or where(read, row)]
             length += len(chosen)
             for name, more in read.items():

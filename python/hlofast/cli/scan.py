@@ -22,7 +22,7 @@ EXAMPLES = """\
 examples:
   hlofast scan dumps/                              programs, files and unreadable files
   hlofast scan dumps/ -o tables                    Parquet dataset; a second run adds new files
-  hlofast scan dumps/ -o tables --format jsonl     the same as JSON lines, without pyarrow
+  hlofast scan dumps/ -o tables --format jsonl     the same as JSON lines
   hlofast scan dumps/ -o - | jq 'select(.table == "modules") | .flops'
   hlofast scan dumps/ -o tables --watch            follow a running job
   hlofast scan s3://runs/dumps -o s3://runs/tables needs hlofast[remote] and s3fs

@@ -256,18 +256,12 @@ unsafe impl Send for ArrowArray {}
 // SAFETY: as above.
 unsafe impl Send for ArrowArrayStream {}
 
-/// The metadata of `field`: kind, unit, heading and documentation.
+/// The metadata of `field`, packed as Arrow wants it.
 fn metadata(field: &table::Field) -> Vec<u8> {
-    let heading = field.heading();
-    let pairs = [
-        ("kind", field.kind.as_str()),
-        ("unit", field.kind.unit()),
-        ("label", &*heading),
-        ("doc", &*field.doc),
-    ];
+    let pairs = field.metadata();
     let number = |length: usize| i32::try_from(length).unwrap_or(0).to_ne_bytes();
     let mut bytes = number(pairs.len()).to_vec();
-    for text in pairs.iter().flat_map(|(key, value)| [key, value]) {
+    for text in pairs.iter().flat_map(|(key, value)| [*key, &**value]) {
         bytes.extend_from_slice(&number(text.len()));
         bytes.extend_from_slice(text.as_bytes());
     }

@@ -5,6 +5,7 @@ use crate::classes::restorer;
 use crate::held::source_options;
 use crate::mesh::Mesh;
 use crate::programs::program_files;
+use crate::scan_rows::faulty;
 use crate::survey::{PackedSurvey, packed, store, unpacked};
 use crate::table_builder::to_list;
 use crate::time::{DeviceParts, device_of};
@@ -14,7 +15,7 @@ use hlofast::dump::{
     AnalysisOptions, AxisNames, Found, Kind, Outcome, ReadOptions, Repeated, Stage, Status, Survey,
     TableKind, Tables, Trouble, file_rows, hexadecimal, program_rows, read,
 };
-use hlofast::table::{Columns, csv, json_lines};
+use hlofast::table::{Columns, csv, json_lines, write_parquet};
 use hlofast::time::Device;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -574,6 +575,13 @@ impl ScanTable {
     fn csv<'py>(&self, py: Python<'py>, header: bool) -> Bound<'py, PyBytes> {
         let text = py.detach(|| csv(&self.columns, header));
         PyBytes::new(py, &text)
+    }
+
+    /// Writes the rows to a new Parquet file.
+    ///
+    /// Raises `OSError` if the file cannot be written.
+    fn write_parquet(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| write_parquet(&self.columns, &path)).map_err(|error| faulty(&path, error))
     }
 
     /// Exports the rows as a stream of one record batch; unknown and absent values are null.

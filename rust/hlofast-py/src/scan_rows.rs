@@ -3,10 +3,13 @@
 use crate::field::Field;
 use crate::scan::ScanTable;
 use hlofast::dump::{Survey, TableKind, columns_of, program_rows};
-use hlofast::table::{Columns, Texts, Values};
+use hlofast::table::{Columns, Texts, Values, copy_parquet_without, read_parquet};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::collections::HashSet;
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The columns of a scan table, without rows.
@@ -69,4 +72,45 @@ pub fn _scan_rows(table: &str, length: usize, columns: &Bound<'_, PyDict>) -> Py
         filled.push(field, values);
     }
     Ok(ScanTable { columns: Arc::new(filled) })
+}
+
+/// Reads the columns `names` of scan table `table` from a Parquet file; the values of all others are
+/// unknown or absent.
+///
+/// Raises `ValueError` if the file is damaged.
+#[pyfunction]
+pub fn _parquet_rows(
+    py: Python<'_>,
+    table: &str,
+    path: PathBuf,
+    names: HashSet<String>,
+) -> PyResult<ScanTable> {
+    let like = empty(table)?;
+    let read = py.detach(|| read_parquet(&path, &like, &names));
+    let columns = Arc::new(read.map_err(|error| faulty(&path, error))?);
+    Ok(ScanTable { columns })
+}
+
+/// Copies a Parquet file without the rows whose text in `column` is in `values`. Returns how many rows
+/// are left; without any, no file is written.
+///
+/// Raises `ValueError` if the file is damaged.
+#[pyfunction]
+pub fn _parquet_without(
+    py: Python<'_>,
+    source: PathBuf,
+    target: PathBuf,
+    column: &str,
+    values: HashSet<String>,
+) -> PyResult<usize> {
+    let copied = py.detach(|| copy_parquet_without(&source, &target, column, &values));
+    copied.map_err(|error| faulty(&source, error))
+}
+
+/// The exception for a file that cannot be read or written.
+pub fn faulty(path: &Path, error: Error) -> PyErr {
+    match error.kind() {
+        ErrorKind::InvalidData => PyValueError::new_err(format!("{}: {error}", path.display())),
+        _ => error.into(),
+    }
 }

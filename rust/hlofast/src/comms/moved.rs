@@ -58,7 +58,7 @@ pub struct Piece {
 pub(super) struct Mover<'a> {
     module: &'a Module,
     attribution: &'a Attribution,
-    gradients: HashSet<Place, BuildMix>,
+    gradients: Reached,
     /// Remaining steps for following values, shared by all collectives.
     steps: Cell<usize>,
     /// Remaining parts that may be listed separately inside concatenations.
@@ -122,8 +122,7 @@ impl<'a> Mover<'a> {
     /// Whether the result of collective `row` for operand `index` reaches the optimizer's input
     /// element by element.
     pub fn is_gradient(&self, row: Row, index: u32) -> bool {
-        let element = Place { row, path: vec![index] };
-        self.gradients.contains(&element) || self.gradients.contains(&Place::from(row))
+        self.gradients.holds(&Place { row, path: vec![index] }) || self.gradients.holds_all_of(row)
     }
 
     /// Appends the arrays that make up `operand` of a collective: the parts of a concatenation, or
@@ -201,6 +200,33 @@ fn is_floating(module: &Module, row: Row) -> bool {
     array.is_some_and(|array| array.element_type.kind() == ElementKind::Float)
 }
 
+/// The places that were reached. Most of them are whole results.
+struct Reached {
+    /// By row: whether its whole result was reached.
+    rows: Vec<bool>,
+    /// Parts of results.
+    parts: HashSet<Place, BuildMix>,
+}
+
+impl Reached {
+    fn holds_all_of(&self, row: Row) -> bool {
+        self.rows.get(row.0 as usize) == Some(&true)
+    }
+
+    fn holds(&self, place: &Place) -> bool {
+        if place.path.is_empty() { self.holds_all_of(place.row) } else { self.parts.contains(place) }
+    }
+
+    /// Adds a place; false if it was there.
+    fn insert(&mut self, place: &Place) -> bool {
+        if !place.path.is_empty() {
+            return self.parts.insert(place.clone());
+        }
+        let row = self.rows.get_mut(place.row.0 as usize);
+        row.is_some_and(|is_reached| !std::mem::replace(is_reached, true))
+    }
+}
+
 /// Limit on the values followed back from the optimizer.
 const MOST_VALUES: usize = 1 << 20;
 
@@ -212,7 +238,7 @@ fn gradients(
     module: &Module,
     attribution: &Attribution,
     transfers: &HashMap<Row, Row, BuildMix>,
-) -> HashSet<Place, BuildMix> {
+) -> Reached {
     let is_optimizer = |row: Row| attribution.phase[row.0 as usize] == Phase::Optimizer;
     let mut stack: Vec<Place> = Vec::new();
     for row in module.rows().filter(|row| is_optimizer(*row)) {
@@ -222,11 +248,11 @@ fn gradients(
     if stack.is_empty() {
         stack = replacing_results(module);
     }
-    let mut seen: HashSet<Place, BuildMix> = HashSet::default();
+    let mut seen = Reached { rows: vec![false; module.row_count()], parts: HashSet::default() };
     let mut next = Vec::new();
     let mut steps = 0;
     while let Some(place) = stack.pop() {
-        if steps >= MOST_VALUES || place.path.len() > DEEPEST_PATH || !seen.insert(place.clone()) {
+        if steps >= MOST_VALUES || place.path.len() > DEEPEST_PATH || !seen.insert(&place) {
             continue;
         }
         let row = place.row;

@@ -91,8 +91,11 @@ struct Finder<'a> {
     inside: Vec<Inside>,
     /// By computation: the phase of its callers.
     around: Vec<Bound>,
+    /// By row: whether it only moves a value.
+    moves: Vec<bool>,
     /// Remaining steps for following moved values.
     steps: usize,
+    is_scheduled: bool,
 }
 
 impl Whose {
@@ -116,7 +119,9 @@ impl Whose {
             whose,
             inside: vec![Inside::default(); computations],
             around: vec![NO_BOUND; computations],
+            moves: module.rows().map(|row| moves(module, row)).collect(),
             steps: rows.saturating_mul(32).saturating_add(1 << 20),
+            is_scheduled: module.is_scheduled(),
         };
         let contexts = &attribution.contexts;
         let first = |node: &super::Node| {
@@ -224,19 +229,40 @@ impl Finder<'_> {
         let rows = self.module.computation(id).rows();
         self.find_turn(id, is_data);
         self.follow_moves(rows.clone());
+        // Parameters of called computations have no phase of their own.
+        let is_entry = id == self.module.entry();
+        let is_open = |row: u32| {
+            self.rank(row) == NONE
+                && (is_entry || self.module.opcode(Row(row)) != Opcode::Parameter)
+        };
+        if rows.clone().any(is_open) {
+            self.complete_open(id);
+        }
+        self.mark_late_reads(rows.clone());
+        for row in rows {
+            for call in self.module.calls(Row(row)) {
+                if call.computation != id && self.around[call.computation.0 as usize].0 == NONE {
+                    self.around[call.computation.0 as usize] = (self.rank(row), row);
+                }
+            }
+        }
+    }
+
+    /// Gives phases to the rows of a computation that have none.
+    fn complete_open(&mut self, id: ComputationId) {
+        let rows = self.module.computation(id).rows();
         let low = self.low(rows.clone());
         let high = self.high(rows.clone());
         let around = self.around[id.0 as usize];
         let turn = self.whose.turn[id.0 as usize];
         let is_entry = id == self.module.entry();
         for row in rows.clone() {
-            if self.rank(row) != NONE || moves(self.module, Row(row)) {
+            if self.rank(row) != NONE || self.moves[row as usize] {
                 continue;
             }
             let opcode = self.module.opcode(Row(row));
             let at = (row - rows.start) as usize;
             let given = match opcode {
-                // Parameters of called computations have no phase of their own.
                 Opcode::Parameter if !is_entry => continue,
                 _ => match collects(self.module, Row(row)) {
                     Some(true) if high[at].0 != NONE => high[at],
@@ -249,19 +275,11 @@ impl Finder<'_> {
         }
         self.follow_moves(rows.clone());
         for row in rows.clone() {
-            if self.rank(row) == NONE && moves(self.module, Row(row)) {
+            if self.rank(row) == NONE && self.moves[row as usize] {
                 let at = (row - rows.start) as usize;
                 let given = between(low[at], high[at], false);
                 let given = if given.0 == NONE { around } else { given };
                 self.give(row, given, true);
-            }
-        }
-        self.mark_late_reads(rows.clone());
-        for row in rows {
-            for call in self.module.calls(Row(row)) {
-                if call.computation != id && self.around[call.computation.0 as usize].0 == NONE {
-                    self.around[call.computation.0 as usize] = (self.rank(row), row);
-                }
             }
         }
     }
@@ -281,7 +299,7 @@ impl Finder<'_> {
     /// indices computed from the batch or gathered weights, wait for nothing.
     fn find_turn(&mut self, id: ComputationId, is_data: &[bool]) {
         let module = self.module;
-        if !module.is_scheduled() {
+        if !self.is_scheduled {
             return;
         }
         let is_entry = id == module.entry();
@@ -309,7 +327,7 @@ impl Finder<'_> {
                 known.any(|depends| *depends)
             };
             let is_late = matches!(self.rank(row), RECOMPUTE | BACKWARD);
-            if row >= last && is_late && depends[at] && !moves(module, Row(row)) {
+            if row >= last && is_late && depends[at] && !self.moves[row as usize] {
                 self.whose.turn[id.0 as usize] = Some(Row(row));
                 return;
             }
@@ -344,7 +362,7 @@ impl Finder<'_> {
                     let start = module.operands(Row(row)).first().copied();
                     start.filter(|start| self.rank(*start) != NONE)
                 }
-                _ if moves(module, Row(row)) => self.moved(row),
+                _ if self.moves[row as usize] => self.moved(row),
                 _ => None,
             };
             if let Some(giver) = giver {
@@ -442,7 +460,7 @@ impl Finder<'_> {
         let module = self.module;
         for row in rows.rev() {
             let is_late = module.users().get(row).iter().any(|user| {
-                if moves(module, Row(*user)) {
+                if self.moves[*user as usize] {
                     self.whose.is_read_late[*user as usize]
                 } else {
                     matches!(self.rank(*user), RECOMPUTE | BACKWARD)

@@ -1,7 +1,7 @@
 //! The attributes of an instruction as raw key and value spans, found on demand.
 
 use super::attribute::{ASYNCHRONOUS, COMMON, Key};
-use super::module::{Flags, Module, Row};
+use super::module::{Flags, METADATA, Module, NO_METADATA, Row};
 use crate::error::Result;
 use crate::text::{Cursor, Span, is_identifier_byte};
 
@@ -20,6 +20,8 @@ pub struct Attributes<'a> {
     /// Where the values end, if the row was read from one line.
     ends: &'a [u32],
     is_known: bool,
+    /// Where the value of the metadata starts, if `ends` are known.
+    metadata: usize,
     /// The number added to positions to get module offsets (arena rows are read from the arena).
     base: u32,
     filter: Filter,
@@ -45,6 +47,7 @@ impl<'a> Attributes<'a> {
         attributes.filter = filter;
         attributes.ends = module.columns.value_ends(row);
         attributes.is_known = !attributes.ends.is_empty();
+        attributes.metadata = module.columns.metadata_starts[row.0 as usize] as usize;
         attributes
     }
 
@@ -59,6 +62,7 @@ impl<'a> Attributes<'a> {
             base,
             ends: &[],
             is_known: false,
+            metadata: NO_METADATA as usize,
             filter: Filter::All,
         }
     }
@@ -91,7 +95,10 @@ impl<'a> Attributes<'a> {
         // Whitespace after the last value belongs to no attribute.
         let end = (*end as usize).min(self.cursor.end());
         let start = self.cursor.position() + 2;
-        let length = self.cursor.text().get(start..end)?.iter().position(|byte| *byte == b'=')?;
+        let length = match start + METADATA.len() == self.metadata {
+            true => METADATA.len() - 1,
+            false => self.cursor.text().get(start..end)?.iter().position(|byte| *byte == b'=')?,
+        };
         self.cursor.set_position(end);
         let key = Span::new(start, start + length);
         Some(Attribute { key, value: Span::new(start + length + 1, end) })

@@ -195,10 +195,14 @@ impl Module {
         let end = self.columns.tail_starts[row.0 as usize];
         let start = self.columns.name_starts[row.0 as usize];
         if let Some(before) = self.bytes(Span { start, end }).strip_suffix(b")") {
-            let count = before.iter().rev().take(18).take_while(|b| b.is_ascii_digit()).count();
-            let (rest, digits) = before.split_at(before.len() - count);
-            if count > 0 && rest.last() == Some(&b'(') {
-                return Some(digits.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')));
+            let (mut number, mut factor) = (0, 1);
+            for byte in before.iter().rev().take(18) {
+                match byte {
+                    b'0'..=b'9' => number += factor * u64::from(byte - b'0'),
+                    b'(' if factor > 1 => return Some(number),
+                    _ => break,
+                }
+                factor *= 10;
             }
         }
         let payload = self.opcode_and_payload(row).1;
@@ -207,6 +211,11 @@ impl Module {
 
     /// The parameter rows of computation `id`, ordered by parameter number.
     pub fn parameters(&self, id: ComputationId) -> Vec<Row> {
+        self.parameter_rows(id).iter().map(|row| Row(*row)).collect()
+    }
+
+    /// The numbers of the parameter rows of computation `id`, ordered by parameter number.
+    pub(crate) fn parameter_rows(&self, id: ComputationId) -> &[u32] {
         let known = self.derived().parameters.get_or_init(|| {
             let mut numbered: Vec<(u32, u64, u32)> = Vec::new();
             for (id, computation) in (0u32..).zip(&self.computations) {
@@ -218,7 +227,7 @@ impl Module {
             let rows = numbered.into_iter().map(|(id, _, row)| (id, row));
             Csr::from_sorted(self.computations.len(), rows)
         });
-        known.get(id.0).iter().map(|row| Row(*row)).collect()
+        known.get(id.0)
     }
 }
 

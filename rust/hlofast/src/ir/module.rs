@@ -175,6 +175,9 @@ pub struct Header {
     pub has_tables: bool,
 }
 
+/// What stands before the value of the attribute `metadata`.
+pub(super) const METADATA: &str = "metadata=";
+
 /// Value in `Columns::metadata_starts` for rows without metadata.
 pub const NO_METADATA: u32 = u32::MAX;
 
@@ -442,8 +445,13 @@ impl Module {
     }
 
     /// The call edges of `row`, in text order.
+    #[inline]
     pub fn calls(&self, row: Row) -> &[Call] {
-        let Some(near) = self.calls_near(row) else { return &[] };
+        self.calls_near(row).map_or(&[], |near| self.calls_of(row, near))
+    }
+
+    /// The call edges of `row`, which are among those in `near`.
+    fn calls_of(&self, row: Row, near: Range<usize>) -> &[Call] {
         let near = &self.calls[near];
         let rest = &near[near.partition_point(|call| call.row < row)..];
         // Only conditionals make many calls, and they are queried once per branch, so the end is
@@ -488,17 +496,25 @@ impl Module {
     /// The raw value of attribute `key` of `row`.
     pub fn attribute(&self, row: Row, key: &str) -> Option<Span> {
         let ends = self.columns.value_ends(row);
+        let tail = self.tail(row);
         if ends.is_empty() || self.flags(row) & Flags::SUGAR != 0 {
+            if tail.is_empty() {
+                return None;
+            }
             let mut attributes = self.attributes(row);
             return attributes.find(|a| self.bytes(a.key) == key.as_bytes()).map(|a| a.value);
         }
         // A line in the printed form: `, key=value, key=value`.
-        let (text, tail) = (self.text(), self.tail(row));
+        let (text, key) = (self.text(), key.as_bytes());
+        let metadata = self.columns.metadata_starts[row.0 as usize] as usize;
         let mut start = tail.start as usize + 2;
         for end in ends {
             let value = start + key.len() + 1;
-            let written = text.get(start..value)?;
-            if written.strip_prefix(key.as_bytes()) == Some(b"=") {
+            // Most rows have metadata, and most questions are about another key.
+            if (start + METADATA.len() != metadata || key == b"metadata")
+                && text.get(value - 1) == Some(&b'=')
+                && text[start..].starts_with(key)
+            {
                 return Some(Span::new(value, (*end).min(tail.end) as usize));
             }
             start = *end as usize + 2;

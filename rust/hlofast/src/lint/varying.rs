@@ -14,6 +14,7 @@ use crate::flow::markers::is_marker;
 use crate::ir::decode::{AttributeValue, LeafSharding, decode};
 use crate::ir::{CallRole, ComputationId, ElementKind, Module, Opcode, Row, ShapeView};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Meshes with more axes are not followed. One bit of a mask is left for `INPUT`.
 const MOST_AXES: usize = 60;
@@ -65,6 +66,7 @@ impl Varying {
         let count = module.computations().len();
         let mut follower = Follower {
             program,
+            places: module.leaf_offsets(),
             groups: groups(program, all),
             offsets: Offsets::new(module),
             devices,
@@ -142,7 +144,7 @@ fn bits<'a>(parts: impl Iterator<Item = &'a AxisPart>) -> u64 {
 }
 
 /// The leaves of `row` in columns by leaf.
-fn leaves(module: &Module, row: Row) -> std::ops::Range<usize> {
+fn leaves(module: &Module, row: Row) -> Range<usize> {
     let offsets = module.leaf_offsets();
     let at = |index: usize| offsets.get(index).map_or(0, |offset| *offset as usize);
     at(row.0 as usize)..at(row.0 as usize + 1)
@@ -204,6 +206,8 @@ fn devices(program: &Program<'_>) -> (Vec<Device>, Vec<Vec<u64>>) {
 /// Follows values through the program.
 struct Follower<'a, 'b> {
     program: &'b Program<'a>,
+    /// By row: where its leaves start in columns by leaf.
+    places: &'a [u64],
     groups: HashMap<Row, Along>,
     offsets: Offsets<'a>,
     devices: Vec<Device>,
@@ -222,10 +226,6 @@ struct Follower<'a, 'b> {
 }
 
 impl Follower<'_, '_> {
-    fn module(&self) -> &Module {
-        self.program.module
-    }
-
     /// Sets the masks of the entry's parameters. Returns the axes that shard the batch: those of
     /// the first dimension of integer inputs; without any, if the step donates its state, of the
     /// other inputs.
@@ -289,20 +289,31 @@ impl Follower<'_, '_> {
         Some(first[chosen] & self.all)
     }
 
+    /// The leaves of `row` in columns by leaf.
+    #[inline]
+    fn leaves(&self, row: Row) -> Range<usize> {
+        match self.places.get(row.0 as usize..row.0 as usize + 2) {
+            Some([start, end]) => *start as usize..*end as usize,
+            _ => 0..0,
+        }
+    }
+
+    #[inline]
     fn set(&mut self, row: Row, mask: u64) {
-        let range = leaves(self.module(), row);
+        let range = self.leaves(row);
         for leaf in self.masks.get_mut(range).unwrap_or_default() {
             *leaf |= mask;
         }
     }
 
+    #[inline]
     fn of(&self, row: Row) -> u64 {
-        let masks = self.masks.get(leaves(self.module(), row)).unwrap_or_default();
+        let masks = self.masks.get(self.leaves(row)).unwrap_or_default();
         masks.iter().fold(0, |mask, leaf| mask | leaf)
     }
 
     /// Adds the leaves `from` to the leaves `to`, one by one if there are equally many.
-    fn pass(&mut self, from: std::ops::Range<usize>, to: std::ops::Range<usize>) {
+    fn pass(&mut self, from: Range<usize>, to: Range<usize>) {
         self.visits = self.visits.saturating_sub(from.len().max(to.len()));
         if from.len() == to.len() {
             for (from, to) in from.zip(to) {
@@ -325,9 +336,9 @@ impl Follower<'_, '_> {
         if depth > DEEPEST {
             return None;
         }
-        let parameters = module.parameters(id);
+        let parameters = module.parameter_rows(id).iter();
+        let arguments = parameters.flat_map(|row| self.leaves(Row(*row)));
         let masks = &self.masks;
-        let arguments = parameters.iter().flat_map(|row| leaves(module, *row));
         let arguments: Vec<u64> = arguments.filter_map(|leaf| masks.get(leaf).copied()).collect();
         self.visits = self.visits.checked_sub(arguments.len())?;
         let last = self.arguments.get_mut(id.0 as usize)?;
@@ -339,7 +350,7 @@ impl Follower<'_, '_> {
         let order = std::rc::Rc::clone(slot.get_or_insert_with(|| module.post_order(id).into()));
         for row in order.iter() {
             let row = Row(*row);
-            let size = |row: Row| leaves(module, row).len();
+            let size = |row: Row| self.leaves(row).len();
             let operands = module.operands(row);
             let read = match module.opcode(row) {
                 Opcode::GetTupleElement => size(row),
@@ -354,16 +365,16 @@ impl Follower<'_, '_> {
     /// Runs computation `id` with `operands`, and adds its result to `row`.
     fn call(&mut self, row: Row, id: ComputationId, operands: &[u32], depth: usize) -> Option<()> {
         let module = self.program.module;
-        for parameter in module.parameters(id) {
+        for parameter in module.parameter_rows(id).iter().map(|row| Row(*row)) {
             let number = module.parameter_number(parameter);
             let number = number.and_then(|number| usize::try_from(number).ok());
             if let Some(operand) = number.and_then(|number| operands.get(number)) {
-                self.pass(leaves(module, Row(*operand)), leaves(module, parameter));
+                self.pass(self.leaves(Row(*operand)), self.leaves(parameter));
             }
         }
         self.run(id, depth + 1)?;
         let root = Row(module.computation(id).root);
-        self.pass(leaves(module, root), leaves(module, row));
+        self.pass(self.leaves(root), self.leaves(row));
         Some(())
     }
 
@@ -381,8 +392,8 @@ impl Follower<'_, '_> {
                 let index = module.tuple_index(row);
                 let first =
                     index.and_then(|index| module.shapes().first_leaf(module.shape(tuple), index));
-                let to = leaves(module, row);
-                let from = leaves(module, tuple);
+                let to = self.leaves(row);
+                let from = self.leaves(tuple);
                 let start = from.start.saturating_add(first.unwrap_or(0) as usize);
                 let end = start.saturating_add(to.len());
                 if first.is_some() && end <= from.end {
@@ -392,16 +403,16 @@ impl Follower<'_, '_> {
                 }
             }
             Tuple => {
-                let to = leaves(module, row);
+                let to = self.leaves(row);
                 let mut at = to.start;
                 for operand in operands {
-                    let from = leaves(module, Row(*operand));
+                    let from = self.leaves(Row(*operand));
                     let end = at.saturating_add(from.len()).min(to.end);
                     self.pass(from, at..end);
                     at = end;
                 }
             }
-            OptBarrier => self.pass(leaves(module, Row(*operands.first()?)), leaves(module, row)),
+            OptBarrier => self.pass(self.leaves(Row(*operands.first()?)), self.leaves(row)),
             Call | Fusion => {
                 let id = module.calls(row).first()?.computation;
                 self.call(row, id, operands, depth)?;
@@ -456,14 +467,14 @@ impl Follower<'_, '_> {
         let body = module.called(row, CallRole::Body)?;
         let condition = module.called(row, CallRole::Condition)?;
         let operands = module.operands(row);
-        let own = leaves(module, row);
-        self.pass(leaves(module, Row(*operands.first()?)), own.clone());
+        let own = self.leaves(row);
+        self.pass(self.leaves(Row(*operands.first()?)), own.clone());
         loop {
             let before: Vec<u64> = self.masks.get(own.clone())?.to_vec();
             // The state is the argument and the result of the body.
             self.call(row, body, &[row.0], depth)?;
-            for parameter in module.parameters(condition) {
-                self.pass(own.clone(), leaves(module, parameter));
+            for parameter in module.parameter_rows(condition) {
+                self.pass(own.clone(), self.leaves(Row(*parameter)));
             }
             self.run(condition, depth + 1)?;
             let root = self.of(Row(module.computation(condition).root));
@@ -490,7 +501,7 @@ impl Follower<'_, '_> {
         match module.calls(start).first() {
             Some(call) if module.opcode(start) == Opcode::AsyncStart => {
                 let root = Row(module.computation(call.computation).root);
-                self.pass(leaves(module, root), leaves(module, row));
+                self.pass(self.leaves(root), self.leaves(row));
             }
             _ => self.set(row, self.all),
         }

@@ -9,6 +9,7 @@ use super::low_precision_in_f32::is_widened_by_compiler;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use crate::flow::Phase;
+use crate::ir::{Module, Row, ShapeId};
 use crate::remat::{ResidualKind, residuals};
 
 pub(super) const RULE: Rule = Rule {
@@ -25,9 +26,11 @@ pub(super) const RULE: Rule = Rule {
 
 /// The size of the smallest copies that are reported.
 const LEAST: u64 = 1 << 20;
+/// How many times larger padding makes an array at most: a tile of 8 by 128 with one element.
+const MOST_PADDING: u64 = 1 << 10;
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
-    if is_widened_by_compiler(program) {
+    if is_widened_by_compiler(program) || !can_widen(program.module) {
         return;
     }
     let residuals = residuals(program.module, program.cost, program.attribution);
@@ -48,6 +51,23 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.is_anywhere = true;
         sites.push(site);
     }
+}
+
+/// Whether a large array has a wider type than a parameter of the entry. Most programs widen no weights, and
+/// need no residuals to know it.
+fn can_widen(module: &Module) -> bool {
+    let shapes = module.shapes();
+    let bits = |shape: ShapeId| Some(shapes.array(shape)?.element_type.bits());
+    let arrays = |row: &u32| shapes.leaves(module.shape(Row(*row)));
+    let parameters = module.parameter_rows(module.entry()).iter().flat_map(arrays);
+    let is_weight = |shape: &ShapeId| shapes.array(*shape).is_some_and(|array| array.rank() > 0);
+    let narrowest = parameters.filter(is_weight).filter_map(bits).min();
+    narrowest.is_some_and(|narrowest| {
+        shapes.ids().any(|shape| {
+            bits(shape) > Some(narrowest)
+                && shapes.logical_bytes(shape).is_none_or(|size| size >= LEAST / MOST_PADDING)
+        })
+    })
 }
 
 fn message(_: &Program<'_>, site: &Site) -> String {

@@ -1,10 +1,9 @@
 //! A stable 128-bit fingerprint of the computation in a module.
 //!
-//! The algorithm (version 4) gives equal results on every machine and in every run:
+//! The algorithm (version 5) gives equal results on every machine and in every run:
 //!
-//! * A *digest* absorbs a sequence of 64-bit words into two lanes with multiplications that keep
-//!   both halves of the product; bytes are absorbed as their length and little-endian words, or, if
-//!   there are 64 or more, as their length and the two words of their XXH3-128.
+//! * A *digest* is the XXH3-128 of a record: numbers in 64 bits and digests in 128 bits, least byte
+//!   first; texts with their length before them. Every record starts with the version and its kind.
 //! * A *shape* is the digest of an array's canonical text, with the default layout where there is
 //!   none, or of the digests of a tuple's elements.
 //! * An *instruction* is the digest of: opcode, result shape, payload (parameter number, or literal
@@ -63,10 +62,7 @@ impl Default for FingerprintOptions {
     }
 }
 
-const VERSION: u64 = 4;
-
-/// Bytes from which XXH3 is faster.
-const LONG: usize = 64;
+const VERSION: u64 = 5;
 
 /// The fingerprint of `module`.
 pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
@@ -74,12 +70,12 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
         module,
         options,
         names: options.names.then(|| Names::new(module, false)),
-        rows: vec![(0, 0); module.row_count()],
-        computations: vec![(0, 0); module.computations().len()],
+        rows: vec![0; module.row_count()],
+        computations: vec![0; module.computations().len()],
         shapes: Vec::with_capacity(module.shapes().len()),
         is_fused: module.computations_in_fusions(),
-        buffer: Vec::new(),
-        begun: [None; Opcode::ALL.len()],
+        record: Record::default(),
+        opcodes: [None; Opcode::ALL.len()],
         attributes: Vec::new(),
         seen: Seen::default(),
     };
@@ -95,55 +91,44 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
     hasher.module()
 }
 
-/// Two 64-bit lanes.
-#[derive(Clone, Copy)]
-struct Digest(u64, u64);
+type Digest = u128;
 
-type Lanes = (u64, u64);
+/// The bytes of which a digest is made.
+#[derive(Default)]
+struct Record {
+    bytes: Vec<u8>,
+}
 
-impl Digest {
-    fn new(kind: u64) -> Self {
-        let mut digest = Self(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
-        digest.word(VERSION);
-        digest.word(kind);
-        digest
+impl Record {
+    fn begin(&mut self, kind: u64) {
+        self.bytes.clear();
+        self.word(VERSION << 32 | kind);
     }
 
     fn word(&mut self, word: u64) {
-        let fold = |value: u64, factor: u64| {
-            let product = u128::from(value) * u128::from(factor);
-            (product as u64) ^ ((product >> 64) as u64)
-        };
-        let (first, second) = (self.0, self.1);
-        self.0 = fold(first ^ word, 0x9e37_79b9_7f4a_7c15).wrapping_add(second.rotate_left(23));
-        self.1 = fold(second ^ word.rotate_left(32), 0xd6e8_feb8_6659_fd93)
-            .wrapping_add(first.rotate_left(41));
+        self.bytes.extend_from_slice(&word.to_le_bytes());
     }
 
-    fn lanes(&mut self, lanes: Lanes) {
-        self.word(lanes.0);
-        self.word(lanes.1);
+    fn digest(&mut self, digest: Digest) {
+        self.bytes.extend_from_slice(&digest.to_le_bytes());
     }
 
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.word(bytes.len() as u64);
-        if bytes.len() >= LONG {
-            let digest = xxh3_128(bytes);
-            self.word(digest as u64);
-            self.word((digest >> 64) as u64);
-            return;
-        }
-        let (words, rest) = bytes.as_chunks::<8>();
-        words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
-        if !rest.is_empty() {
-            self.word(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-        }
+    fn text(&mut self, text: &[u8]) {
+        self.word(text.len() as u64);
+        self.bytes.extend_from_slice(text);
     }
 
-    fn finish(mut self) -> Lanes {
+    /// Adds the text that `write` appends.
+    fn written(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
         self.word(0);
-        self.word(u64::MAX);
-        (self.0, self.1)
+        write(&mut self.bytes);
+        let length = (self.bytes.len() - start - 8) as u64;
+        self.bytes[start..start + 8].copy_from_slice(&length.to_le_bytes());
+    }
+
+    fn finish(&self) -> Digest {
+        xxh3_128(&self.bytes)
     }
 }
 
@@ -153,14 +138,15 @@ struct Hasher<'a> {
     /// The names of canonical text, if names count. Rows that the text only implies need names too,
     /// because printing must not change the fingerprint.
     names: Option<Names>,
-    rows: Vec<Lanes>,
-    computations: Vec<Lanes>,
-    shapes: Vec<Lanes>,
+    rows: Vec<Digest>,
+    computations: Vec<Digest>,
+    shapes: Vec<Digest>,
     /// By computation: whether only fusions call it.
     is_fused: Vec<bool>,
-    buffer: Vec<u8>,
-    /// By opcode: the digest from which the digests of its rows start.
-    begun: [Option<Digest>; Opcode::ALL.len()],
+    /// The record of which a digest is being made.
+    record: Record,
+    /// By opcode: the digest of its text.
+    opcodes: [Option<Digest>; Opcode::ALL.len()],
     /// The attributes of one row.
     attributes: Vec<(&'a [u8], &'a [u8])>,
     seen: Seen<'a>,
@@ -173,78 +159,73 @@ impl<'a> Hasher<'a> {
         let table = self.module.shapes();
         for id in table.ids() {
             let of = |id: ShapeId| self.shapes.get(id.0 as usize).copied().unwrap_or_default();
-            let mut digest = Digest::new(1);
+            let record = &mut self.record;
+            record.begin(1);
             match table.get(id) {
                 ShapeView::Array(_) => {
-                    self.buffer.clear();
-                    write_array_meaning(&mut self.buffer, table, id, self.options.layouts);
-                    digest.bytes(&self.buffer);
+                    record.written(|out| write_array_meaning(out, table, id, self.options.layouts));
                 }
                 ShapeView::Buffer(inner) => {
-                    digest.bytes(b"b");
-                    digest.lanes(of(inner));
+                    record.text(b"b");
+                    record.digest(of(inner));
                 }
                 ShapeView::Tuple(elements) => {
-                    digest.word(elements.len() as u64);
-                    elements.iter().for_each(|element| digest.lanes(of(*element)));
+                    record.word(elements.len() as u64);
+                    elements.iter().for_each(|element| record.digest(of(*element)));
                 }
             }
-            self.shapes.push(digest.finish());
+            self.shapes.push(record.finish());
         }
     }
 
-    fn row(&mut self, row: Row) -> Lanes {
+    fn row(&mut self, row: Row) -> Digest {
         let module = self.module;
-        let mut digest = self.begin(row);
-        let shape = self.shapes.get(module.shape(row).0 as usize);
-        digest.lanes(shape.copied().unwrap_or_default());
+        let opcode = self.opcode(row);
+        let shape = self.shapes.get(module.shape(row).0 as usize).copied().unwrap_or_default();
+        let record = &mut self.record;
+        record.begin(2);
+        record.digest(opcode);
+        record.digest(shape);
         match module.opcode(row) {
-            Opcode::Parameter => digest.word(module.parameter_number(row).unwrap_or(u64::MAX)),
+            Opcode::Parameter => record.word(module.parameter_number(row).unwrap_or(u64::MAX)),
             Opcode::Constant => {
-                self.buffer.clear();
                 let payload = module.bytes(module.opcode_and_payload(row).1);
-                write_literal(&mut self.buffer, payload, Spacing::Tight);
-                digest.bytes(&self.buffer);
+                record.written(|out| write_literal(out, payload, Spacing::Tight));
             }
             _ => {}
         }
         let operands = module.operands(row);
-        digest.word(operands.len() as u64);
+        record.word(operands.len() as u64);
         for operand in operands {
-            digest.lanes(self.rows.get(*operand as usize).copied().unwrap_or_default());
+            record.digest(self.rows.get(*operand as usize).copied().unwrap_or_default());
         }
         let calls = module.calls(row);
-        self.calls(calls, &mut digest);
-        self.attributes(row, calls, &mut digest);
+        self.calls(calls);
+        self.attributes(row, calls);
         if let Some(names) = &self.names {
-            digest.bytes(names.row(module, row));
+            self.record.text(names.row(module, row));
         }
-        digest.finish()
+        self.record.finish()
     }
 
-    /// The digest of the opcode of `row`, to be continued.
-    fn begin(&mut self, row: Row) -> Digest {
-        let begin = |text: &[u8]| {
-            let mut digest = Digest::new(2);
-            digest.bytes(text);
-            digest
-        };
+    /// The digest of the text of the opcode of `row`.
+    fn opcode(&mut self, row: Row) -> Digest {
         match self.module.opcode(row) {
-            Opcode::Unknown => begin(self.module.opcode_text(row)),
-            opcode => match self.begun.get_mut(opcode as usize) {
-                Some(known) => *known.get_or_insert_with(|| begin(opcode.as_str().as_bytes())),
-                None => begin(opcode.as_str().as_bytes()),
+            Opcode::Unknown => xxh3_128(self.module.opcode_text(row)),
+            opcode => match self.opcodes.get_mut(opcode as usize) {
+                Some(known) => *known.get_or_insert_with(|| xxh3_128(opcode.as_str().as_bytes())),
+                None => xxh3_128(opcode.as_str().as_bytes()),
             },
         }
     }
 
-    /// Absorbs calls sorted by role; the computations of one role stay in text order.
-    fn calls(&self, calls: &[Call], digest: &mut Digest) {
-        digest.word(calls.len() as u64);
+    /// Adds calls sorted by role; the computations of one role stay in text order.
+    fn calls(&mut self, calls: &[Call]) {
+        self.record.word(calls.len() as u64);
         let mut add = |call: &Call| {
             let callee = self.computations.get(call.computation.0 as usize);
-            digest.bytes(call.role.as_str().as_bytes());
-            digest.lanes(callee.copied().unwrap_or_default());
+            self.record.text(call.role.as_str().as_bytes());
+            self.record.digest(callee.copied().unwrap_or_default());
         };
         if calls.is_sorted_by_key(|call| call.role.as_str()) {
             calls.iter().for_each(add);
@@ -255,8 +236,12 @@ impl<'a> Hasher<'a> {
         }
     }
 
-    fn attributes(&mut self, row: Row, calls: &[Call], digest: &mut Digest) {
+    fn attributes(&mut self, row: Row, calls: &[Call]) {
         let module = self.module;
+        if module.tail(row).is_empty() {
+            self.record.word(0);
+            return;
+        }
         let mut attributes = std::mem::take(&mut self.attributes);
         let mut seen = std::mem::take(&mut self.seen);
         attributes.clear();
@@ -280,82 +265,78 @@ impl<'a> Hasher<'a> {
             }
         }
         attributes.sort_unstable();
-        digest.word(attributes.len() as u64);
+        let record = &mut self.record;
+        record.word(attributes.len() as u64);
         for (key, value) in &attributes {
-            digest.bytes(key);
-            self.buffer.clear();
+            record.text(key);
             if *key == b"outfeed_shape" && !self.options.layouts {
-                write_without_layouts(&mut self.buffer, value);
+                record.written(|out| write_without_layouts(out, value));
             } else if is_opaque(key, value) || is_tight(value) {
-                digest.bytes(value);
-                continue;
+                record.text(value);
             } else {
-                write_value(&mut self.buffer, key, value, Spacing::Tight);
+                record.written(|out| write_value(out, key, value, Spacing::Tight));
             }
-            digest.bytes(&self.buffer);
         }
         (self.attributes, self.seen) = (attributes, seen);
     }
 
-    fn computation(&mut self, id: ComputationId, thread: &[u8]) -> Lanes {
+    fn computation(&mut self, id: ComputationId, thread: &[u8]) -> Digest {
         let module = self.module;
         let rows = row_order(module, id);
         for row in &rows {
-            let lanes = self.row(*row);
+            let digest = self.row(*row);
             if let Some(slot) = self.rows.get_mut(row.0 as usize) {
-                *slot = lanes;
+                *slot = digest;
             }
         }
         let of = |row: Row| self.rows.get(row.0 as usize).copied().unwrap_or_default();
-        let mut all: Vec<Lanes> = rows.iter().map(|row| of(*row)).collect();
+        let mut all: Vec<Digest> = rows.iter().map(|row| of(*row)).collect();
         let is_fused = self.is_fused.get(id.0 as usize) == Some(&true);
         if is_fused || !(self.options.schedule && module.is_scheduled()) {
             all.sort_unstable();
         }
         let computation = module.computation(id);
-        let mut digest = Digest::new(3);
-        digest.lanes(of(Row(computation.root)));
+        let record = &mut self.record;
+        record.begin(3);
+        record.digest(of(Row(computation.root)));
         let thread = thread.get(1..thread.len().saturating_sub(1)).unwrap_or_default();
-        digest.bytes(if thread == b"main" { b"" } else { thread });
+        record.text(if thread == b"main" { b"" } else { thread });
         if let Some(names) = &self.names {
-            digest.bytes(names.computation(module, id));
+            record.text(names.computation(module, id));
         }
-        digest.word(all.len() as u64);
-        all.into_iter().for_each(|lanes| digest.lanes(lanes));
+        record.word(all.len() as u64);
+        all.into_iter().for_each(|digest| record.digest(digest));
         let pairs = module.control_predecessors();
         let from = pairs.partition_point(|(row, _)| row.0 < computation.first_row);
         let to = pairs.partition_point(|(row, _)| row.0 < computation.end_row);
         let edges = pairs.get(from..to).unwrap_or_default().iter();
-        let mut edges: Vec<(Lanes, Lanes)> = edges.map(|(row, p)| (of(*row), of(*p))).collect();
+        let mut edges: Vec<(Digest, Digest)> = edges.map(|(row, p)| (of(*row), of(*p))).collect();
         edges.sort_unstable();
-        digest.word(edges.len() as u64);
+        record.word(edges.len() as u64);
         for (row, predecessor) in edges {
-            digest.lanes(row);
-            digest.lanes(predecessor);
+            record.digest(row);
+            record.digest(predecessor);
         }
-        digest.finish()
+        record.finish()
     }
 
     fn module(&mut self) -> [u8; 16] {
         let module = self.module;
-        let mut digest = Digest::new(4);
         let entry = self.computations.get(module.entry().0 as usize);
-        digest.lanes(entry.copied().unwrap_or_default());
+        let record = &mut self.record;
+        record.begin(4);
+        record.digest(entry.copied().unwrap_or_default());
         if self.options.names {
-            digest.bytes(module.name());
+            record.text(module.name());
         }
         for (key, value) in header_attributes(module, self.options.layouts, self.options.metadata) {
             let is_left_out = !self.options.schedule && key == b"is_scheduled"
                 || !self.options.layouts && key == b"entry_computation_layout";
             if !is_left_out {
-                digest.bytes(key);
-                digest.bytes(&value);
+                record.text(key);
+                record.text(&value);
             }
         }
-        let (first, second) = digest.finish();
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&first.to_be_bytes());
-        bytes[8..].copy_from_slice(&second.to_be_bytes());
-        bytes
+        record.finish().to_be_bytes()
     }
 }

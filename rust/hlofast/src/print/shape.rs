@@ -73,6 +73,26 @@ pub(crate) fn number(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
+/// Appends a number. Formatting through `std::fmt` takes several times as long, and most of the text of
+/// a shape is numbers.
+fn decimal(out: &mut Vec<u8>, value: i64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut left = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
 fn write_array(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, layouts: bool) {
     let Some(array) = table.array(id) else { return };
     out.extend_from_slice(array.element_type.as_str().as_bytes());
@@ -82,8 +102,11 @@ fn write_array(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, layouts: bool
             out.push(b',');
         }
         match dimension {
-            Dimension::Static(size) => number(out, format_args!("{size}")),
-            Dimension::Bounded(size) => number(out, format_args!("<={size}")),
+            Dimension::Static(size) => decimal(out, size),
+            Dimension::Bounded(size) => {
+                out.extend_from_slice(b"<=");
+                decimal(out, size);
+            }
             Dimension::Unbounded => out.push(b'?'),
         }
     }
@@ -130,49 +153,61 @@ pub(crate) fn write_array_in(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId,
 
 /// Appends a layout with its braces; nothing for a layout without items.
 pub(crate) fn write_layout(out: &mut Vec<u8>, layout: &Layout) {
-    let mut items = Vec::new();
+    let start = out.len();
+    out.push(b'{');
+    write_integers(out, &layout.minor_to_major);
+    out.push(b':');
+    let items = out.len();
     if !layout.tiles.is_empty() {
-        items.push(b'T');
+        out.push(b'T');
         for tile in &layout.tiles {
-            write_group(&mut items, tile);
+            write_group(out, tile);
         }
     }
     if layout.tail_padding_alignment != 1 {
-        number(&mut items, format_args!("L({})", layout.tail_padding_alignment));
+        write_item(out, b'L', layout.tail_padding_alignment);
     }
     if let Some(word) = layout.index_type {
-        number(&mut items, format_args!("#({})", word.as_str()));
+        number(out, format_args!("#({})", word.as_str()));
     }
     if let Some(word) = layout.pointer_type {
-        number(&mut items, format_args!("*({})", word.as_str()));
+        number(out, format_args!("*({})", word.as_str()));
     }
     if layout.element_bits != 0 {
-        number(&mut items, format_args!("E({})", layout.element_bits));
+        write_item(out, b'E', layout.element_bits);
     }
     if layout.memory_space != 0 {
-        number(&mut items, format_args!("S({})", layout.memory_space));
+        write_item(out, b'S', layout.memory_space);
     }
     if !layout.splits.is_empty() {
-        items.extend_from_slice(b"SC");
+        out.extend_from_slice(b"SC");
         for (dimension, indices) in &layout.splits {
-            number(&mut items, format_args!("({dimension}:"));
-            write_integers(&mut items, indices);
-            items.push(b')');
+            out.push(b'(');
+            decimal(out, *dimension);
+            out.push(b':');
+            write_integers(out, indices);
+            out.push(b')');
         }
     }
     if layout.metadata_prefix_bytes != 0 {
-        number(&mut items, format_args!("M({})", layout.metadata_prefix_bytes));
+        write_item(out, b'M', layout.metadata_prefix_bytes);
     }
-    if layout.minor_to_major.is_empty() && items.is_empty() {
-        return;
+    if out.len() == items {
+        out.pop();
     }
-    out.push(b'{');
-    write_integers(out, &layout.minor_to_major);
-    if !items.is_empty() {
-        out.push(b':');
-        out.extend_from_slice(&items);
+    if out.len() == start + 1 {
+        out.pop();
+    } else {
+        out.push(b'}');
     }
-    out.push(b'}');
+}
+
+/// Appends an item of a layout, such as `S(1)`; unlike in tiles, `i64::MIN` is a number.
+fn write_item(out: &mut Vec<u8>, word: u8, value: i64) {
+    out.push(word);
+    out.push(b'(');
+    decimal(out, value);
+    out.push(b')');
 }
 
 fn write_group(out: &mut Vec<u8>, values: &[i64]) {
@@ -190,7 +225,7 @@ fn write_integers(out: &mut Vec<u8>, values: &[i64]) {
         if *value == i64::MIN {
             out.push(b'*');
         } else {
-            number(out, format_args!("{value}"));
+            decimal(out, *value);
         }
     }
 }

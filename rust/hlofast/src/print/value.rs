@@ -44,6 +44,9 @@ pub(crate) fn write_literal(out: &mut Vec<u8>, payload: &[u8], spacing: Spacing)
 /// XLA prints a negative floating-point zero as `-0`, but its parser reads `-0` as the integer 0
 /// and loses the sign. `-0.0` keeps it.
 pub(crate) fn with_signed_zeros(literal: &[u8], spelling: &[u8]) -> Option<Vec<u8>> {
+    if !literal.contains(&b'-') {
+        return None;
+    }
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-');
     let mut out = Vec::new();
     let mut done = 0;

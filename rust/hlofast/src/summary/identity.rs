@@ -87,10 +87,8 @@ pub(super) struct Facts {
     pub(super) custom_call_targets: BTreeMap<Vec<u8>, usize>,
     fusions: usize,
     collectives: usize,
-    split_values: usize,
     /// A dot or convolution outside fusions.
     plain_product: Option<Row>,
-    config_backend: Option<Guess<Backend>>,
 }
 
 impl Facts {
@@ -98,15 +96,8 @@ impl Facts {
         let mut facts = Self::default();
         for usage in computations {
             for row in module.computation(usage.computation).rows().map(Row) {
-                if module.is_implicit(row) {
-                    continue;
-                }
-                facts.count(module, row, usage.role);
-                if facts.config_backend.is_none() {
-                    facts.config_backend = backend_of_config(module, row);
-                }
-                if module.opcode(row) != Opcode::Parameter && is_split(module, row) {
-                    facts.split_values += 1;
+                if !module.is_implicit(row) {
+                    facts.count(module, row, usage.role);
                 }
             }
         }
@@ -118,11 +109,11 @@ impl Facts {
             Opcode::Fusion => {
                 self.fusions += 1;
                 let kind = module.attribute_bytes(row, "kind").unwrap_or(b"unknown");
-                *self.fusion_kinds.entry(kind.to_vec()).or_default() += 1;
+                add(&mut self.fusion_kinds, kind);
             }
             Opcode::CustomCall => {
                 let target = module.attribute_bytes(row, "custom_call_target").unwrap_or_default();
-                *self.custom_call_targets.entry(unquoted(target).to_vec()).or_default() += 1;
+                add(&mut self.custom_call_targets, unquoted(target));
             }
             Opcode::Dot | Opcode::Convolution if role != Role::Fusion => {
                 self.plain_product.get_or_insert(row);
@@ -145,6 +136,13 @@ impl Facts {
     }
 }
 
+fn add(counts: &mut BTreeMap<Vec<u8>, usize>, name: &[u8]) {
+    match counts.get_mut(name) {
+        Some(count) => *count += 1,
+        None => drop(counts.insert(name.to_vec(), 1)),
+    }
+}
+
 fn is_collective(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
@@ -160,6 +158,12 @@ fn is_collective(opcode: Opcode) -> bool {
             | RaggedAllToAll
             | ReduceScatter
     )
+}
+
+/// The values in the text that a sharding divides, except parameters.
+fn split_values(module: &Module) -> usize {
+    let is_own = |row: &Row| !module.is_implicit(*row) && module.opcode(*row) != Opcode::Parameter;
+    module.rows().filter(|row| is_own(row) && is_split(module, *row)).count()
 }
 
 /// Whether a sharding or its Shardy form divides the value; `{replicated}` and the like do not.
@@ -221,8 +225,9 @@ pub(super) fn status(module: &Module, facts: &Facts) -> Guess<Status> {
     if let Some(reason) = facts.target(&BEFORE_PARTITIONING) {
         return guess(Status::Annotated, reason);
     }
-    if facts.split_values > 0 {
-        return guess(Status::Annotated, plural(facts.split_values, "sharded value"));
+    let split = split_values(module);
+    if split > 0 {
+        return guess(Status::Annotated, plural(split, "sharded value"));
     }
     if facts.collectives > 0 {
         let reason = plural(facts.collectives, "collective");
@@ -257,8 +262,10 @@ pub(super) fn backend(module: &Module, facts: &Facts) -> Option<Guess<Backend>> 
     if let Some(guess) = by_layouts(module).or_else(|| by_calls(facts)) {
         return Some(guess);
     }
-    if facts.config_backend.is_some() {
-        return facts.config_backend.clone();
+    let written = module.rows().filter(|row| !module.is_implicit(*row));
+    let by_config = written.filter_map(|row| backend_of_config(module, row)).next();
+    if by_config.is_some() {
+        return by_config;
     }
     if facts.fusion_kinds.contains_key(b"kInput".as_slice()) {
         return Some(guess(Backend::Gpu, "kInput fusions without tiled layouts"));

@@ -204,6 +204,16 @@ impl Field {
         }
     }
 
+    /// The metadata that Arrow and Parquet keep with the column: kind, unit, heading and documentation.
+    pub fn metadata(&self) -> [(&'static str, Cow<'_, str>); 4] {
+        [
+            ("kind", self.kind.as_str().into()),
+            ("unit", self.kind.unit().into()),
+            ("label", self.heading()),
+            ("doc", Cow::Borrowed(&self.doc)),
+        ]
+    }
+
     /// The number that represents an unknown value in a column of integers; None if values are
     /// never unknown.
     pub fn unknown(&self) -> Option<i64> {
