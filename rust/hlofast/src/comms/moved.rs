@@ -214,7 +214,11 @@ impl Reached {
     }
 
     fn holds(&self, place: &Place) -> bool {
-        if place.path.is_empty() { self.holds_all_of(place.row) } else { self.parts.contains(place) }
+        if place.path.is_empty() {
+            self.holds_all_of(place.row)
+        } else {
+            self.parts.contains(place)
+        }
     }
 
     /// Adds a place; false if it was there.

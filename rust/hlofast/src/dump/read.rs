@@ -13,7 +13,10 @@ use super::walk::{Found, Trouble, reason};
 use crate::error::ParseError;
 use crate::ir::Module;
 use crate::table::{Columns, Field};
-use crate::text::{ErrorPlace, FoundModule, OpenOptions, Source, modules, starts_with_module};
+use crate::text::{
+    Compression, ErrorPlace, FoundModule, OpenOptions, Source, decompress_head, modules,
+    starts_with_module,
+};
 use crate::time::Device;
 use crate::{Options, parse, unpack};
 use memchr::memmem;
@@ -21,6 +24,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_128;
+
+/// Files of more bytes are looked at before they are read as a whole.
+const LARGE: u64 = 8 << 20;
+/// What a log contains if it contains modules.
+const MODULE: &[u8] = b"HloModule ";
+const OTHER_TEXT: &str = "not HLO: other text";
 
 /// How files are read.
 #[derive(Clone, Debug)]
@@ -172,9 +181,34 @@ fn bytes_of(
         let reason = format!("{} bytes, more than {cap} (the size cap)", entry.bytes);
         return Err(outcome.failed(reason));
     }
+    // What cannot be HLO takes no memory.
+    if entry.bytes > LARGE {
+        let looked = head(entry, &*survey.store).and_then(|head| {
+            let content = sniff(&head);
+            let is_log = kind != Kind::Other
+                || content != Content::Text
+                || survey.store.contains(entry, options.max_bytes, MODULE)?;
+            Ok((refusal(content), is_log))
+        });
+        match looked {
+            Ok((Some(why), _)) => return Err(outcome.failed(why)),
+            Ok((None, false)) => return Err(outcome.skipped(OTHER_TEXT)),
+            Ok((None, true)) => {}
+            Err(error) => return Err(outcome.failed(reason(&error))),
+        }
+    }
     match read_within(survey, entry, options.max_bytes) {
         Ok(bytes) => Ok((outcome, bytes)),
         Err(error) => Err(outcome.failed(reason(&error))),
+    }
+}
+
+/// Why content of this form is not read.
+fn refusal(content: Content) -> Option<String> {
+    match content {
+        Content::Archive => Some("an archive, not HLO".to_owned()),
+        Content::Binary(what) => Some(format!("{what}, not HLO")),
+        _ => None,
     }
 }
 
@@ -214,25 +248,27 @@ impl Context<'_> {
         }
         let open =
             OpenOptions { path: Some(self.path), max_bytes: Some(self.options.max_text_bytes) };
-        let shared: crate::text::SharedBytes = Arc::new(bytes);
-        let head = (*shared).as_ref().get(..HEAD).unwrap_or((*shared).as_ref());
-        match sniff(head) {
-            Content::Archive => return outcome.failed("an archive, not HLO"),
-            Content::Binary(what) => return outcome.failed(format!("{what}, not HLO")),
-            _ => {}
+        let head = bytes.get(..HEAD).unwrap_or(&bytes);
+        let refused = match Compression::of(head) {
+            Some(_) => refusal(sniff(&decompress_head(&bytes, HEAD))),
+            None => refusal(sniff(head)),
+        };
+        if let Some(why) = refused {
+            return outcome.failed(why);
         }
+        let shared: crate::text::SharedBytes = Arc::new(bytes);
         let source = match unpack(Arc::clone(&shared), &open) {
             Ok(source) => source,
             Err(error) => {
                 return match outcome.kind {
-                    Kind::Other => outcome.skipped("not HLO: other text"),
+                    Kind::Other => outcome.skipped(OTHER_TEXT),
                     _ => outcome.fault(&Source::new(shared), &error),
                 };
             }
         };
         if outcome.kind == Kind::Other {
-            if memmem::find(source.bytes(), b"HloModule ").is_none() {
-                return outcome.skipped("not HLO: other text");
+            if memmem::find(source.bytes(), MODULE).is_none() {
+                return outcome.skipped(OTHER_TEXT);
             }
             outcome.kind = Kind::Log;
         }

@@ -1,6 +1,7 @@
 //! Supplies the bytes of files.
 
 use super::walk::Found;
+use memchr::memmem;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,6 +13,11 @@ use std::thread;
 pub trait Store: Debug + Send + Sync {
     /// The first `most` bytes of a file.
     fn read(&self, file: &Found, most: u64) -> io::Result<Vec<u8>>;
+
+    /// Whether the first `most` bytes of a file contain `word`.
+    fn contains(&self, file: &Found, most: u64, word: &[u8]) -> io::Result<bool> {
+        Ok(memmem::find(&self.read(file, most)?, word).is_some())
+    }
 
     /// How many files are best read concurrently.
     fn at_once(&self) -> usize {
@@ -55,5 +61,28 @@ impl Store for Disk {
         bytes.try_reserve_exact(usize::try_from(expected).unwrap_or(usize::MAX))?;
         opened.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    fn contains(&self, file: &Found, most: u64, word: &[u8]) -> io::Result<bool> {
+        contains(File::open(&file.path)?.take(most), word)
+    }
+}
+
+/// Whether `reader` supplies `word`, without holding all that it supplies.
+pub(super) fn contains(mut reader: impl Read, word: &[u8]) -> io::Result<bool> {
+    const PIECE: usize = 1 << 20;
+    let mut held = Vec::with_capacity(PIECE + word.len());
+    let finder = memmem::Finder::new(word);
+    loop {
+        let before = held.len();
+        reader.by_ref().take(PIECE as u64).read_to_end(&mut held)?;
+        if finder.find(&held).is_some() {
+            return Ok(true);
+        }
+        if held.len() == before {
+            return Ok(false);
+        }
+        // The word may begin at the end of this piece.
+        held.drain(..held.len().saturating_sub(word.len()));
     }
 }

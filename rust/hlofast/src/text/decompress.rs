@@ -19,6 +19,9 @@ const ZSTD_WINDOW_LOG: u32 = 27;
 
 const FIRST_CHUNK: usize = 64 << 10;
 
+/// Decompressed text with more bytes than these is given up at a NUL.
+const LARGE_TEXT: usize = 16 << 20;
+
 /// A compressed format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -114,6 +117,8 @@ enum Stop {
     Limit,
     /// The system has no more memory.
     Memory,
+    /// The output is a large text with NUL bytes.
+    Binary,
 }
 
 /// Reads to the end, at most `limit` bytes. The buffer doubles with the bytes actually read and
@@ -128,6 +133,11 @@ fn drain(mut decoder: impl Read, limit: u64) -> std::result::Result<Vec<u8>, Sto
         decoder.by_ref().take(chunk as u64).read_to_end(&mut output).map_err(Stop::Broken)?;
         if output.len() > limit {
             return Err(Stop::Limit);
+        }
+        // Text has no NUL. Faults of small texts have a line and a column, which need the whole text.
+        let is_text = output.starts_with(b"HloModule");
+        if is_text && output.len() > LARGE_TEXT && memchr::memchr(0, &output[before..]).is_some() {
+            return Err(Stop::Binary);
         }
         if output.len() - before < chunk {
             output.shrink_to_fit();
@@ -146,6 +156,12 @@ fn explain(format: Compression, limit: u64, stop: Stop) -> ParseError {
             format!("the {name} data decompresses to more than {limit} bytes"),
         )
         .with_help("raise max_bytes if the file is meant to be that large"),
+        Stop::Binary => ParseError::new(
+            ErrorKind::NotHlo,
+            Span::EMPTY,
+            format!("the {name} data decompresses to NUL bytes after text"),
+        )
+        .with_help("the file is damaged: copy it again, or dump again"),
         Stop::Memory => ParseError::new(
             ErrorKind::TooLarge,
             Span::EMPTY,
