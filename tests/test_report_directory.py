@@ -194,7 +194,7 @@ class TestPlace:
         assert done.stderr == "hlofast: -o: the name is empty; give a name ending in .html\n"
         with pytest.raises(FileNotFoundError):
             hlofast.report("dumps", "", plots=False)
-        assert os.listdir(programs.parent) == ["dumps"]
+        assert [path.name for path in programs.parent.iterdir()] == ["dumps"]
 
     @pytest.mark.parametrize("place", ["-", "/dev/stdout"])
     @pytest.mark.parametrize(
