@@ -147,7 +147,10 @@ class TestPagesOfPrograms:
         hlofast.report("dumps", "x.html", plots=False)
         (folder / "04_own.html").write_text("<!DOCTYPE html>\nnot from here")
         (folder / "notes.txt").write_text("mine")
-        hlofast.report("dumps", "x.html", plots=False, pages=1)
+        os.mkfifo(folder / "05_pipe.html")  # Opening it would wait for a writer.
+        arguments = ("report", "dumps", "-o", "x.html", "--no-charts", "--pages", "1")
+        assert hlofast_command(*arguments, cwd=programs.parent).returncode == 0
+        (folder / "05_pipe.html").unlink()
         kept = ["01_bare0.html", "04_own.html", "notes.txt"]
         assert sorted(path.name for path in folder.iterdir()) == kept
         hlofast.report("dumps", "x.html", plots=False, pages=0)
@@ -184,6 +187,14 @@ class TestPlace:
                 hlofast.report(subject, place, plots=False)
             assert refused.value.filename == named
         assert sorted(path.name for path in programs.parent.iterdir()) == ["dumps", "file"]
+
+    def test_an_empty_name_writes_nothing(self, programs: Path) -> None:
+        done = hlofast_command("report", "dumps", "-o", "", "--no-charts", cwd=programs.parent)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "hlofast: -o: the name is empty; give a name ending in .html\n"
+        with pytest.raises(FileNotFoundError):
+            hlofast.report("dumps", "", plots=False)
+        assert [path.name for path in programs.parent.iterdir()] == ["dumps"]
 
     @pytest.mark.parametrize("place", ["-", "/dev/stdout"])
     @pytest.mark.parametrize(

@@ -105,6 +105,16 @@ ENTRY main {
 }
 """
 
+UNNAMED = """\
+HloModule m
+
+ENTRY main {
+  param = s32[8,4] parameter(0)
+  param.1 = s32[6,4] parameter(1)
+  ROOT both = (s32[8,4], s32[6,4]) tuple(param, param.1)
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def step() -> hlofast.Module:
@@ -318,6 +328,16 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"cannot be told from batch\['source'\]"):
             module.what_if(sequence={"tokens": 32})
         assert shape(module.what_if(sequence=32).changed, "sum") == "s32[4,32]"
+
+    def test_a_whole_name_is_meant_before_a_part(self) -> None:
+        module = hlofast.loads(UNNAMED)
+        with pytest.raises(ValueError, match=r"param \(8\), param.1 \(6\); .* as param=8"):
+            module.what_if(batch=16)
+        changed = module.what_if(batch={"param": 16}).changed
+        assert shape(changed, "param") == "s32[16,4]"
+        assert shape(changed, "param.1") == "s32[6,4]"
+        with pytest.raises(ValueError, match=r"cannot be told from batch\['source'\]"):
+            hlofast.loads(PAIR).what_if(sequence={"batch['tokens']": 32})
 
     def test_a_module_without_loop_and_inputs(self) -> None:
         module = hlofast.loads("HloModule m\n\nENTRY e {\n  ROOT p = f32[4] parameter(0)\n}\n")

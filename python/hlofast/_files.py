@@ -107,7 +107,9 @@ def check_place(path: str) -> None:
 
     folder = os.path.dirname(path)
     number, named = 0, path
-    if os.path.isdir(path):
+    if not path:
+        number = errno.ENOENT
+    elif os.path.isdir(path):
         number = errno.EISDIR
     elif folder and not os.path.isdir(folder):
         number, named = (errno.ENOTDIR if os.path.exists(folder) else errno.ENOENT), folder

@@ -124,18 +124,35 @@ class Symbol:
         """The entry parameter with the shortest name that has the symbol."""
         return min((name for name, _ in self.parameters), key=lambda name: (len(name), name))
 
+    def is_named(self, word: str) -> bool:
+        """Whether the whole name of a parameter is `word`."""
+        return any(word == name for name, _ in self.parameters)
+
     def is_called(self, word: str) -> bool:
         """Whether a part of a parameter's name is `word`."""
         return any(word in parts_of(name) for name, _ in self.parameters)
 
     def others(self, word: str) -> list[str]:
         """Returns the other inputs that have the symbol: those beside one with `word`."""
-        first = [parts_of(name)[:1] for name, _ in self.parameters if word in parts_of(name)[1:]]
-        names = (name for name, _ in self.parameters if word not in parts_of(name))
-        return [name for name in names if parts_of(name)[:1] in first]
+        names = [name for name, _ in self.parameters]
+        if word in names:
+            own, parts = [word], parts_of(word)
+            first = [parts[:1]] if len(parts) > 1 else []
+        else:
+            own = [name for name in names if word in parts_of(name)]
+            first = [parts_of(name)[:1] for name in own if word in parts_of(name)[1:]]
+        return [name for name in names if name not in own and parts_of(name)[:1] in first]
 
     def __repr__(self) -> str:
         return f"<Symbol {self.role} {self.size} of {self.name}>"
+
+
+def _word_for(symbol: Symbol, others: list[Symbol]) -> str:
+    """Returns the word that names a symbol and none of the others."""
+    for part in reversed(parts_of(symbol.name)):
+        if not any(other.is_called(part) for other in others):
+            return part
+    return symbol.name
 
 
 def parts_of(name: str) -> list[str]:
@@ -221,7 +238,7 @@ class WhatIf(Result):
             # Encoders and decoders with as many layers each count as one stack.
             if len({symbol.size for symbol in own}) > 1:
                 names = ", ".join(f"{symbol.name} ({symbol.size:,})" for symbol in own)
-                example = parts_of(own[0].name)[-1]
+                example = _word_for(own[0], own[1:])
                 raise ValueError(
                     f"several dimensions are a {role}: {names}; name one by a part of its "
                     f"parameter's name, such as {example}={own[0].size}"
@@ -229,7 +246,9 @@ class WhatIf(Result):
             return {symbol.number: read_size(role, wanted, symbol.size) for symbol in own}
         found: dict[int, int] = {}
         for word, size in wanted.items():
-            named = [symbol for symbol in own if symbol.is_called(word)]
+            # A whole name is meant before a part: `param` is also a part of `param.1`.
+            named = [symbol for symbol in own if symbol.is_named(word)]
+            named = named or [symbol for symbol in own if symbol.is_called(word)]
             if not named:
                 known = sorted({part for symbol in own for name, _ in symbol.parameters
                                 for part in parts_of(name)})  # fmt: skip

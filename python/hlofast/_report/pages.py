@@ -145,6 +145,8 @@ def _up(name: str) -> tuple[str, str]:
 
 def _is_page(path: str) -> bool:
     """Whether hlofast has written the file."""
+    if not os.path.isfile(path):
+        return False  # A pipe would be waited for.
     try:
         with open(path, "rb") as file:
             return GENERATOR.encode() in file.read(_HEAD)

@@ -26,6 +26,9 @@ def check(out: str, read: Iterable[str | None], *, is_json: bool) -> int:
 
     Called before the work for the page. `read` are the files from which it is made.
     """
+    if not out:
+        inputs.complain("-o: the name is empty; give a name ending in .html")
+        return USAGE
     ending = os.path.splitext(out)[1].lower()
     if ending in OTHERS:
         inputs.complain(f"{out}: the page is HTML; give -o a name ending in .html")

@@ -1,9 +1,11 @@
 //! What the attribution leaves to the compiler: collectives of unsure size, and lookups in tables.
 
 use super::spread::How;
+use super::symbols::Seed;
 use super::{Attributed, Role};
 use crate::comms::DeviceGroups;
 use crate::ir::{Opcode, Row};
+use std::collections::HashMap;
 
 /// A lookup of rows in a table, which the partitioner can split in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,17 +61,22 @@ impl Attributed<'_> {
     /// The lookups in tables that are entry parameters.
     pub fn lookups(&self) -> Vec<Lookup> {
         let module = self.spread.module;
+        // By symbol and number of dimensions: the first seed. By parameter: all of its seeds.
+        let mut first: HashMap<(u32, usize), &Seed> = HashMap::new();
+        let mut by_row: HashMap<Row, Vec<&Seed>> = HashMap::new();
+        for seed in &self.seeds.all {
+            let root = self.spread.symbols.root(seed.symbol).0;
+            first.entry((root, seed.rank())).or_insert(seed);
+            by_row.entry(seed.row).or_default().push(seed);
+        }
         let of_row = |row: Row| {
             let table = self.spread.operand(row, 0)?;
             let along = self.spread.integers(row, "start_index_map").first().copied()?;
             let dim = table.at(usize::try_from(along).ok()?)?;
             let [factor] = self.spread.get(dim)? else { return None };
             let root = self.spread.symbols.root(factor.symbol).0;
-            let of_table = |seed: &&super::symbols::Seed| {
-                self.spread.symbols.root(seed.symbol).0 == root && seed.rank() == table.len()
-            };
-            let seed = self.seeds.all.iter().find(of_table)?;
-            let others = self.seeds.all.iter().filter(|own| own.row == seed.row);
+            let seed = *first.get(&(root, table.len()))?;
+            let others = by_row.get(&seed.row)?.iter();
             let others = others.filter(|own| own.dimension != seed.dimension);
             let axes = others.flat_map(|own| own.axes.iter().copied()).collect();
             let rows = self.spread.symbols.all.get(root as usize)?.size;
