@@ -275,6 +275,53 @@ def test_compressed_dumps_are_read(tmp_path: Path) -> None:
     assert scanned.programs["program"].tolist() == ["unnamed", "module_0001.f"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
+def test_large_files_that_are_no_hlo_take_no_memory(tmp_path: Path) -> None:
+    size = 256 << 20
+    names = {
+        "module_0001.f.after_optimizations.txt": ("failed", "binary data, not HLO"),
+        "module_0002.f.after_optimizations.txt.gz": ("failed", "binary data, not HLO"),
+        "module_0003.f.after_optimizations.txt.gz": ("failed", "NUL bytes after text"),
+        "log": ("skipped", "not HLO: other text"),
+    }
+    sparse, bomb, text_bomb, log = (tmp_path / name for name in names)
+    with sparse.open("wb") as file:
+        file.truncate(size)
+    for path, head in ((bomb, b""), (text_bomb, b"HloModule m\n")):
+        path.write_bytes(gzip.compress(head + bytes(size), 9))
+    with log.open("wb") as file:
+        for _ in range(size >> 20):
+            file.write(b"2026-11-27 step done, loss = 1.25\n" * ((1 << 20) // 34))
+    program = """
+import sys, hlofast
+for row in hlofast.scan(sys.argv[1], workers=1).files:
+    print(row["path"].rpartition("/")[2], row["status"], row["reason"], sep="|")
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(int(status["VmHWM"].split()[0]) << 10)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    *rows, peak = done.stdout.splitlines()
+    assert int(peak) < size // 2
+    for name, status, reason in (row.split("|", 2) for row in rows):
+        assert (name, status) == (name, names[name][0])
+        assert names[name][1] in reason
+    assert len(rows) == len(names)
+
+
+def test_a_log_is_read_wherever_its_module_is(tmp_path: Path) -> None:
+    line = b"2026-11-27 step done, loss = 1.25\n"
+    module = mixed_texts(1)[0].after
+    piece = 1 << 20
+    for shift in range(-12, 2):
+        before = line * (9 * piece // len(line))
+        before = before[: 9 * piece + shift - 1] + b"\n"
+        (tmp_path / f"log{shift}").write_bytes(before + module)
+    scanned = scan(tmp_path, tables=["modules"])
+    assert scanned.counts["read"] == 14
+
+
 def test_options_that_cannot_be(tmp_path: Path) -> None:
     for options in ({"tables": ["files", "nothing"]}, {"workers": -1}, {"max_seconds": -1.0}):
         with pytest.raises(ValueError):
