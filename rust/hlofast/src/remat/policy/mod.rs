@@ -20,6 +20,7 @@ mod base;
 mod before;
 mod choose;
 mod graph;
+mod groups;
 mod kernels;
 mod layered;
 mod layout;
@@ -135,7 +136,7 @@ impl Policies {
     ) -> Result<Self, NoPolicies> {
         let mut values = memory.all_values(module);
         let sizes = device_sizes(module, Backend::of_module(module));
-        let scans = scans(module, cost, attribution, memory, &values, &sizes);
+        let scans = scans(module, cost, attribution, memory, &values, &sizes)?;
         if scans.is_empty() {
             let own = Unrolled::new(module, attribution, memory, &mut values, &sizes, peak);
             let (mut unrolled, timeline) = own.ok_or(NoPolicies::NoLayers)?;
@@ -146,7 +147,7 @@ impl Policies {
             let unrolled = Some(unrolled);
             return Ok(Self { scans, unrolled, before: None, timeline, sizes, savable, peak });
         }
-        if let Some(reason) = unknown(module, cost, &scans, &mut { MOST_ROWS }) {
+        if let Some(reason) = unknown(module, cost, &scans, true, &mut { MOST_ROWS }) {
             return Err(reason);
         }
         let timeline = Timeline::new(module, memory, &values, &scans, &sizes, peak);
@@ -167,7 +168,7 @@ impl Policies {
     ) -> Result<Self, NoPolicies> {
         let found = scans_before(module, cost, attribution, local, is_whole);
         let (scans, timeline, before) = found.ok_or(NoPolicies::NoLayers)?;
-        if let Some(reason) = unknown(module, cost, &scans, &mut { MOST_ROWS }) {
+        if let Some(reason) = unknown(module, cost, &scans, false, &mut { MOST_ROWS }) {
             return Err(reason);
         }
         let savable = find_savable(module, &scans, &[]);
