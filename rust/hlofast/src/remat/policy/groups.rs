@@ -18,7 +18,7 @@
 
 use super::NoPolicies;
 use super::graph::Graph;
-use super::pairs::trips_of;
+use super::pairs::{looped, trips_of};
 use super::scans::{
     Finder, Scan, Stack, is_rearrangement, is_unchanged, node_of, stacked, steps_of,
 };
@@ -57,10 +57,20 @@ struct Body {
     buffers: HashMap<u32, Vec<u32>, BuildMix>,
 }
 
-/// A value that an inner loop stacks: elements of the inner forward loop's result and of the inner
-/// backward loop's state, and of those of the loops over groups.
+/// What an inner forward loop hands to the backward pass.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Made {
+    /// An element of its result.
+    Result(u32),
+    /// An element of its initial state: the input of its one layer.
+    Input(u32),
+}
+
+/// A value that an inner loop hands to the backward pass, the element of the inner backward loop's
+/// state that reads it, and the element of the forward loop over groups that stacks it.
 struct Link {
-    inner: [u32; 2],
+    made: Made,
+    read_as: u32,
     outer: u32,
     /// The values between the inner loops and the stack of all groups, in both bodies.
     chains: [Vec<u32>; 2],
@@ -102,7 +112,8 @@ impl Finder<'_> {
     ) -> Option<Vec<Scan>> {
         let mut fore = self.body(outer[0], &loops[0])?;
         let mut aft = self.body(outer[1], &loops[1])?;
-        let links = links(&fore.graph, &aft.graph, read);
+        let is_alone = |row: Row| trips_of(self.cost, row) == Some(1);
+        let links = links(&fore.graph, &aft.graph, read, is_alone);
         let mut scans = Vec::new();
         for (pair, own) in &links {
             scans.push(self.inner(outer, *pair, [&fore, &aft], own)?);
@@ -111,8 +122,8 @@ impl Finder<'_> {
         let is_inner = |element: u32| links.values().flatten().any(|own| own.outer == element);
         let read = read.iter().filter(|(element, _)| !is_inner(*element));
         let read: Vec<(u32, u32)> = read.copied().collect();
-        let is_alone = aft.graph.nodes.iter().any(|node| node.opcode.is_matmul());
-        if is_alone {
+        let is_beside = aft.graph.nodes.iter().any(|node| node.opcode.is_matmul());
+        if is_beside {
             // Groups under `jax.checkpoint` recompute such layers twice.
             if links.is_empty() {
                 return None;
@@ -152,28 +163,38 @@ impl Finder<'_> {
         let all = trips_of(self.cost, outer[0])?.checked_mul(layers)?;
         let id = module.called(pair[0], CallRole::Body)?;
         let body = Graph::new(module, id, &[], &mut self.budget)?;
-        let mut stacks: BTreeMap<u32, Stack> = BTreeMap::new();
+        let mut stacks: BTreeMap<Made, Stack> = BTreeMap::new();
         for link in links {
-            let [made, read_as] = link.inner;
-            if let Some(stack) = stacks.get_mut(&made) {
-                stack.read_as.push(read_as);
+            if let Some(stack) = stacks.get_mut(&link.made) {
+                stack.read_as.push(link.read_as);
                 stack.aft.extend(self.buffers(bodies[1], &link.chains[1]));
                 continue;
             }
-            let Some(node) = made_by(&body, made, layers) else { continue };
+            let node = match link.made {
+                Made::Result(element) => made_by(&body, element, layers),
+                Made::Input(element) => leaf(&body, element),
+            };
+            let Some(node) = node else { continue };
             let Some((bytes, live)) = self.stack(outer[0], link.outer) else { continue };
-            let mut stack = Stack::new(&body, node, read_as, bytes, live);
-            stack.fore = self.buffers(bodies[0], &link.chains[0]);
-            stack.fore.extend(self.stack(pair[0], made));
-            stack.fore.dedup();
+            let mut stack = Stack::new(&body, node, link.read_as, bytes, live);
+            // What makes the input of a layer holds it in any case.
+            if let Made::Result(element) = link.made {
+                stack.fore = self.buffers(bodies[0], &link.chains[0]);
+                stack.fore.extend(self.stack(pair[0], element));
+                stack.fore.dedup();
+            }
             stack.aft = self.buffers(bodies[1], &link.chains[1]);
-            stacks.insert(made, stack);
+            stacks.insert(link.made, stack);
         }
         let stacks: Vec<Stack> = stacks.into_values().collect();
         let spans = |of: fn(&Stack) -> &Vec<(i64, RangeInclusive<u32>)>| {
             let own = stacks.iter().filter(|stack| !stack.is_weight).flat_map(of);
             let own = own.map(|(_, steps)| (*steps.start(), *steps.end()));
             own.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).map(|(first, last)| first..=last)
+        };
+        let of_loop = |row: Row| {
+            let id = module.called(row, CallRole::Body)?;
+            steps_of(module, self.memory, id)
         };
         let steps = [0, 1].map(|at| steps_of(module, self.memory, bodies[at].id));
         let [Some(fore_steps), Some(aft_steps)] = steps else { return None };
@@ -182,8 +203,8 @@ impl Finder<'_> {
             layers: i64::try_from(layers).ok()?,
             steps: *fore_steps.start()..=*aft_steps.end(),
             forward_end: *fore_steps.end(),
-            fore: spans(|stack| &stack.fore)?,
-            aft: spans(|stack| &stack.aft)?,
+            fore: spans(|stack| &stack.fore).or_else(|| of_loop(pair[0]))?,
+            aft: spans(|stack| &stack.aft).or_else(|| of_loop(pair[1]))?,
         };
         let id = module.called(pair[1], CallRole::Body)?;
         let back = Graph::new(module, id, &[], &mut self.budget)?;
@@ -225,7 +246,12 @@ impl Finder<'_> {
 }
 
 /// By pair of inner loops: what the forward one stacks and the backward one reads.
-fn links(fore: &Graph, aft: &Graph, read: &[(u32, u32)]) -> BTreeMap<[Row; 2], Vec<Link>> {
+fn links(
+    fore: &Graph,
+    aft: &Graph,
+    read: &[(u32, u32)],
+    is_alone: impl Fn(Row) -> bool,
+) -> BTreeMap<[Row; 2], Vec<Link>> {
     let mut links: BTreeMap<[Row; 2], Vec<Link>> = BTreeMap::new();
     let made: HashMap<u32, u32, BuildMix> =
         read.iter().map(|(made, read)| (*read, *made)).collect();
@@ -242,22 +268,38 @@ fn links(fore: &Graph, aft: &Graph, read: &[(u32, u32)]) -> BTreeMap<[Row; 2], V
             let Some(outer) = source.and_then(|own| made.get(&own)).copied() else { continue };
             let Some(value) = stacked(fore, outer) else { continue };
             let there = self::chain(fore, value);
-            let Some(last) = there.last().map(|last| &fore.nodes[*last as usize]) else { continue };
-            let whole = last.whole.filter(|whole| fore.states.contains_key(whole));
-            let index = there.last().and_then(|last| fore.indices.get(last));
-            let (Some(whole), Some(index)) = (whole, index) else { continue };
-            let forward = fore.nodes[whole as usize].row;
-            links.entry([forward, backward]).or_default().push(Link {
-                inner: [*index, element],
-                outer,
-                chains: [there, chain],
-            });
+            let Some(last) = there.last().copied() else { continue };
+            let Some((forward, made)) = maker(fore, last, &is_alone) else { continue };
+            let (read_as, chains) = (element, [there, chain]);
+            let own = links.entry([forward, backward]).or_default();
+            own.push(Link { made, read_as, outer, chains });
         }
     }
     for own in links.values_mut() {
-        own.sort_by_key(|link| link.inner);
+        own.sort_by_key(|link| (link.made, link.read_as));
     }
     links
+}
+
+/// The inner loop of whose result, or input, a node is an element. `is_alone` tells loops of one
+/// iteration: what another loop hands to them is theirs.
+fn maker(fore: &Graph, node: u32, is_alone: impl Fn(Row) -> bool) -> Option<(Row, Made)> {
+    for (row, own) in looped(fore).into_iter().filter(|(row, _)| is_alone(*row)) {
+        let inputs = (0u32..).zip(&fore.states[&own]);
+        let mut inputs = inputs.filter(|(_, value)| value.node() == Some(node));
+        if let Some((element, _)) = inputs.next() {
+            return Some((row, Made::Input(element)));
+        }
+    }
+    let own = &fore.nodes[node as usize];
+    let whole = own.whole.filter(|whole| fore.states.contains_key(whole))?;
+    Some((fore.nodes[whole as usize].row, Made::Result(*fore.indices.get(&node)?)))
+}
+
+/// The node of an element of the state.
+fn leaf(body: &Graph, element: u32) -> Option<u32> {
+    let node = body.nodes.iter().position(|node| node.element == Some(element))?;
+    u32::try_from(node).ok()
 }
 
 /// A value and those that it is only rearranged from, down to a slice of an element of the state or

@@ -201,6 +201,17 @@ impl Policies {
         self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
     }
 
+    /// Whether layers are scanned in groups that are not checkpointed themselves. XLA for TPUs refuses
+    /// most of such programs if they move values to host memory, so the model does not cover that.
+    pub fn is_grouped(&self) -> bool {
+        self.scans.iter().any(|scan| scan.group.is_some())
+    }
+
+    /// Whether layers are scanned in groups that are under `jax.checkpoint`.
+    pub fn repeats_groups(&self) -> bool {
+        self.scans.iter().any(|scan| scan.is_again)
+    }
+
     /// The fates of the savable values in the step as it is.
     pub fn as_is(&self) -> Vec<Fate> {
         let fate = |value: &Savable| match value.is_kept {

@@ -1,8 +1,8 @@
 //! Why a module has no policies to compare, and the scans that the model does not cover.
 
 use super::graph::{Graph, Node};
-use super::pairs::trips_of;
-use super::scans::{Scan, is_heavy};
+use super::pairs::{looped, trips_of};
+use super::scans::{Scan, is_heavy, stacked};
 use crate::cost::Cost;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 
@@ -96,8 +96,8 @@ pub fn loops_over_layers(
         return Some(found);
     }
     let graph = Graph::new(module, body, loops, budget)?;
-    for (node, state) in &graph.states {
-        let row = graph.nodes[*node as usize].row;
+    let mut opened: Vec<(u32, Graph)> = Vec::new();
+    for (row, node) in looped(&graph) {
         if trips_of(cost, row) == Some(1) && is_kept_apart(module, row) {
             found.push(row);
             continue;
@@ -106,14 +106,24 @@ pub fn loops_over_layers(
         if !inner.nodes.iter().any(|node| node.opcode.is_matmul()) {
             continue;
         }
+        // Groups under `jax.checkpoint` stack the weights of their layers for the backward loop.
+        let is_stack = |source: u32| {
+            let made = graph.nodes[source as usize].whole.zip(graph.indices.get(&source));
+            made.is_some_and(|(whole, index)| {
+                let known = opened.iter().find(|(own, _)| *own == whole);
+                known.is_some_and(|(_, body)| stacked(body, *index).is_some())
+            })
+        };
+        let state = &graph.states[&node];
         let is_layers = |(at, own): (u32, &Node)| {
             let sliced = inner.operands(at).first().filter(|_| own.opcode == Opcode::DynamicSlice);
             let element = sliced.and_then(|own| inner.nodes[*own as usize].element);
             let source = element.and_then(|own| state.get(own as usize)).and_then(|own| own.node());
-            source.is_some_and(|source| is_sliced_weight(&graph, source))
+            source.is_some_and(|source| is_sliced_weight(&graph, source) || is_stack(source))
         };
         if (0u32..).zip(&inner.nodes).any(is_layers) {
             found.push(row);
+            opened.push((node, inner));
         }
     }
     found.sort_unstable();
