@@ -22,7 +22,8 @@ use super::pairs::{looped, trips_of};
 use super::scans::{
     Finder, Scan, Stack, is_rearrangement, is_unchanged, node_of, stacked, steps_of,
 };
-use super::unknown::loops_over_layers;
+use super::unknown::{is_kept_apart, loops_over_layers};
+use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Opcode, Row};
 use hashbrown::HashMap;
@@ -35,8 +36,8 @@ const MOST_STEPS: usize = 16;
 /// The groups of layers of a scan.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The loop over groups of the forward pass.
-    pub forward: Row,
+    /// The loops over groups of the forward and of the backward pass.
+    pub outer: [Row; 2],
     /// Layers in a group.
     pub layers: i64,
     /// The steps of both loops over groups.
@@ -90,17 +91,39 @@ impl Finder<'_> {
         Some(found)
     }
 
-    /// The scans over layers in two loops over groups; `read` pairs elements of the forward result
-    /// with elements of the backward state, `loops` are the loops over layers in the bodies. An error
-    /// if the model does not cover them.
-    pub fn groups(
+    /// Whether a loop of one iteration is a layer of its own.
+    pub fn is_one_layer(&self, row: Row) -> bool {
+        trips_of(self.cost, row) == Some(1) && is_kept_apart(self.module, row)
+    }
+
+    /// The elements of the state of a loop over one layer that the backward loop reads too, from
+    /// where `sources` says, and their elements there: XLA stacks no input of one layer.
+    pub fn inputs(
         &mut self,
         forward: Row,
         backward: Row,
+        sources: &[(u32, Place)],
+    ) -> Vec<(u32, u32)> {
+        if !self.is_one_layer(forward) || !self.is_one_layer(backward) {
+            return Vec::new();
+        }
+        let own: HashMap<Place, u32, BuildMix> =
+            self.sources(forward).into_iter().map(|(element, place)| (place, element)).collect();
+        let pairs =
+            sources.iter().filter_map(|(element, place)| Some((*own.get(place)?, *element)));
+        pairs.collect()
+    }
+
+    /// The scans over layers in the two loops over groups `outer`; `read` pairs elements of the forward
+    /// result with elements of the backward state, `loops` are the loops over layers in the bodies. An error
+    /// if the model does not cover them.
+    pub fn groups(
+        &mut self,
+        outer: [Row; 2],
         read: &[(u32, u32)],
         loops: &[Vec<Row>; 2],
     ) -> Result<Vec<Scan>, NoPolicies> {
-        let found = self.scans_of_groups([forward, backward], read, loops);
+        let found = self.scans_of_groups(outer, read, loops);
         found.ok_or(NoPolicies::Nested)
     }
 
@@ -111,6 +134,10 @@ impl Finder<'_> {
         loops: &[Vec<Row>; 2],
     ) -> Option<Vec<Scan>> {
         let mut fore = self.body(outer[0], &loops[0])?;
+        // Other loops read the forward loop's last value.
+        if !read.iter().any(|(element, _)| stacked(&fore.graph, *element).is_some()) {
+            return Some(Vec::new());
+        }
         let mut aft = self.body(outer[1], &loops[1])?;
         let is_alone = |row: Row| trips_of(self.cost, row) == Some(1);
         let links = links(&fore.graph, &aft.graph, read, is_alone);
@@ -124,7 +151,7 @@ impl Finder<'_> {
         let read: Vec<(u32, u32)> = read.copied().collect();
         let is_beside = aft.graph.nodes.iter().any(|node| node.opcode.is_matmul());
         if is_beside {
-            // Groups under `jax.checkpoint` recompute such layers twice.
+            // Groups under `jax.checkpoint` recompute such layers, which the model does not know.
             if links.is_empty() {
                 return None;
             }
@@ -199,7 +226,7 @@ impl Finder<'_> {
         let steps = [0, 1].map(|at| steps_of(module, self.memory, bodies[at].id));
         let [Some(fore_steps), Some(aft_steps)] = steps else { return None };
         let group = Group {
-            forward: outer[0],
+            outer,
             layers: i64::try_from(layers).ok()?,
             steps: *fore_steps.start()..=*aft_steps.end(),
             forward_end: *fore_steps.end(),
@@ -297,7 +324,7 @@ fn maker(fore: &Graph, node: u32, is_alone: impl Fn(Row) -> bool) -> Option<(Row
 }
 
 /// The node of an element of the state.
-fn leaf(body: &Graph, element: u32) -> Option<u32> {
+pub fn leaf(body: &Graph, element: u32) -> Option<u32> {
     let node = body.nodes.iter().position(|node| node.element == Some(element))?;
     u32::try_from(node).ok()
 }
@@ -321,7 +348,7 @@ fn chain(graph: &Graph, node: u32) -> Vec<u32> {
 }
 
 /// The node whose value an inner loop gives to an element of its result in every iteration.
-fn made_by(body: &Graph, element: u32, trips: u64) -> Option<u32> {
+pub fn made_by(body: &Graph, element: u32, trips: u64) -> Option<u32> {
     stacked(body, element).or_else(|| {
         let own = body.root.element(element as usize).node().filter(|_| trips == 1)?;
         (!is_unchanged(body, own)).then_some(own)

@@ -2,7 +2,7 @@
 
 use super::NoPolicies;
 use super::graph::{Graph, MOST_ROWS, Value};
-use super::groups::Group;
+use super::groups::{Group, leaf, made_by};
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
 use crate::cost::Cost;
@@ -117,6 +117,11 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// The forward and the backward loop that run over all layers.
+    pub fn outer(&self) -> [Row; 2] {
+        self.group.as_ref().map_or([self.forward, self.backward], |group| group.outer)
+    }
+
     /// The steps at which a value of all layers is kept.
     pub fn kept_steps(&self) -> RangeInclusive<u32> {
         match &self.group {
@@ -190,18 +195,22 @@ pub fn scans(
                     .filter_map(|(element, source)| Some((*source.path.last()?, *element)))
                     .collect();
                 // A forward loop has one backward loop; others only read its results.
-                let is_known = scans.iter().any(|scan| scan.forward == *forward);
-                if read.is_empty() || is_known || phase(*forward) == Phase::Backward {
+                let is_known = scans.iter().any(|scan| scan.outer()[0] == *forward);
+                if is_known || phase(*forward) == Phase::Backward {
+                    continue;
+                }
+                let inputs = finder.inputs(*forward, *back, &sources);
+                if read.is_empty() && inputs.is_empty() {
                     continue;
                 }
                 let Some(loops) = finder.loops_in(*forward, *back) else { continue };
                 if loops.iter().all(Vec::is_empty) {
                     let is_again = phase(*forward) == Phase::Recompute;
-                    scans.extend(finder.scan(*forward, *back, &read, is_again));
+                    scans.extend(finder.scan([*forward, *back], &read, &inputs, is_again));
                     continue;
                 }
                 inner.extend(&loops[1]);
-                scans.extend(finder.groups(*forward, *back, &read, &loops)?);
+                scans.extend(finder.groups([*forward, *back], &read, &loops)?);
             }
         }
     }
@@ -235,7 +244,7 @@ impl Finder<'_> {
     }
 
     /// By element of a loop's initial state: where it comes from.
-    fn sources(&mut self, back: Row) -> Vec<(u32, Place)> {
+    pub fn sources(&mut self, back: Row) -> Vec<(u32, Place)> {
         let module = self.module;
         let Some(state) = module.operands(back).first().map(|row| Row(*row)) else {
             return Vec::new();
@@ -265,12 +274,12 @@ impl Finder<'_> {
     }
 
     /// The scan of two loops; `read` pairs elements of the forward result with elements of the
-    /// backward state.
+    /// backward state, `inputs` elements of the forward loop's own state with these.
     fn scan(
         &mut self,
-        forward: Row,
-        backward: Row,
+        [forward, backward]: [Row; 2],
         read: &[(u32, u32)],
+        inputs: &[(u32, u32)],
         is_again: bool,
     ) -> Option<Scan> {
         let module = self.module;
@@ -283,9 +292,25 @@ impl Finder<'_> {
                 stack.read_as.push(*read_as);
                 continue;
             }
-            let Some(node) = stacked(&body, *element) else { continue };
+            let node = match self.is_one_layer(forward) {
+                true => made_by(&body, *element, trips),
+                false => stacked(&body, *element),
+            };
+            let Some(node) = node else { continue };
             let Some((bytes, live)) = self.stack(forward, *element) else { continue };
             stacks.push((*element, Stack::new(&body, node, *read_as, bytes, live)));
+        }
+        for (element, read_as) in inputs {
+            let node = leaf(&body, *element).filter(|node| !is_unchanged(&body, *node));
+            let state = module.operands(forward).first().map(|row| Row(*row));
+            let known = state.and_then(|state| self.stack(state, *element));
+            let steps = steps_of(module, self.memory, body_id);
+            let (Some(node), Some((bytes, live)), Some(steps)) = (node, known, steps) else {
+                continue;
+            };
+            // What makes the input of a layer holds it before.
+            let live = (*live.start()).max(*steps.start())..=*live.end();
+            stacks.push((u32::MAX, Stack::new(&body, node, *read_as, bytes, live)));
         }
         if stacks.is_empty() {
             return None;

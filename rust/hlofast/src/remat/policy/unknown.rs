@@ -55,8 +55,7 @@ pub fn unknown(
     let mut loops: Vec<Row> = cost.loops.iter().map(|own| own.row).collect();
     loops.sort_unstable();
     for scan in scans {
-        let outer = scan.group.as_ref().map_or(scan.forward, |group| group.forward);
-        if has_host_stack(module, module.shape(outer)) {
+        if has_host_stack(module, module.shape(scan.outer()[0])) {
             return Some(NoPolicies::Offloaded);
         }
         if !is_scheduled {
@@ -131,7 +130,7 @@ pub fn loops_over_layers(
 }
 
 /// Whether the program tells XLA to keep a loop of one iteration.
-fn is_kept_apart(module: &Module, row: Row) -> bool {
+pub fn is_kept_apart(module: &Module, row: Row) -> bool {
     let attributes = module.attribute_bytes(row, "frontend_attributes");
     attributes.is_some_and(|own| own.windows(KEPT.len()).any(|part| part == KEPT))
 }
