@@ -41,6 +41,7 @@ NAMED = {
     "offload_mlp": ("gate", "up"),
 }
 """The values that a policy of names saves or offloads."""
+OFFLOADS = ("offload_mlp",)
 BUILT_IN = {
     "nothing": "nothing_saveable",
     "dots": "dots_saveable",
@@ -57,6 +58,12 @@ def texts() -> dict[str, bytes]:
 def checkpointed() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs whose layers are checkpointed."""
     every = policy_texts.unpack("checkpointed").items()
+    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
+
+
+def in_groups() -> dict[tuple[str, str], bytes]:
+    """By program and policy: texts of programs whose layers are scanned in groups."""
+    every = policy_texts.unpack("groups").items()
     return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
 
 
@@ -102,7 +109,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     compiled = policy_texts.peaks()
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
-    sets = (("after", plain | checkpointed()), ("before", before))
+    sets = (("after", plain | checkpointed() | in_groups()), ("before", before))
     # By program and policy: what the variants recompute under the policy, and what the others would
     # according to the text that XLA compiled without checkpointing.
     flops: dict[tuple[str, str], Any] = {
@@ -116,9 +123,13 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
             for policy in (*BUILT_IN, *NAMED):
                 peak = compiled.get(program, {}).get(policy)
                 is_known = policy == own and optimisation == "after"
-                if peak is None or is_known or (policies is None and is_unknown(program)):
+                if peak is None or is_known or is_unknown(program):
                     continue
-                outcome = None if policies is None else policy_of(policies, policy, program)
+                outcome = None
+                if policies is not None and not (
+                    policy in OFFLOADS and refuses_to_offload(program)
+                ):
+                    outcome = policy_of(policies, policy, program)
                 modelled = None if outcome is None else outcome.peak
                 again = None if outcome is None else outcome.recomputed_flops
                 if optimisation == "after" and own == "none":
@@ -142,8 +153,13 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
 
 
 def is_unknown(program: str) -> bool:
-    """Whether the model says that it does not cover a program."""
+    """Whether groups of layers take the policy too, and not only layers, as the model has it."""
     return program.startswith("grouped")
+
+
+def refuses_to_offload(program: str) -> bool:
+    """Whether the model says that it does not cover values in host memory in a program."""
+    return policy_texts.kind_of(program) == "groups" and "whole" not in program
 
 
 def plans() -> dict[str, Any]:
@@ -220,9 +236,13 @@ def main() -> None:
     before = [row for row in every if row["optimisation"] == "before" and row["kind"] == "texts"]
     kinds = {
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
-        "checkpointed": [row for row in after if row["text"] != "none"],
+        "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] != "groups"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],
         "kernels": [row for row in after if row["kind"] == "variants"],
+        "groups": [r for r in after if r["kind"] == "groups" and "whole" not in r["program"]],
+        "checkpointed groups": [
+            r for r in after if r["kind"] == "groups" and "whole" in r["program"]
+        ],
         "before optimisation": [row for row in before if row["text"] == "none"],
         "before optimisation, checkpointed": [row for row in before if row["text"] != "none"],
         "before optimisation, kernels": [

@@ -103,8 +103,3 @@ def test_a_checkpoint_in_a_checkpoint(texts, compiled):
     for policy, name in BUILT_IN.items():
         peak = compiled["inner_v5e_8"][policy]
         assert policies.policy(name).peak == pytest.approx(peak, rel=0.05)
-
-
-def test_groups_of_layers_are_refused(texts):
-    remat = hlofast.loads(texts["grouped_v5e_8"]).remat()
-    assert remat.policies is None and "scanned in groups" in remat.no_policies

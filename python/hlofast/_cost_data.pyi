@@ -190,6 +190,9 @@ class PolicyData:
         """Bytes that the module as it is keeps from forward to backward loops."""
     def is_checkpointed(self) -> bool:
         """Whether layers are checkpointed in the module as it is."""
+    def grouped(self) -> str:
+        """Whether layers are scanned in groups: `no`, `yes`, or `checkpointed` if the groups are."""
+
     def is_modelled(self) -> bool:
         """Whether the module is not scheduled, so that its own bytes are modelled too."""
     def savable(self) -> _Columns:

@@ -251,6 +251,11 @@ class Policies:
         return any(instructions[row].opcode == "while" for row, _ in self._data.loops())
 
     @property
+    def is_grouped(self) -> bool:
+        """Whether the layers are scanned in groups: a scan over layers inside a scan."""
+        return self._data.grouped() != "no"
+
+    @property
     def is_modelled(self) -> bool:
         """Whether the module is not scheduled, so that the peak as it is is modelled too."""
         return self._data.is_modelled()
@@ -298,6 +303,8 @@ class Policies:
         if name is not None and name not in BUILT_IN:
             hint = meant(name, BUILT_IN) or ";"
             raise ValueError(f"no policy {name!r}{hint} known: {', '.join(BUILT_IN)}")
+        if offload and self._data.grouped() == "yes":
+            raise ValueError(fields.GROUPS_ON_HOST)
         save = (save,) if isinstance(save, str) else save
         offload = (offload,) if isinstance(offload, str) else offload
         kinds = BUILT_IN.get(name or "", ())
@@ -458,6 +465,8 @@ class Policies:
             error = fields.ERROR_BEFORE
         elif not self.is_scanned:
             error = fields.ERROR_UNROLLED
+        elif self.is_grouped:
+            error = fields.ERROR_GROUPS
         notes = [Note("policy-error", error)]
         if self.is_modelled and self.module.summary().devices_together > 1:
             notes.append(Note("policy-collectives", fields.NO_COLLECTIVES))

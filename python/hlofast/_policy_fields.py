@@ -91,6 +91,11 @@ ERROR_UNROLLED = (
     "up to six policies each the median error is 5.6 %, 46 % are within 5 %, 78 % within 12 %, and "
     "the worst is 26 %; most are too high"
 )
+ERROR_GROUPS = "peaks under other policies are modelled: FIGURES"
+GROUPS_ON_HOST = (
+    "the layers are scanned in groups, where moving values to host memory is not modelled: XLA for "
+    "TPUs refuses 8 of 9 programs that were compiled so"
+)
 MOVING = (
     "a value on its way to or from host memory is assumed to move while one layer computes, as XLA "
     "on TPU schedules it, at the bandwidth between a chip and its host ({bandwidth:.3g} B/s, "
@@ -114,8 +119,10 @@ REASONS = {
         "(`layer_0`) in a scheduled text, so no policy can be modelled"
     ),
     "nested": (
-        "the layers are scanned in groups (a scan over layers inside a scan), which the model of "
-        "policies does not cover: give a text whose layers are in one scan"
+        "the layers are scanned in groups (a scan over layers inside a scan) whose inner loops do "
+        "not pair up in a forward and a backward one, or the module is not scheduled; the model of "
+        "policies does not cover that: give the text after optimisation, or one whose layers are "
+        "in one scan"
     ),
     "offloaded": (
         "the scheduled loops of the module move values to host memory, which the model of "

@@ -26,6 +26,7 @@ impl PolicyData {
         host: Option<(f64, Option<i64>)>,
     ) -> Result<Self, NoPolicies> {
         let policies = held.stage.policies()?;
+        let host = host.filter(|_| !policies.is_grouped());
         let host = host.map(|(bandwidth, bytes)| Host { bandwidth, bytes });
         Ok(Self { held, policies, seconds, host })
     }
@@ -84,6 +85,15 @@ impl PolicyData {
     /// Whether layers are checkpointed in the module as it is.
     fn is_checkpointed(&self) -> bool {
         self.policies.is_checkpointed()
+    }
+
+    /// Whether layers are scanned in groups: `no`, `yes`, or `checkpointed` if the groups are.
+    fn grouped(&self) -> &'static str {
+        match (self.policies.is_grouped(), self.policies.repeats_groups()) {
+            (true, _) => "yes",
+            (_, true) => "checkpointed",
+            _ => "no",
+        }
     }
 
     /// Whether the module is not scheduled, so that its own bytes are modelled too.

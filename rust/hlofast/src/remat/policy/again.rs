@@ -191,19 +191,28 @@ impl Again {
         let start = *scan.back_steps.start();
         for stack in &scan.stacks {
             let end = match stack.is_weight {
-                true => (*stack.live.end()).min(*scan.body_steps.end()),
+                true => (*stack.live.end()).min(scan.forward_end()),
                 false => *stack.live.end(),
             };
             bytes.add(*stack.live.start()..=end, -stack.bytes);
+            let aft = stack.aft.iter().filter(|_| !stack.is_weight);
+            for (size, steps) in stack.fore.iter().chain(aft) {
+                bytes.add(steps.clone(), -size);
+            }
         }
         let kept = self.kept.saturating_mul(trips);
         outcome.kept = outcome.kept.saturating_add(kept);
-        bytes.add(*scan.body_steps.start()..=*scan.back_steps.end(), kept);
+        bytes.add(scan.kept_steps(), kept);
+        if let Some(group) = &scan.group {
+            let kept = self.kept.saturating_mul(group.layers);
+            bytes.add(group.fore.clone(), kept);
+            bytes.add(group.aft.clone(), kept);
+        }
         for (size, steps) in &self.offloaded {
             outcome.on_host = outcome.on_host.saturating_add(size.saturating_mul(trips));
             bytes.add(steps.clone(), *size);
             // The value of the layer before is on its way while a layer runs.
-            bytes.add(*scan.body_steps.start()..=*scan.back_steps.end(), *size);
+            bytes.add(scan.kept_steps(), *size);
         }
         for (node, size) in &self.heavy {
             if let Some(last) = self.last[*node as usize] {
@@ -248,6 +257,9 @@ impl Again {
         prices: &Prices<'_>,
         outcome: &mut Outcome,
     ) {
+        if scan.is_again {
+            repeat(module, policies, scan, prices, outcome);
+        }
         let multiplies = |node: &&Node| node.opcode.is_matmul();
         let mut products: Vec<Row> =
             scan.body.nodes.iter().filter(multiplies).map(|node| node.outer).collect();
@@ -286,6 +298,30 @@ impl Again {
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
         }
     }
+}
+
+/// Adds the cost of a forward loop that is recomputed as a whole.
+fn repeat(
+    module: &Module,
+    policies: &Policies,
+    scan: &Scan,
+    prices: &Prices<'_>,
+    outcome: &mut Outcome,
+) {
+    for (number, node) in (0u32..).zip(&scan.body.nodes) {
+        let is_call = node.opcode == Opcode::CustomCall && node.whole.is_none();
+        if node.opcode.is_matmul() || is_call {
+            for row in scan.body.further(number).iter().chain([&node.row]) {
+                let flops = policies.flops(module, *row, prices);
+                outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
+            }
+        } else if is_collective(node.opcode) {
+            let sent = prices.wire_bytes(module, node.row);
+            outcome.wire_bytes = outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
+        }
+    }
+    let seconds = prices.seconds_of(module, scan.forward, 0);
+    outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
 }
 
 /// By node: the saved value in a narrower type in which the node is read, if the policy saves that and not

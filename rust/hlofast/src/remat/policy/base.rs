@@ -76,8 +76,7 @@ impl Timeline {
             return Some(timeline);
         }
         let mut budget = MOST_ROWS;
-        let mut loops: Vec<Row> =
-            scans.iter().flat_map(|scan| [scan.forward, scan.backward]).collect();
+        let mut loops: Vec<Row> = scans.iter().flat_map(Scan::outer).collect();
         loops.sort_unstable();
         let mut places: Vec<ComputationId> = Vec::new();
         let mut changes = vec![0i64; timeline.bytes.len() + 1];
@@ -86,7 +85,7 @@ impl Timeline {
                 join_clones(module, graph, id, values, &mut changes);
             }
             timeline.shared.push(shared_by(scan, memory, values, sizes));
-            let place = module.computation_of(scan.forward);
+            let place = module.computation_of(scan.outer()[0]);
             if places.contains(&place) {
                 continue;
             }

@@ -121,6 +121,17 @@ impl Graph {
         Some(graph)
     }
 
+    /// Makes the results of the loops that were not opened elements of the state, of numbers that no
+    /// element has: values that come from outside, and change from one iteration to the next.
+    pub fn cut(&mut self) {
+        let states = &self.states;
+        for (number, node) in (0u32..).zip(&mut self.nodes) {
+            if node.whole.is_some_and(|whole| states.contains_key(&whole)) {
+                node.element = Some(u32::MAX - number);
+            }
+        }
+    }
+
     /// The operands of a node.
     pub fn operands(&self, node: u32) -> &[u32] {
         self.operands.get(node)

@@ -4,7 +4,7 @@ use super::base::add;
 use super::graph::Graph;
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
-use super::scans::{Read, Scan, Stack, is_heavy, is_rearrangement, is_weight, stacked};
+use super::scans::{Read, Scan, Stack, is_heavy, is_rearrangement, stacked};
 use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Module, Opcode, Row};
@@ -426,18 +426,7 @@ impl Layout<'_> {
             let first = steps.first[whole as usize];
             let is_held = self.changes_element(pair.forward, *element);
             let bytes = if is_held { self.held_bytes(graph, part, whole, *element) } else { 0 };
-            stacks.insert(
-                *element,
-                Stack {
-                    node,
-                    read_as: vec![*read_as],
-                    bytes,
-                    live: first..=last,
-                    is_weight: is_weight(&body, node),
-                    reads: Vec::new(),
-                    is_read: false,
-                },
-            );
+            stacks.insert(*element, Stack::new(&body, node, *read_as, bytes, first..=last));
         }
         if stacks.is_empty() {
             return None;
@@ -471,6 +460,8 @@ impl Layout<'_> {
             forward: pair.forward,
             backward: pair.backward,
             trips: trips_of(self.cost, pair.forward)?,
+            group: None,
+            is_again: false,
             body,
             back,
             body_id: module.called(pair.forward, CallRole::Body)?,

@@ -20,6 +20,7 @@ mod base;
 mod before;
 mod choose;
 mod graph;
+mod groups;
 mod kernels;
 mod layered;
 mod layout;
@@ -135,7 +136,7 @@ impl Policies {
     ) -> Result<Self, NoPolicies> {
         let mut values = memory.all_values(module);
         let sizes = device_sizes(module, Backend::of_module(module));
-        let scans = scans(module, cost, attribution, memory, &values, &sizes);
+        let scans = scans(module, cost, attribution, memory, &values, &sizes)?;
         if scans.is_empty() {
             let own = Unrolled::new(module, attribution, memory, &mut values, &sizes, peak);
             let (mut unrolled, timeline) = own.ok_or(NoPolicies::NoLayers)?;
@@ -146,7 +147,7 @@ impl Policies {
             let unrolled = Some(unrolled);
             return Ok(Self { scans, unrolled, before: None, timeline, sizes, savable, peak });
         }
-        if let Some(reason) = unknown(module, cost, &scans, &mut { MOST_ROWS }) {
+        if let Some(reason) = unknown(module, cost, &scans, true, &mut { MOST_ROWS }) {
             return Err(reason);
         }
         let timeline = Timeline::new(module, memory, &values, &scans, &sizes, peak);
@@ -167,7 +168,7 @@ impl Policies {
     ) -> Result<Self, NoPolicies> {
         let found = scans_before(module, cost, attribution, local, is_whole);
         let (scans, timeline, before) = found.ok_or(NoPolicies::NoLayers)?;
-        if let Some(reason) = unknown(module, cost, &scans, &mut { MOST_ROWS }) {
+        if let Some(reason) = unknown(module, cost, &scans, false, &mut { MOST_ROWS }) {
             return Err(reason);
         }
         let savable = find_savable(module, &scans, &[]);
@@ -198,6 +199,17 @@ impl Policies {
     /// Whether layers are under `jax.checkpoint` in the step as it is.
     pub fn is_checkpointed(&self) -> bool {
         self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
+    }
+
+    /// Whether layers are scanned in groups that are not checkpointed themselves. XLA for TPUs refuses
+    /// most of such programs if they move values to host memory, so the model does not cover that.
+    pub fn is_grouped(&self) -> bool {
+        self.scans.iter().any(|scan| scan.group.is_some())
+    }
+
+    /// Whether layers are scanned in groups that are under `jax.checkpoint`.
+    pub fn repeats_groups(&self) -> bool {
+        self.scans.iter().any(|scan| scan.is_again)
     }
 
     /// The fates of the savable values in the step as it is.

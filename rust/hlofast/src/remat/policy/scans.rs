@@ -1,6 +1,9 @@
 //! Scans over layers: pairs of a forward and a backward loop, and the stacks between them.
 
+use super::NoPolicies;
 use super::graph::{Graph, MOST_ROWS, Value};
+use super::groups::{Group, leaf, made_by};
+use super::pairs::trips_of;
 use super::recomputed::Recomputed;
 use crate::cost::Cost;
 use crate::flow::moved::step_back;
@@ -40,6 +43,33 @@ pub struct Stack {
     pub reads: Vec<Read>,
     /// Whether gradients read it, and not only values that the text recomputes.
     pub is_read: bool,
+    /// Bytes and live ranges of its buffers in the forward body of a group of layers.
+    pub fore: Vec<(i64, RangeInclusive<u32>)>,
+    /// The same in the backward body of a group.
+    pub aft: Vec<(i64, RangeInclusive<u32>)>,
+}
+
+impl Stack {
+    /// The stack of the values of `node`, which the backward loop reads as one element of its state.
+    pub fn new(
+        body: &Graph,
+        node: u32,
+        read_as: u32,
+        bytes: i64,
+        live: RangeInclusive<u32>,
+    ) -> Self {
+        Stack {
+            node,
+            read_as: vec![read_as],
+            bytes,
+            live,
+            is_weight: is_weight(body, node),
+            reads: Vec::new(),
+            is_read: false,
+            fore: Vec::new(),
+            aft: Vec::new(),
+        }
+    }
 }
 
 /// A row of the backward body that reads a slice of a stack.
@@ -62,8 +92,12 @@ pub struct Scan {
     pub forward: Row,
     /// The loop of the backward pass.
     pub backward: Row,
-    /// Iterations.
+    /// Iterations, in all groups.
     pub trips: u64,
+    /// The groups of layers whose values are kept together; None if one loop runs over all layers.
+    pub group: Option<Group>,
+    /// Whether the forward loop itself repeats work, because groups are under `jax.checkpoint`.
+    pub is_again: bool,
     /// The forward body.
     pub body: Graph,
     /// The backward body.
@@ -82,8 +116,32 @@ pub struct Scan {
     pub back_steps: RangeInclusive<u32>,
 }
 
+impl Scan {
+    /// The forward and the backward loop that run over all layers.
+    pub fn outer(&self) -> [Row; 2] {
+        self.group.as_ref().map_or([self.forward, self.backward], |group| group.outer)
+    }
+
+    /// The steps at which a value of all layers is kept.
+    pub fn kept_steps(&self) -> RangeInclusive<u32> {
+        match &self.group {
+            Some(group) => group.steps.clone(),
+            None => *self.body_steps.start()..=*self.back_steps.end(),
+        }
+    }
+
+    /// The last step of the forward pass.
+    pub fn forward_end(&self) -> u32 {
+        self.group.as_ref().map_or(*self.body_steps.end(), |group| group.forward_end)
+    }
+}
+
 /// The first and the last step of a computation's own rows.
-fn steps_of(module: &Module, memory: &Memory, id: ComputationId) -> Option<RangeInclusive<u32>> {
+pub fn steps_of(
+    module: &Module,
+    memory: &Memory,
+    id: ComputationId,
+) -> Option<RangeInclusive<u32>> {
     let rows = module.computation(id).rows();
     let mut steps = rows.filter_map(|row| memory.step_of(Row(row)));
     let first = steps.next()?;
@@ -91,7 +149,8 @@ fn steps_of(module: &Module, memory: &Memory, id: ComputationId) -> Option<Range
     Some(low..=high)
 }
 
-/// The scans of `module`. Empty if there are none or the module is too large.
+/// The scans of `module`. Empty if there are none or the module is too large; an error if layers
+/// are scanned in groups that the model does not cover.
 pub fn scans(
     module: &Module,
     cost: &Cost,
@@ -99,7 +158,7 @@ pub fn scans(
     memory: &Memory,
     values: &[LiveValue],
     sizes: &[i64],
-) -> Vec<Scan> {
+) -> Result<Vec<Scan>, NoPolicies> {
     let mut loops: HashMap<ComputationId, Vec<Row>, BuildMix> = HashMap::default();
     for entry in &cost.loops {
         loops.entry(module.computation_of(entry.row)).or_default().push(entry.row);
@@ -117,6 +176,8 @@ pub fn scans(
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
+    // Loops over the layers of a group in backward bodies.
+    let mut inner: Vec<Row> = Vec::new();
     for place in places {
         let loops = &loops[&place];
         if loops.len().saturating_mul(loops.len()) > MOST_PAIRS {
@@ -134,30 +195,44 @@ pub fn scans(
                     .filter_map(|(element, source)| Some((*source.path.last()?, *element)))
                     .collect();
                 // A forward loop has one backward loop; others only read its results.
-                let is_known = scans.iter().any(|scan| scan.forward == *forward);
-                if read.is_empty() || is_known || phase(*forward) == Phase::Backward {
+                let is_known = scans.iter().any(|scan| scan.outer()[0] == *forward);
+                if is_known || phase(*forward) == Phase::Backward {
                     continue;
                 }
-                scans.extend(finder.scan(*forward, *back, &read));
+                let inputs = finder.inputs(*forward, *back, &sources);
+                if read.is_empty() && inputs.is_empty() {
+                    continue;
+                }
+                let Some(loops) = finder.loops_in(*forward, *back) else { continue };
+                if loops.iter().all(Vec::is_empty) {
+                    let is_again = phase(*forward) == Phase::Recompute;
+                    scans.extend(finder.scan([*forward, *back], &read, &inputs, is_again));
+                    continue;
+                }
+                inner.extend(&loops[1]);
+                scans.extend(finder.groups([*forward, *back], &read, &loops)?);
             }
         }
     }
-    scans
+    let is_covered = |row: &Row| {
+        scans.iter().any(|scan| scan.backward == *row || scan.forward == *row && scan.is_again)
+    };
+    if inner.iter().all(is_covered) { Ok(scans) } else { Err(NoPolicies::Nested) }
 }
 
-struct Finder<'a> {
-    module: &'a Module,
-    cost: &'a Cost,
-    memory: &'a Memory,
-    values: &'a [LiveValue],
+pub struct Finder<'a> {
+    pub module: &'a Module,
+    pub cost: &'a Cost,
+    pub memory: &'a Memory,
+    pub values: &'a [LiveValue],
     /// By shape: bytes.
-    sizes: &'a [i64],
+    pub sizes: &'a [i64],
     /// By row that makes them: values.
     by_row: HashMap<Row, Vec<u32>, BuildMix>,
     /// By buffer: the values that share it.
     by_buffer: HashMap<u32, Vec<u32>, BuildMix>,
     /// Rows that may still be opened or followed.
-    budget: usize,
+    pub budget: usize,
 }
 
 impl Finder<'_> {
@@ -169,7 +244,7 @@ impl Finder<'_> {
     }
 
     /// By element of a loop's initial state: where it comes from.
-    fn sources(&mut self, back: Row) -> Vec<(u32, Place)> {
+    pub fn sources(&mut self, back: Row) -> Vec<(u32, Place)> {
         let module = self.module;
         let Some(state) = module.operands(back).first().map(|row| Row(*row)) else {
             return Vec::new();
@@ -199,35 +274,68 @@ impl Finder<'_> {
     }
 
     /// The scan of two loops; `read` pairs elements of the forward result with elements of the
-    /// backward state.
-    fn scan(&mut self, forward: Row, backward: Row, read: &[(u32, u32)]) -> Option<Scan> {
+    /// backward state, `inputs` elements of the forward loop's own state with these.
+    fn scan(
+        &mut self,
+        [forward, backward]: [Row; 2],
+        read: &[(u32, u32)],
+        inputs: &[(u32, u32)],
+        is_again: bool,
+    ) -> Option<Scan> {
         let module = self.module;
         let body_id = module.called(forward, CallRole::Body)?;
-        let back_id = module.called(backward, CallRole::Body)?;
-        let at = self.cost.loops.binary_search_by_key(&forward, |entry| entry.row).ok()?;
-        let trips = self.cost.loops[at].trip_count.count.filter(|count| *count > 0)?;
-        let mut body = Graph::new(module, body_id, &[], &mut self.budget)?;
+        let trips = trips_of(self.cost, forward)?;
+        let body = Graph::new(module, body_id, &[], &mut self.budget)?;
         let mut stacks: Vec<(u32, Stack)> = Vec::new();
         for (element, read_as) in read {
             if let Some((_, stack)) = stacks.iter_mut().find(|(known, _)| known == element) {
                 stack.read_as.push(*read_as);
                 continue;
             }
-            let Some(node) = stacked(&body, *element) else { continue };
+            let node = match self.is_one_layer(forward) {
+                true => made_by(&body, *element, trips),
+                false => stacked(&body, *element),
+            };
+            let Some(node) = node else { continue };
             let Some((bytes, live)) = self.stack(forward, *element) else { continue };
-            let is_weight = is_weight(&body, node);
-            let (read_as, reads) = (vec![*read_as], Vec::new());
-            let is_read = false;
-            stacks
-                .push((*element, Stack { node, read_as, bytes, live, is_weight, reads, is_read }));
+            stacks.push((*element, Stack::new(&body, node, *read_as, bytes, live)));
+        }
+        for (element, read_as) in inputs {
+            let node = leaf(&body, *element).filter(|node| !is_unchanged(&body, *node));
+            let state = module.operands(forward).first().map(|row| Row(*row));
+            let known = state.and_then(|state| self.stack(state, *element));
+            let steps = steps_of(module, self.memory, body_id);
+            let (Some(node), Some((bytes, live)), Some(steps)) = (node, known, steps) else {
+                continue;
+            };
+            // What makes the input of a layer holds it before.
+            let live = (*live.start()).max(*steps.start())..=*live.end();
+            stacks.push((u32::MAX, Stack::new(&body, node, *read_as, bytes, live)));
         }
         if stacks.is_empty() {
             return None;
         }
+        let back_id = module.called(backward, CallRole::Body)?;
         let back = Graph::new(module, back_id, &[], &mut self.budget)?;
+        let stacks = stacks.into_iter().map(|(_, stack)| stack).collect();
+        let mut scan = self.joined([forward, backward], [body, back], stacks, trips)?;
+        scan.is_again = is_again;
+        Some(scan)
+    }
+
+    /// The scan of a forward and a backward loop with the graphs of their bodies.
+    pub fn joined(
+        &self,
+        [forward, backward]: [Row; 2],
+        [mut body, back]: [Graph; 2],
+        mut stacks: Vec<Stack>,
+        trips: u64,
+    ) -> Option<Scan> {
+        let module = self.module;
+        let body_id = module.called(forward, CallRole::Body)?;
+        let back_id = module.called(backward, CallRole::Body)?;
         let body_steps = steps_of(module, self.memory, body_id)?;
         let back_steps = steps_of(module, self.memory, back_id)?;
-        let mut stacks: Vec<Stack> = stacks.into_iter().map(|(_, stack)| stack).collect();
         let mut leaves: HashMap<u32, u32, BuildMix> = HashMap::default();
         for (number, node) in (0u32..).zip(&back.nodes) {
             leaves.extend(node.element.map(|element| (element, number)));
@@ -248,6 +356,8 @@ impl Finder<'_> {
             forward,
             backward,
             trips,
+            group: None,
+            is_again: false,
             body,
             back,
             body_id,
@@ -286,11 +396,16 @@ impl Finder<'_> {
 
     /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
     /// values of its buffer are live.
-    fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
+    pub fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
         let place = Place { row: forward, path: vec![element] };
         let (row, part) = self.memory.maker_of(forward, part(self.module, &place)?)?;
         let known = self.numbered(self.by_row.get(&row)).find(|value| value.part == part)?;
-        let same = self.numbered(self.by_buffer.get(&known.buffer));
+        self.buffer(known.buffer)
+    }
+
+    /// Bytes of a buffer, and the steps at which its values are live.
+    pub fn buffer(&self, buffer: u32) -> Option<(i64, RangeInclusive<u32>)> {
+        let same = self.numbered(self.by_buffer.get(&buffer));
         let same = same.filter(|value| value.bytes > 0);
         let (mut first, mut last, mut bytes) = (u32::MAX, 0, 0);
         for value in same {

@@ -1,9 +1,10 @@
 //! Why a module has no policies to compare, and the scans that the model does not cover.
 
-use super::graph::Graph;
-use super::scans::{Scan, is_heavy};
+use super::graph::{Graph, Node};
+use super::pairs::{looped, trips_of};
+use super::scans::{Scan, is_heavy, stacked};
 use crate::cost::Cost;
-use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 
 /// Limit on the loops in a layer that are looked at.
 const MOST_LOOPS: usize = 1 << 10;
@@ -11,6 +12,8 @@ const MOST_LOOPS: usize = 1 << 10;
 const MOST_STEPS: usize = 16;
 /// The memory space of the host in texts for TPUs.
 const HOST: i64 = 5;
+/// What keeps a loop of one iteration in a text.
+const KEPT: &[u8] = b"skip-simplify-while-loops_trip-count-one=\"true\"";
 
 /// Why a module has no policies to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,23 +43,26 @@ impl NoPolicies {
     }
 }
 
-/// Why the model does not cover one of these scans; None if it covers all.
+/// Why the model does not cover one of these scans; None if it covers all. The groups of layers of
+/// a scheduled module are looked at where its scans are found.
 pub fn unknown(
     module: &Module,
     cost: &Cost,
     scans: &[Scan],
+    is_scheduled: bool,
     budget: &mut usize,
 ) -> Option<NoPolicies> {
     let mut loops: Vec<Row> = cost.loops.iter().map(|own| own.row).collect();
     loops.sort_unstable();
     for scan in scans {
-        if has_host_stack(module, module.shape(scan.forward)) {
+        if has_host_stack(module, module.shape(scan.outer()[0])) {
             return Some(NoPolicies::Offloaded);
         }
-        // A module with more loops has been through unrolling; it is not looked at.
-        let is_small = loops.len() <= MOST_LOOPS;
-        if is_small && scans_layers(module, scan, &loops, budget)? {
-            return Some(NoPolicies::Nested);
+        if !is_scheduled {
+            let inner = loops_over_layers(module, cost, scan.body_id, &loops, budget)?;
+            if !inner.is_empty() {
+                return Some(NoPolicies::Nested);
+            }
         }
     }
     None
@@ -72,29 +78,61 @@ fn has_host_stack(module: &Module, state: ShapeId) -> bool {
     })
 }
 
-/// Whether a layer of a scan is a scan over weights itself: a loop that slices a slice of weights.
-/// None if the budget is spent.
-fn scans_layers(module: &Module, scan: &Scan, loops: &[Row], budget: &mut usize) -> Option<bool> {
-    let graph = Graph::new(module, scan.body_id, loops, budget)?;
-    for (node, state) in &graph.states {
-        let body = module.called(graph.nodes[*node as usize].row, CallRole::Body);
-        let inner = Graph::new(module, body?, &[], budget)?;
+/// The loops that run over layers in the body of another loop, which is over groups of layers: loops
+/// that slice a slice of weights, and loops of one iteration that the program tells XLA to keep.
+/// `loops` are all loops of the module, ascending. None if the budget is spent.
+pub fn loops_over_layers(
+    module: &Module,
+    cost: &Cost,
+    body: ComputationId,
+    loops: &[Row],
+    budget: &mut usize,
+) -> Option<Vec<Row>> {
+    let mut found = Vec::new();
+    let rows = module.computation(body).rows();
+    // A module with more loops has been through unrolling; it is not looked at.
+    if loops.len() > MOST_LOOPS || !loops.iter().any(|row| rows.contains(&row.0)) {
+        return Some(found);
+    }
+    let graph = Graph::new(module, body, loops, budget)?;
+    let mut opened: Vec<(u32, Graph)> = Vec::new();
+    for (row, node) in looped(&graph) {
+        if trips_of(cost, row) == Some(1) && is_kept_apart(module, row) {
+            found.push(row);
+            continue;
+        }
+        let inner = Graph::new(module, module.called(row, CallRole::Body)?, &[], budget)?;
         if !inner.nodes.iter().any(|node| node.opcode.is_matmul()) {
             continue;
         }
-        for (at, own) in inner.nodes.iter().enumerate() {
-            let sliced = match own.opcode {
-                Opcode::DynamicSlice => inner.operands(at as u32).first(),
-                _ => None,
-            };
+        // Groups under `jax.checkpoint` stack the weights of their layers for the backward loop.
+        let is_stack = |source: u32| {
+            let made = graph.nodes[source as usize].whole.zip(graph.indices.get(&source));
+            made.is_some_and(|(whole, index)| {
+                let known = opened.iter().find(|(own, _)| *own == whole);
+                known.is_some_and(|(_, body)| stacked(body, *index).is_some())
+            })
+        };
+        let state = &graph.states[&node];
+        let is_layers = |(at, own): (u32, &Node)| {
+            let sliced = inner.operands(at).first().filter(|_| own.opcode == Opcode::DynamicSlice);
             let element = sliced.and_then(|own| inner.nodes[*own as usize].element);
             let source = element.and_then(|own| state.get(own as usize)).and_then(|own| own.node());
-            if source.is_some_and(|source| is_sliced_weight(&graph, source)) {
-                return Some(true);
-            }
+            source.is_some_and(|source| is_sliced_weight(&graph, source) || is_stack(source))
+        };
+        if (0u32..).zip(&inner.nodes).any(is_layers) {
+            found.push(row);
+            opened.push((node, inner));
         }
     }
-    Some(false)
+    found.sort_unstable();
+    Some(found)
+}
+
+/// Whether the program tells XLA to keep a loop of one iteration.
+pub fn is_kept_apart(module: &Module, row: Row) -> bool {
+    let attributes = module.attribute_bytes(row, "frontend_attributes");
+    attributes.is_some_and(|own| own.windows(KEPT.len()).any(|part| part == KEPT))
 }
 
 /// Whether a value is a slice of an element of the state that the loop does not change, converted or
