@@ -191,7 +191,7 @@ class PolicyData:
     def is_checkpointed(self) -> bool:
         """Whether layers are checkpointed in the module as it is."""
     def grouped(self) -> str:
-        """Whether layers are scanned in groups: `no`, `yes`, or `checkpointed` if the groups are."""
+        """How layers are scanned in groups: `no`, `yes`, `checkpointed` (the groups themselves)."""
 
     def is_modelled(self) -> bool:
         """Whether the module is not scheduled, so that its own bytes are modelled too."""

@@ -87,7 +87,7 @@ impl PolicyData {
         self.policies.is_checkpointed()
     }
 
-    /// Whether layers are scanned in groups: `no`, `yes`, or `checkpointed` if the groups are.
+    /// How layers are scanned in groups: `no`, `yes`, `checkpointed` (the groups themselves).
     fn grouped(&self) -> &'static str {
         match (self.policies.is_grouped(), self.policies.repeats_groups()) {
             (true, _) => "yes",
