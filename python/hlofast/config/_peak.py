@@ -107,7 +107,8 @@ def _size(implied: Implied, features: tuple[Feature, ...]) -> int:
 
 def _whole(implied: Implied, parameter: Parameter) -> int:
     """Bytes of one layer's weights in the compute type, gathered along the axes of tokens."""
-    others = [axis for axis in parameter.axes if axis not in implied.token_axes]
+    gathered = implied.gathered_axes(parameter)
+    others = [axis for axis in parameter.axes if axis not in gathered]
     elements = parameter.elements // parameter.layers // implied.shards(others)
     return elements * implied.itemsize
 
@@ -294,11 +295,7 @@ def _matrices(implied: Implied, path: str) -> tuple[int, int]:
     """Bytes of a layer's largest matrix in full, and of the other ones that are gathered."""
     own = [each for each in implied.parts.parameters if each.path.startswith(f"{path}/")]
     own = [each for each in own if each.layers > 1]
-    cut = [
-        _whole(implied, each)
-        for each in own
-        if implied.shards(axis for axis in each.axes if axis in implied.token_axes) > 1
-    ]
+    cut = [_whole(implied, each) for each in own if implied.gathered_axes(each)]
     largest = max([_whole(implied, each) for each in own], default=0)
     return largest, sum(cut) - max(cut, default=0)
 
@@ -310,8 +307,7 @@ def _is_windowed(implied: Implied) -> bool:
     if not layers:
         return False
     largest = max(layers, key=lambda each: _whole(implied, each))
-    axes = [axis for axis in largest.axes if axis in implied.token_axes]
-    return 1 < implied.shards(axes) <= _MOST_WINDOWS
+    return 1 < implied.shards(implied.gathered_axes(largest)) <= _MOST_WINDOWS
 
 
 def _logits(implied: Implied) -> int:

@@ -49,6 +49,9 @@ SAME = 0.002
 torus come first, then those with the least traffic between slices or hosts."""
 MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
+WORTH = 1.5
+"""A choice that is slower than the best by this factor is not searched further: of the mesh that it
+belongs to, a plan names no best choice."""
 NOT_MODELLED = "not modelled"
 """The end of a reason why an axis is not sized."""
 _STATE = "the state exceeds the memory"
@@ -56,6 +59,7 @@ _KEPT = "state, layer inputs and saved values exceed the usable memory"
 _PEAK = "the peak exceeds the usable memory"
 _HOST = "offloaded values exceed the usable host memory"
 _SLOWER = "a bound of the step is slower than the best of the mesh"
+_FAR = f"a bound of the step is {WORTH - 1:.0%} slower than the best choice"
 
 
 class Excluded:
@@ -171,9 +175,12 @@ class Searched:
         Of meshes that are as fast as the fastest, the usual one comes first.
         """
         self._vocabulary: Vocabulary | None = None
+        self._far = float("inf")
+        """Seconds per sequence from which on a choice is not worth its search."""
         self._choose_axes()
         meshes = _plan_space.meshes(self.axes, devices, self.slices)
-        for mesh in islice(meshes, _plan_space.MOST_MESHES):
+        # The fewer axes a mesh has, the likelier it is fast: later ones are then dropped early.
+        for mesh in sorted(islice(meshes, _plan_space.MOST_MESHES), key=_used):
             found = [self._search(mesh, own) for own in self.states]
             best = self._leading([own for own in found if own is not None])
             if best is not None:
@@ -308,20 +315,24 @@ class Searched:
                 if held + rows * size <= self.usable
             ]
             self._exclude(_KEPT, mesh, len(options) - len(fitting))
-            if not fitting:
+            bounded = list(self._bounded(implied, fitting)) if fitting else []
+            near = [own for own in bounded if own[0] <= self._far]
+            self._exclude(_FAR, mesh, len(bounded) - len(near))
+            if not near:
                 continue
             # Where the peak is too large with the policy that keeps least, it is with all others.
             first = Candidate(mesh, self.slices, sequences, rows, steps, least, chosen)
             if self.model(implied, first).peak > self.usable:
-                self._exclude(_PEAK, mesh, len(fitting))
+                self._exclude(_PEAK, mesh, len(near))
                 continue
-            waiting += self._bounded(implied, fitting)
+            waiting += near
         waiting.sort(key=lambda own: own[0])
         fastest = float("inf")
         known: list[Modelled] = []
         for at, (bound, candidate) in enumerate(waiting):
-            if bound > fastest * (1 + TIE):
-                self._exclude(_SLOWER, mesh, len(waiting) - at)
+            if bound > min(fastest * (1 + TIE), self._far):
+                reason = _FAR if bound > self._far else _SLOWER
+                self._exclude(reason, mesh, len(waiting) - at)
                 break
             own = self.model(implied, candidate)
             if not own.fits:
@@ -331,6 +342,7 @@ class Searched:
             self.modelled += 1
             known.append(own)
             fastest = min(fastest, own.seconds_per_sequence)
+            self._far = min(self._far, fastest * WORTH)
         return self._leading(known)
 
     def options(self, implied: Implied) -> list[Option]:
@@ -429,6 +441,11 @@ def _batch(batch: Batch, sequences: int) -> Batch:
     return Batch(
         sequences, batch.length, batch.axes, batch.sequence_axes, is_placed=batch.is_placed
     )
+
+
+def _used(mesh: dict[str, int]) -> int:
+    """The number of axes with more than one device."""
+    return sum(size > 1 for size in mesh.values())
 
 
 def shown_mesh(mesh: dict[str, int]) -> str:

@@ -39,8 +39,6 @@ _UNPLACED = (
     "autoregressive",
 )  # fmt: skip
 """Mesh axes along which the bytes of activations are not modelled."""
-_UNROUTED = ("tensor", "expert")
-"""Mesh axes along which the traffic of experts is not modelled."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
@@ -80,7 +78,7 @@ class MaxText:
         gaps: list[tuple[str, str]] = []
         parts, run = Parts(), None
         try:
-            run = Run(config)
+            run = Run(config, mesh)
             parts = run.parts
             build(run)
         except (UnmodelledError, OverflowError) as fault:
@@ -100,7 +98,6 @@ class MaxText:
         if quantization:
             why = f"the rate of matmuls under quantization {quantization!r} is not modelled"
             untimed.append(("quantization", why))
-        gaps += _unrouted(config, mesh)
         return Model(
             parts,
             _learner(config),
@@ -314,17 +311,6 @@ def _batch(
     # A mesh that the run does not fill has no axis for tokens.
     named = tuple(tuple(axis for axis in part if not mesh or axis in mesh) for part in axes)
     return Batch(sequences, length, named[0], named[1], is_placed=not unplaced)
-
-
-def _unrouted(config: Config, mesh: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Traffic of experts that is not modelled."""
-    if config.get("num_experts") in (1, None):
-        return []
-    return [
-        ("num_experts", f"traffic of experts along mesh axis {axis!r} is not modelled")
-        for axis in _UNROUTED
-        if mesh.get(axis, 1) > 1
-    ]
 
 
 def _learner(config: Config) -> Learner:
