@@ -3,10 +3,11 @@
     python benches/config_traffic.py [--json FILE]
 
 Rows are the mesh axes of the points of `tests/fixtures/maxtext_points.py`, compiled with MaxText's
-own code. Compared are the payloads of all collectives of a step along the axes, whatever their kind:
-XLA gathers weights in loops of permutes too, and reduces where a config implies a scatter. Axes whose
-payload is below a hundredth of the step's are left out. The model of experts and of the tokens of a
-sequence was made from the points that `is_read` names; all others were held out.
+own code. Compared are the payloads of all collectives of a step along the axes, whatever their
+kind: XLA gathers weights in loops of permutes too, and reduces where a config implies a scatter.
+Axes whose payload is below a hundredth of the step's are left out. The traffic of experts, of the
+tokens of a sequence and of tensor axes was modelled from the points that `is_traffic_read` names;
+all others were held out.
 """
 
 from __future__ import annotations

@@ -183,8 +183,8 @@ class Value:
 class Move:
     """Activations that one collective moves in each of `layers`, forward and in backward.
 
-    Backward runs the collective of the gradient, `backward`. It also repeats the forward one, unless
-    it keeps all values of one group of `kept_by`.
+    Backward runs the collective of the gradient, `backward`. It also repeats the forward one,
+    unless it keeps all values of one group of `kept_by`.
     """
 
     __slots__ = (

@@ -50,8 +50,7 @@ torus come first, then those with the least traffic between slices or hosts."""
 MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
 WORTH = 1.5
-"""A choice that is slower than the best by this factor is not searched further: of the mesh that it
-belongs to, a plan names no best choice."""
+"""Meshes whose best choice is slower than the best of all by this factor are not ranked."""
 NOT_MODELLED = "not modelled"
 """The end of a reason why an axis is not sized."""
 _STATE = "the state exceeds the memory"
@@ -170,11 +169,12 @@ class Searched:
         self.candidates = 0
         self.modelled = 0
         self.best: list[Modelled] = []
-        """The fastest candidate of every mesh that has one that fits, fastest first.
+        """The fastest candidate of every mesh that has one that fits and is near, fastest first.
 
         Of meshes that are as fast as the fastest, the usual one comes first.
         """
-        self._vocabulary: Vocabulary | None = None
+        self._vocabularies: dict[int, Vocabulary] = {}
+        """The policies, by the number of values: on some meshes, layers have further ones."""
         self._far = float("inf")
         """Seconds per sequence from which on a choice is not worth its search."""
         self._choose_axes()
@@ -187,6 +187,7 @@ class Searched:
                 self.best.append(best)
         self.is_cut = next(meshes, None) is not None
         """Whether there are more meshes than a plan searches."""
+        self.best = [own for own in self.best if own.seconds_per_sequence <= self._far]
         self.best.sort(key=lambda own: own.seconds_per_sequence)
         self._order_equal()
 
@@ -260,9 +261,7 @@ class Searched:
     def _search(self, mesh: dict[str, int], kept: State) -> Modelled | None:
         implied = self.implied(mesh, kept)
         gap = _plan_space.first_gap(implied)
-        if self._vocabulary is None and gap is None:
-            self._vocabulary = Vocabulary(self.front, self.space, implied)
-        options = self.options(implied)
+        options = [] if gap is not None else self.options(implied)
         groups = self.groups(implied)
         count = max(1, len(options)) * max(1, len(groups))
         reason = gap or _plan_space.uneven(implied)
@@ -346,8 +345,11 @@ class Searched:
         return self._leading(known)
 
     def options(self, implied: Implied) -> list[Option]:
-        """The policies for a mesh; none if no mesh is modelled."""
-        return [] if self._vocabulary is None else self._vocabulary.options(implied)
+        """The policies for a mesh that is modelled."""
+        count = len(implied.parts.values)
+        if count not in self._vocabularies:
+            self._vocabularies[count] = Vocabulary(self.front, self.space, implied)
+        return self._vocabularies[count].options(implied)
 
     def of_mesh(self, mesh: dict[str, int], kept: State | None = None) -> list[Modelled]:
         """All choices of a mesh that fit, with the config's own types or others."""

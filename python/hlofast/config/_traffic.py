@@ -59,9 +59,9 @@ class StepTraffic:
     Weights sharded along a token axis are gathered once for forward and once for backward, in the
     compute type; their gradients are reduced. Weights sharded along other axes need all-reduces of
     activations. Tokens travel to their experts and back in all-to-alls; attention gathers the keys
-    and values of a sequence that lies on several devices, and reduces their gradients. With gradient
-    accumulation, all of this happens for each part of the batch. The
-    figures are modelled: a compiler may choose other collectives. If a part is not modelled
+    and values of a sequence that lies on several devices, and reduces their gradients. With
+    gradient accumulation, all of this happens for each part of the batch. The figures are
+    modelled: a compiler may choose other collectives. If a part is not modelled
     (`gaps`), `transfers` lists the remaining collectives and totals are None.
     """
 

@@ -108,12 +108,12 @@ def _backward(
     )
     parts = [rotated] * 4 if is_shifted else [-(-rotated // 2 // _LANES) * _LANES] * 2
     sizes = [values, depth, depth, *(size for size in parts if size)]
+    held: list[tuple[Feature, ...]]
     held = [_heads(run, count, size) for count in (heads, groups) for size in sizes]
     along = run.shards(_context(run))
     if along > 1:
         # The kernel reads the keys and values of whole sequences, and writes their gradients.
-        whole = [_heads(run, groups, along * size) for size in (depth, values)] * 2
-        held += whole
+        held += [_heads(run, groups, along * size) for size in (depth, values)] * 2
     builder.attends(held)
 
 
@@ -137,8 +137,8 @@ def _gathered(builder: Builder, groups: int, depth: int, values: int) -> None:
     block = min(run.size("sa_block_q"), length)
     if axes and length % (parts * block):
         raise UnmodelledError(
-            f"MaxText fails here: blocks of {block:,} queries do not fill the parts of a sequence "
-            f"of {length:,} tokens on {parts:,} devices"
+            f"MaxText fails here: {','.join(axes)} = {parts:,} does not divide {length:,} tokens "
+            f"into blocks of {block:,}"
         )
     for name, size in (("key", depth), ("value", values)):
         builder.moves(

@@ -34,11 +34,16 @@ _SHORT = 4000
 _FEWEST = 2
 """Known keys that make a text a MaxText config."""
 _MOST_SEQUENCES = 1 << 40
-_UNPLACED = (
-    "stage", "sequence", "tensor_sequence", "tensor_transpose", "context_autoregressive",
-    "autoregressive",
-)  # fmt: skip
-"""Mesh axes along which the bytes of activations are not modelled."""
+_UNPLACED = {
+    "stage": "pipeline stages, their bubble and the micro-batches in flight",
+    "sequence": "heads within attention, tokens elsewhere",
+    "tensor_sequence": "tokens between layers, heads within them",
+    "tensor_transpose": "widths in place of heads",
+    "context_usp_ulysses": "heads within attention",
+    "context_autoregressive": "for decoding",
+    "autoregressive": "for decoding",
+}
+"""Mesh axes along which activations are not modelled, with what they shard."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
@@ -303,11 +308,12 @@ def _batch(
             gaps.append(("per_device_batch_size", f"MaxText fails here: {sequences:,} sequences"))
             sequences = None
     axes = ((), ()) if run is None else run.token_axes
-    unplaced = [axis for axis in _UNPLACED if mesh.get(axis, 1) > 1]
+    unplaced = {axis: why for axis, why in _UNPLACED.items() if mesh.get(axis, 1) > 1}
     if mesh.get("expert", 1) > 1 and config.get("expert_shard_attention_option") == "context":
-        unplaced.append("expert")
-    for axis in unplaced:
-        gaps.append(("mesh_axes", f"activations along mesh axis {axis!r} are not modelled"))
+        unplaced["expert"] = "tokens of a sequence within attention"
+    for axis, why in unplaced.items():
+        text = f"activations along mesh axis {axis!r} ({why}) are not modelled"
+        gaps.append(("mesh_axes", text))
     # A mesh that the run does not fill has no axis for tokens.
     named = tuple(tuple(axis for axis in part if not mesh or axis in mesh) for part in axes)
     return Batch(sequences, length, named[0], named[1], is_placed=not unplaced)
