@@ -44,7 +44,7 @@ class Implied:
     __slots__ = (
         "_held", "_of_steps", "_shards", "_sizes", "batch", "casts_in_layers", "fates", "gaps",
         "has_activations", "has_type", "itemsize", "learner", "masks", "mesh", "parts", "policies",
-        "shared", "slices", "steps", "untimed",
+        "rates", "shared", "slices", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class Implied:
         self.gaps: list[tuple[str, str]] = [*model.gaps]
         """Paths of unmodelled parts of the config, each with the reason."""
         self.untimed = model.untimed
+        self.rates = model.rates
         self.casts_in_layers = model.casts_in_layers
         self.masks: list[tuple[str, str]] = model.masks
         """Paths of unmodelled masks, each with the reason; only attention's FLOPs need masks."""

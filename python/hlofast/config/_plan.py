@@ -140,7 +140,6 @@ class Searched:
         self.device = device
         self.devices = devices
         self.slices = effective.instance.slices
-        self.rates: Rates = rates_of(device)
         self.capacity: int = capacity(device) or 0
         self.usable = int(self.capacity * (1 - margin))
         host = device.host_memory
@@ -177,6 +176,7 @@ class Searched:
         """The policies, by the number of values: on some meshes, layers have further ones."""
         self._far = float("inf")
         """Seconds per sequence from which on a choice is not worth its search."""
+        self.rates: Rates = rates_of(device, self.implied({}).rates)
         self._choose_axes()
         meshes = _plan_space.meshes(self.axes, devices, self.slices)
         # The fewer axes a mesh has, the likelier it is fast: later ones are then dropped early.

@@ -36,6 +36,8 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hlofast.config._flops import StepFlops
     from hlofast.config._implied import Implied
     from hlofast.config._parts import Product, Value
@@ -164,9 +166,16 @@ JUDGED = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "h100")
 """The devices of the published steps, on which the model was judged."""
 
 
-def rates_of(device: Device) -> Rates:
-    """The rates for a device; other kinds than TPUs are taken to run like GPUs."""
-    return TPU if device.backend == "tpu" else GPU
+def rates_of(device: Device, own: Mapping[str, Mapping[str, float]]) -> Rates:
+    """The rates for a device; other kinds than TPUs are taken to run like GPUs.
+
+    `own` has those that differ for a trainer, by backend and by device.
+    """
+    backend, rates = ("tpu", TPU) if device.backend == "tpu" else ("gpu", GPU)
+    changed = {**own.get(backend, {}), **own.get(device.name, {})}
+    if not changed:
+        return rates
+    return Rates(**{name: getattr(rates, name) for name in Rates.__slots__} | changed)
 
 
 class Demand:

@@ -45,6 +45,10 @@ _UNPLACED = {
 }
 """Mesh axes along which activations are not modelled, with what they shard."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
+_RATES = {"tpu": {"matmul": 0.90, "passes": 11.0}, "tpu-v6e": {"matmul": 0.70}}
+"""Rates of steps (`config/_time.py`) as in the time of compiled steps of MaxText for v5e and v6e
+(`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published steps
+show. Steps that MaxText published judge them: `benches/maxtext_accuracy.py`."""
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
 
@@ -115,6 +119,7 @@ class MaxText:
             untimed=untimed,
             refused=refused,
             casts_in_layers=True,
+            rates=_RATES,
         )
 
     def steps(self, config: Config) -> int | None:
