@@ -97,6 +97,16 @@ class TestExperts:
         asked = run(*given, "moe_dispatch_no_expert_sharding=false")
         assert len(rows_of(asked, "expert", "all-gather")) == len(gathers)
 
+    def test_dense_matmuls_of_rows_that_travel_are_left_out_of_plans(self) -> None:
+        effective = run(*MIXTRAL, *CAPACITY, *EXPERTS)
+        why = "rows that travel along 'expert' to dense matmuls of experts are not modelled"
+        assert ("decoder_block", why) in effective.traffic().gaps
+        assert effective.memory().state_bytes is not None
+        assert effective.verdict().communication_seconds is None
+        plan = config.loads("", path="run.yml", overrides=(*MIXTRAL, *CAPACITY)).plan("v5p-16")
+        assert {row["axis"]: row["why"] for row in plan.tables["unused"]}["expert"].endswith(why)
+        assert any("expert" in note.text for note in plan.notes if note.code == "mesh")
+
     def test_ways_that_are_not_modelled_are_refused(self) -> None:
         effective = run(*MIXTRAL, *EXPERTS, "use_ring_of_experts=true")
         assert any("use_ring_of_experts" in why for _, why in effective.traffic().gaps)

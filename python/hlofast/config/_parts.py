@@ -251,7 +251,7 @@ class Parts:
 
     __slots__ = (
         "attentions", "gaps", "head", "head_tiles", "masks", "moved_axes", "moves",
-        "multiplies_once", "parameters", "products", "scratch", "units", "values",
+        "multiplies_once", "parameters", "products", "scratch", "units", "unmoved", "values",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -268,6 +268,8 @@ class Parts:
         """Attention modules: the rematerialised module that each is in, and the features per token
         of the values that its backward pass holds at once."""
         self.units: dict[str, Unit] = {}
+        self.unmoved: set[str] = set()
+        """Reasons why the traffic of the model is not known."""
         self.gaps: list[Gap] = []
         self.masks: list[Gap] = []
         """Attention modules whose mask is not modelled."""

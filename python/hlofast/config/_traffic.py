@@ -23,8 +23,8 @@ _TRAFFIC = (
     Field("word", "provenance", "Provenance of the figures."),
 )
 GATHER, REDUCE, SUM = "all-gather", "reduce-scatter", "all-reduce"
-EXCHANGE, RAGGED = "all-to-all", "ragged-all-to-all"
-"""Rows that travel to the devices of their experts: as many to each, or as many as were routed."""
+RAGGED = "ragged-all-to-all"
+"""Rows that travel to the devices of their experts."""
 
 
 class Transfer:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from hlofast.config._parts import UnmodelledError
-from hlofast.config._traffic import EXCHANGE, GATHER, RAGGED, REDUCE, SUM
+from hlofast.config._traffic import GATHER, RAGGED, REDUCE, SUM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -366,6 +366,12 @@ class _Layout:
             self.computed = chosen * factor if is_set and self.expert else most
         elif self.expert and not _is_exchanged(run):
             self.expert, self.last = (), self.expert
+        elif self.expert:
+            # XLA gathers all rows in backward (`mixtral_alltoall_v5p` of the compiled steps).
+            axes = ",".join(self.expert)
+            run.parts.unmoved.add(
+                f"rows that travel along {axes!r} to dense matmuls of experts are not modelled"
+            )
 
 
 def _is_exchanged(run: Run) -> bool:
@@ -389,10 +395,9 @@ def _routes(builder: Builder, layout: _Layout, sent: int, rows: int) -> None:
     run = builder.run
     kept = ((builder.key("wo"),),)
     size = run.itemsize
-    kind = RAGGED if layout.is_sparse else EXCHANGE
     for name, own in (("dispatch", ()), ("combine", kept)):
         features = (sent, layout.width)
-        builder.moves(name, kind, kind, layout.expert, features, itemsize=size, kept_by=own)
+        builder.moves(name, RAGGED, RAGGED, layout.expert, features, itemsize=size, kept_by=own)
     if layout.tensor:
         # The width lies along the axis between layers, the inner size of experts within them.
         width = run.width[0] if layout.is_sparse else rows

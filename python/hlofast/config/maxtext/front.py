@@ -102,6 +102,7 @@ class MaxText:
             refused.append(("remat_policy", str(error)))
         else:
             policies = dict.fromkeys(parts.units, policy)
+        gaps += [("decoder_block", why) for why in sorted(parts.unmoved)]
         untimed = []
         quantization = config.get("quantization")
         if quantization:
