@@ -215,14 +215,21 @@ class Searched:
     def _choose_axes(self) -> None:
         """Drops axes along which nothing is modelled, or that do the same as an earlier one."""
         prime = next((own for own in _plan_space.divisors(self.devices) if own > 1), 1)
-        plain = self.gap = _plan_space.first_gap(self.implied({}))
+        plain = list(_plan_space.gaps_of(self.implied({})))
+        self.gap = plain[0] if plain else None
         known: dict[str, tuple[float, ...]] = {}
         mesh = self.effective.mesh
         used = [] if mesh is None else [axis for axis, size in mesh.shape.items() if size > 1]
-        for axis in dict.fromkeys((*used, *self.space.usual, *self.space.axes)):
-            implied = self.implied({axis: prime})
-            gap = _plan_space.first_gap(implied)
-            if gap is not None and gap != plain:
+        axes = dict.fromkeys((*used, *self.space.usual, *self.space.axes))
+        each = {axis: self.implied({axis: prime}) for axis in axes}
+        gaps = {axis: list(_plan_space.gaps_of(implied)) for axis, implied in each.items()}
+        # What holds for all axes says nothing of one: so few devices may have no whole sequence.
+        common = set(plain).union(set.intersection(*map(set, gaps.values())) if gaps else ())
+        for axis, implied in each.items():
+            gap = next((own for own in gaps[axis] if own not in common), None)
+            if implied.batch.sequences is None:
+                implied.batch = _batch(implied.batch, self.sequences or self.devices)
+            if gap is not None:
                 self.unused.append((axis, gap))
                 continue
             if prime > 1 and axis in implied.idle_axes:
