@@ -149,6 +149,21 @@ class TestContext:
         assert effective.traffic().total() is None
         assert any(strategy in why for _, why in effective.traffic().gaps)
 
+    def test_dense_experts_on_tokens_of_a_sequence_are_left_out(self) -> None:
+        given = ("ici_context_parallelism=4", "max_target_length=8192")
+        why = "dense matmuls of experts on tokens of a sequence along 'context' are not modelled"
+        gaps = run(*MIXTRAL, *CAPACITY, *given).traffic().gaps
+        assert ("decoder_block", why) in gaps
+        assert not run(*MIXTRAL, *given).traffic().gaps
+
+    def test_a_plan_uses_the_axis_where_sequences_are_fewer_than_devices(self) -> None:
+        given = ("model_name=llama3.1-8b", "max_target_length=131072", "attention=flash")
+        text = config.loads("", path="run.yml", overrides=(*given, "per_device_batch_size=0.0625"))
+        plan = text.plan("v5p-64")
+        assert plan.best is not None
+        assert "context=" in plan.best["mesh"] and "context " in plan.best["traffic"]
+        assert any(line.startswith("ici_context_parallelism=") for line in plan.lines)
+
     def test_attention_without_a_kernel_is_refused(self) -> None:
         effective = run(*LLAMA, "ici_context_parallelism=4", "attention=dot_product")
         assert any("within attention" in why for _, why in effective.traffic().gaps)

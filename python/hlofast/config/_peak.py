@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast.config._implied import per_mesh
 from hlofast.config._parts import item_size
 from hlofast.config._policies import OFFLOADED, RECOMPUTED, SAVED
+from hlofast.config._traffic import RAGGED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -189,11 +190,13 @@ def _windowed(implied: Implied, layer: _Layer) -> list[Terms]:
     """The backward pass of a layer with windowed einsums.
 
     Steps that XLA refused hold all of this but the matrices that are gathered ahead of time.
+    Kernels on rows that travelled to their experts hold no further value.
     """
+    further = 0 if layer.is_routed else layer.again
     return [[
         *_until_head(implied, layer),
         ("other values", layer.others + _WIDTHS * layer.width, True),
-        ("a further value", layer.again, True),
+        ("a further value", further, True),
         ("windows", _WINDOWS * layer.shard if layer.shard < layer.width else 0, True),
         ("kernels", layer.statistics, True),
         ("further matrices", layer.gathered, False),
@@ -222,6 +225,11 @@ class _Layer:
         parts, width = implied.parts, unit.feature
         self.matrix, self.gathered = _matrices(implied, unit.path)
         """The largest matrix, and all others that are sharded, in full."""
+        self.is_routed = any(
+            each.remat == unit.path and each.forward == RAGGED and implied.shards(each.axes) > 1
+            for each in parts.moves
+        )
+        """Whether rows travel to the devices of their experts."""
         self.values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
         sizes = [_bytes(implied, each) for each in self.values if not each.is_whole]
         self.widest = max(sizes, default=0)

@@ -356,6 +356,12 @@ class _Layout:
         self.last: Axes = ()
         """The axes along which weights are gathered last, and no tokens travel."""
         self.tensor = run.cut(run.axes(*_TOKENS, "activation_mlp"))
+        if not self.is_sparse and _context(run):
+            # XLA gathers tokens and masks along the axis (`mixtral_context_v5p`).
+            axes = ",".join(_context(run))
+            run.parts.unmoved.add(
+                f"dense matmuls of experts on tokens of a sequence along {axes!r} are not modelled"
+            )
         if run.flag("use_ring_of_experts") and self.expert:
             raise UnmodelledError("use_ring_of_experts is not modelled")
         if self.is_sparse:
