@@ -288,9 +288,3 @@ class TestFigures:
         effective = run(*LLAMA, *given).select("v5e-256")
         assert effective.memory().expected_peak_bytes is None
         assert any(unknown in why for _, why in effective.verdict().gaps)
-
-    def test_traffic_of_experts_along_their_axis_is_unknown(self):
-        given = ("model_name=mixtral-8x7b", "ici_expert_parallelism=8")
-        effective = run(*given).select("v5e-256")
-        assert effective.traffic().total() is None
-        assert effective.memory().expected_peak_bytes is not None

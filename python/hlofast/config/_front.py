@@ -83,7 +83,7 @@ class Model:
 
     __slots__ = (
         "batch", "casts_in_layers", "gaps", "itemsize", "learner", "masks", "parts", "policies",
-        "refused", "steps", "untimed",
+        "rates", "refused", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +100,10 @@ class Model:
         untimed: list[tuple[str, str]] | None = None,
         refused: list[tuple[str, str]] | None = None,
         casts_in_layers: bool = False,
+        rates: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
+        self.rates = rates or {}
+        """Rates of steps that differ for the trainer, by backend or device: see `_time.Rates`."""
         self.casts_in_layers = casts_in_layers
         """Whether each layer casts its weights, so that gradients have the parameters' type.
 

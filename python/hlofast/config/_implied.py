@@ -44,7 +44,7 @@ class Implied:
     __slots__ = (
         "_held", "_of_steps", "_shards", "_sizes", "batch", "casts_in_layers", "fates", "gaps",
         "has_activations", "has_type", "itemsize", "learner", "masks", "mesh", "parts", "policies",
-        "shared", "slices", "steps", "untimed",
+        "rates", "shared", "slices", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class Implied:
         self.gaps: list[tuple[str, str]] = [*model.gaps]
         """Paths of unmodelled parts of the config, each with the reason."""
         self.untimed = model.untimed
+        self.rates = model.rates
         self.casts_in_layers = model.casts_in_layers
         self.masks: list[tuple[str, str]] = model.masks
         """Paths of unmodelled masks, each with the reason; only attention's FLOPs need masks."""
@@ -165,13 +166,25 @@ class Implied:
 
     def is_recomputed(self, product: Product) -> bool | None:
         """Whether backward recomputes a matmul; None if its policy is not modelled."""
-        if product.remat is None or not product.is_needed:
+        return product.is_needed and self.is_again(product.remat, product.kept_by)
+
+    def is_again(self, remat: str | None, kept_by: tuple[tuple[str, ...], ...]) -> bool | None:
+        """Whether backward repeats what the kept values spare; None if the policy is unknown."""
+        if remat is None:
             return False
-        if self.policies[product.remat] is None:
+        if self.policies[remat] is None:
             return None
         return not any(
-            all(self.fates.get(key) not in (RECOMPUTED, None) for key in keys)
-            for keys in product.kept_by
+            all(self.fates.get(key) not in (RECOMPUTED, None) for key in keys) for keys in kept_by
+        )
+
+    def gathered_axes(self, parameter: Parameter) -> tuple[str, ...]:
+        """The axes along which weights are gathered: those that shard the tokens too."""
+        apart, tokens = parameter.apart, self.token_axes
+        return tuple(
+            axis
+            for axis in parameter.axes
+            if axis in tokens and axis not in apart and self.mesh.get(axis, 1) > 1
         )
 
     def rows(self, *, padded: bool = False) -> tuple[int, int]:

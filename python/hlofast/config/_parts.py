@@ -33,7 +33,8 @@ class Parameter:
     """
 
     __slots__ = (
-        "class_name", "copies", "dtype", "layers", "module", "path", "shape", "sharding", "stack",
+        "apart", "class_name", "copies", "dtype", "last", "layers", "module", "path", "shape",
+        "sharding", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +48,14 @@ class Parameter:
         layers: int,
         copies: int,
         stack: tuple[int, ...],
+        *,
+        apart: Axes = (),
+        last: Axes = (),
     ) -> None:
+        self.apart = apart
+        """Axes along which it is never gathered: tokens travel to the device of their expert."""
+        self.last = last
+        """Axes along which it is gathered in a collective of its own, after all others."""
         self.stack = stack
         """The dimensions of `shape` that count layers."""
         self.path = path
@@ -90,7 +98,7 @@ class Product:
     """
 
     __slots__ = (
-        "contracted", "is_attention", "is_needed", "joint", "kept_by", "layers",
+        "contracted", "is_attention", "is_needed", "is_routed", "joint", "kept_by", "layers",
         "multiplications", "name", "parameter", "remat", "window",
     )  # fmt: skip
 
@@ -108,7 +116,10 @@ class Product:
         contracted: tuple[int, ...],
         joint: str,
         window: int | None = None,
+        is_routed: bool = False,
     ) -> None:
+        self.is_routed = is_routed
+        """Whether experts compute it: `Parts.moves` has its traffic of activations."""
         self.window = window
         """Earlier tokens that a token attends to, itself included; None for all of them."""
         self.contracted = contracted
@@ -169,6 +180,47 @@ class Value:
         """Whether the value is needed only to compute named values, which are parts of it."""
 
 
+class Move:
+    """Activations that one collective moves in each of `layers`, forward and in backward.
+
+    Backward runs the collective of the gradient, `backward`. It also repeats the forward one,
+    unless it keeps all values of one group of `kept_by`.
+    """
+
+    __slots__ = (
+        "axes", "backward", "features", "forward", "itemsize", "kept_by", "layers", "name", "remat",
+        "whole",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        forward: str | None,
+        backward: str | None,
+        axes: Axes,
+        features: tuple[Feature, ...],
+        *,
+        itemsize: int,
+        layers: int,
+        remat: str | None,
+        kept_by: tuple[tuple[str, ...], ...],
+        whole: bool,
+    ) -> None:
+        self.name = name
+        self.forward = forward
+        """The kind of the collective; None if forward has none."""
+        self.backward = backward
+        self.axes = axes
+        self.features = features
+        """Features per token."""
+        self.itemsize = itemsize
+        self.layers = layers
+        self.remat = remat
+        self.kept_by = kept_by
+        self.whole = whole
+        """Whether the array holds the tokens of all devices along the axes, not those of one."""
+
+
 class Gap:
     """A part of a config that is not modelled."""
 
@@ -198,20 +250,26 @@ class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "attentions", "gaps", "head", "head_tiles", "masks", "multiplies_once", "parameters",
-        "products", "scratch", "units", "values",
+        "attentions", "gaps", "head", "head_tiles", "masks", "moved_axes", "moves",
+        "multiplies_once", "parameters", "products", "scratch", "units", "unmoved", "values",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.parameters: list[Parameter] = []
         self.products: list[Product] = []
         self.values: list[Value] = []
+        self.moves: list[Move] = []
+        """Activations that collectives move beside those that products with weights imply."""
+        self.moved_axes: set[str] = set()
+        """Mesh axes of a sequence's tokens along which `moves` has the traffic of attention."""
         self.scratch: list[tuple[tuple[Feature, ...], int]] = []
         """Scratch memory of a layer's kernels: features per token and bytes per element."""
         self.attentions: list[tuple[str | None, list[tuple[Feature, ...]]]] = []
         """Attention modules: the rematerialised module that each is in, and the features per token
         of the values that its backward pass holds at once."""
         self.units: dict[str, Unit] = {}
+        self.unmoved: set[str] = set()
+        """Reasons why the traffic of the model is not known."""
         self.gaps: list[Gap] = []
         self.masks: list[Gap] = []
         """Attention modules whose mask is not modelled."""
@@ -257,6 +315,7 @@ class Collector:
         contracted: tuple[int, ...] = (0,),
         joint: str | None = None,
         window: int | None = None,
+        is_routed: bool = False,
     ) -> None:
         """Adds a matmul; `multiplications` counts per token, for attention per pair of tokens."""
         self._parts.products.append(
@@ -272,9 +331,37 @@ class Collector:
                 contracted=contracted,
                 joint=self.key(name) if joint is None else joint,
                 window=window,
+                is_routed=is_routed,
             )
         )
         self._bounded()
+
+    def moves(
+        self,
+        name: str,
+        forward: str | None,
+        backward: str | None,
+        axes: Axes,
+        *features: Feature,
+        itemsize: int,
+        kept_by: tuple[tuple[str, ...], ...] = (),
+        whole: bool = False,
+    ) -> None:
+        """Adds activations that a collective moves: its kinds, mesh axes and features per token."""
+        self._parts.moves.append(
+            Move(
+                self.key(name),
+                forward,
+                backward,
+                axes,
+                features,
+                itemsize=itemsize,
+                layers=self._layers,
+                remat=self._remat,
+                kept_by=kept_by,
+                whole=whole,
+            )
+        )
 
     def _bounded(self) -> None:
         parts = self._parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast.config._implied import per_mesh
 from hlofast.config._parts import item_size
 from hlofast.config._policies import OFFLOADED, RECOMPUTED, SAVED
+from hlofast.config._traffic import RAGGED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def _size(implied: Implied, features: tuple[Feature, ...]) -> int:
 
 def _whole(implied: Implied, parameter: Parameter) -> int:
     """Bytes of one layer's weights in the compute type, gathered along the axes of tokens."""
-    others = [axis for axis in parameter.axes if axis not in implied.token_axes]
+    gathered = implied.gathered_axes(parameter)
+    others = [axis for axis in parameter.axes if axis not in gathered]
     elements = parameter.elements // parameter.layers // implied.shards(others)
     return elements * implied.itemsize
 
@@ -188,11 +190,13 @@ def _windowed(implied: Implied, layer: _Layer) -> list[Terms]:
     """The backward pass of a layer with windowed einsums.
 
     Steps that XLA refused hold all of this but the matrices that are gathered ahead of time.
+    Kernels on rows that travelled to their experts hold no further value.
     """
+    further = 0 if layer.is_routed else layer.again
     return [[
         *_until_head(implied, layer),
         ("other values", layer.others + _WIDTHS * layer.width, True),
-        ("a further value", layer.again, True),
+        ("a further value", further, True),
         ("windows", _WINDOWS * layer.shard if layer.shard < layer.width else 0, True),
         ("kernels", layer.statistics, True),
         ("further matrices", layer.gathered, False),
@@ -221,6 +225,11 @@ class _Layer:
         parts, width = implied.parts, unit.feature
         self.matrix, self.gathered = _matrices(implied, unit.path)
         """The largest matrix, and all others that are sharded, in full."""
+        self.is_routed = any(
+            each.remat == unit.path and each.forward == RAGGED and implied.shards(each.axes) > 1
+            for each in parts.moves
+        )
+        """Whether rows travel to the devices of their experts."""
         self.values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
         sizes = [_bytes(implied, each) for each in self.values if not each.is_whole]
         self.widest = max(sizes, default=0)
@@ -294,11 +303,7 @@ def _matrices(implied: Implied, path: str) -> tuple[int, int]:
     """Bytes of a layer's largest matrix in full, and of the other ones that are gathered."""
     own = [each for each in implied.parts.parameters if each.path.startswith(f"{path}/")]
     own = [each for each in own if each.layers > 1]
-    cut = [
-        _whole(implied, each)
-        for each in own
-        if implied.shards(axis for axis in each.axes if axis in implied.token_axes) > 1
-    ]
+    cut = [_whole(implied, each) for each in own if implied.gathered_axes(each)]
     largest = max([_whole(implied, each) for each in own], default=0)
     return largest, sum(cut) - max(cut, default=0)
 
@@ -310,8 +315,7 @@ def _is_windowed(implied: Implied) -> bool:
     if not layers:
         return False
     largest = max(layers, key=lambda each: _whole(implied, each))
-    axes = [axis for axis in largest.axes if axis in implied.token_axes]
-    return 1 < implied.shards(axes) <= _MOST_WINDOWS
+    return 1 < implied.shards(implied.gathered_axes(largest)) <= _MOST_WINDOWS
 
 
 def _logits(implied: Implied) -> int:

@@ -49,6 +49,8 @@ SAME = 0.002
 torus come first, then those with the least traffic between slices or hosts."""
 MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
+WORTH = 1.5
+"""Meshes whose best choice is slower than the best of all by this factor are not ranked."""
 NOT_MODELLED = "not modelled"
 """The end of a reason why an axis is not sized."""
 _STATE = "the state exceeds the memory"
@@ -56,6 +58,7 @@ _KEPT = "state, layer inputs and saved values exceed the usable memory"
 _PEAK = "the peak exceeds the usable memory"
 _HOST = "offloaded values exceed the usable host memory"
 _SLOWER = "a bound of the step is slower than the best of the mesh"
+_FAR = f"a bound of the step is {WORTH - 1:.0%} slower than the best choice"
 
 
 class Excluded:
@@ -137,7 +140,6 @@ class Searched:
         self.device = device
         self.devices = devices
         self.slices = effective.instance.slices
-        self.rates: Rates = rates_of(device)
         self.capacity: int = capacity(device) or 0
         self.usable = int(self.capacity * (1 - margin))
         host = device.host_memory
@@ -166,20 +168,26 @@ class Searched:
         self.candidates = 0
         self.modelled = 0
         self.best: list[Modelled] = []
-        """The fastest candidate of every mesh that has one that fits, fastest first.
+        """The fastest candidate of every mesh that has one that fits and is near, fastest first.
 
         Of meshes that are as fast as the fastest, the usual one comes first.
         """
-        self._vocabulary: Vocabulary | None = None
+        self._vocabularies: dict[int, Vocabulary] = {}
+        """The policies, by the number of values: on some meshes, layers have further ones."""
+        self._far = float("inf")
+        """Seconds per sequence from which on a choice is not worth its search."""
+        self.rates: Rates = rates_of(device, self.implied({}).rates)
         self._choose_axes()
         meshes = _plan_space.meshes(self.axes, devices, self.slices)
-        for mesh in islice(meshes, _plan_space.MOST_MESHES):
+        # The fewer axes a mesh has, the likelier it is fast: later ones are then dropped early.
+        for mesh in sorted(islice(meshes, _plan_space.MOST_MESHES), key=_used):
             found = [self._search(mesh, own) for own in self.states]
             best = self._leading([own for own in found if own is not None])
             if best is not None:
                 self.best.append(best)
         self.is_cut = next(meshes, None) is not None
         """Whether there are more meshes than a plan searches."""
+        self.best = [own for own in self.best if own.seconds_per_sequence <= self._far]
         self.best.sort(key=lambda own: own.seconds_per_sequence)
         self._order_equal()
 
@@ -207,14 +215,21 @@ class Searched:
     def _choose_axes(self) -> None:
         """Drops axes along which nothing is modelled, or that do the same as an earlier one."""
         prime = next((own for own in _plan_space.divisors(self.devices) if own > 1), 1)
-        plain = self.gap = _plan_space.first_gap(self.implied({}))
+        plain = list(_plan_space.gaps_of(self.implied({})))
+        self.gap = plain[0] if plain else None
         known: dict[str, tuple[float, ...]] = {}
         mesh = self.effective.mesh
         used = [] if mesh is None else [axis for axis, size in mesh.shape.items() if size > 1]
-        for axis in dict.fromkeys((*used, *self.space.usual, *self.space.axes)):
-            implied = self.implied({axis: prime})
-            gap = _plan_space.first_gap(implied)
-            if gap is not None and gap != plain:
+        axes = dict.fromkeys((*used, *self.space.usual, *self.space.axes))
+        each = {axis: self.implied({axis: prime}) for axis in axes}
+        gaps = {axis: list(_plan_space.gaps_of(implied)) for axis, implied in each.items()}
+        # What holds for all axes says nothing of one: so few devices may have no whole sequence.
+        common = set(plain).union(set.intersection(*map(set, gaps.values())) if gaps else ())
+        for axis, implied in each.items():
+            gap = next((own for own in gaps[axis] if own not in common), None)
+            if implied.batch.sequences is None:
+                implied.batch = _batch(implied.batch, self.sequences or self.devices)
+            if gap is not None:
                 self.unused.append((axis, gap))
                 continue
             if prime > 1 and axis in implied.idle_axes:
@@ -253,9 +268,7 @@ class Searched:
     def _search(self, mesh: dict[str, int], kept: State) -> Modelled | None:
         implied = self.implied(mesh, kept)
         gap = _plan_space.first_gap(implied)
-        if self._vocabulary is None and gap is None:
-            self._vocabulary = Vocabulary(self.front, self.space, implied)
-        options = self.options(implied)
+        options = [] if gap is not None else self.options(implied)
         groups = self.groups(implied)
         count = max(1, len(options)) * max(1, len(groups))
         reason = gap or _plan_space.uneven(implied)
@@ -308,20 +321,24 @@ class Searched:
                 if held + rows * size <= self.usable
             ]
             self._exclude(_KEPT, mesh, len(options) - len(fitting))
-            if not fitting:
+            bounded = list(self._bounded(implied, fitting)) if fitting else []
+            near = [own for own in bounded if own[0] <= self._far]
+            self._exclude(_FAR, mesh, len(bounded) - len(near))
+            if not near:
                 continue
             # Where the peak is too large with the policy that keeps least, it is with all others.
             first = Candidate(mesh, self.slices, sequences, rows, steps, least, chosen)
             if self.model(implied, first).peak > self.usable:
-                self._exclude(_PEAK, mesh, len(fitting))
+                self._exclude(_PEAK, mesh, len(near))
                 continue
-            waiting += self._bounded(implied, fitting)
+            waiting += near
         waiting.sort(key=lambda own: own[0])
         fastest = float("inf")
         known: list[Modelled] = []
         for at, (bound, candidate) in enumerate(waiting):
-            if bound > fastest * (1 + TIE):
-                self._exclude(_SLOWER, mesh, len(waiting) - at)
+            if bound > min(fastest * (1 + TIE), self._far):
+                reason = _FAR if bound > self._far else _SLOWER
+                self._exclude(reason, mesh, len(waiting) - at)
                 break
             own = self.model(implied, candidate)
             if not own.fits:
@@ -331,11 +348,15 @@ class Searched:
             self.modelled += 1
             known.append(own)
             fastest = min(fastest, own.seconds_per_sequence)
+            self._far = min(self._far, fastest * WORTH)
         return self._leading(known)
 
     def options(self, implied: Implied) -> list[Option]:
-        """The policies for a mesh; none if no mesh is modelled."""
-        return [] if self._vocabulary is None else self._vocabulary.options(implied)
+        """The policies for a mesh that is modelled."""
+        count = len(implied.parts.values)
+        if count not in self._vocabularies:
+            self._vocabularies[count] = Vocabulary(self.front, self.space, implied)
+        return self._vocabularies[count].options(implied)
 
     def of_mesh(self, mesh: dict[str, int], kept: State | None = None) -> list[Modelled]:
         """All choices of a mesh that fit, with the config's own types or others."""
@@ -429,6 +450,11 @@ def _batch(batch: Batch, sequences: int) -> Batch:
     return Batch(
         sequences, batch.length, batch.axes, batch.sequence_axes, is_placed=batch.is_placed
     )
+
+
+def _used(mesh: dict[str, int]) -> int:
+    """The number of axes with more than one device."""
+    return sum(size > 1 for size in mesh.values())
 
 
 def shown_mesh(mesh: dict[str, int]) -> str:

@@ -103,9 +103,10 @@ class Plan(Result):
     """The fastest choices of a run on one kind of machine that fit in memory.
 
     A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy.
-    For every mesh, `ranked` has the fastest choice that fits; `frontier` has the choices of the
-    fastest mesh that no other beats in both memory and time. Seconds and bytes are modelled as in
-    `EffectiveConfig.verdict`. Returned by `Config.plan`.
+    For every mesh whose step is at most half as long again as the fastest, `ranked` has the
+    fastest choice that fits; `frontier` has the choices of the fastest mesh that no other beats in
+    both memory and time. Seconds and bytes are modelled as in `EffectiveConfig.verdict`. Returned
+    by `Config.plan`.
     """
 
     __slots__ = ("_fitting", "_own", "_refusal", "_searched", "tokens")
@@ -172,7 +173,7 @@ class Plan(Result):
 
     @property
     def ranked(self) -> Table:
-        """The fastest choice of every mesh, fastest first."""
+        """The fastest choice of every mesh, fastest first; far slower meshes are left out."""
         return self._table(self._searched.best)
 
     @property

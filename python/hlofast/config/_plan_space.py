@@ -323,10 +323,14 @@ def uneven(implied: Implied) -> str | None:
 
 def first_gap(implied: Implied) -> str | None:
     """The first reason why bytes or seconds are not known on a mesh; None if they are."""
+    return next(gaps_of(implied), None)
+
+
+def gaps_of(implied: Implied) -> Iterator[str]:
+    """The reasons why bytes or seconds are not known on a mesh."""
     # First, because it holds on every mesh.
     if (wide := too_wide(implied)) is not None:
-        return wide
+        yield wide
     told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *StepTraffic(implied).gaps)
     for path, why in told:
-        return f"{path}: {why}"
-    return None
+        yield f"{path}: {why}"

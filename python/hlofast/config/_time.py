@@ -31,11 +31,13 @@ from hlofast._core import Field
 from hlofast.config._implied import per_mesh
 from hlofast.config._peak import parameter_size
 from hlofast.config._policies import OFFLOADED
-from hlofast.config._traffic import GATHER, SUM
+from hlofast.config._traffic import RAGGED, SUM
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hlofast.config._flops import StepFlops
     from hlofast.config._implied import Implied
     from hlofast.config._parts import Product, Value
@@ -164,9 +166,16 @@ JUDGED = ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "h100")
 """The devices of the published steps, on which the model was judged."""
 
 
-def rates_of(device: Device) -> Rates:
-    """The rates for a device; other kinds than TPUs are taken to run like GPUs."""
-    return TPU if device.backend == "tpu" else GPU
+def rates_of(device: Device, own: Mapping[str, Mapping[str, float]]) -> Rates:
+    """The rates for a device; other kinds than TPUs are taken to run like GPUs.
+
+    `own` has those that differ for a trainer, by backend and by device.
+    """
+    backend, rates = ("tpu", TPU) if device.backend == "tpu" else ("gpu", GPU)
+    changed = {**own.get(backend, {}), **own.get(device.name, {})}
+    if not changed:
+        return rates
+    return Rates(**{name: getattr(rates, name) for name in Rates.__slots__} | changed)
 
 
 class Demand:
@@ -246,7 +255,7 @@ class Demand:
         for transfer in () if traffic is None else traffic.transfers:
             near, far = _line_seconds(implied, transfer, device)
             self.network += far
-            if transfer.kind == GATHER:
+            if transfer.tensor_kind == "weights":
                 self.gathers += near
             elif transfer.tensor_kind == "gradients":
                 self.reductions += near
@@ -369,10 +378,18 @@ def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple
             links = min(links, 2 * dimensions)
         elif device.value("topology") == "fully-connected":
             links = min(links, near - 1)
-        inner = sent * (near - 1) / near / (links * device.per_jax_device("link_bandwidth"))
+        bandwidth = device.per_jax_device("link_bandwidth")
+        inner = sent * (near - 1) / near / (links * bandwidth)
+        if transfer.kind == RAGGED and dimensions is not None:
+            # Parts travel a quarter of the longest side on average, as in `time/collective.rs`.
+            side = round(near ** (1 / dimensions))
+            wraps = side % int(device.value("wraparound_multiple") or side + 1) == 0
+            inner = sent * side / (8 if wraps else 4) / bandwidth
     if far > 1:
-        # Each device carries its shard of the block's array over the network.
-        outer = sent / near * (far - 1) / far / device.per_jax_device("network_bandwidth")
+        # Each device carries its shard of the block's array over the network; in an exchange, all
+        # that goes to other blocks.
+        part = sent if transfer.kind == RAGGED else sent / near
+        outer = part * (far - 1) / far / device.per_jax_device("network_bandwidth")
     return inner, outer
 
 

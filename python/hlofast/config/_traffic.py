@@ -23,6 +23,8 @@ _TRAFFIC = (
     Field("word", "provenance", "Provenance of the figures."),
 )
 GATHER, REDUCE, SUM = "all-gather", "reduce-scatter", "all-reduce"
+RAGGED = "ragged-all-to-all"
+"""Rows that travel to the devices of their experts."""
 
 
 class Transfer:
@@ -56,8 +58,10 @@ class StepTraffic:
 
     Weights sharded along a token axis are gathered once for forward and once for backward, in the
     compute type; their gradients are reduced. Weights sharded along other axes need all-reduces of
-    activations. With gradient accumulation, all of this happens for each part of the batch. The
-    figures are modelled: a compiler may choose other collectives. If a part is not modelled
+    activations. Tokens travel to their experts and back in all-to-alls; attention gathers the keys
+    and values of a sequence that lies on several devices, and reduces their gradients. With
+    gradient accumulation, all of this happens for each part of the batch. The figures are
+    modelled: a compiler may choose other collectives. If a part is not modelled
     (`gaps`), `transfers` lists the remaining collectives and totals are None.
     """
 
@@ -141,13 +145,13 @@ class StepTraffic:
 def _unmodelled(implied: Implied) -> list[tuple[str, str]]:
     gaps = []
     for axis in implied.batch.sequence_axes:
-        if implied.mesh.get(axis, 1) > 1:
+        if implied.mesh.get(axis, 1) > 1 and axis not in implied.parts.moved_axes:
             gaps.append(("mesh_shape", f"traffic along {axis!r} within attention is not modelled"))
     return gaps
 
 
 def _transfers(implied: Implied) -> list[Transfer]:
-    return [*_of_all_weights(implied), *_of_activations(implied)]
+    return [*_of_all_weights(implied), *_of_activations(implied), *_of_moves(implied)]
 
 
 def _cut(implied: Implied, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -171,10 +175,14 @@ def _of_all_weights(implied: Implied) -> tuple[Transfer, ...]:
 
 def _of_weights(implied: Implied, parameter: Parameter, products: list[Product]) -> list[Transfer]:
     tokens = _cut(implied, implied.token_axes)
-    along = tuple(axis for axis in _cut(implied, parameter.axes) if axis in tokens)
+    along = implied.gathered_axes(parameter)
     others = tuple(axis for axis in parameter.axes if axis not in along)
     layers, steps = parameter.layers, implied.steps
     payload = implied.itemsize * parameter.elements // layers // implied.shards(others)
+    last = tuple(axis for axis in along if axis in parameter.last)
+    first = tuple(axis for axis in along if axis not in last)
+    # A later gather starts with the whole result of the earlier one.
+    parts = [(first, payload // implied.shards(last)), (last, payload)]
     transfers = []
 
     def add(tensor_kind: str, kind: str, axes: tuple[str, ...], phase: str, size: int) -> None:
@@ -185,36 +193,45 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
                 )
             )
 
-    if along:
-        add("weights", GATHER, along, "forward", payload)
+    for axes, size in parts:
+        add("weights", GATHER, axes, "forward", size)
         if products:
             # Backward does not read weights that are only looked up, such as embeddings.
-            add("weights", GATHER, along, "backward", payload)
-    add("gradients", REDUCE, along, "backward", payload)
-    rest = tuple(axis for axis in tokens if axis not in along)
+            add("weights", GATHER, axes, "backward", size)
+    for axes, size in parts[::-1]:
+        add("gradients", REDUCE, axes, "backward", size)
+    rest = tuple(axis for axis in tokens if axis not in along and axis not in parameter.apart)
     add("gradients", SUM, rest, "backward", payload // implied.shards(along))
     return transfers
 
 
 def _of_activations(implied: Implied) -> list[Transfer]:
-    """All-reduces of activations along axes that shard weights but not tokens."""
+    """Sums of activations along axes that shard weights but not tokens.
+
+    Where such an axis shards the width of a layer's input too, products gather their input and
+    scatter the sums of their result; backward gathers the input again. Elsewhere, sums are whole.
+    """
     parameters = {parameter.path: parameter for parameter in implied.parts.parameters}
     if implied.batch.tokens is None:
         return []
     transfers: list[Transfer] = []
     joints: set[str] = set()
+    spread = {path: unit.feature[1] for path, unit in implied.parts.units.items()}
 
-    def add(product: Product, axes: tuple[str, ...], phase: str, width: int) -> None:
+    def add(product: Product, kind: str, axes: list[str], phase: str, width: int) -> None:
         features = ((width, ()),)
         payload = implied.activation_bytes(features, implied.itemsize, padded=True)
         tensor = product.parameter or product.name
         count = product.layers * implied.steps
-        layers = product.layers
-        transfers.append(Transfer(tensor, "activations", SUM, axes, phase, payload, count, layers))
+        transfers.append(
+            Transfer(
+                tensor, "activations", kind, tuple(axes), phase, payload, count, product.layers
+            )
+        )
 
     for product in implied.parts.products:
         parameter = parameters.get(product.parameter or "")
-        if parameter is None:
+        if parameter is None or product.is_routed:
             continue
         inside: list[str] = []
         outside: list[str] = []
@@ -227,11 +244,42 @@ def _of_activations(implied: Implied) -> list[Transfer]:
             else:
                 outside += cut
                 results *= size
+        along = spread.get(product.remat or "", ())
         if inside:
-            add(product, tuple(inside), "forward", results)
-            if implied.is_recomputed(product):
-                add(product, tuple(inside), "recomputed", results)
+            is_spread = all(axis in along for axis in inside)
+            again = implied.is_recomputed(product)
+            for phase in ("forward", "recomputed") if again else ("forward",):
+                add(product, REDUCE if is_spread else SUM, inside, phase, results)
+            if is_spread:
+                add(product, GATHER, inside, "backward", results)
         if outside and product.joint not in joints:
             joints.add(product.joint)
-            add(product, tuple(outside), "backward", width)
+            is_spread = all(axis in along for axis in outside)
+            if is_spread:
+                add(product, GATHER, outside, "forward", width)
+                add(product, GATHER, outside, "recomputed", width)
+            add(product, REDUCE if is_spread else SUM, outside, "backward", width)
+    return transfers
+
+
+def _of_moves(implied: Implied) -> list[Transfer]:
+    """Activations that travel to experts and back, and those that attention gathers."""
+    if implied.batch.tokens is None:
+        return []
+    transfers: list[Transfer] = []
+    for move in implied.parts.moves:
+        axes = _cut(implied, move.axes)
+        if not axes:
+            continue
+        payload = implied.activation_bytes(move.features, move.itemsize, padded=True)
+        payload *= implied.shards(axes) if move.whole else 1
+        kinds = [("forward", move.forward), ("backward", move.backward)]
+        if implied.is_again(move.remat, move.kept_by):
+            kinds.insert(1, ("recomputed", move.forward))
+        count = move.layers * implied.steps
+        transfers += [
+            Transfer(move.name, "activations", kind, axes, phase, payload, count, move.layers)
+            for phase, kind in kinds
+            if kind is not None
+        ]
     return transfers

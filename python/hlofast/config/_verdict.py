@@ -178,7 +178,7 @@ class Verdict:
         except UnknownFigureError:
             pass
         else:
-            self.time = StepTime(demand, rates_of(device))
+            self.time = StepTime(demand, rates_of(device, implied.rates))
             bound = max(bound, demand.collectives)
         self.step_bound_seconds = bound
         useful = flops.useful

@@ -23,7 +23,7 @@ def build(run: Run) -> None:
         known = ", ".join(_BLOCKS)
         raise UnmodelledError(f"decoder_block {run.block!r} is not modelled; known: {known}")
     for key, off in _OFF.items():
-        if run.get(key) not in (off, None):
+        if run.get(key) not in (*off, None):
             raise UnmodelledError(f"{key} is not modelled")
     width, vocabulary = run.width[0], run.size("vocab_size")
     whole = Builder(run, "decoder")
@@ -50,9 +50,10 @@ def build(run: Run) -> None:
 
 
 _OFF = {
-    "use_multimodal": False, "use_audio": False, "mtp_num_layers": 0, "mhc_expansion_rate": 0,
+    "use_multimodal": (False,), "use_audio": (False,), "mtp_num_layers": (0,),
+    "mhc_expansion_rate": (0, 1),
 }  # fmt: skip
-"""Keys of parts that are not modelled, with the value that turns them off."""
+"""Keys of parts that are not modelled, with the values that turn them off."""
 
 
 def _stacked(

@@ -7,6 +7,8 @@ them into mesh axes.
 
 from __future__ import annotations
 
+import math
+
 from hlofast.config._parts import (
     Collector,
     Parameter,
@@ -20,6 +22,7 @@ from hlofast.config.maxtext._sharding import Rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from hlofast.config._parts import Axes, Feature
@@ -33,9 +36,10 @@ _BATCH, _LENGTH = "activation_batch", "activation_norm_length"
 class Run:
     """Checked values of a run, which all of its modules share."""
 
-    __slots__ = ("_config", "block", "dtype", "itemsize", "parts", "rules", "weights")
+    __slots__ = ("_config", "block", "dtype", "itemsize", "mesh", "parts", "rules", "weights")
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, mesh: Mapping[str, int]) -> None:
+        self.mesh = mesh
         self._config = config
         self.parts = Parts()
         self.rules = Rules(config)
@@ -66,6 +70,14 @@ class Run:
     def axes(self, *names: str) -> Axes:
         """The mesh axes of the last of an activation's logical axes, after batch and length."""
         return self.rules.spec(names)[-1]
+
+    def cut(self, axes: Axes) -> Axes:
+        """Those of these axes that have more than one device."""
+        return tuple(axis for axis in axes if self.mesh.get(axis, 1) > 1)
+
+    def shards(self, axes: Axes) -> int:
+        """The devices along these axes."""
+        return math.prod(self.mesh.get(axis, 1) for axis in axes)
 
     @property
     def width(self) -> Feature:
@@ -107,7 +119,14 @@ class Builder(Collector):
         )  # fmt: skip
 
     def weights(
-        self, name: str, shape: tuple[int, ...], names: Names, dtype: str | None = None
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        names: Names,
+        dtype: str | None = None,
+        *,
+        apart: Axes = (),
+        last: Axes = (),
     ) -> str:
         """Adds weights with these logical axes; returns their path."""
         for size in shape:
@@ -133,6 +152,8 @@ class Builder(Collector):
                 self._layers,
                 self._copies,
                 stack,
+                apart=apart,
+                last=last,
             )
         )
         self._bounded()

@@ -11,15 +11,19 @@ from __future__ import annotations
 import math
 
 from hlofast.config._parts import UnmodelledError
+from hlofast.config._traffic import GATHER, RAGGED, REDUCE, SUM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hlofast.config._parts import Feature
+    from hlofast.config._parts import Axes, Feature
     from hlofast.config.maxtext._builder import Builder, Run
 
 _KERNELS = ("flash", "cudnn_flash_te", "cudnn_flash_jax")
 _SHORTEST_KERNEL = 128
 """Sequences below this length do not use a kernel when MaxText selects it."""
+_STRATEGY = "all_gather"
+"""The way of context parallelism that is modelled."""
+_EXCHANGED = "moe_dispatch_no_expert_sharding"
 _LANES = 128
 """Lanes of a TPU vector register."""
 _TOKENS = ("activation_kv_batch", "activation_length_no_exp")
@@ -83,7 +87,7 @@ def attention(
     if norms:
         builder.norm("query_norm", depth)
         builder.norm("key_norm", depth)
-    _mixed(builder, heads, depth, depth, window)
+    _mixed(builder, (heads, groups), depth, depth, window)
     _output(builder, heads, depth, bias=bias)
     _backward(builder, heads, groups, depth, depth, rotated=0 if run.block == "gpt3" else depth)
 
@@ -104,7 +108,44 @@ def _backward(
     )
     parts = [rotated] * 4 if is_shifted else [-(-rotated // 2 // _LANES) * _LANES] * 2
     sizes = [values, depth, depth, *(size for size in parts if size)]
-    builder.attends([_heads(run, count, size) for count in (heads, groups) for size in sizes])
+    held: list[tuple[Feature, ...]]
+    held = [_heads(run, count, size) for count in (heads, groups) for size in sizes]
+    along = run.shards(_context(run))
+    if along > 1:
+        # The kernel reads the keys and values of whole sequences, and writes their gradients.
+        held += [_heads(run, groups, along * size) for size in (depth, values)] * 2
+    builder.attends(held)
+
+
+def _context(run: Run) -> Axes:
+    """The mesh axes that shard the tokens of a sequence within attention."""
+    return run.cut(run.rules.spec((*_TOKENS, "activation_kv_heads"))[1])
+
+
+def _gathered(builder: Builder, groups: int, depth: int, values: int) -> None:
+    """Adds the gathers of keys and values of sequences that lie on several devices.
+
+    Each device computes its queries with all earlier keys. Kernels of backward read the gathered
+    keys and values again, whatever is kept.
+    """
+    run = builder.run
+    axes = _context(run)
+    strategy = run.get("context_parallel_strategy")
+    if axes and strategy not in (None, _STRATEGY):
+        raise UnmodelledError(f"context_parallel_strategy {strategy!r} is not modelled")
+    length, parts = run.size("max_target_length"), run.shards(axes)
+    block = min(run.size("sa_block_q"), length)
+    if axes and length % (parts * block):
+        raise UnmodelledError(
+            f"MaxText fails here: {','.join(axes)} = {parts:,} does not divide {length:,} tokens "
+            f"into blocks of {block:,}"
+        )
+    for name, size in (("key", depth), ("value", values)):
+        builder.moves(
+            name, GATHER, REDUCE, axes, *_heads(run, groups, size),
+            itemsize=run.itemsize, whole=True,
+        )  # fmt: skip
+    run.parts.moved_axes.update(axes)
 
 
 def _latent(builder: Builder) -> None:
@@ -149,19 +190,23 @@ def _latent(builder: Builder) -> None:
     builder.value("value_proj", *_heads(run, heads, values), saved_as="value_proj", is_product=True)
     both = ((builder.key("key_proj"), builder.key("value_proj")),)
     builder.product("wkv_b", weight, latent * heads * (nope + values), both)
-    _mixed(builder, heads, depth, values, None)
+    _mixed(builder, (heads, heads), depth, values, None)
     _output(builder, heads, values)
     _backward(builder, heads, heads, depth, values, rotated=rope)
 
 
-def _mixed(builder: Builder, heads: int, depth: int, values: int, window: int | None) -> None:
-    """Adds queries times keys, and probabilities times values."""
+def _mixed(
+    builder: Builder, counts: tuple[int, int], depth: int, values: int, window: int | None
+) -> None:
+    """Adds queries times keys, and probabilities times values; heads of queries, heads of keys."""
     run = builder.run
+    heads, groups = counts
     kind, length = run.get("attention"), run.size("max_target_length")
     if run.flag("moba"):
         raise UnmodelledError("moba is not modelled")
     content = _heads(run, heads, values)
     if kind in _KERNELS or (kind == "autoselected" and length >= _SHORTEST_KERNEL):
+        _gathered(builder, groups, depth, values)
         builder.value("content", *content, saved_as="context")
         # The sum of each softmax row; kernels give both residuals one name.
         builder.value("statistics", content[0], (2, ()), saved_as="context", itemsize=4)
@@ -251,33 +296,124 @@ def experts(builder: Builder, inner: int) -> None:
     for flag in ("shard_exp_on_fsdp", "use_2d_fsdp_sharding", "fsdp_shard_on_exp"):
         if run.flag(flag):
             raise UnmodelledError(f"{flag} is not modelled")
-    axes = run.axes("activation_batch", "activation_length_no_exp", "activation_mlp")
     gate = builder.weights("gate/kernel", (width, count), ("embed", None))
     if run.flag("routed_bias"):
         builder.weights("gate/bias", (count,), (None,))
     builder.value("gate", (count, ()), is_product=True)
     joint = builder.key("normalised")
     builder.product("gate", gate, width * count, ((builder.key("gate"),),), joint=joint)
-    runs = _runs(run, count, chosen)
-    rows, hidden = (_scaled(runs, width), run.width[1]), (_scaled(runs, inner), axes)
-    builder.value("sorted", rows)
+    layout = _Layout(run, count, chosen)
+    routed, computed = layout.routed, layout.computed
+    axes = run.axes("activation_batch", "activation_length_no_exp", "activation_mlp")
+    sent, rows = (_scaled(routed, width), layout.width), (_scaled(computed, width), layout.width)
+    hidden = (_scaled(computed, inner), axes)
+    multiplications = width * _scaled(routed, inner)
+    # Rows are sorted by expert, and again where they come from several devices.
+    builder.value("sorted", sent)
+    if layout.expert:
+        builder.value("received", rows)
     for name in ("wi_0", "wi_1"):
-        weight = builder.weights(name, (count, width, inner), ("exp", "embed_no_exp", "mlp"))
+        weight = builder.weights(
+            name, (count, width, inner), ("exp", "embed_no_exp", "mlp"), apart=layout.expert,
+            last=layout.last,
+        )  # fmt: skip
         builder.value(name, hidden, saved_as=f"mlp{name}", is_product=True)
         kept = ((builder.key(name),),)
         builder.product(
-            name, weight, width * hidden[0], kept, contracted=(1,), joint=builder.key("sorted")
-        )
+            name, weight, multiplications, kept, contracted=(1,), joint=builder.key("sorted"),
+            is_routed=True,
+        )  # fmt: skip
     builder.value("hidden", hidden)
-    weight = builder.weights("wo", (count, inner, width), ("exp", "mlp", "embed_no_exp"))
+    weight = builder.weights(
+        "wo", (count, inner, width), ("exp", "mlp", "embed_no_exp"), apart=layout.expert,
+        last=layout.last,
+    )  # fmt: skip
     # The gradient of the routing weights reads the results of the experts.
     builder.value("wo", rows, saved_as="mlpwo", is_product=True)
     kept = ((builder.key("wo"),),)
-    builder.product("wo", weight, width * hidden[0], kept, contracted=(1,))
+    builder.product("wo", weight, multiplications, kept, contracted=(1,), is_routed=True)
     if run.flag("mlp_bias"):
         for name in ("wi_0_bias", "wi_1_bias"):
-            builder.weights(name, (count, inner), ("exp", "activation_mlp"))
-        builder.weights("wo_bias", (count, width), ("exp", "activation_embed"))
+            builder.weights(name, (count, inner), ("exp", "activation_mlp"), apart=layout.expert)
+        builder.weights("wo_bias", (count, width), ("exp", "activation_embed"), apart=layout.expert)
+    _routes(builder, layout, sent[0], rows[0])
+
+
+class _Layout:
+    """How tokens and experts of a layer lie on devices."""
+
+    def __init__(self, run: Run, count: int, chosen: int) -> None:
+        self.is_sparse = run.flag("sparse_matmul")
+        """Whether rows are sorted by expert and multiplied in groups."""
+        self.routed = _runs(run, count, chosen)
+        """Rows that the experts' matmuls compute per token."""
+        self.computed = self.routed
+        """Rows per token for which a device has memory."""
+        self.width: Axes = run.width[1]
+        """The mesh axes that shard the width of rows."""
+        self.expert = run.cut(run.rules.spec(("exp",))[0])
+        """The axes along which each device keeps its experts, and tokens travel."""
+        self.last: Axes = ()
+        """The axes along which weights are gathered last, and no tokens travel."""
+        self.tensor = run.cut(run.axes(*_TOKENS, "activation_mlp"))
+        if not self.is_sparse and _context(run):
+            # XLA gathers tokens and masks along the axis (`mixtral_context_v5p`).
+            axes = ",".join(_context(run))
+            run.parts.unmoved.add(
+                f"dense matmuls of experts on tokens of a sequence along {axes!r} are not modelled"
+            )
+        if run.flag("use_ring_of_experts") and self.expert:
+            raise UnmodelledError("use_ring_of_experts is not modelled")
+        if self.is_sparse:
+            # Buffers have room for all rows of all devices along the axes, unless a factor is set.
+            most = min(chosen * run.shards(self.expert), count)
+            factor = run.get("ragged_buffer_factor")
+            is_set = isinstance(factor, (int, float)) and factor > 0
+            self.computed = chosen * factor if is_set and self.expert else most
+        elif self.expert and not _is_exchanged(run):
+            self.expert, self.last = (), self.expert
+        elif self.expert:
+            # XLA gathers all rows in backward (`mixtral_alltoall_v5p` of the compiled steps).
+            axes = ",".join(self.expert)
+            run.parts.unmoved.add(
+                f"rows that travel along {axes!r} to dense matmuls of experts are not modelled"
+            )
+
+
+def _is_exchanged(run: Run) -> bool:
+    """Whether tokens of dense matmuls travel to their experts.
+
+    Otherwise the rules give the axis of the experts to the batch: weights are gathered instead.
+    Versions with such rules have a key that takes the axis from the batch.
+    """
+    own = run.get(_EXCHANGED)
+    if own is not None and (own or not run.rules.is_later):
+        return bool(own)
+    return bool(run.rules.spec(("activation_exp", "activation_batch_no_exp"))[0])
+
+
+def _routes(builder: Builder, layout: _Layout, sent: int, rows: int) -> None:
+    """Adds the collectives of routed tokens: rows to their experts and back, and partial sums.
+
+    `sent` and `rows` are elements per token. Backward reads the results of experts, so it repeats
+    their way back unless they are kept.
+    """
+    run = builder.run
+    kept = ((builder.key("wo"),),)
+    size = run.itemsize
+    for name, own in (("dispatch", ()), ("combine", kept)):
+        features = (sent, layout.width)
+        builder.moves(name, RAGGED, RAGGED, layout.expert, features, itemsize=size, kept_by=own)
+    if layout.tensor:
+        # The width lies along the axis between layers, the inner size of experts within them.
+        width = run.width[0] if layout.is_sparse else rows
+        builder.moves("input", GATHER, REDUCE, layout.tensor, (width, ()), itemsize=size)
+        if not layout.is_sparse:
+            # Both products have a gradient of their own; so have the weights of all slots.
+            builder.moves("wi_1", None, REDUCE, layout.tensor, (width, ()), itemsize=size)
+            slots = _scaled(layout.routed, run.size("max_target_length"))
+            builder.moves("combine", None, SUM, layout.tensor, (slots, ()), itemsize=size)
+        builder.moves("wo", REDUCE, GATHER, layout.tensor, (rows, ()), itemsize=size, kept_by=kept)
 
 
 def _runs(run: Run, count: int, chosen: int) -> float:

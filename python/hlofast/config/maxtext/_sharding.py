@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh
     from hlofast.config._parts import Axes, Spec
 
+_LATER_NAMES = {
+    "activation_length_no_exp": "activation_length",
+    "activation_batch_no_exp": "activation_batch_moe",
+    "embed_no_exp": "embed_moe",
+}
+"""Logical axes that later versions of MaxText call otherwise."""
 _PARALLELISMS = {"stage": "pipeline"}
 """Names in the keys `ici_*_parallelism` that differ from those of the mesh axes."""
 
@@ -54,7 +60,7 @@ def parallelism(part: str, axis: str) -> str:
 class Rules:
     """The logical axis rules of a run: which mesh axes shard an array's dimensions."""
 
-    __slots__ = ("_rules",)
+    __slots__ = ("_rules", "is_later")
 
     def __init__(self, config: Config) -> None:
         self._rules: list[tuple[str, Axes]] = []
@@ -66,6 +72,16 @@ class Rules:
             if not isinstance(own, (list, tuple)) or len(own) != 2 or not isinstance(own[0], str):
                 raise UnmodelledError("logical_axis_rules has to be a list of pairs")
             self._rules.append((own[0], _axes(own[1])))
+        known = {name for name, _ in self._rules}
+        self.is_later = "activation_batch_moe" in known
+        """Whether the batch of experts has a rule of its own, as in versions since 0.2."""
+        former = {new: old for old, new in _LATER_NAMES.items() if old not in known}
+        # The place of a rule counts: earlier rules take mesh axes first.
+        self._rules = [
+            (name, axes)
+            for own, axes in self._rules
+            for name in ((own, former[own]) if own in former else (own,))
+        ]
 
     def spec(self, names: tuple[str | None, ...]) -> Spec:
         """The mesh axes that shard the dimensions of an array with these logical axes.

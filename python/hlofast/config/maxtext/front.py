@@ -34,14 +34,21 @@ _SHORT = 4000
 _FEWEST = 2
 """Known keys that make a text a MaxText config."""
 _MOST_SEQUENCES = 1 << 40
-_UNPLACED = (
-    "stage", "sequence", "tensor_sequence", "tensor_transpose", "context_autoregressive",
-    "autoregressive",
-)  # fmt: skip
-"""Mesh axes along which the bytes of activations are not modelled."""
-_UNROUTED = ("tensor", "expert")
-"""Mesh axes along which the traffic of experts is not modelled."""
+_UNPLACED = {
+    "stage": "pipeline stages, their bubble and the micro-batches in flight",
+    "sequence": "heads within attention, tokens elsewhere",
+    "tensor_sequence": "tokens between layers, heads within them",
+    "tensor_transpose": "widths in place of heads",
+    "context_usp_ulysses": "heads within attention",
+    "context_autoregressive": "for decoding",
+    "autoregressive": "for decoding",
+}
+"""Mesh axes along which activations are not modelled, with what they shard."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
+_RATES = {"tpu": {"matmul": 0.90, "passes": 11.0}, "tpu-v6e": {"matmul": 0.70}}
+"""Rates of steps (`config/_time.py`) as in the time of compiled steps of MaxText for v5e and v6e
+(`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published steps
+show. Steps that MaxText published judge them: `benches/maxtext_accuracy.py`."""
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
 
@@ -80,7 +87,7 @@ class MaxText:
         gaps: list[tuple[str, str]] = []
         parts, run = Parts(), None
         try:
-            run = Run(config)
+            run = Run(config, mesh)
             parts = run.parts
             build(run)
         except (UnmodelledError, OverflowError) as fault:
@@ -95,12 +102,12 @@ class MaxText:
             refused.append(("remat_policy", str(error)))
         else:
             policies = dict.fromkeys(parts.units, policy)
+        gaps += [("decoder_block", why) for why in sorted(parts.unmoved)]
         untimed = []
         quantization = config.get("quantization")
         if quantization:
             why = f"the rate of matmuls under quantization {quantization!r} is not modelled"
             untimed.append(("quantization", why))
-        gaps += _unrouted(config, mesh)
         return Model(
             parts,
             _learner(config),
@@ -113,6 +120,7 @@ class MaxText:
             untimed=untimed,
             refused=refused,
             casts_in_layers=True,
+            rates=_RATES,
         )
 
     def steps(self, config: Config) -> int | None:
@@ -306,25 +314,15 @@ def _batch(
             gaps.append(("per_device_batch_size", f"MaxText fails here: {sequences:,} sequences"))
             sequences = None
     axes = ((), ()) if run is None else run.token_axes
-    unplaced = [axis for axis in _UNPLACED if mesh.get(axis, 1) > 1]
+    unplaced = {axis: why for axis, why in _UNPLACED.items() if mesh.get(axis, 1) > 1}
     if mesh.get("expert", 1) > 1 and config.get("expert_shard_attention_option") == "context":
-        unplaced.append("expert")
-    for axis in unplaced:
-        gaps.append(("mesh_axes", f"activations along mesh axis {axis!r} are not modelled"))
+        unplaced["expert"] = "tokens of a sequence within attention"
+    for axis, why in unplaced.items():
+        text = f"activations along mesh axis {axis!r} ({why}) are not modelled"
+        gaps.append(("mesh_axes", text))
     # A mesh that the run does not fill has no axis for tokens.
     named = tuple(tuple(axis for axis in part if not mesh or axis in mesh) for part in axes)
     return Batch(sequences, length, named[0], named[1], is_placed=not unplaced)
-
-
-def _unrouted(config: Config, mesh: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Traffic of experts that is not modelled."""
-    if config.get("num_experts") in (1, None):
-        return []
-    return [
-        ("num_experts", f"traffic of experts along mesh axis {axis!r} is not modelled")
-        for axis in _UNROUTED
-        if mesh.get(axis, 1) > 1
-    ]
 
 
 def _learner(config: Config) -> Learner:
