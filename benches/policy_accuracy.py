@@ -5,7 +5,8 @@
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
 under every policy. The peak under a policy is modelled from the text without checkpointing, from
-texts compiled under another policy, and from texts before optimisation, and compared with the peak
+texts compiled under another policy, also one that moves values to host memory, and from texts before
+optimisation, and compared with the peak
 of the program that was compiled under the policy. Programs whose name begins with `held_` were not
 used to make the model. `--lowered` reads the texts before optimisation from a folder, into which
 `make_policies.py --lower` writes all of them, instead of the committed ones.
@@ -41,6 +42,8 @@ NAMED = {
     "offload_mlp": ("gate", "up"),
 }
 """The values that a policy of names saves or offloads."""
+MOVED = ("offload_dots", "offload_input")
+"""Policies under which only the texts of `policy_offloaded` are compiled."""
 BUILT_IN = {
     "nothing": "nothing_saveable",
     "dots": "dots_saveable",
@@ -57,6 +60,12 @@ def texts() -> dict[str, bytes]:
 def checkpointed() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs whose layers are checkpointed."""
     every = policy_texts.unpack("checkpointed").items()
+    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
+
+
+def offloaded() -> dict[tuple[str, str], bytes]:
+    """By program and policy: scheduled texts whose scans move values to host memory."""
+    every = policy_texts.unpack("offloaded").items()
     return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
 
 
@@ -93,6 +102,14 @@ def policy_of(policies: hlofast.Policies, name: str, program: str) -> hlofast.Po
     if name in BUILT_IN:
         return policies.policy(BUILT_IN[name])
     savable = policies.savable
+    if name == "offload_dots":
+        return policies.policy(offload=[at for at, row in enumerate(savable) if row["kind"] == "matmul"])
+    if name == "offload_input":
+        names = NAMED["attention_names"][:3]
+        saved = [at for at, row in enumerate(savable) if is_named(row, names, program)]
+        moved = [at for at, row in enumerate(savable) if is_named(row, ("mixed",), program)]
+        moved += [at for at, row in enumerate(savable) if row["kind"] == "input"]
+        return policies.policy(save=saved, offload=moved)
     rows = [at for at, row in enumerate(savable) if is_named(row, NAMED[name], program)]
     return policies.policy(**{"offload" if name.startswith("offload") else "save": rows})
 
@@ -102,7 +119,10 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     compiled = policy_texts.peaks()
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
-    sets = (("after", plain | checkpointed()), ("before", before))
+    moved = offloaded()
+    for (program, policy), own in policy_texts.pairs("offloaded").items():
+        compiled[program][policy] = own["peak"]
+    sets = (("after", plain | checkpointed()), ("after", moved), ("before", before))
     # By program and policy: what the variants recompute under the policy, and what the others would
     # according to the text that XLA compiled without checkpointing.
     flops: dict[tuple[str, str], Any] = {
@@ -113,7 +133,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     for optimisation, every in sets:
         for (program, own), text in every.items():
             policies = hlofast.loads(text).remat().policies
-            for policy in (*BUILT_IN, *NAMED):
+            for policy in (*BUILT_IN, *NAMED, *(MOVED if every is moved else ())):
                 peak = compiled.get(program, {}).get(policy)
                 is_known = policy == own and optimisation == "after"
                 if peak is None or is_known or (policies is None and is_unknown(program)):
@@ -128,7 +148,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
                         "program": program,
                         "text": own,
                         "optimisation": optimisation,
-                        "kind": policy_texts.kind_of(program),
+                        "kind": "offloaded" if every is moved else policy_texts.kind_of(program),
                         "policy": policy,
                         "held_out": program.startswith("held_"),
                         "peak": peak,
@@ -220,7 +240,8 @@ def main() -> None:
     before = [row for row in every if row["optimisation"] == "before" and row["kind"] == "texts"]
     kinds = {
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
-        "checkpointed": [row for row in after if row["text"] != "none"],
+        "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] != "offloaded"],
+        "offloaded": [row for row in after if row["kind"] == "offloaded"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],
         "kernels": [row for row in after if row["kind"] == "variants"],
         "before optimisation": [row for row in before if row["text"] == "none"],
@@ -232,7 +253,7 @@ def main() -> None:
     for kind, own in kinds.items():
         sets[f"{kind}, fitted"] = [row for row in own if not row["held_out"]]
         sets[f"{kind}, held out"] = [row for row in own if row["held_out"]]
-        for policy in (*BUILT_IN, *NAMED):
+        for policy in (*BUILT_IN, *NAMED, *MOVED):
             sets[f"{kind}, {policy}"] = [row for row in own if row["policy"] == policy]
     for name, part in sets.items():
         if not part:

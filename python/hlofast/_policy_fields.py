@@ -118,9 +118,9 @@ REASONS = {
         "policies does not cover: give a text whose layers are in one scan"
     ),
     "offloaded": (
-        "the scheduled loops of the module move values to host memory, which the model of "
-        "policies does not cover: give the text before optimisation, or a text compiled without "
-        "offloading"
+        "the scheduled loops of the module have values in host memory that are no stacks as TPU "
+        "programs write and fetch them, such as weights: give the text before optimisation, or a "
+        "text compiled without offloading"
     ),
     "unrolled": (
         "the layers are checkpointed and not scanned, which the model of policies does not "

@@ -436,6 +436,8 @@ impl Layout<'_> {
                     is_weight: is_weight(&body, node),
                     reads: Vec::new(),
                     is_read: false,
+                    is_host: false,
+                    moving: Vec::new(),
                 },
             );
         }
@@ -471,6 +473,7 @@ impl Layout<'_> {
             forward: pair.forward,
             backward: pair.backward,
             trips: trips_of(self.cost, pair.forward)?,
+            in_loop: trips_of(self.cost, pair.forward)?,
             body,
             back,
             body_id: module.called(pair.forward, CallRole::Body)?,

@@ -20,6 +20,7 @@ mod base;
 mod before;
 mod choose;
 mod graph;
+mod hosted;
 mod kernels;
 mod layered;
 mod layout;
@@ -244,7 +245,7 @@ impl Policies {
             let before = outcome.seconds;
             again.price(module, self, scan, prices, &mut outcome);
             let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
-            let sizes = again.offloaded.iter().map(|(size, _)| *size);
+            let sizes = again.offloaded.iter().map(|(size, ..)| *size);
             let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
             outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);

@@ -10,6 +10,7 @@
 //! only it needed.
 
 use super::graph::Graph;
+use super::hosted::is_fetched;
 use super::kernels::kept_bytes;
 use super::named::{components, is_checkpointed};
 use super::products::Products;
@@ -27,7 +28,8 @@ const COMPONENTS: usize = 3;
 /// The component of operation names by which JAX marks recomputation.
 const RECOMPUTED: &[u8] = b"rematted_computation";
 /// Components of operation names that do not name a scope of the program.
-const STEPS: [&[u8]; 6] = [b"while", b"body", b"cond", b"closed_call", b"checkpoint", RECOMPUTED];
+const STEPS: [&[u8]; 6] =
+    [b"while", b"body", b"cond", b"closed_call", b"checkpoint", RECOMPUTED];
 
 /// What a backward body recomputes.
 #[derive(Debug, Default)]
@@ -197,7 +199,9 @@ fn again(module: &Module, back: &Graph) -> Vec<bool> {
     let mut is_again: Vec<bool> = Vec::with_capacity(back.nodes.len());
     for (number, node) in (0u32..).zip(&back.nodes) {
         let is_own = if node.element.is_some() {
-            is_unchanged(back, number) || is_counter(module, back, number)
+            is_unchanged(back, number)
+                || is_counter(module, back, number)
+                || is_fetched(back, number)
         } else {
             // Compilers fetch weights an iteration ahead, as elements of the state that change.
             let is_named = || components(module, node.row).any(|name| name == RECOMPUTED);

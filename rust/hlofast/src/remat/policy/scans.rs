@@ -1,6 +1,7 @@
 //! Scans over layers: pairs of a forward and a backward loop, and the stacks between them.
 
 use super::graph::{Graph, MOST_ROWS, Value};
+use super::hosted::{self, Host};
 use super::recomputed::Recomputed;
 use crate::cost::Cost;
 use crate::flow::moved::step_back;
@@ -40,6 +41,10 @@ pub struct Stack {
     pub reads: Vec<Read>,
     /// Whether gradients read it, and not only values that the text recomputes.
     pub is_read: bool,
+    /// Whether it is in host memory.
+    pub is_host: bool,
+    /// If so: bytes and steps of its values on their way, in device memory.
+    pub moving: Vec<(i64, RangeInclusive<u32>)>,
 }
 
 /// A row of the backward body that reads a slice of a stack.
@@ -62,8 +67,10 @@ pub struct Scan {
     pub forward: Row,
     /// The loop of the backward pass.
     pub backward: Row,
-    /// Iterations.
+    /// Layers: the iterations, and layers that the compiler has taken out of the loop.
     pub trips: u64,
+    /// Iterations of the loop.
+    pub in_loop: u64,
     /// The forward body.
     pub body: Graph,
     /// The backward body.
@@ -80,6 +87,19 @@ pub struct Scan {
     pub body_steps: RangeInclusive<u32>,
     /// The steps of the backward body.
     pub back_steps: RangeInclusive<u32>,
+}
+
+impl Scan {
+    /// What all layers take, if the iterations of the loop take `amount` together.
+    pub fn of_layers(&self, amount: i64) -> Option<i64> {
+        let all = i128::from(amount) * i128::from(self.trips) / i128::from(self.in_loop.max(1));
+        i64::try_from(all).ok()
+    }
+
+    /// The layers, for each iteration of the loop.
+    pub fn share(&self) -> f64 {
+        self.trips as f64 / self.in_loop.max(1) as f64
+    }
 }
 
 /// The first and the last step of a computation's own rows.
@@ -205,8 +225,10 @@ impl Finder<'_> {
         let body_id = module.called(forward, CallRole::Body)?;
         let back_id = module.called(backward, CallRole::Body)?;
         let at = self.cost.loops.binary_search_by_key(&forward, |entry| entry.row).ok()?;
-        let trips = self.cost.loops[at].trip_count.count.filter(|count| *count > 0)?;
+        let in_loop = self.cost.loops[at].trip_count.count.filter(|count| *count > 0)?;
+        let mut trips = in_loop;
         let mut body = Graph::new(module, body_id, &[], &mut self.budget)?;
+        let back = Graph::new(module, back_id, &[], &mut self.budget)?;
         let mut stacks: Vec<(u32, Stack)> = Vec::new();
         for (element, read_as) in read {
             if let Some((_, stack)) = stacks.iter_mut().find(|(known, _)| known == element) {
@@ -214,17 +236,38 @@ impl Finder<'_> {
                 continue;
             }
             let Some(node) = stacked(&body, *element) else { continue };
-            let Some((bytes, live)) = self.stack(forward, *element) else { continue };
-            let is_weight = is_weight(&body, node);
-            let (read_as, reads) = (vec![*read_as], Vec::new());
-            let is_read = false;
-            stacks
-                .push((*element, Stack { node, read_as, bytes, live, is_weight, reads, is_read }));
+            let (reads, is_read) = (Vec::new(), false);
+            let is_host = hosted::is_host(module, module.shape(forward), *element);
+            let stack = match is_host {
+                true => {
+                    let host =
+                        Host { body: &body, back: &back, element: *element, read_as: *read_as };
+                    let (node, written_as) = host.value(node);
+                    trips = trips.max(host.layers(module, forward, node, in_loop));
+                    let (read_as, fetched_as) = host.fetched();
+                    // Other ways to move values are not modelled.
+                    let is_host = written_as.is_some() || !fetched_as.is_empty();
+                    let mut moving = self.moving(forward, written_as, Some((&body, node)));
+                    for element in fetched_as {
+                        moving.extend(self.moving(backward, Some(element), None));
+                    }
+                    body.on_host.insert(node);
+                    let live = 0..=0;
+                    let (bytes, is_weight) = (0, false);
+                    Stack { node, read_as, bytes, live, is_weight, reads, is_read, is_host, moving }
+                }
+                false => {
+                    let Some((bytes, live)) = self.stack(forward, *element) else { continue };
+                    let is_weight = is_weight(&body, node);
+                    let (read_as, moving) = (vec![*read_as], Vec::new());
+                    Stack { node, read_as, bytes, live, is_weight, reads, is_read, is_host, moving }
+                }
+            };
+            stacks.push((*element, stack));
         }
         if stacks.is_empty() {
             return None;
         }
-        let back = Graph::new(module, back_id, &[], &mut self.budget)?;
         let body_steps = steps_of(module, self.memory, body_id)?;
         let back_steps = steps_of(module, self.memory, back_id)?;
         let mut stacks: Vec<Stack> = stacks.into_iter().map(|(_, stack)| stack).collect();
@@ -248,6 +291,7 @@ impl Finder<'_> {
             forward,
             backward,
             trips,
+            in_loop,
             body,
             back,
             body_id,
@@ -282,6 +326,35 @@ impl Finder<'_> {
             read.copies = Some(copies.collect());
         }
         read
+    }
+
+    /// Bytes and steps of the values that share a buffer with an element of a loop's result. Those in
+    /// which the value of a node of the loop's body is used there are left out.
+    fn moving(
+        &self,
+        row: Row,
+        element: Option<u32>,
+        used: Option<(&Graph, u32)>,
+    ) -> Vec<(i64, RangeInclusive<u32>)> {
+        let known = || {
+            let place = Place { row, path: vec![element?] };
+            let (row, part) = self.memory.maker_of(row, part(self.module, &place)?)?;
+            self.numbered(self.by_row.get(&row)).find(|value| value.part == part)
+        };
+        let Some(known) = known() else { return Vec::new() };
+        let same = self.numbered(self.by_buffer.get(&known.buffer));
+        let same: Vec<&LiveValue> = same.filter(|own| own.bytes > 0).collect();
+        let bytes = same.iter().map(|value| value.bytes).max().unwrap_or(0);
+        let steps = same.into_iter().map(|value| {
+            let own = used.filter(|(body, node)| node_of(body, value) == Some(*node));
+            let users = own.into_iter().flat_map(|(body, node)| {
+                body.users(node).iter().map(|user| body.nodes[*user as usize].outer)
+            });
+            let last = users.filter_map(|user| self.memory.step_of(user)).max();
+            let first = last.map_or(value.first_step, |last| last.saturating_add(1));
+            first.max(value.first_step)..=value.last_step
+        });
+        hosted::joined(steps.collect()).into_iter().map(|steps| (bytes, steps)).collect()
     }
 
     /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
@@ -326,10 +399,14 @@ pub fn is_weight(body: &Graph, node: u32) -> bool {
     is_unchanged(body, at)
 }
 
-/// Whether `node` is an element of the state that every iteration hands on unchanged.
+/// Whether `node` is an element of the state that every iteration hands on unchanged, or a copy of
+/// such an element that the iteration before has fetched.
 pub fn is_unchanged(body: &Graph, node: u32) -> bool {
-    let element = body.nodes[node as usize].element;
-    element.is_some_and(|element| body.root.element(element as usize).node() == Some(node))
+    let next = |node: u32| {
+        let element = body.nodes[node as usize].element;
+        element.and_then(|element| body.root.element(element as usize).node())
+    };
+    next(node).is_some_and(|made| made == node || next(made) == Some(made))
 }
 
 /// Whether XLA keeps the value of such an operation in memory. Other operations are cheap to repeat

@@ -1,16 +1,15 @@
 //! Why a module has no policies to compare, and the scans that the model does not cover.
 
 use super::graph::Graph;
+use super::hosted;
 use super::scans::{Scan, is_heavy};
 use crate::cost::Cost;
-use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, Module, Opcode, Row};
 
 /// Limit on the loops in a layer that are looked at.
 const MOST_LOOPS: usize = 1 << 10;
 /// Limit on the rows between a weight and the slice of it that a layer gets.
 const MOST_STEPS: usize = 16;
-/// The memory space of the host in texts for TPUs.
-const HOST: i64 = 5;
 
 /// Why a module has no policies to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +18,7 @@ pub enum NoPolicies {
     NoLayers,
     /// A scan over groups of layers, which are scanned themselves.
     Nested,
-    /// Scheduled loops that move values to host memory.
+    /// Scheduled loops with values in host memory that are no stacks which the model follows.
     Offloaded,
     /// Layers without a loop that are checkpointed already.
     Unrolled,
@@ -50,7 +49,8 @@ pub fn unknown(
     let mut loops: Vec<Row> = cost.loops.iter().map(|own| own.row).collect();
     loops.sort_unstable();
     for scan in scans {
-        if has_host_stack(module, module.shape(scan.forward)) {
+        let known = scan.stacks.iter().filter(|stack| stack.is_host).count();
+        if hosted::elements(module, module.shape(scan.forward)) > known {
             return Some(NoPolicies::Offloaded);
         }
         // A module with more loops has been through unrolling; it is not looked at.
@@ -60,16 +60,6 @@ pub fn unknown(
         }
     }
     None
-}
-
-/// Whether an element of a loop's state is in host memory.
-fn has_host_stack(module: &Module, state: ShapeId) -> bool {
-    let shapes = module.shapes();
-    let elements = shapes.tuple(state).unwrap_or_default();
-    elements.iter().any(|element| {
-        let layout = shapes.array(*element).and_then(|array| array.layout);
-        layout.is_some_and(|layout| layout.memory_space == HOST)
-    })
 }
 
 /// Whether a layer of a scan is a scan over weights itself: a loop that slices a slice of weights.
