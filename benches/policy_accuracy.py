@@ -5,8 +5,8 @@
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
 under every policy. The peak under a policy is modelled from the text without checkpointing, from
-texts compiled under another policy, also one that moves values to host memory, and from texts before
-optimisation, and compared with the peak
+texts compiled under another policy, also one that moves values to host memory, and from texts
+before optimisation, and compared with the peak
 of the program that was compiled under the policy. Programs whose name begins with `held_` were not
 used to make the model. `--lowered` reads the texts before optimisation from a folder, into which
 `make_policies.py --lower` writes all of them, instead of the committed ones.
@@ -42,6 +42,7 @@ NAMED = {
     "offload_mlp": ("gate", "up"),
 }
 """The values that a policy of names saves or offloads."""
+OTHERS = ("offloaded", "nameless")
 MOVED = ("offload_dots", "offload_input")
 """Policies under which only the texts of `policy_offloaded` are compiled."""
 BUILT_IN = {
@@ -67,6 +68,14 @@ def offloaded() -> dict[tuple[str, str], bytes]:
     """By program and policy: scheduled texts whose scans move values to host memory."""
     every = policy_texts.unpack("offloaded").items()
     return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
+
+
+def nameless() -> dict[tuple[str, str], bytes]:
+    """By program and policy: texts of layers in a plain loop without scopes."""
+    plain = policy_texts.unpack("unrolled").items()
+    every = {(name, "none"): policy_texts.without_scopes(text) for name, text in plain}
+    again = policy_texts.unpack("nameless").items()
+    return every | {(name.split(".")[0], name.split(".")[1]): text for name, text in again}
 
 
 def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
@@ -103,7 +112,9 @@ def policy_of(policies: hlofast.Policies, name: str, program: str) -> hlofast.Po
         return policies.policy(BUILT_IN[name])
     savable = policies.savable
     if name == "offload_dots":
-        return policies.policy(offload=[at for at, row in enumerate(savable) if row["kind"] == "matmul"])
+        return policies.policy(
+            offload=[at for at, row in enumerate(savable) if row["kind"] == "matmul"]
+        )
     if name == "offload_input":
         names = NAMED["attention_names"][:3]
         saved = [at for at, row in enumerate(savable) if is_named(row, names, program)]
@@ -122,7 +133,10 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     moved = offloaded()
     for (program, policy), own in policy_texts.pairs("offloaded").items():
         compiled[program][policy] = own["peak"]
-    sets = (("after", plain | checkpointed()), ("after", moved), ("before", before))
+    loops = nameless()
+    sets = (
+        ("after", plain | checkpointed()), ("after", moved), ("after", loops), ("before", before),
+    )  # fmt: skip
     # By program and policy: what the variants recompute under the policy, and what the others would
     # according to the text that XLA compiled without checkpointing.
     flops: dict[tuple[str, str], Any] = {
@@ -141,14 +155,16 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
                 outcome = None if policies is None else policy_of(policies, policy, program)
                 modelled = None if outcome is None else outcome.peak
                 again = None if outcome is None else outcome.recomputed_flops
-                if optimisation == "after" and own == "none":
+                if optimisation == "after" and own == "none" and every is not loops:
                     flops.setdefault((program, policy), again)
                 found.append(
                     {
                         "program": program,
                         "text": own,
                         "optimisation": optimisation,
-                        "kind": "offloaded" if every is moved else policy_texts.kind_of(program),
+                        "kind": {id(moved): "offloaded", id(loops): "nameless"}.get(
+                            id(every), policy_texts.kind_of(program)
+                        ),
                         "policy": policy,
                         "held_out": program.startswith("held_"),
                         "peak": peak,
@@ -240,9 +256,13 @@ def main() -> None:
     before = [row for row in every if row["optimisation"] == "before" and row["kind"] == "texts"]
     kinds = {
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
-        "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] != "offloaded"],
+        "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] not in OTHERS],
         "offloaded": [row for row in after if row["kind"] == "offloaded"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],
+        "plain loops": [r for r in after if r["text"] == "none" and r["kind"] == "nameless"],
+        "plain loops, checkpointed": [
+            r for r in after if r["text"] != "none" and r["kind"] == "nameless"
+        ],
         "kernels": [row for row in after if row["kind"] == "variants"],
         "before optimisation": [row for row in before if row["text"] == "none"],
         "before optimisation, checkpointed": [row for row in before if row["text"] != "none"],

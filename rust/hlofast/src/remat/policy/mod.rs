@@ -25,10 +25,12 @@ mod kernels;
 mod layered;
 mod layout;
 mod named;
+mod nameless;
 mod pairs;
 mod price;
 mod products;
 mod recomputed;
+mod remade;
 mod retimed;
 mod savable;
 mod scans;
@@ -139,11 +141,13 @@ impl Policies {
         let scans = scans(module, cost, attribution, memory, &values, &sizes);
         if scans.is_empty() {
             let own = Unrolled::new(module, attribution, memory, &mut values, &sizes, peak);
-            let (mut unrolled, timeline) = own.ok_or(NoPolicies::NoLayers)?;
-            if unrolled.is_checkpointed(module) {
-                return Err(NoPolicies::Unrolled);
-            }
+            let (mut unrolled, mut timeline) = own.ok_or(NoPolicies::NoLayers)?;
             let savable = unrolled.find_savable(module);
+            let kept = |value: &Savable| if value.is_kept { Fate::Saved } else { Fate::Recomputed };
+            let fates: Vec<Fate> = savable.iter().map(kept).collect();
+            if let Some(changes) = unrolled.beyond(&fates, timeline.changes()) {
+                timeline.apply(&changes);
+            }
             let unrolled = Some(unrolled);
             return Ok(Self { scans, unrolled, before: None, timeline, sizes, savable, peak });
         }
@@ -198,7 +202,9 @@ impl Policies {
 
     /// Whether layers are under `jax.checkpoint` in the step as it is.
     pub fn is_checkpointed(&self) -> bool {
-        self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
+        let unrolled = self.unrolled.as_ref();
+        unrolled.is_some_and(Unrolled::is_checkpointed)
+            || self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
     }
 
     /// The fates of the savable values in the step as it is.

@@ -24,11 +24,11 @@ use std::ops::RangeInclusive;
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1024;
 /// Components of operation names that tell values apart.
-const COMPONENTS: usize = 3;
+pub const COMPONENTS: usize = 3;
 /// The component of operation names by which JAX marks recomputation.
-const RECOMPUTED: &[u8] = b"rematted_computation";
+pub const RECOMPUTED: &[u8] = b"rematted_computation";
 /// Components of operation names that do not name a scope of the program.
-const STEPS: [&[u8]; 6] =
+pub const STEPS: [&[u8]; 6] =
     [b"while", b"body", b"cond", b"closed_call", b"checkpoint", RECOMPUTED];
 
 /// What a backward body recomputes.
@@ -275,7 +275,7 @@ fn twins(
 
 /// The expensive values of a body, each with the node that names it: for sums of partial products a
 /// product.
-fn expensive(graph: &Graph, products: &Products) -> Vec<(u32, u32)> {
+pub fn expensive(graph: &Graph, products: &Products) -> Vec<(u32, u32)> {
     let is_value = |node: &u32| {
         let (at, own) = (*node as usize, &graph.nodes[*node as usize]);
         let is_dear = products.of[at].is_some() || is_heavy(own.opcode);

@@ -20,8 +20,6 @@ pub enum NoPolicies {
     Nested,
     /// Scheduled loops with values in host memory that are no stacks which the model follows.
     Offloaded,
-    /// Layers without a loop that are checkpointed already.
-    Unrolled,
     /// The memory of the module cannot be counted.
     Memory,
 }
@@ -33,7 +31,6 @@ impl NoPolicies {
             NoPolicies::NoLayers => "no-layers",
             NoPolicies::Nested => "nested",
             NoPolicies::Offloaded => "offloaded",
-            NoPolicies::Unrolled => "unrolled",
             NoPolicies::Memory => "memory",
         }
     }
