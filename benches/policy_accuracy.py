@@ -5,7 +5,8 @@
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
 under every policy. The peak under a policy is modelled from the text without checkpointing, from
-texts compiled under another policy, and from texts before optimisation, and compared with the peak
+texts compiled under another policy, also one that moves values to host memory, and from texts
+before optimisation, and compared with the peak
 of the program that was compiled under the policy. Programs whose name begins with `held_` were not
 used to make the model. `--lowered` reads the texts before optimisation from a folder, into which
 `make_policies.py --lower` writes all of them, instead of the committed ones.
@@ -42,6 +43,10 @@ NAMED = {
 }
 """The values that a policy of names saves or offloads."""
 OFFLOADS = ("offload_mlp",)
+OTHERS = ("groups", "nameless", "offloaded")
+"""Kinds of programs with rows of their own."""
+MOVED = ("offload_dots", "offload_input")
+"""Policies under which only the texts of `policy_offloaded` are compiled."""
 BUILT_IN = {
     "nothing": "nothing_saveable",
     "dots": "dots_saveable",
@@ -65,6 +70,20 @@ def in_groups() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs whose layers are scanned in groups."""
     every = policy_texts.unpack("groups").items()
     return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
+
+
+def offloaded() -> dict[tuple[str, str], bytes]:
+    """By program and policy: scheduled texts whose scans move values to host memory."""
+    every = policy_texts.unpack("offloaded").items()
+    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
+
+
+def nameless() -> dict[tuple[str, str], bytes]:
+    """By program and policy: texts of layers in a plain loop without scopes."""
+    plain = policy_texts.unpack("unrolled").items()
+    every = {(name, "none"): policy_texts.without_scopes(text) for name, text in plain}
+    again = policy_texts.unpack("nameless").items()
+    return every | {(name.split(".")[0], name.split(".")[1]): text for name, text in again}
 
 
 def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
@@ -100,6 +119,16 @@ def policy_of(policies: hlofast.Policies, name: str, program: str) -> hlofast.Po
     if name in BUILT_IN:
         return policies.policy(BUILT_IN[name])
     savable = policies.savable
+    if name == "offload_dots":
+        return policies.policy(
+            offload=[at for at, row in enumerate(savable) if row["kind"] == "matmul"]
+        )
+    if name == "offload_input":
+        names = NAMED["attention_names"][:3]
+        saved = [at for at, row in enumerate(savable) if is_named(row, names, program)]
+        moved = [at for at, row in enumerate(savable) if is_named(row, ("mixed",), program)]
+        moved += [at for at, row in enumerate(savable) if row["kind"] == "input"]
+        return policies.policy(save=saved, offload=moved)
     rows = [at for at, row in enumerate(savable) if is_named(row, NAMED[name], program)]
     return policies.policy(**{"offload" if name.startswith("offload") else "save": rows})
 
@@ -109,7 +138,16 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     compiled = policy_texts.peaks()
     found = []
     plain = {(program, "none"): text for program, text in texts().items()}
-    sets = (("after", plain | checkpointed() | in_groups()), ("before", before))
+    moved = offloaded()
+    for (program, policy), own in policy_texts.pairs("offloaded").items():
+        compiled[program][policy] = own["peak"]
+    loops = nameless()
+    sets = (
+        ("after", plain | checkpointed() | in_groups()),
+        ("after", moved),
+        ("after", loops),
+        ("before", before),
+    )
     # By program and policy: what the variants recompute under the policy, and what the others would
     # according to the text that XLA compiled without checkpointing.
     flops: dict[tuple[str, str], Any] = {
@@ -120,7 +158,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     for optimisation, every in sets:
         for (program, own), text in every.items():
             policies = hlofast.loads(text).remat().policies
-            for policy in (*BUILT_IN, *NAMED):
+            for policy in (*BUILT_IN, *NAMED, *(MOVED if every is moved else ())):
                 peak = compiled.get(program, {}).get(policy)
                 is_known = policy == own and optimisation == "after"
                 if peak is None or is_known or is_unknown(program):
@@ -132,14 +170,16 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
                     outcome = policy_of(policies, policy, program)
                 modelled = None if outcome is None else outcome.peak
                 again = None if outcome is None else outcome.recomputed_flops
-                if optimisation == "after" and own == "none":
+                if optimisation == "after" and own == "none" and every is not loops:
                     flops.setdefault((program, policy), again)
                 found.append(
                     {
                         "program": program,
                         "text": own,
                         "optimisation": optimisation,
-                        "kind": policy_texts.kind_of(program),
+                        "kind": {id(moved): "offloaded", id(loops): "nameless"}.get(
+                            id(every), policy_texts.kind_of(program)
+                        ),
                         "policy": policy,
                         "held_out": program.startswith("held_"),
                         "peak": peak,
@@ -236,8 +276,13 @@ def main() -> None:
     before = [row for row in every if row["optimisation"] == "before" and row["kind"] == "texts"]
     kinds = {
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
-        "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] != "groups"],
+        "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] not in OTHERS],
+        "offloaded": [row for row in after if row["kind"] == "offloaded"],
         "unrolled": [row for row in after if row["kind"] == "unrolled"],
+        "plain loops": [r for r in after if r["text"] == "none" and r["kind"] == "nameless"],
+        "plain loops, checkpointed": [
+            r for r in after if r["text"] != "none" and r["kind"] == "nameless"
+        ],
         "kernels": [row for row in after if row["kind"] == "variants"],
         "groups": [r for r in after if r["kind"] == "groups" and "whole" not in r["program"]],
         "checkpointed groups": [
@@ -252,7 +297,7 @@ def main() -> None:
     for kind, own in kinds.items():
         sets[f"{kind}, fitted"] = [row for row in own if not row["held_out"]]
         sets[f"{kind}, held out"] = [row for row in own if row["held_out"]]
-        for policy in (*BUILT_IN, *NAMED):
+        for policy in (*BUILT_IN, *NAMED, *MOVED):
             sets[f"{kind}, {policy}"] = [row for row in own if row["policy"] == policy]
     for name, part in sets.items():
         if not part:

@@ -137,12 +137,6 @@ def test_layers_without_a_loop_need_a_schedule(lowered):
     assert remat.policies is None and "in a scheduled text" in remat.no_policies
 
 
-def test_scheduled_loops_that_move_values_are_refused():
-    remat = hlofast.load(FIXTURES / "sharded" / "offload_v5e_16.txt.gz").remat()
-    assert remat.policies is None
-    assert "give the text before optimisation" in remat.no_policies
-
-
 def test_groups_of_layers_are_refused(lowered, capsys, tmp_path):
     for policy in ("none", "nothing"):
         remat = hlofast.loads(lowered[f"grouped_v5e_8.{policy}"]).remat()

@@ -115,8 +115,9 @@ NO_COLLECTIVES = (
 REASONS = {
     "no-layers": (
         "the module has no scan over layers (a forward loop with a known number of iterations "
-        "whose stacked values a backward loop reads) and no layers with numbers in their scopes "
-        "(`layer_0`) in a scheduled text, so no policy can be modelled"
+        "whose stacked values a backward loop reads) and no layers of one kind without a loop in a "
+        "scheduled text, known by numbers in their scopes (`layer_0`) or by matmuls that depend on "
+        "each other and stem from one line, so no policy can be modelled"
     ),
     "nested": (
         "the layers are scanned in groups (a scan over layers inside a scan) whose inner loops do "
@@ -125,13 +126,9 @@ REASONS = {
         "in one scan"
     ),
     "offloaded": (
-        "the scheduled loops of the module move values to host memory, which the model of "
-        "policies does not cover: give the text before optimisation, or a text compiled without "
-        "offloading"
-    ),
-    "unrolled": (
-        "the layers are checkpointed and not scanned, which the model of policies does not "
-        "cover: give a text compiled without jax.checkpoint"
+        "the scheduled loops of the module have values in host memory that are no stacks as TPU "
+        "programs write and fetch them, such as weights: give the text before optimisation, or a "
+        "text compiled without offloading"
     ),
     "memory": "the memory of the module cannot be counted, so no policy can be modelled",
 }

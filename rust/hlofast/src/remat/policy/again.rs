@@ -27,8 +27,9 @@ pub struct Again {
     fate: Vec<Fate>,
     /// Bytes per iteration of inputs and saved values that are kept in device memory.
     kept: i64,
-    /// Bytes per iteration of values in host memory, with the steps that read them.
-    pub offloaded: Vec<(i64, RangeInclusive<u32>)>,
+    /// Bytes per iteration of values in host memory, with the steps that read them, and whether the
+    /// text moves them already.
+    pub offloaded: Vec<(i64, RangeInclusive<u32>, bool)>,
 }
 
 impl Again {
@@ -147,7 +148,10 @@ impl Again {
         }
         let start = *scan.back_steps.start();
         let steps = |at: usize| start..=again.last[at].unwrap_or(start);
-        again.offloaded = moved.into_iter().map(|(at, size)| (size, steps(at))).collect();
+        let is_moved =
+            |at: usize| scan.stacks.iter().any(|own| own.node as usize == at && own.is_host);
+        again.offloaded =
+            moved.into_iter().map(|(at, size)| (size, steps(at), is_moved(at))).collect();
         again.heavy.reverse();
         again.runs.reverse();
         outcome.saved.sort_unstable();
@@ -202,14 +206,27 @@ impl Again {
         }
         let kept = self.kept.saturating_mul(trips);
         outcome.kept = outcome.kept.saturating_add(kept);
-        bytes.add(scan.kept_steps(), kept);
+        // Where values move to host memory, a layer runs after the backward loop.
+        let stacks = scan.stacks.iter().filter(|own| !own.is_weight && scan.trips > scan.in_loop);
+        let ends = stacks.filter(|_| !self.offloaded.is_empty()).map(|own| *own.live.end());
+        let steps = scan.kept_steps();
+        let end = ends.max().unwrap_or(0).max(*steps.end());
+        bytes.add(*steps.start()..=end, kept);
         if let Some(group) = &scan.group {
             let kept = self.kept.saturating_mul(group.layers);
             bytes.add(group.fore.clone(), kept);
             bytes.add(group.aft.clone(), kept);
         }
-        for (size, steps) in &self.offloaded {
+        for stack in &scan.stacks {
+            if self.fate[stack.node as usize] != Fate::Offloaded {
+                stack.moving.iter().for_each(|(size, steps)| bytes.add(steps.clone(), -size));
+            }
+        }
+        for (size, steps, is_moved) in &self.offloaded {
             outcome.on_host = outcome.on_host.saturating_add(size.saturating_mul(trips));
+            if *is_moved {
+                continue;
+            }
             bytes.add(steps.clone(), *size);
             // The value of the layer before is on its way while a layer runs.
             bytes.add(scan.kept_steps(), *size);
@@ -280,7 +297,7 @@ impl Again {
                 multiplied.extend(scan.body.further(*number));
             }
             if is_collective(node.opcode) {
-                let sent = prices.wire_bytes(module, node.row);
+                let sent = prices.wire_bytes(module, node.row).and_then(|own| scan.of_layers(own));
                 outcome.wire_bytes =
                     outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
             }
@@ -288,14 +305,14 @@ impl Again {
         multiplied.sort_unstable();
         multiplied.dedup();
         for row in multiplied {
-            let flops = policies.flops(module, row, prices);
+            let flops = policies.flops(module, row, prices).and_then(|own| scan.of_layers(own));
             outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
         }
         outer.sort_unstable();
         outer.dedup();
         for row in outer {
             let seconds = prices.seconds_of(module, row, 0);
-            outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
+            outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b * scan.share());
         }
     }
 }

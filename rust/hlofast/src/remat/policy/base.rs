@@ -124,7 +124,8 @@ impl Timeline {
         Some(timeline)
     }
 
-    fn apply(&mut self, changes: &[i64]) {
+    /// Adds changes of the bytes at each step from the step before.
+    pub fn apply(&mut self, changes: &[i64]) {
         let mut sum = 0i64;
         for (bytes, change) in self.bytes.iter_mut().zip(changes) {
             sum = sum.saturating_add(*change);
@@ -176,6 +177,11 @@ impl Changes<'_> {
     /// Adds `bytes` at each of `steps`.
     pub fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
         add(&mut self.changes, steps, bytes);
+    }
+
+    /// The opposite change at each step from the step before.
+    pub fn negated(self) -> Vec<i64> {
+        self.changes.into_iter().map(i64::saturating_neg).collect()
     }
 
     /// The most bytes and their step. `prefixes` are work before a step: the most bytes that it

@@ -235,7 +235,7 @@ impl Finder<'_> {
         };
         let id = module.called(pair[1], CallRole::Body)?;
         let back = Graph::new(module, id, &[], &mut self.budget)?;
-        let mut scan = self.joined(pair, [body, back], stacks, all)?;
+        let mut scan = self.joined(pair, [body, back], stacks, [all, all])?;
         scan.group = Some(group);
         Some(scan)
     }
@@ -259,7 +259,8 @@ impl Finder<'_> {
             stacks.insert(*element, Stack::new(&body, node, *read_as, bytes, live));
         }
         let stacks = stacks.into_values().collect();
-        self.joined(outer, [body, back], stacks, trips_of(self.cost, outer[0])?)
+        let trips = trips_of(self.cost, outer[0])?;
+        self.joined(outer, [body, back], stacks, [trips, trips])
     }
 
     /// Bytes and live ranges of the buffers of some values in a body.

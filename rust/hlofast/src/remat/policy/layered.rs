@@ -1,7 +1,8 @@
 //! The layers of a program that repeats them without a loop, by the numbers in their scopes:
-//! `layer_0`, `blocks[3]`.
+//! `layer_0`, `blocks[3]`; where no scope has a number, by structure (`nameless.rs`).
 
 use super::graph::Graph;
+use super::nameless;
 use crate::flow::{Attribution, Phase, ScopeTree, without_layer_numbers};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
@@ -32,8 +33,10 @@ pub struct Layers {
     pub kinds: Vec<Kind>,
     /// By layer: its kind.
     kind: Vec<u32>,
-    /// By scope: its layer.
-    by_scope: Vec<u32>,
+    /// By row: its layer.
+    layer: Vec<u32>,
+    /// By row: whether its layer is known, if it is in one.
+    is_known: Vec<bool>,
     /// By row: its scope.
     scope: Vec<u32>,
     /// By scope: the first scope that differs only in layer numbers.
@@ -41,6 +44,19 @@ pub struct Layers {
 }
 
 impl Layers {
+    /// Without layers, but with the names of rows.
+    fn of_no_row(module: &Module, attribution: &Attribution) -> Self {
+        let scope = attribution.scope.get(..module.row_count()).unwrap_or_default().to_vec();
+        Layers {
+            kinds: Vec::new(),
+            kind: Vec::new(),
+            layer: vec![NONE; scope.len()],
+            is_known: vec![false; scope.len()],
+            scope,
+            merged: attribution.scopes.merged_layers(module),
+        }
+    }
+
     /// Number of layers.
     pub fn count(&self) -> usize {
         self.kind.len()
@@ -55,15 +71,26 @@ impl Layers {
         self.scope.get(row.0 as usize).copied().unwrap_or(ScopeTree::ROOT)
     }
 
-    /// Whether the row has an operation name.
+    /// Whether the row has an operation name, or its layer is known otherwise.
     pub fn knows(&self, row: Row) -> bool {
-        self.scope_of(row) != ScopeTree::ROOT
+        self.is_known.get(row.0 as usize).copied().unwrap_or(false)
     }
 
-    /// The layer in whose scope the row is.
+    /// The layer that the row is in.
     pub fn of_row(&self, row: Row) -> Option<u32> {
-        let layer = self.by_scope.get(self.scope_of(row) as usize).copied();
-        layer.filter(|layer| *layer != NONE)
+        self.layer.get(row.0 as usize).copied().filter(|layer| *layer != NONE)
+    }
+
+    /// Sets the kinds of layers and the layers of rows.
+    pub fn set(&mut self, kind: Vec<u32>, layers: impl Iterator<Item = (Row, Option<u32>)>) {
+        self.kind = kind;
+        for (row, layer) in layers {
+            let at = row.0 as usize;
+            if let Some(known) = self.is_known.get_mut(at).filter(|known| !**known) {
+                *known = true;
+                self.layer[at] = layer.unwrap_or(NONE);
+            }
+        }
     }
 
     /// The name of a row's value within its layer.
@@ -75,9 +102,17 @@ impl Layers {
     }
 }
 
-/// The layers that forward matmuls of `graph` are in; None if no two layers differ only in their
-/// numbers.
+/// The layers that forward matmuls of `graph` are in; None if no two layers are alike.
 pub fn layers(module: &Module, attribution: &Attribution, graph: &Graph) -> Option<Layers> {
+    numbered_layers(module, attribution, graph).or_else(|| {
+        let phases = attribution.phases(module);
+        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
+        nameless::layers(module, graph, Layers::of_no_row(module, attribution), phase)
+    })
+}
+
+/// The layers whose scopes differ only in their numbers.
+fn numbered_layers(module: &Module, attribution: &Attribution, graph: &Graph) -> Option<Layers> {
     let (mut by_scope, kinds) = numbered(module, &attribution.scopes);
     let phases = attribution.phases(module);
     let scope = attribution.scope.get(..module.row_count()).unwrap_or_default().to_vec();
@@ -100,13 +135,7 @@ pub fn layers(module: &Module, attribution: &Attribution, graph: &Graph) -> Opti
     }
     let mut renumbered: HashMap<u32, u32, BuildMix> = HashMap::default();
     let mut known: HashMap<u32, u32, BuildMix> = HashMap::default();
-    let mut found = Layers {
-        kinds: Vec::new(),
-        kind: Vec::new(),
-        by_scope: Vec::new(),
-        scope,
-        merged: attribution.scopes.merged_layers(module),
-    };
+    let mut found = Layers::of_no_row(module, attribution);
     for (layer, own) in (0u32..).zip(&order) {
         renumbered.insert(*own, layer);
         let number = *known.entry(kinds[*own as usize]).or_insert(found.kinds.len() as u32);
@@ -119,7 +148,9 @@ pub fn layers(module: &Module, attribution: &Attribution, graph: &Graph) -> Opti
     for own in &mut by_scope {
         *own = renumbered.get(own).copied().unwrap_or(NONE);
     }
-    found.by_scope = by_scope;
+    let layer_of = |scope: &u32| by_scope.get(*scope as usize).copied().unwrap_or(NONE);
+    found.layer = scope.iter().map(layer_of).collect();
+    found.is_known = scope.iter().map(|scope| *scope != ScopeTree::ROOT).collect();
     Some(found)
 }
 
@@ -168,7 +199,7 @@ fn numbered(module: &Module, scopes: &ScopeTree) -> (Vec<u32>, Vec<u32>) {
 }
 
 /// A component without the transformations around its name: `layer_0` of `transpose(jvp(layer_0))`.
-fn inside(component: &[u8]) -> &[u8] {
+pub fn inside(component: &[u8]) -> &[u8] {
     let mut rest = component;
     while let Some(open) = rest.iter().position(|byte| *byte == b'(') {
         let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';

@@ -460,6 +460,7 @@ impl Layout<'_> {
             forward: pair.forward,
             backward: pair.backward,
             trips: trips_of(self.cost, pair.forward)?,
+            in_loop: trips_of(self.cost, pair.forward)?,
             group: None,
             is_again: false,
             body,

@@ -21,14 +21,17 @@ mod before;
 mod choose;
 mod graph;
 mod groups;
+mod hosted;
 mod kernels;
 mod layered;
 mod layout;
 mod named;
+mod nameless;
 mod pairs;
 mod price;
 mod products;
 mod recomputed;
+mod remade;
 mod retimed;
 mod savable;
 mod scans;
@@ -139,11 +142,13 @@ impl Policies {
         let scans = scans(module, cost, attribution, memory, &values, &sizes)?;
         if scans.is_empty() {
             let own = Unrolled::new(module, attribution, memory, &mut values, &sizes, peak);
-            let (mut unrolled, timeline) = own.ok_or(NoPolicies::NoLayers)?;
-            if unrolled.is_checkpointed(module) {
-                return Err(NoPolicies::Unrolled);
-            }
+            let (mut unrolled, mut timeline) = own.ok_or(NoPolicies::NoLayers)?;
             let savable = unrolled.find_savable(module);
+            let kept = |value: &Savable| if value.is_kept { Fate::Saved } else { Fate::Recomputed };
+            let fates: Vec<Fate> = savable.iter().map(kept).collect();
+            if let Some(changes) = unrolled.beyond(&fates, timeline.changes()) {
+                timeline.apply(&changes);
+            }
             let unrolled = Some(unrolled);
             return Ok(Self { scans, unrolled, before: None, timeline, sizes, savable, peak });
         }
@@ -198,7 +203,9 @@ impl Policies {
 
     /// Whether layers are under `jax.checkpoint` in the step as it is.
     pub fn is_checkpointed(&self) -> bool {
-        self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
+        let unrolled = self.unrolled.as_ref();
+        unrolled.is_some_and(Unrolled::is_checkpointed)
+            || self.scans.iter().any(|scan| scan.recomputed.is_checkpointed)
     }
 
     /// Whether layers are scanned in groups that are not checkpointed themselves. XLA for TPUs refuses
@@ -256,7 +263,7 @@ impl Policies {
             let before = outcome.seconds;
             again.price(module, self, scan, prices, &mut outcome);
             let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
-            let sizes = again.offloaded.iter().map(|(size, _)| *size);
+            let sizes = again.offloaded.iter().map(|(size, ..)| *size);
             let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
             outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);

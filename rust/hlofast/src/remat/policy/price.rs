@@ -82,9 +82,9 @@ impl<'a> Prices<'a> {
             return Some((0.0, 0.0));
         }
         let runs = self.runs(scan.body_id)?;
-        let seconds = bytes as f64 * runs as f64 / self.host?.bandwidth;
-        let forward = self.computing_of(module, scan.body_id);
-        let backward = self.computing_of(module, scan.back_id) + again?;
+        let seconds = bytes as f64 * runs as f64 * scan.share() / self.host?.bandwidth;
+        let forward = self.computing_of(module, scan.body_id) * scan.share();
+        let backward = self.computing_of(module, scan.back_id) * scan.share() + again?;
         let waiting = [forward, backward].map(|hidden| (seconds - hidden).max(SLOWS * seconds));
         Some((2.0 * seconds, waiting.iter().sum()))
     }

@@ -10,6 +10,7 @@
 //! only it needed.
 
 use super::graph::Graph;
+use super::hosted::is_fetched;
 use super::kernels::kept_bytes;
 use super::named::{components, is_checkpointed};
 use super::products::Products;
@@ -23,11 +24,12 @@ use std::ops::RangeInclusive;
 /// Values of fewer bytes do not matter.
 const LEAST: i64 = 1024;
 /// Components of operation names that tell values apart.
-const COMPONENTS: usize = 3;
+pub const COMPONENTS: usize = 3;
 /// The component of operation names by which JAX marks recomputation.
-const RECOMPUTED: &[u8] = b"rematted_computation";
+pub const RECOMPUTED: &[u8] = b"rematted_computation";
 /// Components of operation names that do not name a scope of the program.
-const STEPS: [&[u8]; 6] = [b"while", b"body", b"cond", b"closed_call", b"checkpoint", RECOMPUTED];
+pub const STEPS: [&[u8]; 6] =
+    [b"while", b"body", b"cond", b"closed_call", b"checkpoint", RECOMPUTED];
 
 /// What a backward body recomputes.
 #[derive(Debug, Default)]
@@ -197,7 +199,9 @@ fn again(module: &Module, back: &Graph) -> Vec<bool> {
     let mut is_again: Vec<bool> = Vec::with_capacity(back.nodes.len());
     for (number, node) in (0u32..).zip(&back.nodes) {
         let is_own = if node.element.is_some() {
-            is_unchanged(back, number) || is_counter(module, back, number)
+            is_unchanged(back, number)
+                || is_counter(module, back, number)
+                || is_fetched(back, number)
         } else {
             // Compilers fetch weights an iteration ahead, as elements of the state that change.
             let is_named = || components(module, node.row).any(|name| name == RECOMPUTED);
@@ -271,7 +275,7 @@ fn twins(
 
 /// The expensive values of a body, each with the node that names it: for sums of partial products a
 /// product.
-fn expensive(graph: &Graph, products: &Products) -> Vec<(u32, u32)> {
+pub fn expensive(graph: &Graph, products: &Products) -> Vec<(u32, u32)> {
     let is_value = |node: &u32| {
         let (at, own) = (*node as usize, &graph.nodes[*node as usize]);
         let is_dear = products.of[at].is_some() || is_heavy(own.opcode);

@@ -10,7 +10,7 @@ use super::layered::Layers;
 use super::scans::{is_heavy, node_of};
 use crate::flow::Phase;
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Row};
+use crate::ir::{Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use hashbrown::HashMap;
 
@@ -134,4 +134,16 @@ pub fn retime(
         (value.first_step, value.last_step) = (start, end);
     }
     changes
+}
+
+/// Whether XLA puts the sums of weight gradients last in any case. It does where loops add them up
+/// around a ring while nothing else runs asynchronously in fusions.
+pub fn sums_last(module: &Module, graph: &Graph) -> bool {
+    let mut loops = graph.nodes.iter().filter(|node| module.opcode(node.outer) == Opcode::While);
+    let is_start = |row: Row| {
+        module.opcode(row) == Opcode::CustomCall
+            && module.attribute_bytes(row, "custom_call_target")
+                == Some(b"\"AsyncCollectiveStart\"")
+    };
+    loops.any(|node| node.opcode.is_matmul()) && !module.rows().any(is_start)
 }

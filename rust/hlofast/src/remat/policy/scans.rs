@@ -3,6 +3,7 @@
 use super::NoPolicies;
 use super::graph::{Graph, MOST_ROWS, Value};
 use super::groups::{Group, leaf, made_by};
+use super::hosted::{self, Host};
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
 use crate::cost::Cost;
@@ -43,6 +44,10 @@ pub struct Stack {
     pub reads: Vec<Read>,
     /// Whether gradients read it, and not only values that the text recomputes.
     pub is_read: bool,
+    /// Whether it is in host memory.
+    pub is_host: bool,
+    /// If so: bytes and steps of its values on their way, in device memory.
+    pub moving: Vec<(i64, RangeInclusive<u32>)>,
     /// Bytes and live ranges of its buffers in the forward body of a group of layers.
     pub fore: Vec<(i64, RangeInclusive<u32>)>,
     /// The same in the backward body of a group.
@@ -66,6 +71,8 @@ impl Stack {
             is_weight: is_weight(body, node),
             reads: Vec::new(),
             is_read: false,
+            is_host: false,
+            moving: Vec::new(),
             fore: Vec::new(),
             aft: Vec::new(),
         }
@@ -92,8 +99,10 @@ pub struct Scan {
     pub forward: Row,
     /// The loop of the backward pass.
     pub backward: Row,
-    /// Iterations, in all groups.
+    /// Layers: the iterations, in all groups, and layers that the compiler has taken out of the loop.
     pub trips: u64,
+    /// Iterations of the loop, in all groups.
+    pub in_loop: u64,
     /// The groups of layers whose values are kept together; None if one loop runs over all layers.
     pub group: Option<Group>,
     /// Whether the forward loop itself repeats work, because groups are under `jax.checkpoint`.
@@ -133,6 +142,17 @@ impl Scan {
     /// The last step of the forward pass.
     pub fn forward_end(&self) -> u32 {
         self.group.as_ref().map_or(*self.body_steps.end(), |group| group.forward_end)
+    }
+
+    /// What all layers take, if the iterations of the loop take `amount` together.
+    pub fn of_layers(&self, amount: i64) -> Option<i64> {
+        let all = i128::from(amount) * i128::from(self.trips) / i128::from(self.in_loop.max(1));
+        i64::try_from(all).ok()
+    }
+
+    /// The layers, for each iteration of the loop.
+    pub fn share(&self) -> f64 {
+        self.trips as f64 / self.in_loop.max(1) as f64
     }
 }
 
@@ -284,8 +304,11 @@ impl Finder<'_> {
     ) -> Option<Scan> {
         let module = self.module;
         let body_id = module.called(forward, CallRole::Body)?;
-        let trips = trips_of(self.cost, forward)?;
-        let body = Graph::new(module, body_id, &[], &mut self.budget)?;
+        let back_id = module.called(backward, CallRole::Body)?;
+        let in_loop = trips_of(self.cost, forward)?;
+        let mut trips = in_loop;
+        let mut body = Graph::new(module, body_id, &[], &mut self.budget)?;
+        let back = Graph::new(module, back_id, &[], &mut self.budget)?;
         let mut stacks: Vec<(u32, Stack)> = Vec::new();
         for (element, read_as) in read {
             if let Some((_, stack)) = stacks.iter_mut().find(|(known, _)| known == element) {
@@ -297,6 +320,23 @@ impl Finder<'_> {
                 false => stacked(&body, *element),
             };
             let Some(node) = node else { continue };
+            if hosted::is_host(module, module.shape(forward), *element) {
+                let host = Host { body: &body, back: &back, element: *element, read_as: *read_as };
+                let (node, written_as) = host.value(node);
+                trips = trips.max(host.layers(module, forward, node, in_loop));
+                let (read_as, fetched_as) = host.fetched();
+                // Other ways to move values are not modelled.
+                let is_host = written_as.is_some() || !fetched_as.is_empty();
+                let mut moving = self.moving(forward, written_as, Some((&body, node)));
+                for element in fetched_as {
+                    moving.extend(self.moving(backward, Some(element), None));
+                }
+                body.on_host.insert(node);
+                let own = Stack::new(&body, node, 0, 0, 0..=0);
+                let own = Stack { read_as, is_weight: false, is_host, moving, ..own };
+                stacks.push((*element, own));
+                continue;
+            }
             let Some((bytes, live)) = self.stack(forward, *element) else { continue };
             stacks.push((*element, Stack::new(&body, node, *read_as, bytes, live)));
         }
@@ -315,21 +355,20 @@ impl Finder<'_> {
         if stacks.is_empty() {
             return None;
         }
-        let back_id = module.called(backward, CallRole::Body)?;
-        let back = Graph::new(module, back_id, &[], &mut self.budget)?;
         let stacks = stacks.into_iter().map(|(_, stack)| stack).collect();
-        let mut scan = self.joined([forward, backward], [body, back], stacks, trips)?;
+        let mut scan = self.joined([forward, backward], [body, back], stacks, [trips, in_loop])?;
         scan.is_again = is_again;
         Some(scan)
     }
 
-    /// The scan of a forward and a backward loop with the graphs of their bodies.
+    /// The scan of a forward and a backward loop with the graphs of their bodies, the number of layers
+    /// and that of iterations.
     pub fn joined(
         &self,
         [forward, backward]: [Row; 2],
         [mut body, back]: [Graph; 2],
         mut stacks: Vec<Stack>,
-        trips: u64,
+        [trips, in_loop]: [u64; 2],
     ) -> Option<Scan> {
         let module = self.module;
         let body_id = module.called(forward, CallRole::Body)?;
@@ -356,6 +395,7 @@ impl Finder<'_> {
             forward,
             backward,
             trips,
+            in_loop,
             group: None,
             is_again: false,
             body,
@@ -392,6 +432,35 @@ impl Finder<'_> {
             read.copies = Some(copies.collect());
         }
         read
+    }
+
+    /// Bytes and steps of the values that share a buffer with an element of a loop's result. Those in
+    /// which the value of a node of the loop's body is used there are left out.
+    fn moving(
+        &self,
+        row: Row,
+        element: Option<u32>,
+        used: Option<(&Graph, u32)>,
+    ) -> Vec<(i64, RangeInclusive<u32>)> {
+        let known = || {
+            let place = Place { row, path: vec![element?] };
+            let (row, part) = self.memory.maker_of(row, part(self.module, &place)?)?;
+            self.numbered(self.by_row.get(&row)).find(|value| value.part == part)
+        };
+        let Some(known) = known() else { return Vec::new() };
+        let same = self.numbered(self.by_buffer.get(&known.buffer));
+        let same: Vec<&LiveValue> = same.filter(|own| own.bytes > 0).collect();
+        let bytes = same.iter().map(|value| value.bytes).max().unwrap_or(0);
+        let steps = same.into_iter().map(|value| {
+            let own = used.filter(|(body, node)| node_of(body, value) == Some(*node));
+            let users = own.into_iter().flat_map(|(body, node)| {
+                body.users(node).iter().map(|user| body.nodes[*user as usize].outer)
+            });
+            let last = users.filter_map(|user| self.memory.step_of(user)).max();
+            let first = last.map_or(value.first_step, |last| last.saturating_add(1));
+            first.max(value.first_step)..=value.last_step
+        });
+        hosted::joined(steps.collect()).into_iter().map(|steps| (bytes, steps)).collect()
     }
 
     /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
@@ -441,10 +510,14 @@ pub fn is_weight(body: &Graph, node: u32) -> bool {
     is_unchanged(body, at)
 }
 
-/// Whether `node` is an element of the state that every iteration hands on unchanged.
+/// Whether `node` is an element of the state that every iteration hands on unchanged, or a copy of
+/// such an element that the iteration before has fetched.
 pub fn is_unchanged(body: &Graph, node: u32) -> bool {
-    let element = body.nodes[node as usize].element;
-    element.is_some_and(|element| body.root.element(element as usize).node() == Some(node))
+    let next = |node: u32| {
+        let element = body.nodes[node as usize].element;
+        element.and_then(|element| body.root.element(element as usize).node())
+    };
+    next(node).is_some_and(|made| made == node || next(made) == Some(made))
 }
 
 /// Whether XLA keeps the value of such an operation in memory. Other operations are cheap to repeat

@@ -1,17 +1,16 @@
 //! Why a module has no policies to compare, and the scans that the model does not cover.
 
 use super::graph::{Graph, Node};
+use super::hosted;
 use super::pairs::{looped, trips_of};
 use super::scans::{Scan, is_heavy, stacked};
 use crate::cost::Cost;
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 
 /// Limit on the loops in a layer that are looked at.
 const MOST_LOOPS: usize = 1 << 10;
 /// Limit on the rows between a weight and the slice of it that a layer gets.
 const MOST_STEPS: usize = 16;
-/// The memory space of the host in texts for TPUs.
-const HOST: i64 = 5;
 /// What keeps a loop of one iteration in a text.
 const KEPT: &[u8] = b"skip-simplify-while-loops_trip-count-one=\"true\"";
 
@@ -22,10 +21,8 @@ pub enum NoPolicies {
     NoLayers,
     /// A scan over groups of layers, which are scanned themselves.
     Nested,
-    /// Scheduled loops that move values to host memory.
+    /// Scheduled loops with values in host memory that are no stacks which the model follows.
     Offloaded,
-    /// Layers without a loop that are checkpointed already.
-    Unrolled,
     /// The memory of the module cannot be counted.
     Memory,
 }
@@ -37,7 +34,6 @@ impl NoPolicies {
             NoPolicies::NoLayers => "no-layers",
             NoPolicies::Nested => "nested",
             NoPolicies::Offloaded => "offloaded",
-            NoPolicies::Unrolled => "unrolled",
             NoPolicies::Memory => "memory",
         }
     }
@@ -55,7 +51,8 @@ pub fn unknown(
     let mut loops: Vec<Row> = cost.loops.iter().map(|own| own.row).collect();
     loops.sort_unstable();
     for scan in scans {
-        if has_host_stack(module, module.shape(scan.outer()[0])) {
+        let known = scan.stacks.iter().filter(|stack| stack.is_host).count();
+        if hosted::elements(module, module.shape(scan.outer()[0])) > known {
             return Some(NoPolicies::Offloaded);
         }
         if !is_scheduled {
@@ -66,16 +63,6 @@ pub fn unknown(
         }
     }
     None
-}
-
-/// Whether an element of a loop's state is in host memory.
-fn has_host_stack(module: &Module, state: ShapeId) -> bool {
-    let shapes = module.shapes();
-    let elements = shapes.tuple(state).unwrap_or_default();
-    elements.iter().any(|element| {
-        let layout = shapes.array(*element).and_then(|array| array.layout);
-        layout.is_some_and(|layout| layout.memory_space == HOST)
-    })
 }
 
 /// The loops that run over layers in the body of another loop, which is over groups of layers: loops

@@ -12,7 +12,8 @@ use super::layered::{Layers, layers};
 use super::named;
 use super::price::Prices;
 use super::products::Products;
-use super::retimed::{new_steps, retime};
+use super::remade::Remade;
+use super::retimed::{new_steps, retime, sums_last};
 use super::savable::is_value;
 use super::scans::{MOST_REARRANGED, is_heavy, is_rearrangement, node_of};
 use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
@@ -76,6 +77,8 @@ pub struct Unrolled {
     early: Vec<(i64, RangeInclusive<u32>)>,
     /// By savable value: its node in each layer.
     members: Vec<Vec<u32>>,
+    /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
+    remade: Option<Remade>,
 }
 
 /// What runs again.
@@ -109,7 +112,13 @@ impl Unrolled {
         let layers = layers(module, attribution, &graph)?;
         let count = graph.nodes.len();
         let phases = attribution.phases(module);
-        let is_backward = |row: Row| phases.get(row.0 as usize) == Some(&Phase::Backward);
+        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
+        let is_checkpointed = named::is_checkpointed(module, &graph);
+        let is_backward = |row: Row| match phase(row) {
+            Phase::Backward => true,
+            Phase::Recompute => is_checkpointed,
+            _ => false,
+        };
         let end = u32::try_from(memory.timeline.len()).ok()?;
         let mut steps: Vec<u32> =
             graph.nodes.iter().map(|node| memory.step_of(node.outer).unwrap_or(end)).collect();
@@ -126,8 +135,8 @@ impl Unrolled {
         // Layers that nothing differentiates keep nothing.
         let starts: Vec<u32> = starts.into_iter().map(|start| start.unwrap_or(end)).collect();
         let back = starts.iter().copied().min().filter(|start| *start < end)?;
-        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-        let new = match sums_last(module, &graph) {
+        // Barriers are in a checkpointed text already.
+        let new = match sums_last(module, &graph) || is_checkpointed {
             true => (0..end).collect(),
             false => new_steps(module, memory, &graph, &layers, &starts, &steps, phase),
         };
@@ -151,13 +160,21 @@ impl Unrolled {
             wide: Vec::new(),
             early: Vec::new(),
             members: Vec::new(),
+            remade: None,
             graph,
             layers,
         };
         unrolled.place(is_backward);
         unrolled.find_residuals(values, back);
-        unrolled.find_wide(module, sizes, back);
-        unrolled.find_early(values, back);
+        if is_checkpointed {
+            let own = &unrolled;
+            let step_of = |node: u32| own.steps[node as usize];
+            let remade = Remade::new(module, &own.graph, &own.layers, values, step_of);
+            unrolled.remade = Some(remade);
+        } else {
+            unrolled.find_wide(module, sizes, back);
+            unrolled.find_early(values, back);
+        }
         let timeline = Timeline::of_entry(module, memory, values, &unrolled.graph, &moved, peak)?;
         Some((unrolled, timeline))
     }
@@ -271,8 +288,8 @@ impl Unrolled {
     }
 
     /// Whether layers are under `jax.checkpoint` in the step as it is.
-    pub fn is_checkpointed(&self, module: &Module) -> bool {
-        named::is_checkpointed(module, &self.graph)
+    pub fn is_checkpointed(&self) -> bool {
+        self.remade.is_some()
     }
 
     /// Bytes that layers as they are keep until their backward parts, apart from weights.
@@ -370,6 +387,11 @@ impl Unrolled {
             again.is_needed[at] = true;
             again.last[at] = again.last[at].max(Some(*own.rest.end()));
         }
+        for (node, last) in self.remade.iter().flat_map(|own| &own.needs) {
+            let at = *node as usize;
+            again.is_needed[at] = true;
+            again.last[at] = again.last[at].max(Some(*last));
+        }
         for node in (0..count as u32).rev() {
             let at = node as usize;
             if !again.is_needed[at] || !self.is_again(&again, node) {
@@ -418,6 +440,27 @@ impl Unrolled {
         outcome: &mut Outcome,
     ) -> Vec<(u32, (i64, i64))> {
         let again = self.again(fates);
+        let prefixes = self.account(&again, fates, bytes, outcome);
+        again.heavy.iter().for_each(|nodes| self.price(module, nodes, prices, outcome));
+        prefixes
+    }
+
+    /// The changes of the bytes at each step by which a text whose layers are checkpointed differs from
+    /// the account of what it does itself, so that the account of that is the text.
+    pub fn beyond(&self, fates: &[Fate], mut bytes: Changes<'_>) -> Option<Vec<i64>> {
+        self.remade.as_ref()?;
+        self.account(&self.again(fates), fates, &mut bytes, &mut Outcome::default());
+        Some(bytes.negated())
+    }
+
+    /// Adds the bytes of what is kept and what runs again.
+    fn account(
+        &self,
+        again: &Again,
+        fates: &[Fate],
+        bytes: &mut Changes<'_>,
+        outcome: &mut Outcome,
+    ) -> Vec<(u32, (i64, i64))> {
         for own in &self.residuals {
             if again.fate[own.node as usize] == Fate::Recomputed {
                 bytes.add(own.rest.clone(), -own.bytes);
@@ -425,8 +468,8 @@ impl Unrolled {
         }
         for at in 0..self.graph.nodes.len() {
             let is_value = self.origins[at] == Origin::Values;
-            if again.is_needed[at] && is_value && !self.is_again(&again, at as u32) {
-                self.keep(&again, at, bytes, outcome);
+            if again.is_needed[at] && is_value && !self.is_again(again, at as u32) {
+                self.keep(again, at, bytes, outcome);
             }
         }
         for (number, nodes) in (0u32..).zip(&self.members) {
@@ -444,15 +487,23 @@ impl Unrolled {
             let narrow = if again.fate[at] == Fate::Recomputed { self.bytes[at] } else { 0 };
             bytes.add(self.steps[at]..=self.steps[at], wide - narrow);
         }
+        for (node, size, steps) in self.remade.iter().flat_map(|own| &own.live) {
+            if !again.is_needed[*node as usize] || !self.is_again(again, *node) {
+                bytes.add(steps.clone(), -size);
+            }
+        }
+        // What the text recomputes stays where it is.
+        let is_remade =
+            |node: &u32| self.remade.as_ref().is_some_and(|own| own.twin[*node as usize].is_some());
         let mut prefixes = Vec::new();
         for (nodes, start) in again.heavy.iter().zip(&self.starts) {
-            for node in nodes {
+            let new: Vec<u32> = nodes.iter().copied().filter(|node| !is_remade(node)).collect();
+            for node in &new {
                 if let Some(last) = again.last[*node as usize] {
                     bytes.add(*start..=last, self.bytes[*node as usize]);
                 }
             }
-            prefixes.push((*start, self.prefix(&again, nodes)));
-            self.price(module, nodes, prices, outcome);
+            prefixes.push((*start, self.prefix(again, &new)));
         }
         prefixes
     }
@@ -525,18 +576,6 @@ impl Unrolled {
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
         }
     }
-}
-
-/// Whether XLA puts the sums of weight gradients last in any case. It does where loops add them up
-/// around a ring while nothing else runs asynchronously in fusions.
-fn sums_last(module: &Module, graph: &Graph) -> bool {
-    let mut loops = graph.nodes.iter().filter(|node| module.opcode(node.outer) == Opcode::While);
-    let is_start = |row: Row| {
-        module.opcode(row) == Opcode::CustomCall
-            && module.attribute_bytes(row, "custom_call_target")
-                == Some(b"\"AsyncCollectiveStart\"")
-    };
-    loops.any(|node| node.opcode.is_matmul()) && !module.rows().any(is_start)
 }
 
 /// By node: what it is made from.

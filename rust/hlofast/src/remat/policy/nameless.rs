@@ -1,0 +1,282 @@
+//! The layers of a program that repeats them in a plain loop, whose scopes have no numbers: found by
+//! structure.
+//!
+//! Matmuls of the forward pass that stem from one line are one matmul of each layer if each depends on
+//! the one before. Other forward work lies between matmuls of known layers. What lies between the last
+//! matmul of a layer and the first of the next belongs to the next if the first layer starts with work
+//! of the same lines, as normalisation does, and otherwise to the layer before, as does the sum that
+//! ends it. A backward matmul multiplies a gradient by a value or a weight of its layer.
+
+use super::graph::Graph;
+use super::layered::{Kind, Layers, Name};
+use crate::flow::{Phase, ScopeTree};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
+use hashbrown::{HashMap, HashSet};
+
+/// Limit on the kinds of layers.
+const MOST_KINDS: usize = 8;
+/// Limit on the lines of matmuls that are compared for a kind.
+const MOST_ROUNDS: usize = 8;
+
+/// What tells the matmuls of a layer apart, in all layers.
+type Like = (Name, u16, u64);
+
+/// A forward pass.
+struct Finder<'a> {
+    module: &'a Module,
+    graph: &'a Graph,
+    names: &'a Layers,
+    /// By node: its phase.
+    phases: Vec<Phase>,
+    /// By node: the layer that its matmul is in.
+    layer: Vec<Option<u32>>,
+    /// By node of the forward pass: the last layer whose matmuls it depends on.
+    before: Vec<Option<u32>>,
+    /// By node of the forward pass: the first layer whose matmuls depend on it.
+    after: Vec<Option<u32>>,
+}
+
+/// Adds the layers of `graph` to `names`, which has none; None if there are none.
+pub fn layers(
+    module: &Module,
+    graph: &Graph,
+    mut names: Layers,
+    phase: impl Fn(Row) -> Phase,
+) -> Option<Layers> {
+    let count = graph.nodes.len();
+    let mut finder = Finder {
+        module,
+        graph,
+        names: &names,
+        phases: graph.nodes.iter().map(|node| phase(node.row)).collect(),
+        layer: vec![None; count],
+        before: vec![None; count],
+        after: vec![None; count],
+    };
+    let mut groups = finder.groups();
+    let kinds = (0..MOST_KINDS).filter_map(|_| finder.kind(&mut groups));
+    let mut kinds: Vec<(usize, Vec<Vec<u32>>)> = kinds.collect();
+    kinds.sort_by_key(|(_, groups)| groups.iter().filter_map(|own| own.first().copied()).min());
+    let mut found: Vec<Kind> = Vec::new();
+    let mut kind_of: Vec<u32> = Vec::new();
+    for (layers, groups) in &kinds {
+        let (from, layers) = (kind_of.len() as u32, *layers as u32);
+        let first = groups.iter().filter_map(|own| own.first()).min().copied().unwrap_or(0);
+        let own = Kind {
+            first: graph.nodes[first as usize].row,
+            layers: (from..from + layers).collect(),
+        };
+        kind_of.extend((0..layers).map(|_| found.len() as u32));
+        found.push(own);
+        for group in groups {
+            let each = group.len() as u32 / layers;
+            for (rank, node) in (0u32..).zip(group) {
+                finder.layer[*node as usize] = Some(from + rank / each);
+            }
+        }
+    }
+    if found.is_empty() {
+        return None;
+    }
+    finder.order();
+    let forward = finder.forward();
+    let assigned = finder.backward(&forward);
+    names.kinds = found;
+    names.set(kind_of, graph.nodes.iter().map(|node| node.row).zip(assigned));
+    Some(names)
+}
+
+impl Finder<'_> {
+    fn is_forward(&self, at: usize) -> bool {
+        matches!(self.phases[at], Phase::Forward | Phase::Unattributed)
+    }
+
+    /// What tells a node of a layer apart, in all layers.
+    fn like(&self, at: usize) -> Like {
+        let node = &self.graph.nodes[at];
+        let opcode = if node.opcode.is_matmul() { Opcode::Dot } else { node.opcode };
+        let elements = self.module.shapes().array(node.shape).and_then(|array| array.elements());
+        (self.names.name_of(self.module, node.row), opcode as u16, elements.unwrap_or(0))
+    }
+
+    /// The forward matmuls that are alike, in the order in which they run; the largest groups first.
+    fn groups(&self) -> Vec<Vec<u32>> {
+        let mut known: HashMap<Like, usize, BuildMix> = HashMap::default();
+        let mut groups: Vec<Vec<u32>> = Vec::new();
+        for (at, node) in self.graph.nodes.iter().enumerate() {
+            if !node.opcode.is_matmul() || self.phases[at] != Phase::Forward {
+                continue;
+            }
+            let number = *known.entry(self.like(at)).or_insert(groups.len());
+            if number == groups.len() {
+                groups.push(Vec::new());
+            }
+            groups[number].push(at as u32);
+        }
+        groups.retain(|group| group.len() > 1);
+        groups
+    }
+
+    /// The number of layers of one kind and the groups that are their matmuls, taken from `groups`.
+    fn kind(&mut self, groups: &mut Vec<Vec<u32>>) -> Option<(usize, Vec<Vec<u32>>)> {
+        let mut counts: HashMap<usize, usize, BuildMix> = HashMap::default();
+        groups.iter().for_each(|group| *counts.entry(group.len()).or_default() += 1);
+        // The most frequent number of matmuls is that of the layers.
+        let layers = *counts.iter().max_by_key(|(size, times)| (**times, **size))?.0;
+        let mut own: Vec<usize> =
+            (0..groups.len()).filter(|at| groups[*at].len() % layers == 0).collect();
+        for _ in 0..MOST_ROUNDS {
+            self.layer.fill(None);
+            for group in own.iter().map(|at| &groups[*at]) {
+                let each = group.len() / layers;
+                for (rank, node) in group.iter().enumerate() {
+                    self.layer[*node as usize] = Some((rank / each) as u32);
+                }
+            }
+            self.order();
+            let kept = own.len();
+            own.retain(|at| groups[*at].iter().all(|node| self.is_chained(*node)));
+            if own.len() == kept {
+                break;
+            }
+        }
+        self.layer.fill(None);
+        let mut kind = Vec::new();
+        for at in own.into_iter().rev() {
+            kind.push(groups.remove(at));
+        }
+        if kind.is_empty() {
+            // What no kind can be made of is not tried again.
+            groups.retain(|group| group.len() != layers);
+            return None;
+        }
+        Some((layers, kind))
+    }
+
+    /// Whether a matmul depends on its layer or the one before, and on no later one.
+    fn is_chained(&self, node: u32) -> bool {
+        let Some(layer) = self.layer[node as usize] else { return false };
+        let operands = self.graph.operands(node).iter();
+        match operands.filter_map(|own| self.before[*own as usize]).max() {
+            Some(before) => before <= layer && before + 1 >= layer,
+            None => layer == 0,
+        }
+    }
+
+    /// Finds the layers before and after each node.
+    fn order(&mut self) {
+        let graph = self.graph;
+        for at in 0..graph.nodes.len() {
+            self.after[at] = None;
+            let operands = graph.operands(at as u32).iter();
+            let before = operands.filter_map(|own| self.before[*own as usize]).max();
+            self.before[at] = before.max(self.layer[at]).filter(|_| self.is_forward(at));
+        }
+        for at in (0..graph.nodes.len()).rev() {
+            if !self.is_forward(at) {
+                continue;
+            }
+            let first = self.layer[at].or(self.after[at]);
+            for operand in graph.operands(at as u32) {
+                let after = &mut self.after[*operand as usize];
+                *after = match (*after, first) {
+                    (Some(own), Some(first)) => Some(own.min(first)),
+                    (own, first) => own.or(first),
+                };
+            }
+        }
+    }
+
+    /// By node of the forward pass: its layer.
+    fn forward(&self) -> Vec<Option<u32>> {
+        let count = self.graph.nodes.len();
+        let nodes = move || (0..count).filter(move |at| self.is_forward(*at));
+        let is_between = |at: usize| match (self.before[at], self.after[at]) {
+            (Some(before), Some(after)) => before < after && self.layer[at].is_none(),
+            _ => false,
+        };
+        let starts = nodes().filter(|at| self.before[*at].is_none() && self.after[*at].is_some());
+        let mut starts: HashSet<Like, BuildMix> = starts.map(|at| self.like(at)).collect();
+        // Rows that the compiler adds have no name by which they could be told apart.
+        starts.retain(|((scope, ..), ..)| *scope != ScopeTree::ROOT);
+        let known: HashSet<u32, BuildMix> = self.layer.iter().flatten().copied().collect();
+        let is_first = |layer: u32| !layer.checked_sub(1).is_some_and(|own| known.contains(&own));
+        let follows = |layer: u32| known.contains(&(layer + 1));
+        // Before the first layer and after the last one only work like that of other layers is theirs.
+        let is_inside = |at: usize| match (self.before[at], self.after[at]) {
+            (Some(_), Some(_)) => true,
+            (None, Some(after)) => !is_first(after),
+            (Some(before), None) => self.layer[at].is_some() || follows(before),
+            (None, None) => false,
+        };
+        let inside = nodes().filter(|at| is_inside(*at)).map(|at| self.like(at));
+        let inside: HashSet<Like, BuildMix> = inside.collect();
+        let mut found: Vec<Option<u32>> = self.layer.clone();
+        // Work of the last layer that is unlike that of others, for the backward pass alone.
+        let mut is_only_read_later = vec![false; count];
+        for at in nodes().filter(|at| self.layer[*at].is_none()) {
+            let operands = || self.graph.operands(at as u32).iter().map(|own| *own as usize);
+            let read = operands().filter_map(|own| found[own]).max();
+            let like = self.like(at);
+            let is_start = starts.contains(&like);
+            found[at] = match (self.before[at], self.after[at]) {
+                (Some(_), after) if is_between(at) && is_start => after,
+                (Some(before), Some(after)) => {
+                    Some(read.unwrap_or(0).clamp(before, after.max(before)))
+                }
+                (None, Some(after)) if !is_first(after) || inside.contains(&like) => Some(after),
+                (None, Some(_)) => read,
+                (None, None) => {
+                    let inner = operands().filter(|own| self.graph.nodes[*own].element.is_none());
+                    inner.filter_map(|own| found[own]).max()
+                }
+                (Some(before), None) if inside.contains(&like) => match is_start {
+                    true => Some(before + 1).filter(|next| known.contains(next)),
+                    false => read.max(Some(before)),
+                },
+                (Some(before), None) if follows(before) => read.max(Some(before)),
+                (Some(before), None) => {
+                    let is_own = |own: usize| {
+                        found[own] == Some(before)
+                            && (self.after[own].is_some() || is_only_read_later[own])
+                    };
+                    is_only_read_later[at] = operands().any(is_own);
+                    Some(before).filter(|_| is_only_read_later[at])
+                }
+            };
+        }
+        found
+    }
+
+    /// By node: its layer; `forward` are those of the forward pass.
+    fn backward(&self, forward: &[Option<u32>]) -> Vec<Option<u32>> {
+        let graph = self.graph;
+        let mut found = forward.to_vec();
+        // Whether a node depends on a backward matmul.
+        let mut is_gradient = vec![false; graph.nodes.len()];
+        // By node that does not: the last layer whose values it is made from.
+        let mut made_in = vec![None; graph.nodes.len()];
+        for (at, node) in graph.nodes.iter().enumerate() {
+            let operands = graph.operands(at as u32);
+            // Work without a name may be of either pass.
+            if self.is_forward(at) && !operands.iter().any(|own| is_gradient[*own as usize]) {
+                made_in[at] = forward[at].or(self.after[at]).or(self.before[at]);
+                continue;
+            }
+            let read = operands.iter().map(|own| *own as usize);
+            let known = read.clone().filter(|own| !is_gradient[*own]);
+            made_in[at] = known.filter_map(|own| made_in[own]).max();
+            let depends = read.clone().any(|own| is_gradient[own]);
+            let is_matmul = node.opcode.is_matmul() && self.phases[at] == Phase::Backward;
+            is_gradient[at] = depends || is_matmul;
+            found[at] = match self.phases[at] {
+                // Gathers of weights among others; the first matmul of the pass is that of the head.
+                Phase::Recompute | Phase::Backward if !depends && !is_matmul => made_in[at],
+                _ if is_matmul && depends => made_in[at],
+                _ => read.filter(|own| is_gradient[*own]).filter_map(|own| found[own]).min(),
+            };
+        }
+        found
+    }
+}
