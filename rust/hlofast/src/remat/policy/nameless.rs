@@ -125,7 +125,7 @@ impl Finder<'_> {
         // The most frequent number of matmuls is that of the layers.
         let layers = *counts.iter().max_by_key(|(size, times)| (**times, **size))?.0;
         let mut own: Vec<usize> =
-            (0..groups.len()).filter(|at| groups[*at].len() % layers == 0).collect();
+            (0..groups.len()).filter(|at| groups[*at].len().is_multiple_of(layers)).collect();
         for _ in 0..MOST_ROUNDS {
             self.layer.fill(None);
             for group in own.iter().map(|at| &groups[*at]) {
@@ -142,10 +142,11 @@ impl Finder<'_> {
             }
         }
         self.layer.fill(None);
-        let mut kind = Vec::new();
-        for at in own.into_iter().rev() {
-            kind.push(groups.remove(at));
+        let mut kind = Vec::with_capacity(own.len());
+        for at in &own {
+            kind.push(std::mem::take(&mut groups[*at]));
         }
+        groups.retain(|group| !group.is_empty());
         if kind.is_empty() {
             // What no kind can be made of is not tried again.
             groups.retain(|group| group.len() != layers);

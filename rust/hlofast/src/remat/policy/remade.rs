@@ -13,6 +13,8 @@ use crate::memory::LiveValue;
 use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
+/// Values, each with the node that names it.
+type Pairs = Vec<(u32, u32)>;
 /// What tells the values of a layer apart: layer, opcode, elements, names, source line and stack.
 type Key<'a> = (u32, u16, u64, Vec<&'a [u8]>, i32, i32);
 
@@ -47,7 +49,7 @@ impl Remade {
         let mut of: HashMap<u32, u32, BuildMix> = HashMap::default();
         for with_frame in [true, false] {
             let mut known: HashMap<Key<'_>, Vec<u32>, BuildMix> = HashMap::default();
-            let (again, first): (Vec<(u32, u32)>, Vec<(u32, u32)>) = all
+            let (again, first): (Pairs, Pairs) = all
                 .iter()
                 .copied()
                 .partition(|(node, of)| is_again[*node as usize] || is_again[*of as usize]);
