@@ -300,7 +300,7 @@ def main() -> None:
         for policy in (*BUILT_IN, *NAMED, *MOVED):
             sets[f"{kind}, {policy}"] = [row for row in own if row["policy"] == policy]
     for name, part in sets.items():
-        if not part:
+        if all(row["error"] is None for row in part):
             continue
         print(name)
         for label, value in figures(part).items():

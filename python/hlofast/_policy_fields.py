@@ -91,7 +91,12 @@ ERROR_UNROLLED = (
     "up to six policies each the median error is 5.6 %, 46 % are within 5 %, 78 % within 12 %, and "
     "the worst is 26 %; most are too high"
 )
-ERROR_GROUPS = "peaks under other policies are modelled: FIGURES"
+ERROR_GROUPS = (
+    "peaks under other policies are modelled: on 9 programs whose layers are scanned in groups, "
+    "compiled for TPUs under five policies each, the median error is 1.6 %, 89 % are within 5 %, "
+    "and all within 9 %; where the groups are checkpointed too (3 programs) it is 4.4 %, 58 % are "
+    "within 5 %, and all within 12 %"
+)
 GROUPS_ON_HOST = (
     "the layers are scanned in groups, where moving values to host memory is not modelled: XLA for "
     "TPUs refuses 8 of 9 programs that were compiled so"

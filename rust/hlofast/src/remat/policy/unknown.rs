@@ -77,8 +77,11 @@ pub fn loops_over_layers(
 ) -> Option<Vec<Row>> {
     let mut found = Vec::new();
     let rows = module.computation(body).rows();
+    // Before optimisation, the inner loop may be in a computation that the body calls.
+    let is_call = |row: u32| module.opcode(Row(row)) == Opcode::Call;
+    let may_loop = loops.iter().any(|row| rows.contains(&row.0)) || rows.clone().any(is_call);
     // A module with more loops has been through unrolling; it is not looked at.
-    if loops.len() > MOST_LOOPS || !loops.iter().any(|row| rows.contains(&row.0)) {
+    if loops.len() > MOST_LOOPS || !may_loop {
         return Some(found);
     }
     let graph = Graph::new(module, body, loops, budget)?;
