@@ -131,7 +131,7 @@ REASONS = {
         "in one scan"
     ),
     "offloaded": (
-        "the scheduled loops of the module have values in host memory that are no stacks as TPU "
+        "the scheduled loops of the module have values in host memory that are not stacks as TPU "
         "programs write and fetch them, such as weights: give the text before optimisation, or a "
         "text compiled without offloading"
     ),

@@ -58,6 +58,9 @@ struct Body {
     buffers: HashMap<u32, Vec<u32>, BuildMix>,
 }
 
+/// Bytes and live ranges of buffers.
+type Spans = Vec<(i64, RangeInclusive<u32>)>;
+
 /// What an inner forward loop hands to the backward pass.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Made {
@@ -214,7 +217,7 @@ impl Finder<'_> {
             stacks.insert(link.made, stack);
         }
         let stacks: Vec<Stack> = stacks.into_values().collect();
-        let spans = |of: fn(&Stack) -> &Vec<(i64, RangeInclusive<u32>)>| {
+        let spans = |of: fn(&Stack) -> &Spans| {
             let own = stacks.iter().filter(|stack| !stack.is_weight).flat_map(of);
             let own = own.map(|(_, steps)| (*steps.start(), *steps.end()));
             own.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).map(|(first, last)| first..=last)

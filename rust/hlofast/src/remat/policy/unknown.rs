@@ -21,7 +21,7 @@ pub enum NoPolicies {
     NoLayers,
     /// A scan over groups of layers, which are scanned themselves.
     Nested,
-    /// Scheduled loops with values in host memory that are no stacks which the model follows.
+    /// Scheduled loops with values in host memory that are not stacks which the model follows.
     Offloaded,
     /// The memory of the module cannot be counted.
     Memory,
