@@ -247,6 +247,8 @@ class TestProgram:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # A background job of a shell starts with the signal ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         # The program is inside its read of standard input once its mapped files include _core.
         maps = Path(f"/proc/{child.pid}/maps")
