@@ -56,7 +56,7 @@ from hlofast._scan_data import ScanPart as ScanPart
 from hlofast._scan_data import ScanTable as ScanTable
 from hlofast._scan_data import SurveyData as SurveyData
 from hlofast._scan_data import _concatenated as _concatenated
-from hlofast._scan_data import _parquet_rows as _parquet_rows
+from hlofast._scan_data import _of_parquet as _of_parquet
 from hlofast._scan_data import _parquet_without as _parquet_without
 from hlofast._scan_data import _scan_fields as _scan_fields
 from hlofast._scan_data import _scan_part as _scan_part

@@ -63,16 +63,16 @@ def _scan_rows(table: str, length: int, columns: dict[str, list[Any]]) -> ScanTa
     All values of an omitted column are unknown or absent.
     """
 
-def _parquet_rows(table: str, path: str, names: set[str]) -> ScanTable:
+def _of_parquet(table: str, file: bytes, names: set[str]) -> ScanTable:
     """Reads the columns `names` of scan table `table` from a Parquet file; the values of all others
     are unknown or absent.
 
     Raises `ValueError` if the file is damaged.
     """
 
-def _parquet_without(source: str, target: str, column: str, values: set[str]) -> int:
-    """Copies a Parquet file without the rows whose text in `column` is in `values`. Returns how
-    many rows are left; without any, no file is written.
+def _parquet_without(file: bytes, column: str, values: set[str]) -> tuple[int, bytes]:
+    """Returns a Parquet file without the rows whose text in `column` is in `values`, and how many
+    rows are left.
 
     Raises `ValueError` if the file is damaged.
     """
@@ -182,9 +182,6 @@ class ScanTable:
         """
     def csv(self, header: bool) -> bytes:
         """Returns the rows as comma-separated values."""
-    def write_parquet(self, path: str) -> None:
-        """Writes the rows to a new Parquet file.
-
-        Raises `OSError` if the file cannot be written.
-        """
+    def parquet(self) -> bytes:
+        """Returns the rows as a Parquet file."""
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 from hlofast import _core
 from hlofast.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
     from hlofast._core import ScanTable
@@ -36,11 +38,11 @@ def check(name: str) -> None:
 def write(name: str, rows: ScanTable, path: str) -> None:
     """Writes `rows` to a new file."""
     if name == "parquet":
-        rows.write_parquet(path)
-        return
-    text = rows.json_lines() if name == "jsonl" else rows.csv(True)
+        data = rows.parquet()
+    else:
+        data = rows.json_lines() if name == "jsonl" else rows.csv(True)
     with open(path, "wb") as file:
-        file.write(text)
+        file.write(data)
 
 
 def read(
@@ -49,7 +51,8 @@ def read(
     """The number of rows of a file of `table`, and the values of the columns of `types`."""
     wanted = [column for column, _ in types]
     if name == "parquet":
-        own = Table(_core._parquet_rows(table, path, set(wanted)).columns())
+        with _parquet(path) as data:
+            own = Table(_core._of_parquet(table, data, set(wanted)).columns())
         return len(own), {column: own.values(column) for column in wanted}
     if name == "jsonl":
         from json import loads
@@ -83,10 +86,26 @@ def _csv_rows(path: str) -> list[list[str]]:
         return list(csv.reader(file))
 
 
+@contextmanager
+def _parquet(path: str) -> Iterator[bytes]:
+    """The bytes of a file; errors of its reader name it."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        yield data
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
 def copy_without(name: str, source: str, target: str, column: str, values: Collection[str]) -> int:
     """Copies a file without rows whose `column` is in `values`; returns how many it keeps."""
     if name == "parquet":
-        return _core._parquet_without(source, target, column, set(values))
+        with _parquet(source) as data:
+            count, data = _core._parquet_without(data, column, set(values))
+        if count:
+            with open(target, "wb") as rest:
+                rest.write(data)
+        return count
     if name == "jsonl":
         from json import loads
 

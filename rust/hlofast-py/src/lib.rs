@@ -122,7 +122,7 @@ mod _core {
         _survey_part, ScanData, ScanPart, ScanTable, SurveyData,
     };
     #[pymodule_export]
-    use crate::scan_rows::{_parquet_rows, _parquet_without, _scan_fields, _scan_rows};
+    use crate::scan_rows::{_of_parquet, _parquet_without, _scan_fields, _scan_rows};
     #[pymodule_export]
     use crate::sequence::{
         ComputationIterator, ComputationSequence, InstructionIterator, InstructionSequence,

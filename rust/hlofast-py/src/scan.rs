@@ -15,7 +15,7 @@ use hlofast::dump::{
     AnalysisOptions, AxisNames, Found, Kind, Outcome, ReadOptions, Repeated, Stage, Status, Survey,
     TableKind, Tables, Trouble, file_rows, hexadecimal, program_rows, read,
 };
-use hlofast::table::{Columns, csv, json_lines, write_parquet};
+use hlofast::table::{Columns, csv, json_lines, parquet};
 use hlofast::time::Device;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -577,11 +577,10 @@ impl ScanTable {
         PyBytes::new(py, &text)
     }
 
-    /// Writes the rows to a new Parquet file.
-    ///
-    /// Raises `OSError` if the file cannot be written.
-    fn write_parquet(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| write_parquet(&self.columns, &path)).map_err(|error| faulty(&path, error))
+    /// Returns the rows as a Parquet file.
+    fn parquet<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let file = py.detach(|| parquet(&self.columns)).map_err(faulty)?;
+        Ok(PyBytes::new(py, &file))
     }
 
     /// Exports the rows as a stream of one record batch; unknown and absent values are null.

@@ -3,13 +3,12 @@
 use crate::field::Field;
 use crate::scan::ScanTable;
 use hlofast::dump::{Survey, TableKind, columns_of, program_rows};
-use hlofast::table::{Columns, Texts, Values, copy_parquet_without, read_parquet};
+use hlofast::table::{Columns, Texts, Values, of_parquet, parquet_without};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 use std::collections::HashSet;
-use std::io::{Error, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::error::Error;
 use std::sync::Arc;
 
 /// The columns of a scan table, without rows.
@@ -79,38 +78,34 @@ pub fn _scan_rows(table: &str, length: usize, columns: &Bound<'_, PyDict>) -> Py
 ///
 /// Raises `ValueError` if the file is damaged.
 #[pyfunction]
-pub fn _parquet_rows(
+pub fn _of_parquet(
     py: Python<'_>,
     table: &str,
-    path: PathBuf,
+    file: &[u8],
     names: HashSet<String>,
 ) -> PyResult<ScanTable> {
     let like = empty(table)?;
-    let read = py.detach(|| read_parquet(&path, &like, &names));
-    let columns = Arc::new(read.map_err(|error| faulty(&path, error))?);
-    Ok(ScanTable { columns })
+    let read = py.detach(|| of_parquet(file, &like, &names));
+    Ok(ScanTable { columns: Arc::new(read.map_err(faulty)?) })
 }
 
-/// Copies a Parquet file without the rows whose text in `column` is in `values`. Returns how many rows
-/// are left; without any, no file is written.
+/// Returns a Parquet file without the rows whose text in `column` is in `values`, and how many rows are
+/// left.
 ///
 /// Raises `ValueError` if the file is damaged.
 #[pyfunction]
-pub fn _parquet_without(
-    py: Python<'_>,
-    source: PathBuf,
-    target: PathBuf,
+pub fn _parquet_without<'py>(
+    py: Python<'py>,
+    file: &[u8],
     column: &str,
     values: HashSet<String>,
-) -> PyResult<usize> {
-    let copied = py.detach(|| copy_parquet_without(&source, &target, column, &values));
-    copied.map_err(|error| faulty(&source, error))
+) -> PyResult<(usize, Bound<'py, PyBytes>)> {
+    let left = py.detach(|| parquet_without(file, column, &values));
+    let (rows, file) = left.map_err(faulty)?;
+    Ok((rows, PyBytes::new(py, &file)))
 }
 
-/// The exception for a file that cannot be read or written.
-pub fn faulty(path: &Path, error: Error) -> PyErr {
-    match error.kind() {
-        ErrorKind::InvalidData => PyValueError::new_err(format!("{}: {error}", path.display())),
-        _ => error.into(),
-    }
+/// The exception for a Parquet file that cannot be read or written.
+pub fn faulty(error: Box<dyn Error + Send + Sync>) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }

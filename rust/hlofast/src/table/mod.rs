@@ -36,7 +36,7 @@ pub use matmuls::matmuls;
 pub use measured::{measured_collectives, runs, unjoined};
 pub use memory_files::memory_file;
 pub use modules::{computations, findings, instructions};
-pub use parquet::{copy_parquet_without, read_parquet, write_parquet};
+pub use parquet::{of_parquet, parquet, parquet_without};
 pub use planned::{candidates, savable};
 pub use profiled::{
     device_field, duration_field, host_field, profiled_devices, profiled_launches, profiled_lines,

@@ -9,46 +9,43 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, LargeStringArray, RecordBatch,
     RecordBatchOptions, UInt32Array,
 };
-use arrow_schema::{ArrowError, DataType, Schema};
+use arrow_schema::{DataType, Schema};
 use arrow_select::filter::filter_record_batch;
+use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::Compression;
-use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{Error, ErrorKind, Result};
-use std::path::Path;
+use std::error::Error;
 use std::sync::Arc;
+
+/// Why a file is not one that [`parquet`] writes.
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Rows that are read at once.
 const BATCH: usize = 1 << 14;
 
-/// Writes `columns` to a new file; unknown and absent values become null.
-pub fn write_parquet(columns: &Columns, path: &Path) -> Result<()> {
+/// `columns` as a Parquet file; unknown and absent values become null.
+pub fn parquet(columns: &Columns) -> Result<Vec<u8>> {
     let (fields, arrays): (Vec<_>, Vec<_>) =
         columns.iter().map(|(field, values)| column(field, values)).unzip();
     let options = RecordBatchOptions::new().with_row_count(Some(columns.len()));
     let schema = Arc::new(Schema::new(fields));
-    let batch = RecordBatch::try_new_with_options(schema, arrays, &options).map_err(of_arrow)?;
-    write(path, [Ok(batch)].into_iter()).map(|_| ())
+    let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;
+    written(&[batch])
 }
 
-/// Reads the columns of `like` that are in `names` from a file. Columns that are missing from the file
-/// or from `names`, and values of another type, are unknown or absent.
-pub fn read_parquet(path: &Path, like: &Columns, names: &HashSet<String>) -> Result<Columns> {
-    let builder = builder(path)?;
-    let rows = builder.metadata().file_metadata().num_rows();
-    let rows = usize::try_from(rows).map_err(|_| Error::from(ErrorKind::InvalidData))?;
-    let wanted = |name: &str| names.contains(name);
-    let fields = builder.schema().fields().iter();
-    let present: Vec<&str> =
-        fields.map(|field| field.name().as_str()).filter(|name| wanted(name)).collect();
+/// The columns of `like` that are in `names`, from a Parquet file. Columns that are missing from the
+/// file or from `names`, and values of another type, are unknown or absent.
+pub fn of_parquet(file: &[u8], like: &Columns, names: &HashSet<String>) -> Result<Columns> {
+    let builder = builder(file)?;
+    let rows = usize::try_from(builder.metadata().file_metadata().num_rows())?;
+    let fields = builder.schema().fields().iter().map(|field| field.name().as_str());
+    let present: Vec<&str> = fields.filter(|name| names.contains(*name)).collect();
     let mask = ProjectionMask::columns(builder.parquet_schema(), present);
-    let reader = builder.with_projection(mask).with_batch_size(BATCH).build();
-    let batches: Vec<RecordBatch> =
-        reader.map_err(of_parquet)?.collect::<std::result::Result<_, _>>().map_err(of_arrow)?;
+    let reader = builder.with_projection(mask).build()?;
+    let batches: Vec<RecordBatch> = reader.collect::<std::result::Result<_, _>>()?;
     let mut read = Columns::default();
     for (field, values) in like.iter() {
         let parts: Option<Vec<&ArrayRef>> =
@@ -58,53 +55,45 @@ pub fn read_parquet(path: &Path, like: &Columns, names: &HashSet<String>) -> Res
     Ok(read)
 }
 
-/// Copies a file without the rows whose text in `column` is in `gone`. Returns how many rows are left;
-/// without any, no file is written.
-pub fn copy_parquet_without(
-    source: &Path,
-    target: &Path,
+/// A Parquet file without the rows whose text in `column` is in `gone`, and how many rows are left.
+pub fn parquet_without(
+    file: &[u8],
     column: &str,
     gone: &HashSet<String>,
-) -> Result<usize> {
-    let reader = builder(source)?.with_batch_size(BATCH).build().map_err(of_parquet)?;
-    let kept = |batch: std::result::Result<RecordBatch, ArrowError>| {
-        let batch = batch.map_err(of_arrow)?;
-        let Some(texts) = batch.column_by_name(column).map(texts) else { return Ok(batch) };
-        let mask: BooleanArray =
-            texts.iter().map(|text| Some(!text.is_some_and(|text| gone.contains(text)))).collect();
-        filter_record_batch(&batch, &mask).map_err(of_arrow)
-    };
-    let batches: Vec<RecordBatch> = reader.map(kept).collect::<Result<_>>()?;
-    let rows = batches.iter().map(RecordBatch::num_rows).sum();
-    if rows > 0 {
-        write(target, batches.into_iter().map(Ok))?;
+) -> Result<(usize, Vec<u8>)> {
+    let reader = builder(file)?.build()?;
+    let mut kept = Vec::new();
+    for batch in reader {
+        let batch = batch?;
+        let texts = batch.column_by_name(column).map(texts).unwrap_or_default();
+        let is_kept = |text: &Option<&str>| Some(!text.is_some_and(|text| gone.contains(text)));
+        let mask: BooleanArray = texts.iter().map(is_kept).collect();
+        kept.push(filter_record_batch(&batch, &mask)?);
     }
-    Ok(rows)
+    let rows = kept.iter().map(RecordBatch::num_rows).sum();
+    Ok((rows, written(&kept)?))
 }
 
-fn builder(path: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>> {
-    ParquetRecordBatchReaderBuilder::try_new(File::open(path)?).map_err(of_parquet)
+fn builder(file: &[u8]) -> Result<ParquetRecordBatchReaderBuilder<Bytes>> {
+    let file = Bytes::copy_from_slice(file);
+    Ok(ParquetRecordBatchReaderBuilder::try_new(file)?.with_batch_size(BATCH))
 }
 
-fn write(path: &Path, batches: impl Iterator<Item = Result<RecordBatch>>) -> Result<()> {
+/// Batches of one schema as a file; nothing without any.
+fn written(batches: &[RecordBatch]) -> Result<Vec<u8>> {
+    let Some(first) = batches.first() else { return Ok(Vec::new()) };
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_created_by(concat!("hlofast ", env!("CARGO_PKG_VERSION")).to_owned());
-    let mut file = Some(File::create(path)?);
-    let mut writer = None;
+        .set_created_by(concat!("hlofast ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    let mut file = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut file, first.schema(), Some(properties))?;
     for batch in batches {
-        let batch = batch?;
-        if let Some(file) = file.take() {
-            let properties = Some(properties.clone().build());
-            let own = ArrowWriter::try_new(file, batch.schema(), properties);
-            writer = Some(own.map_err(of_parquet)?);
-        }
-        if let Some(writer) = &mut writer {
-            writer.write(&batch).map_err(of_parquet)?;
-        }
+        writer.write(batch)?;
     }
-    writer.map_or(Ok(()), |writer| writer.close().map(drop).map_err(of_parquet))
+    writer.close()?;
+    Ok(file)
 }
 
 /// A column as Arrow describes and holds it.
@@ -182,25 +171,5 @@ fn texts(array: &ArrayRef) -> Vec<Option<&str>> {
         DataType::LargeUtf8 => array.as_string::<i64>().iter().collect(),
         DataType::Utf8 => array.as_string::<i32>().iter().collect(),
         _ => vec![None; array.len()],
-    }
-}
-
-fn of_parquet(error: ParquetError) -> Error {
-    match error {
-        ParquetError::External(inner) => match inner.downcast::<Error>() {
-            Ok(error) => *error,
-            Err(inner) => Error::new(ErrorKind::InvalidData, inner),
-        },
-        error => Error::new(ErrorKind::InvalidData, error),
-    }
-}
-
-fn of_arrow(error: ArrowError) -> Error {
-    match error {
-        ArrowError::ExternalError(inner) => match inner.downcast::<ParquetError>() {
-            Ok(error) => of_parquet(*error),
-            Err(inner) => Error::new(ErrorKind::InvalidData, inner),
-        },
-        error => Error::new(ErrorKind::InvalidData, error),
     }
 }
