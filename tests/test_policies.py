@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import lzma
 import re
 import statistics
 import sys
@@ -165,9 +166,10 @@ def test_code_names_each_saved_value_or_the_policy_of_jax(dense):
     compile(code, "policy", "exec")
 
 
-def test_peaks_asked_of_checkpointed_texts(checkpointed, compiled):
+def errors_of(texts, compiled):
+    """Errors of the peaks of checkpointed texts, by PROGRAM.POLICY, under the other built-in policies."""
     errors = []
-    for name, text in checkpointed.items():
+    for name, text in texts.items():
         program, own = name.split(".")
         policies = hlofast.loads(text).remat().policies
         assert policies.is_checkpointed, name
@@ -176,10 +178,36 @@ def test_peaks_asked_of_checkpointed_texts(checkpointed, compiled):
             if policy != own:
                 peak = policies.policy(known).peak
                 errors.append(abs(peak / compiled[program][policy] - 1))
+    return errors
+
+
+def assert_alike(policies, other):
+    """Asserts that two texts of one program say the same of the built-in policies."""
+    for name in BUILT_IN.values():
+        own, known = policies.policy(name), other.policy(name)
+        assert own.recomputed_flops == known.recomputed_flops
+        assert own.kept == known.kept
+        assert own.peak == pytest.approx(known.peak, rel=0.05)
+
+
+def test_peaks_asked_of_checkpointed_texts(checkpointed, compiled):
+    errors = errors_of(checkpointed, compiled)
     assert len(errors) >= 3 * 25
     assert statistics.median(errors) <= 0.025
     assert sum(error <= 0.05 for error in errors) >= 0.75 * len(errors)
     assert sum(error <= 0.12 for error in errors) >= 0.95 * len(errors)
+
+
+def test_a_recurrence_in_a_layer_is_left_as_it_is():
+    """It runs in each layer, forward and again; `policy_recurrence.py` makes the text."""
+    text = lzma.decompress((FIXTURES / "policies" / "recurrence.txt.xz").read_bytes())
+    module = hlofast.loads(text)
+    policies = module.remat().policies
+    assert [count for _, count in policies._data.loops()] == [6]
+    assert policies.is_checkpointed
+    assert policies.as_compiled.peak == pytest.approx(policies.peak, rel=0.04)
+    (value,) = [row for row in policies.savable if row["kind"] == "input"]
+    assert policies.as_compiled.kept == value["bytes"] == 6 * 16 * 64 * 256 * 4
 
 
 def test_a_checkpointed_text_says_what_it_recomputes(checkpointed):

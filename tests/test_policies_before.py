@@ -11,7 +11,7 @@ import pytest
 import hlofast
 from conftest import FIXTURES
 from hlofast import cli
-from test_policies import BUILT_IN
+from test_policies import BUILT_IN, assert_alike
 
 sys.path.insert(0, str(FIXTURES))
 import policy_texts
@@ -88,11 +88,7 @@ def test_a_checkpointed_text_gives_what_the_plain_text_gives(lowered):
     assert checked.is_checkpointed and not plain.is_checkpointed
     again = checked.as_compiled.recomputed_flops
     assert again == plain.policy("nothing_saveable").recomputed_flops
-    for name in BUILT_IN.values():
-        own, other = checked.policy(name), plain.policy(name)
-        assert own.recomputed_flops == other.recomputed_flops
-        assert own.kept == other.kept
-        assert own.peak == pytest.approx(other.peak, rel=0.05)
+    assert_alike(checked, plain)
 
 
 def test_shares_are_those_of_one_device(lowered):

@@ -9,7 +9,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
-from test_policies import BUILT_IN
+from test_policies import assert_alike, errors_of
 
 sys.path.insert(0, str(FIXTURES))
 import policy_texts
@@ -28,15 +28,7 @@ def dense(texts) -> hlofast.Policies:
 
 
 def test_peaks_are_those_of_the_compiled_programs(texts):
-    compiled, errors = policy_texts.peaks(), []
-    for name, text in texts.items():
-        program = name.split(".")[0]
-        policies = hlofast.loads(text).remat().policies
-        assert policies is not None, name
-        assert policies.is_checkpointed
-        for policy, known in BUILT_IN.items():
-            peak = policies.policy(known).peak
-            errors.append(abs(peak / compiled[program][policy] - 1))
+    errors = errors_of(texts, policy_texts.peaks())
     assert len(errors) >= 3 * 12
     assert statistics.median(errors) <= 0.03
     assert sum(error <= 0.05 for error in errors) >= 0.8 * len(errors)
@@ -85,11 +77,7 @@ def test_moved_inputs_of_layers_are_read_from_the_text(texts):
 def test_a_text_that_moves_values_says_what_one_that_does_not_says(texts):
     plain = hlofast.loads(policy_texts.unpack("texts")["dense_v5e_8"]).remat().policies
     moved = hlofast.loads(texts["dense_v5e_8.offload_mlp"]).remat().policies
-    for name in BUILT_IN.values():
-        own, other = moved.policy(name), plain.policy(name)
-        assert own.recomputed_flops == other.recomputed_flops
-        assert own.kept == other.kept
-        assert own.peak == pytest.approx(other.peak, rel=0.05)
+    assert_alike(moved, plain)
 
 
 def test_weights_in_host_memory_are_refused(texts):

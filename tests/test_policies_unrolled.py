@@ -9,7 +9,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
-from test_policies import BUILT_IN
+from test_policies import BUILT_IN, errors_of
 
 sys.path.insert(0, str(FIXTURES))
 import policy_texts
@@ -126,15 +126,7 @@ def checkpointed() -> dict[str, bytes]:
 
 
 def test_peaks_asked_of_checkpointed_layers(checkpointed, compiled):
-    errors = []
-    for name, text in checkpointed.items():
-        program, own = name.split(".")
-        policies = hlofast.loads(text).remat().policies
-        assert policies.is_checkpointed, name
-        for policy, known in BUILT_IN.items():
-            if policy != own:
-                peak = policies.policy(known).peak
-                errors.append(abs(peak / compiled[program][policy] - 1))
+    errors = errors_of(checkpointed, compiled)
     assert len(errors) >= 12
     assert statistics.median(errors) <= 0.05
     assert sum(error <= 0.12 for error in errors) >= 0.75 * len(errors)

@@ -460,14 +460,7 @@ class Policies:
     @property
     def notes(self) -> tuple[Note, ...]:
         """How far the figures are from what XLA needs."""
-        error = fields.ERROR_CHECKPOINTED if self.is_checkpointed else fields.ERROR
-        if self.is_modelled:
-            error = fields.ERROR_BEFORE
-        elif not self.is_scanned:
-            error = fields.ERROR_UNROLLED
-        elif self.is_grouped:
-            error = fields.ERROR_GROUPS
-        notes = [Note("policy-error", error)]
+        notes = [Note("policy-error", fields.error_of(self))]
         if self.is_modelled and self.module.summary().devices_together > 1:
             notes.append(Note("policy-collectives", fields.NO_COLLECTIVES))
         if self.chosen is not None and self.hbm is not None:

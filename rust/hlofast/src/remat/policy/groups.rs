@@ -25,13 +25,15 @@ use super::scans::{
 use super::unknown::{is_kept_apart, loops_over_layers};
 use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
-use crate::ir::{CallRole, ComputationId, Opcode, Row};
-use hashbrown::HashMap;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// Limit on the rows that rearrange a value one after another.
 const MOST_STEPS: usize = 16;
+/// Limit on the loops around a loop.
+const DEEPEST: usize = 64;
 
 /// The groups of layers of a scan.
 #[derive(Clone, Debug)]
@@ -325,6 +327,24 @@ fn maker(fore: &Graph, node: u32, is_alone: impl Fn(Row) -> bool) -> Option<(Row
     let own = &fore.nodes[node as usize];
     let whole = own.whole.filter(|whole| fore.states.contains_key(whole))?;
     Some((fore.nodes[whole as usize].row, Made::Result(*fore.indices.get(&node)?)))
+}
+
+/// Removes the scans in a layer of another scan: recurrences, such as those over chunks of linear
+/// attention, run for each layer. A policy asked of them leaves them as they are in the text.
+pub fn leave_recurrences(module: &Module, scans: &mut Vec<Scan>) {
+    let bodies: HashSet<ComputationId, BuildMix> =
+        scans.iter().flat_map(|scan| [scan.body_id, scan.back_id]).collect();
+    scans.retain(|scan| {
+        let mut id = module.computation_of(scan.outer()[0]);
+        for _ in 0..DEEPEST {
+            if bodies.contains(&id) {
+                return false;
+            }
+            let Some(caller) = module.callers(id).first() else { break };
+            id = module.computation_of(Row(*caller));
+        }
+        true
+    });
 }
 
 /// The node of an element of the state.

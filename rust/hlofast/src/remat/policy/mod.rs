@@ -27,6 +27,7 @@ mod layered;
 mod layout;
 mod named;
 mod nameless;
+mod origins;
 mod pairs;
 mod price;
 mod products;

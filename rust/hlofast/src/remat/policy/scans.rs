@@ -2,7 +2,7 @@
 
 use super::NoPolicies;
 use super::graph::{Graph, MOST_ROWS, Value};
-use super::groups::{Group, leaf, made_by};
+use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
@@ -237,7 +237,11 @@ pub fn scans(
     let is_covered = |row: &Row| {
         scans.iter().any(|scan| scan.backward == *row || scan.forward == *row && scan.is_again)
     };
-    if inner.iter().all(is_covered) { Ok(scans) } else { Err(NoPolicies::Nested) }
+    if !inner.iter().all(is_covered) {
+        return Err(NoPolicies::Nested);
+    }
+    leave_recurrences(module, &mut scans);
+    Ok(scans)
 }
 
 pub struct Finder<'a> {

@@ -10,12 +10,13 @@ use super::base::{Changes, Timeline};
 use super::graph::{Graph, MOST_ROWS};
 use super::layered::{Layers, layers};
 use super::named;
+use super::origins::{Origin, origins};
 use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
 use super::retimed::{new_steps, retime, sums_last};
 use super::savable::is_value;
-use super::scans::{MOST_REARRANGED, is_heavy, is_rearrangement, node_of};
+use super::scans::{is_heavy, node_of};
 use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
@@ -28,17 +29,6 @@ use std::ops::RangeInclusive;
 /// compiled by libtpu 0.0.42: attention with four dimensions of scores has no wide copies, grouped
 /// attention with five has two.
 const MOST_WRITTEN: usize = 4;
-
-/// What a node is made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    /// Constants alone: masks, positions, tables of angles.
-    Constants,
-    /// One parameter, converted, rearranged or gathered.
-    Weight,
-    /// Anything else.
-    Values,
-}
 
 /// A value in memory that the forward pass makes and the backward pass reads.
 #[derive(Clone, Debug)]
@@ -576,37 +566,4 @@ impl Unrolled {
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
         }
     }
-}
-
-/// By node: what it is made from.
-fn origins(graph: &Graph) -> Vec<Origin> {
-    let mut origins = Vec::with_capacity(graph.nodes.len());
-    // Rearrangements and gathers in a row, so far.
-    let mut lengths = vec![0u32; graph.nodes.len()];
-    for (at, node) in graph.nodes.iter().enumerate() {
-        let operands = graph.operands(at as u32);
-        let of = |operand: &u32| origins[*operand as usize];
-        let origin = match operands {
-            _ if node.element.is_some() => Origin::Weight,
-            [] if matches!(node.opcode, Opcode::Rng | Opcode::RngBitGenerator) => Origin::Values,
-            [] => Origin::Constants,
-            _ if operands.iter().all(|operand| of(operand) == Origin::Constants) => {
-                Origin::Constants
-            }
-            [first, rest @ ..]
-                if of(first) == Origin::Weight
-                    && rest.iter().all(|operand| of(operand) == Origin::Constants)
-                    && (is_rearrangement(node.opcode)
-                        || is_collective(node.opcode)
-                        || node.opcode == Opcode::CustomCall)
-                    && lengths[*first as usize] < MOST_REARRANGED =>
-            {
-                lengths[at] = lengths[*first as usize] + 1;
-                Origin::Weight
-            }
-            _ => Origin::Values,
-        };
-        origins.push(origin);
-    }
-    origins
 }
