@@ -36,9 +36,6 @@ _FEWEST = 2
 _MOST_SEQUENCES = 1 << 40
 _UNPLACED = {
     "stage": "pipeline stages, their bubble and the micro-batches in flight",
-    "sequence": "heads within attention, tokens elsewhere",
-    "tensor_sequence": "tokens between layers, heads within them",
-    "tensor_transpose": "widths in place of heads",
     "context_usp_ulysses": "heads within attention",
     "context_autoregressive": "for decoding",
     "autoregressive": "for decoding",
