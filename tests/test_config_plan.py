@@ -436,7 +436,7 @@ class TestPage:
             "exposed": best["exposed_seconds"],
         }
         (finding,) = page.tables["findings"]
-        assert "takes 6.7" in finding["text"] and best["policy"] in finding["remedy"]
+        assert "takes 6.6" in finding["text"] and best["policy"] in finding["remedy"]
 
     def test_nothing_fits(self) -> None:
         page = run("model_name=llama3.1-405b").plan("v5e-16").report()

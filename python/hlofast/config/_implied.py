@@ -195,21 +195,13 @@ class Implied:
     def activation_bytes(
         self, features: tuple[tuple[int, tuple[str, ...]], ...], itemsize: int, *, padded: bool
     ) -> int:
-        """Bytes on one device of a value with these features per token.
-
-        An axis that shards a feature does not shard the tokens of sequences.
-        """
+        """Bytes on one device of a value with these features per token."""
         count, parts = self.rows(padded=padded)
         key = (count, parts, features, itemsize)
         found = self._sizes.get(key)
         if found is None:
+            length = -(-(self.batch.length or 0) // self.shards(self.batch.sequence_axes))
             sizes, axes = tuple(size for size, _ in features), tuple(own for _, own in features)
-            of_tokens = [
-                axis
-                for axis in self.batch.sequence_axes
-                if not any(axis in own for own in axes)
-            ]
-            length = -(-(self.batch.length or 0) // self.shards(of_tokens))
             found = -(-count * length * self.held(sizes, axes) * itemsize // parts)
             self._sizes[key] = found
         return found

@@ -30,7 +30,7 @@ import math
 from hlofast._core import Field
 from hlofast.config._implied import per_mesh
 from hlofast.config._peak import parameter_size
-from hlofast.config._policies import OFFLOADED
+from hlofast.config._policies import OFFLOADED, RECOMPUTED
 from hlofast.config._traffic import RAGGED, SUM
 from hlofast.table import Table, of_rows
 
@@ -88,7 +88,7 @@ class Rates:
     """The shares of datasheet figures that steps achieve on one kind of device."""
 
     __slots__ = (
-        "attention", "between_steps", "gathers_exposed", "links", "matmul", "network",
+        "attention", "between_steps", "gathers_exposed", "kept_passes", "links", "matmul", "network",
         "network_exposed", "passes", "reductions", "score_passes",
     )  # fmt: skip
 
@@ -105,7 +105,11 @@ class Rates:
         network: float,
         network_exposed: float,
         between_steps: float,
+        kept_passes: float = 0.0,
     ) -> None:
+        self.kept_passes = kept_passes
+        """Further times that the bytes of a saved or offloaded value do: forward stores it with
+        those of all layers, backward loads it, both often in another layout."""
         self.matmul = matmul
         """Products with weights: share of the peak."""
         self.attention = attention
@@ -186,8 +190,9 @@ class Demand:
     """
 
     __slots__ = (
-        "activations", "at_peak", "forward", "gathers", "kernels", "logits", "matmul", "network",
-        "offload", "optimizer", "reductions", "score_memory", "scores", "slice_wait", "values",
+        "activations", "at_peak", "forward", "gathers", "kept", "kernels", "logits", "matmul",
+        "network", "offload", "optimizer", "reductions", "score_memory", "scores", "slice_wait",
+        "values",
     )  # fmt: skip
 
     def __init__(
@@ -228,7 +233,7 @@ class Demand:
                 self.scores += 2 * seconds
             else:
                 self.kernels += seconds / min(1.0, depth / _WHOLE_DEPTH)
-        values = scores = offloaded = 0
+        values = scores = offloaded = kept = 0
         for value in implied.parts.values:
             size = implied.activation_bytes(value.features, value.itemsize, padded=True)
             size *= value.layers * implied.steps
@@ -236,9 +241,11 @@ class Demand:
                 scores += size
             else:
                 values += size
-            if value.is_needed and implied.fates[value.key] == OFFLOADED:
-                offloaded += size
+            if value.is_needed:
+                offloaded += size if implied.fates[value.key] == OFFLOADED else 0
+                kept += size if implied.fates[value.key] != RECOMPUTED else 0
         self.values = values / memory
+        self.kept = kept / memory
         self.score_memory = scores / memory
         self.logits = 0.0
         if implied.parts.head is not None:
@@ -284,6 +291,7 @@ class StepTime:
         kernels = demand.kernels / rates.attention
         scores = demand.scores / rates.matmul + demand.score_memory * rates.score_passes
         values = demand.values * rates.passes + demand.logits * _LOGITS_PASSES
+        values += demand.kept * rates.kept_passes
         work = products + kernels + scores + values
         forward = work * demand.forward
         gathers = demand.gathers / rates.links

@@ -218,10 +218,8 @@ def _of_activations(implied: Implied) -> list[Transfer]:
     joints: set[str] = set()
     spread = {path: unit.feature[1] for path, unit in implied.parts.units.items()}
 
-    def add(
-        product: Product, kind: str, axes: list[str], phase: str, size: int, others: list[str]
-    ) -> None:
-        features = ((size, tuple(others)),)
+    def add(product: Product, kind: str, axes: list[str], phase: str, width: int) -> None:
+        features = ((width, ()),)
         payload = implied.activation_bytes(features, implied.itemsize, padded=True)
         tensor = product.parameter or product.name
         count = product.layers * implied.steps
@@ -251,16 +249,16 @@ def _of_activations(implied: Implied) -> list[Transfer]:
             is_spread = all(axis in along for axis in inside)
             again = implied.is_recomputed(product)
             for phase in ("forward", "recomputed") if again else ("forward",):
-                add(product, REDUCE if is_spread else SUM, inside, phase, results, outside)
+                add(product, REDUCE if is_spread else SUM, inside, phase, results)
             if is_spread:
-                add(product, GATHER, inside, "backward", results, outside)
+                add(product, GATHER, inside, "backward", results)
         if outside and product.joint not in joints:
             joints.add(product.joint)
             is_spread = all(axis in along for axis in outside)
             if is_spread:
-                add(product, GATHER, outside, "forward", width, inside)
-                add(product, GATHER, outside, "recomputed", width, inside)
-            add(product, REDUCE if is_spread else SUM, outside, "backward", width, inside)
+                add(product, GATHER, outside, "forward", width)
+                add(product, GATHER, outside, "recomputed", width)
+            add(product, REDUCE if is_spread else SUM, outside, "backward", width)
     return transfers
 
 

@@ -36,13 +36,26 @@ _FEWEST = 2
 _MOST_SEQUENCES = 1 << 40
 _UNPLACED = {
     "stage": "pipeline stages, their bubble and the micro-batches in flight",
+    "sequence": "heads within attention, tokens elsewhere",
+    "tensor_transpose": "widths in place of heads",
     "context_usp_ulysses": "heads within attention",
     "context_autoregressive": "for decoding",
     "autoregressive": "for decoding",
 }
 """Mesh axes along which activations are not modelled, with what they shard."""
+_WORSE = {
+    "sequence": "compiled steps hold as much as with context, and send twice as much: XLA gathers "
+    "the tokens of whole sequences for attention",
+    "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
+    "slower: inner sizes, which are wider, travel",
+}
+"""Mesh axes that no plan sizes, because another axis does the same at a lower cost: compiled steps of
+`benches/config_traffic.py`."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
-_RATES = {"tpu": {"matmul": 0.90, "passes": 11.0}, "tpu-v6e": {"matmul": 0.70}}
+_RATES = {
+    "tpu": {"matmul": 0.91, "passes": 10.5, "kept_passes": 6.0},
+    "tpu-v6e": {"matmul": 0.74, "gathers_exposed": 1.0},
+}
 """Rates of steps (`config/_time.py`) as in the time of compiled steps of MaxText for v5e and v6e
 (`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published steps
 show. Steps that MaxText published judge them: `benches/maxtext_accuracy.py`."""
@@ -165,6 +178,7 @@ class MaxText:
             usual=("data", "fsdp", "tensor"),
             offloads=True,
             offloads_inputs=True,
+            worse=_WORSE,
         )
 
     def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
