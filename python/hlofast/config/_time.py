@@ -31,7 +31,7 @@ from hlofast._core import Field
 from hlofast.config._implied import per_mesh
 from hlofast.config._peak import parameter_size
 from hlofast.config._policies import OFFLOADED, RECOMPUTED
-from hlofast.config._traffic import RAGGED, SUM
+from hlofast.config._traffic import EXCHANGE, RAGGED, SUM
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -66,6 +66,8 @@ known: 16 lanes of PCIe 3.0."""
 GATHERS = "gathers of weights"
 _REDUCTIONS, _SUMS = "reductions of gradients", "reductions of activations"
 NETWORK = "network"
+_EXCHANGES = (RAGGED, EXCHANGE)
+"""Collectives in which every device sends a part to every other one."""
 EXPOSED = (GATHERS, _REDUCTIONS, _SUMS, NETWORK)
 """The parts of a step that are collectives."""
 _HOST_MEMORY = "host memory"
@@ -88,8 +90,8 @@ class Rates:
     """The shares of datasheet figures that steps achieve on one kind of device."""
 
     __slots__ = (
-        "attention", "between_steps", "gathers_exposed", "kept_passes", "links", "matmul", "network",
-        "network_exposed", "passes", "reductions", "score_passes",
+        "attention", "between_steps", "gathers_exposed", "kept_passes", "links", "matmul",
+        "network", "network_exposed", "passes", "reductions", "score_passes",
     )  # fmt: skip
 
     def __init__(
@@ -388,7 +390,7 @@ def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple
             links = min(links, near - 1)
         bandwidth = device.per_jax_device("link_bandwidth")
         inner = sent * (near - 1) / near / (links * bandwidth)
-        if transfer.kind == RAGGED and dimensions is not None:
+        if transfer.kind in _EXCHANGES and dimensions is not None:
             # Parts travel a quarter of the longest side on average, as in `time/collective.rs`.
             side = round(near ** (1 / dimensions))
             wraps = side % int(device.value("wraparound_multiple") or side + 1) == 0
@@ -396,7 +398,7 @@ def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple
     if far > 1:
         # Each device carries its shard of the block's array over the network; in an exchange, all
         # that goes to other blocks.
-        part = sent if transfer.kind == RAGGED else sent / near
+        part = sent if transfer.kind in _EXCHANGES else sent / near
         outer = part * (far - 1) / far / device.per_jax_device("network_bandwidth")
     return inner, outer
 

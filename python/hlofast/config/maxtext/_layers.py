@@ -24,6 +24,8 @@ _SHORTEST_KERNEL = 128
 _STRATEGY = "all_gather"
 """The way of context parallelism that is modelled."""
 _EXCHANGED = "moe_dispatch_no_expert_sharding"
+_SECOND = "moe_mlpwi_1"
+"""A tensor of `custom` policies that versions since 0.2 have."""
 _LANES = 128
 """Lanes of a TPU vector register."""
 _TOKENS = ("activation_kv_batch", "activation_length_no_exp")
@@ -317,7 +319,9 @@ def experts(builder: Builder, inner: int) -> None:
             name, (count, width, inner), ("exp", "embed_no_exp", "mlp"), apart=layout.expert,
             last=layout.last,
         )  # fmt: skip
-        builder.value(name, hidden, saved_as=f"mlp{name}", is_product=True)
+        # Since 0.2, grouped matmuls give the second one another name.
+        own = _SECOND if layout.is_sparse and name == "wi_1" and run.get(_SECOND) else f"mlp{name}"
+        builder.value(name, hidden, saved_as=own, is_product=True)
         kept = ((builder.key(name),),)
         builder.product(
             name, weight, multiplications, kept, contracted=(1,), joint=builder.key("sorted"),

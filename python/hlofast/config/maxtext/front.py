@@ -49,8 +49,8 @@ _WORSE = {
     "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
     "slower: inner sizes, which are wider, travel",
 }
-"""Mesh axes that no plan sizes, because another axis does the same at a lower cost: compiled steps of
-`benches/config_traffic.py`."""
+"""Mesh axes that no plan sizes, because another axis does the same at a lower cost: the compiled
+steps of `maxtext_peaks.json` along them, and those along the other axis."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
 _RATES = {
     "tpu": {"matmul": 0.91, "passes": 10.5, "kept_passes": 6.0},
