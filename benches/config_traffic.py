@@ -27,7 +27,7 @@ sys.path.insert(0, str(FIXTURES))
 from maxtext_points import POINTS, is_traffic_read  # noqa: E402
 
 LIMIT = 0.15
-SPLIT = ("small_split", "v5p_1024_split", "v5p_2048_split", "v6e_256_split")
+SPLIT = ("small_split", "v5e_256_4_split", "v5p_1024_split", "v6e_256_split")
 """Stand-ins along `seq`."""
 _LEAST = 0.01
 

@@ -275,10 +275,27 @@ class TestSearch:
     def test_axes_that_are_not_modelled_are_named(self) -> None:
         plan = run(*SPARSE).plan("v5p-128")
         why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
-        assert "the micro-batches in flight" in why["stage"]
+        assert "four stages" in why["stage"] and why["stage"].endswith("not modelled")
         assert why["fsdp_transpose"] == "it does the same as fsdp here"
         (note,) = (note for note in plan.notes if note.code == "mesh")
         assert "stage" in note.text and "expert" not in note.text
+
+    def test_axes_that_another_one_beats_are_never_sized(self) -> None:
+        plan = run(*SEVEN).plan("v5e-16")
+        why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
+        assert "twice as much" in why["sequence"] and "context" in why["sequence"]
+        assert "twice as much" in why["tensor_transpose"] and "tensor" in why["tensor_transpose"]
+        assert why["tensor_sequence"] == "it does the same as tensor here"
+        assert why["context_autoregressive"] == "it shards neither weights nor tokens"
+        assert "decoding" in why["autoregressive"]
+        (note,) = (note for note in plan.notes if note.code == "mesh")
+        assert "sequence" not in note.text and "tensor" not in note.text
+
+    def test_a_config_keeps_its_own_axis_of_two_that_do_the_same(self) -> None:
+        plan = run(*SEVEN, "ici_tensor_sequence_parallelism=4").plan("v5e-16")
+        why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
+        assert why["tensor"] == "it does the same as tensor_sequence here"
+        assert "tensor_sequence" not in why
 
     def test_many_devices(self) -> None:
         # 6,720 divisors.

@@ -52,9 +52,9 @@ class ModelParts(Parts):
         self.visited: set[str] = set()
         self.missing: list[Gap] = []
         """Parts whose weights are modelled, and whose activations and time are not."""
-        self.exchanged: dict[Axes, tuple[str, int]] = {}
-        """Axes that shard heads once tokens were exchanged for them: the module with the fewest
-        heads, and their number."""
+        self.exchanged: dict[tuple[Axes, Axes], tuple[str, int]] = {}
+        """Axes along which tokens are exchanged for heads, and those that shard heads anyway: the
+        module with the fewest heads, and their number."""
         self.has_whole = False
         """Whether an attention layer has no such exchange."""
         self.experts: tuple[str, dict[str, str]] | None = None
@@ -271,7 +271,7 @@ class Builder(Collector):
             name, EXCHANGE, EXCHANGE, along, *features, itemsize=self.itemsize, kept_by=kept_by
         )
         heads, axes = features[0]
-        exchanged, key = self._parts.exchanged, (*along, *axes)
+        exchanged, key = self._parts.exchanged, (along, axes)
         if key not in exchanged or heads < exchanged[key][1]:
             exchanged[key] = self.config.path, heads
         self._parts.moved_axes.update(along)

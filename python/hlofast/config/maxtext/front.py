@@ -39,11 +39,15 @@ _UNPLACED = {
     "sequence": "heads within attention, tokens elsewhere",
     "tensor_transpose": "widths in place of heads",
     "context_usp_ulysses": "heads within attention",
-    "context_autoregressive": "for decoding",
     "autoregressive": "for decoding",
 }
 """Mesh axes along which activations are not modelled, with what they shard."""
 _WORSE = {
+    "autoregressive": "it is for decoding: it shards weights alone, so its devices repeat the work",
+    "context_usp_ulysses": "MaxText takes it with context_parallel_strategy=usp alone, which is "
+    "not modelled",
+    "stage": "compiled steps with four stages are slower than with fsdp; stages across slices are "
+    "not modelled",
     "sequence": "compiled steps hold as much as with context, and send twice as much: XLA gathers "
     "the tokens of whole sequences for attention",
     "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
