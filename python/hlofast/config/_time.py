@@ -5,13 +5,13 @@ A step is the sum of its parts, which `StepTime.parts` lists:
 * products with weights and attention: their operations, recomputed ones included, at the share of
   the device's peak that each kind of work achieves;
 * element-wise work (norms, rotary embeddings, activation functions, copies): each value of a layer
-  passes through memory a number of times;
+  passes through memory a number of times, and a kept one further times;
 * attention without a flash kernel: the square of token pairs is computed whole, and its scores pass
   through memory;
 * the optimizer: one read and one write of the state and one read of the gradients;
 * collectives on the links inside a slice or host, and on the network between slices or hosts.
-  Gathers of weights overlap with the work of their layers on TPUs and do not on GPUs; all other
-  collectives are exposed;
+  Gathers of weights overlap with the work of their layers on TPUs and do not on GPUs, unless a
+  trainer's own rates say otherwise; all other collectives are exposed;
 * transfers to host memory, as far as they take longer than the work of forward, and back as far as
   they take longer than that of backward;
 * a wait that grows with every doubling of slices: the device figure `slice_wait`, as in the time of

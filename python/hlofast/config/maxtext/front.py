@@ -60,9 +60,10 @@ _RATES = {
     "tpu": {"matmul": 0.91, "passes": 10.5, "kept_passes": 6.0},
     "tpu-v6e": {"matmul": 0.74, "gathers_exposed": 1.0},
 }
-"""Rates of steps (`config/_time.py`) as in the time of compiled steps of MaxText for v5e and v6e
-(`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published steps
-show. Steps that MaxText published judge them: `benches/maxtext_accuracy.py`."""
+"""Rates of steps (`config/_time.py`), fitted on the time of compiled steps of MaxText for v5e and
+v6e (`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published
+steps show. No text for v6e has asynchronous gathers, all others have. Steps that MaxText published
+judge the rates: `benches/maxtext_accuracy.py`."""
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
 
