@@ -291,6 +291,11 @@ class TestSearch:
         (note,) = (note for note in plan.notes if note.code == "mesh")
         assert "sequence" not in note.text and "tensor" not in note.text
 
+    def test_a_choice_along_such_an_axis_has_no_figures(self) -> None:
+        likened = run(*SEVEN).plan("v5e-16").like({"fsdp": 4, "sequence": 4})
+        (note,) = likened.notes
+        assert note.text.startswith("it has no figures: sequence is not modelled: compiled steps")
+
     def test_a_config_keeps_its_own_axis_of_two_that_do_the_same(self) -> None:
         plan = run(*SEVEN, "ici_tensor_sequence_parallelism=4").plan("v5e-16")
         why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
