@@ -57,9 +57,8 @@ def _of_stand_in(name: str) -> tuple[config.StepTraffic, dict[str, int]]:
     record = json.loads((FIXTURES / "stand_ins" / "stand_ins.json").read_text())[name]
     run = config.load(FIXTURES / "configs" / f"{record['config']}.txt").select(record["instance"])
     text = lzma.decompress((FIXTURES / "stand_ins" / f"{name}.txt.xz").read_bytes())
-    sizes = ",".join(f"{axis}={size}" for axis, size in record["mesh"].items() if size > 1)
     compiled: dict[str, int] = {}
-    for row in hlofast.loads(text).collectives(mesh=sizes).to_pylist():
+    for row in hlofast.loads(text).collectives(mesh=run.mesh).to_pylist():
         axes = _key((row["axes"] or "unknown").split("×"))
         compiled[axes] = compiled.get(axes, 0) + row["payload"] * row["multiplicity"]
     return run.traffic(), compiled

@@ -219,9 +219,7 @@ def _attention(builder: Builder) -> None:
     _mixed(builder, heads, depth, axes)
     along = _exchanged(builder, axes)
     if along:
-        # What the kernel computes is kept as it lies on devices, so backward has it already.
-        content = ((heads, axes), (depth, ()))
-        builder.exchanges("content", along, content, kept_by=((),))
+        builder.exchanges("content", along, ((heads, axes), (depth, ())))
     else:
         builder.has_whole()
     projected(builder, heads, depth, along)
@@ -346,8 +344,9 @@ def _projections(builder: Builder, parts: list[tuple[str, int]]) -> None:
         named, features = f"{builder.owner}.{name}", ((heads, axes), (depth, ()))
         builder.value(name, features, name=named)
         if along:
-            # Their checkpoint names are those before the exchange, which backward repeats.
-            builder.exchanges(name, along, features)
+            # XLA keeps queries as they lie on devices after the exchange, others as before it.
+            kept = ((builder.key(name),),) if name == "q_proj" else ()
+            builder.exchanges(name, along, features, kept)
 
 
 def _groups(builder: Builder) -> int:
