@@ -68,7 +68,8 @@ class TestExperts:
         assert {row["kind"] for row in rows} == {"ragged-all-to-all"}
         kept = run(*MIXTRAL, *EXPERTS, "remat_policy=custom", "mlpwo=device")
         again = [row for row in rows_of(kept, "expert") if row["phase"] == "recomputed"]
-        assert [row["tensor"].rpartition(":")[2] for row in again] == ["dispatch"]
+        # Kept results lie with the experts; `deepseek2_minimal_expert_v5p` sends them again.
+        assert [row["tensor"].rpartition(":")[2] for row in again] == ["dispatch", "combine"]
 
     def test_weights_of_experts_stay_with_their_devices(self) -> None:
         effective = run(*MIXTRAL, *EXPERTS)
@@ -254,9 +255,10 @@ class TestAgainstTheCompiler:
 
     @pytest.mark.parametrize("axis", ["context", "expert", "seq", "tensor"])
     def test_the_payload_along_an_axis(self, axis: str, *, held_out: bool) -> None:
-        if axis == "seq" and held_out:
-            pytest.skip("all steps along it were read")
         errors = {row["name"]: row["error"] for row in self.own(held_out=held_out)
                   if row["axes"] == axis}  # fmt: skip
+        if axis == "seq" and held_out:
+            assert errors == {}, "all steps along it were read"
+            return
         near = [name for name, error in errors.items() if error is not None and abs(error) <= 0.15]
         assert len(near) > 0.5 * len(errors), errors

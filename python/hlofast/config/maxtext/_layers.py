@@ -399,15 +399,15 @@ def _is_exchanged(run: Run) -> bool:
 def _routes(builder: Builder, layout: _Layout, sent: int, rows: int) -> None:
     """Adds the collectives of routed tokens: rows to their experts and back, and partial sums.
 
-    `sent` and `rows` are elements per token. Backward reads the results of experts, so it repeats
-    their way back unless they are kept.
+    `sent` and `rows` are elements per token. Backward reads the rows that came back from experts,
+    so it repeats their way even if the results are kept, which lie with the experts.
     """
     run = builder.run
     kept = ((builder.key("wo"),),)
     size = run.itemsize
-    for name, own in (("dispatch", ()), ("combine", kept)):
+    for name in ("dispatch", "combine"):
         features = (sent, layout.width)
-        builder.moves(name, RAGGED, RAGGED, layout.expert, features, itemsize=size, kept_by=own)
+        builder.moves(name, RAGGED, RAGGED, layout.expert, features, itemsize=size)
     if layout.tensor:
         # The width lies along the axis between layers, the inner size of experts within them.
         width = run.width[0] if layout.is_sparse else rows
