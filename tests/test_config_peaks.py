@@ -70,6 +70,18 @@ def test_choices_of_plans_fit_and_are_mostly_no_slower_than_published_ones() -> 
     assert sum(row["wins"] for row in pairs) >= 0.9 * len(pairs)
 
 
+def test_axes_that_plans_leave_at_1_cost_more_than_those_beside_them() -> None:
+    pairs = bench_module("config_axes").rows()
+    assert {row["name"] for row in pairs} >= {
+        "8b_tensor_sequence_v5p", "8b_tensor_transpose_v5p", "8b_sequence_v5p",
+        "7b_autoregressive_v5e", "7b_stage_v5p",
+    }  # fmt: skip
+    for row in pairs:
+        assert row["state"] > -0.01 and row["peak"] > -0.05 and row["seconds"] > -0.01, row
+        # In one figure at least by far.
+        assert max(row["peak"], row["payload"], row["seconds"]) > 0.1, row
+
+
 def run(*overrides: str) -> config.EffectiveConfig:
     given = ("model_name=llama3.1-8b", "remat_policy=full", "attention=flash")
     return config.loads("", path="run.yml", overrides=[*given, *overrides]).select("v6e-256")
