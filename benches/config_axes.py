@@ -19,6 +19,7 @@ PAIRS = {
     "8b_tensor_transpose_v5p": "8b_tensor_v5p",
     "13b_tensor_transpose_v5p": "13b_tensor4_v5p",
     "8b_sequence_v5p": "8b_context_v5p",
+    "7b_sequence_v5e": "7b_context_v5e",
     "7b_autoregressive_v5e": "7b_tensor_v5e",
     "7b_stage_v5p": "7b_full_v5p",
     "8b_stage_v6e": "8b_full64_v6e",

@@ -46,14 +46,13 @@ _WORSE = {
     "autoregressive": "it is for decoding: it shards weights alone, so its devices repeat the work",
     "context_usp_ulysses": "MaxText takes it with context_parallel_strategy=usp alone, which is "
     "not modelled",
-    "stage": "a compiled step with four stages takes 1.3 times as long as with fsdp, and holds "
-    "1.35 times as much; stages across slices are not modelled",
-    "sequence": "compiled steps hold as much as with context, and send twice as much: XLA gathers "
-    "the tokens of whole sequences for attention",
+    "stage": "compiled steps with four stages take 1.3 and 1.8 times as long as with fsdp, and "
+    "hold 1.4 and 1.6 times as much; stages across slices are not modelled",
+    "sequence": "versions since 0.2 have no such axis, and its traffic is not modelled",
     "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
     "slower: inner sizes, which are wider, travel",
 }
-"""Mesh axes that no plan sizes, because another one costs less: `benches/config_axes.py`."""
+"""Mesh axes that no plan sizes, with the reason; compiled steps: `benches/config_axes.py`."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
 _RATES = {
     "tpu": {"matmul": 0.91, "passes": 10.5, "kept_passes": 6.0},
@@ -61,8 +60,8 @@ _RATES = {
 }
 """Rates of steps (`config/_time.py`), fitted on the time of compiled steps of MaxText for v5e and
 v6e (`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published
-steps show. No text for v6e has asynchronous gathers, all others have. Steps that MaxText published
-judge the rates: `benches/maxtext_accuracy.py`."""
+steps show. No text for v6e has asynchronous gathers, all those for v5e have. Steps that MaxText
+published judge the rates: `benches/maxtext_accuracy.py`."""
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
 
