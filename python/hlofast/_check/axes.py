@@ -115,14 +115,14 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         for axes in parameter.spec
         for axis in program.split(axes)
     }
-    moved = set(program.split(declaration.moved_axes))
+    travelled = set(program.split(declaration.moved_axes))
     odd = {row["instruction"] for row in program.collectives.mismatches}
     sums: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in program.collectives:
         axes = set(row["axes"].split("×")) if row["axes"] else set()
         if row["instruction"] in odd or not axes or row["payload"] <= SMALL:
             continue
-        asked = of_weights - batch | moved
+        asked = of_weights - batch | travelled
         is_taken_apart = row["kind"] == "collective-permute" and (row["op_name"] or "").endswith(
             PRODUCTS
         )
