@@ -35,8 +35,9 @@ use std::ops::Range;
 pub struct Whose {
     /// By row: its phase, from its name or else from the rules above.
     pub phase: Vec<Phase>,
-    /// By row: the row whose name and source describe its value, often the row itself.
-    pub told_by: Vec<Row>,
+    /// By row: the row whose name and source describe its value, often the row itself. Empty if
+    /// each row describes itself.
+    told_by: Vec<Row>,
     /// By row: whether backward or recomputed work reads its value, through rows that move it.
     pub is_read_late: Vec<bool>,
     /// By computation: the row at which backward or recomputed work on the data begins.
@@ -51,6 +52,8 @@ const RECOMPUTE: u8 = 1;
 const BACKWARD: u8 = 2;
 const OPTIMIZER: u8 = 3;
 const NONE: u8 = 4;
+/// The bits of the phases after the forward pass.
+const LATE: u8 = 1 << RECOMPUTE | 1 << BACKWARD;
 
 fn rank(phase: Phase) -> u8 {
     match phase {
@@ -105,7 +108,7 @@ impl Whose {
         let computations = module.computations().len();
         let whose = Whose {
             phase: attribution.phase.get(..rows).unwrap_or_default().to_vec(),
-            told_by: (0..rows as u32).map(Row).collect(),
+            told_by: Vec::new(),
             is_read_late: vec![false; rows],
             turn: vec![None; computations],
             basis: Basis::Names,
@@ -164,13 +167,18 @@ impl Whose {
         let mut at = Place { row: root, path: path.iter().rev().copied().collect() };
         for _ in 0..MOST_MOVES {
             if at.row != root && self.phase[at.row.0 as usize] != Phase::Unattributed {
-                return Some(self.told_by[at.row.0 as usize]);
+                return Some(self.told_by(at.row));
             }
             if !step_back(module, &mut at) {
                 return None;
             }
         }
         None
+    }
+
+    /// The row whose name and source describe the value of `row`, often the row itself.
+    pub fn told_by(&self, row: Row) -> Row {
+        self.told_by.get(row.0 as usize).copied().unwrap_or(row)
     }
 
     /// Whether `row` runs at or after the turn of its computation.
@@ -196,20 +204,20 @@ impl Finder<'_> {
                 continue;
             }
             let mut called = Inside::default();
-            for call in module.calls(Row(row)) {
-                if call.role == CallRole::Condition || applies(opcode) {
-                    continue;
+            if runs_others(opcode) {
+                let calls = module.calls(Row(row)).iter();
+                for call in calls.filter(|call| call.role != CallRole::Condition) {
+                    let callee = self.inside[call.computation.0 as usize];
+                    called.all |= callee.all;
+                    called.products |= callee.products;
                 }
-                let callee = self.inside[call.computation.0 as usize];
-                called.all |= callee.all;
-                called.products |= callee.products;
-            }
-            if self.rank(row) == NONE {
-                let given = match opcode {
-                    Opcode::While | Opcode::Conditional | Opcode::Call => of_loop(called),
-                    _ => of_fusion(called),
-                };
-                self.whose.phase[row as usize] = phase_of(given);
+                if self.rank(row) == NONE {
+                    let given = match opcode {
+                        Opcode::While | Opcode::Conditional | Opcode::Call => of_loop(called),
+                        _ => of_fusion(called),
+                    };
+                    self.whose.phase[row as usize] = phase_of(given);
+                }
             }
             let own = self.rank(row);
             if own != NONE {
@@ -226,26 +234,40 @@ impl Finder<'_> {
 
     /// Gives phases to the rows of a computation, whose callers are known.
     fn complete(&mut self, id: ComputationId, is_data: &[bool]) {
-        let rows = self.module.computation(id).rows();
-        self.find_turn(id, is_data);
-        self.follow_moves(rows.clone());
-        // Parameters of called computations have no phase of their own.
-        let is_entry = id == self.module.entry();
-        let is_open = |row: u32| {
-            self.rank(row) == NONE
-                && (is_entry || self.module.opcode(Row(row)) != Opcode::Parameter)
-        };
-        if rows.clone().any(is_open) {
-            self.complete_open(id);
+        let module = self.module;
+        let rows = module.computation(id).rows();
+        // Most computations are fused, and all of their rows have one phase.
+        let ranks = self.ranks(rows.clone());
+        if ranks & LATE != 0 && self.is_scheduled {
+            self.find_turn(id, is_data);
         }
-        self.mark_late_reads(rows.clone());
-        for row in rows {
-            for call in self.module.calls(Row(row)) {
-                if call.computation != id && self.around[call.computation.0 as usize].0 == NONE {
-                    self.around[call.computation.0 as usize] = (self.rank(row), row);
-                }
+        if ranks & 1 << NONE != 0 {
+            self.follow_moves(rows.clone());
+            // Parameters of called computations have no phase of their own.
+            let is_entry = id == module.entry();
+            let is_open = |row: u32| {
+                self.rank(row) == NONE && (is_entry || module.opcode(Row(row)) != Opcode::Parameter)
+            };
+            if rows.clone().any(is_open) {
+                self.complete_open(id);
             }
         }
+        if self.ranks(rows.clone()) & LATE != 0 {
+            self.mark_late_reads(rows);
+        }
+        for call in &module.all_calls()[module.calls_within(id)] {
+            let own = (self.rank(call.row.0), call.row.0);
+            let around = &mut self.around[call.computation.0 as usize];
+            if call.computation != id && around.0 == NONE {
+                *around = own;
+            }
+        }
+    }
+
+    /// The ranks of `rows`, one bit for each.
+    fn ranks(&self, rows: Range<u32>) -> u8 {
+        let phases = &self.whose.phase[rows.start as usize..rows.end as usize];
+        phases.iter().fold(0, |all, phase| all | 1 << rank(*phase))
     }
 
     /// Gives phases to the rows of a computation that have none.
@@ -289,8 +311,14 @@ impl Finder<'_> {
             return;
         }
         self.whose.phase[row as usize] = phase_of(rank);
-        if is_described && let Some(described) = self.whose.told_by.get(giver as usize) {
-            self.whose.told_by[row as usize] = *described;
+        if is_described {
+            let told_by = &mut self.whose.told_by;
+            if told_by.is_empty() {
+                *told_by = self.module.rows().collect();
+            }
+            if let Some(described) = told_by.get(giver as usize).copied() {
+                told_by[row as usize] = described;
+            }
         }
     }
 
@@ -299,9 +327,6 @@ impl Finder<'_> {
     /// indices computed from the batch or gathered weights, wait for nothing.
     fn find_turn(&mut self, id: ComputationId, is_data: &[bool]) {
         let module = self.module;
-        if !self.is_scheduled {
-            return;
-        }
         let is_entry = id == module.entry();
         let rows = module.computation(id).rows();
         let is_forward =
@@ -520,9 +545,9 @@ fn ends(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether the computations that `opcode` calls are applied to elements.
-fn applies(opcode: Opcode) -> bool {
-    !matches!(
+/// Whether `opcode` runs the computations that it calls; others apply them to elements.
+fn runs_others(opcode: Opcode) -> bool {
+    matches!(
         opcode,
         Opcode::While | Opcode::Conditional | Opcode::Call | Opcode::Fusion | Opcode::AsyncStart
     )

@@ -22,6 +22,8 @@ pub struct Attributes<'a> {
     is_known: bool,
     /// Where the value of the metadata starts, if `ends` are known.
     metadata: usize,
+    /// Whether metadata are left out, if `ends` are known.
+    skips_metadata: bool,
     /// The number added to positions to get module offsets (arena rows are read from the arena).
     base: u32,
     filter: Filter,
@@ -63,8 +65,15 @@ impl<'a> Attributes<'a> {
             ends: &[],
             is_known: false,
             metadata: NO_METADATA as usize,
+            skips_metadata: false,
             filter: Filter::All,
         }
+    }
+
+    /// Leaves out `metadata` where that costs nothing: the caller has to expect it still.
+    #[must_use]
+    pub(crate) fn skipping_metadata(self, skips_metadata: bool) -> Self {
+        Self { skips_metadata, ..self }
     }
 
     fn next_raw(&mut self) -> Option<Attribute> {
@@ -90,18 +99,25 @@ impl<'a> Attributes<'a> {
     /// The next attribute of a line in the printed form, `, key=value`.
     #[inline]
     fn next_known(&mut self) -> Option<Attribute> {
-        let (end, rest) = self.ends.split_first()?;
-        self.ends = rest;
-        // Whitespace after the last value belongs to no attribute.
-        let end = (*end as usize).min(self.cursor.end());
-        let start = self.cursor.position() + 2;
-        let length = match start + METADATA.len() == self.metadata {
-            true => METADATA.len() - 1,
-            false => self.cursor.text().get(start..end)?.iter().position(|byte| *byte == b'=')?,
-        };
-        self.cursor.set_position(end);
-        let key = Span::new(start, start + length);
-        Some(Attribute { key, value: Span::new(start + length + 1, end) })
+        loop {
+            let (end, rest) = self.ends.split_first()?;
+            self.ends = rest;
+            // Whitespace after the last value belongs to no attribute.
+            let end = (*end as usize).min(self.cursor.end());
+            let start = self.cursor.position() + 2;
+            let is_metadata = start + METADATA.len() == self.metadata;
+            if is_metadata && self.skips_metadata {
+                self.cursor.set_position(end);
+                continue;
+            }
+            let length = match is_metadata {
+                true => METADATA.len() - 1,
+                false => self.cursor.text().get(start..end)?.iter().position(|b| *b == b'=')?,
+            };
+            self.cursor.set_position(end);
+            let key = Span::new(start, start + length);
+            return Some(Attribute { key, value: Span::new(start + length + 1, end) });
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! `Flags::IMPLICIT`. Rows of one computation are contiguous. Nothing changes after `parse`.
 
 use super::attributes::Attributes;
-use super::derived::Derived;
+use super::derived::{Calling, Derived};
 use super::opcode::Opcode;
 use super::shape::{ShapeId, ShapeTable};
 use crate::error::ParseError;
@@ -447,23 +447,8 @@ impl Module {
     /// The call edges of `row`, in text order.
     #[inline]
     pub fn calls(&self, row: Row) -> &[Call] {
-        self.calls_near(row).map_or(&[], |near| self.calls_of(row, near))
-    }
-
-    /// The call edges of `row`, which are among those in `near`.
-    fn calls_of(&self, row: Row, near: Range<usize>) -> &[Call] {
-        let near = &self.calls[near];
-        let rest = &near[near.partition_point(|call| call.row < row)..];
-        // Only conditionals make many calls, and they are queried once per branch, so the end is
-        // searched in steps that double.
-        let mut most = 1;
-        super::work::count(1);
-        while rest.get(most).is_some_and(|call| call.row == row) {
-            most *= 2;
-            super::work::count(1);
-        }
-        let most = most.min(rest.len());
-        &rest[..rest[..most].partition_point(|call| call.row == row)]
+        let calling = self.derived().calling.get_or_init(|| Calling::new(self));
+        calling.range(row).map_or(&[], |range| &self.calls[range])
     }
 
     /// All call edges, sorted by caller.
