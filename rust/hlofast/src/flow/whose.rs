@@ -29,6 +29,7 @@ use super::structure::{self, Basis};
 use crate::ir::decode::{HeaderValue, decode_header};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Phases of all rows, in the first context of their computation.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +40,7 @@ pub struct Whose {
     /// each row describes itself.
     told_by: Vec<Row>,
     /// By row: whether backward or recomputed work reads its value, through rows that move it.
-    pub is_read_late: Vec<bool>,
+    late_reads: OnceLock<Vec<bool>>,
     /// By computation: the row at which backward or recomputed work on the data begins.
     pub turn: Vec<Option<Row>>,
     /// The evidence for the phases.
@@ -109,7 +110,7 @@ impl Whose {
         let whose = Whose {
             phase: attribution.phase.get(..rows).unwrap_or_default().to_vec(),
             told_by: Vec::new(),
-            is_read_late: vec![false; rows],
+            late_reads: OnceLock::new(),
             turn: vec![None; computations],
             basis: Basis::Names,
         };
@@ -126,12 +127,7 @@ impl Whose {
             steps: rows.saturating_mul(32).saturating_add(1 << 20),
             is_scheduled: module.is_scheduled(),
         };
-        let contexts = &attribution.contexts;
-        let first = |node: &super::Node| {
-            contexts.nodes.get(contexts.first_node(node.computation) as usize) == Some(node)
-        };
-        let ids: Vec<ComputationId> =
-            contexts.nodes.iter().filter(|node| first(node)).map(|node| node.computation).collect();
+        let ids: Vec<ComputationId> = reached(attribution).collect();
         let is_data = data_parameters(module);
         if finder.whose.phase.iter().all(|phase| *phase == Phase::Unattributed) {
             let (phases, basis) = structure::phases(module, &ids, &is_data);
@@ -155,7 +151,7 @@ impl Whose {
     pub fn heap_bytes(&self) -> usize {
         self.phase.capacity()
             + 4 * self.told_by.capacity()
-            + self.is_read_late.capacity()
+            + self.late_reads.get().map_or(0, Vec::capacity)
             + self.turn.capacity() * size_of::<Option<Row>>()
     }
 
@@ -176,6 +172,22 @@ impl Whose {
         None
     }
 
+    /// Whether backward or recomputed work reads the value of `row`, through rows that move it.
+    pub fn is_read_late(&self, module: &Module, attribution: &Attribution, row: Row) -> bool {
+        let find = || {
+            let mut late = vec![false; module.row_count()];
+            for row in reached(attribution).flat_map(|id| module.computation(id).rows().rev()) {
+                let is_late = |user: &u32| match moves(module, Row(*user)) {
+                    true => late[*user as usize],
+                    false => LATE & 1 << rank(self.phase[*user as usize]) != 0,
+                };
+                late[row as usize] = module.users().get(row).iter().any(is_late);
+            }
+            late
+        };
+        self.late_reads.get_or_init(find).get(row.0 as usize) == Some(&true)
+    }
+
     /// The row whose name and source describe the value of `row`, often the row itself.
     pub fn told_by(&self, row: Row) -> Row {
         self.told_by.get(row.0 as usize).copied().unwrap_or(row)
@@ -186,6 +198,15 @@ impl Whose {
         let turn = self.turn.get(module.computation_of(row).0 as usize).copied().flatten();
         turn.is_some_and(|turn| row >= turn)
     }
+}
+
+/// The computations that the entry reaches, callers first.
+fn reached(attribution: &Attribution) -> impl Iterator<Item = ComputationId> + '_ {
+    let contexts = &attribution.contexts;
+    let is_first = |node: &&super::Node| {
+        contexts.nodes.get(contexts.first_node(node.computation) as usize) == Some(*node)
+    };
+    contexts.nodes.iter().filter(is_first).map(|node| node.computation)
 }
 
 impl Finder<'_> {
@@ -251,9 +272,6 @@ impl Finder<'_> {
             if rows.clone().any(is_open) {
                 self.complete_open(id);
             }
-        }
-        if self.ranks(rows.clone()) & LATE != 0 {
-            self.mark_late_reads(rows);
         }
         for call in &module.all_calls()[module.calls_within(id)] {
             let own = (self.rank(call.row.0), call.row.0);
@@ -457,11 +475,12 @@ impl Finder<'_> {
         low
     }
 
-    /// By row: the earliest phase among its users.
+    /// By row without a phase: the earliest phase among its users.
     fn high(&self, rows: Range<u32>) -> Vec<Bound> {
         let module = self.module;
         let mut high = vec![NO_BOUND; rows.len()];
-        for row in rows.clone().rev() {
+        // Rows with a phase need no bound.
+        for row in rows.clone().rev().filter(|row| self.rank(*row) == NONE) {
             let mut bound = NO_BOUND;
             for user in module.users().get(row).iter().copied() {
                 let own = self.rank(user);
@@ -479,20 +498,6 @@ impl Finder<'_> {
             high[(row - rows.start) as usize] = bound;
         }
         high
-    }
-
-    fn mark_late_reads(&mut self, rows: Range<u32>) {
-        let module = self.module;
-        for row in rows.rev() {
-            let is_late = module.users().get(row).iter().any(|user| {
-                if self.moves[*user as usize] {
-                    self.whose.is_read_late[*user as usize]
-                } else {
-                    matches!(self.rank(*user), RECOMPUTE | BACKWARD)
-                }
-            });
-            self.whose.is_read_late[row as usize] = is_late;
-        }
     }
 }
 

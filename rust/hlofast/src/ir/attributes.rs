@@ -1,7 +1,7 @@
 //! The attributes of an instruction as raw key and value spans, found on demand.
 
 use super::attribute::{ASYNCHRONOUS, COMMON, Key};
-use super::module::{Flags, METADATA, Module, NO_METADATA, Row};
+use super::module::{Flags, METADATA, Module, NO_METADATA, Row, ValueEnd};
 use crate::error::Result;
 use crate::text::{Cursor, Span, is_identifier_byte};
 
@@ -18,7 +18,7 @@ pub struct Attribute {
 pub struct Attributes<'a> {
     cursor: Cursor<'a>,
     /// Where the values end, if the row was read from one line.
-    ends: &'a [u32],
+    ends: &'a [ValueEnd],
     is_known: bool,
     /// Where the value of the metadata starts, if `ends` are known.
     metadata: usize,
@@ -100,21 +100,19 @@ impl<'a> Attributes<'a> {
     #[inline]
     fn next_known(&mut self) -> Option<Attribute> {
         loop {
-            let (end, rest) = self.ends.split_first()?;
+            let (known, rest) = self.ends.split_first()?;
             self.ends = rest;
             // Whitespace after the last value belongs to no attribute.
-            let end = (*end as usize).min(self.cursor.end());
+            let end = (known.end as usize).min(self.cursor.end());
             let start = self.cursor.position() + 2;
-            let is_metadata = start + METADATA.len() == self.metadata;
-            if is_metadata && self.skips_metadata {
-                self.cursor.set_position(end);
+            self.cursor.set_position(end);
+            if self.skips_metadata && start + METADATA.len() == self.metadata {
                 continue;
             }
-            let length = match is_metadata {
-                true => METADATA.len() - 1,
-                false => self.cursor.text().get(start..end)?.iter().position(|b| *b == b'=')?,
+            let length = match known.key_length {
+                u16::MAX => memchr::memchr(b'=', self.cursor.text().get(start..end)?)?,
+                length => length.into(),
             };
-            self.cursor.set_position(end);
             let key = Span::new(start, start + length);
             return Some(Attribute { key, value: Span::new(start + length + 1, end) });
         }

@@ -39,3 +39,23 @@ impl RowSet {
         self.words.capacity() * size_of::<(u64, u32)>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_members(members in proptest::collection::vec(any::<bool>(), 0..300)) {
+            let rows = (0u32..).zip(&members).filter(|(_, is_member)| **is_member);
+            let set = RowSet::new(members.len(), rows.map(|(row, _)| row));
+            let mut before = 0;
+            for (row, is_member) in (0u32..).zip(&members) {
+                prop_assert_eq!(set.place(Row(row)), is_member.then_some(before));
+                before += usize::from(*is_member);
+            }
+            prop_assert_eq!(set.place(Row(members.len() as u32 + 64)), None);
+        }
+    }
+}

@@ -199,7 +199,7 @@ impl<'a> Classes<'a> {
     /// Whether `row` is backward or recomputed work, or moves a value to such work.
     fn is_late(&self, row: Row) -> bool {
         if moves(self.module, row) {
-            return self.whose.is_read_late.get(row.0 as usize).copied().unwrap_or(false);
+            return self.whose.is_read_late(self.module, self.attribution, row);
         }
         matches!(self.phase(row), Phase::Backward | Phase::Recompute)
     }
