@@ -26,7 +26,7 @@ impl RowSet {
         Self { words }
     }
 
-    /// The number of members before `row`; None if `row` is no member.
+    /// The number of members before `row`; None if `row` is not a member.
     #[inline]
     pub fn place(&self, row: Row) -> Option<usize> {
         let (bits, before) = *self.words.get(row.0 as usize / 64)?;
