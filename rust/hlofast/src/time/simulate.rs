@@ -127,7 +127,7 @@ fn play<'a>(
         recording,
     };
     player.prepare(communications);
-    for id in module.computation_post_order() {
+    for id in module.computation_post_order().iter().copied() {
         player.computation(id);
     }
     let entry = module.entry().0 as usize;
@@ -429,7 +429,7 @@ impl Player<'_> {
         if let Some(entry) = counts.get_mut(self.module.entry().0 as usize) {
             *entry = 1;
         }
-        for id in self.module.computation_post_order().into_iter().rev() {
+        for id in self.module.computation_post_order().iter().copied().rev() {
             let runs = counts.get(id.0 as usize).copied().unwrap_or(0);
             let calls = self.module.calls_within(id);
             for call in self.module.all_calls().get(calls).unwrap_or_default() {
