@@ -105,6 +105,7 @@ fn play<'a>(
         cost,
         rows,
         copy_rate: device.share(device.hbm_bandwidth),
+        copies_compete: device.is_gpu,
         transfers: vec![Transfer::None; count],
         further: HashMap::new(),
         result: Simulation {
@@ -147,6 +148,8 @@ struct Player<'a> {
     cost: &'a Cost,
     rows: &'a Rows,
     copy_rate: Option<f64>,
+    /// Whether asynchronous copies within HBM slow the kernels beside them by as much as they take.
+    copies_compete: bool,
     transfers: Vec<Transfer>,
     /// Further collectives of rows that already have one in `transfers`.
     further: HashMap<Row, Vec<u32>>,
@@ -330,6 +333,13 @@ impl Player<'_> {
             Opcode::CopyStart | Opcode::AsyncStart => {
                 let begin = play.clock.max(play.copies);
                 let end = begin + self.copied(row);
+                if self.copies_compete && opcode == Opcode::AsyncStart {
+                    let taken = end - play.clock;
+                    play.clock = end;
+                    play.split.seconds += taken;
+                    play.split.memory += taken;
+                    self.take_time(row, taken);
+                }
                 play.copies = end;
                 self.keep(row, Resource::Copies, begin, end);
                 self.last_of_channel.insert(row.0, end);
@@ -517,9 +527,15 @@ impl Player<'_> {
         let at = done.unwrap_or(row.0) as usize;
         let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
         let mut bytes = of(&self.cost.bytes_read) + of(&self.cost.bytes_written);
-        if self.module.opcode(row) == Opcode::AsyncStart
-            && let Some(body) = self.module.called(row, CallRole::Calls)
-        {
+        let called = |role| self.module.called(row, role);
+        let body = match self.module.opcode(row) {
+            Opcode::AsyncStart if self.copies_compete && bytes == 0.0 => {
+                called(CallRole::Calls).or_else(|| called(CallRole::Wrapped))
+            }
+            Opcode::AsyncStart => called(CallRole::Calls),
+            _ => None,
+        };
+        if let Some(body) = body {
             for row in self.module.computation(body).rows() {
                 let at = row as usize;
                 let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
