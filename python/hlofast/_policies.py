@@ -122,6 +122,15 @@ class Policy:
         return seconds
 
     @property
+    def storing_seconds(self) -> float | None:
+        """Seconds by which writing what it keeps lengthens the step; None if unknown.
+
+        Less than zero if the step as compiled keeps more.
+        """
+        storing: float | None = self._figures["storing"]
+        return storing
+
+    @property
     def step_seconds(self) -> float | None:
         """Seconds of a step under the policy; None if unknown.
 
@@ -132,9 +141,10 @@ class Policy:
 
     @property
     def added_seconds(self) -> float | None:
-        """Seconds of recomputation and of waiting; None if unknown."""
-        again, waiting = self.recomputed_seconds, self.waiting_seconds
-        return None if again is None or waiting is None else again + waiting
+        """Seconds of recomputation, of waiting and of writing what it keeps; None if unknown."""
+        parts = (self.recomputed_seconds, self.waiting_seconds, self.storing_seconds)
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
 
     @property
     def saved(self) -> Table:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 _PREFIX = "jax.checkpoint_policies."
-_STEPS = frozenset(("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation"))
+_STEPS = frozenset(
+    ("while", "body", "cond", "closed_call", "eval_jaxpr", "checkpoint", "rematted_computation")
+)
 """Components of operation names that do not name a scope of the program."""
 _AXLEARN = re.compile(r"\[(?:Repeated|Stacked)?Transformer\w*Layer\]")
 """AXLearn's scopes name the module and its class: `layer[TransformerLayer]`."""

@@ -468,6 +468,7 @@ impl Layout<'_> {
             body_id: module.called(pair.forward, CallRole::Body)?,
             back_id: module.called(pair.backward, CallRole::Body)?,
             stacks,
+            stack_rows: Vec::new(),
             recomputed,
             body_steps: body_steps.all,
             back_steps: back_steps.all,

@@ -37,6 +37,8 @@ mod retimed;
 mod savable;
 mod scans;
 mod search;
+mod stored;
+mod turned;
 mod unknown;
 mod unrolled;
 mod value;
@@ -101,12 +103,16 @@ pub struct Outcome {
     pub moving: Option<f64>,
     /// Seconds by which these moves lengthen the step; None if unknown.
     pub waiting: Option<f64>,
+    /// Seconds by which writing what is kept lengthens the step, less than zero if the step as it is
+    /// keeps more; None if unknown.
+    pub storing: Option<f64>,
 }
 
 impl Outcome {
-    /// Seconds that the policy adds to a step that recomputes nothing; None if unknown.
+    /// Seconds that the policy adds to a step that recomputes nothing and keeps what the step as it is
+    /// keeps; None if unknown.
     pub fn added_seconds(&self) -> Option<f64> {
-        Some(self.seconds? + self.waiting?)
+        Some(self.seconds? + self.waiting? + self.storing?)
     }
 }
 
@@ -253,6 +259,7 @@ impl Policies {
             seconds: prices.seconds.map(|_| 0.0),
             moving: Some(0.0),
             waiting: Some(0.0),
+            storing: Some(0.0),
             ..Outcome::default()
         };
         let mut bytes = self.timeline.changes();
@@ -264,6 +271,8 @@ impl Policies {
             let before = outcome.seconds;
             again.price(module, self, scan, prices, &mut outcome);
             let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
+            let storing = stored::stored(module, scan, &again, &self.sizes, prices);
+            outcome.storing = outcome.storing.zip(storing).map(|(sum, own)| sum + own);
             let sizes = again.offloaded.iter().map(|(size, ..)| *size);
             let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);

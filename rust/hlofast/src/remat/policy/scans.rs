@@ -6,6 +6,7 @@ use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
+use super::turned::turn_back;
 use crate::cost::Cost;
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
@@ -46,7 +47,11 @@ pub struct Stack {
     pub is_read: bool,
     /// Whether it is in host memory.
     pub is_host: bool,
-    /// If so: bytes and steps of its values on their way, in device memory.
+    /// The rows that fill it, write it and copy it as a whole.
+    pub rows: Vec<Row>,
+    /// Bytes and live ranges of copies of the whole stack in another order.
+    pub turned: Vec<(i64, RangeInclusive<u32>)>,
+    /// If it is in host memory: bytes and steps of its values on their way, in device memory.
     pub moving: Vec<(i64, RangeInclusive<u32>)>,
     /// Bytes and live ranges of its buffers in the forward body of a group of layers.
     pub fore: Vec<(i64, RangeInclusive<u32>)>,
@@ -72,6 +77,8 @@ impl Stack {
             reads: Vec::new(),
             is_read: false,
             is_host: false,
+            rows: Vec::new(),
+            turned: Vec::new(),
             moving: Vec::new(),
             fore: Vec::new(),
             aft: Vec::new(),
@@ -117,6 +124,8 @@ pub struct Scan {
     pub back_id: ComputationId,
     /// The stacks, by element of the forward loop's result.
     pub stacks: Vec<Stack>,
+    /// The rows of all stacks, ascending.
+    pub stack_rows: Vec<Row>,
     /// What the backward body recomputes.
     pub recomputed: Recomputed,
     /// The steps of the forward body.
@@ -192,7 +201,9 @@ pub fn scans(
         by_buffer.entry(value.buffer).or_default().push(number);
     }
     let budget = MOST_ROWS;
-    let mut finder = Finder { module, cost, memory, values, sizes, by_row, by_buffer, budget };
+    let turned = HashMap::default();
+    let mut finder =
+        Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, budget };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -255,6 +266,8 @@ pub struct Finder<'a> {
     by_row: HashMap<Row, Vec<u32>, BuildMix>,
     /// By buffer: the values that share it.
     by_buffer: HashMap<u32, Vec<u32>, BuildMix>,
+    /// By loop and element of its state: copies in another order that are made of the element before.
+    turned: HashMap<(Row, u32), Vec<Place>, BuildMix>,
     /// Rows that may still be opened or followed.
     pub budget: usize,
 }
@@ -275,20 +288,32 @@ impl Finder<'_> {
         };
         let count = module.shapes().tuple(module.shape(state)).map_or(0, <[_]>::len);
         let mut budget = self.budget;
-        let mut to_loop = |place: &mut Place| {
+        let mut to_loop = |place: &mut Place, turned: &mut Vec<Place>| {
             for _ in 0..MOST_STEPS.min(budget) {
-                if module.opcode(place.row) == Opcode::While || !step_back(module, place) {
+                if module.opcode(place.row) == Opcode::While {
                     break;
+                }
+                if !step_back(module, place) {
+                    let copy = place.clone();
+                    if !turn_back(module, place) {
+                        break;
+                    }
+                    turned.push(copy);
                 }
                 budget -= 1;
             }
         };
+        let turned = &mut self.turned;
         let mut source = |element: u32| {
             let mut place = Place { row: state, path: vec![element] };
-            to_loop(&mut place);
+            let mut copies = Vec::new();
+            to_loop(&mut place, &mut copies);
             if module.opcode(place.row) != Opcode::While {
                 place = stack_of(module, &place);
-                to_loop(&mut place);
+                to_loop(&mut place, &mut copies);
+            }
+            if module.opcode(place.row) == Opcode::While && !copies.is_empty() {
+                turned.insert((back, element), copies);
             }
             (element, place)
         };
@@ -315,8 +340,13 @@ impl Finder<'_> {
         let back = Graph::new(module, back_id, &[], &mut self.budget)?;
         let mut stacks: Vec<(u32, Stack)> = Vec::new();
         for (element, read_as) in read {
+            let copies = self.turned.get(&(backward, *read_as)).map_or(&[][..], Vec::as_slice);
+            let turned: Vec<_> = copies.iter().filter_map(|place| self.kept_at(place)).collect();
+            let copies = copies.iter().map(|place| place.row);
             if let Some((_, stack)) = stacks.iter_mut().find(|(known, _)| known == element) {
                 stack.read_as.push(*read_as);
+                stack.turned.extend(turned);
+                stack.rows.extend(copies);
                 continue;
             }
             let node = match self.is_one_layer(forward) {
@@ -342,7 +372,11 @@ impl Finder<'_> {
                 continue;
             }
             let Some((bytes, live)) = self.stack(forward, *element) else { continue };
-            stacks.push((*element, Stack::new(&body, node, *read_as, bytes, live)));
+            let own = Stack::new(&body, node, *read_as, bytes, live);
+            let written = body.root.element(*element as usize).node();
+            let written = written.map(|written| body.nodes[written as usize].outer);
+            let rows = copies.chain(written).chain(self.filled_by(forward, *element)).collect();
+            stacks.push((*element, Stack { turned, rows, ..own }));
         }
         for (element, read_as) in inputs {
             let node = leaf(&body, *element).filter(|node| !is_unchanged(&body, *node));
@@ -395,6 +429,8 @@ impl Finder<'_> {
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             stack.reads = users.map(|user| self.read(&back, *user, end)).collect();
         }
+        let mut stack_rows: Vec<Row> = stacks.iter().flat_map(|own| own.rows.clone()).collect();
+        stack_rows.sort_unstable();
         Some(Scan {
             forward,
             backward,
@@ -407,10 +443,24 @@ impl Finder<'_> {
             body_id,
             back_id,
             stacks,
+            stack_rows,
             recomputed,
             body_steps,
             back_steps,
         })
+    }
+
+    /// The row that fills an element of a loop's state before the loop.
+    fn filled_by(&self, forward: Row, element: u32) -> Option<Row> {
+        let module = self.module;
+        let state = module.operands(forward).first().map(|row| Row(*row))?;
+        let mut place = Place { row: state, path: vec![element] };
+        for _ in 0..MOST_STEPS {
+            if !step_back(module, &mut place) {
+                break;
+            }
+        }
+        matches!(module.opcode(place.row), Opcode::Broadcast | Opcode::Fusion).then_some(place.row)
     }
 
     fn read(&self, back: &Graph, user: u32, end: u32) -> Read {
@@ -470,8 +520,12 @@ impl Finder<'_> {
     /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
     /// values of its buffer are live.
     pub fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
-        let place = Place { row: forward, path: vec![element] };
-        let (row, part) = self.memory.maker_of(forward, part(self.module, &place)?)?;
+        self.kept_at(&Place { row: forward, path: vec![element] })
+    }
+
+    /// Bytes of the buffer of a value, and the steps at which the values in it are live.
+    fn kept_at(&self, place: &Place) -> Option<(i64, RangeInclusive<u32>)> {
+        let (row, part) = self.memory.maker_of(place.row, part(self.module, place)?)?;
         let known = self.numbered(self.by_row.get(&row)).find(|value| value.part == part)?;
         self.buffer(known.buffer)
     }
