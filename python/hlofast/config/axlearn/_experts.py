@@ -31,7 +31,7 @@ _NEVER = {
     "expert": "TransformerFeedForwardDropFreeMoE sends no tokens along 'expert', to the devices of "
     "other experts; AXLearn's ApproximateTokenDropFreeMoE does",
 }
-"""The same of experts without dropped tokens, whose kernels compute the experts of one device."""
+"""Reasons for experts without dropped tokens, whose kernels compute the experts of one device."""
 
 
 @axlearn(f"{_MODULE}TransformerFeedForwardDropFreeMoE")

@@ -68,7 +68,8 @@ class Axlearn:
         batch = _batch(config, is_of_images=parts.is_of_images)
         gaps = [(gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in parts.gaps]
         untimed = [(gap.path, f"{gap.klass}: {gap.why}") for gap in parts.missing]
-        gaps += [*untimed, *_unrouted(parts, mesh), *_unexchanged(parts, mesh)]
+        unexchanged = _unexchanged(parts, mesh)
+        gaps += [*untimed, *_unrouted(parts, mesh), *unexchanged]
         masks = [(mask.path, f"{mask.klass}: {mask.why}") for mask in parts.masks]
         itemsize = compute_size(config)
         if itemsize is None:
@@ -81,8 +82,8 @@ class Axlearn:
             gaps.append(("input", why))
         elif not batch.is_placed:
             gaps.append(("input", "the config does not say which mesh axes shard the batch"))
-        # Without known values of layers, no bytes of activations are known.
-        batch.is_placed = batch.is_placed and not parts.missing
+        # Without known values of layers, and their places, no bytes of activations are known.
+        batch.is_placed = batch.is_placed and not parts.missing and not unexchanged
         policies: dict[str, Policy | None] = {}
         refused = []
         for path, spec in parts.specs.items():
