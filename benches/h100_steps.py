@@ -23,8 +23,8 @@ import policy_accuracy
 
 import gpu_texts  # isort: skip
 
-CHANGES = 0.12
-"""The limit of errors of peaks, and the narrow one is 5 %."""
+LIMITS = (0.05, 0.12)
+"""Errors whose shares are shown."""
 
 
 def steps() -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def shown(rows: list[dict[str, Any]], key: str = "error") -> str:
         return "none"
     size = [abs(error) for error in errors]
     worst = max(errors, key=abs)
-    near = [sum(own <= limit for own in size) / len(size) for limit in (0.05, CHANGES)]
+    near = [sum(own <= limit for own in size) / len(size) for limit in LIMITS]
     return (
         f"{len(size)}: median {statistics.median(size):.1%}, within 5 % {near[0]:.0%}, within "
         f"12 % {near[1]:.0%}, worst {worst:+.1%}"

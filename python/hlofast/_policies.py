@@ -137,7 +137,7 @@ class Policy:
         The step as compiled, without what it recomputes itself, and `added_seconds`.
         """
         as_is, added = self._policies._bare_seconds, self.added_seconds
-        return None if as_is is None or added is None else as_is + added
+        return None if as_is is None or added is None else max(0.0, as_is + added)
 
     @property
     def added_seconds(self) -> float | None:

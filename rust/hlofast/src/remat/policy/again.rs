@@ -274,7 +274,7 @@ impl Again {
     pub fn kept_anew(&self, scan: &Scan, sizes: &[i64]) -> impl Iterator<Item = i64> {
         let nodes = (0..scan.body.nodes.len() as u32).filter(|node| {
             let is_saved = self.fate[*node as usize] == Fate::Saved && self.keeps(scan, *node);
-            is_saved && !scan.stacks.iter().any(|stack| stack.node == *node)
+            is_saved && scan.stack_nodes.binary_search(node).is_err()
         });
         nodes.map(|node| kept_bytes(&scan.body, node, sizes))
     }

@@ -469,6 +469,7 @@ impl Layout<'_> {
             back_id: module.called(pair.backward, CallRole::Body)?,
             stacks,
             stack_rows: Vec::new(),
+            stack_nodes: Vec::new(),
             recomputed,
             body_steps: body_steps.all,
             back_steps: back_steps.all,

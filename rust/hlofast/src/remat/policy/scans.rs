@@ -16,7 +16,7 @@ use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use crate::remat::counted::part;
 use crate::remat::residuals::stack_of;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 /// Limit on the pairs of loops that are compared.
@@ -126,6 +126,8 @@ pub struct Scan {
     pub stacks: Vec<Stack>,
     /// The rows of all stacks, ascending.
     pub stack_rows: Vec<Row>,
+    /// The nodes of all stacks, ascending.
+    pub stack_nodes: Vec<u32>,
     /// What the backward body recomputes.
     pub recomputed: Recomputed,
     /// The steps of the forward body.
@@ -339,9 +341,15 @@ impl Finder<'_> {
         let mut body = Graph::new(module, body_id, &[], &mut self.budget)?;
         let back = Graph::new(module, back_id, &[], &mut self.budget)?;
         let mut stacks: Vec<(u32, Stack)> = Vec::new();
+        let mut buffers: HashSet<u32, BuildMix> = HashSet::default();
         for (element, read_as) in read {
             let copies = self.turned.get(&(backward, *read_as)).map_or(&[][..], Vec::as_slice);
-            let turned: Vec<_> = copies.iter().filter_map(|place| self.kept_at(place)).collect();
+            // Elements of the state may share a copy, and a copy the memory of its stack.
+            let own = self.buffer_at(&Place { row: forward, path: vec![*element] });
+            buffers.extend(own);
+            let buffer = |place: &Place| self.buffer_at(place).filter(|own| buffers.insert(*own));
+            let turned: Vec<u32> = copies.iter().filter_map(buffer).collect();
+            let turned: Vec<_> = turned.into_iter().filter_map(|own| self.buffer(own)).collect();
             let copies = copies.iter().map(|place| place.row);
             if let Some((_, stack)) = stacks.iter_mut().find(|(known, _)| known == element) {
                 stack.read_as.push(*read_as);
@@ -431,6 +439,8 @@ impl Finder<'_> {
         }
         let mut stack_rows: Vec<Row> = stacks.iter().flat_map(|own| own.rows.clone()).collect();
         stack_rows.sort_unstable();
+        let mut stack_nodes: Vec<u32> = stacks.iter().map(|own| own.node).collect();
+        stack_nodes.sort_unstable();
         Some(Scan {
             forward,
             backward,
@@ -444,6 +454,7 @@ impl Finder<'_> {
             back_id,
             stacks,
             stack_rows,
+            stack_nodes,
             recomputed,
             body_steps,
             back_steps,
@@ -520,14 +531,14 @@ impl Finder<'_> {
     /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
     /// values of its buffer are live.
     pub fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
-        self.kept_at(&Place { row: forward, path: vec![element] })
+        self.buffer(self.buffer_at(&Place { row: forward, path: vec![element] })?)
     }
 
-    /// Bytes of the buffer of a value, and the steps at which the values in it are live.
-    fn kept_at(&self, place: &Place) -> Option<(i64, RangeInclusive<u32>)> {
+    /// The buffer of a value.
+    fn buffer_at(&self, place: &Place) -> Option<u32> {
         let (row, part) = self.memory.maker_of(place.row, part(self.module, place)?)?;
-        let known = self.numbered(self.by_row.get(&row)).find(|value| value.part == part)?;
-        self.buffer(known.buffer)
+        let mut same = self.numbered(self.by_row.get(&row));
+        same.find(|value| value.part == part).map(|value| value.buffer)
     }
 
     /// Bytes of a buffer, and the steps at which its values are live.

@@ -46,7 +46,8 @@ pub fn stored(
         };
         let (kept, dropped) = (of(true), of(false));
         if dropped > 0.0 {
-            seconds -= stores(module, own[0].0, dropped, prices)? * dropped / (kept + dropped);
+            let all = stores(module, own[0].0, kept + dropped, prices)?;
+            seconds -= all * dropped / (kept + dropped);
         }
     }
     let trips = scan.trips as f64;
