@@ -459,6 +459,7 @@ impl Module {
     /// The call edges of `row`, in text order.
     #[inline]
     pub fn calls(&self, row: Row) -> &[Call] {
+        super::work::count(1);
         let calling = self.derived().calling.get_or_init(|| Calling::new(self));
         calling.range(row).map_or(&[], |range| &self.calls[range])
     }
