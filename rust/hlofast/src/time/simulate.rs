@@ -523,24 +523,18 @@ impl Player<'_> {
     /// Seconds of an asynchronous copy or slice at HBM bandwidth.
     fn copied(&self, row: Row) -> f64 {
         let Some(rate) = self.copy_rate else { return 0.0 };
-        let done = self.module.users().get(row.0).first().copied();
-        let at = done.unwrap_or(row.0) as usize;
-        let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
-        let mut bytes = of(&self.cost.bytes_read) + of(&self.cost.bytes_written);
-        let called = |role| self.module.called(row, role);
-        let body = match self.module.opcode(row) {
-            Opcode::AsyncStart if self.copies_compete && bytes == 0.0 => {
-                called(CallRole::Calls).or_else(|| called(CallRole::Wrapped))
-            }
-            Opcode::AsyncStart => called(CallRole::Calls),
-            _ => None,
+        let moved = |row: u32| {
+            let of = |column: &[i64]| column.get(row as usize).copied().unwrap_or(0) as f64;
+            of(&self.cost.bytes_read) + of(&self.cost.bytes_written)
         };
-        if let Some(body) = body {
-            for row in self.module.computation(body).rows() {
-                let at = row as usize;
-                let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
-                bytes += of(&self.cost.bytes_read) + of(&self.cost.bytes_written);
-            }
+        let mut bytes = moved(self.module.users().get(row.0).first().copied().unwrap_or(row.0));
+        if self.module.opcode(row) == Opcode::AsyncStart {
+            let called = |role| self.module.called(row, role);
+            let is_open = self.copies_compete && bytes == 0.0;
+            let wrapped = || called(CallRole::Wrapped).filter(|_| is_open);
+            let body = called(CallRole::Calls).or_else(wrapped);
+            let rows = body.map(|body| self.module.computation(body).rows());
+            bytes += rows.into_iter().flatten().map(moved).sum::<f64>();
         }
         bytes / rate
     }
