@@ -1,7 +1,6 @@
 """Accuracy of peaks under other checkpoint policies against programs compiled under them.
 
     python benches/policy_accuracy.py [--json FILE] [--lowered DIR]
-    python benches/policy_accuracy.py --seconds        the step times under policies
     python benches/policy_accuracy.py --plans FILE     the chosen policies, for make_policies.py
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
@@ -240,26 +239,6 @@ def plans() -> dict[str, Any]:
     return chosen
 
 
-def seconds() -> dict[str, list[float]]:
-    """By set: the error of the step time under a policy, from the text without checkpointing.
-
-    It is compared with the time model on the text that was compiled under the policy.
-    """
-    found: dict[str, list[float]] = {"fitted": [], "held out": []}
-    plain = texts()
-    for (program, policy), text in checkpointed().items():
-        device = next(f"tpu-{chip}" for chip in LIMITS if chip in program)
-        policies = hlofast.loads(plain[program]).remat(device=device).policies
-        compiled = hlofast.loads(text).time(device).step_seconds
-        if policies is None or compiled is None:
-            continue
-        modelled = policy_of(policies, policy, program).step_seconds
-        if modelled is not None:
-            own = "held out" if program.startswith("held_") else "fitted"
-            found[own].append(modelled / compiled - 1)
-    return found
-
-
 def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     """The errors of some rows."""
     known = sorted(abs(row["error"]) for row in rows if row["error"] is not None)
@@ -285,16 +264,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--lowered", type=Path, help="folder of texts before optimisation")
     parser.add_argument("--plans", type=Path, help="write the chosen policies to this file")
-    parser.add_argument("--seconds", action="store_true", help="judge step times, not peaks")
     given = parser.parse_args()
-    if given.seconds:
-        for label, errors in seconds().items():
-            size = [abs(error) for error in errors]
-            print(
-                f"step times, {label}: {len(size)}, median {statistics.median(size):.1%}, from "
-                f"{min(errors):+.1%} to {max(errors):+.1%}"
-            )
-        return
     if given.plans:
         given.plans.write_text(json.dumps(plans(), indent=1) + "\n")
         return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._module import Module
-    from hlofast._policies import Policy
+    from hlofast._policy import Policy
 
     Row = dict[str, Any]
 

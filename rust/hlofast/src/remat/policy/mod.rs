@@ -37,6 +37,7 @@ mod retimed;
 mod savable;
 mod scans;
 mod search;
+mod stacks;
 mod stored;
 mod turned;
 mod unknown;
@@ -103,16 +104,16 @@ pub struct Outcome {
     pub moving: Option<f64>,
     /// Seconds by which these moves lengthen the step; None if unknown.
     pub waiting: Option<f64>,
-    /// Seconds by which writing what is kept lengthens the step, less than zero if the step as it is
-    /// keeps more; None if unknown.
+    /// Seconds by which storing what is kept lengthens the step, less than zero if the step as it is
+    /// keeps more; None if unknown, as on TPUs.
     pub storing: Option<f64>,
 }
 
 impl Outcome {
     /// Seconds that the policy adds to a step that recomputes nothing and keeps what the step as it is
-    /// keeps; None if unknown.
+    /// keeps; None if unknown. Storing counts where its time is known.
     pub fn added_seconds(&self) -> Option<f64> {
-        Some(self.seconds? + self.waiting? + self.storing?)
+        Some(self.seconds? + self.waiting? + self.storing.unwrap_or(0.0))
     }
 }
 
@@ -259,11 +260,11 @@ impl Policies {
             seconds: prices.seconds.map(|_| 0.0),
             moving: Some(0.0),
             waiting: Some(0.0),
-            storing: Some(0.0),
             ..Outcome::default()
         };
         let mut bytes = self.timeline.changes();
         let mut prefixes = Vec::new();
+        let mut every: Vec<(&Scan, Again)> = Vec::new();
         for (number, scan) in (0u32..).zip(&self.scans) {
             let again = Again::new(self, number, scan, fates, &mut outcome);
             again.account(self, scan, &mut bytes, &mut outcome);
@@ -271,13 +272,13 @@ impl Policies {
             let before = outcome.seconds;
             again.price(module, self, scan, prices, &mut outcome);
             let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
-            let storing = stored::stored(module, scan, &again, &self.sizes, prices);
-            outcome.storing = outcome.storing.zip(storing).map(|(sum, own)| sum + own);
             let sizes = again.offloaded.iter().map(|(size, ..)| *size);
             let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
             outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);
+            every.push((scan, again));
         }
+        outcome.storing = stored::stored(module, &every, &self.sizes, prices);
         if let Some(unrolled) = &self.unrolled {
             prefixes = unrolled.outcome(module, fates, prices, &mut bytes, &mut outcome);
             if outcome.on_host > 0 {

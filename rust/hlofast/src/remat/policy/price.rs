@@ -78,11 +78,6 @@ impl<'a> Prices<'a> {
         self
     }
 
-    /// Whether the cost of storing values is known.
-    pub(super) fn knows_memory(&self) -> bool {
-        self.bounds.is_some()
-    }
-
     /// The bound of the time of all executions of a row by its bytes and FLOPs; None if unknown.
     pub(super) fn bound_of(&self, module: &Module, row: Row) -> Option<f64> {
         let own = self.bounds?.get(row.0 as usize).copied().filter(|own| *own > 0.0)?;

@@ -155,7 +155,7 @@ impl<'a, 'b> Search<'a, 'b> {
         };
         let nothing = vec![Fate::Recomputed; policies.savable.len()];
         let lowest = policies.outcome(module, &nothing, prices);
-        search.by_seconds = lowest.added_seconds().is_some();
+        search.by_seconds = lowest.seconds.is_some();
         search.see(&nothing);
         search
     }
