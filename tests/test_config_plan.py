@@ -405,7 +405,20 @@ class TestLike:
     def test_what_the_trainer_cannot_run(self, eight, choice, why) -> None:
         other = eight.like(choice)
         assert why in other.notes[0].text
+        assert other.notes[0].text.startswith("the trainer cannot run it: ")
         assert not other.is_fitting
+
+    def test_what_is_not_modelled_is_told_from_what_cannot_run(self) -> None:
+        """By their kind: a type without a step time is no failure of the trainer."""
+        plan = run(*SEVEN, "dtype=float32").plan("v5e-16")
+        (note,) = plan.like({"own": 1}).notes
+        assert note.text.startswith("it has no figures: no step time for elements of 4 bytes")
+        plan = run(*SEVEN).plan("v5e-16")
+        (note,) = plan.like({"tensor": 2, "sequence": 8}).notes
+        assert note.text.startswith("it has no figures: sequence is not modelled")
+        # The mesh also has an axis that is not modelled.
+        (note,) = plan.like({"fsdp": 2, "sequence": 4}).notes
+        assert note.text.startswith("the trainer cannot run it: the mesh has 8 devices")
 
     @pytest.mark.parametrize(
         ("choice", "why"),

@@ -42,9 +42,9 @@ class Implied:
     """The model of a config, on a mesh if there is one."""
 
     __slots__ = (
-        "_held", "_of_steps", "_shards", "_sizes", "batch", "casts_in_layers", "fates", "gaps",
-        "has_activations", "has_type", "itemsize", "learner", "masks", "mesh", "parts", "policies",
-        "rates", "shared", "slices", "steps", "untimed",
+        "_held", "_of_steps", "_shards", "_sizes", "batch", "casts_in_layers", "fails", "fates",
+        "gaps", "has_activations", "has_type", "itemsize", "learner", "masks", "mesh", "parts",
+        "policies", "rates", "shared", "slices", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,8 @@ class Implied:
         self.batch: Batch = model.batch
         self.gaps: list[tuple[str, str]] = [*model.gaps]
         """Paths of unmodelled parts of the config, each with the reason."""
+        self.fails = model.fails
+        """Parts of `gaps` that the trainer itself cannot run."""
         self.untimed = model.untimed
         self.rates = model.rates
         self.casts_in_layers = model.casts_in_layers

@@ -25,6 +25,13 @@ class UnmodelledError(ValueError):
     """A module that is not modelled: its config lacks a value or has an unsupported one."""
 
 
+class FailsError(UnmodelledError):
+    """A module that the trainer itself cannot run."""
+
+    def __init__(self, trainer: str, why: str) -> None:
+        super().__init__(f"{trainer} fails here: {why}")
+
+
 class Parameter:
     """An array of weights; `copies` counts the arrays of layers that are not stacked in one array.
 
@@ -224,12 +231,14 @@ class Move:
 class Gap:
     """A part of a config that is not modelled."""
 
-    __slots__ = ("klass", "path", "why")
+    __slots__ = ("fails", "klass", "path", "why")
 
-    def __init__(self, path: str, klass: str | None, why: str) -> None:
+    def __init__(self, path: str, klass: str | None, why: str | Exception) -> None:
         self.path = path
         self.klass = klass
-        self.why = why
+        self.why = str(why)
+        self.fails = isinstance(why, FailsError)
+        """Whether the trainer cannot run it."""
 
 
 class Unit:

@@ -51,8 +51,6 @@ MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
 WORTH = 1.5
 """Meshes whose best choice is slower than the best of all by this factor are not ranked."""
-NOT_MODELLED = "not modelled"
-"""The end of a reason why an axis is not sized."""
 _STATE = "the state exceeds the memory"
 _KEPT = "state, layer inputs and saved values exceed the usable memory"
 _PEAK = "the peak exceeds the usable memory"
@@ -165,6 +163,8 @@ class Searched:
         """The axes that the plan sizes."""
         self.unused: list[tuple[str, str]] = []
         """The axes that it leaves at 1, with the reason."""
+        self.unmodelled_axes: list[str] = []
+        """Those of them along which steps are not modelled."""
         self.candidates = 0
         self.modelled = 0
         self.best: list[Modelled] = []
@@ -216,14 +216,15 @@ class Searched:
         """Drops axes along which nothing is modelled, or that do the same as an earlier one."""
         prime = next((own for own in _plan_space.divisors(self.devices) if own > 1), 1)
         plain = list(_plan_space.gaps_of(self.implied({})))
-        self.gap = plain[0] if plain else None
+        self.gap = plain[0].text if plain else None
         known: dict[str, tuple[float, ...]] = {}
         mesh = self.effective.mesh
         used = [] if mesh is None else [axis for axis, size in mesh.shape.items() if size > 1]
         axes = dict.fromkeys((*used, *self.space.usual, *self.space.axes))
-        worse = {axis: why for axis, why in self.space.worse.items() if axis in axes}
-        self.unused += worse.items()
-        each = {axis: self.implied({axis: prime}) for axis in axes if axis not in worse}
+        never = {**self.space.worse, **self.space.unmodelled}
+        self.unused += [(axis, why) for axis, why in never.items() if axis in axes]
+        self.unmodelled_axes += [axis for axis in self.space.unmodelled if axis in axes]
+        each = {axis: self.implied({axis: prime}) for axis in axes if axis not in never}
         gaps = {axis: list(_plan_space.gaps_of(implied)) for axis, implied in each.items()}
         # What holds for all axes says nothing of one: so few devices may have no whole sequence.
         common = set(plain).union(set.intersection(*map(set, gaps.values())) if gaps else ())
@@ -232,7 +233,9 @@ class Searched:
             if implied.batch.sequences is None:
                 implied.batch = _batch(implied.batch, self.sequences or self.devices)
             if gap is not None:
-                self.unused.append((axis, gap))
+                self.unused.append((axis, gap.text))
+                if not gap.fails:
+                    self.unmodelled_axes.append(axis)
                 continue
             if prime > 1 and axis in implied.idle_axes:
                 self.unused.append((axis, IDLE))
@@ -273,7 +276,7 @@ class Searched:
         options = [] if gap is not None else self.options(implied)
         groups = self.groups(implied)
         count = max(1, len(options)) * max(1, len(groups))
-        reason = gap or _plan_space.uneven(implied)
+        reason = _plan_space.uneven(implied) if gap is None else gap.text
         if reason is None and not groups:
             shards = implied.shards(implied.batch.axes)
             reason = f"{shards:,} shards do not divide the batch of {self.sequences:,} sequences"
@@ -282,7 +285,7 @@ class Searched:
         if reason is not None:
             self._exclude(reason, mesh, count)
             if gap is not None:
-                self.unmodelled.add(gap)
+                self.unmodelled.add(gap.text)
             return None
         return self._fastest(mesh, implied, options, groups, kept)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from hlofast.config._flops import StepFlops
 from hlofast.config._policies import KEEP_EVERYTHING, OFFLOADED, Policy
 from hlofast.config._time import too_wide
-from hlofast.config._traffic import StepTraffic
+from hlofast.config._traffic import StepTraffic, unmodelled_traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -321,16 +322,25 @@ def uneven(implied: Implied) -> str | None:
     return None
 
 
-def first_gap(implied: Implied) -> str | None:
+class Obstacle(NamedTuple):
+    """Why a choice has no figures."""
+
+    text: str
+    fails: bool
+    """Whether the trainer cannot run it; otherwise hlofast does not model it."""
+
+
+def first_gap(implied: Implied) -> Obstacle | None:
     """The first reason why bytes or seconds are not known on a mesh; None if they are."""
     return next(gaps_of(implied), None)
 
 
-def gaps_of(implied: Implied) -> Iterator[str]:
+def gaps_of(implied: Implied) -> Iterator[Obstacle]:
     """The reasons why bytes or seconds are not known on a mesh."""
     # First, because it holds on every mesh.
     if (wide := too_wide(implied)) is not None:
-        yield wide
-    told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *StepTraffic(implied).gaps)
-    for path, why in told:
-        yield f"{path}: {why}"
+        yield Obstacle(wide, fails=False)
+    told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *unmodelled_traffic(implied))
+    for gap in told:
+        path, why = gap
+        yield Obstacle(f"{path}: {why}", fails=gap in implied.fails)

@@ -73,7 +73,7 @@ class StepTraffic:
     transfers: tuple[Transfer, ...]
 
     def __init__(self, implied: Implied) -> None:
-        self.gaps = tuple(implied.gaps) + tuple(_unmodelled(implied))
+        self.gaps = tuple(implied.gaps) + tuple(unmodelled_traffic(implied))
         self._is_known = bool(implied.mesh) and not implied.gaps
         self.transfers = tuple(_transfers(implied)) if implied.mesh else ()
 
@@ -144,7 +144,8 @@ class StepTraffic:
         return f"<StepTraffic: {total} a step, {gathered} gathered>"
 
 
-def _unmodelled(implied: Implied) -> list[tuple[str, str]]:
+def unmodelled_traffic(implied: Implied) -> list[tuple[str, str]]:
+    """Mesh axes along which traffic is not modelled, each with the reason."""
     gaps = []
     for axis in implied.batch.sequence_axes:
         if implied.mesh.get(axis, 1) > 1 and axis not in implied.parts.moved_axes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast.config._parts import Unit, UnmodelledError
+from hlofast.config._parts import FailsError, Unit, UnmodelledError
 from hlofast.config.maxtext import _layers
 from hlofast.config.maxtext._builder import Builder, Run
 
@@ -157,7 +157,7 @@ def _default(run: Run) -> None:
 
 def _gpt3(run: Run) -> None:
     if run.size("num_query_heads") != run.size("num_kv_heads"):
-        raise UnmodelledError("MaxText fails here: gpt3 has as many heads of keys as of queries")
+        raise FailsError("MaxText", "gpt3 has as many heads of keys as of queries")
 
     def layer(builder: Builder, _: bool) -> None:
         _half(builder, "pre_self_attention_norm", "float32", bias=True)

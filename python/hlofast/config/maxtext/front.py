@@ -6,7 +6,7 @@ import re
 
 from hlofast.config import _instances, _mesh, _torus
 from hlofast.config._front import Batch, Learner, Model, Sources, Space
-from hlofast.config._parts import LARGEST_SIZE, Gap, Parts, UnmodelledError, item_size
+from hlofast.config._parts import LARGEST_SIZE, FailsError, Gap, Parts, UnmodelledError, item_size
 from hlofast.config._plan_space import spread
 from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._select import CHANGES, NEAR, NOTES, RULES, EffectiveConfig, check_devices
@@ -44,13 +44,16 @@ _UNPLACED = {
 """Mesh axes along which activations are not modelled, with what they shard."""
 _WORSE = {
     "autoregressive": "it is for decoding: it shards weights alone, so its devices repeat the work",
+    "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
+    "slower: inner sizes, which are wider, travel",
+}
+"""Mesh axes that no plan sizes because others do better, with the reason."""
+_UNMODELLED = {
     "context_usp_ulysses": "MaxText takes it with context_parallel_strategy=usp alone, which is "
     "not modelled",
     "stage": "compiled steps with four stages take 1.3 and 1.8 times as long as with fsdp, and "
     "hold 1.4 and 1.6 times as much; stages across slices are not modelled",
     "sequence": "versions since 0.2 have no such axis, and its traffic is not modelled",
-    "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
-    "slower: inner sizes, which are wider, travel",
 }
 """Mesh axes that no plan sizes, with the reason; compiled steps: `benches/config_axes.py`."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
@@ -104,9 +107,10 @@ class MaxText:
             parts = run.parts
             build(run)
         except (UnmodelledError, OverflowError) as fault:
-            parts.gaps.append(Gap("decoder_block", str(config.get("decoder_block")), str(fault)))
+            parts.gaps.append(Gap("decoder_block", str(config.get("decoder_block")), fault))
         gaps += [(gap.path, gap.why) for gap in parts.gaps]
-        batch = _batch(config, run, mesh, steps, gaps)
+        fails = [(gap.path, gap.why) for gap in parts.gaps if gap.fails]
+        batch = _batch(config, run, mesh, steps, gaps, fails)
         policies: dict[str, Policy | None] = dict.fromkeys(parts.units)
         refused = []
         try:
@@ -132,6 +136,7 @@ class MaxText:
             masks=[],
             untimed=untimed,
             refused=refused,
+            fails=fails,
             casts_in_layers=True,
             rates=_RATES,
         )
@@ -182,6 +187,7 @@ class MaxText:
             offloads=True,
             offloads_inputs=True,
             worse=_WORSE,
+            unmodelled=_UNMODELLED,
         )
 
     def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
@@ -306,6 +312,7 @@ def _batch(
     mesh: Mapping[str, int],
     steps: int | None,
     gaps: list[tuple[str, str]],
+    fails: list[tuple[str, str]],
 ) -> Batch:
     """The tokens of a step on all devices of the mesh, and the axes that shard them."""
     length = config.get("max_target_length")
@@ -325,7 +332,9 @@ def _batch(
     else:
         sequences = int(devices * each) * (steps or 1)
         if not 0 < sequences <= _MOST_SEQUENCES:
-            gaps.append(("per_device_batch_size", f"MaxText fails here: {sequences:,} sequences"))
+            fault = FailsError("MaxText", f"{sequences:,} sequences")
+            fails.append(("per_device_batch_size", str(fault)))
+            gaps.append(fails[-1])
             sequences = None
     axes = ((), ()) if run is None else run.token_axes
     unplaced = {axis: why for axis, why in _UNPLACED.items() if mesh.get(axis, 1) > 1}
