@@ -6,6 +6,8 @@ from them.
 
 from __future__ import annotations
 
+import math
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -40,8 +42,8 @@ class Parameter:
     """
 
     __slots__ = (
-        "apart", "class_name", "copies", "dtype", "last", "layers", "module", "path", "shape",
-        "sharding", "stack",
+        "apart", "axes", "class_name", "copies", "dtype", "elements", "last", "layers", "module",
+        "path", "shape", "sharding", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -74,25 +76,16 @@ class Parameter:
         self.layers = layers
         """Number of layers whose weights the copies hold together; 1 outside of layers."""
         self.copies = copies
-
-    @property
-    def elements(self) -> int:
+        self.elements = copies * math.prod(shape)
         """Elements of all copies."""
-        total = self.copies
-        for size in self.shape:
-            total *= size
-        return total
+        self.axes = tuple(axis for axes in sharding for axis in axes)
+        """All mesh axes that shard it."""
 
     @property
     def of_layer(self) -> list[Feature]:
         """Size and sharding of the dimensions of one layer's weights."""
         dimensions = enumerate(zip(self.shape, self.sharding, strict=True))
         return [own for at, own in dimensions if at not in self.stack]
-
-    @property
-    def axes(self) -> Axes:
-        """All mesh axes that shard it."""
-        return tuple(axis for axes in self.sharding for axis in axes)
 
 
 class Product:

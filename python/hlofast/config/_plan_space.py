@@ -36,7 +36,8 @@ class Option:
     """A checkpoint policy of a plan, with the fate of every value."""
 
     __slots__ = (
-        "attention", "fates", "is_named", "matmul", "name", "offloaded", "policies", "saved",
+        "attention", "fates", "is_named", "key", "matmul", "name", "offloaded", "offloads_inputs",
+        "policies", "saved",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,12 @@ class Option:
                 policy = KEEP_EVERYTHING if value.remat is None else self.policies[value.remat]
                 known[key] = None if policy is None else policy.fate(value)
             self.fates[value.key] = known[key]
+        self.offloads_inputs = any(
+            own is not None and own.offloads_inputs for own in self.policies.values()
+        )
+        """Whether it keeps layer inputs in host memory."""
+        self.key = (self.offloads_inputs, *self.fates.values())
+        """Equal for policies that keep the same."""
         own = implied.variant(implied.batch, implied.steps, self.policies, self.fates)
         flops = StepFlops(own)
         sequences = implied.batch.sequences or 1
@@ -83,16 +90,6 @@ class Option:
     def offloads(self) -> bool:
         """Whether it keeps anything in host memory."""
         return self.offloads_inputs or OFFLOADED in self.fates.values()
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for policies that keep the same."""
-        return (self.offloads_inputs, *self.fates.values())
-
-    @property
-    def offloads_inputs(self) -> bool:
-        """Whether it keeps layer inputs in host memory."""
-        return any(own is not None and own.offloads_inputs for own in self.policies.values())
 
 
 class State:
@@ -178,6 +175,7 @@ class Vocabulary:
                 name: self._kept(implied, (name,), ()).recomputed / sizes[name] for name in names
             }
             names = sorted(sorted(names, key=alone.__getitem__)[:MOST_NAMES])
+        self._names = names
         self._subsets = []
         for bits in range(1 << len(names)):
             chosen = tuple(name for at, name in enumerate(names) if bits >> at & 1)
@@ -193,8 +191,12 @@ class Vocabulary:
         for option in self.named:
             found.setdefault(option.key, option)
         sizes = _sizes(implied)
+        totals = [0]
+        for name in self._names:
+            totals += [total + sizes[name] for total in totals]
         costs = sorted(
-            (sum(map(sizes.__getitem__, chosen)), flops, chosen) for chosen, flops in self._subsets
+            (total, flops, chosen)
+            for total, (chosen, flops) in zip(totals, self._subsets, strict=True)
         )
         best: list[tuple[float, tuple[str, ...]]] = []
         for _, flops, chosen in costs:

@@ -171,10 +171,10 @@ class Verdict:
         self.compute_seconds = flops.executed * uneven * repeated / (self.devices * peak)
         if not traffic.gaps:
             self.communication_seconds = _communication(implied, traffic, device)
-        known = None if self.communication_seconds is None else traffic
+        is_known = self.communication_seconds is not None
         bound = self.compute_seconds
         try:
-            demand = Demand(implied, flops, known, device, self.devices)
+            demand = Demand(implied, flops, device, self.devices, has_traffic=is_known)
         except UnknownFigureError:
             pass
         else:
