@@ -218,6 +218,8 @@ class StepMemory:
             kept: int | None = 0
             if value.is_needed and fate in (SAVED, OFFLOADED, None):
                 kept = None if fate is None or size is None else value.layers * size
+                if kept is not None and implied.parts.pipeline is not None:
+                    kept = implied.parts.pipeline.kept(kept)
             rows.append((module, own, value.name, fate, value.is_needed, value.layers, size, kept))
         return of_rows(_ACTIVATIONS, rows)
 
@@ -321,6 +323,9 @@ def activations(implied: Implied, *, padded: bool) -> tuple[int, int, int]:
     count, parts = implied.rows(padded=padded)
     if count % parts == 0:
         inputs, saved, offloaded = of_sequence(implied)
+        if (pipeline := implied.parts.pipeline) is not None:
+            # Each iteration keeps the inputs of its layers, and what the policy saves of them.
+            inputs, saved, offloaded = map(pipeline.kept, (inputs, saved, offloaded))
         return inputs * (count // parts), saved * (count // parts), offloaded * (count // parts)
     # Each size is rounded up by itself.
     policies, fates = implied.policies, implied.fates

@@ -248,12 +248,41 @@ class Unit:
         self.feature = feature
 
 
+class Pipeline:
+    """Stages that run the layers of a model, each on a part of the batch at a time.
+
+    Layers are those of the stages in turn, `repeats` times over. In each iteration, every stage
+    runs its next layers on one micro-batch, or on nothing while the pipeline fills or drains.
+    """
+
+    __slots__ = ("axis", "bubble", "iterations", "layers", "microbatches", "repeats", "stages")
+
+    def __init__(
+        self, axis: str, stages: int, repeats: int, layers: int, microbatches: int
+    ) -> None:
+        self.axis = axis
+        """The mesh axis of the stages."""
+        self.stages = stages
+        self.repeats = repeats
+        self.layers = layers
+        """Layers of a stage in one iteration."""
+        self.microbatches = microbatches
+        self.bubble = stages - 1
+        """Iterations of a stage on nothing."""
+        self.iterations = microbatches * repeats + self.bubble
+
+    def kept(self, size: int) -> int:
+        """Bytes that a device keeps for all iterations, of those of all layers and sequences."""
+        return size * self.iterations // (self.microbatches * self.stages * self.repeats)
+
+
 class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "attentions", "gaps", "head", "head_tiles", "masks", "moved_axes", "moves",
-        "multiplies_once", "parameters", "products", "scratch", "units", "unmoved", "values",
+        "attentions", "gaps", "head", "head_tiles", "is_staged", "masks", "moved_axes", "moves",
+        "multiplies_once", "parameters", "pipeline", "products", "scratch", "units", "unmoved",
+        "values",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -269,6 +298,10 @@ class Parts:
         self.attentions: list[tuple[str | None, list[tuple[Feature, ...]]]] = []
         """Attention modules: the rematerialised module that each is in, and the features per token
         of the values that its backward pass holds at once."""
+        self.pipeline: Pipeline | None = None
+        """The stages of the layers, if they lie on several devices and are modelled."""
+        self.is_staged = False
+        """Whether the layers are stages on several devices; compiled programs name them apart."""
         self.units: dict[str, Unit] = {}
         self.unmoved: set[str] = set()
         """Reasons why the traffic of the model is not known."""

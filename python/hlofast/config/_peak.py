@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Terms: TypeAlias = "list[tuple[str, int, bool]]"
 
     from hlofast.config._implied import Implied
-    from hlofast.config._parts import Feature, Parameter, Unit, Value
+    from hlofast.config._parts import Feature, Parameter, Pipeline, Unit, Value
 
 WIDEST_VALUES = 3
 """Number of values as large as a layer's widest value that backward holds at a time."""
@@ -40,6 +40,12 @@ _WINDOWS = 12
 """Shards of a layer's width that windowed einsums hold where tensor axes shard it: three products
 add up their parts in both directions, with an accumulator and a received part each.
 """
+_FEW = 4
+"""Shards of weights that XLA gathers ahead of time in the iterations of a pipeline: compiled steps
+with 8 and 16 shards have loops."""
+_STAGE_VALUES = 0.405
+"""Share of the recomputed values of a stage that are live at once beside its gathered weights:
+fitted on compiled steps (`benches/config_stages.py`)."""
 _WIDTHS = 3
 """Values of a layer's width, gathered along all axes, in the backward pass of its dense layer."""
 
@@ -201,6 +207,9 @@ def _phases(implied: Implied) -> list[Terms]:
     reduces gradients as they are computed. Of more shards, it gathers weights ahead of time.
     """
     gradients, rows = _stacked(implied), _rows(implied)
+    if implied.parts.pipeline is not None:
+        head = ("the head", _at_head(implied), True)
+        return [[head], _of_stage(implied, implied.parts.pipeline)]
     layers = [_Layer(own, rows) for own in _sequence(implied)]
     # In the loop over parts of a batch, the copy comes before the head, otherwise after it.
     early = max((layer.copied for layer in layers), default=0) if implied.steps > 1 else 0
@@ -217,6 +226,34 @@ def _phases(implied: Implied) -> list[Terms]:
         copy = ("a copy of a saved value", layer.copied, True)
         phases.append([copy, *_until_head(implied, layer)])
     return phases
+
+
+def _of_stage(implied: Implied, pipeline: Pipeline) -> Terms:
+    """The backward pass of an iteration of a pipeline, whose layers are not in a loop.
+
+    A checkpoint covers all layers of a stage: their values are recomputed together. Of few shards,
+    XLA gathers the weights of the stage ahead of time, and recomputes part of the values when they
+    are needed. Otherwise it loops over the shards; gradients of one repeat lie beside those of all,
+    in the compute type, and so do its weights.
+    """
+    (own,) = _sequence(implied)
+    rows, repeats = _rows(implied) // pipeline.microbatches, pipeline.repeats
+    values = pipeline.layers * own.recomputed * rows
+    terms: Terms = [("gradients", _stacked(implied), True)]
+    if _gathered_shards(implied) <= _FEW:
+        gathered = sum(_whole(implied, each) * each.layers for each in _layers(implied)) // repeats
+        return [
+            *terms,
+            ("weights of a stage", gathered, True),
+            ("values of a stage", int(_STAGE_VALUES * values), True),
+        ]
+    held = sum(implied.held_of(each) for each in _layers(implied)) * implied.itemsize
+    return [
+        *terms,
+        ("weights of a stage", 2 * held // repeats, True),
+        ("values of a stage", values, True),
+        ("logits", _logits(implied), True),
+    ]
 
 
 def _windowed(implied: Implied, layer: _Layer) -> list[Terms]:
@@ -258,8 +295,8 @@ class _Sequence:
     """
 
     __slots__ = (
-        "again", "attention", "copied", "gathered", "is_routed", "matrix", "others", "shard",
-        "statistics", "widest", "width",
+        "again", "attention", "copied", "gathered", "is_routed", "matrix", "others", "recomputed",
+        "shard", "statistics", "widest", "width",
     )  # fmt: skip
 
     def __init__(self, implied: Implied, unit: Unit) -> None:
@@ -296,6 +333,8 @@ class _Sequence:
         ]
         self.statistics = max(sizes, default=0)
         """The sums of softmax rows, which kernels repeat for all lanes."""
+        self.recomputed = sum(size for each, size in values if fates[each.key] == RECOMPUTED)
+        """All recomputed values."""
         self.copied = _copied(implied, unit, values)
         """What XLA copies into another layout."""
 
@@ -317,7 +356,7 @@ def _sequence(implied: Implied) -> list[_Sequence]:
 class _Layer:
     """The same with the values of so many sequences of a shard."""
 
-    __slots__ = _Sequence.__slots__
+    __slots__ = tuple(name for name in _Sequence.__slots__ if name != "recomputed")
 
     def __init__(self, own: _Sequence, rows: int) -> None:
         self.matrix, self.gathered, self.is_routed = own.matrix, own.gathered, own.is_routed
@@ -360,7 +399,7 @@ def _copied(implied: Implied, unit: Unit, values: list[tuple[Value, int]]) -> in
 
 def _is_late(implied: Implied) -> bool:
     """Whether XLA computes the gradient of the head's weights after the layers."""
-    width = _rows(implied) * _widths(implied)[0]
+    width = _head_rows(implied) * _widths(implied)[0]
     return _is_windowed(implied) or width > _LATE * implied.itemsize
 
 
@@ -398,14 +437,19 @@ def _matrices(implied: Implied, path: str) -> tuple[int, int]:
     return largest, sum(cut) - max(cut, default=0)
 
 
-@per_mesh
 def _is_windowed(implied: Implied) -> bool:
     """Whether XLA loops over the shards of the largest matrix of a layer."""
+    return 1 < _gathered_shards(implied) <= _MOST_WINDOWS
+
+
+@per_mesh
+def _gathered_shards(implied: Implied) -> int:
+    """The shards of the largest matrix of a layer that are gathered."""
     layers = _layers(implied)
     if not layers:
-        return False
+        return 1
     largest = max(layers, key=lambda each: _whole(implied, each))
-    return 1 < implied.shards(implied.gathered_axes(largest)) <= _MOST_WINDOWS
+    return implied.shards(implied.gathered_axes(largest))
 
 
 def _logits(implied: Implied) -> int:
@@ -413,7 +457,13 @@ def _logits(implied: Implied) -> int:
     parts = implied.parts
     if parts.head is None:
         return 0
-    return _rows(implied) * _size(implied, (parts.head,)) // parts.head_tiles
+    return _head_rows(implied) * _size(implied, (parts.head,)) // parts.head_tiles
+
+
+def _head_rows(implied: Implied) -> int:
+    """Sequences that the head computes on a device: stages have different ones there."""
+    pipeline = implied.parts.pipeline
+    return _rows(implied) // (1 if pipeline is None else pipeline.stages)
 
 
 @per_mesh
@@ -429,4 +479,4 @@ def _at_head(implied: Implied) -> int:
     """
     logits, heads = _logits(implied), _head_weights(implied)
     gradient = logits if _is_windowed(implied) else 0 if _is_late(implied) else heads
-    return logits + heads + gradient + 2 * _rows(implied) * _widths(implied)[1]
+    return logits + heads + gradient + 2 * _head_rows(implied) * _widths(implied)[1]

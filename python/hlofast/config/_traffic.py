@@ -158,6 +158,9 @@ def _transfers(implied: Implied) -> list[Transfer]:
     if implied.batch.tokens is not None:
         rows = implied.rows(padded=True)[0]
         found += [(own, own.payload * rows) for own in of_sequence(implied)]
+    if implied.parts.is_staged:
+        # Stages gather weights in each iteration, and pass activations on: not modelled.
+        found = [(own, payload) for own, payload in found if own.layers == 1]
     return [
         Transfer(
             own.tensor, own.tensor_kind, own.kind, own.axes, own.phase, payload,

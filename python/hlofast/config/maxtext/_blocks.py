@@ -64,7 +64,8 @@ def _stacked(
     `layer` adds one layer; its flag tells whether the layer is the last of its cycle. A checkpoint
     covers a whole cycle in a scan, else one layer.
     """
-    if run.flag("scan_layers"):
+    if run.flag("scan_layers") or run.parts.is_staged:
+        # Pipelines stack the weights of layers in any case.
         rounds = layers // cycle
         _cycle(run, f"decoder/{name}", rounds, layer, cycle, name, is_named=has_cycle)
         # MaxText scans what is left over as one shorter cycle (Gemma 3).

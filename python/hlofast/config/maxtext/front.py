@@ -10,7 +10,7 @@ from hlofast.config._parts import LARGEST_SIZE, FailsError, Gap, Parts, Unmodell
 from hlofast.config._plan_space import spread
 from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._select import CHANGES, NEAR, NOTES, RULES, EffectiveConfig, check_devices
-from hlofast.config.maxtext import _remat, _settings, _sharding, _tables, _written
+from hlofast.config.maxtext import _pipeline, _remat, _settings, _sharding, _tables, _written
 from hlofast.config.maxtext._blocks import build
 from hlofast.config.maxtext._builder import Run
 from hlofast.config.maxtext._logged import logged
@@ -35,7 +35,6 @@ _FEWEST = 2
 """Known keys that make a text a MaxText config."""
 _MOST_SEQUENCES = 1 << 40
 _UNPLACED = {
-    "stage": "pipeline stages, their bubble and the micro-batches in flight",
     "sequence": "heads within attention, tokens elsewhere",
     "tensor_transpose": "widths in place of heads",
     "context_usp_ulysses": "heads within attention",
@@ -65,6 +64,7 @@ _RATES = {
 v6e (`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published
 steps show. No text for v6e has asynchronous gathers, all those for v5e have. Steps that MaxText
 published judge the rates: `benches/maxtext_accuracy.py`."""
+_UNTIMED = "the step and the traffic of pipeline stages are not modelled"
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
 
@@ -111,6 +111,7 @@ class MaxText:
         gaps += [(gap.path, gap.why) for gap in parts.gaps]
         fails = [(gap.path, gap.why) for gap in parts.gaps if gap.fails]
         batch = _batch(config, run, mesh, steps, gaps, fails)
+        untimed = _staged(run, batch, gaps, fails)
         policies: dict[str, Policy | None] = dict.fromkeys(parts.units)
         refused = []
         try:
@@ -120,7 +121,6 @@ class MaxText:
         else:
             policies = dict.fromkeys(parts.units, policy)
         gaps += [("decoder_block", why) for why in sorted(parts.unmoved)]
-        untimed = []
         quantization = config.get("quantization")
         if quantization:
             why = f"the rate of matmuls under quantization {quantization!r} is not modelled"
@@ -346,6 +346,28 @@ def _batch(
     # A mesh that the run does not fill has no axis for tokens.
     named = tuple(tuple(axis for axis in part if not mesh or axis in mesh) for part in axes)
     return Batch(sequences, length, named[0], named[1], is_placed=not unplaced)
+
+
+def _staged(
+    run: Run | None, batch: Batch, gaps: list[tuple[str, str]], fails: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Adds the stages of a pipeline; returns why the step has no modelled time."""
+    if run is None or run.parts.gaps:
+        return []
+    try:
+        run.parts.pipeline = pipeline = _pipeline.of(run)
+        if pipeline is not None and batch.sequences is not None:
+            shards = run.shards(batch.axes) * pipeline.microbatches
+            if batch.sequences % shards:
+                why = f"{batch.sequences:,} sequences do not divide into {shards:,} parts"
+                raise UnmodelledError(f"uneven micro-batches are not modelled: {why}")
+    except UnmodelledError as fault:
+        gaps.append(("mesh_axes", str(fault)))
+        if isinstance(fault, FailsError):
+            fails.append(gaps[-1])
+        batch.is_placed = False
+        return []
+    return [] if pipeline is None else [("mesh_axes", _UNTIMED)]
 
 
 def _learner(config: Config) -> Learner:
