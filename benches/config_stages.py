@@ -21,7 +21,8 @@ from hlofast.config._time import GATHERS, rates_of
 RECORDS = Path(__file__).parent.parent / "tests" / "fixtures" / "maxtext_peaks.json"
 READ = (
     "7b_stage_v5p", "8b_stage_v6e", "8b_stage_v5p", "13b_stage_v5p", "7b_stage2_v5p",
-    "8b_stage_saved_v5p",
+    "8b_stage_saved_v5p", "8b_stages_few_v5p", "8b_stages_context_v5p", "7b_stages_v5e",
+    "8b_stages_v5p",
 )  # fmt: skip
 """Steps that the peaks were derived from."""
 _REDUCTIONS = "reductions of gradients"

@@ -41,7 +41,7 @@ class TestCompiled:
 
     def test_the_state(self) -> None:
         states = [row["state"] for row in rows() if row["state"] is not None]
-        assert len(states) >= 10
+        assert len(states) >= 14
         assert max(map(abs, states)) < 0.001
 
     def test_whether_steps_fit(self) -> None:

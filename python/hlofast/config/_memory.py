@@ -268,12 +268,13 @@ def _terms(implied: Implied) -> list[Term]:
     has_gradients = is_placed and not learner.is_partial
     has_state = is_placed and not learner.gaps
     text = f"the optimizer keeps {kept} of each parameter"
+    one = "one per layer" if parts.pipeline is None else "one per layer of each iteration"
     terms = [
         term("parameters", "device", parameters, is_placed, "exact", "weights"),
         term("optimizer state", "device", moments, has_state, "exact", text),
         term("averages", "device", averages, has_state, "exact", "moving averages"),
         term("gradients", "device", gradients, has_gradients, "modelled", "one per weight"),
-        term("layer inputs", "device", inputs, has_batch, "modelled", "one per layer"),
+        term("layer inputs", "device", inputs, has_batch, "modelled", one),
         term("saved", "device", saved, has_policy, "modelled", "saved by policies"),
         term("offloaded", "host", offloaded, has_policy, "modelled", "offloaded by policies"),
         term("padding", "device", device, has_policy, "modelled", "for an uneven batch"),

@@ -43,9 +43,10 @@ add up their parts in both directions, with an accumulator and a received part e
 _FEW = 4
 """Shards of weights that XLA gathers ahead of time in the iterations of a pipeline: compiled steps
 with 8 and 16 shards have loops."""
-_STAGE_VALUES = 0.405
-"""Share of the recomputed values of a stage that are live at once beside its gathered weights:
-fitted on compiled steps (`benches/config_stages.py`)."""
+_STAGE_VALUES = 0.405, 0.65
+"""Shares of the recomputed values of a stage that are live at once where its weights are gathered:
+beside these, and after the layers that read them. Fitted on compiled steps
+(`benches/config_stages.py`)."""
 _WIDTHS = 3
 """Values of a layer's width, gathered along all axes, in the backward pass of its dense layer."""
 
@@ -209,7 +210,7 @@ def _phases(implied: Implied) -> list[Terms]:
     gradients, rows = _stacked(implied), _rows(implied)
     if implied.parts.pipeline is not None:
         head = ("the head", _at_head(implied), True)
-        return [[head], _of_stage(implied, implied.parts.pipeline)]
+        return [[head], *_of_stage(implied, implied.parts.pipeline)]
     layers = [_Layer(own, rows) for own in _sequence(implied)]
     # In the loop over parts of a batch, the copy comes before the head, otherwise after it.
     early = max((layer.copied for layer in layers), default=0) if implied.steps > 1 else 0
@@ -228,32 +229,34 @@ def _phases(implied: Implied) -> list[Terms]:
     return phases
 
 
-def _of_stage(implied: Implied, pipeline: Pipeline) -> Terms:
+def _of_stage(implied: Implied, pipeline: Pipeline) -> list[Terms]:
     """The backward pass of an iteration of a pipeline, whose layers are not in a loop.
 
-    A checkpoint covers all layers of a stage: their values are recomputed together. Of few shards,
-    XLA gathers the weights of the stage ahead of time, and recomputes part of the values when they
-    are needed. Otherwise it loops over the shards; gradients of one repeat lie beside those of all,
-    in the compute type, and so do its weights.
+    A checkpoint covers all layers of a stage: their values are recomputed together, or loaded. XLA
+    loops over the shards of weights; gradients of one repeat lie beside those of all, in the
+    compute type, and so do its weights. Of few shards, it gathers the weights of the stage ahead of
+    time, and recomputes part of the values when they are needed.
     """
     (own,) = _sequence(implied)
     rows, repeats = _rows(implied) // pipeline.microbatches, pipeline.repeats
-    values = pipeline.layers * own.recomputed * rows
-    terms: Terms = [("gradients", _stacked(implied), True)]
+    again = pipeline.layers * own.recomputed * rows
+    gradients = ("gradients", _stacked(implied), True)
+    logits = ("logits", _logits(implied), True)
     if _gathered_shards(implied) <= _FEW:
         gathered = sum(_whole(implied, each) * each.layers for each in _layers(implied)) // repeats
+        early, late = (int(share * again) for share in _STAGE_VALUES)
         return [
-            *terms,
-            ("weights of a stage", gathered, True),
-            ("values of a stage", int(_STAGE_VALUES * values), True),
+            [gradients, ("weights of a stage", gathered, True), ("values of a stage", early, True)],
+            [gradients, logits, ("values of a stage", late, True)],
         ]
     held = sum(implied.held_of(each) for each in _layers(implied)) * implied.itemsize
-    return [
-        *terms,
+    loaded = pipeline.layers * own.saved * rows
+    return [[
+        gradients,
+        logits,
         ("weights of a stage", 2 * held // repeats, True),
-        ("values of a stage", values, True),
-        ("logits", _logits(implied), True),
-    ]
+        ("values of a stage", again + loaded, True),
+    ]]  # fmt: skip
 
 
 def _windowed(implied: Implied, layer: _Layer) -> list[Terms]:
@@ -296,7 +299,7 @@ class _Sequence:
 
     __slots__ = (
         "again", "attention", "copied", "gathered", "is_routed", "matrix", "others", "recomputed",
-        "shard", "statistics", "widest", "width",
+        "saved", "shard", "statistics", "widest", "width",
     )  # fmt: skip
 
     def __init__(self, implied: Implied, unit: Unit) -> None:
@@ -335,6 +338,8 @@ class _Sequence:
         """The sums of softmax rows, which kernels repeat for all lanes."""
         self.recomputed = sum(size for each, size in values if fates[each.key] == RECOMPUTED)
         """All recomputed values."""
+        self.saved = sum(size for each, size in values if fates[each.key] == SAVED)
+        """All saved values."""
         self.copied = _copied(implied, unit, values)
         """What XLA copies into another layout."""
 
@@ -356,7 +361,7 @@ def _sequence(implied: Implied) -> list[_Sequence]:
 class _Layer:
     """The same with the values of so many sequences of a shard."""
 
-    __slots__ = tuple(name for name in _Sequence.__slots__ if name != "recomputed")
+    __slots__ = tuple(name for name in _Sequence.__slots__ if name not in ("recomputed", "saved"))
 
     def __init__(self, own: _Sequence, rows: int) -> None:
         self.matrix, self.gathered, self.is_routed = own.matrix, own.gathered, own.is_routed
