@@ -223,11 +223,16 @@ def plans() -> dict[str, Any]:
         named = [name_of(row) for row in own.saved]
         moved = [own.is_offloaded(at) for at in own.saved_numbers]
         pairs = list(zip(named, moved, strict=True))
+        # Encoder and decoder give the same names to their values.
+        kept = set(own.saved_numbers)
+        others = [row for at, row in enumerate(policies.savable) if at not in kept]
+        others = [row for row in others if row["kind"].endswith("matmul")]
+        split = {name_of(row) for row in others} & {*named} - {None}
         nothing = policies.policy("nothing_saveable")
         chosen[f"{program}.{under}".rstrip(".")] = {
             "names": sorted({name for name, is_moved in pairs if name and not is_moved}),
             "offloaded": sorted({name for name, is_moved in pairs if name and is_moved}),
-            "unnamed": named.count(None),
+            "unnamed": named.count(None) + len(split),
             "limit": LIMITS[chip],
             "modelled": policies.chosen.peak,
             "fits": policies.chosen.fits,

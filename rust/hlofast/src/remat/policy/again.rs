@@ -263,13 +263,6 @@ impl Again {
         }
     }
 
-    /// Whether a value of the forward body stays in device memory.
-    pub fn keeps(&self, scan: &Scan, node: u32) -> bool {
-        let at = node as usize;
-        let is_own = scan.body.nodes[at].element.is_some() && self.fate[at] != Fate::Offloaded;
-        self.is_needed[at] && (is_own || self.fate[at] == Fate::Saved)
-    }
-
     /// Whether a value of the forward body is written to device memory, to stay there or to move on.
     pub fn stores(&self, scan: &Scan, node: u32) -> bool {
         let at = node as usize;
@@ -277,11 +270,11 @@ impl Again {
         self.is_needed[at] && (is_input || self.fate[at] != Fate::Recomputed)
     }
 
-    /// Bytes per iteration of each value that stays in device memory, and in the text does not.
+    /// Bytes per iteration of each value that is kept, on the device or the host, and in the text is not.
     pub fn kept_anew(&self, scan: &Scan, sizes: &[i64]) -> impl Iterator<Item = i64> {
         let nodes = (0..scan.body.nodes.len() as u32).filter(|node| {
-            let is_saved = self.fate[*node as usize] == Fate::Saved && self.keeps(scan, *node);
-            is_saved && scan.stack_nodes.binary_search(node).is_err()
+            let is_kept = self.fate[*node as usize] != Fate::Recomputed && self.stores(scan, *node);
+            is_kept && scan.stack_nodes.binary_search(node).is_err()
         });
         nodes.map(|node| kept_bytes(&scan.body, node, sizes))
     }

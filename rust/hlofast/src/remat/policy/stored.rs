@@ -20,8 +20,9 @@ const PLAIN: f64 = 1.3;
 /// How often a value that is kept passes HBM: to be written and to be read.
 const PASSES: f64 = 2.0;
 /// How often a value passes HBM that is kept and was not before: what makes it writes it, a row of its own
-/// copies it into the stack, and the backward loop reads it. So XLA compiles scores of attention that a
-/// policy saves (`held_long_v5p_16`); on an H200, saving them made two steps of five slower.
+/// copies it into the stack or to the host, and the backward loop reads it. So XLA compiles scores of
+/// attention that a policy saves (`held_long_v5p_16`); on an H200, saving them made two steps of five
+/// slower.
 const PASSES_ANEW: f64 = 4.0;
 /// Limit on the users of a row that are looked at.
 const MOST_USERS: usize = 64;
