@@ -61,11 +61,11 @@ struct Body {
 }
 
 /// Bytes and live ranges of buffers.
-type Spans = Vec<(i64, RangeInclusive<u32>)>;
+pub type Spans = Vec<(i64, RangeInclusive<u32>)>;
 
 /// What an inner forward loop hands to the backward pass.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Made {
+pub enum Made {
     /// An element of its result.
     Result(u32),
     /// An element of its initial state: the input of its one layer.
@@ -74,12 +74,12 @@ enum Made {
 
 /// A value that an inner loop hands to the backward pass, the element of the inner backward loop's
 /// state that reads it, and the element of the forward loop over groups that stacks it.
-struct Link {
-    made: Made,
-    read_as: u32,
-    outer: u32,
+pub struct Link {
+    pub made: Made,
+    pub read_as: u32,
+    pub outer: u32,
     /// The values between the inner loops and the stack of all groups, in both bodies.
-    chains: [Vec<u32>; 2],
+    pub chains: [Vec<u32>; 2],
 }
 
 impl Finder<'_> {
@@ -279,7 +279,7 @@ impl Finder<'_> {
 }
 
 /// By pair of inner loops: what the forward one stacks and the backward one reads.
-fn links(
+pub fn links(
     fore: &Graph,
     aft: &Graph,
     read: &[(u32, u32)],
@@ -355,7 +355,7 @@ pub fn leaf(body: &Graph, element: u32) -> Option<u32> {
 
 /// A value and those that it is only rearranged from, down to a slice of an element of the state or
 /// to what is made.
-fn chain(graph: &Graph, node: u32) -> Vec<u32> {
+pub fn chain(graph: &Graph, node: u32) -> Vec<u32> {
     let mut chain = vec![node];
     let mut at = node;
     for _ in 0..MOST_STEPS {

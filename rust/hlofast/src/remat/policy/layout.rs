@@ -1,7 +1,10 @@
 //! The steps that the rows of an unscheduled module would run at, and the bytes at each of them.
 
+use super::NoPolicies;
 use super::base::add;
 use super::graph::Graph;
+use super::groups::chain;
+use super::laid_groups::{Around, Laid, mark_slices};
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
 use super::scans::{Read, Scan, Stack, is_heavy, is_rearrangement, stacked};
@@ -18,15 +21,15 @@ const MOST_READ: usize = 8;
 /// Limit on the nodes between a gathered value and the value that devices gather.
 const MOST_STEPS: usize = 16;
 
-/// The changes of bytes from each step to the next, the row of each step, and the scans. None if the
-/// module is too large.
+/// The changes of bytes from each step to the next, the row of each step, and the scans. An error if
+/// the module is too large, or its layers are in groups that the model does not cover.
 pub fn lay_out(
     module: &Module,
     cost: &Cost,
     local: &Local,
     places: Places,
     budget: usize,
-) -> Option<(Vec<i64>, Vec<u32>, Vec<Scan>)> {
+) -> Result<(Vec<i64>, Vec<u32>, Vec<Scan>), NoPolicies> {
     let mut layout = Layout {
         module,
         cost,
@@ -39,24 +42,28 @@ pub fn lay_out(
         changed: HashMap::default(),
         stacked: HashMap::default(),
         scans: Vec::new(),
+        unknown: None,
     };
-    let entry = layout.places.graphs.remove(&module.entry())?;
-    let steps = layout.run(&entry, 0)?;
+    let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
+    let steps = layout.run(&entry, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
-    let Layout { changes, rows, scans, .. } = layout;
-    Some((changes, rows, scans))
+    let Layout { changes, rows, scans, unknown, .. } = layout;
+    match unknown {
+        Some(reason) => Err(reason),
+        None => Ok((changes, rows, scans)),
+    }
 }
 
 /// The steps of the nodes of a graph.
-struct Steps {
+pub struct Steps {
     /// By node: the step at which it runs; for loops the last step.
-    runs: Vec<u32>,
+    pub runs: Vec<u32>,
     /// By node: its first step.
     first: Vec<u32>,
     /// By node: the last step that reads it; None if nothing does.
-    last: Vec<Option<u32>>,
+    pub last: Vec<Option<u32>>,
     /// The steps of the whole graph.
-    all: RangeInclusive<u32>,
+    pub all: RangeInclusive<u32>,
 }
 
 impl Steps {
@@ -105,9 +112,9 @@ fn shared(graph: &Graph) -> Vec<u32> {
 }
 
 /// Lays out the steps of a module and counts the bytes at each of them.
-struct Layout<'a> {
+pub struct Layout<'a> {
     module: &'a Module,
-    cost: &'a Cost,
+    pub cost: &'a Cost,
     local: &'a Local,
     places: Places,
     budget: usize,
@@ -116,12 +123,14 @@ struct Layout<'a> {
     /// By step: the row that runs.
     rows: Vec<u32>,
     /// By loop: the graph of its body and its steps.
-    bodies: HashMap<Row, (Graph, Steps), BuildMix>,
+    pub bodies: HashMap<Row, Laid, BuildMix>,
     /// By loop: whether each element of its state has a buffer in device memory of its own.
     changed: HashMap<Row, Vec<bool>, BuildMix>,
     /// By loop: bytes of the values that it stacks, by element of its state.
     stacked: HashMap<Row, HashMap<u32, i64, BuildMix>, BuildMix>,
-    scans: Vec<Scan>,
+    pub scans: Vec<Scan>,
+    /// Why the model does not cover the module.
+    unknown: Option<NoPolicies>,
 }
 
 impl Layout<'_> {
@@ -138,7 +147,7 @@ impl Layout<'_> {
     }
 
     /// The bytes of a node's value on one device, in the type in which XLA keeps it.
-    fn bytes(&self, graph: &Graph, node: u32) -> i64 {
+    pub fn bytes(&self, graph: &Graph, node: u32) -> i64 {
         if graph.own_bytes.get(&node) == Some(&0) {
             return 0;
         }
@@ -241,9 +250,18 @@ impl Layout<'_> {
             std::mem::take(&mut self.places.pairs).into_iter().partition(is_own);
         self.places.pairs = rest;
         for pair in own {
-            let whole = place(pair.forward).map(|at| loops[at].1);
-            let scan = whole.and_then(|whole| self.scan(graph, whole, &steps, &pair));
-            self.scans.extend(scan);
+            let Some(whole) = place(pair.forward).map(|at| loops[at].1) else { continue };
+            let around = Around { graph, steps: &steps, whole, pair: &pair };
+            if !pair.inner.iter().all(Vec::is_empty) {
+                let found = self.add_groups(&around);
+                self.unknown = self.unknown.or(found.err());
+                continue;
+            }
+            let bodies = [pair.forward, pair.backward].map(|row| self.bodies.remove(&row));
+            if let [Some(body), Some(back)] = bodies {
+                let scan = self.between(&around, &pair.read, [body, back]);
+                self.scans.extend(scan.map(|scan| Scan { is_again: pair.is_again, ..scan }));
+            }
         }
         Some(steps)
     }
@@ -348,7 +366,15 @@ impl Layout<'_> {
         let row = graph.nodes[node as usize].row;
         let body = self.module.called(row, CallRole::Body)?;
         let own = match self.places.graphs.remove(&body) {
-            Some(inner) if depth < DEEPEST => inner,
+            Some(mut inner) if depth < DEEPEST => {
+                if self.places.groups.binary_search(&row).is_ok() {
+                    self.mark_gathers(&mut inner);
+                    let own = shared(&inner);
+                    inner.shared.extend(own);
+                    mark_slices(&mut inner);
+                }
+                inner
+            }
             Some(_) => return None,
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
@@ -368,17 +394,29 @@ impl Layout<'_> {
             |element: u32| stacked(&own, element).is_some_and(|value| own.on_host.contains(&value));
         let is_held = |element: u32| !is_same(element) && !is_hosted(element);
         self.changed.insert(row, (0..count).map(is_held).collect());
-        let is_known = |value: u32| {
-            own.written.contains_key(&value) || self.written_source(&own, value).is_some()
-        };
-        let values = (0..count).filter_map(|element| Some((element, stacked(&own, element)?)));
-        let values = values.filter(|(_, value)| is_known(*value));
-        let values = values.map(|(element, value)| (element, self.own_bytes(&own, value)));
-        let values = values.collect();
-        self.stacked.insert(row, values);
         let steps = self.run(&own, depth + 1)?;
+        let values = (0..count).filter_map(|element| Some((element, stacked(&own, element)?)));
+        let known = values.filter_map(|(element, value)| {
+            Some((element, self.stacked_bytes(&own, value)?))
+        });
+        let known = known.collect();
+        self.stacked.insert(row, known);
         self.bodies.insert(row, (own, steps));
         Some(())
+    }
+
+    /// Bytes of a value that a loop stacks, if its sharding is written, or if it is a stack itself of
+    /// such values.
+    fn stacked_bytes(&self, graph: &Graph, value: u32) -> Option<i64> {
+        if graph.written.contains_key(&value) || self.written_source(graph, value).is_some() {
+            return Some(self.own_bytes(graph, value));
+        }
+        let part = chain(graph, value).last().copied()?;
+        let whole = graph.nodes[part as usize].whole?;
+        let row = graph.nodes[whole as usize].row;
+        let bytes = self.stacked.get(&row)?.get(graph.indices.get(&part)?)?;
+        let trips = trips_of(self.cost, row).and_then(|trips| i64::try_from(trips).ok())?;
+        Some(bytes.saturating_mul(trips))
     }
 
     /// Adds the arguments of the module, and the results that take no argument's place.
@@ -400,36 +438,65 @@ impl Layout<'_> {
         self.add(end..=end, results);
     }
 
-    /// The scan of two loops of a graph; `whole` is the forward one's result.
-    fn scan(&mut self, graph: &Graph, whole: u32, steps: &Steps, pair: &Pair) -> Option<Scan> {
-        let module = self.module;
-        let (mut body, body_steps) = self.bodies.remove(&pair.forward)?;
-        let (mut back, back_steps) = self.bodies.remove(&pair.backward)?;
-        for own in [&mut body, &mut back] {
-            let bytes: Vec<(u32, i64)> =
-                (0..own.nodes.len() as u32).map(|node| (node, self.bytes(own, node))).collect();
-            own.own_bytes.extend(bytes);
-        }
-        let parts = graph.users(whole).iter().copied();
-        let parts = parts.filter(|part| graph.nodes[*part as usize].whole == Some(whole));
-        let parts: HashMap<u32, u32, BuildMix> =
-            parts.filter_map(|part| Some((*graph.indices.get(&part)?, part))).collect();
+    /// Bytes and steps of an element of the result of a loop; None if nothing takes it.
+    pub fn held(
+        &self,
+        graph: &Graph,
+        steps: &Steps,
+        whole: u32,
+        element: u32,
+    ) -> Option<(i64, RangeInclusive<u32>)> {
+        let is_part = |part: &&u32| {
+            let is_its = graph.nodes[**part as usize].whole == Some(whole);
+            is_its && graph.indices.get(*part) == Some(&element)
+        };
+        let part = graph.users(whole).iter().find(is_part).copied()?;
+        let last = steps.last[part as usize].unwrap_or(steps.runs[part as usize]);
+        let is_held = self.changes_element(graph.nodes[whole as usize].row, element);
+        let bytes = if is_held { self.held_bytes(graph, part, whole, element) } else { 0 };
+        Some((bytes, steps.first[whole as usize]..=last))
+    }
+
+    /// The scan of two loops of a graph, of which one reads these stacks of the other.
+    pub fn between(
+        &mut self,
+        around: &Around<'_>,
+        read: &[(u32, u32)],
+        bodies: [Laid; 2],
+    ) -> Option<Scan> {
+        let body = &bodies[0].0;
         let mut stacks: BTreeMap<u32, Stack> = BTreeMap::new();
-        for (element, read_as) in &pair.read {
+        for (element, read_as) in read {
             if let Some(stack) = stacks.get_mut(element) {
                 stack.read_as.push(*read_as);
                 continue;
             }
-            let Some(node) = stacked(&body, *element) else { continue };
-            let Some(part) = parts.get(element).copied() else { continue };
-            let last = steps.last[part as usize].unwrap_or(steps.runs[part as usize]);
-            let first = steps.first[whole as usize];
-            let is_held = self.changes_element(pair.forward, *element);
-            let bytes = if is_held { self.held_bytes(graph, part, whole, *element) } else { 0 };
-            stacks.insert(*element, Stack::new(&body, node, *read_as, bytes, first..=last));
+            let Some(node) = stacked(body, *element) else { continue };
+            let held = self.held(around.graph, around.steps, around.whole, *element);
+            let Some((bytes, live)) = held else { continue };
+            stacks.insert(*element, Stack::new(body, node, *read_as, bytes, live));
         }
+        let (pair, stacks) = (around.pair, stacks.into_values().collect());
+        let trips = trips_of(self.cost, pair.forward)?;
+        self.joined([pair.forward, pair.backward], bodies, stacks, trips)
+    }
+
+    /// The scan of a forward and a backward loop with these bodies and stacks, over `trips` layers.
+    pub fn joined(
+        &mut self,
+        [forward, backward]: [Row; 2],
+        [(mut body, body_steps), (mut back, back_steps)]: [Laid; 2],
+        mut stacks: Vec<Stack>,
+        trips: u64,
+    ) -> Option<Scan> {
+        let module = self.module;
         if stacks.is_empty() {
             return None;
+        }
+        for own in [&mut body, &mut back] {
+            let bytes: Vec<(u32, i64)> =
+                (0..own.nodes.len() as u32).map(|node| (node, self.bytes(own, node))).collect();
+            own.own_bytes.extend(bytes);
         }
         let use_of = |node: usize| back_steps.of_use(&back, node as u32);
         let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true));
@@ -445,7 +512,6 @@ impl Layout<'_> {
         for (number, node) in (0u32..).zip(&back.nodes) {
             leaves.extend(node.element.map(|element| (element, number)));
         }
-        let mut stacks: Vec<Stack> = stacks.into_values().collect();
         for stack in &mut stacks {
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
@@ -457,16 +523,16 @@ impl Layout<'_> {
             stack.reads = users.map(read).collect();
         }
         Some(Scan {
-            forward: pair.forward,
-            backward: pair.backward,
-            trips: trips_of(self.cost, pair.forward)?,
-            in_loop: trips_of(self.cost, pair.forward)?,
+            forward,
+            backward,
+            trips,
+            in_loop: trips,
             group: None,
             is_again: false,
             body,
             back,
-            body_id: module.called(pair.forward, CallRole::Body)?,
-            back_id: module.called(pair.backward, CallRole::Body)?,
+            body_id: module.called(forward, CallRole::Body)?,
+            back_id: module.called(backward, CallRole::Body)?,
             stacks,
             recomputed,
             body_steps: body_steps.all,

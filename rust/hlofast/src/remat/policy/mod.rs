@@ -23,6 +23,7 @@ mod graph;
 mod groups;
 mod hosted;
 mod kernels;
+mod laid_groups;
 mod layered;
 mod layout;
 mod named;
@@ -173,7 +174,7 @@ impl Policies {
         is_whole: bool,
     ) -> Result<Self, NoPolicies> {
         let found = scans_before(module, cost, attribution, local, is_whole);
-        let (scans, timeline, before) = found.ok_or(NoPolicies::NoLayers)?;
+        let (scans, timeline, before) = found?;
         if let Some(reason) = unknown(module, cost, &scans, false, &mut { MOST_ROWS }) {
             return Err(reason);
         }
