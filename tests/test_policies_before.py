@@ -10,7 +10,6 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
-from hlofast import cli
 from test_policies import BUILT_IN, assert_alike
 
 sys.path.insert(0, str(FIXTURES))
@@ -131,17 +130,6 @@ def test_values_in_host_memory_take_none_on_the_device(lowered):
 def test_layers_without_a_loop_need_a_schedule(lowered):
     remat = hlofast.loads(lowered["unrolled_v5e_8.none"]).remat()
     assert remat.policies is None and "in a scheduled text" in remat.no_policies
-
-
-def test_groups_of_layers_are_refused(lowered, capsys, tmp_path):
-    for policy in ("none", "nothing"):
-        remat = hlofast.loads(lowered[f"grouped_v5e_8.{policy}"]).remat()
-        assert remat.policies is None
-        assert "scanned in groups" in remat.no_policies
-    path = tmp_path / "grouped.txt"
-    path.write_bytes(lowered["grouped_v5e_8.none"])
-    assert cli.main(["remat", "--policy", "nothing_saveable", str(path)]) != 0
-    assert "in one scan" in capsys.readouterr().err
 
 
 def test_a_checkpoint_in_a_checkpoint_is_read(lowered):

@@ -136,7 +136,7 @@ NO_COLLECTIVES = (
 def error_of(policies: Policies) -> str:
     """How far the peaks are from what XLA needs, measured on programs of the same kind."""
     if policies.is_modelled:
-        return ERROR_BEFORE
+        return ERROR_GROUPS_BEFORE if policies.is_grouped else ERROR_BEFORE
     if not policies.is_scanned:
         return ERROR_UNROLLED_CHECKPOINTED if policies.is_checkpointed else ERROR_UNROLLED
     if policies.is_grouped:
@@ -155,9 +155,8 @@ REASONS = {
     ),
     "nested": (
         "the layers are scanned in groups (a scan over layers inside a scan) whose inner loops do "
-        "not pair up in a forward and a backward one, or the module is not scheduled; the model of "
-        "policies does not cover that: give the text after optimisation, or one whose layers are "
-        "in one scan"
+        "not pair up in a forward and a backward one; the model of policies does not cover that: "
+        "give a text whose layers are in one scan"
     ),
     "offloaded": (
         "the scheduled loops of the module have values in host memory that are not stacks as TPU "

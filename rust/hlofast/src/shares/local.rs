@@ -4,7 +4,7 @@ use super::parts::Mask;
 use super::spread::Spread;
 use super::{bytes, contracted, product, whole_bytes};
 use crate::comms::Mesh;
-use crate::cost::matmul::contraction;
+use crate::cost::matmul::{contraction, dot_dimensions};
 use crate::flow::Contexts;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
@@ -17,6 +17,8 @@ pub struct LocalProduct {
     pub flops: i64,
     /// Bytes of operands that the device has to gather first, by operand.
     pub gathered: [i64; 2],
+    /// From how many devices; 1 if they are not gathered.
+    pub ways: [i64; 2],
     /// Whether the shardings determine the FLOPs.
     pub is_determined: bool,
     /// Whether devices add up partial results.
@@ -133,14 +135,53 @@ fn product_of(spread: &Spread<'_>, node: u32, row: Row, devices: u64) -> Option<
     };
     let summed = along(lhs, &left) & along(rhs, &right) & !spread.used(out);
     local.is_partial = summed != 0;
-    for (place, operand) in local.gathered.iter_mut().zip([lhs, rhs]) {
-        let missing = spread.used(operand) & !(spread.used(out) | summed);
-        if missing != 0 && module.opcode(row) == Opcode::Dot {
-            let operand_row = module.operands(row)[usize::from(operand == rhs)];
+    local.ways = [1, 1];
+    let Some(own) = free(spread, row, [lhs, rhs], out) else { return Some(local) };
+    let sides = [(lhs, left, rhs), (rhs, right, lhs)];
+    for (at, (operand, contracted, other)) in sides.into_iter().enumerate() {
+        let (free, kept) = own[at];
+        // Parts of the sum that only this side is split in, and parts of the result that lie otherwise.
+        let split = along(operand, &contracted) & !summed & spread.used(other);
+        let missing = split | free & !kept & (spread.used(other) | !spread.used(out));
+        if missing != 0 {
+            let operand_row = module.operands(row)[at];
             let held = bytes(spread, module.shape(Row(operand_row)), operand, devices).device;
             let ways = i64::try_from(spread.parts.size(missing)).unwrap_or(1);
-            *place = held.saturating_mul(ways);
+            local.gathered[at] = held.saturating_mul(ways);
+            local.ways[at] = ways;
         }
     }
     Some(local)
+}
+
+/// By operand of a dot: the parts of its free dimensions, and those of the dimensions of the result that these
+/// become. None for other products.
+fn free(
+    spread: &Spread<'_>,
+    row: Row,
+    operands: [usize; 2],
+    out: usize,
+) -> Option<[(Mask, Mask); 2]> {
+    if spread.module.opcode(row) != Opcode::Dot {
+        return None;
+    }
+    let lists = dot_dimensions(spread.module, row)?;
+    let result = &spread.masks[spread.dimensions(out)];
+    let mut first = lists.lhs_batch.len();
+    let bound =
+        [(lists.lhs_batch, lists.lhs_contracting), (lists.rhs_batch, lists.rhs_contracting)];
+    let mut found = [(0, 0); 2];
+    for (own, (operand, (batch, contracted))) in
+        found.iter_mut().zip(operands.into_iter().zip(bound))
+    {
+        let masks = &spread.masks[spread.dimensions(operand)];
+        let is_free = |at: &i64| !batch.contains(at) && !contracted.contains(at);
+        let masks = (0..).zip(masks).filter(|(at, _)| is_free(at)).map(|(_, mask)| *mask);
+        let masks: Vec<Mask> = masks.collect();
+        let end = first.checked_add(masks.len()).filter(|end| *end <= result.len())?;
+        own.0 = masks.iter().fold(0, |all, mask| all | mask);
+        own.1 = result[first..end].iter().fold(0, |all, mask| all | mask);
+        first = end;
+    }
+    Some(found)
 }

@@ -286,6 +286,7 @@ pub fn links(
     is_alone: impl Fn(Row) -> bool,
 ) -> BTreeMap<[Row; 2], Vec<Link>> {
     let mut links: BTreeMap<[Row; 2], Vec<Link>> = BTreeMap::new();
+    let inputs = inputs_of_one(fore, is_alone);
     let made: HashMap<u32, u32, BuildMix> =
         read.iter().map(|(made, read)| (*read, *made)).collect();
     for (node, state) in &aft.states {
@@ -302,7 +303,7 @@ pub fn links(
             let Some(value) = stacked(fore, outer) else { continue };
             let there = self::chain(fore, value);
             let Some(last) = there.last().copied() else { continue };
-            let Some((forward, made)) = maker(fore, last, &is_alone) else { continue };
+            let Some((forward, made)) = maker(fore, last, &inputs) else { continue };
             let (read_as, chains) = (element, [there, chain]);
             let own = links.entry([forward, backward]).or_default();
             own.push(Link { made, read_as, outer, chains });
@@ -314,15 +315,31 @@ pub fn links(
     links
 }
 
-/// The inner loop of whose result, or input, a node is an element. `is_alone` tells loops of one
-/// iteration: what another loop hands to them is theirs.
-fn maker(fore: &Graph, node: u32, is_alone: impl Fn(Row) -> bool) -> Option<(Row, Made)> {
+/// By node that a loop of one iteration gets: the first such loop and the element of its state. What
+/// another loop hands to it is its input.
+fn inputs_of_one(
+    fore: &Graph,
+    is_alone: impl Fn(Row) -> bool,
+) -> HashMap<u32, (Row, u32), BuildMix> {
+    let mut inputs: HashMap<u32, (Row, u32), BuildMix> = HashMap::default();
     for (row, own) in looped(fore).into_iter().filter(|(row, _)| is_alone(*row)) {
-        let inputs = (0u32..).zip(&fore.states[&own]);
-        let mut inputs = inputs.filter(|(_, value)| value.node() == Some(node));
-        if let Some((element, _)) = inputs.next() {
-            return Some((row, Made::Input(element)));
+        for (element, value) in (0u32..).zip(&fore.states[&own]) {
+            if let Some(node) = value.node() {
+                inputs.entry(node).or_insert((row, element));
+            }
         }
+    }
+    inputs
+}
+
+/// The inner loop of whose result, or input, a node is an element.
+fn maker(
+    fore: &Graph,
+    node: u32,
+    inputs: &HashMap<u32, (Row, u32), BuildMix>,
+) -> Option<(Row, Made)> {
+    if let Some((row, element)) = inputs.get(&node) {
+        return Some((*row, Made::Input(*element)));
     }
     let own = &fore.nodes[node as usize];
     let whole = own.whole.filter(|whole| fore.states.contains_key(whole))?;

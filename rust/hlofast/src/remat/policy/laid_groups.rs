@@ -32,9 +32,8 @@ impl Layout<'_> {
         let found = self.scans_of_groups(around).ok_or(NoPolicies::Nested)?;
         self.scans.extend(found);
         let is_covered = |row: &Row| {
-            let is_its = |scan: &Scan| {
-                scan.backward == *row || scan.is_again && scan.forward == *row
-            };
+            let is_its =
+                |scan: &Scan| scan.backward == *row || scan.is_again && scan.forward == *row;
             self.scans.iter().any(is_its)
         };
         match around.pair.inner[1].iter().all(is_covered) {
@@ -81,6 +80,7 @@ impl Layout<'_> {
         let all = trips_of(self.cost, around.pair.forward)?.checked_mul(layers)?;
         let body = self.bodies.remove(&pair[0])?;
         let back = self.bodies.remove(&pair[1])?;
+        let whole = result(&fore.0, pair[0])?;
         let mut stacks: BTreeMap<Made, Stack> = BTreeMap::new();
         for link in links {
             if let Some(stack) = stacks.get_mut(&link.made) {
@@ -97,7 +97,8 @@ impl Layout<'_> {
             let outer = self.held(graph, steps, around.whole, link.outer);
             let Some((bytes, live)) = outer else { continue };
             let mut stack = Stack::new(&body.0, node, link.read_as, bytes, live);
-            if let (Made::Result(element), Some(whole)) = (link.made, result(&fore.0, pair[0])) {
+            // What makes the input of a layer holds it in any case.
+            if let Made::Result(element) = link.made {
                 stack.fore.extend(self.held(&fore.0, &fore.1, whole, element));
             }
             stack.aft = self.slices(aft, &link.chains[1]);

@@ -7,7 +7,8 @@ use super::groups::chain;
 use super::laid_groups::{Around, Laid, mark_slices};
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
-use super::scans::{Read, Scan, Stack, is_heavy, is_rearrangement, stacked};
+use super::run_order::{Transfers, gathered_weights, is_in_place, order, shared};
+use super::scans::{Read, Scan, Stack, is_heavy, stacked};
 use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Module, Opcode, Row};
@@ -45,7 +46,7 @@ pub fn lay_out(
         unknown: None,
     };
     let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
-    let steps = layout.run(&entry, 0).ok_or(NoPolicies::NoLayers)?;
+    let steps = layout.run(&entry, false, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
     let Layout { changes, rows, scans, unknown, .. } = layout;
     match unknown {
@@ -62,6 +63,8 @@ pub struct Steps {
     first: Vec<u32>,
     /// By node: the last step that reads it; None if nothing does.
     pub last: Vec<Option<u32>>,
+    /// By loop and element of its result: the node that takes the element.
+    parts: HashMap<(u32, u32), u32, BuildMix>,
     /// The steps of the whole graph.
     pub all: RangeInclusive<u32>,
 }
@@ -81,34 +84,6 @@ impl Steps {
 fn stays(graph: &Graph, node: u32) -> bool {
     let opcode = graph.nodes[node as usize].opcode;
     is_heavy(opcode) || opcode == Opcode::DynamicUpdateSlice || graph.shared.contains(&node)
-}
-
-/// The cheap values that several products read, which XLA computes once: not slices of stacks, which
-/// are in memory already.
-fn shared(graph: &Graph) -> Vec<u32> {
-    let is_product = |user: &&u32| graph.nodes[**user as usize].opcode.is_matmul();
-    let is_shared = |node: &u32| {
-        let own = &graph.nodes[*node as usize];
-        let is_cheap = own.element.is_none() && !is_heavy(own.opcode);
-        if !is_cheap || graph.users(*node).iter().filter(is_product).take(2).count() < 2 {
-            return false;
-        }
-        let mut at = *node;
-        for _ in 0..MOST_STEPS {
-            if graph.nodes[at as usize].element.is_some() {
-                return false;
-            }
-            match graph.operands(at).first() {
-                Some(first) if is_rearrangement(graph.nodes[at as usize].opcode) => at = *first,
-                _ => {
-                    return !graph.operands(at).is_empty()
-                        && !is_heavy(graph.nodes[at as usize].opcode);
-                }
-            }
-        }
-        false
-    };
-    (0..graph.nodes.len() as u32).filter(is_shared).collect()
 }
 
 /// Lays out the steps of a module and counts the bytes at each of them.
@@ -222,16 +197,18 @@ impl Layout<'_> {
 
     /// Gives the nodes of a graph their steps, with the bodies of loops in their places, and adds
     /// the bytes of their values. None if the module is too large.
-    fn run(&mut self, graph: &Graph, depth: u32) -> Option<Steps> {
+    fn run(&mut self, graph: &Graph, is_backward: bool, depth: u32) -> Option<Steps> {
         let count = graph.nodes.len();
+        let transfers = Transfers::of(graph, self.local);
         let start = self.rows.len() as u32;
         let mut steps = Steps {
             runs: vec![0; count],
             first: vec![0; count],
             last: vec![None; count],
+            parts: HashMap::default(),
             all: start..=start,
         };
-        for node in order(graph) {
+        for node in order(graph, is_backward && transfers == Transfers::Many) {
             let own = graph.nodes[node as usize];
             steps.first[node as usize] = self.rows.len() as u32;
             if graph.states.contains_key(&node) {
@@ -239,10 +216,17 @@ impl Layout<'_> {
             }
             steps.runs[node as usize] = self.step(own.row);
         }
+        for (part, own) in (0u32..).zip(&graph.nodes) {
+            let whole = own.whole.filter(|whole| graph.states.contains_key(whole));
+            if let Some((whole, index)) = whole.zip(graph.indices.get(&part)) {
+                steps.parts.insert((whole, *index), part);
+            }
+        }
         let end = (self.rows.len() as u32).saturating_sub(1).max(start);
         steps.all = start..=end;
         self.find_last(graph, &mut steps);
-        self.hold(graph, &steps);
+        self.hold(graph, &steps, transfers);
+        self.hold_gathered(graph, &steps, depth == 0);
         let loops = looped(graph);
         let place = |row: Row| loops.binary_search_by_key(&row, |own| own.0).ok();
         let is_own = |own: &Pair| place(own.forward).is_some();
@@ -319,14 +303,10 @@ impl Layout<'_> {
     }
 
     /// Adds the bytes of the values of a graph.
-    fn hold(&mut self, graph: &Graph, steps: &Steps) {
+    fn hold(&mut self, graph: &Graph, steps: &Steps, transfers: Transfers) {
         for node in 0..graph.nodes.len() as u32 {
             let at = node as usize;
             let own = &graph.nodes[at];
-            if let Some(product) = self.local.product(own.row).filter(|_| own.opcode.is_matmul()) {
-                let gathered = product.gathered[0].saturating_add(product.gathered[1]);
-                self.add(steps.runs[at]..=steps.runs[at], gathered);
-            }
             let is_part = own.whole.is_some_and(|whole| graph.states.contains_key(&whole));
             let last = steps.last[at].unwrap_or(steps.runs[at]);
             if is_part {
@@ -341,8 +321,30 @@ impl Layout<'_> {
                 && own.opcode != Opcode::DynamicUpdateSlice
             {
                 let bytes = self.bytes(graph, node);
-                self.add(steps.runs[at]..=last, bytes);
+                let is_in_place = is_in_place(self.module, graph, node, transfers, |own| {
+                    stays(graph, own).then_some(steps.last[own as usize] == Some(steps.runs[at]))
+                });
+                self.add(steps.runs[at] + u32::from(is_in_place)..=last, bytes);
             }
+        }
+    }
+
+    /// Adds the bytes of weights that products gather first. Products between which no loop runs share
+    /// what they gather of one weight.
+    fn hold_gathered(&mut self, graph: &Graph, steps: &Steps, is_entry: bool) {
+        let loops = graph.states.keys().map(|node| steps.runs[*node as usize]);
+        let mut loops: Vec<u32> = loops.collect();
+        loops.sort_unstable();
+        // By weight, and number of loops before: steps and bytes.
+        let mut held: BTreeMap<(u32, usize), (u32, u32, i64)> = BTreeMap::new();
+        for own in gathered_weights(graph, self.local, is_entry) {
+            let runs = steps.runs[own.product as usize];
+            let before = loops.partition_point(|end| *end < runs);
+            let entry = held.entry((own.weight, before)).or_insert((runs, runs, own.bytes));
+            *entry = (entry.0.min(runs), entry.1.max(runs), entry.2.max(own.bytes));
+        }
+        for (first, last, bytes) in held.into_values() {
+            self.add(first..=last, bytes);
         }
     }
 
@@ -394,11 +396,10 @@ impl Layout<'_> {
             |element: u32| stacked(&own, element).is_some_and(|value| own.on_host.contains(&value));
         let is_held = |element: u32| !is_same(element) && !is_hosted(element);
         self.changed.insert(row, (0..count).map(is_held).collect());
-        let steps = self.run(&own, depth + 1)?;
+        let steps = self.run(&own, self.is_backward(row), depth + 1)?;
         let values = (0..count).filter_map(|element| Some((element, stacked(&own, element)?)));
-        let known = values.filter_map(|(element, value)| {
-            Some((element, self.stacked_bytes(&own, value)?))
-        });
+        let known =
+            values.filter_map(|(element, value)| Some((element, self.stacked_bytes(&own, value)?)));
         let known = known.collect();
         self.stacked.insert(row, known);
         self.bodies.insert(row, (own, steps));
@@ -417,6 +418,14 @@ impl Layout<'_> {
         let bytes = self.stacked.get(&row)?.get(graph.indices.get(&part)?)?;
         let trips = trips_of(self.cost, row).and_then(|trips| i64::try_from(trips).ok())?;
         Some(bytes.saturating_mul(trips))
+    }
+
+    /// Whether a loop is the backward loop of a pair, or of layers in it.
+    fn is_backward(&self, row: Row) -> bool {
+        let is_its = |pair: &Pair| {
+            pair.backward == row || pair.inner[1].binary_search(&row).is_ok() && !pair.is_again
+        };
+        self.places.pairs.iter().any(is_its)
     }
 
     /// Adds the arguments of the module, and the results that take no argument's place.
@@ -446,11 +455,7 @@ impl Layout<'_> {
         whole: u32,
         element: u32,
     ) -> Option<(i64, RangeInclusive<u32>)> {
-        let is_part = |part: &&u32| {
-            let is_its = graph.nodes[**part as usize].whole == Some(whole);
-            is_its && graph.indices.get(*part) == Some(&element)
-        };
-        let part = graph.users(whole).iter().find(is_part).copied()?;
+        let part = *steps.parts.get(&(whole, element))?;
         let last = steps.last[part as usize].unwrap_or(steps.runs[part as usize]);
         let is_held = self.changes_element(graph.nodes[whole as usize].row, element);
         let bytes = if is_held { self.held_bytes(graph, part, whole, element) } else { 0 };
@@ -539,34 +544,4 @@ impl Layout<'_> {
             back_steps: back_steps.all,
         })
     }
-}
-
-/// The order in which the nodes of a graph run: text order, but products, and what only goes into a
-/// stack, run as soon as their operands are there.
-fn order(graph: &Graph) -> Vec<u32> {
-    let count = graph.nodes.len();
-    // Whether a node is a product or stacks a value, or only serves such nodes.
-    let mut is_sink = vec![false; count];
-    for node in (0..count as u32).rev() {
-        let users = graph.users(node);
-        let own = &graph.nodes[node as usize];
-        is_sink[node as usize] = own.element.is_none()
-            && match own.opcode {
-                Opcode::DynamicUpdateSlice => users.is_empty(),
-                // Products free their operands, such as the logits in the gradient of a head.
-                opcode if opcode.is_matmul() => true,
-                _ => !users.is_empty() && users.iter().all(|user| is_sink[*user as usize]),
-            };
-    }
-    // By node: the node after whose step it runs.
-    let mut after: Vec<u32> = (0..count as u32).collect();
-    for node in 0..count as u32 {
-        if is_sink[node as usize] {
-            let operands = graph.operands(node).iter();
-            after[node as usize] = operands.map(|own| after[*own as usize]).max().unwrap_or(0);
-        }
-    }
-    let mut order: Vec<u32> = (0..count as u32).collect();
-    order.sort_by_key(|node| (after[*node as usize], *node));
-    order
 }

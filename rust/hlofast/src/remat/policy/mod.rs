@@ -35,6 +35,7 @@ mod products;
 mod recomputed;
 mod remade;
 mod retimed;
+mod run_order;
 mod savable;
 mod scans;
 mod search;

@@ -55,8 +55,7 @@ pub fn find(
     }
     let phases = attribution.phases(module);
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-    let mut places =
-        Places { pairs: Vec::new(), graphs: HashMap::default(), groups: Vec::new() };
+    let mut places = Places { pairs: Vec::new(), graphs: HashMap::default(), groups: Vec::new() };
     let mut closed: Vec<Row> = Vec::new();
     let mut found: Vec<ComputationId> = Vec::new();
     // Loops and the loops around them.
@@ -76,7 +75,8 @@ pub fn find(
             continue;
         }
         for pair in &mut own {
-            let bodies = [pair.forward, pair.backward].map(|row| module.called(row, CallRole::Body));
+            let bodies =
+                [pair.forward, pair.backward].map(|row| module.called(row, CallRole::Body));
             for (inner, body) in pair.inner.iter_mut().zip(bodies) {
                 *inner = loops_over_layers(module, cost, body?, &all, budget)?;
             }
