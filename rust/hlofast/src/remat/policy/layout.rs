@@ -13,7 +13,7 @@ use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Module, Opcode, Row};
 use crate::shares::Local;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -63,6 +63,8 @@ pub struct Steps {
     first: Vec<u32>,
     /// By node: the last step that reads it; None if nothing does.
     pub last: Vec<Option<u32>>,
+    /// Values that take the memory of others as these end.
+    in_place: HashSet<u32, BuildMix>,
     /// By loop and element of its result: the node that takes the element.
     parts: HashMap<(u32, u32), u32, BuildMix>,
     /// The steps of the whole graph.
@@ -70,6 +72,11 @@ pub struct Steps {
 }
 
 impl Steps {
+    /// The first step at which the value of a node takes memory of its own.
+    fn held_from(&self, node: u32) -> u32 {
+        self.runs[node as usize].saturating_add(u32::from(self.in_place.contains(&node)))
+    }
+
     /// The step at which a value is used for the last time to make this node or what reads it.
     fn of_use(&self, graph: &Graph, node: u32) -> u32 {
         let at = node as usize;
@@ -205,6 +212,7 @@ impl Layout<'_> {
             runs: vec![0; count],
             first: vec![0; count],
             last: vec![None; count],
+            in_place: HashSet::default(),
             parts: HashMap::default(),
             all: start..=start,
         };
@@ -225,7 +233,8 @@ impl Layout<'_> {
         let end = (self.rows.len() as u32).saturating_sub(1).max(start);
         steps.all = start..=end;
         self.find_last(graph, &mut steps);
-        self.hold(graph, &steps, transfers);
+        steps.in_place = self.in_place(graph, &steps, transfers);
+        self.hold(graph, &steps);
         self.hold_gathered(graph, &steps, depth == 0);
         let loops = looped(graph);
         let place = |row: Row| loops.binary_search_by_key(&row, |own| own.0).ok();
@@ -303,7 +312,7 @@ impl Layout<'_> {
     }
 
     /// Adds the bytes of the values of a graph.
-    fn hold(&mut self, graph: &Graph, steps: &Steps, transfers: Transfers) {
+    fn hold(&mut self, graph: &Graph, steps: &Steps) {
         for node in 0..graph.nodes.len() as u32 {
             let at = node as usize;
             let own = &graph.nodes[at];
@@ -321,12 +330,24 @@ impl Layout<'_> {
                 && own.opcode != Opcode::DynamicUpdateSlice
             {
                 let bytes = self.bytes(graph, node);
-                let is_in_place = is_in_place(self.module, graph, node, transfers, |own| {
-                    stays(graph, own).then_some(steps.last[own as usize] == Some(steps.runs[at]))
-                });
-                self.add(steps.runs[at] + u32::from(is_in_place)..=last, bytes);
+                self.add(steps.held_from(node)..=last, bytes);
             }
         }
+    }
+
+    /// The values that take the memory of others as these end.
+    fn in_place(
+        &self,
+        graph: &Graph,
+        steps: &Steps,
+        transfers: Transfers,
+    ) -> HashSet<u32, BuildMix> {
+        let takes_over = |node: &u32| {
+            let runs = Some(steps.runs[*node as usize]);
+            let ends = |own: u32| stays(graph, own).then_some(steps.last[own as usize] == runs);
+            is_in_place(self.module, graph, *node, transfers, ends)
+        };
+        graph.shared.iter().copied().filter(takes_over).collect()
     }
 
     /// Adds the bytes of weights that products gather first. Products between which no loop runs share
@@ -510,7 +531,8 @@ impl Layout<'_> {
             if stays(&back, node) && opcode != Opcode::DynamicUpdateSlice {
                 let runs = back_steps.runs[node as usize];
                 let last = back_steps.last[node as usize].unwrap_or(runs);
-                recomputed.add_live(&back, node, self.bytes(&back, node), runs..=last);
+                let steps = back_steps.held_from(node)..=last;
+                recomputed.add_live(&back, node, self.bytes(&back, node), steps);
             }
         }
         let mut leaves: HashMap<u32, u32, BuildMix> = HashMap::default();

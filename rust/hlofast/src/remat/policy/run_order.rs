@@ -116,7 +116,7 @@ pub fn is_in_place(
     transfers: Transfers,
     ends: impl Fn(u32) -> Option<bool>,
 ) -> bool {
-    if !graph.shared.contains(&node) || transfers == Transfers::None {
+    if transfers == Transfers::None {
         return false;
     }
     let array = |node: u32| module.shapes().array(graph.nodes[node as usize].shape);
