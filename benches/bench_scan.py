@@ -36,6 +36,25 @@ status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 peak = int(status["VmHWM"].split()[0]) * 1024
 print(json.dumps([time.perf_counter() - begin, peak, found.counts]))
 """
+PARSE = """
+import json, sys, threading, time
+import hlofast
+paths, lock = iter(json.load(sys.stdin)), threading.Lock()
+def work():
+    while True:
+        with lock:
+            path = next(paths, None)
+        if path is None:
+            return
+        hlofast.load(path, threads=1)
+begin = time.perf_counter()
+workers = [threading.Thread(target=work) for _ in range(2)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+print(time.perf_counter() - begin)
+"""
 SAMPLE = 10
 """XLA parses every 10th file."""
 
@@ -68,6 +87,34 @@ def trees(quick: bool) -> Iterator[list[Tree]]:
         parts = (("small", folders[: len(folders) // 4]), ("large", folders))
         made = [plant(root / name, some, texts) for name, some in parts]
     yield made
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def distinct(quick: bool) -> Iterator[list[Path]]:
+    """Every text of the dumps once, the largest first."""
+    root = CACHE / "distinct"
+    shutil.rmtree(root, ignore_errors=True)
+    digests: set[bytes] = set()
+    paths = []
+
+    def put(name: str, text: bytes) -> None:
+        if text.startswith(b"HloModule") and sha256(text).digest() not in digests:
+            digests.add(sha256(text).digest())
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+            paths.append(path)
+
+    if quick:
+        for number, text in enumerate(fixture_texts()):
+            put(f"module_{number:04}.f.before_optimizations.txt", text.before)
+            put(f"module_{number:04}.f.after_optimizations.txt", text.after)
+    else:
+        for folder in scan_dumps.folders():
+            for path in sorted(folder.glob("*.txt")):
+                put(f"{folder.name}/{path.name}", path.read_bytes())
+    yield sorted(paths, key=lambda path: -path.stat().st_size)
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -199,26 +246,94 @@ def bench_every_file_is_classified(record: Record, trees: list[Tree]) -> None:
     )
 
 
+def bench_distinct_files(
+    record: Record,
+    quick: bool,
+    distinct: list[Path],
+    xla_parse: Callable[[str], Any],
+    tmp_path: Path,
+) -> None:
+    """Files of which none repeats another, beside XLA's parser and beside parsing alone."""
+    root = CACHE / "distinct"
+    size = sum(path.stat().st_size for path in distinct)
+
+    def parse() -> float:
+        paths = json.dumps([str(path) for path in distinct])
+        code = [sys.executable, "-P", "-c", PARSE]
+        done = subprocess.run(code, check=True, capture_output=True, text=True, input=paths)
+        return float(done.stdout)
+
+    def xla() -> float:
+        """Bytes per second."""
+        parsed, spent = 0, 0.0
+        for path in distinct[:: 1 if quick else SAMPLE]:
+            text = path.read_text()
+            begin = time.perf_counter()
+            try:
+                xla_parse(text)
+            except Exception:
+                continue
+            spent += time.perf_counter() - begin
+            parsed += len(text)
+        return parsed / spent
+
+    rounds = 1 if quick else 3
+    scans, parses, peers = [], [], []
+    for turn in range(rounds):
+        say(f"scanning {len(distinct)} distinct files, turn {turn + 1} of {rounds}")
+        scans.append(run(root, tmp_path / "out", 2, 0)[0])
+        parses.append(parse())
+        peers.append(xla())
+    rate = size / min(scans)
+    what = f"scan without repeats to Parquet, {len(distinct):,} files, {size / 1e6:,.0f} MB"
+    figures = record.figures
+    figures.append(Figure(f"{what}: rate, 2 threads", rate / 1e6, "MB/s"))
+    figures.append(
+        Figure("… without repeats, of the rate of XLA's parser", rate / max(peers), at_least=9)
+    )
+    figures.append(
+        Figure("… without repeats, of the rate of parsing", min(parses) / min(scans), at_least=0.25)
+    )
+    record.details.append(
+        {"distinct": {"bytes": size, "scan": min(scans), "parse": min(parses)}}
+        | {"distinct_xla_bytes_per_second": max(peers)}
+    )
+
+
 def bench_small_directory(record: Record, quick: bool, tmp_path: Path) -> None:
-    """Ten files to JSON lines, from start to end of the process."""
-    folder, size = tmp_path / "ten", 0
-    folder.mkdir()
-    for number, text in enumerate(fixture_texts()[:5]):
-        for stage, content in (("before", text.before), ("after", text.after)):
-            path = folder / f"module_{number:04}.f.{stage}_optimizations.txt"
-            path.write_bytes(content)
-            size += len(content)
-    assert size < 2_000_000
+    """Small folders, from start to end of the process."""
     program = str(Path(sysconfig.get_path("scripts")) / "hlofast")
 
     def start(command: list[str]) -> None:
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
 
-    ours = [program, "scan", str(folder), "-o", "out", "--format", "jsonl"]
-    work = {"bare": lambda: start(bare_python()), "ours": lambda: start(ours)}
+    def folder(count: int) -> tuple[str, int]:
+        """The path of a folder with `count` texts, and their bytes."""
+        path, size = tmp_path / str(count), 0
+        path.mkdir()
+        for number, text in enumerate(fixture_texts()[: count // 2]):
+            for stage, content in (("before", text.before), ("after", text.after)):
+                name = f"module_{number:04}.f.{stage}_optimizations.txt"
+                size += (path / name).write_bytes(content)
+        return str(path), size
+
+    (ten, ten_bytes), (twenty, twenty_bytes) = folder(10), folder(20)
+    assert sum(1 for _ in Path(twenty).iterdir()) == 20
+    scan = [program, "scan"]
+    work = {
+        "bare": lambda: start(bare_python()),
+        "cold": lambda: start([*scan, ten, "-o", "out", "--format", "jsonl"]),
+        "terminal": lambda: start([*scan, twenty]),
+        "parquet": lambda: start([*scan, twenty, "-o", "out"]),
+    }
     times = interleave(work, 3 if quick else 40)
-    ratio = times["ours"].best / times["bare"].best
-    what = f"scan of 10 files, {size / 1e6:.1f} MB, to JSON lines, of a bare Python start"
-    record.figures.append(Figure(what, ratio, at_most=5))
-    record.details.append({"what": "cold", "bytes": size} | times["ours"].facts())
+    for what, size, words, most in (
+        ("cold", ten_bytes, "10 files to JSON lines", 5),
+        ("terminal", twenty_bytes, "20 files to the terminal", 4),
+        ("parquet", twenty_bytes, "20 files to Parquet", 8),
+    ):
+        ratio = times[what].best / times["bare"].best
+        words = f"scan of {words}, {size / 1e6:.1f} MB, of a bare Python start"
+        record.figures.append(Figure(words, ratio, at_most=most))
+        record.details.append({"what": what, "bytes": size} | times[what].facts())

@@ -1,5 +1,6 @@
 """Two threads on one large text, compared with two independent parses at once."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 import hlofast
 from harness import Figure, Record, interleave
-from texts import Text, dumps, generated
+from texts import Text, committed, dumps, generated
 
 SIMILAR = ("cpu_stacks.after", "cpu_stacks_unfused.after")
 
@@ -51,6 +52,36 @@ def bench_threads(text: Text, benchmark: Any, record: Record, quick: bool) -> No
     record.details.append(
         {"text": text.name, "bytes": len(data), "speed_up": speed_up, "independent": independent}
         | {name: measured.facts() for name, measured in times.items()}
+    )
+
+
+ANALYSES = ("cost", "collectives", "memory", "lint")
+
+
+def bench_analyses_on_threads(record: Record, quick: bool) -> None:
+    """Sixteen modules, each analysed by one of the threads; they compute without the lock."""
+    data = max((text.read() for text in committed()), key=len)
+
+    def analyse(module: hlofast.Module) -> None:
+        for name in ANALYSES:
+            getattr(module, name)()
+
+    def run(pool: ThreadPoolExecutor) -> float:
+        modules = [hlofast.loads(data, threads=1) for _ in range(16)]
+        begin = time.perf_counter()
+        for done in [pool.submit(analyse, module) for module in modules]:
+            done.result()
+        return time.perf_counter() - begin
+
+    best = {"one": float("inf"), "two": float("inf")}
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(2) as two:
+        for _ in range(3 if quick else 20):
+            for name, pool in (("one", one), ("two", two)):
+                best[name] = min(best[name], run(pool))
+    speed_up = best["one"] / best["two"]
+    record.figures.append(Figure("analyses of 16 modules, two threads", speed_up, at_least=1.5))
+    record.details.append(
+        {"text": "analyses"} | {name: {"best": seconds} for name, seconds in best.items()}
     )
 
 

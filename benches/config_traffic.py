@@ -3,21 +3,23 @@
     python benches/config_traffic.py [--json FILE]
 
 Rows are the mesh axes of the points of `tests/fixtures/maxtext_points.py`, compiled with MaxText's
-own code. Compared are the payloads of all collectives of a step along the axes, whatever their
-kind: XLA gathers weights in loops of permutes too, and reduces where a config implies a scatter.
-Axes whose payload is below a hundredth of the step's are left out. The traffic of experts, of the
-tokens of a sequence and of tensor axes was modelled from the points that `is_traffic_read` names;
-all others were held out.
+own code, and of stand-ins of configs of AXLearn that split the tokens of sequences. Compared are
+the payloads of all collectives of a step along the axes, whatever their kind: XLA gathers weights
+in loops of permutes too, and reduces where a config implies a scatter. Axes whose payload is below
+a hundredth of the step's are left out. The traffic of experts, of the tokens of a sequence and of
+tensor axes was modelled from the points that `is_traffic_read` names; all others were held out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import sys
 from pathlib import Path
 from typing import Any
 
+import hlofast
 from hlofast import config
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
@@ -25,6 +27,8 @@ sys.path.insert(0, str(FIXTURES))
 from maxtext_points import POINTS, is_traffic_read  # noqa: E402
 
 LIMIT = 0.15
+SPLIT = ("small_split", "v5e_256_4_split", "v5p_1024_split", "v6e_256_split")
+"""Stand-ins along `seq`."""
 _LEAST = 0.01
 
 
@@ -38,29 +42,51 @@ def rows() -> list[dict[str, Any]]:
         traffic = run.select(record["instance"]).traffic()
         if traffic.gaps:
             continue  # Plans leave such steps out.
-        modelled: dict[str, int] = {}
-        for each in traffic.transfers:
-            axes = _key(each.axes)
-            modelled[axes] = modelled.get(axes, 0) + each.payload * each.count
         compiled: dict[str, int] = {}
         for axes, kinds in record["traffic"].items():
             own = _key(axes.split(","))
             compiled[own] = compiled.get(own, 0) + sum(kinds.values())
-        total = sum(compiled.values())
-        for axes in sorted({*compiled, *modelled}):
-            exact, own = compiled.get(axes, 0), modelled.get(axes, 0)
-            if max(exact, own) < _LEAST * total:
-                continue
-            found.append({
-                "name": name, "axes": axes, "compiled": exact, "modelled": own,
-                "share": exact / total, "error": own / exact - 1 if exact else None,
-                "is_fitted": is_traffic_read(name),
-            })  # fmt: skip
+        found += _of(name, traffic, compiled)
+    for name in SPLIT:
+        found += _of(name, *_of_stand_in(name))
+    return found
+
+
+def _of_stand_in(name: str) -> tuple[config.StepTraffic, dict[str, int]]:
+    """The traffic of a stand-in that its config implies, and that of its text by axes."""
+    record = json.loads((FIXTURES / "stand_ins" / "stand_ins.json").read_text())[name]
+    run = config.load(FIXTURES / "configs" / f"{record['config']}.txt").select(record["instance"])
+    text = lzma.decompress((FIXTURES / "stand_ins" / f"{name}.txt.xz").read_bytes())
+    compiled: dict[str, int] = {}
+    for row in hlofast.loads(text).collectives(mesh=run.mesh).to_pylist():
+        axes = _key((row["axes"] or "unknown").split("×"))
+        compiled[axes] = compiled.get(axes, 0) + row["payload"] * row["multiplicity"]
+    return run.traffic(), compiled
+
+
+def _of(name: str, traffic: config.StepTraffic, compiled: dict[str, int]) -> list[dict[str, Any]]:
+    """The rows of one step."""
+    found = []
+    modelled: dict[str, int] = {}
+    for each in traffic.transfers:
+        axes = _key(each.axes)
+        modelled[axes] = modelled.get(axes, 0) + each.payload * each.count
+    total = sum(compiled.values())
+    is_fitted = is_traffic_read(name)
+    for axes in sorted({*compiled, *modelled}):
+        exact, own = compiled.get(axes, 0), modelled.get(axes, 0)
+        if max(exact, own) < _LEAST * total:
+            continue
         found.append({
-            "name": name, "axes": "all", "compiled": total, "modelled": sum(modelled.values()),
-            "share": 1.0, "error": sum(modelled.values()) / total - 1,
-            "is_fitted": is_traffic_read(name),
+            "name": name, "axes": axes, "compiled": exact, "modelled": own,
+            "share": exact / total, "error": own / exact - 1 if exact else None,
+            "is_fitted": is_fitted,
         })  # fmt: skip
+    whole = sum(modelled.values())
+    found.append({
+        "name": name, "axes": "all", "compiled": total, "modelled": whole, "share": 1.0,
+        "error": whole / total - 1, "is_fitted": is_fitted,
+    })  # fmt: skip
     return found
 
 

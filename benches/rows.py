@@ -309,9 +309,30 @@ SECTIONS = (
                 bytes_of("peaks.large"), bytes_of("peaks.small"),
             ),
             Row("scan: files classified", "files classified correctly"),
+            Row("scan without repeats", ""),
+            Row(
+                "… without repeats, of the rate of XLA's parser",
+                "files without repeats: rate, compared with XLA's parser alone, one thread",
+                speed("distinct.bytes", "distinct.scan"), speed("distinct_xla_bytes_per_second"),
+            ),
+            Row(
+                "… without repeats, of the rate of parsing",
+                "files without repeats: rate, compared with parsing alone, two threads",
+                speed("distinct.bytes", "distinct.scan"), speed("distinct.bytes", "distinct.parse"),
+            ),
             Row(
                 "scan of 10 files", "10 files to JSON lines, compared with a bare Python start",
                 time("best", what="cold"),
+            ),
+            Row(
+                "scan of 20 files to the terminal",
+                "20 files to the terminal, compared with a bare Python start",
+                time("best", what="terminal"),
+            ),
+            Row(
+                "scan of 20 files to Parquet",
+                "20 files to Parquet, compared with a bare Python start",
+                time("best", what="parquet"),
             ),
         ),
     ),
@@ -391,6 +412,11 @@ SECTIONS = (
             _threads("cpu_stacks_unfused.after", "CPU dump, not fused"),
             _threads(
                 "one giant", "one computation, 100,000 instructions, compared with one thread"
+            ),
+            Row(
+                "analyses of 16 modules",
+                "cost, collectives, memory and lint of 16 modules, compared with one thread",
+                time("two.best", text="analyses"), time("one.best", text="analyses"),
             ),
         ),
     ),

@@ -143,7 +143,10 @@ class TestExperts:
         shape = [1, 16, 4, 8, 1, 1]
         config = golden(QWEN).without("mesh_rules").with_value("mesh_shape", shape)
         verdict = config.select("tpu-v5p-1024").verdict()
-        why = "traffic of experts along mesh axis 'expert' is not modelled"
+        why = (
+            "TransformerFeedForwardDropFreeMoE sends no tokens along 'expert', to the devices of other "
+            "experts; AXLearn's ApproximateTokenDropFreeMoE does"
+        )
         assert (f"{LAYER}.feed_forward", why) in verdict.gaps
         assert verdict.memory.state_bytes is not None
 

@@ -27,9 +27,6 @@ def known(row: dict[str, Any]) -> bool:
     return bool(row["xla"])
 
 
-OPEN = {"llama3_8b_v5e plan"}
-"""Steps of which the model is further off, an open row of benches/README.md."""
-
 HALVES: dict[str, Callable[[dict[str, Any]], bool]] = {
     "fitted": lambda row: row["is_fitted"],
     "held out": lambda row: not row["is_fitted"],
@@ -46,7 +43,7 @@ class TestAccuracy:
         assert errors and None not in errors.values()
         near = [name for name, error in errors.items() if abs(error) <= 0.05]
         assert len(near) >= 0.8 * len(errors), errors
-        assert {name for name, error in errors.items() if abs(error) > 0.12} <= OPEN, errors
+        assert max(map(abs, errors.values())) <= 0.12, errors
 
     def test_whether_a_step_fits(self, half: str) -> None:
         wrong = [row["name"] for row in self.own(half) if not row["is_right"]]
@@ -71,6 +68,17 @@ def test_choices_of_plans_fit_and_are_mostly_no_slower_than_published_ones() -> 
     assert len(pairs) >= 10
     assert [row["name"] for row in pairs if not row["plan_fits"]] == []
     assert sum(row["wins"] for row in pairs) >= 0.9 * len(pairs)
+
+
+def test_axes_that_plans_leave_at_1_cost_more_than_those_beside_them() -> None:
+    # Steps along `sequence`, which MaxText 0.2 has no more, are as long or shorter.
+    pairs = [row for row in bench_module("config_axes").rows() if "_sequence_" not in row["name"]]
+    pairs += [row for row in bench_module("config_axes").rows() if "tensor_seq" in row["name"]]
+    assert len(pairs) == 7
+    for row in pairs:
+        assert row["state"] > -0.01 and row["peak"] > -0.05 and row["seconds"] > -0.01, row
+        # By far in at least one figure.
+        assert max(row["peak"], row["payload"], row["seconds"]) > 0.1, row
 
 
 def run(*overrides: str) -> config.EffectiveConfig:
@@ -149,6 +157,39 @@ class TestPhases:
         name = "a copy of a saved value"
         size = self.terms(*self.SMALL, *own, *given).get(name)
         assert size == (None if copied is None else 32 * 4 * 4096 * copied * 2)
+
+    def test_in_parts_of_a_batch_the_copy_comes_before_the_head(self) -> None:
+        own = (
+            "per_device_batch_size=1", "max_target_length=8192", "remat_policy=custom",
+            "out_proj=device", "query_proj=offload",
+        )  # fmt: skip
+        once, parts = self.terms(*own), self.terms(*own, "gradient_accumulation_steps=2")
+        assert "the head" in once and "a copy of a saved value" not in once
+        assert parts["the head"] == once["the head"]
+        assert parts["a copy of a saved value"] == 32 * 8192 * 4096 * 2
+
+
+@pytest.mark.parametrize(("given", "fate"), [((), "saved"), (("moe_mlpwi_1=remat",), "recomputed")])
+def test_versions_since_0_2_have_another_name_for_the_second_grouped_matmul(
+    given: tuple[str, ...], fate: str
+) -> None:
+    own = ("model_name=mixtral-8x7b", "remat_policy=minimal", "per_device_batch_size=1")
+    fates = {row["value"]: row["fate"] for row in run(*own, *given).memory().activations}
+    assert fates["wi_0"] == "saved" and fates["wi_1"] == fate
+
+
+class TestTensorSequence:
+    """Tokens between layers lie along the axis, heads and inner sizes within them."""
+
+    def test_it_holds_and_sends_what_a_tensor_axis_does(self) -> None:
+        own = ("per_device_batch_size=1", "max_target_length=4096", "ici_fsdp_parallelism=64")
+        one, other = (
+            run(*own, f"ici_{axis}_parallelism=4") for axis in ("tensor", "tensor_sequence")
+        )
+        peaks = [each.verdict().peak_bytes for each in (one, other)]
+        assert peaks[1] == pytest.approx(peaks[0], rel=0.001)
+        sums = [each.traffic().total(tensor_kind="activations") for each in (one, other)]
+        assert sums[0] == sums[1] and sums[0]
 
 
 class TestPeakOnADevice:

@@ -275,10 +275,32 @@ class TestSearch:
     def test_axes_that_are_not_modelled_are_named(self) -> None:
         plan = run(*SPARSE).plan("v5p-128")
         why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
-        assert "the micro-batches in flight" in why["stage"]
+        assert "four stages" in why["stage"] and why["stage"].endswith("not modelled")
         assert why["fsdp_transpose"] == "it does the same as fsdp here"
         (note,) = (note for note in plan.notes if note.code == "mesh")
         assert "stage" in note.text and "expert" not in note.text
+
+    def test_axes_that_another_one_beats_are_never_sized(self) -> None:
+        plan = run(*SEVEN).plan("v5e-16")
+        why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
+        assert "since 0.2" in why["sequence"] and why["sequence"].endswith("not modelled")
+        assert "twice as much" in why["tensor_transpose"] and "tensor" in why["tensor_transpose"]
+        assert why["tensor_sequence"] == "it does the same as tensor here"
+        assert why["context_autoregressive"] == "it shards neither weights nor tokens"
+        assert "decoding" in why["autoregressive"]
+        (note,) = (note for note in plan.notes if note.code == "mesh")
+        assert "tensor" not in note.text and "autoregressive" not in note.text
+
+    def test_a_choice_along_such_an_axis_has_no_figures(self) -> None:
+        likened = run(*SEVEN).plan("v5e-16").like({"fsdp": 4, "sequence": 4})
+        (note,) = likened.notes
+        assert note.text.startswith("it has no figures: sequence is not modelled: versions")
+
+    def test_a_config_keeps_its_own_axis_of_two_that_do_the_same(self) -> None:
+        plan = run(*SEVEN, "ici_tensor_sequence_parallelism=4").plan("v5e-16")
+        why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
+        assert why["tensor"] == "it does the same as tensor_sequence here"
+        assert "tensor_sequence" not in why
 
     def test_many_devices(self) -> None:
         # 6,720 divisors.
@@ -436,7 +458,7 @@ class TestPage:
             "exposed": best["exposed_seconds"],
         }
         (finding,) = page.tables["findings"]
-        assert "takes 6.7" in finding["text"] and best["policy"] in finding["remedy"]
+        assert "takes 6.6" in finding["text"] and best["policy"] in finding["remedy"]
 
     def test_nothing_fits(self) -> None:
         page = run("model_name=llama3.1-405b").plan("v5e-16").report()

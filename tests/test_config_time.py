@@ -99,6 +99,18 @@ class TestStep:
         assert step(verdicts[0]) < step(verdicts[1])
         assert verdicts[0].mfu > verdicts[1].mfu
 
+    def test_keeping_values_takes_memory_bandwidth(self) -> None:
+        own = ["model_name=llama2-7b", "per_device_batch_size=2", "max_target_length=4096"]
+        values = []
+        for policy in ("full", "save_out_proj"):
+            given = [*own, "attention=flash", f"remat_policy={policy}"]
+            run = hlofast.config.loads("", path="run.yml", overrides=given)
+            values.append(part(run.select("v5p-32").verdict(), "element-wise"))
+        # 32 layers of two sequences, six times to and from memory.
+        saved = 32 * 2 * 4096 * 4096 * 2
+        seconds = 6 * saved / hlofast.devices.get("tpu-v5p").per_jax_device("hbm_bandwidth")
+        assert values[1] - values[0] == pytest.approx(seconds)
+
     @pytest.mark.parametrize(("device", "axes"), [("tpu-v5e", 16), ("h100", 8)])
     def test_a_flash_kernel_is_faster(self, device: str, axes: int) -> None:
         flash, plain = (
@@ -130,6 +142,14 @@ class TestCollectives:
         config = seven()
         assert part(on(config, fsdp=16).verdict("tpu-v5e"), "gathers of weights") == 0
         assert part(on(config, fsdp=8).verdict("h100"), "gathers of weights") > 0
+
+    def test_gathers_of_maxtext_run_alone_on_v6e(self) -> None:
+        own = ["model_name=llama2-7b", "per_device_batch_size=2", "max_target_length=4096"]
+        run = hlofast.config.loads("", path="run.yml", overrides=[*own, "attention=flash"])
+        five, six = (run.select(f"{name}-256").verdict() for name in ("v5e", "v6e"))
+        assert part(five, "gathers of weights") == 0
+        assert six.time is not None
+        assert part(six, "gathers of weights") == pytest.approx(six.time.demand.gathers)
 
     def test_gathers_longer_than_the_work_are_exposed(self) -> None:
         small = on(seven(sequence=128, batch=256), fsdp=256).verdict("tpu-v5e")

@@ -33,9 +33,9 @@ def test_the_verdict_begins_with_what_was_measured(a100: hlofast.Module, run: An
     code, out, _ = run(A100_STEP, "--profile", A100_TRACE, "--device", "a100")
     assert code == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert "step time 127.5 ms measured, 108 ms modelled" in lines
+    assert "step time 127.5 ms measured, 108.1 ms modelled" in lines
     assert "bound by memory measured, memory modelled" in lines
-    assert "MFU 23.5 % measured, 27.8 % modelled" in lines
+    assert "MFU 23.5 % measured, 27.7 % modelled" in lines
     assert "exposed by axis axis_0 4.074 ms measured, axis_0 918 us modelled" in lines
     assert sum("step time" in line for line in lines) == 1
     check_one_source(verdict, out)
@@ -123,8 +123,8 @@ def test_a_profile_as_the_file_gives_the_measured_verdict(run: Any) -> None:
     assert code == 0
     assert len(out.splitlines()) <= 40
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert "step time 127.5 ms measured, 108 ms modelled" in lines
-    assert "MFU 23.5 % measured, 27.8 % modelled" in lines
+    assert "step time 127.5 ms measured, 108.1 ms modelled" in lines
+    assert "MFU 23.5 % measured, 27.7 % modelled" in lines
     assert "idle share 2.5 %" in lines
     assert "profile 1 host, 1 device, 1 program, 5 launches, 13,050 events, 692 ms" in lines
     assert f"measured beside modelled, and what to change: hlofast --profile {A100_TRACE}" in out
@@ -183,7 +183,7 @@ def test_the_page_opens_with_what_was_measured(
     assert figures(result)["measured_step"] == facts["measured_step"]
     _, out, _ = run("report", A100_STEP, "--device", "a100", "--profile", A100_TRACE, "--no-charts",
                     "-o", page)  # fmt: skip
-    assert "Step time              127.5 ms measured, 108 ms modelled\n" in out
+    assert "Step time              127.5 ms measured, 108.1 ms modelled\n" in out
     plain = a100.with_context(profile=None).report(plots=False)
     assert 'id="measured"' not in plain.html
     assert "figure-measured" not in plain.html

@@ -76,7 +76,8 @@ if TYPE_CHECKING:
     from hlofast._memory import Memory
     from hlofast._messages.api import oom
     from hlofast._messages.result import Messages
-    from hlofast._policies import Policies, Policy
+    from hlofast._policies import Policies
+    from hlofast._policy import Policy
     from hlofast._profile import Measured
     from hlofast._profile_summary import ProfileSummary
     from hlofast._profiles import Profile, load_profile
@@ -136,7 +137,8 @@ _NAMES_BY_MODULE = {
     "_memory": "Memory",
     "_messages.api": "oom",
     "_messages.result": "Messages",
-    "_policies": "Policies Policy",
+    "_policies": "Policies",
+    "_policy": "Policy",
     "_profile": "Measured",
     "_profile_summary": "ProfileSummary",
     "_profiles": "Profile load_profile",

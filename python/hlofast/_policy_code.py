@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._module import Module
-    from hlofast._policies import Policy
+    from hlofast._policy import Policy
 
     Row = dict[str, Any]
 
 _PREFIX = "jax.checkpoint_policies."
-_STEPS = frozenset(("while", "body", "cond", "closed_call", "checkpoint", "rematted_computation"))
+_STEPS = frozenset(
+    ("while", "body", "cond", "closed_call", "eval_jaxpr", "checkpoint", "rematted_computation")
+)
 """Components of operation names that do not name a scope of the program."""
 _AXLEARN = re.compile(r"\[(?:Repeated|Stacked)?Transformer\w*Layer\]")
 """AXLearn's scopes name the module and its class: `layer[TransformerLayer]`."""

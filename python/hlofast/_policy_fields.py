@@ -43,8 +43,16 @@ _OUTCOME = (
     ),
     Field(
         "seconds",
+        "storing_seconds",
+        "Modelled time by which storing what is kept lengthens a step, less than zero where the "
+        "step as compiled stores more; known on GPUs alone.",
+        label="storing",
+        nullable=True,
+    ),
+    Field(
+        "seconds",
         "step_seconds",
-        "Modelled time of a step, with recomputation and waiting for the host.",
+        "Modelled time of a step, with recomputation, waiting for the host, and storing if known.",
         label="step time",
         nullable=True,
     ),
@@ -135,6 +143,8 @@ NO_COLLECTIVES = (
 
 def error_of(policies: Policies) -> str:
     """How far the peaks are from what XLA needs, measured on programs of the same kind."""
+    if policies.module.cost().backend == "gpu":
+        return ERROR_BEFORE_GPU if policies.is_modelled else ERROR_GPU
     if policies.is_modelled:
         return ERROR_GROUPS_BEFORE if policies.is_grouped else ERROR_BEFORE
     if not policies.is_scanned:
@@ -145,6 +155,17 @@ def error_of(policies: Policies) -> str:
         return ERROR_OFFLOADING
     return ERROR_CHECKPOINTED if policies.is_checkpointed else ERROR
 
+
+ERROR_GPU = (
+    "peaks under other policies are modelled: on 22 texts of 12 programs compiled for an H100 "
+    "under up to six other policies each, the median error is 2.7 %, 78 % are within 5 %, 97 % "
+    "within 12 %, and the worst, with values in host memory, is 24 %"
+)
+ERROR_BEFORE_GPU = (
+    "peaks are modelled: on texts before optimisation of 10 programs compiled for an H100 under up "
+    "to six other policies each, the median error is 4.0 %, 60 % are within 5 %, 91 % within 12 %, "
+    "and the worst, of layers 8192 tokens long, is 26 %"
+)
 
 REASONS = {
     "no-layers": (

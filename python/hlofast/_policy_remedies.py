@@ -8,7 +8,7 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hlofast._policies import Policy
+    from hlofast._policy import Policy
 
 FIELDS = (
     Field("word", "change", "What to change: batch, accumulation, mesh or dtype."),

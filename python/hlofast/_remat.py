@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from hlofast._core import Instruction, Mesh
     from hlofast._cost import Cost, Rules
     from hlofast._module import Module
-    from hlofast._policies import Policies, Policy
+    from hlofast._policies import Policies
+    from hlofast._policy import Policy
     from hlofast.devices import Device
 
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh
     from hlofast._memory import Memory
     from hlofast._module import Module
-    from hlofast._policies import Policies, Policy
+    from hlofast._policies import Policies
+    from hlofast._policy import Policy
     from hlofast._profile import Measured
     from hlofast._time import Time
     from hlofast.devices import Device

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hlofast._context import MeshLike
     from hlofast._core import Mesh
     from hlofast._module import Module
-    from hlofast._policies import Policy
+    from hlofast._policy import Policy
 
     Size = int | str
     Sizes = Size | Mapping[str, Size]

@@ -35,13 +35,14 @@ class Table:
     __slots__ = ("_arrays", "_columns", "_fields", "_length")
 
     def __init__(self, columns: Iterable[tuple[Field | str, Column | TextColumn]]) -> None:
-        self._fields: dict[str, Field] = {}
-        self._columns: dict[str, Column | TextColumn] = {}
+        fields: dict[str, Field] = {}
+        named: dict[str, Column | TextColumn] = {}
         for described, column in columns:
             field = described if isinstance(described, Field) else _plain_field(described, column)
-            self._fields[field.name] = field
-            self._columns[field.name] = column
-        lengths = {len(column) for column in self._columns.values()}
+            name = field.name  # Makes a new string each time.
+            fields[name], named[name] = field, column
+        self._fields, self._columns = fields, named
+        lengths = set(map(len, named.values()))
         if len(lengths) > 1:
             raise ValueError("the columns of a table must have equal lengths")
         self._length: int = lengths.pop() if lengths else 0

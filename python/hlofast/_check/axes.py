@@ -101,8 +101,9 @@ def unexplained(program: Program) -> Iterator[Comparison]:
     """Collectives that the declared shardings do not need.
 
     Weights are gathered, and gradients reduced, along the axes that shard them or the batch.
-    Activations are exchanged along axes that shard weights but not the batch (tensor parallelism).
-    Collective-permutes of matmuls are decomposed all-gathers and reduce-scatters.
+    Activations are exchanged along axes that shard weights but not the batch (tensor parallelism),
+    and along `moved_axes`. Collective-permutes of matmuls are decomposed all-gathers and
+    reduce-scatters.
     """
     declaration = program.declaration
     if declaration.mesh is None or not declaration.parameters or not declaration.batch_axes:
@@ -114,13 +115,14 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         for axes in parameter.spec
         for axis in program.split(axes)
     }
+    travelled = set(program.split(declaration.moved_axes))
     odd = {row["instruction"] for row in program.collectives.mismatches}
     sums: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in program.collectives:
         axes = set(row["axes"].split("×")) if row["axes"] else set()
         if row["instruction"] in odd or not axes or row["payload"] <= SMALL:
             continue
-        asked = of_weights - batch
+        asked = of_weights - batch | travelled
         is_taken_apart = row["kind"] == "collective-permute" and (row["op_name"] or "").endswith(
             PRODUCTS
         )

@@ -82,6 +82,9 @@ class Declaration:
     """The mesh; its last axis varies fastest."""
     batch_axes: tuple[str, ...] = ()
     """The axes that shard the batch."""
+    moved_axes: tuple[str, ...] = ()
+    """Axes along which activations travel beside those that shard weights alone: experts, or the
+    tokens of a sequence in attention. Configs tell them; TOML has no key for them."""
     parameters: tuple[DeclaredParameter, ...] = ()
     """Declared parameters; the first pattern that matches a parameter applies."""
     kept: tuple[DeclaredValue, ...] | None = None

@@ -37,6 +37,7 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
         source=source,
         mesh=effective.mesh,
         batch_axes=implied.token_axes,
+        moved_axes=tuple({axis: None for move in implied.parts.moves for axis in move.axes}),
         parameters=tuple(_parameters(implied)),
         kept=tuple(_kept(implied)) if is_policy_known else None,
         carry_bytes=carry,

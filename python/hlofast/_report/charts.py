@@ -318,7 +318,8 @@ def frontier(policies: Policies) -> Chart:
     by_time = policies.step_seconds is not None
     rows: list[dict[str, Any]] = []
     for row in table:
-        seconds = (row["recomputed_seconds"] or 0.0) + (row["waiting_seconds"] or 0.0)
+        parts = ("recomputed_seconds", "waiting_seconds", "storing_seconds")
+        seconds = sum(row[part] or 0.0 for part in parts)
         added = seconds if by_time else row["recomputed_flops"] or 0
         rows.append({**row, "added": added})
     kind, label = ("seconds", "added time") if by_time else ("flops", "recomputed FLOP")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast._memory import RULES
-from hlofast._policies import BUILT_IN
+from hlofast._policy import BUILT_IN
 from hlofast._remat import Remat
 from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, results
 
@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from hlofast._policies import Policy
+    from hlofast._policy import Policy
 
 EXAMPLES = """\
 examples:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast._files import replacing
-from hlofast._policies import BUILT_IN
+from hlofast._policy import BUILT_IN
 from hlofast._what_if import WhatIf
 from hlofast.cli import UNREADABLE, inputs, results
 

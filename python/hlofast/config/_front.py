@@ -159,7 +159,7 @@ class Sources:
 class Space:
     """The choices that a trainer leaves to a plan."""
 
-    __slots__ = ("axes", "offloads", "offloads_inputs", "policies", "usual")
+    __slots__ = ("axes", "offloads", "offloads_inputs", "policies", "usual", "worse")
 
     def __init__(
         self,
@@ -169,7 +169,10 @@ class Space:
         usual: Sequence[str],
         offloads: bool,
         offloads_inputs: bool,
+        worse: Mapping[str, str] | None = None,
     ) -> None:
+        self.worse = dict(worse or {})
+        """The axes that are never sized, with the reason."""
         self.axes = tuple(axes)
         """The mesh axes, outermost first."""
         self.usual = [axis for axis in usual if axis in self.axes]
@@ -188,7 +191,10 @@ class Space:
             for name, policy in self.policies.items()
             if OFFLOADED not in policy.kept and not policy.offloads_inputs
         }
-        return Space(self.axes, policies, usual=self.usual, offloads=False, offloads_inputs=False)
+        return Space(
+            self.axes, policies, usual=self.usual, offloads=False, offloads_inputs=False,
+            worse=self.worse,
+        )  # fmt: skip
 
 
 class Front(Protocol):

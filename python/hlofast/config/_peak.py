@@ -171,9 +171,13 @@ def _phases(implied: Implied) -> list[Terms]:
     """
     layers = [each for each in implied.parts.parameters if each.layers > 1]
     gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
-    phases: list[Terms] = [[("the head", _at_head(implied), True)]]
-    for unit in implied.parts.units.values():
-        layer = _Layer(implied, unit)
+    units = [(unit, _Layer(implied, unit)) for unit in implied.parts.units.values()]
+    copies = {unit.path: _copied(implied, unit, layer.values) for unit, layer in units}
+    # In the loop over parts of a batch, the copy comes before the head, otherwise after it.
+    early = max(copies.values(), default=0) if implied.steps > 1 else 0
+    copied = ("a copy of a saved value", early, True)
+    phases: list[Terms] = [[copied, ("the head", _at_head(implied), True)]]
+    for unit, layer in units:
         always: Terms = [
             ("gradients", gradients, True),
             ("a whole matrix", layer.matrix, True),
@@ -181,7 +185,7 @@ def _phases(implied: Implied) -> list[Terms]:
         ]
         own = _windowed if _is_windowed(implied) else _gathered
         phases += [[*always, *phase] for phase in own(implied, layer)]
-        copy = ("a copy of a saved value", _copied(implied, unit, layer.values), True)
+        copy = ("a copy of a saved value", copies[unit.path], True)
         phases.append([copy, *_until_head(implied, layer)])
     return phases
 

@@ -221,7 +221,9 @@ class Searched:
         mesh = self.effective.mesh
         used = [] if mesh is None else [axis for axis, size in mesh.shape.items() if size > 1]
         axes = dict.fromkeys((*used, *self.space.usual, *self.space.axes))
-        each = {axis: self.implied({axis: prime}) for axis in axes}
+        worse = {axis: why for axis, why in self.space.worse.items() if axis in axes}
+        self.unused += worse.items()
+        each = {axis: self.implied({axis: prime}) for axis in axes if axis not in worse}
         gaps = {axis: list(_plan_space.gaps_of(implied)) for axis, implied in each.items()}
         # What holds for all axes says nothing of one: so few devices may have no whole sequence.
         common = set(plain).union(set.intersection(*map(set, gaps.values())) if gaps else ())
@@ -307,11 +309,12 @@ class Searched:
         held = sum(state(implied)[:3])
         shards = implied.shards(implied.batch.axes)
         one = Candidate(mesh, self.slices, shards, 1, 1, options[0], chosen)
-        kept = []
+        kept, stored = [], {}
         for option in options:
             one.option = option
-            inputs, saved, _ = activations(self._variant(implied, one), padded=True)
+            inputs, saved, offloaded = activations(self._variant(implied, one), padded=True)
             kept.append(inputs + saved)
+            stored[option.key] = self._storing(saved + offloaded) / shards
         least = options[kept.index(min(kept))]
         for sequences, rows, steps in groups:
             # What is kept is proportional to the sequences of a shard.
@@ -321,7 +324,7 @@ class Searched:
                 if held + rows * size <= self.usable
             ]
             self._exclude(_KEPT, mesh, len(options) - len(fitting))
-            bounded = list(self._bounded(implied, fitting)) if fitting else []
+            bounded = list(self._bounded(implied, fitting, stored)) if fitting else []
             near = [own for own in bounded if own[0] <= self._far]
             self._exclude(_FAR, mesh, len(bounded) - len(near))
             if not near:
@@ -418,13 +421,21 @@ class Searched:
         flops, traffic = StepFlops(implied), StepTraffic(implied)
         return StepTime(Demand(implied, flops, traffic, self.device, self.devices), self.rates)
 
+    def _storing(self, size: int) -> float:
+        """Seconds in which kept values of so many bytes pass through memory."""
+        return size * self.rates.kept_passes / self.device.per_jax_device("hbm_bandwidth")
+
     def _bounded(
-        self, implied: Implied, candidates: list[Candidate]
+        self,
+        implied: Implied,
+        candidates: list[Candidate],
+        stored: dict[tuple[object, ...], float],
     ) -> Iterator[tuple[float, Candidate]]:
         """Lower bounds of the seconds per sequence.
 
-        They are those of a step that recomputes nothing and of the operations that are recomputed;
-        repeated collectives, and moves to host memory, are left out.
+        They are those of a step that recomputes and stores nothing, of the operations that are
+        recomputed, and of what is `stored` per sequence; repeated collectives, and moves to host
+        memory, are left out.
         """
         first = candidates[0]
         everything = implied.variant(
@@ -433,16 +444,23 @@ class Searched:
             dict.fromkeys(first.option.policies, KEEP_EVERYTHING),
             dict.fromkeys(first.option.fates, SAVED),
         )
-        flops, time = StepFlops(everything), self.time(everything)
+        flops, rates = StepFlops(everything), self.rates
+        demand = Demand(everything, flops, StepTraffic(everything), self.device, self.devices)
+        demand.kept = 0.0
+        time = StepTime(demand, rates)
         # More work hides more of the gathers, and of collectives between slices.
-        exposed = sum(seconds for name, seconds in time.parts if name in (GATHERS, NETWORK))
-        demand, rates = time.demand, self.rates
+        always = demand.gathers / rates.links * rates.gathers_exposed
+        always += demand.network / rates.network * rates.network_exposed
+        exposed = (
+            sum(seconds for name, seconds in time.parts if name in (GATHERS, NETWORK)) - always
+        )
         of_matmul = demand.at_peak / rates.matmul
         kernels = demand.kernels / rates.attention + demand.scores / rates.matmul
         of_attention = kernels / flops.attention if flops.attention else 0.0
         for candidate in candidates:
             option, sequences = candidate.option, candidate.sequences
             again = (option.matmul * of_matmul + option.attention * of_attention) * sequences
+            again += stored[option.key] * sequences
             yield (time.seconds + max(0.0, again - exposed)) / sequences, candidate
 
 

@@ -9,7 +9,7 @@ from hlofast._core import Field
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.config import _plan_space
-from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
+from hlofast.config._plan import JUDGED_APART, NOT_MODELLED, Modelled, Searched, shown_mesh
 from hlofast.config._plan_space import Candidate
 from hlofast.table import of_rows
 
@@ -110,7 +110,7 @@ class Likened(Result):
         self._searched = searched
         self._best = searched.best[0] if searched.best else None
         self.refusal: str | None = None
-        """Why the trainer cannot run the choice; None if it can."""
+        """Why the trainer cannot run the choice, or why it has no figures; None if it has."""
         self._this = self._modelled(dict(choice))
 
     @property
@@ -196,6 +196,9 @@ class Likened(Result):
                 f"{candidate.sequences:,} sequences do not divide into {shards:,} shards and "
                 f"{candidate.steps:,} accumulation steps"
             )
+        for axis, why in searched.space.worse.items():
+            if candidate.mesh.get(axis, 1) > 1:
+                return f"{axis} is {NOT_MODELLED}: {why}"
         return _plan_space.first_gap(implied) or _plan_space.uneven(implied)
 
     def _mesh(self, choice: dict[str, float | str], *, is_own: bool) -> dict[str, int]:
@@ -284,7 +287,9 @@ class Likened(Result):
         """Why the choice is not taken."""
         _, own = self._this
         if self.refusal is not None:
-            return (Note("refused", f"the trainer cannot run it: {self.refusal}"),)
+            is_unknown = NOT_MODELLED in self.refusal and "fails here" not in self.refusal
+            head = "it has no figures" if is_unknown else "the trainer cannot run it"
+            return (Note("refused", f"{head}: {self.refusal}"),)
         if own is not None and not own.fits:
             over = own.peak - self._searched.usable
             text = f"it does not fit: its peak exceeds the usable memory by {over:,} B"

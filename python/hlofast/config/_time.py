@@ -5,13 +5,13 @@ A step is the sum of its parts, which `StepTime.parts` lists:
 * products with weights and attention: their operations, recomputed ones included, at the share of
   the device's peak that each kind of work achieves;
 * element-wise work (norms, rotary embeddings, activation functions, copies): each value of a layer
-  passes through memory a number of times;
+  passes through memory a number of times, and a kept one further times;
 * attention without a flash kernel: the square of token pairs is computed whole, and its scores pass
   through memory;
 * the optimizer: one read and one write of the state and one read of the gradients;
 * collectives on the links inside a slice or host, and on the network between slices or hosts.
-  Gathers of weights overlap with the work of their layers on TPUs and do not on GPUs; all other
-  collectives are exposed;
+  Gathers of weights overlap with the work of their layers on TPUs and do not on GPUs, unless a
+  trainer's own rates say otherwise; all other collectives are exposed;
 * transfers to host memory, as far as they take longer than the work of forward, and back as far as
   they take longer than that of backward;
 * a wait that grows with every doubling of slices: the device figure `slice_wait`, as in the time of
@@ -30,8 +30,8 @@ import math
 from hlofast._core import Field
 from hlofast.config._implied import per_mesh
 from hlofast.config._peak import parameter_size
-from hlofast.config._policies import OFFLOADED
-from hlofast.config._traffic import RAGGED, SUM
+from hlofast.config._policies import OFFLOADED, RECOMPUTED
+from hlofast.config._traffic import EXCHANGE, RAGGED, SUM
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -66,6 +66,8 @@ known: 16 lanes of PCIe 3.0."""
 GATHERS = "gathers of weights"
 _REDUCTIONS, _SUMS = "reductions of gradients", "reductions of activations"
 NETWORK = "network"
+_EXCHANGES = (RAGGED, EXCHANGE)
+"""Collectives in which every device sends a part to every other one."""
 EXPOSED = (GATHERS, _REDUCTIONS, _SUMS, NETWORK)
 """The parts of a step that are collectives."""
 _HOST_MEMORY = "host memory"
@@ -88,8 +90,8 @@ class Rates:
     """The shares of datasheet figures that steps achieve on one kind of device."""
 
     __slots__ = (
-        "attention", "between_steps", "gathers_exposed", "links", "matmul", "network",
-        "network_exposed", "passes", "reductions", "score_passes",
+        "attention", "between_steps", "gathers_exposed", "kept_passes", "links", "matmul",
+        "network", "network_exposed", "passes", "reductions", "score_passes",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +107,11 @@ class Rates:
         network: float,
         network_exposed: float,
         between_steps: float,
+        kept_passes: float = 0.0,
     ) -> None:
+        self.kept_passes = kept_passes
+        """Further times that the bytes of a saved or offloaded value do: forward stores it with
+        those of all layers, backward loads it, both often in another layout."""
         self.matmul = matmul
         """Products with weights: share of the peak."""
         self.attention = attention
@@ -186,8 +192,9 @@ class Demand:
     """
 
     __slots__ = (
-        "activations", "at_peak", "forward", "gathers", "kernels", "logits", "matmul", "network",
-        "offload", "optimizer", "reductions", "score_memory", "scores", "slice_wait", "values",
+        "activations", "at_peak", "forward", "gathers", "kept", "kernels", "logits", "matmul",
+        "network", "offload", "optimizer", "reductions", "score_memory", "scores", "slice_wait",
+        "values",
     )  # fmt: skip
 
     def __init__(
@@ -228,7 +235,7 @@ class Demand:
                 self.scores += 2 * seconds
             else:
                 self.kernels += seconds / min(1.0, depth / _WHOLE_DEPTH)
-        values = scores = offloaded = 0
+        values = scores = offloaded = kept = 0
         for value in implied.parts.values:
             size = implied.activation_bytes(value.features, value.itemsize, padded=True)
             size *= value.layers * implied.steps
@@ -236,9 +243,11 @@ class Demand:
                 scores += size
             else:
                 values += size
-            if value.is_needed and implied.fates[value.key] == OFFLOADED:
-                offloaded += size
+            if value.is_needed:
+                offloaded += size if implied.fates[value.key] == OFFLOADED else 0
+                kept += size if implied.fates[value.key] != RECOMPUTED else 0
         self.values = values / memory
+        self.kept = kept / memory
         self.score_memory = scores / memory
         self.logits = 0.0
         if implied.parts.head is not None:
@@ -284,6 +293,7 @@ class StepTime:
         kernels = demand.kernels / rates.attention
         scores = demand.scores / rates.matmul + demand.score_memory * rates.score_passes
         values = demand.values * rates.passes + demand.logits * _LOGITS_PASSES
+        values += demand.kept * rates.kept_passes
         work = products + kernels + scores + values
         forward = work * demand.forward
         gathers = demand.gathers / rates.links
@@ -380,7 +390,7 @@ def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple
             links = min(links, near - 1)
         bandwidth = device.per_jax_device("link_bandwidth")
         inner = sent * (near - 1) / near / (links * bandwidth)
-        if transfer.kind == RAGGED and dimensions is not None:
+        if transfer.kind in _EXCHANGES and dimensions is not None:
             # Parts travel a quarter of the longest side on average, as in `time/collective.rs`.
             side = round(near ** (1 / dimensions))
             wraps = side % int(device.value("wraparound_multiple") or side + 1) == 0
@@ -388,7 +398,7 @@ def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple
     if far > 1:
         # Each device carries its shard of the block's array over the network; in an exchange, all
         # that goes to other blocks.
-        part = sent if transfer.kind == RAGGED else sent / near
+        part = sent if transfer.kind in _EXCHANGES else sent / near
         outer = part * (far - 1) / far / device.per_jax_device("network_bandwidth")
     return inner, outer
 

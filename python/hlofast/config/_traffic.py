@@ -25,6 +25,8 @@ _TRAFFIC = (
 GATHER, REDUCE, SUM = "all-gather", "reduce-scatter", "all-reduce"
 RAGGED = "ragged-all-to-all"
 """Rows that travel to the devices of their experts."""
+EXCHANGE = "all-to-all"
+"""Shards of tokens that become shards of heads, or back."""
 
 
 class Transfer:
@@ -59,10 +61,10 @@ class StepTraffic:
     Weights sharded along a token axis are gathered once for forward and once for backward, in the
     compute type; their gradients are reduced. Weights sharded along other axes need all-reduces of
     activations. Tokens travel to their experts and back in all-to-alls; attention gathers the keys
-    and values of a sequence that lies on several devices, and reduces their gradients. With
-    gradient accumulation, all of this happens for each part of the batch. The figures are
-    modelled: a compiler may choose other collectives. If a part is not modelled
-    (`gaps`), `transfers` lists the remaining collectives and totals are None.
+    and values of a sequence that lies on several devices, and reduces their gradients, or exchanges
+    shards of tokens for shards of heads. With gradient accumulation, all of this happens for each
+    part of the batch. The figures are modelled: a compiler may choose other collectives. If a part
+    is not modelled (`gaps`), `transfers` lists the remaining collectives and totals are None.
     """
 
     __slots__ = ("_is_known", "gaps", "transfers")

@@ -9,12 +9,11 @@ mod invariants;
 use hlofast::text::Source;
 use hlofast::{Options, parse, proto};
 use libfuzzer_sys::fuzz_target;
-use std::sync::Arc;
 
 fuzz_target!(|bytes: &[u8]| {
     proto::is_proto(bytes);
     if let Ok(translation) = proto::to_text(bytes)
-        && let Ok(module) = parse(Source::new(Arc::new(translation.text)), &Options::default())
+        && let Ok(module) = parse(Source::new(translation.text.into()), &Options::default())
     {
         invariants::check_invariants(&module);
     }

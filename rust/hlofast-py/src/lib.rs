@@ -52,7 +52,9 @@ mod values;
 use pyo3::prelude::*;
 
 /// The compiled part of the package `hlofast`.
-#[pymodule]
+// PyO3 would declare that the module needs no interpreter lock. All classes are frozen and results are
+// computed behind `OnceLock`, but no free-threaded interpreter has run the tests yet.
+#[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
     use crate::arrow::{_arrow_array, _arrow_schema, _arrow_stream};

@@ -120,7 +120,7 @@ impl Request {
 
     fn open(&self, bytes: SharedBytes, path: Option<&str>) -> Result<Opened, Fault> {
         let options = OpenOptions { path, max_bytes: self.max_bytes };
-        open(Arc::clone(&bytes), &options).map_err(|error| {
+        open(bytes.clone(), &options).map_err(|error| {
             let source = Source::new(bytes);
             (error, path.map_or(source.clone(), |path| source.with_path(path)))
         })
@@ -268,11 +268,11 @@ fn header_name(text: &[u8]) -> &[u8] {
 pub fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
     if value.is_instance_of::<PyBytes>() {
         let bytes = value.extract::<PyBackedBytes>()?;
-        return Ok(Arc::new(Bytes(bytes)));
+        return Ok(SharedBytes::from_owner(bytes));
     }
     if value.is_instance_of::<PyString>() {
         if let Ok(text) = value.extract::<PyBackedStr>() {
-            return Ok(Arc::new(Text(text)));
+            return Ok(SharedBytes::from_owner(text));
         }
         // Surrogate escapes represent bytes that were not UTF-8.
         let encoded = value.call_method1("encode", ("utf-8", "surrogateescape"))?;
@@ -280,23 +280,7 @@ pub fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
     }
     let buffer = PyBuffer::<u8>::get(value)
         .map_err(|_| PyTypeError::new_err("expected str, bytes or another buffer of bytes"))?;
-    Ok(Arc::new(buffer.to_vec(value.py())?))
-}
-
-struct Bytes(PyBackedBytes);
-
-impl AsRef<[u8]> for Bytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-struct Text(PyBackedStr);
-
-impl AsRef<[u8]> for Text {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
+    Ok(buffer.to_vec(value.py())?.into())
 }
 
 fn finish<'py>(
@@ -328,7 +312,7 @@ pub fn _load<'py>(
     let name = path.to_string_lossy().into_owned();
     let read = py.detach(|| {
         let bytes = std::fs::read(&path)?;
-        Ok(request.read(Arc::new(bytes), Some(&name)))
+        Ok(request.read(bytes.into(), Some(&name)))
     });
     match read {
         Ok(result) => finish(py, result, context),

@@ -281,7 +281,7 @@ impl Module {
 
     /// Returns the computations, callees before callers, otherwise in text order.
     fn post_order(&self) -> ComputationSequence {
-        let ids = self.core().computation_post_order().into_iter().map(|id| id.0);
+        let ids = self.core().computation_post_order().iter().copied().map(|id| id.0);
         ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
     }
 

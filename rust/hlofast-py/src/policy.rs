@@ -15,27 +15,36 @@ use std::sync::Arc;
 pub struct PolicyData {
     held: Arc<Held>,
     policies: Policies,
+    memory: Option<DeviceMemory>,
     seconds: Option<Vec<f64>>,
     host: Option<Host>,
 }
+
+/// What is known of a GPU's HBM: the bound of each row's time, and bytes per second.
+pub type DeviceMemory = (Vec<f64>, Option<f64>);
 
 impl PolicyData {
     pub fn new(
         held: Arc<Held>,
         seconds: Option<Vec<f64>>,
+        memory: Option<DeviceMemory>,
         host: Option<(f64, Option<i64>)>,
     ) -> Result<Self, NoPolicies> {
         let policies = held.stage.policies()?;
         let host = host.filter(|_| !policies.is_grouped());
         let host = host.map(|(bandwidth, bytes)| Host { bandwidth, bytes });
-        Ok(Self { held, policies, seconds, host })
+        Ok(Self { held, policies, memory, seconds, host })
     }
 
     /// The cost of recomputing values, and with a host that of moving them.
     fn prices(&self, host: Option<Host>) -> Prices<'_> {
         let stage = &self.held.stage;
         let seconds = self.seconds.as_deref();
-        Prices::new(stage.cost(), stage.collectives(), seconds).with_host(host)
+        let prices = Prices::new(stage.cost(), stage.collectives(), seconds).with_host(host);
+        match &self.memory {
+            Some((bounds, rate)) => prices.with_memory(bounds, *rate),
+            None => prices,
+        }
     }
 }
 
@@ -62,6 +71,7 @@ fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     figures.set_item("seconds", outcome.seconds)?;
     figures.set_item("moving", outcome.moving)?;
     figures.set_item("waiting", outcome.waiting)?;
+    figures.set_item("storing", outcome.storing)?;
     Ok(figures)
 }
 

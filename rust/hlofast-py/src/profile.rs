@@ -49,7 +49,7 @@ pub fn _load_profile(
             Ok(path) if !given.is_instance_of::<PyBytes>() => {
                 let name = path.to_string_lossy().into_owned();
                 let read = py.detach(|| std::fs::read(&path));
-                Arc::new(read.map_err(|error| file_error(py, error, &name))?)
+                read.map_err(|error| file_error(py, error, &name))?.into()
             }
             _ => bytes_of(&given)?,
         };
@@ -61,11 +61,8 @@ pub fn _load_profile(
         let file = opened.get(number);
         let source = file.map_or(Source::from_slice(b""), |file| {
             // Places are those of the decompressed content, if there is any.
-            let content = decompress((*file.bytes).as_ref(), max_bytes).ok().flatten();
-            let content = content.map_or_else(
-                || SharedBytes::clone(&file.bytes),
-                |content| -> SharedBytes { Arc::new(content) },
-            );
+            let content = decompress(&file.bytes, max_bytes).ok().flatten();
+            let content = content.map_or_else(|| file.bytes.clone(), SharedBytes::from);
             let source = Source::new(content);
             file.path.as_deref().map_or(source.clone(), |path| source.with_path(path))
         });

@@ -132,7 +132,8 @@ impl RematData {
         host: Option<(f64, Option<i64>)>,
     ) -> PyResult<PolicyData> {
         let seconds = time.map(|time| time.get().seconds_alone());
-        let found = py.detach(|| PolicyData::new(Arc::clone(&self.held), seconds, host));
+        let memory = time.and_then(|time| time.get().memory());
+        let found = py.detach(|| PolicyData::new(Arc::clone(&self.held), seconds, memory, host));
         found.map_err(|reason| PyValueError::new_err(reason.as_str()))
     }
 

@@ -5,6 +5,7 @@ use crate::cost::{Stated, overrides};
 use crate::held::Stage;
 use crate::mesh::Mesh;
 use crate::module::Module;
+use crate::policy::DeviceMemory;
 use crate::table_builder::to_list;
 use hlofast::ir::Module as CoreModule;
 use hlofast::table;
@@ -91,6 +92,15 @@ pub fn _time(
 }
 
 impl TimeData {
+    /// The bound of each row's time by bytes and FLOPs, and HBM bytes per second, on a GPU.
+    ///
+    /// None on a TPU: there the cost of storing values is not judged yet.
+    pub fn memory(&self) -> Option<DeviceMemory> {
+        let rows = &self.timed.time.rows;
+        let is_gpu = self.timed.device.is_gpu;
+        is_gpu.then(|| (rows.roofline_seconds.clone(), rows.bytes_per_second))
+    }
+
     /// Seconds of one execution of each row; for collectives, seconds on the network. NaN if
     /// unknown.
     pub fn seconds_alone(&self) -> Vec<f64> {

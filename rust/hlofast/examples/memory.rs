@@ -8,7 +8,6 @@ use hlofast::text::Source;
 use hlofast::{Options, parse};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Counting;
@@ -48,7 +47,7 @@ fn touch_columns(module: &Module) {
 
 fn main() -> Result<(), Box<dyn Error>> {
     for path in std::env::args_os().skip(1) {
-        let source = Source::new(Arc::new(std::fs::read(&path)?));
+        let source = Source::new(std::fs::read(&path)?.into());
         let before = LIVE.load(Ordering::Relaxed);
         let counted = || LIVE.load(Ordering::Relaxed) - before;
         // The module itself lies on the heap too, so that it is counted as in Python.

@@ -34,7 +34,7 @@ fn main() {
             let start = Instant::now();
             let text = hlofast::proto::to_text(&bytes).unwrap().text;
             best[0] = best[0].min(start.elapsed().as_secs_f64());
-            let source = hlofast::text::Source::new(std::sync::Arc::new(text));
+            let source = hlofast::text::Source::new(text.into());
             hlofast::parse(source, &hlofast::Options::default()).unwrap();
             best[1] = best[1].min(start.elapsed().as_secs_f64());
         }

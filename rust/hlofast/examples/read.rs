@@ -6,7 +6,6 @@ use hlofast::text::Source;
 use hlofast::{Options, parse};
 use std::error::Error;
 use std::hint::black_box;
-use std::sync::Arc;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -20,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "strict" => Strictness::Jaxlib,
         _ => return Err("the mode is tolerant, columns or strict".into()),
     };
-    let source = Source::new(Arc::new(std::fs::read(path)?));
+    let source = Source::new(std::fs::read(path)?.into());
     let options = Options { strictness, ..Options::default() };
     for _ in 0..times.parse()? {
         let module = parse(source.clone(), &options)?;

@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     } else {
         std::fs::File::open(path)?.read_to_end(&mut text)?;
     }
-    let source = hlofast::text::Source::new(std::sync::Arc::new(text));
+    let source = hlofast::text::Source::new(text.into());
     let module = hlofast::parse(source, &hlofast::Options::default())
         .map_err(|error| format!("{error:?}"))?;
     let options = PrintOptions {

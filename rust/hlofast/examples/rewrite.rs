@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [path, wanted] = arguments.as_slice() else {
         return Err("usage: rewrite FILE RECIPE.json|COUNT".into());
     };
-    let source = hlofast::text::Source::new(std::sync::Arc::new(std::fs::read(path)?));
+    let source = hlofast::text::Source::new(std::fs::read(path)?.into());
     let module = hlofast::parse(source, &hlofast::Options::default())
         .map_err(|error| format!("{error:?}"))?;
     let recomputes = match wanted.parse() {

@@ -159,7 +159,7 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
         let Ok(data) = std::fs::read(&survey.found[number].path) else { continue };
         clock.time("digest of the file", || xxh3_128(&data));
         let open = OpenOptions { path: None, max_bytes: Some(MOST) };
-        let Ok(source) = clock.time("unpack", || unpack(Arc::new(data), &open)) else { continue };
+        let Ok(source) = clock.time("unpack", || unpack(data.into(), &open)) else { continue };
         for part in modules(&source).unwrap_or_default() {
             let parsed = clock.time("parse", || parse(part.source.clone(), &Options::default()));
             let Ok(module) = parsed else { continue };
@@ -228,7 +228,7 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
 }
 
 fn found_again(module: &hlofast::ir::Module) -> hlofast::text::Source {
-    hlofast::text::Source::new(Arc::new(module.text().to_vec()))
+    hlofast::text::Source::from_slice(module.text())
 }
 
 fn println(line: &str) -> std::io::Result<()> {

@@ -4,13 +4,12 @@
 
 use hlofast::text::OpenOptions;
 use std::path::Path;
-use std::sync::Arc;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().unwrap();
     for path in arguments {
-        let bytes = Arc::new(std::fs::read(&path).unwrap());
+        let bytes = std::fs::read(&path).unwrap().into();
         let modules = hlofast::text::open(bytes, &OpenOptions::default()).unwrap();
         for (number, part) in modules.into_iter().enumerate() {
             let name = Path::new(&path).file_name().unwrap().to_string_lossy();

@@ -126,7 +126,7 @@ impl std::error::Error for EditError {}
 /// Applies `edits` to `module` and returns the new module.
 pub fn apply(module: &Module, edits: &[Edit]) -> Result<Module, EditError> {
     let text = edited_text(module, edits)?;
-    let source = Source::new(std::sync::Arc::new(text));
+    let source = Source::new(text.into());
     crate::parse(source, &crate::Options::default()).map_err(EditError::Invalid)
 }
 

@@ -13,7 +13,6 @@
 //! use hlofast::cost::GroupKey;
 //! use hlofast::text::OpenOptions;
 //! use hlofast::{Analyses, Options, parse, unpack};
-//! use std::sync::Arc;
 //!
 //! // As read from a file.
 //! let bytes = br#"HloModule step
@@ -25,7 +24,7 @@
 //!   ROOT g = f32[16,4] dot(x, y), lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/transpose(jvp(M))/dot"}
 //! }
 //! "#;
-//! let source = unpack(Arc::new(bytes.to_vec()), &OpenOptions::default())?;
+//! let source = unpack(bytes.to_vec().into(), &OpenOptions::default())?;
 //! let module = parse(source, &Options::default())?;
 //! let analyses = Analyses::new(&module);
 //! let flops = |phase: &str| {

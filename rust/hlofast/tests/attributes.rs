@@ -68,3 +68,26 @@ fn attributes_of_earlier_years_become_those_of_today() {
         assert!(again.contains(&format!("{today}\n")), "{key}\n{again}");
     }
 }
+
+#[test]
+fn keys_alike_and_long_ones_are_told_apart() {
+    let (long, longer) = ("k".repeat(70_000), "k".repeat(70_001));
+    let line = format!(
+        "%r = f32[2]{{0}} negate(%x), sharking={{1}}, {longer}=6, {long}=5, sharding={{2}}"
+    );
+    let text = module(&line);
+    let module = hlofast::parse(Source::from_slice(text.as_bytes()), &Options::default()).unwrap();
+    let row = module.rows().find(|row| module.instruction_name(*row) == b"r").unwrap();
+    let expected = [("sharking", "{1}"), (&longer[..], "6"), (&long[..], "5"), ("sharding", "{2}")];
+    for (key, value) in expected {
+        assert_eq!(module.attribute_bytes(row, key), Some(value.as_bytes()));
+    }
+    for key in ["sharping", "shard", "k", ""] {
+        assert_eq!(module.attribute_bytes(row, key), None);
+    }
+    let read = module.attributes(row).map(|attribute| {
+        let [key, value] = [attribute.key, attribute.value].map(|span| module.bytes(span));
+        (std::str::from_utf8(key).unwrap(), std::str::from_utf8(value).unwrap())
+    });
+    assert_eq!(read.collect::<Vec<_>>(), expected);
+}

@@ -6,7 +6,6 @@ use hlofast::ir::{Module, Opcode, Row};
 use hlofast::text::OpenOptions;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 fn parse(text: &str) -> Module {
     reading::parse(text.as_bytes()).unwrap()
@@ -29,7 +28,7 @@ fn phases<const N: usize>(module: &Module, names: [&str; N]) -> [Phase; N] {
 fn fixture(path: &str) -> Module {
     let bytes = reading::read(&reading::tests_folder().join("fixtures").join(path));
     let options = OpenOptions { path: Some(path), max_bytes: None };
-    let modules = hlofast::text::open(Arc::new(bytes), &options).unwrap();
+    let modules = hlofast::text::open(bytes.into(), &options).unwrap();
     let source = modules.into_iter().next().unwrap().source;
     hlofast::parse(source, &hlofast::Options::default()).unwrap()
 }

@@ -5,10 +5,9 @@ use crate::support::wire::Message;
 use hlofast::ErrorKind;
 use hlofast::profile::{File, Loaded, is_profile, load};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 fn read(bytes: Vec<u8>) -> Result<Loaded, ErrorKind> {
-    let file = File { bytes: Arc::new(bytes), path: None };
+    let file = File { bytes: bytes.into(), path: None };
     load(&[file], None).map_err(|(_, error)| error.kind())
 }
 

@@ -7,7 +7,6 @@ use hlofast::proto::{is_proto, to_text};
 use hlofast::text::OpenOptions;
 use hlofast::{ErrorKind, ParseError};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 fn text(message: &Message) -> Result<String, ParseError> {
     to_text(&message.0).map(|translation| String::from_utf8(translation.text).unwrap())
@@ -177,7 +176,7 @@ fn sample() -> Vec<u8> {
 
 /// Reads bytes as a user would; nothing but an error may come of it.
 fn open(bytes: &[u8]) -> Result<hlofast::ir::Module, ParseError> {
-    let source = hlofast::unpack(Arc::new(bytes.to_vec()), &OpenOptions::default())?;
+    let source = hlofast::unpack(bytes.to_vec().into(), &OpenOptions::default())?;
     hlofast::parse(source, &hlofast::Options::default())
 }
 
@@ -268,7 +267,7 @@ fn what_asynchronous_sugar_hides_from_others() {
         computation(3, "e", 4, &entry),
     ];
     let proto = module(3, &computations);
-    let source = hlofast::unpack(Arc::new(proto.0), &OpenOptions::default()).unwrap();
+    let source = hlofast::unpack(proto.0.into(), &OpenOptions::default()).unwrap();
     let read = hlofast::parse(source, &hlofast::Options::default()).unwrap();
     assert_eq!(read.computations().len(), 3);
     assert_eq!(read.all_calls().len(), 3);
@@ -296,7 +295,7 @@ fn collected_faults_of_a_proto() {
     ];
     let proto = module(0, &[computation(0, "e", 4, &twice)]);
     let read = |collect_errors: bool| {
-        let bytes = Arc::new(proto.0.clone());
+        let bytes = proto.0.clone().into();
         let source = hlofast::unpack(bytes, &OpenOptions::default()).unwrap();
         let options = hlofast::Options { collect_errors, ..hlofast::Options::default() };
         hlofast::parse(source, &options)

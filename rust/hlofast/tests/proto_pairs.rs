@@ -7,7 +7,6 @@ use hlofast::print::{PrintOptions, shape_to_text, to_text};
 use hlofast::proto;
 use hlofast::text::{OpenOptions, Source};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// Header attributes that protos do not have, or only beside a device assignment.
 const ONLY_TEXT: [&[u8]; 7] = [
@@ -22,7 +21,7 @@ const ONLY_TEXT: [&[u8]; 7] = [
 
 /// Its translation tells where the parts of lines are; without that the same must come out.
 fn module_of_proto(bytes: &[u8]) -> Module {
-    let source = hlofast::unpack(Arc::new(bytes.to_vec()), &OpenOptions::default()).unwrap();
+    let source = hlofast::unpack(bytes.to_vec().into(), &OpenOptions::default()).unwrap();
     assert!(source.is_translated());
     let plain = module_of_text(source.bytes());
     let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();

@@ -12,10 +12,10 @@ use hlofast::{ErrorKind, ParseError};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 fn module_of_proto(bytes: Vec<u8>) -> Result<Module, ParseError> {
-    let source = hlofast::unpack(Arc::new(bytes), &OpenOptions::default())?;
+    let source = hlofast::unpack(bytes.into(), &OpenOptions::default())?;
     assert!(source.is_translated());
     hlofast::parse(source, &hlofast::Options::default())
 }
@@ -198,7 +198,7 @@ fn every_module_of_the_fixtures() {
         ("dump_folders/tpu", "optimizations.txt.gz"),
     ] {
         for path in reading::files(&folder.join(name), suffix) {
-            let bytes = Arc::new(std::fs::read(&path).unwrap());
+            let bytes = std::fs::read(&path).unwrap().into();
             let modules = hlofast::text::open(bytes, &OpenOptions::default()).unwrap();
             let name = path.display().to_string();
             named.extend(modules.into_iter().map(|module| (name.clone(), module.source)));

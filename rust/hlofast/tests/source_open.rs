@@ -7,7 +7,6 @@ use hlofast::text::{render, unpack};
 use hlofast::{ErrorKind, ParseError, Result};
 use proptest::prelude::*;
 use std::io::Write;
-use std::sync::Arc;
 
 const MODULE: &str = "HloModule jit_f\n\nENTRY main {\n  ROOT p = f32[] parameter(0)\n}\n";
 
@@ -19,7 +18,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
 
 fn texts(bytes: &[u8]) -> Result<Vec<String>> {
     let options = OpenOptions { path: Some("a.txt"), max_bytes: Some(10_000) };
-    let modules = open(Arc::new(bytes.to_vec()), &options)?;
+    let modules = open(bytes.to_vec().into(), &options)?;
     assert!(modules.iter().all(|module| module.source.path() == Some("a.txt")));
     Ok(modules.iter().map(|m| String::from_utf8_lossy(m.source.bytes()).into_owned()).collect())
 }
@@ -51,7 +50,7 @@ fn compressed_and_marked_text() {
     assert_eq!(texts(&gzip(two.as_bytes())).unwrap(), [MODULE, MODULE]);
     // The byte order mark counts in offsets, not in columns.
     let marked = [b"\xef\xbb\xbf", MODULE.as_bytes()].concat();
-    let modules = open(Arc::new(marked), &OpenOptions::default()).unwrap();
+    let modules = open(marked.into(), &OpenOptions::default()).unwrap();
     assert_eq!((modules[0].source.offset(), modules[0].source.lines_before()), (3, 0));
 }
 
@@ -154,7 +153,7 @@ proptest! {
         let mut packed = gzip(MODULE.as_bytes());
         let at = at % packed.len();
         packed[at] = byte;
-        if let Ok(source) = unpack(Arc::new(packed), &OpenOptions::default()) {
+        if let Ok(source) = unpack(packed.into(), &OpenOptions::default()) {
             prop_assert!(!find_modules(source.bytes()).is_empty() || at < 3);
         }
     }

@@ -5,7 +5,6 @@ use hlofast::parse::Strictness;
 use hlofast::text::{OpenOptions, Source};
 use hlofast::{Options, parse};
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 fn read(text: &str, strictness: Strictness) -> hlofast::Result<hlofast::ir::Module> {
     parse(Source::from_slice(text.as_bytes()), &Options { strictness, ..Options::default() })
@@ -108,7 +107,7 @@ fn shapes_and_marks_as_xla_takes_them() {
     ] {
         for strictness in [Strictness::Jaxlib, Strictness::Newest] {
             let options = Options { strictness, ..Options::default() };
-            let bytes = Arc::new(text.clone().into_bytes());
+            let bytes = text.clone().into_bytes().into();
             let source = hlofast::unpack(bytes, &OpenOptions::default()).unwrap();
             let result = parse(source, &options);
             assert_eq!(result.is_ok(), is_accepted, "{text}: {:?}", result.err());

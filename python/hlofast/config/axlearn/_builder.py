@@ -20,6 +20,7 @@ from hlofast.config._parts import (
     checked_size,
     item_size,
 )
+from hlofast.config._traffic import EXCHANGE
 from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
@@ -40,7 +41,9 @@ _registered: dict[str, Module] = {}
 class ModelParts(Parts):
     """The parts of an AXLearn model, with the config of each rematerialised module."""
 
-    __slots__ = ("experts", "is_of_images", "missing", "specs", "visited")
+    __slots__ = (
+        "exchanged", "experts", "has_whole", "is_of_images", "missing", "specs", "visited",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,8 +52,14 @@ class ModelParts(Parts):
         self.visited: set[str] = set()
         self.missing: list[Gap] = []
         """Parts whose weights are modelled, and whose activations and time are not."""
-        self.experts: str | None = None
-        """The path of a layer of routed experts in the config."""
+        self.exchanged: dict[tuple[Axes, Axes], tuple[str, int]] = {}
+        """Axes along which tokens are exchanged for heads, and those that shard heads anyway: the
+        module with the fewest heads, and their number."""
+        self.has_whole = False
+        """Whether an attention layer has no such exchange."""
+        self.experts: tuple[str, dict[str, str]] | None = None
+        """The path of a layer of routed experts in the config, and why it is not modelled along
+        mesh axes."""
         self.is_of_images = False
         """Whether a sequence is one image of known size."""
 
@@ -250,6 +259,27 @@ class Builder(Collector):
         self.product("logits", parameter, width * vocabulary, contracted=(1,))
         self._parts.head = (vocabulary, axes)
 
+    def exchanges(
+        self,
+        name: str,
+        along: Axes,
+        features: tuple[Feature, ...],
+        kept_by: tuple[tuple[str, ...], ...] = (),
+    ) -> None:
+        """Adds a value of heads whose tokens all-to-alls exchange for heads, or back."""
+        self.moves(
+            name, EXCHANGE, EXCHANGE, along, *features, itemsize=self.itemsize, kept_by=kept_by
+        )
+        heads, axes = features[0]
+        exchanged, key = self._parts.exchanged, (along, axes)
+        if key not in exchanged or heads < exchanged[key][1]:
+            exchanged[key] = self.config.path, heads
+        self._parts.moved_axes.update(along)
+
+    def has_whole(self) -> None:
+        """Records that the module's attention reads whole sequences without an exchange."""
+        self._parts.has_whole = True
+
     def gap(self, why: str, config: Config | None = None) -> None:
         """Records that a part is not modelled."""
         part = self.config if config is None else config
@@ -264,9 +294,9 @@ class Builder(Collector):
         """Records that a part of the config, with all in it, needs no function of its own."""
         self._parts.visited.update(inner.path for inner in config.configs())
 
-    def routed(self) -> None:
-        """Records that the module routes tokens to experts."""
-        self._parts.experts = self.config.path
+    def routed(self, reasons: dict[str, str]) -> None:
+        """Records that the module routes tokens to experts; `reasons` are those of `experts`."""
+        self._parts.experts = self.config.path, reasons
 
     def of_images(self) -> None:
         """Records that a sequence is one image, whose positions share the weights."""
@@ -356,6 +386,8 @@ def parts_of(config: Config) -> ModelParts:
             continue
         if part.klass not in _modules.WITHOUT_PARAMETERS:
             builder.gap("the class is not modelled here", part)
+    if parts.has_whole:
+        parts.moved_axes.clear()
     return parts
 
 
@@ -371,7 +403,7 @@ def _build(builder: Builder) -> None:
     if dtype is not None:
         # Inner layers inherit the type unless they set their own.
         builder.settings = {**builder.settings, "dtype": dtype}
-    lists: tuple[list[Any], ...] = (parts.parameters, parts.products, parts.values)
+    lists: tuple[list[Any], ...] = (parts.parameters, parts.products, parts.values, parts.moves)
     before = [len(some) for some in lists]
     try:
         function(builder)

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 _MODULE = "mixture_of_experts."
 _COUNTED = 4
 """Bytes of an expert's number."""
+_UNROUTED = {
+    axis: f"traffic of experts along mesh axis {axis!r} is not modelled"
+    for axis in ("expert", "model")
+}
+_NEVER = {
+    **_UNROUTED,
+    "expert": "TransformerFeedForwardDropFreeMoE sends no tokens along 'expert', to the devices of "
+    "other experts; AXLearn's ApproximateTokenDropFreeMoE does",
+}
+"""Reasons for experts without dropped tokens, whose kernels compute the experts of one device."""
 
 
 @axlearn(f"{_MODULE}TransformerFeedForwardDropFreeMoE")
@@ -40,7 +50,7 @@ def _drop_free(builder: Builder) -> None:
         "gate_assignment", ((chosen, ()),), name=f"{owner}.gate_assignment", itemsize=_COUNTED
     )
     _matmuls(builder, float(chosen), is_kernel=True)
-    builder.routed()
+    builder.routed(_NEVER)
 
 
 @axlearn(f"{_MODULE}TransformerFeedForwardMoE")
@@ -57,7 +67,7 @@ def _with_capacity(builder: Builder) -> None:
         "are not modelled, so activations and step are unknown; weights and the matmuls of the "
         "experts are modelled"
     )
-    builder.routed()
+    builder.routed(_UNROUTED)
 
 
 def _gating(builder: Builder, known: str) -> Config:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from hlofast.config._parts import Axes
     from hlofast.config.axlearn._builder import Builder, Module
 
 _COMMON = "axlearn.common."
@@ -43,6 +44,8 @@ _CAUSAL = frozenset(
     "causal_mask".split()
 )
 """Masks that let each token attend to itself and all earlier tokens."""
+_RANK = 4
+"""Dimensions of queries: sequences, tokens, heads and what is in a head."""
 _LANES = 128
 """Lanes of a TPU vector register."""
 _STRUCTURES: dict[str, tuple[str, ...]] = {
@@ -212,14 +215,37 @@ def _attention(builder: Builder) -> None:
     depth = hidden // heads
     scales(builder, depth)
     _mask(builder)
-    _mixed(builder, heads, depth, _output_axes(builder.part("output_linear")))
-    projected(builder, heads, depth)
+    axes = _output_axes(builder.part("output_linear"))
+    _mixed(builder, heads, depth, axes)
+    along = _exchanged(builder, axes)
+    if along:
+        builder.exchanges("content", along, ((heads, axes), (depth, ())))
+    else:
+        builder.has_whole()
+    projected(builder, heads, depth, along)
 
 
-def projected(builder: Builder, heads: int, depth: int) -> None:
-    """Adds the projections of an attention layer's input and of its result."""
+def _exchanged(builder: Builder, axes: Axes) -> Axes:
+    """The axes that shard heads in an attention kernel, and tokens elsewhere.
+
+    Projections compute the heads of their tokens; all-to-alls exchange tokens for heads and back.
+    """
+    specs = builder.config.get("mha_dim_to_partition_spec")
+    if builder.config.class_name != "FlashAttention" or not isinstance(specs, Config):
+        return ()
+    spec = sharding_of(specs, "btnh") or ()
+    if len(spec) < _RANK or spec[1]:
+        return ()
+    return tuple(axis for axis in spec[2] if axis not in axes)
+
+
+def projected(builder: Builder, heads: int, depth: int, along: Axes = ()) -> None:
+    """Adds the projections of an attention layer's input and of its result.
+
+    `along` are the axes along which queries, keys and values are exchanged.
+    """
     owner = builder.config.class_name or ""
-    settings = {"heads": heads, "depth": depth}
+    settings = {"heads": heads, "depth": depth, "along": along}
     builder.child("input_linear", "i_proj", owner=owner, settings=settings)
     width = builder.size("output_dim", builder.width)
     output = builder.part("output_linear")
@@ -313,9 +339,14 @@ def _projections(builder: Builder, parts: list[tuple[str, int]]) -> None:
     """Adds queries, keys and values with their checkpoint names."""
     depth = builder.setting("depth")
     axes = _output_axes(builder.config["layer"]) if "layer" in builder.config else ()
+    along = builder.settings.get("along", ())
     for name, heads in parts:
-        named = f"{builder.owner}.{name}"
-        builder.value(name, ((heads, axes), (depth, ())), name=named)
+        named, features = f"{builder.owner}.{name}", ((heads, axes), (depth, ()))
+        builder.value(name, features, name=named)
+        if along:
+            # XLA keeps queries as they lie on devices after the exchange, others as before it.
+            kept = ((builder.key(name),),) if name == "q_proj" else ()
+            builder.exchanges(name, along, features, kept)
 
 
 def _groups(builder: Builder) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hlofast.config._front import Batch, Model, Sources, Space
 from hlofast.config._parts import LARGEST_SIZE
 from hlofast.config._policies import UnknownPolicyError
@@ -21,14 +23,13 @@ if TYPE_CHECKING:
     from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
     from hlofast.config._select import EffectiveConfig
+    from hlofast.config.axlearn._builder import ModelParts
     from hlofast.table import Table
 
 _BATCH_SIZES = (
     "input.input_dispatcher.global_logical_batch_size",
     "input.batcher.global_batch_size",
 )
-_UNROUTED = ("expert", "model")
-"""Mesh axes along which the traffic of experts is not modelled."""
 _ACCUMULATION = "learner.forward_fn_transformation"
 
 
@@ -67,7 +68,8 @@ class Axlearn:
         batch = _batch(config, is_of_images=parts.is_of_images)
         gaps = [(gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in parts.gaps]
         untimed = [(gap.path, f"{gap.klass}: {gap.why}") for gap in parts.missing]
-        gaps += [*untimed, *_unrouted(parts.experts, mesh)]
+        unexchanged = _unexchanged(parts, mesh)
+        gaps += [*untimed, *_unrouted(parts, mesh), *unexchanged]
         masks = [(mask.path, f"{mask.klass}: {mask.why}") for mask in parts.masks]
         itemsize = compute_size(config)
         if itemsize is None:
@@ -80,8 +82,8 @@ class Axlearn:
             gaps.append(("input", why))
         elif not batch.is_placed:
             gaps.append(("input", "the config does not say which mesh axes shard the batch"))
-        # Without known values of layers, no bytes of activations are known.
-        batch.is_placed = batch.is_placed and not parts.missing
+        # Without known values of layers, and their places, no bytes of activations are known.
+        batch.is_placed = batch.is_placed and not parts.missing and not unexchanged
         policies: dict[str, Policy | None] = {}
         refused = []
         for path, spec in parts.specs.items():
@@ -192,15 +194,31 @@ def _is_divisible(batch: Batch, steps: int | None, gaps: list[tuple[str, str]]) 
     return True
 
 
-def _unrouted(experts: str | None, mesh: Mapping[str, int]) -> list[tuple[str, str]]:
+def _unrouted(parts: ModelParts, mesh: Mapping[str, int]) -> list[tuple[str, str]]:
     """Traffic of routed experts that is not modelled."""
-    if experts is None:
+    if parts.experts is None:
         return []
-    return [
-        (experts, f"traffic of experts along mesh axis {axis!r} is not modelled")
-        for axis in _UNROUTED
-        if mesh.get(axis, 1) > 1
-    ]
+    path, reasons = parts.experts
+    return [(path, why) for axis, why in reasons.items() if mesh.get(axis, 1) > 1]
+
+
+def _unexchanged(parts: ModelParts, mesh: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Exchanges of tokens for heads that are not modelled."""
+    gaps = []
+    for (along, axes), (path, heads) in parts.exchanged.items():
+        sizes = {axis: mesh[axis] for axis in along if mesh.get(axis, 1) > 1}
+        devices, names = math.prod(sizes.values()), ",".join(sizes)
+        if parts.moved_axes.isdisjoint(sizes):
+            continue
+        if heads % devices:
+            why = f"{names} = {devices:,} does not divide {heads:,} heads"
+            gaps.append((path, f"{why}; heads that AXLearn repeats are not modelled"))
+        others = ",".join(axis for axis in axes if mesh.get(axis, 1) > 1)
+        if others:
+            # XLA gathers all tokens and heads: `v5p_2048_split` of the compiled stand-ins.
+            why = f"exchanges along {names} of heads that lie along {others} are not modelled"
+            gaps.append((path, why))
+    return gaps
 
 
 def _batch(config: Config, *, is_of_images: bool) -> Batch:

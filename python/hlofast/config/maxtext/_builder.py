@@ -81,14 +81,26 @@ class Run:
 
     @property
     def width(self) -> Feature:
-        """The size of activations between layers, with its sharding."""
-        return self.size("emb_dim"), self.axes(_BATCH, _LENGTH, "activation_embed")
+        """The size of activations between layers, with its sharding.
+
+        Axes that shard tokens between layers and heads within them (`tensor_sequence`) take the
+        place of those that shard widths: as many bytes lie on a device, and travel.
+        """
+        _, tokens, width = self._between
+        within = self.token_axes[1]
+        return self.size("emb_dim"), (*width, *(axis for axis in tokens if axis not in within))
 
     @property
     def token_axes(self) -> tuple[Axes, Axes]:
-        """The mesh axes that shard the sequences of a batch, and their tokens."""
-        spec = self.rules.spec((_BATCH, _LENGTH, "activation_embed"))
-        return spec[0], spec[1]
+        """The mesh axes that shard the sequences of a batch, and their tokens within layers."""
+        batch, tokens, _ = self._between
+        within = self.rules.spec((_BATCH, "activation_length_no_exp"))[1]
+        return batch, tuple(axis for axis in tokens if axis in within)
+
+    @property
+    def _between(self) -> tuple[Axes, ...]:
+        """The mesh axes of activations between layers: of sequences, tokens and widths."""
+        return self.rules.spec((_BATCH, _LENGTH, "activation_embed"))
 
 
 class Builder(Collector):

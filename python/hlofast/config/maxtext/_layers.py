@@ -24,6 +24,8 @@ _SHORTEST_KERNEL = 128
 _STRATEGY = "all_gather"
 """The way of context parallelism that is modelled."""
 _EXCHANGED = "moe_dispatch_no_expert_sharding"
+_SECOND = "moe_mlpwi_1"
+"""A tensor of `custom` policies that versions since 0.2 have."""
 _LANES = 128
 """Lanes of a TPU vector register."""
 _TOKENS = ("activation_kv_batch", "activation_length_no_exp")
@@ -317,7 +319,9 @@ def experts(builder: Builder, inner: int) -> None:
             name, (count, width, inner), ("exp", "embed_no_exp", "mlp"), apart=layout.expert,
             last=layout.last,
         )  # fmt: skip
-        builder.value(name, hidden, saved_as=f"mlp{name}", is_product=True)
+        # Since 0.2, grouped matmuls give the second one another name.
+        own = _SECOND if layout.is_sparse and name == "wi_1" and run.get(_SECOND) else f"mlp{name}"
+        builder.value(name, hidden, saved_as=own, is_product=True)
         kept = ((builder.key(name),),)
         builder.product(
             name, weight, multiplications, kept, contracted=(1,), joint=builder.key("sorted"),
@@ -395,15 +399,15 @@ def _is_exchanged(run: Run) -> bool:
 def _routes(builder: Builder, layout: _Layout, sent: int, rows: int) -> None:
     """Adds the collectives of routed tokens: rows to their experts and back, and partial sums.
 
-    `sent` and `rows` are elements per token. Backward reads the results of experts, so it repeats
-    their way back unless they are kept.
+    `sent` and `rows` are elements per token. Backward reads the rows that came back from experts,
+    so it repeats their way even if the results are kept, which lie with the experts.
     """
     run = builder.run
     kept = ((builder.key("wo"),),)
     size = run.itemsize
-    for name, own in (("dispatch", ()), ("combine", kept)):
+    for name in ("dispatch", "combine"):
         features = (sent, layout.width)
-        builder.moves(name, RAGGED, RAGGED, layout.expert, features, itemsize=size, kept_by=own)
+        builder.moves(name, RAGGED, RAGGED, layout.expert, features, itemsize=size)
     if layout.tensor:
         # The width lies along the axis between layers, the inner size of experts within them.
         width = run.width[0] if layout.is_sparse else rows

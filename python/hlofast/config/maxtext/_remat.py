@@ -34,7 +34,7 @@ _OFFLOADED = {
 """Names that a policy keeps in host memory."""
 TENSORS = (
     "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "query_proj", "key_proj", "value_proj",
-    "qkv_proj", "out_proj", "mla_q", "mla_kv",
+    "qkv_proj", "out_proj", "mla_q", "mla_kv", "moe_mlpwi_1",
 )  # fmt: skip
 """Keys of the policy `custom`; each is also the checkpoint name of the tensor."""
 INPUT = "decoder_layer_input"

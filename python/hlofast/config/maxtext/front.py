@@ -37,18 +37,31 @@ _MOST_SEQUENCES = 1 << 40
 _UNPLACED = {
     "stage": "pipeline stages, their bubble and the micro-batches in flight",
     "sequence": "heads within attention, tokens elsewhere",
-    "tensor_sequence": "tokens between layers, heads within them",
     "tensor_transpose": "widths in place of heads",
     "context_usp_ulysses": "heads within attention",
-    "context_autoregressive": "for decoding",
     "autoregressive": "for decoding",
 }
 """Mesh axes along which activations are not modelled, with what they shard."""
+_WORSE = {
+    "autoregressive": "it is for decoding: it shards weights alone, so its devices repeat the work",
+    "context_usp_ulysses": "MaxText takes it with context_parallel_strategy=usp alone, which is "
+    "not modelled",
+    "stage": "compiled steps with four stages take 1.3 and 1.8 times as long as with fsdp, and "
+    "hold 1.4 and 1.6 times as much; stages across slices are not modelled",
+    "sequence": "versions since 0.2 have no such axis, and its traffic is not modelled",
+    "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
+    "slower: inner sizes, which are wider, travel",
+}
+"""Mesh axes that no plan sizes, with the reason; compiled steps: `benches/config_axes.py`."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
-_RATES = {"tpu": {"matmul": 0.90, "passes": 11.0}, "tpu-v6e": {"matmul": 0.70}}
-"""Rates of steps (`config/_time.py`) as in the time of compiled steps of MaxText for v5e and v6e
-(`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published steps
-show. Steps that MaxText published judge them: `benches/maxtext_accuracy.py`."""
+_RATES = {
+    "tpu": {"matmul": 0.91, "passes": 10.5, "kept_passes": 6.0},
+    "tpu-v6e": {"matmul": 0.74, "gathers_exposed": 1.0},
+}
+"""Rates of steps (`config/_time.py`), fitted on the time of compiled steps of MaxText for v5e and
+v6e (`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published
+steps show. No text for v6e has asynchronous gathers, all those for v5e have. Steps that MaxText
+published judge the rates: `benches/maxtext_accuracy.py`."""
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
 
@@ -168,6 +181,7 @@ class MaxText:
             usual=("data", "fsdp", "tensor"),
             offloads=True,
             offloads_inputs=True,
+            worse=_WORSE,
         )
 
     def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:

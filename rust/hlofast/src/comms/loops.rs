@@ -29,7 +29,7 @@ pub(crate) struct LoopPlaces<'a> {
 impl<'a> LoopPlaces<'a> {
     pub fn new(module: &'a Module, cost: &'a Cost) -> Self {
         let mut loops = vec![None; module.computations().len()];
-        for id in module.computation_post_order().into_iter().rev() {
+        for id in module.computation_post_order().iter().copied().rev() {
             for call in &module.all_calls()[module.calls_within(id)] {
                 let around = match call.role {
                     CallRole::Body | CallRole::Condition => Some(call.row),

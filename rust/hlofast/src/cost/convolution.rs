@@ -29,6 +29,33 @@ pub(crate) fn valid_positions(
     if steps.iter().any(|step| *step <= 0) {
         return None;
     }
+    few_taps(input, kernel, output, window).or_else(|| any_taps(input, kernel, output, window))
+}
+
+/// `valid_positions` of small windows, tap by tap, which is faster; None for other windows. Sizes
+/// and steps are positive.
+fn few_taps(input: i64, kernel: i64, output: i64, window: &WindowDimension) -> Option<u64> {
+    const MOST_TAPS: i64 = 16;
+    const LARGEST: i64 = 1 << 30;
+    let numbers = [input, output, window.stride, window.window_dilation, window.padding_low];
+    let is_large = |number: &i64| !(-LARGEST..=LARGEST).contains(number);
+    if kernel > MOST_TAPS || window.base_dilation != 1 || numbers.iter().any(is_large) {
+        return None;
+    }
+    // Outputs o with 0 <= o * stride + from < input.
+    let outputs = |tap: i64| {
+        let from = tap * window.window_dilation - window.padding_low;
+        let before = |limit: i64| match limit - from {
+            ..=0 => 0,
+            space => ((space - 1) / window.stride + 1).min(output),
+        };
+        before(input) - before(0)
+    };
+    u64::try_from((0..kernel).map(outputs).sum::<i64>()).ok()
+}
+
+/// `valid_positions` in closed form. Sizes and steps are positive.
+fn any_taps(input: i64, kernel: i64, output: i64, window: &WindowDimension) -> Option<u64> {
     let pairs = Pairs {
         kernel: i128::from(kernel),
         output: i128::from(output),
@@ -307,6 +334,10 @@ mod tests {
                 valid_positions(input, kernel, output, &window),
                 Some(looped(input, kernel, output, &window))
             );
+            if input > 0 && kernel > 0 && output > 0 {
+                let closed = any_taps(input, kernel, output, &window);
+                prop_assert_eq!(closed, Some(looped(input, kernel, output, &window)));
+            }
         }
 
         #[test]

@@ -124,10 +124,10 @@ pub(super) fn analyse(rules: Rules<'_>, facts: &Facts, overrides: &[Override]) -
             ..Executed::default()
         },
     };
-    for id in facts.order() {
+    for id in module.computation_post_order() {
         engine.computation(*id);
     }
-    engine.executions(facts.order());
+    engine.executions(module.computation_post_order());
     let Engine { traffic, links, mut result, .. } = engine;
     result.call_times = links;
     result.unknown_bytes.sort_unstable();

@@ -55,12 +55,11 @@ pub struct Facts {
     entries: Vec<(u32, Fact)>,
     /// For each computation the index of its first entry; then the number of entries.
     starts: Vec<u32>,
-    /// Rows of parameters by computation, in order of parameter number.
-    parameters: Csr,
+    /// Rows of parameters by computation, in order of parameter number; None if those of the module
+    /// are all.
+    parameters: Option<Csr>,
     /// Rows of constants with more than one element, by computation.
     constants: Csr,
-    /// The computations, callees first.
-    order: Vec<ComputationId>,
     /// By computation; empty without asynchronous collectives.
     async_bodies: Vec<AsyncBody>,
 }
@@ -97,13 +96,7 @@ impl Facts {
         let starts = module.starts_by_computation(&rows);
         let constants = large_constants(module);
         let async_bodies = async_bodies(module);
-        let order = module.computation_post_order();
-        Self { entries, starts, parameters: parameters(module), constants, order, async_bodies }
-    }
-
-    /// The computations, callees before callers.
-    pub(super) fn order(&self) -> &[ComputationId] {
-        &self.order
+        Self { entries, starts, parameters: parameters(module), constants, async_bodies }
     }
 
     /// The part of an asynchronous collective that computation `id` plays.
@@ -116,9 +109,9 @@ impl Facts {
         self.constants.get(id.0)
     }
 
-    /// The parameters of computation `id`, by number.
-    pub(super) fn parameters(&self, id: ComputationId) -> &[u32] {
-        self.parameters.get(id.0)
+    /// The parameters of computation `id` of `module`, by number; those without a number are first.
+    pub(super) fn parameters<'a>(&'a self, module: &'a Module, id: ComputationId) -> &'a [u32] {
+        self.parameters.as_ref().map_or_else(|| module.parameter_rows(id), |all| all.get(id.0))
     }
 
     /// The facts of computation `id`.
@@ -141,11 +134,10 @@ impl Facts {
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<(u32, Fact)>()
-            + self.parameters.heap_bytes()
+            + self.parameters.as_ref().map_or(0, Csr::heap_bytes)
             + self.starts.capacity() * size_of::<u32>()
             + self.constants.heap_bytes()
             + self.async_bodies.capacity()
-            + self.order.capacity() * size_of::<ComputationId>()
     }
 }
 
@@ -206,7 +198,10 @@ fn async_bodies(module: &Module) -> Vec<AsyncBody> {
     bodies
 }
 
-fn parameters(module: &Module) -> Csr {
+fn parameters(module: &Module) -> Option<Csr> {
+    if module.is_numbered() {
+        return None;
+    }
     let numbers = module.parameter_number_column();
     let mut pairs: Vec<(u32, i64, u32)> = Vec::new();
     for (id, computation) in (0u32..).zip(module.computations()) {
@@ -217,7 +212,7 @@ fn parameters(module: &Module) -> Csr {
         pairs[start..].sort_unstable();
     }
     let rows = pairs.into_iter().map(|(id, _, row)| (id, row));
-    Csr::from_sorted(module.computations().len(), rows)
+    Some(Csr::from_sorted(module.computations().len(), rows))
 }
 
 fn fact_of(module: &Module, row: Row) -> Option<Fact> {

@@ -13,19 +13,18 @@ mod facts;
 mod groups;
 pub mod matmul;
 mod rules;
-pub(crate) mod size;
 mod traffic;
 mod uncertain;
 mod xla;
 mod xla_fusion;
 mod xla_operands;
 
+pub use crate::ir::size::{Backend, ShapeCost, device_sizes, shape_costs};
 pub use dead::dead_rows;
 pub use executed::{Branch, CallTimes, Override, Totals};
 pub use facts::Facts;
 pub(crate) use facts::integers;
 pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, group};
-pub use size::{Backend, ShapeCost, device_sizes, shape_costs};
 pub use traffic::SpaceBytes;
 pub use uncertain::{
     Product, assumed_conditionals, assumed_executions, products, uncertain_executions,
@@ -33,6 +32,7 @@ pub use uncertain::{
 
 use crate::Provenance;
 use crate::flow::trip_count::TripCount;
+use crate::ir::size::unpacked_sizes;
 use crate::ir::{Module, Row};
 use facts::Fact;
 use rules::Rules;
@@ -187,8 +187,7 @@ fn with_rules<T>(module: &Module, options: &Options, count: impl FnOnce(Rules<'_
     let backend = options.backend.unwrap_or_else(|| Backend::of_module(module));
     let shapes = shape_costs(module.shapes(), backend, !options.is_xla);
     let is_reparsed = options.is_xla && backend != Backend::Tpu;
-    let constant_sizes =
-        if is_reparsed { size::unpacked_sizes(module.shapes(), &shapes) } else { None };
+    let constant_sizes = if is_reparsed { unpacked_sizes(module.shapes(), &shapes) } else { None };
     count(Rules {
         module,
         shapes: &shapes,

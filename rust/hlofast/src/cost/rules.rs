@@ -5,9 +5,9 @@
 //! Products are 128-bit, so that no input makes them wrap.
 
 use super::facts::Fact;
-use super::size::{Backend, ShapeCost, part_sizes};
 use crate::Provenance;
 use crate::ir::decode::WindowDimension;
+use crate::ir::size::{Backend, ShapeCost, part_sizes};
 use crate::ir::{CallRole, ComputationId, ElementKind, Module, Opcode, Row};
 
 /// How an opcode is counted.

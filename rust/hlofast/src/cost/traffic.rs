@@ -7,7 +7,7 @@
 use super::custom_call::CustomCallKind;
 use super::facts::{AsyncBody, Fact, Facts, start_of};
 use super::rules::{Class, Rules, class_of};
-use super::size::ShapeCost;
+use crate::ir::size::ShapeCost;
 use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId};
 
 /// Bytes of one row in a memory space other than the default one.
@@ -339,7 +339,7 @@ impl<'a> Traffic<'a> {
         let root = module.computation(id).root;
         // A shared computation may have more parameters than its callers have operands.
         let given = module.operands(row).len();
-        for parameter in self.facts.parameters(id).iter().take(given) {
+        for parameter in self.facts.parameters(module, id).iter().take(given) {
             let mut users = module.users().get(*parameter).iter();
             let passes = |user: &u32| *user == root || is_in_flight(module, Row(*user));
             if body == AsyncBody::Overlapped && users.all(passes) {
@@ -519,7 +519,7 @@ impl<'a> Traffic<'a> {
         let module = self.rules.module;
         let Some(id) = module.called(fusion, CallRole::Calls) else { return false };
         let root = module.computation(id).root;
-        let parameters = self.facts.parameters(id);
+        let parameters = self.facts.parameters(module, id);
         let Some(budget) = self.budget.checked_sub(parameters.len() as u64) else { return false };
         self.budget = budget;
         for (index, operand) in module.operands(fusion).iter().enumerate() {

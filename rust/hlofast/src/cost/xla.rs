@@ -6,8 +6,8 @@
 use super::custom_call::{CustomCallKind, custom_call_target, known_target};
 use super::facts::{Fact, FactCursor, Facts};
 use super::rules::{Class, Rules, Work, class_of};
-use super::size::Backend;
 use crate::Provenance;
+use crate::ir::size::Backend;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -103,7 +103,7 @@ pub(super) fn analyse<N: Number>(rules: Rules<'_>, facts: &Facts, backend: Backe
         computations: vec![Properties::default(); module.computations().len()],
     };
     let mut order = VisitOrder::new(module);
-    for id in facts.order() {
+    for id in module.computation_post_order() {
         engine.computation(*id, &mut order);
     }
     engine.cost

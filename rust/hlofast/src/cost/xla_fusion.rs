@@ -1,9 +1,9 @@
 //! Bytes of fusions as XLA counts them: results, constants, and the bytes read of each operand.
 
 use super::facts::Fact;
-use super::size::Backend;
 use super::traffic::is_in_flight;
 use super::xla::{Engine, Number, Properties, size};
+use crate::ir::size::Backend;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 
 impl<N: Number> Engine<'_, N> {
@@ -80,7 +80,7 @@ impl<N: Number> Engine<'_, N> {
                 bytes = bytes.plus(size(self.rules.shape(Row(*constant)).size));
             }
         }
-        for parameter in self.facts.parameters(id).iter().map(|row| Row(*row)) {
+        for parameter in self.facts.parameters(module, id).iter().map(|row| Row(*row)) {
             let mut users = module.users().get(parameter.0).iter().map(|row| Row(*row));
             if is_async && users.all(|user| user == root || is_in_flight(module, user)) {
                 continue;
@@ -172,7 +172,7 @@ impl<N: Number> Engine<'_, N> {
         let module = self.rules.module;
         let id = module.called(fusion, CallRole::Calls)?;
         let root = Row(module.computation(id).root);
-        let parameters = self.facts.parameters(id);
+        let parameters = self.facts.parameters(module, id);
         let steps = 1 + parameters.len() as u64;
         self.budget.set(self.budget.get().checked_sub(steps)?);
         let mut bytes = 0i128;

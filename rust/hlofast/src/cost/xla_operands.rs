@@ -7,10 +7,10 @@
 use super::custom_call::custom_call_target;
 use super::facts::Fact;
 use super::rules::{Class, class_of};
-use super::size::Backend;
 use super::traffic::is_in_flight;
 use super::xla::{Engine, VisitOrder};
 use super::xla_fusion::elements_taken;
+use crate::ir::size::Backend;
 use crate::ir::{CallRole, ComputationId, Opcode, Row, ShapeId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -162,7 +162,7 @@ pub(super) fn operand_sums<N: Real>(
     let entry = module.entry();
     let mut needed = vec![false; count];
     needed[entry.0 as usize] = true;
-    for id in engine.facts.order().iter().rev() {
+    for id in module.computation_post_order().iter().rev() {
         if needed[id.0 as usize] {
             for call in module.computation(*id).rows().flat_map(|row| module.calls(Row(row))) {
                 let is_summed = is_summed(module.opcode(call.row), engine.backend);
@@ -173,7 +173,7 @@ pub(super) fn operand_sums<N: Real>(
     let reads = vec![None; count];
     let mut operands = Operands { engine, sums: vec![None; count], reads, left: limit };
     let mut order = VisitOrder::new(module);
-    for id in engine.facts.order().iter().filter(|id| needed[id.0 as usize]) {
+    for id in module.computation_post_order().iter().filter(|id| needed[id.0 as usize]) {
         let sums = operands.computation(*id, &mut order)?;
         operands.sums[id.0 as usize] = Some(sums);
     }
@@ -545,7 +545,7 @@ impl<N: Real> Operands<'_, N> {
         let is_async = engine.is_async(id);
         let root = Row(module.computation(id).root);
         let mut reads = Vec::new();
-        for parameter in engine.facts.parameters(id).iter().map(|row| Row(*row)) {
+        for parameter in engine.facts.parameters(module, id).iter().map(|row| Row(*row)) {
             let mut users = module.users().get(parameter.0).iter().map(|row| Row(*row));
             if is_async && users.all(|user| user == root || is_in_flight(module, user)) {
                 reads.push(Read { bytes: 0, utilization: 0.0, leaves: Vec::new() });

@@ -62,7 +62,7 @@ impl Digests {
     }
 
     fn look_down(&mut self, side: &Side<'_>, labels: &[u64], with_callees: bool) {
-        for ComputationId(id) in side.module.computation_post_order() {
+        for ComputationId(id) in side.module.computation_post_order().iter().copied() {
             let mut sum = 0u64;
             for row in side.rows(id) {
                 let mut hash = side.mixer.start(3);

@@ -256,8 +256,8 @@ impl Context<'_> {
         if let Some(why) = refused {
             return outcome.failed(why);
         }
-        let shared: crate::text::SharedBytes = Arc::new(bytes);
-        let source = match unpack(Arc::clone(&shared), &open) {
+        let shared = crate::text::SharedBytes::from(bytes);
+        let source = match unpack(shared.clone(), &open) {
             Ok(source) => source,
             Err(error) => {
                 return match outcome.kind {

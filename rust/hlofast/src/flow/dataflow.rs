@@ -16,7 +16,7 @@
 
 use super::contexts::{Edge, NodeId};
 use super::phase::NameClass;
-use super::values::{Arguments, Values, is_structural, passes_on};
+use super::values::{Arguments, Values, Within, is_structural, passes_on};
 use crate::ir::{CallRole, Opcode, Row};
 use std::ops::Range;
 
@@ -44,8 +44,9 @@ pub(super) struct Flow<'a> {
 }
 
 /// One visit of a node.
-struct Frame {
+struct Frame<'a> {
     node: NodeId,
+    values: Within<'a>,
     arguments: Option<Arguments>,
     /// The next row; in reverse, one past the next row.
     row: u32,
@@ -76,12 +77,11 @@ impl<'a> Flow<'a> {
     /// Follows all values from operands to users.
     pub fn forwards(&mut self) {
         self.is_visited = vec![false; self.values.contexts.nodes.len()];
-        let mut stack: Vec<Frame> = self.frame(0, None, false).into_iter().collect();
+        let mut stack: Vec<Frame<'_>> = self.frame(0, None, false).into_iter().collect();
         while let Some(frame) = stack.last_mut() {
             // Proceed to the next row with a call.
             while frame.row < frame.end && frame.row != frame.edge_row {
-                let position = frame.row.wrapping_add(frame.offset) as usize;
-                self.compute(frame.node, frame.row, position, frame.arguments.as_ref());
+                self.compute(frame, frame.row);
                 frame.row += 1;
             }
             if frame.row >= frame.end {
@@ -98,6 +98,7 @@ impl<'a> Flow<'a> {
             }
             if let Some(arguments) = arguments
                 && self.is_worth_visiting(edge.callee, |flow| flow.brings_more(edge, arguments))
+                && !self.is_without_backward(edge.callee, arguments)
             {
                 stack.extend(self.frame(edge.callee, Some(arguments), false));
             }
@@ -107,12 +108,11 @@ impl<'a> Flow<'a> {
     /// Follows all values from users to operands; requires `forwards` first.
     pub fn backwards(&mut self) {
         self.is_visited = vec![false; self.values.contexts.nodes.len()];
-        let mut stack: Vec<Frame> = self.frame(0, None, true).into_iter().collect();
+        let mut stack: Vec<Frame<'_>> = self.frame(0, None, true).into_iter().collect();
         while let Some(frame) = stack.last_mut() {
             while frame.row > frame.end && frame.row - 1 != frame.edge_row {
                 frame.row -= 1;
-                let position = frame.row.wrapping_add(frame.offset) as usize;
-                self.ask(frame.node, frame.row, position, frame.arguments.as_ref());
+                self.ask(frame, frame.row);
             }
             if frame.row <= frame.end {
                 stack.pop();
@@ -142,6 +142,37 @@ impl<'a> Flow<'a> {
         bits & AFTER_BACKWARD != 0 || bits & (FOR_MODEL | FOR_OPTIMIZER) == FOR_OPTIMIZER
     }
 
+    /// Marks `node` as visited if nothing in it depends on the backward pass: it calls nothing, none
+    /// of its rows is backward work, and neither are `arguments`.
+    fn is_without_backward(&mut self, node: NodeId, arguments: Arguments) -> bool {
+        let contexts = self.values.contexts;
+        let id = contexts.nodes[node as usize].computation;
+        if !contexts.edge_range(node).is_empty() {
+            return false;
+        }
+        let (rows, start) = (self.rows(node), contexts.nodes[node as usize].start as usize);
+        let mut classes = self.class[start..start + rows.len()].iter();
+        let module = self.values.module;
+        let within = self.values.within(arguments.node);
+        let depends = |parameter: &u32| {
+            let operand = arguments.of_parameter(module, *parameter);
+            operand.is_some_and(|operand| self.any(within.of(operand)) & DEPENDS != 0)
+        };
+        if classes.any(|class| *class == NameClass::Backward)
+            || module.parameter_rows(id).iter().any(depends)
+        {
+            return false;
+        }
+        self.enter(node);
+        true
+    }
+
+    /// Marks `node` as visited.
+    fn enter(&mut self, node: NodeId) {
+        self.is_visited[node as usize] = true;
+        self.budget = self.budget.saturating_sub(self.rows(node).len() + 1);
+    }
+
     fn rows(&self, node: NodeId) -> Range<u32> {
         let id = self.values.contexts.nodes[node as usize].computation;
         self.values.module.computation(id).rows()
@@ -152,16 +183,17 @@ impl<'a> Flow<'a> {
         node: NodeId,
         arguments: Option<Arguments>,
         is_reverse: bool,
-    ) -> Option<Frame> {
-        *self.is_visited.get_mut(node as usize)? = true;
+    ) -> Option<Frame<'a>> {
+        self.is_visited.get(node as usize)?;
+        self.enter(node);
         let rows = self.rows(node);
-        self.budget = self.budget.saturating_sub(rows.len() + 1);
         let (row, last) = if is_reverse { (rows.end, rows.start) } else { (rows.start, rows.end) };
         let offset = self.values.contexts.nodes[node as usize].start.wrapping_sub(rows.start);
         let edges = self.values.contexts.edge_range(node);
         let next = if is_reverse { edges.end.wrapping_sub(1) } else { edges.start };
         let edge_row = self.row_of_edge(&edges, next);
-        Some(Frame { node, arguments, row, end: last, offset, edges, edge_row, branch: 0 })
+        let values = self.values.within(node);
+        Some(Frame { node, values, arguments, row, end: last, offset, edges, edge_row, branch: 0 })
     }
 
     /// The row of edge `index`; `NO_ROW` if it is not in `edges`.
@@ -244,36 +276,36 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Computes the bits of the result of (`node`, `row`) from its operands' bits.
-    fn compute(&mut self, node: NodeId, row: u32, position: usize, arguments: Option<&Arguments>) {
-        let values = self.values;
-        let module = values.module;
+    /// Computes the bits of the result of `row` in `frame` from its operands' bits.
+    fn compute(&mut self, frame: &Frame<'_>, row: u32) {
+        let values = frame.values;
+        let module = self.values.module;
         let opcode = module.opcode(Row(row));
-        let own = values.of(node, row);
+        let own = values.of(row);
         let operands = module.operands(Row(row));
         match opcode {
             Opcode::Parameter => {
-                if let Some(arguments) = arguments
+                if let Some(arguments) = &frame.arguments
                     && let Some(operand) = arguments.of_parameter(module, row)
                 {
-                    self.pass(values.of(arguments.node, operand), own, DEPENDS);
+                    self.pass(self.values.of(arguments.node, operand), own, DEPENDS);
                 }
                 return;
             }
             Opcode::GetTupleElement => {
                 if let Some(operand) = operands.first() {
-                    self.pass(values.element(node, row, *operand), own, DEPENDS);
+                    self.pass(self.values.element(values, row, *operand), own, DEPENDS);
                 }
                 return;
             }
             Opcode::Fusion | Opcode::Call | Opcode::While | Opcode::Conditional => {
-                self.compute_call(node, row, opcode, own.clone());
+                self.compute_call(frame, row, opcode, own.clone());
             }
-            _ if passes_on(opcode) => self.pass_operands(node, operands, own.clone()),
+            _ if passes_on(opcode) => self.pass_operands(values, operands, own.clone()),
             _ => {
                 let mut bits = 0;
                 for operand in operands {
-                    bits |= self.any(values.of(node, *operand));
+                    bits |= self.any(values.of(*operand));
                 }
                 self.add(own.clone(), bits & DEPENDS);
             }
@@ -282,7 +314,7 @@ impl<'a> Flow<'a> {
         if is_structural(opcode) && !(opcode == Opcode::Fusion && is_single) {
             return;
         }
-        match self.class[position] {
+        match self.class[row.wrapping_add(frame.offset) as usize] {
             NameClass::Backward => self.add(own, DEPENDS),
             NameClass::Plain => self.bits[own].iter_mut().for_each(|bits| *bits &= !COTANGENT),
             _ => {}
@@ -291,16 +323,15 @@ impl<'a> Flow<'a> {
 
     /// Passes the operands' bits to `own`, value by value if the total lengths match, otherwise as
     /// a union.
-    fn pass_operands(&mut self, node: NodeId, operands: &[u32], own: Range<usize>) {
-        let values = self.values;
+    fn pass_operands(&mut self, values: Within<'_>, operands: &[u32], own: Range<usize>) {
         if let [operand] = operands {
-            self.pass(values.of(node, *operand), own, DEPENDS);
+            self.pass(values.of(*operand), own, DEPENDS);
             return;
         }
-        let width: usize = operands.iter().map(|row| values.of(node, *row).len()).sum();
+        let width: usize = operands.iter().map(|row| values.of(*row).len()).sum();
         let mut at = own.start;
         for operand in operands {
-            let from = values.of(node, *operand);
+            let from = values.of(*operand);
             if width == own.len() {
                 let to = at..at + from.len();
                 at = to.end;
@@ -312,21 +343,21 @@ impl<'a> Flow<'a> {
         }
     }
 
-    fn compute_call(&mut self, node: NodeId, row: u32, opcode: Opcode, own: Range<usize>) {
-        let values = self.values;
+    fn compute_call(&mut self, frame: &Frame<'_>, row: u32, opcode: Opcode, own: Range<usize>) {
+        let (values, within) = (self.values, frame.values);
         let module = values.module;
         let operands = module.operands(Row(row));
         // A loop may run zero times, so its result also depends on its operands; the result of a
         // conditional also depends on its selector.
         if opcode == Opcode::While {
-            self.pass_operands(node, operands, own.clone());
+            self.pass_operands(within, operands, own.clone());
         } else if opcode == Opcode::Conditional
             && let Some(selector) = operands.first()
         {
-            let bits = self.any(values.of(node, *selector)) & DEPENDS;
+            let bits = self.any(within.of(*selector)) & DEPENDS;
             self.add(own.clone(), bits);
         }
-        let edges = values.contexts.edges_of(node);
+        let edges = values.contexts.edges_of(frame.node);
         let calls = module.all_calls();
         let first = edges.partition_point(|edge| calls[edge.call as usize].row.0 < row);
         for edge in &edges[first..] {
@@ -367,25 +398,25 @@ impl<'a> Flow<'a> {
         is_news
     }
 
-    /// Passes use bits of (`node`, `row`) to its operands.
-    fn ask(&mut self, node: NodeId, row: u32, position: usize, arguments: Option<&Arguments>) {
-        let values = self.values;
-        let module = values.module;
+    /// Passes use bits of `row` in `frame` to its operands.
+    fn ask(&mut self, frame: &Frame<'_>, row: u32) {
+        let values = frame.values;
+        let module = self.values.module;
         let opcode = module.opcode(Row(row));
-        let own = values.of(node, row);
+        let own = values.of(row);
         let operands = module.operands(Row(row));
         match opcode {
             Opcode::Parameter => {
-                if let Some(arguments) = arguments
+                if let Some(arguments) = &frame.arguments
                     && let Some(operand) = arguments.of_parameter(module, row)
                 {
-                    self.pass(own, values.of(arguments.node, operand), USED);
+                    self.pass(own, self.values.of(arguments.node, operand), USED);
                 }
                 return;
             }
             Opcode::GetTupleElement => {
                 if let Some(operand) = operands.first() {
-                    self.pass(own, values.element(node, row, *operand), USED);
+                    self.pass(own, self.values.element(values, row, *operand), USED);
                 }
                 return;
             }
@@ -394,7 +425,7 @@ impl<'a> Flow<'a> {
             Opcode::Conditional => {
                 if let Some(selector) = operands.first() {
                     let bits = self.any(own) & USED;
-                    self.add(values.of(node, *selector), bits);
+                    self.add(values.of(*selector), bits);
                 }
                 return;
             }
@@ -402,7 +433,7 @@ impl<'a> Flow<'a> {
         }
         let mut bits = self.any(own.clone());
         if !is_structural(opcode) {
-            match self.class[position] {
+            match self.class[row.wrapping_add(frame.offset) as usize] {
                 NameClass::Forward
                 | NameClass::Backward
                 | NameClass::Recompute
@@ -412,11 +443,11 @@ impl<'a> Flow<'a> {
             }
         }
         if passes_on(opcode) || opcode == Opcode::While {
-            let width: usize = operands.iter().map(|row| values.of(node, *row).len()).sum();
+            let width: usize = operands.iter().map(|row| values.of(*row).len()).sum();
             if width == own.len() && is_structural(opcode) {
                 let mut at = own.start;
                 for operand in operands {
-                    let to = values.of(node, *operand);
+                    let to = values.of(*operand);
                     let from = at..at + to.len();
                     at = from.end;
                     self.pass(from, to, USED);
@@ -425,7 +456,7 @@ impl<'a> Flow<'a> {
             }
         }
         for operand in operands {
-            self.add(values.of(node, *operand), bits & USED);
+            self.add(values.of(*operand), bits & USED);
         }
     }
 }

@@ -49,20 +49,26 @@ impl<'a> Values<'a> {
         !self.bases.is_empty()
     }
 
+    /// The values of the rows of `node`.
+    #[inline]
+    pub fn within(&self, node: NodeId) -> Within<'a> {
+        if let Some(base) = self.bases.get(node as usize) {
+            return Within { leaves: Some(self.leaves), base: *base };
+        }
+        let node = &self.contexts.nodes[node as usize];
+        let first = self.module.computation(node.computation).first_row;
+        Within { leaves: None, base: (node.start as usize).wrapping_sub(first as usize) }
+    }
+
     /// The values of `row` in `node`.
     #[inline]
     pub fn of(&self, node: NodeId, row: u32) -> Range<usize> {
-        let Some(base) = self.bases.get(node as usize) else {
-            let at = self.contexts.position(self.module, node, Row(row));
-            return at..at + 1;
-        };
-        let place = |offset: u64| base.wrapping_add(offset as usize);
-        place(self.leaves[row as usize])..place(self.leaves[row as usize + 1])
+        self.within(node).of(row)
     }
 
-    /// The values of its operand that get-tuple-element `row` takes.
-    pub fn element(&self, node: NodeId, row: u32, operand: u32) -> Range<usize> {
-        let values = self.of(node, operand);
+    /// The values of its operand that get-tuple-element `row` in `node` takes.
+    pub fn element(&self, node: Within<'_>, row: u32, operand: u32) -> Range<usize> {
+        let values = node.of(operand);
         let shape = self.module.shape(Row(operand));
         let shapes = self.module.shapes();
         let leaves = (|| {
@@ -92,6 +98,28 @@ impl<'a> Values<'a> {
     }
 }
 
+/// The values of the rows of one node.
+#[derive(Clone, Copy)]
+pub(crate) struct Within<'a> {
+    /// By row: its first leaf; None if results are not split.
+    leaves: Option<&'a [u64]>,
+    /// Wrapping offset from a leaf, or else from a row, to its value.
+    base: usize,
+}
+
+impl Within<'_> {
+    /// The values of `row`.
+    #[inline]
+    pub fn of(&self, row: u32) -> Range<usize> {
+        let Some(leaves) = self.leaves else {
+            let at = self.base.wrapping_add(row as usize);
+            return at..at + 1;
+        };
+        let place = |row: usize| self.base.wrapping_add(leaves[row] as usize);
+        place(row as usize)..place(row as usize + 1)
+    }
+}
+
 /// The operands that become parameters of a callee.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arguments {
@@ -106,7 +134,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// The caller's operand for parameter `row`.
     pub fn of_parameter(&self, module: &Module, row: u32) -> Option<u32> {
-        let number = usize::try_from(module.parameter_number_column()[row as usize]).ok()?;
+        let number = usize::try_from(module.parameter_number(Row(row))?).ok()?;
         if number >= self.count {
             return None;
         }

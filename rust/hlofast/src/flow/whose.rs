@@ -29,16 +29,18 @@ use super::structure::{self, Basis};
 use crate::ir::decode::{HeaderValue, decode_header};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Phases of all rows, in the first context of their computation.
 #[derive(Clone, Debug, Default)]
 pub struct Whose {
     /// By row: its phase, from its name or else from the rules above.
     pub phase: Vec<Phase>,
-    /// By row: the row whose name and source describe its value, often the row itself.
-    pub told_by: Vec<Row>,
+    /// By row: the row whose name and source describe its value, often the row itself. Empty if
+    /// each row describes itself.
+    told_by: Vec<Row>,
     /// By row: whether backward or recomputed work reads its value, through rows that move it.
-    pub is_read_late: Vec<bool>,
+    late_reads: OnceLock<Vec<bool>>,
     /// By computation: the row at which backward or recomputed work on the data begins.
     pub turn: Vec<Option<Row>>,
     /// The evidence for the phases.
@@ -51,6 +53,8 @@ const RECOMPUTE: u8 = 1;
 const BACKWARD: u8 = 2;
 const OPTIMIZER: u8 = 3;
 const NONE: u8 = 4;
+/// The bits of the phases after the forward pass.
+const LATE: u8 = 1 << RECOMPUTE | 1 << BACKWARD;
 
 fn rank(phase: Phase) -> u8 {
     match phase {
@@ -105,8 +109,8 @@ impl Whose {
         let computations = module.computations().len();
         let whose = Whose {
             phase: attribution.phase.get(..rows).unwrap_or_default().to_vec(),
-            told_by: (0..rows as u32).map(Row).collect(),
-            is_read_late: vec![false; rows],
+            told_by: Vec::new(),
+            late_reads: OnceLock::new(),
             turn: vec![None; computations],
             basis: Basis::Names,
         };
@@ -123,12 +127,7 @@ impl Whose {
             steps: rows.saturating_mul(32).saturating_add(1 << 20),
             is_scheduled: module.is_scheduled(),
         };
-        let contexts = &attribution.contexts;
-        let first = |node: &super::Node| {
-            contexts.nodes.get(contexts.first_node(node.computation) as usize) == Some(node)
-        };
-        let ids: Vec<ComputationId> =
-            contexts.nodes.iter().filter(|node| first(node)).map(|node| node.computation).collect();
+        let ids: Vec<ComputationId> = reached(attribution).collect();
         let is_data = data_parameters(module);
         if finder.whose.phase.iter().all(|phase| *phase == Phase::Unattributed) {
             let (phases, basis) = structure::phases(module, &ids, &is_data);
@@ -152,7 +151,7 @@ impl Whose {
     pub fn heap_bytes(&self) -> usize {
         self.phase.capacity()
             + 4 * self.told_by.capacity()
-            + self.is_read_late.capacity()
+            + self.late_reads.get().map_or(0, Vec::capacity)
             + self.turn.capacity() * size_of::<Option<Row>>()
     }
 
@@ -164,7 +163,7 @@ impl Whose {
         let mut at = Place { row: root, path: path.iter().rev().copied().collect() };
         for _ in 0..MOST_MOVES {
             if at.row != root && self.phase[at.row.0 as usize] != Phase::Unattributed {
-                return Some(self.told_by[at.row.0 as usize]);
+                return Some(self.told_by(at.row));
             }
             if !step_back(module, &mut at) {
                 return None;
@@ -173,11 +172,41 @@ impl Whose {
         None
     }
 
+    /// Whether backward or recomputed work reads the value of `row`, through rows that move it.
+    pub fn is_read_late(&self, module: &Module, attribution: &Attribution, row: Row) -> bool {
+        let find = || {
+            let mut late = vec![false; module.row_count()];
+            for row in reached(attribution).flat_map(|id| module.computation(id).rows().rev()) {
+                let is_late = |user: &u32| match moves(module, Row(*user)) {
+                    true => late[*user as usize],
+                    false => LATE & 1 << rank(self.phase[*user as usize]) != 0,
+                };
+                late[row as usize] = module.users().get(row).iter().any(is_late);
+            }
+            late
+        };
+        self.late_reads.get_or_init(find).get(row.0 as usize) == Some(&true)
+    }
+
+    /// The row whose name and source describe the value of `row`, often the row itself.
+    pub fn told_by(&self, row: Row) -> Row {
+        self.told_by.get(row.0 as usize).copied().unwrap_or(row)
+    }
+
     /// Whether `row` runs at or after the turn of its computation.
     pub fn is_after_turn(&self, module: &Module, row: Row) -> bool {
         let turn = self.turn.get(module.computation_of(row).0 as usize).copied().flatten();
         turn.is_some_and(|turn| row >= turn)
     }
+}
+
+/// The computations that the entry reaches, callers first.
+fn reached(attribution: &Attribution) -> impl Iterator<Item = ComputationId> + '_ {
+    let contexts = &attribution.contexts;
+    let is_first = |node: &&super::Node| {
+        contexts.nodes.get(contexts.first_node(node.computation) as usize) == Some(*node)
+    };
+    contexts.nodes.iter().filter(is_first).map(|node| node.computation)
 }
 
 impl Finder<'_> {
@@ -196,20 +225,20 @@ impl Finder<'_> {
                 continue;
             }
             let mut called = Inside::default();
-            for call in module.calls(Row(row)) {
-                if call.role == CallRole::Condition || applies(opcode) {
-                    continue;
+            if runs_others(opcode) {
+                let calls = module.calls(Row(row)).iter();
+                for call in calls.filter(|call| call.role != CallRole::Condition) {
+                    let callee = self.inside[call.computation.0 as usize];
+                    called.all |= callee.all;
+                    called.products |= callee.products;
                 }
-                let callee = self.inside[call.computation.0 as usize];
-                called.all |= callee.all;
-                called.products |= callee.products;
-            }
-            if self.rank(row) == NONE {
-                let given = match opcode {
-                    Opcode::While | Opcode::Conditional | Opcode::Call => of_loop(called),
-                    _ => of_fusion(called),
-                };
-                self.whose.phase[row as usize] = phase_of(given);
+                if self.rank(row) == NONE {
+                    let given = match opcode {
+                        Opcode::While | Opcode::Conditional | Opcode::Call => of_loop(called),
+                        _ => of_fusion(called),
+                    };
+                    self.whose.phase[row as usize] = phase_of(given);
+                }
             }
             let own = self.rank(row);
             if own != NONE {
@@ -226,26 +255,37 @@ impl Finder<'_> {
 
     /// Gives phases to the rows of a computation, whose callers are known.
     fn complete(&mut self, id: ComputationId, is_data: &[bool]) {
-        let rows = self.module.computation(id).rows();
-        self.find_turn(id, is_data);
-        self.follow_moves(rows.clone());
-        // Parameters of called computations have no phase of their own.
-        let is_entry = id == self.module.entry();
-        let is_open = |row: u32| {
-            self.rank(row) == NONE
-                && (is_entry || self.module.opcode(Row(row)) != Opcode::Parameter)
-        };
-        if rows.clone().any(is_open) {
-            self.complete_open(id);
+        let module = self.module;
+        let rows = module.computation(id).rows();
+        // Most computations are fused, and all of their rows have one phase.
+        let ranks = self.ranks(rows.clone());
+        if ranks & LATE != 0 && self.is_scheduled {
+            self.find_turn(id, is_data);
         }
-        self.mark_late_reads(rows.clone());
-        for row in rows {
-            for call in self.module.calls(Row(row)) {
-                if call.computation != id && self.around[call.computation.0 as usize].0 == NONE {
-                    self.around[call.computation.0 as usize] = (self.rank(row), row);
-                }
+        if ranks & 1 << NONE != 0 {
+            self.follow_moves(rows.clone());
+            // Parameters of called computations have no phase of their own.
+            let is_entry = id == module.entry();
+            let is_open = |row: u32| {
+                self.rank(row) == NONE && (is_entry || module.opcode(Row(row)) != Opcode::Parameter)
+            };
+            if rows.clone().any(is_open) {
+                self.complete_open(id);
             }
         }
+        for call in &module.all_calls()[module.calls_within(id)] {
+            let own = (self.rank(call.row.0), call.row.0);
+            let around = &mut self.around[call.computation.0 as usize];
+            if call.computation != id && around.0 == NONE {
+                *around = own;
+            }
+        }
+    }
+
+    /// The ranks of `rows`, one bit for each.
+    fn ranks(&self, rows: Range<u32>) -> u8 {
+        let phases = &self.whose.phase[rows.start as usize..rows.end as usize];
+        phases.iter().fold(0, |all, phase| all | 1 << rank(*phase))
     }
 
     /// Gives phases to the rows of a computation that have none.
@@ -289,8 +329,14 @@ impl Finder<'_> {
             return;
         }
         self.whose.phase[row as usize] = phase_of(rank);
-        if is_described && let Some(described) = self.whose.told_by.get(giver as usize) {
-            self.whose.told_by[row as usize] = *described;
+        if is_described {
+            let told_by = &mut self.whose.told_by;
+            if told_by.is_empty() {
+                *told_by = self.module.rows().collect();
+            }
+            if let Some(described) = told_by.get(giver as usize).copied() {
+                told_by[row as usize] = described;
+            }
         }
     }
 
@@ -299,9 +345,6 @@ impl Finder<'_> {
     /// indices computed from the batch or gathered weights, wait for nothing.
     fn find_turn(&mut self, id: ComputationId, is_data: &[bool]) {
         let module = self.module;
-        if !self.is_scheduled {
-            return;
-        }
         let is_entry = id == module.entry();
         let rows = module.computation(id).rows();
         let is_forward =
@@ -432,11 +475,12 @@ impl Finder<'_> {
         low
     }
 
-    /// By row: the earliest phase among its users.
+    /// By row without a phase: the earliest phase among its users.
     fn high(&self, rows: Range<u32>) -> Vec<Bound> {
         let module = self.module;
         let mut high = vec![NO_BOUND; rows.len()];
-        for row in rows.clone().rev() {
+        // Rows with a phase need no bound.
+        for row in rows.clone().rev().filter(|row| self.rank(*row) == NONE) {
             let mut bound = NO_BOUND;
             for user in module.users().get(row).iter().copied() {
                 let own = self.rank(user);
@@ -454,20 +498,6 @@ impl Finder<'_> {
             high[(row - rows.start) as usize] = bound;
         }
         high
-    }
-
-    fn mark_late_reads(&mut self, rows: Range<u32>) {
-        let module = self.module;
-        for row in rows.rev() {
-            let is_late = module.users().get(row).iter().any(|user| {
-                if self.moves[*user as usize] {
-                    self.whose.is_read_late[*user as usize]
-                } else {
-                    matches!(self.rank(*user), RECOMPUTE | BACKWARD)
-                }
-            });
-            self.whose.is_read_late[row as usize] = is_late;
-        }
     }
 }
 
@@ -520,9 +550,9 @@ fn ends(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether the computations that `opcode` calls are applied to elements.
-fn applies(opcode: Opcode) -> bool {
-    !matches!(
+/// Whether `opcode` runs the computations that it calls; others apply them to elements.
+fn runs_others(opcode: Opcode) -> bool {
+    matches!(
         opcode,
         Opcode::While | Opcode::Conditional | Opcode::Call | Opcode::Fusion | Opcode::AsyncStart
     )

@@ -1,7 +1,7 @@
 //! The attributes of an instruction as raw key and value spans, found on demand.
 
 use super::attribute::{ASYNCHRONOUS, COMMON, Key};
-use super::module::{Flags, METADATA, Module, NO_METADATA, Row};
+use super::module::{Flags, METADATA, Module, NO_METADATA, Row, ValueEnd};
 use crate::error::Result;
 use crate::text::{Cursor, Span, is_identifier_byte};
 
@@ -18,10 +18,12 @@ pub struct Attribute {
 pub struct Attributes<'a> {
     cursor: Cursor<'a>,
     /// Where the values end, if the row was read from one line.
-    ends: &'a [u32],
+    ends: &'a [ValueEnd],
     is_known: bool,
     /// Where the value of the metadata starts, if `ends` are known.
     metadata: usize,
+    /// Whether metadata are left out, if `ends` are known.
+    skips_metadata: bool,
     /// The number added to positions to get module offsets (arena rows are read from the arena).
     base: u32,
     filter: Filter,
@@ -63,8 +65,15 @@ impl<'a> Attributes<'a> {
             ends: &[],
             is_known: false,
             metadata: NO_METADATA as usize,
+            skips_metadata: false,
             filter: Filter::All,
         }
+    }
+
+    /// Leaves out `metadata` where that costs nothing: the caller has to expect it still.
+    #[must_use]
+    pub(crate) fn skipping_metadata(self, skips_metadata: bool) -> Self {
+        Self { skips_metadata, ..self }
     }
 
     fn next_raw(&mut self) -> Option<Attribute> {
@@ -90,18 +99,23 @@ impl<'a> Attributes<'a> {
     /// The next attribute of a line in the printed form, `, key=value`.
     #[inline]
     fn next_known(&mut self) -> Option<Attribute> {
-        let (end, rest) = self.ends.split_first()?;
-        self.ends = rest;
-        // Whitespace after the last value belongs to no attribute.
-        let end = (*end as usize).min(self.cursor.end());
-        let start = self.cursor.position() + 2;
-        let length = match start + METADATA.len() == self.metadata {
-            true => METADATA.len() - 1,
-            false => self.cursor.text().get(start..end)?.iter().position(|byte| *byte == b'=')?,
-        };
-        self.cursor.set_position(end);
-        let key = Span::new(start, start + length);
-        Some(Attribute { key, value: Span::new(start + length + 1, end) })
+        loop {
+            let (known, rest) = self.ends.split_first()?;
+            self.ends = rest;
+            // Whitespace after the last value belongs to no attribute.
+            let end = (known.end as usize).min(self.cursor.end());
+            let start = self.cursor.position() + 2;
+            self.cursor.set_position(end);
+            if self.skips_metadata && start + METADATA.len() == self.metadata {
+                continue;
+            }
+            let length = match known.key_length {
+                u16::MAX => memchr::memchr(b'=', self.cursor.text().get(start..end)?)?,
+                length => length.into(),
+            };
+            let key = Span::new(start, start + length);
+            return Some(Attribute { key, value: Span::new(start + length + 1, end) });
+        }
     }
 }
 

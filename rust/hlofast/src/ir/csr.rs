@@ -36,26 +36,29 @@ impl Csr {
     /// A row that holds an item twice is listed once.
     pub fn transpose(offsets: &[u32], items: &[u32], rows: usize) -> Self {
         const NONE: u32 = u32::MAX;
-        let mut last = vec![NONE; rows];
-        let mut starts = vec![0u32; rows + 1];
-        for (row, range) in offsets.windows(2).enumerate() {
+        // By item: the last row that holds it, and how many do; then where the next such row goes.
+        let mut state = vec![(NONE, 0u32); rows];
+        let lists = || (0u32..).zip(offsets.windows(2));
+        for (row, range) in lists() {
             for item in &items[range[0] as usize..range[1] as usize] {
-                if std::mem::replace(&mut last[*item as usize], row as u32) != row as u32 {
-                    starts[*item as usize + 1] += 1;
-                }
+                let (last, count) = &mut state[*item as usize];
+                *count += u32::from(std::mem::replace(last, row) != row);
             }
         }
-        for i in 0..rows {
-            starts[i + 1] += starts[i];
+        let mut starts = Vec::with_capacity(rows + 1);
+        let mut sum = 0;
+        for (last, count) in &mut state {
+            starts.push(sum);
+            (*last, sum) = (NONE, sum + std::mem::replace(count, sum));
         }
-        let mut next = starts.clone();
-        let mut users = vec![0u32; starts[rows] as usize];
-        last.fill(NONE);
-        for (row, range) in offsets.windows(2).enumerate() {
+        starts.push(sum);
+        let mut users = vec![0u32; sum as usize];
+        for (row, range) in lists() {
             for item in &items[range[0] as usize..range[1] as usize] {
-                if std::mem::replace(&mut last[*item as usize], row as u32) != row as u32 {
-                    users[next[*item as usize] as usize] = row as u32;
-                    next[*item as usize] += 1;
+                let (last, next) = &mut state[*item as usize];
+                if std::mem::replace(last, row) != row {
+                    users[*next as usize] = row;
+                    *next += 1;
                 }
             }
         }

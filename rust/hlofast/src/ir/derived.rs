@@ -5,10 +5,13 @@ use super::csr::Csr;
 use super::decode::StackFrames;
 use super::derived_metadata::MetadataColumns;
 use super::intern::hash_bytes;
-use super::module::{Computation, ComputationId, Module, Row};
+use super::module::{Call, Computation, ComputationId, Module, Row};
 use super::opcode::Opcode;
+use super::row_set::RowSet;
 use super::shape_text::parse_shape;
+use super::size::{Backend, ShapeCost};
 use crate::text::{Cursor, Span};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Lazily filled columns. Computing a column never calls into Python, so threads may race to
@@ -23,9 +26,13 @@ pub struct Derived {
     computation_names: OnceLock<Vec<(u32, u32)>>,
     pub(super) callers: OnceLock<Csr>,
     pub(super) call_starts: OnceLock<Vec<u32>>,
-    /// By 64 rows: which of them call something, and the first call at or after them.
-    pub(super) has_calls: OnceLock<Vec<(u64, u32)>>,
+    pub(super) calling: OnceLock<Calling>,
+    numbered: OnceLock<Numbered>,
     parameters: OnceLock<Csr>,
+    is_ordered: OnceLock<bool>,
+    pub(super) post_order: OnceLock<Vec<ComputationId>>,
+    pub(super) backend: OnceLock<Backend>,
+    pub(super) shape_costs: OnceLock<Vec<ShapeCost>>,
     pub(super) element_types: OnceLock<Vec<u8>>,
     pub(super) ranks: OnceLock<Vec<i32>>,
     pub(super) elements: OnceLock<Vec<i64>>,
@@ -45,13 +52,76 @@ impl Derived {
             + self.computation_names.get().map_or(0, |v| v.capacity() * 8)
             + self.callers.get().map_or(0, Csr::heap_bytes)
             + self.call_starts.get().map_or(0, |v| v.capacity() * 4)
-            + self.has_calls.get().map_or(0, |v| v.capacity() * 16)
+            + self.calling.get().map_or(0, Calling::heap_bytes)
+            + self.numbered.get().map_or(0, Numbered::heap_bytes)
+            + self.post_order.get().map_or(0, |v| v.capacity() * 4)
+            + self.shape_costs.get().map_or(0, |v| v.capacity() * size_of::<ShapeCost>())
             + self.parameters.get().map_or(0, Csr::heap_bytes)
             + self.element_types.get().map_or(0, Vec::capacity)
             + self.ranks.get().map_or(0, |v| v.capacity() * 4)
             + self.elements.get().map_or(0, |v| v.capacity() * 8)
             + self.parameter_numbers.get().map_or(0, |v| v.capacity() * 8)
             + self.metadata_heap_bytes()
+    }
+}
+
+/// The rows that call computations.
+#[derive(Debug)]
+pub(super) struct Calling {
+    rows: RowSet,
+    /// By member of `rows`: where its calls start in the module's calls; then the number of calls.
+    starts: Vec<u32>,
+}
+
+impl Calling {
+    pub fn new(module: &Module) -> Self {
+        let mut starts = Vec::new();
+        let mut last = None;
+        let first = |(at, call): (u32, &Call)| {
+            let is_first = last.replace(call.row) != Some(call.row);
+            is_first.then(|| {
+                starts.push(at);
+                call.row.0
+            })
+        };
+        let rows = RowSet::new(module.row_count(), (0..).zip(&module.calls).filter_map(first));
+        starts.push(module.calls.len() as u32);
+        Self { rows, starts }
+    }
+
+    /// Where the calls of `row` are in the module's calls.
+    #[inline]
+    pub fn range(&self, row: Row) -> Option<Range<usize>> {
+        let place = self.rows.place(row)?;
+        Some(self.starts[place] as usize..self.starts[place + 1] as usize)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.rows.heap_bytes() + 4 * self.starts.capacity()
+    }
+}
+
+/// The parameters and their numbers.
+#[derive(Debug)]
+struct Numbered {
+    rows: RowSet,
+    /// By member of `rows`: its number; -1 if it has none that can be read.
+    numbers: Vec<i64>,
+}
+
+impl Numbered {
+    fn new(module: &Module) -> Self {
+        let mut numbers = Vec::new();
+        let parameters = module.rows().filter(|row| module.opcode(*row) == Opcode::Parameter);
+        let parameters = parameters.map(|row| {
+            numbers.push(module.written_number(row).unwrap_or(-1));
+            row.0
+        });
+        Self { rows: RowSet::new(module.row_count(), parameters), numbers }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.rows.heap_bytes() + 8 * self.numbers.capacity()
     }
 }
 
@@ -187,10 +257,27 @@ impl Module {
     }
 
     /// The number of parameter `row`; None if `row` is not a parameter.
+    #[inline]
     pub fn parameter_number(&self, row: Row) -> Option<u64> {
         if self.opcode(row) != Opcode::Parameter {
             return None;
         }
+        let known = self.numbered();
+        u64::try_from(*known.numbers.get(known.rows.place(row)?)?).ok()
+    }
+
+    #[inline]
+    fn numbered(&self) -> &Numbered {
+        self.derived().numbered.get_or_init(|| Numbered::new(self))
+    }
+
+    /// Whether every parameter has a number, as in all texts but fragments.
+    pub(crate) fn is_numbered(&self) -> bool {
+        !self.numbered().numbers.contains(&-1)
+    }
+
+    /// The number in the text of parameter `row`.
+    fn written_number(&self, row: Row) -> Option<i64> {
         // The digits end right before the closing parenthesis, unless spaces or comments follow.
         let end = self.columns.tail_starts[row.0 as usize];
         let start = self.columns.name_starts[row.0 as usize];
@@ -198,7 +285,7 @@ impl Module {
             let (mut number, mut factor) = (0, 1);
             for byte in before.iter().rev().take(18) {
                 match byte {
-                    b'0'..=b'9' => number += factor * u64::from(byte - b'0'),
+                    b'0'..=b'9' => number += factor * i64::from(byte - b'0'),
                     b'(' if factor > 1 => return Some(number),
                     _ => break,
                 }
@@ -206,7 +293,18 @@ impl Module {
             }
         }
         let payload = self.opcode_and_payload(row).1;
-        Cursor::new(self.bytes(payload)).integer().ok()?.and_then(|n| u64::try_from(n).ok())
+        Cursor::new(self.bytes(payload)).integer().ok()?.filter(|number| *number >= 0)
+    }
+
+    /// Whether operands come before their users in the whole text, as in text that XLA prints.
+    pub(crate) fn is_ordered(&self) -> bool {
+        *self.derived().is_ordered.get_or_init(|| {
+            let (offsets, operands) = (&self.columns.operand_offsets, &self.columns.operands);
+            (0u32..).zip(offsets.windows(2)).all(|(row, range)| {
+                let own = &operands[range[0] as usize..range[1] as usize];
+                own.iter().all(|operand| *operand < row)
+            })
+        })
     }
 
     /// The parameter rows of computation `id`, ordered by parameter number.

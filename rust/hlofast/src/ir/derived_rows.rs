@@ -70,37 +70,9 @@ impl Module {
     /// The number of each parameter (at most `i64::MAX`); -1 for other rows.
     pub fn parameter_number_column(&self) -> &[i64] {
         self.derived().parameter_numbers.get_or_init(|| {
-            let number = |row: Row| {
-                if self.opcode(row) != Opcode::Parameter {
-                    return -1;
-                }
-                self.parameter_number(row).map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX))
-            };
+            let number = |row| self.parameter_number(row).map_or(-1, |number| number as i64);
             self.rows().map(number).collect()
         })
-    }
-
-    /// The range of `calls` in which the calls of `row` are; None if there are none, as for most rows.
-    #[inline]
-    pub(super) fn calls_near(&self, row: Row) -> Option<Range<usize>> {
-        let words = self.derived().has_calls.get_or_init(|| {
-            let mut words = vec![(0u64, 0u32); self.row_count().div_ceil(64)];
-            let mut next = 0;
-            for (word, (bits, first)) in words.iter_mut().enumerate() {
-                *first = next as u32;
-                while let Some(call) =
-                    self.calls.get(next).filter(|call| call.row.0 as usize / 64 == word)
-                {
-                    *bits |= 1 << (call.row.0 % 64);
-                    next += 1;
-                }
-            }
-            words
-        });
-        let at = row.0 as usize / 64;
-        let (bits, first) = *words.get(at)?;
-        let end = words.get(at + 1).map_or(self.calls.len(), |(_, first)| *first as usize);
-        (bits >> (row.0 % 64) & 1 != 0).then_some(first as usize..end)
     }
 
     /// The rows that call computation `id`, ascending.
@@ -119,7 +91,7 @@ impl Module {
         let first = range.start;
         // In printed text, operands come before their users.
         let is_before = |row: u32| self.operands(Row(row)).iter().all(|operand| *operand < row);
-        if range.clone().all(is_before) {
+        if self.is_ordered() || range.clone().all(is_before) {
             return range.collect();
         }
         let mut done = vec![false; range.len()];
@@ -221,7 +193,11 @@ impl Module {
     }
 
     /// The computations, callees before callers; otherwise in text order.
-    pub fn computation_post_order(&self) -> Vec<ComputationId> {
+    pub fn computation_post_order(&self) -> &[ComputationId] {
+        self.derived().post_order.get_or_init(|| self.find_post_order())
+    }
+
+    fn find_post_order(&self) -> Vec<ComputationId> {
         let count = self.computations.len();
         let mut done = vec![false; count];
         let mut order = Vec::with_capacity(count);

@@ -13,8 +13,10 @@ mod entry;
 pub mod intern;
 pub mod module;
 pub mod opcode;
+mod row_set;
 pub mod shape;
 pub mod shape_text;
+pub mod size;
 pub(crate) mod work;
 
 pub use attributes::{Attribute, Attributes};

@@ -5,7 +5,7 @@
 //! `Flags::IMPLICIT`. Rows of one computation are contiguous. Nothing changes after `parse`.
 
 use super::attributes::Attributes;
-use super::derived::Derived;
+use super::derived::{Calling, Derived};
 use super::opcode::Opcode;
 use super::shape::{ShapeId, ShapeTable};
 use crate::error::ParseError;
@@ -181,6 +181,18 @@ pub(super) const METADATA: &str = "metadata=";
 /// Value in `Columns::metadata_starts` for rows without metadata.
 pub const NO_METADATA: u32 = u32::MAX;
 
+/// Where the value of an attribute ends in the text, and what tells its key from most others, so that
+/// looking for another key does not touch the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueEnd {
+    /// One past the value.
+    pub end: u32,
+    /// Bytes of the key; `u16::MAX` stands for all greater lengths.
+    pub key_length: u16,
+    /// The first byte of the key.
+    pub key_first: u8,
+}
+
 /// The columns, one entry per row. Public within the crate: analyses read them directly.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
@@ -202,7 +214,7 @@ pub struct Columns {
     pub metadata_starts: Vec<u32>,
     /// Where the values of attributes end, for rows that were read from one line of the text. Finding
     /// them again would mean scanning the text again.
-    pub value_ends: Vec<u32>,
+    pub value_ends: Vec<ValueEnd>,
     /// Offsets into `value_ends`; one entry more than rows. Rows of another form have no entries.
     pub value_offsets: Vec<u32>,
     /// Offsets into `operands`; one entry more than rows.
@@ -225,7 +237,7 @@ impl Columns {
 
     /// Where the attribute values of `row` end; empty if the row has none, or not one line.
     #[inline]
-    pub(super) fn value_ends(&self, row: Row) -> &[u32] {
+    pub(super) fn value_ends(&self, row: Row) -> &[ValueEnd] {
         let i = row.0 as usize;
         let range = self.value_offsets[i] as usize..self.value_offsets[i + 1] as usize;
         &self.value_ends[range]
@@ -241,7 +253,7 @@ impl Columns {
                 + self.tail_starts.capacity()
                 + self.tail_ends.capacity()
                 + self.metadata_starts.capacity()
-                + self.value_ends.capacity()
+                + self.value_ends.capacity() * (size_of::<ValueEnd>() / 4)
                 + self.value_offsets.capacity()
                 + self.operand_offsets.capacity()
                 + self.operands.capacity())
@@ -447,23 +459,9 @@ impl Module {
     /// The call edges of `row`, in text order.
     #[inline]
     pub fn calls(&self, row: Row) -> &[Call] {
-        self.calls_near(row).map_or(&[], |near| self.calls_of(row, near))
-    }
-
-    /// The call edges of `row`, which are among those in `near`.
-    fn calls_of(&self, row: Row, near: Range<usize>) -> &[Call] {
-        let near = &self.calls[near];
-        let rest = &near[near.partition_point(|call| call.row < row)..];
-        // Only conditionals make many calls, and they are queried once per branch, so the end is
-        // searched in steps that double.
-        let mut most = 1;
         super::work::count(1);
-        while rest.get(most).is_some_and(|call| call.row == row) {
-            most *= 2;
-            super::work::count(1);
-        }
-        let most = most.min(rest.len());
-        &rest[..rest[..most].partition_point(|call| call.row == row)]
+        let calling = self.derived().calling.get_or_init(|| Calling::new(self));
+        calling.range(row).map_or(&[], |range| &self.calls[range])
     }
 
     /// All call edges, sorted by caller.
@@ -505,19 +503,18 @@ impl Module {
             return attributes.find(|a| self.bytes(a.key) == key.as_bytes()).map(|a| a.value);
         }
         // A line in the printed form: `, key=value, key=value`.
-        let (text, key) = (self.text(), key.as_bytes());
-        let metadata = self.columns.metadata_starts[row.0 as usize] as usize;
+        let (first, length) = (key.bytes().next()?, key.len().min(u16::MAX.into()) as u16);
         let mut start = tail.start as usize + 2;
-        for end in ends {
-            let value = start + key.len() + 1;
-            // Most rows have metadata, and most questions are about another key.
-            if (start + METADATA.len() != metadata || key == b"metadata")
-                && text.get(value - 1) == Some(&b'=')
-                && text[start..].starts_with(key)
+        for known in ends {
+            if known.key_length == length
+                && known.key_first == first
+                && let Some(rest) = self.text()[start..].strip_prefix(key.as_bytes())
+                && rest.first() == Some(&b'=')
             {
-                return Some(Span::new(value, (*end).min(tail.end) as usize));
+                let value = start + key.len() + 1;
+                return Some(Span::new(value, known.end.min(tail.end) as usize));
             }
-            start = *end as usize + 2;
+            start = known.end as usize + 2;
         }
         None
     }

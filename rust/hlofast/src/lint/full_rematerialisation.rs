@@ -38,7 +38,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let offsets = Offsets::new(program.module);
     let cuts = Cut::all(program, CollectiveKind::AllGather);
     let cuts = cuts.filter(|cut| {
-        batch_gathered::gathered(program, cut.number) == 0 && !is_for_gradient(program, cut)
+        !is_for_gradient(program, cut) && batch_gathered::gathered(program, cut.number) == 0
     });
     sites.extend(cuts.filter_map(|cut| cut_again(program, &offsets, &cut)));
 }

@@ -117,7 +117,7 @@ fn varies(opcode: Opcode) -> bool {
 /// By computation: whether equal arguments may give different results.
 fn varying_computations(module: &Module) -> Vec<bool> {
     let mut varying = vec![false; module.computations().len()];
-    for id in module.computation_post_order() {
+    for id in module.computation_post_order().iter().copied() {
         let mut rows = module.computation(id).rows().map(Row);
         varying[id.0 as usize] =
             rows.any(|row| varies(module.opcode(row)) || calls_varying(module, row, &varying));

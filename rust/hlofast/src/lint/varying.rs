@@ -13,8 +13,10 @@ use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target}
 use crate::flow::markers::is_marker;
 use crate::ir::decode::{AttributeValue, LeafSharding, decode};
 use crate::ir::{CallRole, ComputationId, ElementKind, Module, Opcode, Row, ShapeView};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Meshes with more axes are not followed. One bit of a mask is left for `INPUT`.
 const MOST_AXES: usize = 60;
@@ -61,7 +63,6 @@ impl Varying {
             all |= if own.size > 1 { 1 << axis } else { 0 };
         }
         let leaves = usize::try_from(leaves).ok()?;
-        let (devices, coordinates) = devices(program);
         let visits = leaves.saturating_mul(VISITS_PER_LEAF).max(FEWEST_VISITS);
         let count = module.computations().len();
         let mut follower = Follower {
@@ -69,12 +70,11 @@ impl Varying {
             places: module.leaf_offsets(),
             groups: groups(program, all),
             offsets: Offsets::new(module),
-            devices,
-            coordinates,
+            devices: OnceCell::new(),
             all,
             visits,
             arguments: vec![None; count],
-            orders: vec![None; count],
+            plans: vec![None; count],
             masks: vec![0; leaves],
             sources: HashMap::new(),
         };
@@ -203,6 +203,34 @@ fn devices(program: &Program<'_>) -> (Vec<Device>, Vec<Vec<u64>>) {
     (0..mesh.device_count()).map(place).collect::<Option<_>>().unwrap_or_default()
 }
 
+/// How a computation is run.
+#[derive(Clone)]
+struct Plan {
+    /// Visits of leaves by its own rows.
+    visits: usize,
+    /// Its rows, operands first, if the text has them in another order.
+    order: Option<Rc<[u32]>>,
+}
+
+impl Plan {
+    fn new(module: &Module, id: ComputationId) -> Self {
+        let visits = |row: u32| {
+            let size = |row: Row| leaves(module, row).len();
+            let operands = module.operands(Row(row));
+            let read = match module.opcode(Row(row)) {
+                Opcode::GetTupleElement => size(Row(row)),
+                _ => operands.iter().fold(operands.len(), |sum, row| sum + size(Row(*row))),
+            };
+            1 + size(Row(row)) + read
+        };
+        let rows = module.computation(id).rows();
+        Self {
+            visits: rows.map(visits).fold(0, usize::saturating_add),
+            order: (!module.is_ordered()).then(|| module.post_order(id).into()),
+        }
+    }
+}
+
 /// Follows values through the program.
 struct Follower<'a, 'b> {
     program: &'b Program<'a>,
@@ -210,16 +238,15 @@ struct Follower<'a, 'b> {
     places: &'a [u64],
     groups: HashMap<Row, Along>,
     offsets: Offsets<'a>,
-    devices: Vec<Device>,
-    /// By device: its coordinates in the mesh.
-    coordinates: Vec<Vec<u64>>,
+    /// The devices and their coordinates in the mesh.
+    devices: OnceCell<(Vec<Device>, Vec<Vec<u64>>)>,
     all: u64,
     /// Visits of leaves that are left.
     visits: usize,
     /// By computation: the masks of its parameters at its last run.
     arguments: Vec<Option<Vec<u64>>>,
-    /// By computation: its rows, operands first.
-    orders: Vec<Option<std::rc::Rc<[u32]>>>,
+    /// By computation: how it is run.
+    plans: Vec<Option<Plan>>,
     masks: Vec<u64>,
     /// By row that starts an offset: the axes along which the offset differs.
     sources: HashMap<Row, u64>,
@@ -301,14 +328,19 @@ impl Follower<'_, '_> {
     #[inline]
     fn set(&mut self, row: Row, mask: u64) {
         let range = self.leaves(row);
-        for leaf in self.masks.get_mut(range).unwrap_or_default() {
-            *leaf |= mask;
+        match self.masks.get_mut(range).unwrap_or_default() {
+            [leaf] => *leaf |= mask,
+            leaves => leaves.iter_mut().for_each(|leaf| *leaf |= mask),
         }
     }
 
     #[inline]
     fn of(&self, row: Row) -> u64 {
         let masks = self.masks.get(self.leaves(row)).unwrap_or_default();
+        // Most rows have one leaf, for which the vectorised loop is slow.
+        if let [mask] = masks {
+            return *mask;
+        }
         masks.iter().fold(0, |mask, leaf| mask | leaf)
     }
 
@@ -346,20 +378,12 @@ impl Follower<'_, '_> {
             return Some(());
         }
         *last = Some(arguments);
-        let slot = self.orders.get_mut(id.0 as usize)?;
-        let order = std::rc::Rc::clone(slot.get_or_insert_with(|| module.post_order(id).into()));
-        for row in order.iter() {
-            let row = Row(*row);
-            let size = |row: Row| self.leaves(row).len();
-            let operands = module.operands(row);
-            let read = match module.opcode(row) {
-                Opcode::GetTupleElement => size(row),
-                _ => operands.iter().fold(operands.len(), |sum, row| sum + size(Row(*row))),
-            };
-            self.visits = self.visits.checked_sub(1 + size(row) + read)?;
-            self.row(row, depth)?;
+        let plan = self.plans.get_mut(id.0 as usize)?.get_or_insert_with(|| Plan::new(module, id));
+        self.visits = self.visits.checked_sub(plan.visits)?;
+        match plan.order.clone() {
+            Some(order) => order.iter().try_for_each(|row| self.row(Row(*row), depth)),
+            None => module.computation(id).rows().try_for_each(|row| self.row(Row(row), depth)),
         }
-        Some(())
     }
 
     /// Runs computation `id` with `operands`, and adds its result to `row`.
@@ -518,15 +542,16 @@ impl Follower<'_, '_> {
     }
 
     fn offset_axes(&self, row: Row) -> Option<u64> {
-        if self.devices.is_empty() {
+        let (devices, coordinates) = self.devices.get_or_init(|| devices(self.program));
+        if devices.is_empty() {
             return None;
         }
-        let values = self.offsets.values(Trail::new(row), &self.devices)?;
+        let values = self.offsets.values(Trail::new(row), devices)?;
         let mesh = self.program.mesh()?;
         let strides = (0..mesh.axes().len()).map(|axis| usize::try_from(mesh.stride(axis)?).ok());
         let strides: Vec<usize> = strides.collect::<Option<_>>()?;
         let mut axes = 0;
-        for (position, coordinates) in self.coordinates.iter().enumerate() {
+        for (position, coordinates) in coordinates.iter().enumerate() {
             for (axis, (coordinate, stride)) in coordinates.iter().zip(&strides).enumerate() {
                 let before = position.checked_sub(*stride).filter(|_| *coordinate > 0);
                 if before.is_some_and(|before| values.get(before) != values.get(position)) {

@@ -6,9 +6,8 @@
 
 use super::schedule::nth_call;
 use super::values::Reader;
-use crate::cost::Backend;
-use crate::cost::size::{ShapeCost, shape_costs};
 use crate::ir::decode::{Alias, AttributeValue, HeaderValue, decode, decode_header};
+use crate::ir::size::ShapeCost;
 use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
 use std::ops::Range;
 
@@ -69,10 +68,10 @@ impl Donations {
             return donations;
         };
         let parameters = parameters_by_number(module);
-        let costs = shape_costs(module.shapes(), Backend::of_module(module), false);
+        let costs = module.shape_costs();
         let root = module.computation(module.entry()).root;
         for alias in &aliases {
-            match donated_pair(reader, &parameters, root, alias, &costs) {
+            match donated_pair(reader, &parameters, root, alias, costs) {
                 Some((pair, true)) => donations.pairs.push(pair),
                 // A result cannot take memory of a different size.
                 Some((_, false)) | None => donations.contradictory += 1,

@@ -215,7 +215,7 @@ impl<'a> Assignment<'a> {
         }
         let module = self.reader.module;
         let mut ranks = vec![0u32; module.computations().len()];
-        for (id, rank) in module.computation_post_order().into_iter().rev().zip(0..) {
+        for (id, rank) in module.computation_post_order().iter().copied().rev().zip(0..) {
             if let Some(slot) = ranks.get_mut(id.0 as usize) {
                 *slot = rank;
             }

@@ -125,7 +125,7 @@ impl<'a> Classes<'a> {
     pub fn described(&self, value: &LiveValue) -> (Row, Phase) {
         let (module, whose) = (self.module, self.whose);
         let row = self.memory.described_by(module, value.row);
-        let told_by = whose.told_by.get(row.0 as usize).copied().unwrap_or(row);
+        let told_by = whose.told_by(row);
         let mut phase = self.phase(row);
         let scope = self.attribution.scope.get(told_by.0 as usize).copied();
         if scope.is_none_or(|scope| scope == ScopeTree::ROOT)
@@ -199,7 +199,7 @@ impl<'a> Classes<'a> {
     /// Whether `row` is backward or recomputed work, or moves a value to such work.
     fn is_late(&self, row: Row) -> bool {
         if moves(self.module, row) {
-            return self.whose.is_read_late.get(row.0 as usize).copied().unwrap_or(false);
+            return self.whose.is_read_late(self.module, self.attribution, row);
         }
         matches!(self.phase(row), Phase::Backward | Phase::Recompute)
     }

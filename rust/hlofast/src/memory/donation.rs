@@ -7,12 +7,11 @@
 //! replace a parameter. Without a backward pass, element-by-element results are activations rather
 //! than state, unless they replace most of the parameters.
 
-use crate::cost::Backend;
-use crate::cost::size::{ShapeCost, shape_costs};
 use crate::flow::origin::{DEEPEST_PATH, End, MOST_STEPS, Place, Through, fan_out, step};
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::{HeaderValue, decode_header};
 use crate::ir::intern::BuildMix;
+use crate::ir::size::ShapeCost;
 use crate::ir::{Module, Opcode, Row, ShapeId};
 use hashbrown::{HashMap, HashSet};
 
@@ -65,11 +64,11 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     }
     parameters.retain(|array| !given.contains(&array.index));
     results.retain(|array| !taken_results.contains(&array.index));
-    let costs = shape_costs(module.shapes(), Backend::of_module(module), false);
-    let sizes = parameters.iter().map(|array| bytes(&costs, array.shape));
+    let costs = module.shape_costs();
+    let sizes = parameters.iter().map(|array| bytes(costs, array.shape));
     let whole = sizes.fold(0, i64::saturating_add);
     let gradients = |row: Row| attribution.phase.get(row.0 as usize) == Some(&Phase::Backward);
-    let pairs = matched(module, &parameters, &results, &costs, &|row| !gradients(row));
+    let pairs = matched(module, &parameters, &results, costs, &|row| !gradients(row));
     let is_step =
         attribution.phase.iter().any(|phase| matches!(phase, Phase::Backward | Phase::Optimizer));
     if is_step {
@@ -77,7 +76,7 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
     }
     // Without phases, a training step is recognised by the parameters that it replaces besides
     // caches.
-    let caches = matched(module, &parameters, &results, &costs, &|_| false);
+    let caches = matched(module, &parameters, &results, costs, &|_| false);
     let sum = |entries: &[Donatable]| {
         entries.iter().map(|entry| entry.bytes).fold(0, i64::saturating_add)
     };
@@ -87,10 +86,10 @@ pub fn donatable(module: &Module, attribution: &Attribution) -> Vec<Donatable> {
 
 /// Bytes on a device of all parameters of `module`, counted like [`Donatable::bytes`].
 pub fn parameter_bytes(module: &Module) -> i64 {
-    let costs = shape_costs(module.shapes(), Backend::of_module(module), false);
+    let costs = module.shape_costs();
     let leaves = module.parameters(module.entry()).into_iter();
     let leaves = leaves.flat_map(|row| module.shapes().leaves(module.shape(row)));
-    leaves.map(|leaf| bytes(&costs, leaf)).fold(0, i64::saturating_add)
+    leaves.map(|leaf| bytes(costs, leaf)).fold(0, i64::saturating_add)
 }
 
 /// Whether the array that a row computes may be new state.

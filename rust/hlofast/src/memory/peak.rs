@@ -6,7 +6,7 @@ use super::options::{Options, Sizes, Space};
 use super::ranges::Ranges;
 use super::values::Reader;
 use crate::cost::Backend;
-use crate::cost::size::{ShapeCost, shape_costs};
+use crate::ir::size::{ShapeCost, shape_costs};
 use crate::ir::{Module, Row, ShapeId, ShapeView};
 
 /// The peak of live bytes.
@@ -59,7 +59,10 @@ impl Sized {
             Sizes::Device => backend,
             Sizes::Logical => Backend::Cpu,
         };
-        let mut costs = shape_costs(module.shapes(), backend, false);
+        let mut costs = match backend == Backend::of_module(module) {
+            true => module.shape_costs().to_vec(),
+            false => shape_costs(module.shapes(), backend, false),
+        };
         for (id, cost) in module.shapes().ids().zip(&mut costs) {
             let is_counted = match options.space {
                 Space::All => true,

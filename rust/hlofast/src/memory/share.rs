@@ -143,12 +143,12 @@ pub(super) fn overwrites(
 /// compilers and before buffer assignment.
 pub(super) fn is_listed(module: &Module, row: Row, operand: usize, element: u32) -> Option<bool> {
     const KEY: &[u8] = b"\"aliasing_operands\":{\"lists\":[";
-    let tail = module.bytes(module.tail(row));
+    let config = module.attribute_bytes(row, "backend_config")?;
     let output = module.operands(row).len() as u64 + u64::from(element);
-    let start = memchr::memmem::find(tail, KEY)? + KEY.len();
+    let start = memchr::memmem::find(config, KEY)? + KEY.len();
     let mut group: Vec<u64> = Vec::new();
     let mut number: Option<u64> = None;
-    for byte in &tail[start..] {
+    for byte in &config[start..] {
         match byte {
             b'0'..=b'9' => {
                 let digit = u64::from(byte - b'0');

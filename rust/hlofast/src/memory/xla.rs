@@ -15,7 +15,7 @@ use super::ranges::{Buffers, Ranges};
 use super::values::Reader;
 use super::{Frame, MemoryError, Rule};
 use crate::cost::Backend;
-use crate::cost::size::{ShapeCost, shape_costs};
+use crate::ir::size::{ShapeCost, shape_costs};
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
 
 /// The memory space of HBM.

@@ -14,7 +14,7 @@ use super::masked_line::MaskedLine;
 use super::names::equal;
 use super::reader::Reader;
 use crate::error::Result;
-use crate::ir::module::NO_METADATA;
+use crate::ir::module::{NO_METADATA, ValueEnd};
 use crate::ir::{CallRole, Flags, Opcode};
 use crate::text::Span;
 use crate::text::kernel::{Kernel, LineMasks, NOT_IDENTIFIER, OUTSIDE, SPACE};
@@ -391,7 +391,11 @@ impl Reader<'_> {
                 }
                 _ => {}
             }
-            self.columns.value_ends.push((start + end) as u32);
+            self.columns.value_ends.push(ValueEnd {
+                end: (start + end) as u32,
+                key_length: (key_end - key).min(u16::MAX.into()) as u16,
+                key_first: masked.byte(key),
+            });
             at = end;
         }
         Some(metadata)

@@ -28,7 +28,7 @@ use super::shape::write_array_meaning;
 use super::value::{
     Spacing, is_opaque, is_tight, write_literal, write_value, write_without_layouts,
 };
-use super::{Seen, implicit_callers, is_metadata, thread_of};
+use super::{implicit_callers, is_metadata, thread_of};
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -77,11 +77,11 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
         record: Record::default(),
         opcodes: [None; Opcode::ALL.len()],
         attributes: Vec::new(),
-        seen: Seen::default(),
+        digests: Vec::new(),
     };
     hasher.shapes();
     let callers = implicit_callers(module);
-    for id in module.computation_post_order() {
+    for id in module.computation_post_order().iter().copied() {
         let thread = module.bytes(thread_of(module, id, &callers));
         let digest = hasher.computation(id, thread);
         if let Some(slot) = hasher.computations.get_mut(id.0 as usize) {
@@ -149,7 +149,8 @@ struct Hasher<'a> {
     opcodes: [Option<Digest>; Opcode::ALL.len()],
     /// The attributes of one row.
     attributes: Vec<(&'a [u8], &'a [u8])>,
-    seen: Seen<'a>,
+    /// The digests of the rows of one computation.
+    digests: Vec<Digest>,
 }
 
 impl<'a> Hasher<'a> {
@@ -243,14 +244,9 @@ impl<'a> Hasher<'a> {
             return;
         }
         let mut attributes = std::mem::take(&mut self.attributes);
-        let mut seen = std::mem::take(&mut self.seen);
         attributes.clear();
-        seen.clear();
-        for attribute in module.attributes(row) {
+        for attribute in module.attributes(row).skipping_metadata(!self.options.metadata) {
             let key = module.bytes(attribute.key);
-            if !seen.is_new(key) {
-                continue;
-            }
             let is_edge = key == b"control-predecessors"
                 || !calls.is_empty()
                     && CallRole::from_key(key).is_some_and(|role| {
@@ -264,7 +260,11 @@ impl<'a> Hasher<'a> {
                 attributes.push((key, module.bytes(attribute.value)));
             }
         }
-        attributes.sort_unstable();
+        if attributes.len() > 1 {
+            // Stable: the first of repeated keys counts.
+            attributes.sort_by_key(|(key, _)| *key);
+            attributes.dedup_by_key(|(key, _)| *key);
+        }
         let record = &mut self.record;
         record.word(attributes.len() as u64);
         for (key, value) in &attributes {
@@ -277,20 +277,21 @@ impl<'a> Hasher<'a> {
                 record.written(|out| write_value(out, key, value, Spacing::Tight));
             }
         }
-        (self.attributes, self.seen) = (attributes, seen);
+        self.attributes = attributes;
     }
 
     fn computation(&mut self, id: ComputationId, thread: &[u8]) -> Digest {
         let module = self.module;
-        let rows = row_order(module, id);
-        for row in &rows {
-            let digest = self.row(*row);
+        let mut all = std::mem::take(&mut self.digests);
+        all.clear();
+        for row in row_order(module, id) {
+            let digest = self.row(row);
             if let Some(slot) = self.rows.get_mut(row.0 as usize) {
                 *slot = digest;
             }
+            all.push(digest);
         }
         let of = |row: Row| self.rows.get(row.0 as usize).copied().unwrap_or_default();
-        let mut all: Vec<Digest> = rows.iter().map(|row| of(*row)).collect();
         let is_fused = self.is_fused.get(id.0 as usize) == Some(&true);
         if is_fused || !(self.options.schedule && module.is_scheduled()) {
             all.sort_unstable();
@@ -305,7 +306,8 @@ impl<'a> Hasher<'a> {
             record.text(names.computation(module, id));
         }
         record.word(all.len() as u64);
-        all.into_iter().for_each(|digest| record.digest(digest));
+        all.iter().for_each(|digest| record.digest(*digest));
+        self.digests = all;
         let pairs = module.control_predecessors();
         let from = pairs.partition_point(|(row, _)| row.0 < computation.first_row);
         let to = pairs.partition_point(|(row, _)| row.0 < computation.end_row);

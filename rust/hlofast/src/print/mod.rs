@@ -77,7 +77,7 @@ impl Default for PrintOptions {
 pub fn to_text(module: &Module, options: &PrintOptions) -> Vec<u8> {
     let mut printer = Printer::new(module, options);
     printer.header();
-    for id in module.computation_post_order() {
+    for id in module.computation_post_order().iter().copied() {
         let caller = printer.callers.get(&id.0).copied();
         if !caller.is_some_and(|row| printer.keeps_sugar(row)) {
             printer.out.push(b'\n');
@@ -159,11 +159,6 @@ pub(crate) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    pub(crate) fn clear(&mut self) {
-        self.few.clear();
-        self.many.clear();
-    }
-
     pub(crate) fn is_new(&mut self, key: &'a [u8]) -> bool {
         if self.few.contains(&key) {
             return false;

@@ -9,7 +9,8 @@ pub(crate) fn row_order(module: &Module, id: ComputationId) -> Vec<Row> {
     let from = pairs.partition_point(|(row, _)| row.0 < rows.start);
     let to = pairs.partition_point(|(row, _)| row.0 < rows.end);
     let pairs = pairs.get(from..to).unwrap_or_default();
-    let is_sorted = rows.clone().all(|row| module.operands(Row(row)).iter().all(|o| *o < row))
+    let is_sorted = (module.is_ordered()
+        || rows.clone().all(|row| module.operands(Row(row)).iter().all(|o| *o < row)))
         && pairs.iter().all(|(row, predecessor)| predecessor < row);
     if is_sorted {
         return rows.map(Row).collect();

@@ -141,11 +141,11 @@ impl Loaded {
         file: &File,
         max_bytes: Option<u64>,
     ) -> Result<()> {
-        let bytes = match decompress((*file.bytes).as_ref(), max_bytes)? {
-            Some(bytes) => Arc::new(bytes),
+        let bytes = match decompress(&file.bytes, max_bytes)? {
+            Some(bytes) => bytes.into(),
             None => SharedBytes::clone(&file.bytes),
         };
-        let whole = (*bytes).as_ref();
+        let whole = &bytes[..];
         let host = builder.profile.hosts.len() as u32;
         if chrome::is_trace(whole.get(..HEAD).unwrap_or(whole)) {
             let name = host_name(file, None, &builder.profile.hosts);

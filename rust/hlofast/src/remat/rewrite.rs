@@ -272,7 +272,7 @@ impl<'a> Plan<'a> {
         let mut edited = apply(self.module, &self.edits).map_err(RewriteError::Edit)?;
         if !is_ordered(&edited) && !self.module.is_scheduled() {
             let text = to_text(&edited, &PrintOptions { fold: true, ..PrintOptions::default() });
-            let source = Source::new(std::sync::Arc::new(text));
+            let source = Source::new(text.into());
             edited = crate::parse(source, &crate::Options::default())
                 .map_err(|error| RewriteError::Edit(crate::edit::EditError::Invalid(error)))?;
         }

@@ -20,7 +20,7 @@ pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row
         of_computation: vec![0; module.computations().len()],
         hasher: BuildMix,
     };
-    for id in module.computation_post_order() {
+    for id in module.computation_post_order().iter().copied() {
         numbers.number(id);
     }
     let mut twins = Vec::new();

@@ -180,7 +180,7 @@ impl<'s> Collector<'s, '_> {
                 return Some(());
             }
             GetTupleElement => {
-                let theirs = values.element(node, row, *operands.first()?);
+                let theirs = values.element(values.within(node), row, *operands.first()?);
                 self.pairs(theirs, values.of(node, row));
                 return Some(());
             }

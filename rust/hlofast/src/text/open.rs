@@ -5,7 +5,6 @@ use super::source::{SharedBytes, Source};
 use super::{Span, decompress, foreign};
 use crate::error::{ErrorKind, ParseError, Result};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// How to open input.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,9 +27,9 @@ pub struct FoundModule {
 /// The text of `bytes`, decompressed if compressed and without byte order mark; an error if it
 /// cannot be text.
 pub fn unpack(bytes: SharedBytes, options: &OpenOptions<'_>) -> Result<Source> {
-    let output = decompress((*bytes).as_ref(), options.max_bytes)?;
+    let output = decompress(&bytes, options.max_bytes)?;
     let source = match output {
-        Some(output) => Source::new(Arc::new(output)),
+        Some(output) => Source::new(output.into()),
         None => Source::new(bytes),
     };
     let source = match options.path {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// Shared, immutable bytes of any owner (a Rust vector, a Python object).
-pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub type SharedBytes = bytes::Bytes;
 
 /// The text of one module: a range of shared bytes, so that modules found in one file share it.
 #[derive(Clone)]
@@ -52,7 +52,7 @@ pub struct LineOrigin {
 impl Source {
     /// The whole of `bytes`.
     pub fn new(bytes: SharedBytes) -> Self {
-        let end = (*bytes).as_ref().len();
+        let end = bytes.len();
         Self {
             bytes,
             start: 0,
@@ -67,7 +67,7 @@ impl Source {
 
     /// Copies `bytes`.
     pub fn from_slice(bytes: &[u8]) -> Self {
-        Self::new(Arc::new(bytes.to_vec()))
+        Self::new(SharedBytes::copy_from_slice(bytes))
     }
 
     /// Names the source for error messages.
@@ -79,7 +79,7 @@ impl Source {
 
     /// The bytes, shared, if this source is all of them.
     pub(crate) fn shared(&self) -> Option<SharedBytes> {
-        let is_whole = self.start == 0 && self.end == (*self.bytes).as_ref().len();
+        let is_whole = self.start == 0 && self.end == self.bytes.len();
         is_whole.then(|| SharedBytes::clone(&self.bytes))
     }
 
@@ -93,7 +93,7 @@ impl Source {
 
     /// Whether only a byte order mark precedes the text.
     pub fn follows_mark(&self) -> bool {
-        let before = (*self.bytes).as_ref().get(..self.start);
+        let before = self.bytes.get(..self.start);
         self.origin.is_none() && before == Some(b"\xef\xbb\xbf")
     }
 
@@ -108,7 +108,7 @@ impl Source {
             lines_before: self.lines_before + lines,
             path: self.path.clone(),
             origin: Some(Arc::new(Origin { lines: origins })),
-            ..Self::new(Arc::new(bytes))
+            ..Self::new(bytes.into())
         }
     }
 
@@ -125,7 +125,7 @@ impl Source {
         Self {
             path: self.path.clone(),
             proto: Some(Arc::new(FromProto { buffer_assignment, outline })),
-            ..Self::new(Arc::new(text))
+            ..Self::new(text.into())
         }
     }
 
@@ -142,7 +142,7 @@ impl Source {
 
     /// Takes the outline of the whole text; None from the second call on.
     pub(crate) fn take_outline(&self) -> Option<Outline> {
-        if self.start != 0 || self.end != (*self.bytes).as_ref().len() {
+        if self.start != 0 || self.end != self.bytes.len() {
             return None;
         }
         self.proto.as_ref()?.outline.lock().ok()?.take()
@@ -161,7 +161,7 @@ impl Source {
     /// The text.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        (*self.bytes).as_ref().get(self.start..self.end).unwrap_or_default()
+        self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
     /// The name used in messages.

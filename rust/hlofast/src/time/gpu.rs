@@ -7,25 +7,64 @@
 //!   reduced along the fastest dimension or across it, elements written in another order than they
 //!   are computed, and transcendentals.
 //!
-//! The rates are elements per cycle and core, fitted on one half of the instructions of a training
-//! step measured on A100 (`tests/fixtures/a100`, NVIDIA JAX-Toolbox, Apache License 2.0) by
-//! `benches/fit_a100.py`, and judged on the other half. They are assumed for every GPU.
+//! The rates are elements per cycle and core. Those of Ampere were fitted on one half of the
+//! instructions of a training step measured on A100 (`tests/fixtures/a100`, NVIDIA JAX-Toolbox, Apache
+//! License 2.0) by `benches/fit_a100.py`, those of Hopper on the kernels of six train steps measured
+//! on H100 (`tests/fixtures/h100`) by `benches/fit_h100.py`; each was judged on what was left out. Other
+//! GPUs are assumed to be like Ampere, newer ones of NVIDIA like Hopper.
 
 use super::device::Device;
 use super::tpu::Load;
 use crate::cost::integers;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
-/// Elements per cycle and core: reduced along the fastest dimension, reduced across it, written
-/// transposed by a kernel that reduces, and written by a kernel that cuts its result in slices.
-const REDUCED_ALONG: f64 = 12.2;
-const REDUCED_ACROSS: f64 = 2.82;
-const TURNED: f64 = 0.941;
-const SLICED: f64 = 2.16;
-/// Transcendentals per cycle and core.
-const TRANSCENDENTALS: f64 = 22.2;
-/// The launch of a kernel that reduces, over that of others.
-const REDUCING_LAUNCH: f64 = 1.35;
+/// The compute capability of Hopper.
+const HOPPER_CAPABILITY: f64 = 9.0;
+
+/// Elements per cycle and core, apart from `launch`.
+struct Rates {
+    /// Reduced along the fastest dimension.
+    along: f64,
+    /// Reduced across the fastest dimension.
+    across: f64,
+    /// Written transposed by a kernel that reduces.
+    turned: f64,
+    /// Written transposed by a kernel that computes element by element (`kLoop`).
+    looped: f64,
+    /// Written by a kernel that cuts its result in slices.
+    sliced: f64,
+    transcendentals: f64,
+    /// The launch of a kernel that reduces, over that of others.
+    launch: f64,
+}
+
+const AMPERE: Rates = Rates {
+    along: 12.2,
+    across: 2.82,
+    turned: 0.941,
+    looped: 0.623, // as on Hopper: the measured step has no such kernel
+    sliced: 2.16,
+    transcendentals: 22.2,
+    launch: 1.35,
+};
+const HOPPER: Rates = Rates {
+    along: 1162.0,
+    across: 35.5,
+    turned: 0.604,
+    looped: 0.623,
+    sliced: 1.54,
+    transcendentals: 155.0,
+    launch: 1.52,
+};
+
+impl Rates {
+    fn of(device: &Device) -> &'static Rates {
+        match device.compute_capability {
+            Some(capability) if capability >= HOPPER_CAPABILITY => &HOPPER,
+            _ => &AMPERE,
+        }
+    }
+}
 
 /// What a kernel does besides moving its bytes, in elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,6 +73,7 @@ pub(super) struct Shape {
     pub along: f64,
     pub across: f64,
     pub turned: f64,
+    pub looped: f64,
     pub sliced: f64,
 }
 
@@ -59,6 +99,12 @@ pub(super) fn shape(module: &Module, row: Row) -> Shape {
     };
     for inner in module.computation(id).rows() {
         reduction(module, Row(inner), &mut shape);
+    }
+    if module.attribute_bytes(row, "kind") == Some(b"kLoop") {
+        let rows = module.computation(id).rows().map(Row);
+        let turning =
+            rows.filter(|row| module.opcode(*row) == Opcode::Transpose && turns(module, *row));
+        shape.looped = turning.map(|row| elements(module, row)).fold(0.0, f64::max);
     }
     let root = Row(module.computation(id).root);
     let roots: Vec<Row> = match module.opcode(root) {
@@ -116,11 +162,13 @@ pub(super) fn spent(device: &Device, load: &Load, shape: &Shape, vector: f64) ->
     let moved = load.hbm_read + load.hbm_written;
     let achieved = device.share(device.hbm_achieved_bandwidth.or(device.hbm_bandwidth));
     let clock = device.share(device.cores).zip(device.clock).map(|(cores, clock)| cores * clock);
-    let work = shape.along / REDUCED_ALONG
-        + shape.across / REDUCED_ACROSS
-        + shape.turned / TURNED
-        + shape.sliced / SLICED
-        + load.transcendentals / TRANSCENDENTALS;
+    let rates = Rates::of(device);
+    let work = shape.along / rates.along
+        + shape.across / rates.across
+        + shape.turned / rates.turned
+        + shape.looped / rates.looped
+        + shape.sliced / rates.sliced
+        + load.transcendentals / rates.transcendentals;
     let work = clock.map_or(0.0, |rate| work / rate).max(vector);
     if load.work.matrix_flops > 0.0 {
         let product = load.work.product;
@@ -138,7 +186,7 @@ pub(super) fn spent(device: &Device, load: &Load, shape: &Shape, vector: f64) ->
         let start = launch + product.start;
         return Spent { seconds: start + compute.max(memory), compute, memory, launch: start };
     }
-    let launch = if shape.reduces { REDUCING_LAUNCH * launch } else { launch };
+    let launch = if shape.reduces { rates.launch * launch } else { launch };
     let memory = achieved.map_or(0.0, |rate| moved / rate);
     Spent { seconds: launch + memory + work, compute: work, memory, launch }
 }

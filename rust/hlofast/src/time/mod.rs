@@ -209,7 +209,7 @@ fn assume(module: &Module, simulation: &Simulation, rows: &mut Rows) {
     if !below.contains(&true) {
         return;
     }
-    for id in module.computation_post_order().into_iter().rev() {
+    for id in module.computation_post_order().iter().copied().rev() {
         if below.get(id.0 as usize) != Some(&true) {
             continue;
         }

@@ -105,6 +105,7 @@ fn play<'a>(
         cost,
         rows,
         copy_rate: device.share(device.hbm_bandwidth),
+        copies_compete: device.is_gpu,
         transfers: vec![Transfer::None; count],
         further: HashMap::new(),
         result: Simulation {
@@ -127,7 +128,7 @@ fn play<'a>(
         recording,
     };
     player.prepare(communications);
-    for id in module.computation_post_order() {
+    for id in module.computation_post_order().iter().copied() {
         player.computation(id);
     }
     let entry = module.entry().0 as usize;
@@ -147,6 +148,8 @@ struct Player<'a> {
     cost: &'a Cost,
     rows: &'a Rows,
     copy_rate: Option<f64>,
+    /// Whether asynchronous copies within HBM slow the kernels beside them by as much as they take.
+    copies_compete: bool,
     transfers: Vec<Transfer>,
     /// Further collectives of rows that already have one in `transfers`.
     further: HashMap<Row, Vec<u32>>,
@@ -330,6 +333,13 @@ impl Player<'_> {
             Opcode::CopyStart | Opcode::AsyncStart => {
                 let begin = play.clock.max(play.copies);
                 let end = begin + self.copied(row);
+                if self.copies_compete && opcode == Opcode::AsyncStart {
+                    let taken = end - play.clock;
+                    play.clock = end;
+                    play.split.seconds += taken;
+                    play.split.memory += taken;
+                    self.take_time(row, taken);
+                }
                 play.copies = end;
                 self.keep(row, Resource::Copies, begin, end);
                 self.last_of_channel.insert(row.0, end);
@@ -429,7 +439,7 @@ impl Player<'_> {
         if let Some(entry) = counts.get_mut(self.module.entry().0 as usize) {
             *entry = 1;
         }
-        for id in self.module.computation_post_order().into_iter().rev() {
+        for id in self.module.computation_post_order().iter().copied().rev() {
             let runs = counts.get(id.0 as usize).copied().unwrap_or(0);
             let calls = self.module.calls_within(id);
             for call in self.module.all_calls().get(calls).unwrap_or_default() {
@@ -513,18 +523,18 @@ impl Player<'_> {
     /// Seconds of an asynchronous copy or slice at HBM bandwidth.
     fn copied(&self, row: Row) -> f64 {
         let Some(rate) = self.copy_rate else { return 0.0 };
-        let done = self.module.users().get(row.0).first().copied();
-        let at = done.unwrap_or(row.0) as usize;
-        let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
-        let mut bytes = of(&self.cost.bytes_read) + of(&self.cost.bytes_written);
-        if self.module.opcode(row) == Opcode::AsyncStart
-            && let Some(body) = self.module.called(row, CallRole::Calls)
-        {
-            for row in self.module.computation(body).rows() {
-                let at = row as usize;
-                let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
-                bytes += of(&self.cost.bytes_read) + of(&self.cost.bytes_written);
-            }
+        let moved = |row: u32| {
+            let of = |column: &[i64]| column.get(row as usize).copied().unwrap_or(0) as f64;
+            of(&self.cost.bytes_read) + of(&self.cost.bytes_written)
+        };
+        let mut bytes = moved(self.module.users().get(row.0).first().copied().unwrap_or(row.0));
+        if self.module.opcode(row) == Opcode::AsyncStart {
+            let called = |role| self.module.called(row, role);
+            let is_open = self.copies_compete && bytes == 0.0;
+            let wrapped = || called(CallRole::Wrapped).filter(|_| is_open);
+            let body = called(CallRole::Calls).or_else(wrapped);
+            let rows = body.map(|body| self.module.computation(body).rows());
+            bytes += rows.into_iter().flatten().map(moved).sum::<f64>();
         }
         bytes / rate
     }

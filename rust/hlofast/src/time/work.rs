@@ -78,7 +78,7 @@ impl<'a> Works<'a> {
     pub fn new(module: &'a Module, cost: &'a Cost, device: &'a Device) -> Self {
         let computations = vec![Work::default(); module.computations().len()];
         let mut works = Self { module, cost, device, computations };
-        for id in module.computation_post_order() {
+        for id in module.computation_post_order().iter().copied() {
             let mut sum = Work::default();
             for row in module.computation(id).rows() {
                 sum.add(&works.row(Row(row)));

@@ -66,7 +66,7 @@ impl<'a> Described<'a> {
     ) -> Self {
         let module = origin.module;
         let mut is_unknown = vec![false; module.computations().len()];
-        for id in module.computation_post_order() {
+        for id in module.computation_post_order().iter().copied() {
             let holds = module.computation(id).rows().any(|row| {
                 let own = cost.provenance.get(row as usize) == Some(&Provenance::Unknown);
                 let fused = fused(module, Row(row));

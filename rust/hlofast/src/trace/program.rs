@@ -54,7 +54,7 @@ impl<'a> Program<'a> {
             totals: vec![Totals::new(); count],
             peaks: vec![0; count],
         };
-        for id in module.computation_post_order() {
+        for id in module.computation_post_order().iter().copied() {
             let mut sums: HashMap<Resource, f64> = HashMap::new();
             let mut peak = 0;
             if memory.is_some() {
@@ -137,7 +137,7 @@ impl<'a> Program<'a> {
         let mut iterations = wanted.unwrap_or(most).clamp(1, most.max(1));
         let order = self.module.computation_post_order();
         loop {
-            let sizes = self.sizes(&order, iterations);
+            let sizes = self.sizes(order, iterations);
             let entry = sizes.get(self.module.entry().0 as usize).copied().unwrap_or(0);
             if entry <= limit || iterations == 1 {
                 return Extent { iterations, sizes, limit };

@@ -6,12 +6,11 @@ use hlofast::table::{
     profiled_devices, profiled_launches, profiled_lines, profiled_modules, profiled_programs,
     profiled_steps,
 };
-use std::sync::Arc;
 
 /// Whether `bytes` are a profile. Fails if what is read of them is not as it must be.
 pub fn read(bytes: &[u8]) -> bool {
     let path = Some("host.xplane.pb".into());
-    let file = File { bytes: Arc::new(bytes.to_vec()), path };
+    let file = File { bytes: bytes.to_vec().into(), path };
     let Ok(loaded) = load(&[file], Some(1 << 24)) else { return false };
     check(&loaded);
     loaded.spaces.iter().for_each(|space| walk(space));

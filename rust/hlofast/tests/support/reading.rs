@@ -5,7 +5,6 @@ use hlofast::text::{OpenOptions, Source};
 use hlofast::{Options, ParseError};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The repository's folder of tests and fixtures.
 pub fn tests_folder() -> PathBuf {
@@ -73,7 +72,7 @@ pub fn modules() -> Vec<(String, Source)> {
     let mut all = Vec::new();
     for text in dumps() {
         let options = OpenOptions { path: Some(&text.name), max_bytes: None };
-        for module in hlofast::text::open(Arc::new(text.bytes), &options).unwrap() {
+        for module in hlofast::text::open(text.bytes.into(), &options).unwrap() {
             all.push((text.name.clone(), module.source));
         }
     }
@@ -159,7 +158,7 @@ pub fn seed_text(folder: &Path, prefix: &str) -> Vec<u8> {
 /// The module in the seed document whose name starts with `prefix`.
 pub fn seed(folder: &Path, prefix: &str) -> Module {
     let options = OpenOptions { path: None, max_bytes: None };
-    let modules = hlofast::text::open(Arc::new(seed_text(folder, prefix)), &options).unwrap();
+    let modules = hlofast::text::open(seed_text(folder, prefix).into(), &options).unwrap();
     let source = modules.into_iter().next().unwrap().source;
     hlofast::parse(source, &Options::default()).unwrap()
 }

@@ -31,7 +31,7 @@ impl Value {
 /// The number of what the entry computation returns.
 pub fn of_module(module: &Module) -> u64 {
     let mut computations = HashMap::new();
-    for id in module.computation_post_order() {
+    for id in module.computation_post_order().iter().copied() {
         let number = of_computation(module, id, &computations);
         computations.insert(id, number);
     }

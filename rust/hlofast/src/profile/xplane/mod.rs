@@ -71,7 +71,7 @@ impl std::fmt::Debug for Space {
 impl Space {
     /// Reads the message in `bytes`, which must be uncompressed. Errors give the byte offset.
     pub fn read(bytes: SharedBytes) -> Result<Space> {
-        let whole = (*bytes).as_ref();
+        let whole = &bytes[..];
         if whole.len() >= MOST_BYTES {
             let message = "a profile of 2 GiB or more, the limit of protobufs";
             return Err(ParseError::new(ErrorKind::TooLarge, Span::EMPTY, message));
@@ -83,7 +83,7 @@ impl Space {
 
     fn empty() -> Space {
         Space {
-            bytes: std::sync::Arc::new(Vec::new()),
+            bytes: SharedBytes::new(),
             planes: Vec::new(),
             errors: Vec::new(),
             warnings: Vec::new(),
@@ -108,7 +108,7 @@ impl Space {
 
     /// The bytes of the file.
     pub fn bytes(&self) -> &[u8] {
-        (*self.bytes).as_ref()
+        &self.bytes
     }
 
     /// The planes, in the order of the file.

@@ -118,7 +118,7 @@ impl Writer<'_> {
         fields.text(2, self.names.computation(module.entry()));
         fields.integer(6, self.computation_id(module.entry()));
         let is_fused = fused(module);
-        for id in module.computation_post_order() {
+        for id in module.computation_post_order().iter().copied() {
             let is_fused = is_fused.get(id.0 as usize) == Some(&true);
             let computation = self.computation(id, is_fused, fields.len())?;
             fields.message(3, computation);

@@ -5,6 +5,7 @@ use super::graph::Node;
 use super::kernels::kept_bytes;
 use super::savable::is_input;
 use super::scans::{Scan, is_heavy};
+use super::stored::{plain, writes_stack};
 use super::{Fate, Outcome, Policies, Prices, is_collective};
 use crate::ir::{Module, Opcode, Row};
 use std::ops::RangeInclusive;
@@ -199,6 +200,7 @@ impl Again {
                 false => *stack.live.end(),
             };
             bytes.add(*stack.live.start()..=end, -stack.bytes);
+            stack.turned.iter().for_each(|(size, steps)| bytes.add(steps.clone(), -size));
             let aft = stack.aft.iter().filter(|_| !stack.is_weight);
             for (size, steps) in stack.fore.iter().chain(aft) {
                 bytes.add(steps.clone(), -size);
@@ -261,6 +263,22 @@ impl Again {
         }
     }
 
+    /// Whether a value of the forward body stays in device memory.
+    pub fn keeps(&self, scan: &Scan, node: u32) -> bool {
+        let at = node as usize;
+        let is_own = scan.body.nodes[at].element.is_some() && self.fate[at] != Fate::Offloaded;
+        self.is_needed[at] && (is_own || self.fate[at] == Fate::Saved)
+    }
+
+    /// Bytes per iteration of each value that stays in device memory, and in the text does not.
+    pub fn kept_anew(&self, scan: &Scan, sizes: &[i64]) -> impl Iterator<Item = i64> {
+        let nodes = (0..scan.body.nodes.len() as u32).filter(|node| {
+            let is_saved = self.fate[*node as usize] == Fate::Saved && self.keeps(scan, *node);
+            is_saved && scan.stack_nodes.binary_search(node).is_err()
+        });
+        nodes.map(|node| kept_bytes(&scan.body, node, sizes))
+    }
+
     fn holds(&self, node: u32) -> bool {
         self.runs.binary_search(&node).is_ok()
     }
@@ -311,7 +329,11 @@ impl Again {
         outer.sort_unstable();
         outer.dedup();
         for row in outer {
-            let seconds = prices.seconds_of(module, row, 0);
+            // What runs again writes no stack.
+            let seconds = match writes_stack(scan, row) {
+                true => plain(module, row, prices),
+                false => prices.seconds_of(module, row, 0),
+            };
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b * scan.share());
         }
     }

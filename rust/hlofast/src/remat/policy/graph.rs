@@ -5,6 +5,7 @@
 //! does not fit, and because fusions repeat cheap work. A node is thus a value of the program, not a
 //! row of the text.
 
+use super::products::of_library;
 use super::value::MOST_LEAVES;
 pub use super::value::Value;
 use crate::ir::csr::Csr;
@@ -322,7 +323,10 @@ impl Builder<'_, '_> {
                     }
                     _ => {
                         let given: Vec<Value> = operands.iter().map(read).collect();
-                        self.opaque(row, outer, opcode, &given)
+                        match of_library(module, row) {
+                            Some(shape) => self.product(row, outer, shape, &given),
+                            None => self.opaque(row, outer, opcode, &given),
+                        }
                     }
                 }
             }
@@ -404,6 +408,18 @@ impl Builder<'_, '_> {
         // The budget that is left decides at the next computation whether to go on.
         *self.budget = self.budget.saturating_sub(read.len());
         self.node(row, outer, opcode, self.module.shape(row), read)
+    }
+
+    /// A product that a library for GPUs computes; the rest of its result is workspace.
+    fn product(&mut self, row: Row, outer: Option<Row>, shape: ShapeId, given: &[Value]) -> Value {
+        let mut read = Vec::new();
+        given.iter().for_each(|value| value.leaves(&mut read, &mut 0));
+        *self.budget = self.budget.saturating_sub(read.len());
+        let made = self.node(row, outer, Opcode::Dot, shape, read);
+        match self.module.shapes().tuple(self.module.shape(row)) {
+            Some(_) => Value::many(vec![made]),
+            None => made,
+        }
     }
 
     /// The results of a loop: what it hands through stays what it was; an element that the body

@@ -561,6 +561,8 @@ impl Layout<'_> {
             body_id: module.called(forward, CallRole::Body)?,
             back_id: module.called(backward, CallRole::Body)?,
             stacks,
+            stack_rows: Vec::new(),
+            stack_nodes: Vec::new(),
             recomputed,
             body_steps: body_steps.all,
             back_steps: back_steps.all,

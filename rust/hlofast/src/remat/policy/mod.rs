@@ -39,6 +39,9 @@ mod run_order;
 mod savable;
 mod scans;
 mod search;
+mod stacks;
+mod stored;
+mod turned;
 mod unknown;
 mod unrolled;
 mod value;
@@ -103,12 +106,16 @@ pub struct Outcome {
     pub moving: Option<f64>,
     /// Seconds by which these moves lengthen the step; None if unknown.
     pub waiting: Option<f64>,
+    /// Seconds by which storing what is kept lengthens the step, less than zero if the step as it is
+    /// keeps more; None if unknown, as on TPUs.
+    pub storing: Option<f64>,
 }
 
 impl Outcome {
-    /// Seconds that the policy adds to a step that recomputes nothing; None if unknown.
+    /// Seconds that the policy adds to a step that recomputes nothing and keeps what the step as it is
+    /// keeps; None if unknown. Storing counts where its time is known.
     pub fn added_seconds(&self) -> Option<f64> {
-        Some(self.seconds? + self.waiting?)
+        Some(self.seconds? + self.waiting? + self.storing.unwrap_or(0.0))
     }
 }
 
@@ -259,6 +266,7 @@ impl Policies {
         };
         let mut bytes = self.timeline.changes();
         let mut prefixes = Vec::new();
+        let mut every: Vec<(&Scan, Again)> = Vec::new();
         for (number, scan) in (0u32..).zip(&self.scans) {
             let again = Again::new(self, number, scan, fates, &mut outcome);
             again.account(self, scan, &mut bytes, &mut outcome);
@@ -270,7 +278,9 @@ impl Policies {
             let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
             outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);
+            every.push((scan, again));
         }
+        outcome.storing = stored::stored(module, &every, &self.sizes, prices);
         if let Some(unrolled) = &self.unrolled {
             prefixes = unrolled.outcome(module, fates, prices, &mut bytes, &mut outcome);
             if outcome.on_host > 0 {

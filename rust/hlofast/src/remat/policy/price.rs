@@ -36,6 +36,12 @@ pub struct Prices<'a> {
     computing: RefCell<HashMap<ComputationId, f64, BuildMix>>,
     /// None if values cannot be moved to the host, or the time of that is unknown.
     pub(super) host: Option<Host>,
+    /// By row: the bound of its time by bytes and FLOPs.
+    bounds: Option<&'a [f64]>,
+    /// HBM bytes per second.
+    pub(super) bytes_per_second: Option<f64>,
+    /// By row: seconds of all its executions that stores into stacks take.
+    pub(super) stores: RefCell<HashMap<Row, Option<f64>, BuildMix>>,
 }
 
 impl<'a> Prices<'a> {
@@ -52,7 +58,30 @@ impl<'a> Prices<'a> {
             }
         }
         let (bodies, computing) = (RefCell::default(), RefCell::default());
-        Self { cost, seconds, sent, bodies, computing, host: None }
+        Self {
+            cost,
+            seconds,
+            sent,
+            bodies,
+            computing,
+            host: None,
+            bounds: None,
+            bytes_per_second: None,
+            stores: RefCell::default(),
+        }
+    }
+
+    /// With the HBM of a GPU: the bound of each row's time by bytes and FLOPs, and bytes per second.
+    pub fn with_memory(mut self, bounds: &'a [f64], rate: Option<f64>) -> Self {
+        self.bounds = Some(bounds);
+        self.bytes_per_second = rate.filter(|rate| *rate > 0.0);
+        self
+    }
+
+    /// The bound of the time of all executions of a row by its bytes and FLOPs; None if unknown.
+    pub(super) fn bound_of(&self, module: &Module, row: Row) -> Option<f64> {
+        let own = self.bounds?.get(row.0 as usize).copied().filter(|own| *own > 0.0)?;
+        Some(own * self.runs(module.computation_of(row))? as f64)
     }
 
     /// With a host that can keep values. Without seconds of rows it is left out, because the cost of

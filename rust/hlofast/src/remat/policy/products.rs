@@ -5,9 +5,24 @@
 
 use super::graph::Graph;
 use super::named::{product_in, product_of};
-use crate::ir::Module;
+use crate::cost::custom_call::{CustomCallKind, custom_call_cost};
 use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row, ShapeId};
 use hashbrown::HashMap;
+
+/// The shape of the matmul or convolution that a custom call runs in a library for GPUs; None if it does
+/// anything else.
+pub fn of_library(module: &Module, row: Row) -> Option<ShapeId> {
+    let kind = custom_call_cost(module, row).kind;
+    if !matches!(kind, CustomCallKind::Gemm | CustomCallKind::Convolution) {
+        return None;
+    }
+    let shape = module.shape(row);
+    match module.shapes().tuple(shape) {
+        Some(parts) => parts.first().copied(),
+        None => Some(shape),
+    }
+}
 
 /// The products of a body.
 #[derive(Debug, Default)]

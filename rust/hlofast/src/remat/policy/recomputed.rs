@@ -28,8 +28,8 @@ pub const COMPONENTS: usize = 3;
 /// The component of operation names by which JAX marks recomputation.
 pub const RECOMPUTED: &[u8] = b"rematted_computation";
 /// Components of operation names that do not name a scope of the program.
-pub const STEPS: [&[u8]; 6] =
-    [b"while", b"body", b"cond", b"closed_call", b"checkpoint", RECOMPUTED];
+pub const STEPS: [&[u8]; 7] =
+    [b"while", b"body", b"cond", b"closed_call", b"eval_jaxpr", b"checkpoint", RECOMPUTED];
 
 /// What a backward body recomputes.
 #[derive(Debug, Default)]

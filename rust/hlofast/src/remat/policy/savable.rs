@@ -143,15 +143,14 @@ fn taker(module: &Module, node: &Node) -> Row {
     users.find(takes).unwrap_or(node.row)
 }
 
-/// What a custom call is to a policy; None for calls that do no work worth saving.
+/// What a custom call is to a policy; None for calls that do no work worth saving. Other products of
+/// libraries are matmuls of the graph.
 fn kind_of_kernel(module: &Module, row: Row) -> Option<SavableKind> {
     match custom_call_cost(module, row).kind {
-        CustomCallKind::Gemm | CustomCallKind::GroupedGemm | CustomCallKind::Convolution => {
-            Some(match named::is_batched(module, row) {
-                true => SavableKind::BatchedProduct,
-                false => SavableKind::Product,
-            })
-        }
+        CustomCallKind::GroupedGemm => Some(match named::is_batched(module, row) {
+            true => SavableKind::BatchedProduct,
+            false => SavableKind::Product,
+        }),
         CustomCallKind::AttentionForward
         | CustomCallKind::Kernel
         | CustomCallKind::Library

@@ -6,6 +6,8 @@ use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
+pub use super::stacks::{Read, Stack};
+use super::turned::turn_back;
 use crate::cost::Cost;
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
@@ -15,7 +17,7 @@ use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use crate::remat::counted::part;
 use crate::remat::residuals::stack_of;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 /// Limit on the pairs of loops that are compared.
@@ -26,71 +28,6 @@ const MOST_STEPS: usize = 256;
 const MOST_ELEMENTS: usize = 1 << 16;
 /// Limit on the rows that rearrange a value one after another.
 pub const MOST_REARRANGED: u32 = 8;
-
-/// A value that the forward loop stacks and the backward loop reads.
-#[derive(Clone, Debug)]
-pub struct Stack {
-    /// The node of the forward body whose value is stacked.
-    pub node: u32,
-    /// The elements of the backward loop's state that hold the stack.
-    pub read_as: Vec<u32>,
-    /// Bytes of the whole stack.
-    pub bytes: i64,
-    /// The steps at which it is live.
-    pub live: RangeInclusive<u32>,
-    /// Whether it repeats weights, which stay in memory under any policy.
-    pub is_weight: bool,
-    /// How the backward body reads it.
-    pub reads: Vec<Read>,
-    /// Whether gradients read it, and not only values that the text recomputes.
-    pub is_read: bool,
-    /// Whether it is in host memory.
-    pub is_host: bool,
-    /// If so: bytes and steps of its values on their way, in device memory.
-    pub moving: Vec<(i64, RangeInclusive<u32>)>,
-    /// Bytes and live ranges of its buffers in the forward body of a group of layers.
-    pub fore: Vec<(i64, RangeInclusive<u32>)>,
-    /// The same in the backward body of a group.
-    pub aft: Vec<(i64, RangeInclusive<u32>)>,
-}
-
-impl Stack {
-    /// The stack of the values of `node`, which the backward loop reads as one element of its state.
-    pub fn new(
-        body: &Graph,
-        node: u32,
-        read_as: u32,
-        bytes: i64,
-        live: RangeInclusive<u32>,
-    ) -> Self {
-        Stack {
-            node,
-            read_as: vec![read_as],
-            bytes,
-            live,
-            is_weight: is_weight(body, node),
-            reads: Vec::new(),
-            is_read: false,
-            is_host: false,
-            moving: Vec::new(),
-            fore: Vec::new(),
-            aft: Vec::new(),
-        }
-    }
-}
-
-/// A row of the backward body that reads a slice of a stack.
-#[derive(Clone, Debug)]
-pub struct Read {
-    /// The step of the row.
-    pub step: u32,
-    /// The last step that reads the slice, through rows that only rearrange it.
-    pub last: u32,
-    /// Whether a product multiplies the slice.
-    pub feeds_product: bool,
-    /// If the row only copies the slice out of the stack: bytes and live range of the copies.
-    pub copies: Option<Vec<(i64, RangeInclusive<u32>)>>,
-}
 
 /// A forward loop, its backward loop and what lies between.
 #[derive(Debug)]
@@ -117,6 +54,10 @@ pub struct Scan {
     pub back_id: ComputationId,
     /// The stacks, by element of the forward loop's result.
     pub stacks: Vec<Stack>,
+    /// The rows of all stacks, ascending; none before optimisation, where storing has no cost.
+    pub stack_rows: Vec<Row>,
+    /// The nodes of all stacks, ascending; none before optimisation.
+    pub stack_nodes: Vec<u32>,
     /// What the backward body recomputes.
     pub recomputed: Recomputed,
     /// The steps of the forward body.
@@ -192,7 +133,9 @@ pub fn scans(
         by_buffer.entry(value.buffer).or_default().push(number);
     }
     let budget = MOST_ROWS;
-    let mut finder = Finder { module, cost, memory, values, sizes, by_row, by_buffer, budget };
+    let turned = HashMap::default();
+    let mut finder =
+        Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, budget };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -255,6 +198,8 @@ pub struct Finder<'a> {
     by_row: HashMap<Row, Vec<u32>, BuildMix>,
     /// By buffer: the values that share it.
     by_buffer: HashMap<u32, Vec<u32>, BuildMix>,
+    /// By loop and element of its state: copies in another order that are made of the element before.
+    turned: HashMap<(Row, u32), Vec<Place>, BuildMix>,
     /// Rows that may still be opened or followed.
     pub budget: usize,
 }
@@ -275,20 +220,32 @@ impl Finder<'_> {
         };
         let count = module.shapes().tuple(module.shape(state)).map_or(0, <[_]>::len);
         let mut budget = self.budget;
-        let mut to_loop = |place: &mut Place| {
+        let mut to_loop = |place: &mut Place, turned: &mut Vec<Place>| {
             for _ in 0..MOST_STEPS.min(budget) {
-                if module.opcode(place.row) == Opcode::While || !step_back(module, place) {
+                if module.opcode(place.row) == Opcode::While {
                     break;
+                }
+                if !step_back(module, place) {
+                    let copy = place.clone();
+                    if !turn_back(module, place) {
+                        break;
+                    }
+                    turned.push(copy);
                 }
                 budget -= 1;
             }
         };
+        let turned = &mut self.turned;
         let mut source = |element: u32| {
             let mut place = Place { row: state, path: vec![element] };
-            to_loop(&mut place);
+            let mut copies = Vec::new();
+            to_loop(&mut place, &mut copies);
             if module.opcode(place.row) != Opcode::While {
                 place = stack_of(module, &place);
-                to_loop(&mut place);
+                to_loop(&mut place, &mut copies);
+            }
+            if module.opcode(place.row) == Opcode::While && !copies.is_empty() {
+                turned.insert((back, element), copies);
             }
             (element, place)
         };
@@ -314,9 +271,20 @@ impl Finder<'_> {
         let mut body = Graph::new(module, body_id, &[], &mut self.budget)?;
         let back = Graph::new(module, back_id, &[], &mut self.budget)?;
         let mut stacks: Vec<(u32, Stack)> = Vec::new();
+        let mut buffers: HashSet<u32, BuildMix> = HashSet::default();
         for (element, read_as) in read {
+            let copies = self.turned.get(&(backward, *read_as)).map_or(&[][..], Vec::as_slice);
+            // Elements of the state may share a copy, and a copy the memory of its stack.
+            let own = self.buffer_at(&Place { row: forward, path: vec![*element] });
+            buffers.extend(own);
+            let buffer = |place: &Place| self.buffer_at(place).filter(|own| buffers.insert(*own));
+            let turned: Vec<u32> = copies.iter().filter_map(buffer).collect();
+            let turned: Vec<_> = turned.into_iter().filter_map(|own| self.buffer(own)).collect();
+            let copies = copies.iter().map(|place| place.row);
             if let Some((_, stack)) = stacks.iter_mut().find(|(known, _)| known == element) {
                 stack.read_as.push(*read_as);
+                stack.turned.extend(turned);
+                stack.rows.extend(copies);
                 continue;
             }
             let node = match self.is_one_layer(forward) {
@@ -342,7 +310,11 @@ impl Finder<'_> {
                 continue;
             }
             let Some((bytes, live)) = self.stack(forward, *element) else { continue };
-            stacks.push((*element, Stack::new(&body, node, *read_as, bytes, live)));
+            let own = Stack::new(&body, node, *read_as, bytes, live);
+            let written = body.root.element(*element as usize).node();
+            let written = written.map(|written| body.nodes[written as usize].outer);
+            let rows = copies.chain(written).chain(self.filled_by(forward, *element)).collect();
+            stacks.push((*element, Stack { turned, rows, ..own }));
         }
         for (element, read_as) in inputs {
             let node = leaf(&body, *element).filter(|node| !is_unchanged(&body, *node));
@@ -395,6 +367,10 @@ impl Finder<'_> {
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             stack.reads = users.map(|user| self.read(&back, *user, end)).collect();
         }
+        let mut stack_rows: Vec<Row> = stacks.iter().flat_map(|own| own.rows.clone()).collect();
+        stack_rows.sort_unstable();
+        let mut stack_nodes: Vec<u32> = stacks.iter().map(|own| own.node).collect();
+        stack_nodes.sort_unstable();
         Some(Scan {
             forward,
             backward,
@@ -407,10 +383,25 @@ impl Finder<'_> {
             body_id,
             back_id,
             stacks,
+            stack_rows,
+            stack_nodes,
             recomputed,
             body_steps,
             back_steps,
         })
+    }
+
+    /// The row that fills an element of a loop's state before the loop.
+    fn filled_by(&self, forward: Row, element: u32) -> Option<Row> {
+        let module = self.module;
+        let state = module.operands(forward).first().map(|row| Row(*row))?;
+        let mut place = Place { row: state, path: vec![element] };
+        for _ in 0..MOST_STEPS {
+            if !step_back(module, &mut place) {
+                break;
+            }
+        }
+        matches!(module.opcode(place.row), Opcode::Broadcast | Opcode::Fusion).then_some(place.row)
     }
 
     fn read(&self, back: &Graph, user: u32, end: u32) -> Read {
@@ -470,10 +461,14 @@ impl Finder<'_> {
     /// Bytes of the stack in element `element` of a loop's result, and the steps at which the
     /// values of its buffer are live.
     pub fn stack(&self, forward: Row, element: u32) -> Option<(i64, RangeInclusive<u32>)> {
-        let place = Place { row: forward, path: vec![element] };
-        let (row, part) = self.memory.maker_of(forward, part(self.module, &place)?)?;
-        let known = self.numbered(self.by_row.get(&row)).find(|value| value.part == part)?;
-        self.buffer(known.buffer)
+        self.buffer(self.buffer_at(&Place { row: forward, path: vec![element] })?)
+    }
+
+    /// The buffer of a value.
+    fn buffer_at(&self, place: &Place) -> Option<u32> {
+        let (row, part) = self.memory.maker_of(place.row, part(self.module, place)?)?;
+        let mut same = self.numbered(self.by_row.get(&row));
+        same.find(|value| value.part == part).map(|value| value.buffer)
     }
 
     /// Bytes of a buffer, and the steps at which its values are live.

@@ -4,9 +4,7 @@
 //! (sub-byte types are packed only if the layout has `E(n)`; dynamic arrays carry 32 bits per
 //! dimension); for TPU, the tiled sizes that ahead-of-time compiled programs report.
 
-use crate::ir::{
-    ArrayShape, Dimension, ElementType, Layout, Module, ShapeId, ShapeTable, ShapeView,
-};
+use super::{ArrayShape, Dimension, ElementType, Layout, Module, ShapeId, ShapeTable, ShapeView};
 
 /// The backend whose size rules apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +33,14 @@ impl Backend {
     /// TPU if a layout of `module` has tiles, which only TPU programs have; otherwise CPU, whose
     /// sizes equal GPU sizes.
     pub fn of_module(module: &Module) -> Self {
-        let shapes = module.shapes();
-        let is_tiled = |id: ShapeId| {
-            let layout = shapes.array(id).and_then(|array| array.layout);
-            layout.is_some_and(|layout| !layout.tiles.is_empty())
-        };
-        if shapes.ids().any(is_tiled) { Backend::Tpu } else { Backend::Cpu }
+        *module.derived().backend.get_or_init(|| {
+            let shapes = module.shapes();
+            let is_tiled = |id: ShapeId| {
+                let layout = shapes.array(id).and_then(|array| array.layout);
+                layout.is_some_and(|layout| !layout.tiles.is_empty())
+            };
+            if shapes.ids().any(is_tiled) { Backend::Tpu } else { Backend::Cpu }
+        })
     }
 
     /// Bytes of the pointer table of a tuple of `length` elements.
@@ -57,9 +57,20 @@ impl Backend {
 /// Bytes of every shape of `module` on `backend`, by id; for a tuple, the sum of its leaves. -1 if
 /// unknown.
 pub fn device_sizes(module: &Module, backend: Backend) -> Vec<i64> {
-    let costs = shape_costs(module.shapes(), backend, false);
-    let bytes = |cost: ShapeCost| if cost.is_tuple { cost.leaves } else { cost.size };
-    costs.into_iter().map(bytes).collect()
+    let bytes = |cost: &ShapeCost| if cost.is_tuple { cost.leaves } else { cost.size };
+    match backend == Backend::of_module(module) {
+        true => module.shape_costs().iter().map(bytes).collect(),
+        false => shape_costs(module.shapes(), backend, false).iter().map(bytes).collect(),
+    }
+}
+
+impl Module {
+    /// The figures of every shape on the backend of this module, sub-byte types packed as layouts
+    /// say.
+    pub fn shape_costs(&self) -> &[ShapeCost] {
+        let find = || shape_costs(self.shapes(), Backend::of_module(self), false);
+        self.derived().shape_costs.get_or_init(find)
+    }
 }
 
 /// The figures of one shape that the cost rules need.

@@ -1,0 +1,203 @@
+"""`Policy`: what a step would need under one checkpoint policy."""
+
+from __future__ import annotations
+
+from hlofast import _policy_code
+from hlofast import _policy_fields as fields
+from hlofast.table import Table, of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hlofast._policies import Policies
+
+BUILT_IN = {
+    "nothing_saveable": (),
+    "dots_with_no_batch_dims_saveable": ("matmul",),
+    "dots_saveable": ("matmul", "batched_matmul"),
+}
+"""The policies of JAX that are modelled by name, and the kinds of values that they save."""
+
+RECOMPUTED, SAVED, OFFLOADED = range(3)
+"""The fates of a value."""
+
+
+class Policy:
+    """What a step needs under one checkpoint policy. All figures are modelled."""
+
+    __slots__ = ("_figures", "_policies", "fates", "name")
+
+    def __init__(self, policies: Policies, name: str, fates: Sequence[int]) -> None:
+        self.name = name
+        """The name: a policy of JAX, `chosen`, or `own`."""
+        self.fates: tuple[int, ...] = tuple(fates)
+        """By row of `Policies.savable`: 0 recomputed, 1 saved, 2 moved to host memory."""
+        self._policies = policies
+        self._figures = policies._data.outcome(list(fates))
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the peak of device memory."""
+        return int(self._figures["peak"])
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak is within the memory that was given; None without one.
+
+        A policy that needs more host memory than a device has does not fit either.
+        """
+        hbm, host = self._policies.hbm, self._policies.host_memory
+        if host is not None and self.on_host > host:
+            return False
+        return None if hbm is None else self.peak <= hbm
+
+    @property
+    def kept(self) -> int:
+        """Bytes kept from the forward to the backward loops, with the inputs of the layers."""
+        return int(self._figures["kept"])
+
+    @property
+    def on_host(self) -> int:
+        """Bytes kept in host memory."""
+        return int(self._figures["on_host"])
+
+    @property
+    def recomputed_flops(self) -> int | None:
+        """FLOPs of matmuls and kernels that a step recomputes; None if unknown."""
+        flops: int | None = self._figures["flops"]
+        return flops
+
+    @property
+    def recomputed_wire_bytes(self) -> int | None:
+        """Bytes that each device sends for recomputation in a step; None if unknown."""
+        sent: int | None = self._figures["wire_bytes"]
+        return sent
+
+    @property
+    def recomputed_seconds(self) -> float | None:
+        """Seconds of the recomputed work, without overlap; None if unknown."""
+        seconds: float | None = self._figures["seconds"]
+        return seconds
+
+    @property
+    def moving_seconds(self) -> float | None:
+        """Seconds in which values move to host memory and back in a step; None if unknown."""
+        seconds: float | None = self._figures["moving"]
+        return seconds
+
+    @property
+    def waiting_seconds(self) -> float | None:
+        """Seconds by which these moves lengthen the step; None if unknown.
+
+        The values of one layer move while another layer computes; collectives hide nothing. Moves
+        that nothing waits for slow the step by 2 % of their time, as they take HBM bandwidth.
+        """
+        seconds: float | None = self._figures["waiting"]
+        return seconds
+
+    @property
+    def storing_seconds(self) -> float | None:
+        """Seconds by which storing what it keeps lengthens the step; None if unknown, as on TPUs.
+
+        Less than zero if the step as compiled stores more.
+        """
+        storing: float | None = self._figures["storing"]
+        return storing
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of a step under the policy; None if unknown.
+
+        The step as compiled, without what it recomputes itself, and `added_seconds`.
+        """
+        as_is, added = self._policies._bare_seconds, self.added_seconds
+        return None if as_is is None or added is None else max(0.0, as_is + added)
+
+    @property
+    def added_seconds(self) -> float | None:
+        """Seconds of recomputation and of waiting, and of storing if known; None if unknown."""
+        again, waiting = self.recomputed_seconds, self.waiting_seconds
+        if again is None or waiting is None:
+            return None
+        return again + waiting + (self.storing_seconds or 0.0)
+
+    @property
+    def saved(self) -> Table:
+        """The values that it keeps and the backward pass needs: rows of `Policies.savable`."""
+        return self._policies._rows(self.saved_numbers)
+
+    @property
+    def saved_numbers(self) -> tuple[int, ...]:
+        """The rows of `Policies.savable` that it keeps and the backward pass needs."""
+        return tuple(self._figures["saved"])
+
+    def is_offloaded(self, number: int) -> bool:
+        """Whether it moves the value in this row of `Policies.savable` to host memory."""
+        return self.fates[number] == OFFLOADED
+
+    @property
+    def recomputed_collectives(self) -> Table:
+        """The recomputed collectives by mesh axes and kind, with the bytes that a step sends.
+
+        Columns: `axes` (None if unknown), `kind`, `collectives`, `wire_bytes`.
+        """
+        again = set(self.again)
+        groups: dict[tuple[str | None, str], list[int]] = {}
+        for row in self._policies.collectives():
+            if row["instruction"] in again:
+                group = groups.setdefault((row["axes"], row["kind"]), [0, 0])
+                group[0] += 1
+                group[1] += row["total_wire_bytes"] or 0
+        order = sorted(groups.items(), key=lambda own: (-own[1][1], str(own[0])))
+        return of_rows(fields.AGAIN, [(*key, *sums) for key, sums in order])
+
+    @property
+    def again(self) -> tuple[int, ...]:
+        """The rows of the module that are recomputed: matmuls, collectives and other heavy work."""
+        return tuple(self._figures["again"])
+
+    @property
+    def built_in(self) -> str | None:
+        """The policy of JAX that keeps the same values; None if none does."""
+        return next((name for name in self.names if name in BUILT_IN), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The modelled policies of JAX, and `chosen`, under which the same values are kept."""
+        known: list[Policy] = [self._policies.policy(name) for name in BUILT_IN]
+        if self._policies.chosen is not None:
+            known.append(self._policies.chosen)
+        return tuple(own.name for own in known if own._keeps == self._keeps)
+
+    @property
+    def _keeps(self) -> list[tuple[int, int]]:
+        """What is kept, and where."""
+        return [(at, self.fates[at]) for at in self.saved_numbers]
+
+    @property
+    def code(self) -> str:
+        """The policy as Python code, with a comment for each value that has to be named."""
+        return _policy_code.code(self)
+
+    def _outcome(self) -> tuple[object, ...]:
+        return (
+            self.peak,
+            None if self.fits is None else "yes" if self.fits else "no",
+            self.kept,
+            self.on_host,
+            self.recomputed_flops,
+            self.recomputed_wire_bytes,
+            self.recomputed_seconds,
+            self.waiting_seconds,
+            self.storing_seconds,
+            self.step_seconds,
+        )
+
+    def _row(self) -> tuple[object, ...]:
+        at = self._figures["at"]
+        same = ", ".join(name for name in self.names if name != self.name)
+        return (self.name, *self._outcome(), None if at < 0 else at, same or None)
+
+    def __repr__(self) -> str:
+        return f"<Policy {self.name}: peak {self.peak:,} B>"

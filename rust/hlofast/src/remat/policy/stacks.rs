@@ -1,0 +1,77 @@
+//! The stacks between a forward and a backward loop: values of each layer, kept side by side.
+
+use super::graph::Graph;
+use super::scans::is_weight;
+use crate::ir::Row;
+use std::ops::RangeInclusive;
+
+/// A value that the forward loop stacks and the backward loop reads.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    /// The node of the forward body whose value is stacked.
+    pub node: u32,
+    /// The elements of the backward loop's state that hold the stack.
+    pub read_as: Vec<u32>,
+    /// Bytes of the whole stack.
+    pub bytes: i64,
+    /// The steps at which it is live.
+    pub live: RangeInclusive<u32>,
+    /// Whether it repeats weights, which stay in memory under any policy.
+    pub is_weight: bool,
+    /// How the backward body reads it.
+    pub reads: Vec<Read>,
+    /// Whether gradients read it, and not only values that the text recomputes.
+    pub is_read: bool,
+    /// Whether it is in host memory.
+    pub is_host: bool,
+    /// The rows that fill it, write it and copy it as a whole.
+    pub rows: Vec<Row>,
+    /// Bytes and live ranges of copies of the whole stack in another order.
+    pub turned: Vec<(i64, RangeInclusive<u32>)>,
+    /// If it is in host memory: bytes and steps of its values on their way, in device memory.
+    pub moving: Vec<(i64, RangeInclusive<u32>)>,
+    /// Bytes and live ranges of its buffers in the forward body of a group of layers.
+    pub fore: Vec<(i64, RangeInclusive<u32>)>,
+    /// The same in the backward body of a group.
+    pub aft: Vec<(i64, RangeInclusive<u32>)>,
+}
+
+impl Stack {
+    /// The stack of the values of `node`, which the backward loop reads as one element of its state.
+    pub fn new(
+        body: &Graph,
+        node: u32,
+        read_as: u32,
+        bytes: i64,
+        live: RangeInclusive<u32>,
+    ) -> Self {
+        Stack {
+            node,
+            read_as: vec![read_as],
+            bytes,
+            live,
+            is_weight: is_weight(body, node),
+            reads: Vec::new(),
+            is_read: false,
+            is_host: false,
+            rows: Vec::new(),
+            turned: Vec::new(),
+            moving: Vec::new(),
+            fore: Vec::new(),
+            aft: Vec::new(),
+        }
+    }
+}
+
+/// A row of the backward body that reads a slice of a stack.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// The step of the row.
+    pub step: u32,
+    /// The last step that reads the slice, through rows that only rearrange it.
+    pub last: u32,
+    /// Whether a product multiplies the slice.
+    pub feeds_product: bool,
+    /// If the row only copies the slice out of the stack: bytes and live range of the copies.
+    pub copies: Option<Vec<(i64, RangeInclusive<u32>)>>,
+}

@@ -1,0 +1,128 @@
+//! What it costs to keep values from the forward to the backward loop, besides memory.
+//!
+//! A loop writes each stack in a row of its body, before it something fills the stack, and on GPUs
+//! kernels copy the whole stack into another order. A policy that keeps a value no longer, or keeps
+//! another one, changes these seconds. A row that only moves the stack goes with it. A row that also
+//! makes the value stays, without the stores: they are slow if the layout of the stack is not that of the
+//! value, so what stays takes `PLAIN` times the bound by bytes and FLOPs, if that is less.
+//! `benches/h100_steps.py` compares with clocks. On TPUs none of this is counted, because the policies
+//! that are chosen have not been compiled with it yet.
+
+use super::again::Again;
+use super::price::Prices;
+use super::scans::Scan;
+use crate::ir::{CallRole, Module, Opcode, Row};
+
+/// The time of a row without its stores, over the bound by its bytes and FLOPs: of 1.0, 1.3 and 1.6 the
+/// one with the least median error on texts for TPUs without checkpointing, whose layouts differ most.
+const PLAIN: f64 = 1.3;
+/// How often a value that is kept passes HBM: to be written and to be read.
+const PASSES: f64 = 2.0;
+
+/// Seconds by which the step is longer than it is, because of what the scans keep under a policy;
+/// negative if they keep less. None if that is unknown, as for loops over groups of layers.
+pub fn stored(
+    module: &Module,
+    scans: &[(&Scan, Again)],
+    sizes: &[i64],
+    prices: &Prices<'_>,
+) -> Option<f64> {
+    prices.seconds?;
+    let rate = prices.bytes_per_second?;
+    if scans.iter().any(|(scan, _)| scan.group.is_some() || scan.is_again) {
+        return None;
+    }
+    // One row may fill, write or copy stacks of several scans.
+    let mut rows: Vec<(Row, bool, i64)> = Vec::new();
+    let mut seconds = 0.0;
+    for (scan, again) in scans {
+        for stack in scan.stacks.iter().filter(|stack| !stack.is_host && !stack.is_weight) {
+            let is_kept = again.keeps(scan, stack.node);
+            rows.extend(stack.rows.iter().map(|row| (*row, is_kept, stack.bytes)));
+        }
+        let anew: f64 = again.kept_anew(scan, sizes).map(|bytes| bytes as f64).sum();
+        seconds += PASSES * anew * scan.trips as f64 / rate;
+    }
+    rows.sort_unstable();
+    for own in rows.chunk_by(|a, b| a.0 == b.0) {
+        let of = |is_kept: bool| {
+            let bytes = own.iter().filter(|entry| entry.1 == is_kept).map(|entry| entry.2 as f64);
+            bytes.sum::<f64>()
+        };
+        let (kept, dropped) = (of(true), of(false));
+        if dropped > 0.0 {
+            let all = stores(module, own[0].0, kept + dropped, rate, prices)?;
+            seconds -= all * dropped / (kept + dropped);
+        }
+    }
+    Some(seconds)
+}
+
+/// Seconds of all runs of `row` that the stores into stacks take; `bytes` are those of the stacks.
+fn stores(module: &Module, row: Row, bytes: f64, rate: f64, prices: &Prices<'_>) -> Option<f64> {
+    if module.opcode(row) == Opcode::AsyncStart {
+        // Copies beside kernels take bandwidth from them on GPUs.
+        return Some(PASSES * bytes / rate);
+    }
+    if let Some(known) = prices.stores.borrow().get(&row) {
+        return *known;
+    }
+    let seconds = prices.seconds_of(module, row, 0);
+    let rest = match only_moves(module, row) {
+        true => Some(0.0),
+        false => plain(module, row, prices),
+    };
+    let seconds = seconds.zip(rest).map(|(seconds, rest)| (seconds - rest).max(0.0));
+    prices.stores.borrow_mut().insert(row, seconds);
+    seconds
+}
+
+/// Seconds of all runs of `row` without stores into stacks, at most those that it takes.
+pub fn plain(module: &Module, row: Row, prices: &Prices<'_>) -> Option<f64> {
+    let seconds = prices.seconds_of(module, row, 0)?;
+    Some(prices.bound_of(module, row).map_or(seconds, |bound| seconds.min(PLAIN * bound)))
+}
+
+/// Whether `row` writes one of the stacks of `scan`.
+pub fn writes_stack(scan: &Scan, row: Row) -> bool {
+    scan.stack_rows.binary_search(&row).is_ok()
+}
+
+/// Whether a row computes nothing but where it writes.
+fn only_moves(module: &Module, row: Row) -> bool {
+    let fused = match module.opcode(row) {
+        Opcode::Fusion => module.called(row, CallRole::Calls),
+        _ => None,
+    };
+    let rows = fused.map_or(row.0..row.0 + 1, |id| module.computation(id).rows());
+    rows.map(Row).all(|row| moves(module, row) || is_small(module, row))
+}
+
+fn moves(module: &Module, row: Row) -> bool {
+    use Opcode::{
+        Bitcast, Broadcast, Constant, Convert, Copy, DynamicSlice, DynamicUpdateSlice,
+        GetTupleElement, Parameter, Reshape, Slice, Transpose, Tuple,
+    };
+    matches!(
+        module.opcode(row),
+        Bitcast
+            | Broadcast
+            | Constant
+            | Convert
+            | Copy
+            | DynamicSlice
+            | DynamicUpdateSlice
+            | GetTupleElement
+            | Parameter
+            | Reshape
+            | Slice
+            | Transpose
+            | Tuple
+    )
+}
+
+/// Whether a row makes one number, such as the place of a slice.
+fn is_small(module: &Module, row: Row) -> bool {
+    let array = module.shapes().array(module.shape(row));
+    array.is_some_and(|array| array.elements().is_some_and(|count| count <= 1))
+}
