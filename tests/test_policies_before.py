@@ -43,8 +43,25 @@ def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
             if peak := compiled[program].get(policy):
                 errors.append(abs(policies.policy(name).peak / peak - 1))
     assert len(texts) >= 36 and len(errors) >= 3 * 36
-    assert statistics.median(errors) <= 0.08
-    assert sum(error <= 0.12 for error in errors) >= 0.7 * len(errors)
+    assert statistics.median(errors) <= 0.03
+    assert sum(error <= 0.12 for error in errors) >= 0.9 * len(errors)
+
+
+# Without what each names, the worst error was 18, 28, 8 and 9 %.
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("long_v5p_8", 0.08),  # exponentials of heads that share keys
+        ("scattered_v5e_8", 0.1),  # a softmax that devices exchange between two shardings
+        ("sgd_v5p_8", 0.075),  # gradients of weights that run last, and keep what they read
+        ("vocabulary_v6e_8", 0.01),  # the head's weight, gathered once for both passes
+    ],
+)
+def test_values_that_the_compiler_adds_are_in_memory(lowered, compiled, program, error):
+    policies = hlofast.loads(lowered[f"{program}.none"]).remat().policies
+    for policy, name in BUILT_IN.items():
+        peak = compiled[program][policy]
+        assert policies.policy(name).peak == pytest.approx(peak, rel=error), policy
 
 
 @pytest.mark.parametrize("change", [{"batch": 1 << 40}, {"layers": 1 << 36}])

@@ -159,15 +159,15 @@ def errors_before(lowered, compiled, are_checkpointed):
 def test_peaks_before_optimisation(lowered, compiled):
     found = errors_before(lowered, compiled, are_checkpointed=False)
     assert len(found) >= 39
-    assert statistics.median(found) <= 0.06
-    assert sum(error <= 0.12 for error in found) >= 0.9 * len(found)
+    assert statistics.median(found) <= 0.03
+    assert max(found) <= 0.13
 
 
 def test_peaks_of_checkpointed_groups_before_optimisation(lowered, compiled):
     found = errors_before(lowered, compiled, are_checkpointed=True)
     assert len(found) >= 15
-    assert statistics.median(found) <= 0.09
-    assert sum(error <= 0.13 for error in found) >= 0.8 * len(found)
+    assert statistics.median(found) <= 0.08
+    assert sum(error <= 0.12 for error in found) >= 0.8 * len(found)
 
 
 def test_before_optimisation_keeps_and_recomputes_the_same(lowered, policies):
@@ -195,13 +195,25 @@ def test_checkpointed_layers_in_groups_before_optimisation(lowered):
         assert known.policy(name).peak == pytest.approx(known.peak, rel=0.03)
 
 
+def test_values_of_groups_stay_in_device_memory_before_optimisation(lowered):
+    with pytest.raises(ValueError, match="scanned in groups"):
+        lowered["groups_v5e_8", "none"].policy(offload="layer_input")
+    whole = lowered["groups_whole_v5e_8", "none"]
+    assert whole.policy(offload="mlp/dot_general").on_host > 0
+
+
+def test_notes_tell_the_error_of_groups_before_optimisation(lowered):
+    (note, *_) = lowered["groups_v5e_8", "none"].notes
+    assert note.code == "policy-error"
+    assert "not scheduled" in note.text and "in groups" in note.text
+
+
 def test_layers_beside_the_inner_loop_before_optimisation(lowered):
     known = lowered["groups_plain_v5e_8", "none"]
     inputs = [int(row["bytes"]) for row in known.savable if row["kind"] == "input"]
     one = 8 * 2048 * 2048 * 2
     assert sorted(inputs) == [3 * one, 9 * one]
     assert known.policy(save=range(len(known.savable))).recomputed_flops == 0
-
 
 
 BODIES = """

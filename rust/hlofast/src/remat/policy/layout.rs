@@ -7,7 +7,7 @@ use super::groups::chain;
 use super::laid_groups::{Around, Laid, mark_slices};
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
-use super::run_order::{Transfers, gathered_weights, is_in_place, order, shared};
+use super::run_order::{Transfers, order, shared};
 use super::scans::{Read, Scan, Stack, is_heavy, stacked};
 use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
@@ -88,16 +88,16 @@ impl Steps {
 }
 
 /// Whether the value of a node is in memory: others are computed where they are read.
-fn stays(graph: &Graph, node: u32) -> bool {
+pub fn stays(graph: &Graph, node: u32) -> bool {
     let opcode = graph.nodes[node as usize].opcode;
     is_heavy(opcode) || opcode == Opcode::DynamicUpdateSlice || graph.shared.contains(&node)
 }
 
 /// Lays out the steps of a module and counts the bytes at each of them.
 pub struct Layout<'a> {
-    module: &'a Module,
+    pub module: &'a Module,
     pub cost: &'a Cost,
-    local: &'a Local,
+    pub local: &'a Local,
     places: Places,
     budget: usize,
     /// By step: the change from the step before.
@@ -116,7 +116,7 @@ pub struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
+    pub fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
         if self.changes.len() <= self.rows.len() + 1 {
             self.changes.resize(self.rows.len() + 2, 0);
         }
@@ -144,17 +144,17 @@ impl Layout<'_> {
     }
 
     /// Bits of an element of a value.
-    fn bits(&self, graph: &Graph, node: u32) -> i64 {
+    pub fn bits(&self, graph: &Graph, node: u32) -> i64 {
         let array = self.module.shapes().array(graph.nodes[node as usize].shape);
         array.map_or(1, |array| i64::from(array.element_type.bits()).max(1))
     }
 
-    fn elements(&self, graph: &Graph, node: u32) -> Option<u64> {
+    pub fn elements(&self, graph: &Graph, node: u32) -> Option<u64> {
         self.module.shapes().array(graph.nodes[node as usize].shape)?.elements()
     }
 
     /// The value of a written sharding that a cheap value of as many elements is made from.
-    fn written_source(&self, graph: &Graph, node: u32) -> Option<u32> {
+    pub fn written_source(&self, graph: &Graph, node: u32) -> Option<u32> {
         let count = self.elements(graph, node)?;
         let mut at = node;
         for _ in 0..MOST_STEPS {
@@ -171,7 +171,7 @@ impl Layout<'_> {
         None
     }
 
-    fn own_bytes(&self, graph: &Graph, node: u32) -> i64 {
+    pub fn own_bytes(&self, graph: &Graph, node: u32) -> i64 {
         let own = &graph.nodes[node as usize];
         let (module, shapes) = (self.module, self.module.shapes());
         if let Some(row) = graph.written.get(&node) {
@@ -236,6 +236,9 @@ impl Layout<'_> {
         steps.in_place = self.in_place(graph, &steps, transfers);
         self.hold(graph, &steps);
         self.hold_gathered(graph, &steps, depth == 0);
+        if !is_backward {
+            self.hold_exponentials(graph, &steps);
+        }
         let loops = looped(graph);
         let place = |row: Row| loops.binary_search_by_key(&row, |own| own.0).ok();
         let is_own = |own: &Pair| place(own.forward).is_some();
@@ -335,55 +338,6 @@ impl Layout<'_> {
         }
     }
 
-    /// The values that take the memory of others as these end.
-    fn in_place(
-        &self,
-        graph: &Graph,
-        steps: &Steps,
-        transfers: Transfers,
-    ) -> HashSet<u32, BuildMix> {
-        let takes_over = |node: &u32| {
-            let runs = Some(steps.runs[*node as usize]);
-            let ends = |own: u32| stays(graph, own).then_some(steps.last[own as usize] == runs);
-            is_in_place(self.module, graph, *node, transfers, ends)
-        };
-        graph.shared.iter().copied().filter(takes_over).collect()
-    }
-
-    /// Adds the bytes of weights that products gather first. Products between which no loop runs share
-    /// what they gather of one weight.
-    fn hold_gathered(&mut self, graph: &Graph, steps: &Steps, is_entry: bool) {
-        let loops = graph.states.keys().map(|node| steps.runs[*node as usize]);
-        let mut loops: Vec<u32> = loops.collect();
-        loops.sort_unstable();
-        // By weight, and number of loops before: steps and bytes.
-        let mut held: BTreeMap<(u32, usize), (u32, u32, i64)> = BTreeMap::new();
-        for own in gathered_weights(graph, self.local, is_entry) {
-            let runs = steps.runs[own.product as usize];
-            let before = loops.partition_point(|end| *end < runs);
-            let entry = held.entry((own.weight, before)).or_insert((runs, runs, own.bytes));
-            *entry = (entry.0.min(runs), entry.1.max(runs), entry.2.max(own.bytes));
-        }
-        for (first, last, bytes) in held.into_values() {
-            self.add(first..=last, bytes);
-        }
-    }
-
-    /// Marks cheap values that devices gather, because their sharding and that of the value which
-    /// they are made from are written and differ: they are in memory, as collectives' results are.
-    fn mark_gathers(&self, graph: &mut Graph) {
-        let is_gathered = |node: &u32| {
-            let Some(source) = self.written_source(graph, *node) else { return false };
-            let held =
-                |node: u32, bits: i64| i128::from(self.own_bytes(graph, node)) * i128::from(bits);
-            held(source, self.bits(graph, *node)) < held(*node, self.bits(graph, source))
-        };
-        let gathered: Vec<u32> = graph.written.keys().copied().filter(is_gathered).collect();
-        for node in gathered {
-            graph.nodes[node as usize].opcode = Opcode::AllGather;
-        }
-    }
-
     /// Lays out the body of a loop.
     fn body_of(&mut self, graph: &Graph, node: u32, depth: u32) -> Option<()> {
         let row = graph.nodes[node as usize].row;
@@ -391,7 +345,7 @@ impl Layout<'_> {
         let own = match self.places.graphs.remove(&body) {
             Some(mut inner) if depth < DEEPEST => {
                 if self.places.groups.binary_search(&row).is_ok() {
-                    self.mark_gathers(&mut inner);
+                    self.mark_transfers(&mut inner);
                     let own = shared(&inner);
                     inner.shared.extend(own);
                     mark_slices(&mut inner);
@@ -401,7 +355,7 @@ impl Layout<'_> {
             Some(_) => return None,
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
-                self.mark_gathers(&mut graph);
+                self.mark_transfers(&mut graph);
                 let own = shared(&graph);
                 graph.shared.extend(own);
                 graph

@@ -24,6 +24,7 @@ mod groups;
 mod hosted;
 mod kernels;
 mod laid_groups;
+mod laid_values;
 mod layered;
 mod layout;
 mod named;
