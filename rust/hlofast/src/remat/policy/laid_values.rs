@@ -13,19 +13,10 @@ use std::collections::BTreeMap;
 /// Dimensions on a device of scores of attention in which several heads share keys: XLA for TPU then
 /// writes the exponentials of a softmax in the forward pass to memory.
 const GROUPED: usize = 5;
-/// Elements of a row of scores up to which the product and the exponentials are one fusion.
-const ONE_FUSION: i64 = 2048;
 /// Limits on the nodes between a product and the exponentials that are made from it, and on the users of
 /// each of them.
 const MOST_OPENED: usize = 64;
 const MOST_USERS: usize = 16;
-
-/// The exponentials of a product.
-struct Exponentials {
-    node: u32,
-    /// Elements over which they are summed.
-    row: i64,
-}
 
 impl Layout<'_> {
     /// The values that take the memory of others as these end.
@@ -65,9 +56,9 @@ impl Layout<'_> {
         }
     }
 
-    /// Adds the bytes of exponentials in a softmax of the forward pass whose scores have many dimensions:
-    /// they are in memory instead of the scores, in the type in which they are summed. Where rows are
-    /// long, what they are made from is in memory in that type, too. Backward passes read the scores.
+    /// Adds the bytes of a softmax in the forward pass whose scores have many dimensions: first the scores
+    /// and then their exponentials are in memory in the type in which these are summed, and both while
+    /// they are. Backward passes read the scores in their own type.
     pub fn hold_exponentials(&mut self, graph: &Graph, steps: &Steps) {
         for product in 0..graph.nodes.len() as u32 {
             let own = &graph.nodes[product as usize];
@@ -76,21 +67,17 @@ impl Layout<'_> {
                 continue;
             }
             let Some(made) = self.exponentials(graph, product) else { continue };
-            let scores = self.bytes(graph, product);
-            let wide = self.own_bytes(graph, product).saturating_mul(self.bits(graph, made.node))
+            let wide = self.own_bytes(graph, product).saturating_mul(self.bits(graph, made))
                 / self.bits(graph, product);
-            let (first, sums) = (steps.runs[product as usize], steps.runs[made.node as usize]);
+            let (first, sums) = (steps.runs[product as usize], steps.runs[made as usize]);
             let last = steps.last[product as usize].unwrap_or(sums).max(sums);
-            self.add(sums..=last, wide);
-            self.add(sums.saturating_add(1)..=last, -scores);
-            if made.row > ONE_FUSION {
-                self.add(first..=sums, wide.saturating_sub(scores));
-            }
+            self.add(first..=last, wide.saturating_sub(self.bytes(graph, product)));
+            self.add(sums..=sums, wide);
         }
     }
 
     /// The exponentials that are made from a product by cheap work, if a sum reads them.
-    fn exponentials(&self, graph: &Graph, product: u32) -> Option<Exponentials> {
+    fn exponentials(&self, graph: &Graph, product: u32) -> Option<u32> {
         let count = self.elements(graph, product);
         let mut open = vec![product];
         for _ in 0..MOST_OPENED {
@@ -102,9 +89,7 @@ impl Layout<'_> {
                 let users = graph.users(user).iter().take(MOST_USERS);
                 let mut readers = users.map(|own| graph.nodes[*own as usize].opcode);
                 if opcode == Opcode::Exponential && readers.any(|own| own == Opcode::Reduce) {
-                    let array = self.module.shapes().array(graph.nodes[user as usize].shape)?;
-                    let row = array.dimensions().last().and_then(|own| own.bound())?;
-                    return Some(Exponentials { node: user, row });
+                    return Some(user);
                 }
                 open.push(user);
             }

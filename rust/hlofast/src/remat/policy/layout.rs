@@ -395,12 +395,12 @@ impl Layout<'_> {
         Some(bytes.saturating_mul(trips))
     }
 
-    /// Whether a loop is the backward loop of a pair, or of layers in it.
+    /// Whether a loop is the backward loop of a pair, or of layers in it: not one that runs forward again.
     fn is_backward(&self, row: Row) -> bool {
-        let is_its = |pair: &Pair| {
-            pair.backward == row || pair.inner[1].binary_search(&row).is_ok() && !pair.is_again
-        };
-        self.places.pairs.iter().any(is_its)
+        let pairs = || self.places.pairs.iter();
+        let is_its =
+            |pair: &Pair| pair.backward == row || pair.inner[1].binary_search(&row).is_ok();
+        pairs().any(is_its) && !pairs().any(|pair| pair.is_again && pair.forward == row)
     }
 
     /// Adds the arguments of the module, and the results that take no argument's place.
