@@ -104,7 +104,8 @@ def test_a_checkpointed_text_gives_what_the_plain_text_gives(lowered):
     assert checked.is_checkpointed and not plain.is_checkpointed
     again = checked.as_compiled.recomputed_flops
     assert again == plain.policy("nothing_saveable").recomputed_flops
-    assert_alike(checked, plain)
+    # In the checkpointed text two products read the weights of attention: they count as in memory.
+    assert_alike(checked, plain, error=0.08)
 
 
 def test_shares_are_those_of_one_device(lowered):

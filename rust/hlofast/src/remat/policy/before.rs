@@ -4,10 +4,12 @@
 //! The text before optimisation has neither a schedule nor fusions, and its shapes may cover all
 //! devices. The model gives each value of the graph a step, in text order with the bodies of the
 //! loops in their places; products, and work whose result only goes into a stack, run as soon as their
-//! operands are there. As in the model of scheduled texts, values of products, kernels and reductions
-//! are in memory until the last expensive operation that reads them, also through cheap work, which XLA
-//! repeats in fusions; cheap values that several products read are computed once. A loop holds the elements of its state that its body changes. Bytes are those
-//! of one device, as the shardings of the text imply them.
+//! operands are there, but gradients of weights that come from many devices run last. As in the model of
+//! scheduled texts, values of products, kernels and reductions are in memory until the last expensive
+//! operation that reads them, also through cheap work, which XLA repeats in fusions; cheap values that
+//! several products read are computed once. A loop holds the elements of its state that its body changes.
+//! Bytes are those of one device, as the shardings of the text imply them; what devices gather or exchange
+//! is in memory, too.
 
 use super::NoPolicies;
 use super::base::Timeline;

@@ -57,8 +57,8 @@ impl Layout<'_> {
     }
 
     /// Adds the bytes of a softmax in the forward pass whose scores have many dimensions: first the scores
-    /// and then their exponentials are in memory in the type in which these are summed, and both while
-    /// they are. Backward passes read the scores in their own type.
+    /// and then their exponentials are in memory in the type in which these are summed, and both at the step
+    /// that makes the exponentials. Backward passes read the scores in their own type.
     pub fn hold_exponentials(&mut self, graph: &Graph, steps: &Steps) {
         for product in 0..graph.nodes.len() as u32 {
             let own = &graph.nodes[product as usize];
