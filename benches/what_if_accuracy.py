@@ -195,6 +195,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "wire_within_5": share(abs(row["wire_error"]) <= 0.05 for row in done),
         "time_within_5": share(abs(row["time_error"]) <= 0.05 for row in done),
         "time_within_10": share(abs(row["time_error"]) <= 0.1 for row in done),
+        "time_median": statistics.median(abs(row["time_error"]) for row in done),
         "time_worst": max(abs(row["time_error"]) for row in done),
     }
     axes = sum(row.get("answered_axes", 0) for row in done)

@@ -90,8 +90,10 @@ def test_what_policies_save_costs_time_to_store() -> None:
     assert nothing.storing_seconds is not None
     assert nothing.recomputed_seconds is not None
     assert nothing.storing_seconds < 0 < nothing.recomputed_seconds
+    # XLA recomputes by itself what does not fit.
+    assert nothing.relief_seconds is not None and nothing.relief_seconds > 0
     assert nothing.added_seconds == pytest.approx(
-        nothing.storing_seconds + nothing.recomputed_seconds
+        nothing.storing_seconds + nothing.recomputed_seconds - nothing.relief_seconds
     )
     # On the machine the step that stores everything is slower than the one that stores nothing.
     assert CLOCKS["gelu", "none"] > CLOCKS["gelu", "nothing"]

@@ -1,5 +1,7 @@
 """The time model on real TPU programs against their compiler's estimates."""
 
+import re
+import statistics
 from pathlib import Path
 
 import numpy
@@ -77,3 +79,27 @@ def test_times_of_programs_hang_together(name: str, chip: str, path: Path) -> No
     else:
         assert time.mfu < 1
     assert float(ideal.max()) <= time.step_seconds
+
+
+def test_texts_without_windows_take_as_long() -> None:
+    # Texts that XLA prints before it makes code, as of programs that do not fit, have no windows.
+    braces = rb"(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*"
+    written = re.compile(rb'"window_config":\{' + braces + rb'\},?|"estimated_cycles":"?\d+"?,?')
+    steps, updates = [], []
+    for name, chip, path in EVERY:
+        module = hlofast.load(path)
+        text = module.text.encode()
+        if (bare := written.sub(b"", text)) == text:
+            continue
+        before, after = module.time(chip), hlofast.loads(bare).time(chip)
+        steps.append(after.step_seconds / before.step_seconds)
+        both = zip(before.column("seconds"), after.column("seconds"), strict=True)
+        for row, (with_windows, without) in zip(module.instructions, both, strict=True):
+            # Updates in place write one layer of a stack, not all.
+            if "dynamic-update-slice" in row.name and with_windows > 2e-6:
+                updates.append((without / with_windows, name, row.name))
+    assert len(steps) >= 100
+    assert 0.9 < statistics.median(steps) < 1.1
+    assert max(steps) < 1.3
+    assert len(updates) >= 100
+    assert max(updates) < (1.4,)

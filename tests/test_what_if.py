@@ -289,10 +289,12 @@ class TestUndecided:
         known = {fact.name: fact.value for fact in decoder.what_if(sequence="2x").facts}
         assert known["xla_peak_least"] < known["xla_peak_after"] < known["xla_peak_most"]
 
-    def test_a_policy_has_a_peak_and_no_time(self, decoder: hlofast.Module) -> None:
+    def test_a_policy_has_a_peak_and_a_time(self, decoder: hlofast.Module) -> None:
         module = decoder.with_context(device="tpu-v5p")
         result = module.what_if(policy="nothing_saveable")
-        assert result.figures["step_seconds"][1] is None
+        assert result.policy is not None
+        assert result.figures["step_seconds"][1] == result.policy.step_seconds > 0
+        assert result.figures["exposed_seconds"][1] is None
         assert result.figures["wire_bytes"][1] is None
         before, after = result.figures["xla_peak"]
         assert after < before

@@ -281,6 +281,7 @@ class Policies:
             *again,
             0.0,
             storing,
+            now.relief_seconds,
             self.step_seconds,
         )
         rows: list[tuple[object, ...]] = [(_AS_IS, *figures, None, None)]

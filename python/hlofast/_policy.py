@@ -98,12 +98,22 @@ class Policy:
 
     @property
     def storing_seconds(self) -> float | None:
-        """Seconds by which storing what it keeps lengthens the step; None if unknown, as on TPUs.
+        """Seconds by which storing what it keeps lengthens the step; None if unknown.
 
         Less than zero if the step as compiled stores more.
         """
         storing: float | None = self._figures["storing"]
         return storing
+
+    @property
+    def relief_seconds(self) -> float | None:
+        """Seconds by which the step is shorter because it needs less memory; None if unknown.
+
+        For lack of memory, XLA recomputes values by itself, and starts transfers only when something
+        waits for them.
+        """
+        relief: float | None = self._figures["relief"]
+        return relief
 
     @property
     def step_seconds(self) -> float | None:
@@ -116,11 +126,11 @@ class Policy:
 
     @property
     def added_seconds(self) -> float | None:
-        """Seconds of recomputation and of waiting, and of storing if known; None if unknown."""
-        again, waiting = self.recomputed_seconds, self.waiting_seconds
-        if again is None or waiting is None:
+        """Seconds of recomputation, waiting, and storing if known, less relief; None if unknown."""
+        again, waiting, relief = self.recomputed_seconds, self.waiting_seconds, self.relief_seconds
+        if again is None or waiting is None or relief is None:
             return None
-        return again + waiting + (self.storing_seconds or 0.0)
+        return again + waiting + (self.storing_seconds or 0.0) - relief
 
     @property
     def saved(self) -> Table:
@@ -191,6 +201,7 @@ class Policy:
             self.recomputed_seconds,
             self.waiting_seconds,
             self.storing_seconds,
+            self.relief_seconds,
             self.step_seconds,
         )
 

@@ -45,14 +45,24 @@ _OUTCOME = (
         "seconds",
         "storing_seconds",
         "Modelled time by which storing what is kept lengthens a step, less than zero where the "
-        "step as compiled stores more; known on GPUs alone.",
+        "step as compiled stores more.",
         label="storing",
         nullable=True,
     ),
     Field(
         "seconds",
+        "relief_seconds",
+        "Modelled time by which a step is shorter because it needs less memory: values that XLA "
+        "recomputes by itself for lack of memory, and transfers that wait to start until they are "
+        "needed.",
+        label="relief",
+        nullable=True,
+    ),
+    Field(
+        "seconds",
         "step_seconds",
-        "Modelled time of a step, with recomputation, waiting for the host, and storing if known.",
+        "Modelled time of a step, with recomputation, waiting for the host, storing if known, and "
+        "relief.",
         label="step time",
         nullable=True,
     ),

@@ -505,6 +505,6 @@ def _under(policy: Policy, figures: dict[str, Any]) -> None:
     new, old = policy.recomputed_flops, as_is.recomputed_flops
     is_known = None not in (new, old, figures["flops"])
     figures["flops"] = figures["flops"] + new - old if is_known else None
-    # Arrays that are no longer saved are not written and read either, which no model here counts.
-    figures["step_seconds"] = None
+    is_known = policy.storing_seconds is not None
+    figures["step_seconds"] = policy.step_seconds if is_known else None
     figures["exposed_seconds"] = None

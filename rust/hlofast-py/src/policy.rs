@@ -15,34 +15,42 @@ use std::sync::Arc;
 pub struct PolicyData {
     held: Arc<Held>,
     policies: Policies,
-    memory: Option<DeviceMemory>,
-    seconds: Option<Vec<f64>>,
+    timing: Option<Timing>,
     host: Option<Host>,
 }
 
-/// What is known of a GPU's HBM: the bound of each row's time, and bytes per second.
-pub type DeviceMemory = (Vec<f64>, Option<f64>);
+/// What the time model gives for policies.
+pub struct Timing {
+    /// By row: seconds of one execution; for collectives, seconds on the network.
+    pub seconds: Vec<f64>,
+    /// By row: the bound of its time by bytes and FLOPs.
+    pub bounds: Vec<f64>,
+    /// HBM bytes per second, if known.
+    pub bytes_per_second: Option<f64>,
+    /// Seconds of a step that it would not take if its memory sufficed.
+    pub pressure: f64,
+}
 
 impl PolicyData {
     pub fn new(
         held: Arc<Held>,
-        seconds: Option<Vec<f64>>,
-        memory: Option<DeviceMemory>,
+        timing: Option<Timing>,
         host: Option<(f64, Option<i64>)>,
     ) -> Result<Self, NoPolicies> {
         let policies = held.stage.policies()?;
         let host = host.filter(|_| !policies.is_grouped());
         let host = host.map(|(bandwidth, bytes)| Host { bandwidth, bytes });
-        Ok(Self { held, policies, memory, seconds, host })
+        Ok(Self { held, policies, timing, host })
     }
 
     /// The cost of recomputing values, and with a host that of moving them.
     fn prices(&self, host: Option<Host>) -> Prices<'_> {
         let stage = &self.held.stage;
-        let seconds = self.seconds.as_deref();
+        let timing = self.timing.as_ref();
+        let seconds = timing.map(|own| own.seconds.as_slice());
         let prices = Prices::new(stage.cost(), stage.collectives(), seconds).with_host(host);
-        match &self.memory {
-            Some((bounds, rate)) => prices.with_memory(bounds, *rate),
+        match timing {
+            Some(own) => prices.with_memory(&own.bounds, own.bytes_per_second, own.pressure),
             None => prices,
         }
     }
@@ -72,6 +80,7 @@ fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     figures.set_item("moving", outcome.moving)?;
     figures.set_item("waiting", outcome.waiting)?;
     figures.set_item("storing", outcome.storing)?;
+    figures.set_item("relief", outcome.relief)?;
     Ok(figures)
 }
 

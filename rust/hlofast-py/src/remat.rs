@@ -131,9 +131,8 @@ impl RematData {
         time: Option<&Bound<'_, TimeData>>,
         host: Option<(f64, Option<i64>)>,
     ) -> PyResult<PolicyData> {
-        let seconds = time.map(|time| time.get().seconds_alone());
-        let memory = time.and_then(|time| time.get().memory());
-        let found = py.detach(|| PolicyData::new(Arc::clone(&self.held), seconds, memory, host));
+        let timing = time.map(|time| time.get().timing());
+        let found = py.detach(|| PolicyData::new(Arc::clone(&self.held), timing, host));
         found.map_err(|reason| PyValueError::new_err(reason.as_str()))
     }
 

@@ -5,13 +5,13 @@ use crate::cost::{Stated, overrides};
 use crate::held::Stage;
 use crate::mesh::Mesh;
 use crate::module::Module;
-use crate::policy::DeviceMemory;
+use crate::policy::Timing;
 use crate::table_builder::to_list;
 use hlofast::ir::Module as CoreModule;
 use hlofast::table;
 use hlofast::time::collective::{self, Group, Kind};
 use hlofast::time::gpu_collectives;
-use hlofast::time::{Device, Estimates, Model, Options, Time, Topology};
+use hlofast::time::{Device, Estimates, Model, Options, Time, Topology, pressure_seconds};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -92,13 +92,15 @@ pub fn _time(
 }
 
 impl TimeData {
-    /// The bound of each row's time by bytes and FLOPs, and HBM bytes per second, on a GPU.
-    ///
-    /// None on a TPU: there the cost of storing values is not judged yet.
-    pub fn memory(&self) -> Option<DeviceMemory> {
-        let rows = &self.timed.time.rows;
-        let is_gpu = self.timed.device.is_gpu;
-        is_gpu.then(|| (rows.roofline_seconds.clone(), rows.bytes_per_second))
+    /// What policies are priced with.
+    pub fn timing(&self) -> Timing {
+        let (stage, time) = (&self.timed.stage, &self.timed.time);
+        Timing {
+            seconds: self.seconds_alone(),
+            bounds: time.rows.roofline_seconds.clone(),
+            bytes_per_second: time.rows.bytes_per_second,
+            pressure: pressure_seconds(stage.module(), stage.collectives(), &time.simulation),
+        }
     }
 
     /// Seconds of one execution of each row; for collectives, seconds on the network. NaN if

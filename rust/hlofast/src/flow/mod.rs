@@ -17,6 +17,7 @@ pub mod scope;
 pub mod source;
 mod structure;
 pub mod trip_count;
+mod updates;
 mod values;
 mod whose;
 
@@ -31,5 +32,6 @@ pub use phase::{Phase, RuleError, Rules};
 pub use scope::ScopeTree;
 pub use source::source_of;
 pub use structure::Basis;
+pub(crate) use updates::updates;
 pub(crate) use values::Values;
 pub use whose::Whose;

@@ -8,7 +8,8 @@ use super::windows::{Windows, windows};
 use super::work::{Work, Works};
 use crate::Provenance;
 use crate::cost::{Backend, Cost, ShapeCost, SpaceBytes, shape_costs};
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use crate::flow::updates;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use std::collections::HashMap;
 
 /// The limit of a row's time.
@@ -291,7 +292,8 @@ impl Timer<'_> {
     /// The bytes and work of `row`.
     fn load(&mut self, row: Row, windows: Option<&Windows>) -> Load {
         let at = row.0 as usize;
-        let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
+        let of_rows = |column: &[i64]| column.get(at).copied().unwrap_or(0);
+        let of = |column: &[i64]| of_rows(column) as f64;
         let other = &self.cost.other_memory;
         // Computations are visited in the order of their rows.
         while other.get(self.other).is_some_and(|entry| entry.row < row.0) {
@@ -302,7 +304,10 @@ impl Timer<'_> {
             let own = entries.clone().filter(|entry| entry.memory_space == space);
             own.map(|entry| of(entry) as f64).sum()
         };
-        let (result_elements, result_bits, is_native, is_tiled) = self.result(row, windows);
+        let written = entries.clone().map(|entry| entry.written.max(0));
+        let written = written.fold(of_rows(&self.cost.bytes_written), i64::saturating_add);
+        let (result_elements, result_bits, is_native, is_tiled) =
+            self.result(row, windows, written);
         Load {
             hbm_read: of(&self.cost.bytes_read),
             hbm_written: of(&self.cost.bytes_written),
@@ -336,21 +341,51 @@ impl Timer<'_> {
         operand.is_some_and(|operand| minor(Row(*operand)) != minor(row))
     }
 
+    /// By array of the result of `row`: the share of its elements that is written, None if all are;
+    /// empty if it updates nothing in place. `written` is what `row` writes, in bytes: less than its
+    /// result if it can update in place.
+    fn shares(&self, row: Row, written: i64) -> Vec<Option<f64>> {
+        let updates = updates(self.module, row);
+        if updates.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let shapes = self.module.shapes().leaves(self.module.shape(row));
+        let results = shapes.map(|shape| self.shape_cost(shape));
+        let results: Vec<ShapeCost> = results.collect();
+        let whole = results.iter().fold(0i64, |sum, own| sum.saturating_add(own.size.max(0)));
+        if written >= whole {
+            return Vec::new();
+        }
+        let share = |(update, whole): (&Option<Row>, &ShapeCost)| {
+            let part = *self.module.operands((*update)?).get(1)?;
+            let part = self.shape_cost(self.module.shape(Row(part))).elements.max(0);
+            Some((part as f64 / whole.elements.max(1) as f64).min(1.0))
+        };
+        updates.iter().zip(&results).map(share).collect()
+    }
+
+    fn shape_cost(&self, shape: ShapeId) -> ShapeCost {
+        self.shapes.get(shape.0 as usize).copied().unwrap_or_default()
+    }
+
     /// Elements (with padding) and element bits of the main result array of `row`, whether the
     /// array fills vector registers, and whether it has their layout. The main array of a matmul is
     /// the array closest in size to its windows; otherwise, it is the largest array and, on a tie,
-    /// the array with the fewest bits.
-    fn result(&self, row: Row, windows: Option<&Windows>) -> (f64, f64, bool, bool) {
+    /// the array with the fewest bits. Of an array that is updated in place, the part that is written
+    /// counts. `written` is what `row` writes, in bytes.
+    fn result(&self, row: Row, windows: Option<&Windows>, written: i64) -> (f64, f64, bool, bool) {
         let shapes = self.module.shapes();
         let mut best = (0.0, 32.0, true, true);
         let product = windows.filter(|windows| windows.kernel > 0.0);
         let all = product.map(|windows| windows.output * windows.iterations);
         let mut nearest = f64::INFINITY;
-        for leaf in shapes.leaves(self.module.shape(row)) {
+        let shares = self.shares(row, written);
+        for (at, leaf) in shapes.leaves(self.module.shape(row)).enumerate() {
             let Some(array) = shapes.array(leaf) else { continue };
             let bits = f64::from(array.element_type.storage_bits().max(1));
-            let cost = self.shapes.get(leaf.0 as usize).copied().unwrap_or_default();
-            let elements = cost.size.max(0) as f64 * 8.0 / bits;
+            let cost = self.shape_cost(leaf);
+            let padded = cost.size.max(0) as f64 * 8.0 / bits;
+            let elements = padded * shares.get(at).copied().flatten().unwrap_or(1.0);
             let is_better = match all {
                 Some(all) => {
                     let distance = (elements.max(1.0) / all.max(1.0)).ln().abs();
@@ -361,7 +396,7 @@ impl Timer<'_> {
                 None => elements > best.0 || (elements == best.0 && bits < best.1),
             };
             if is_better {
-                let is_padded = elements != cost.elements as f64;
+                let is_padded = padded != cost.elements as f64;
                 let tile = array.layout.and_then(|layout| layout.tiles.first());
                 let is_tiled = tile.is_some_and(|tile| matches!(tile[..], [8, 128] | [1024]));
                 let is_native = is_tiled && !is_padded && bits == 32.0;

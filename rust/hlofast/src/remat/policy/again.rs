@@ -270,6 +270,13 @@ impl Again {
         self.is_needed[at] && (is_own || self.fate[at] == Fate::Saved)
     }
 
+    /// Whether a value of the forward body is written to device memory, to stay there or to move on.
+    pub fn stores(&self, scan: &Scan, node: u32) -> bool {
+        let at = node as usize;
+        let is_input = scan.body.nodes[at].element.is_some();
+        self.is_needed[at] && (is_input || self.fate[at] != Fate::Recomputed)
+    }
+
     /// Bytes per iteration of each value that stays in device memory, and in the text does not.
     pub fn kept_anew(&self, scan: &Scan, sizes: &[i64]) -> impl Iterator<Item = i64> {
         let nodes = (0..scan.body.nodes.len() as u32).filter(|node| {

@@ -5,12 +5,13 @@
 //! another one, changes these seconds. A row that only moves the stack goes with it. A row that also
 //! makes the value stays, without the stores: they are slow if the layout of the stack is not that of the
 //! value, so what stays takes `PLAIN` times the bound by bytes and FLOPs, if that is less.
-//! `benches/h100_steps.py` compares with clocks. On TPUs none of this is counted, because the policies
-//! that are chosen have not been compiled with it yet.
+//! A row whose values nothing else reads goes too. `benches/h100_steps.py` compares with clocks,
+//! `benches/what_if_accuracy.py --policies` with the time model on compiled texts.
 
 use super::again::Again;
 use super::price::Prices;
 use super::scans::Scan;
+use crate::flow::updates;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
 /// The time of a row without its stores, over the bound by its bytes and FLOPs: of 1.0, 1.3 and 1.6 the
@@ -18,6 +19,8 @@ use crate::ir::{CallRole, Module, Opcode, Row};
 const PLAIN: f64 = 1.3;
 /// How often a value that is kept passes HBM: to be written and to be read.
 const PASSES: f64 = 2.0;
+/// Limit on the users of a row that are looked at.
+const MOST_USERS: usize = 64;
 
 /// Seconds by which the step is longer than it is, because of what the scans keep under a policy;
 /// negative if they keep less. None if that is unknown, as for loops over groups of layers.
@@ -37,7 +40,7 @@ pub fn stored(
     let mut seconds = 0.0;
     for (scan, again) in scans {
         for stack in scan.stacks.iter().filter(|stack| !stack.is_host && !stack.is_weight) {
-            let is_kept = again.keeps(scan, stack.node);
+            let is_kept = again.stores(scan, stack.node);
             rows.extend(stack.rows.iter().map(|row| (*row, is_kept, stack.bytes)));
         }
         let anew: f64 = again.kept_anew(scan, sizes).map(|bytes| bytes as f64).sum();
@@ -68,7 +71,7 @@ fn stores(module: &Module, row: Row, bytes: f64, rate: f64, prices: &Prices<'_>)
         return *known;
     }
     let seconds = prices.seconds_of(module, row, 0);
-    let rest = match only_moves(module, row) {
+    let rest = match only_moves(module, row) || only_stores(module, row) {
         true => Some(0.0),
         false => plain(module, row, prices),
     };
@@ -86,6 +89,25 @@ pub fn plain(module: &Module, row: Row, prices: &Prices<'_>) -> Option<f64> {
 /// Whether `row` writes one of the stacks of `scan`.
 pub fn writes_stack(scan: &Scan, row: Row) -> bool {
     scan.stack_rows.binary_search(&row).is_ok()
+}
+
+/// Whether nothing but its place in the loop's result needs a fusion that writes stacks: what else
+/// reads its values computes them again.
+fn only_stores(module: &Module, row: Row) -> bool {
+    let root = module.computation(module.computation_of(row)).root;
+    let mut open = vec![row];
+    for _ in 0..MOST_USERS {
+        let Some(at) = open.pop() else { break };
+        for user in module.users().get(at.0).iter().copied().map(Row) {
+            match module.opcode(user) {
+                _ if user.0 == root => {}
+                Opcode::GetTupleElement | Opcode::Bitcast => open.push(user),
+                _ => return false,
+            }
+        }
+    }
+    let updates = updates(module, row);
+    open.is_empty() && !updates.is_empty() && updates.iter().all(Option::is_some)
 }
 
 /// Whether a row computes nothing but where it writes.

@@ -1,0 +1,84 @@
+//! What a lack of memory costs a step.
+//!
+//! Where a program does not fit, XLA recomputes values by itself, and starts a transfer only when
+//! something waits for it, so that nothing is in memory for longer than needed. A program of the same
+//! operations that fits does neither.
+
+use super::simulate::Simulation;
+use crate::comms::Collectives;
+use crate::flow::is_compiler_clone;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row};
+use hashbrown::HashMap;
+use memchr::memmem;
+
+/// Seconds of a step in which XLA recomputes values by itself, and in which transfers beside which
+/// their computation has work to do are waited for.
+pub fn pressure_seconds(
+    module: &Module,
+    collectives: &Collectives,
+    simulation: &Simulation,
+) -> f64 {
+    let of = |column: &[f64], row: Row| column.get(row.0 as usize).copied().unwrap_or(0.0);
+    let mut beside: Vec<Beside> = vec![Beside::default(); module.computations().len()];
+    for (collective, (seconds, exposed)) in
+        collectives.collectives.iter().zip(&simulation.collectives)
+    {
+        let Some(done) = collective.done else { continue };
+        if let Some(own) = beside.get_mut(module.computation_of(done).0 as usize) {
+            own.exposed += exposed;
+            own.hidden += (seconds - exposed).max(0.0);
+        }
+    }
+    let mut sum = 0.0;
+    let runs = simulation.executions.iter().map(|runs| *runs as f64);
+    for ((computation, own), runs) in module.computations().iter().zip(beside).zip(runs) {
+        if runs == 0.0 {
+            continue;
+        }
+        let seconds = |row: Row| of(&simulation.taken, row) - of(&simulation.exposed, row);
+        let work: f64 = computation.rows().map(Row).map(seconds).sum();
+        let waited = own.exposed.min((work - own.hidden).max(0.0));
+        sum += runs * (waited + repeated(module, computation.rows().map(Row), seconds));
+    }
+    sum
+}
+
+/// Seconds in which rows repeat others: all clones of a row if it is still there, else all but one.
+fn repeated(module: &Module, rows: impl Iterator<Item = Row>, seconds: impl Fn(Row) -> f64) -> f64 {
+    // By name of the original: the sum of all clones, and the longest.
+    let mut clones: HashMap<&[u8], (f64, f64), BuildMix> = HashMap::default();
+    let mut others = Vec::new();
+    for row in rows {
+        let (name, own) = (module.instruction_name(row), seconds(row));
+        if own <= 0.0 {
+            continue;
+        }
+        if !is_compiler_clone(module, row) {
+            others.push(name);
+            continue;
+        }
+        let end = memmem::find(name, b".remat").unwrap_or(name.len());
+        let (sum, longest) = clones.entry(&name[..end]).or_default();
+        *sum += own;
+        *longest = longest.max(own);
+    }
+    if clones.is_empty() {
+        return 0.0;
+    }
+    for name in others {
+        if let Some((_, longest)) = clones.get_mut(name) {
+            *longest = 0.0;
+        }
+    }
+    clones.values().map(|(sum, longest)| sum - longest).sum()
+}
+
+/// The asynchronous collectives of one run of a computation.
+#[derive(Clone, Copy, Default)]
+struct Beside {
+    /// Seconds of waiting for them.
+    exposed: f64,
+    /// Seconds in which they run beside other work.
+    hidden: f64,
+}

@@ -1,0 +1,52 @@
+"""Step times under other checkpoint policies, against programs compiled under them."""
+
+import statistics
+import sys
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
+TEXTS = policy_texts.unpack("texts")
+CHECKPOINTED = policy_texts.unpack("checkpointed")
+BUILT_IN = {
+    "nothing": "nothing_saveable",
+    "dots": "dots_saveable",
+    "plain_dots": "dots_with_no_batch_dims_saveable",
+}
+
+
+def test_step_times_under_policies_are_those_of_compiled_programs():
+    errors = {}
+    for program, text in CHECKPOINTED.items():
+        model, policy = program.split(".")
+        if policy not in BUILT_IN or model not in TEXTS:
+            continue
+        chip = next(part for part in model.split("_") if part in ("v5e", "v5p", "v6e"))
+        policies = hlofast.loads(TEXTS[model]).remat(device=f"tpu-{chip}").policies
+        own = policies.policy(BUILT_IN[policy])
+        parts = (own.recomputed_seconds, own.waiting_seconds, own.storing_seconds)
+        expected = policies.step_seconds + sum(parts) - own.relief_seconds
+        assert own.step_seconds == pytest.approx(expected)
+        compiled = hlofast.loads(text).time(f"tpu-{chip}").step_seconds
+        errors[program] = own.step_seconds / compiled - 1
+    assert len(errors) >= 20
+    assert statistics.median(map(abs, errors.values())) <= 0.15
+    assert max(map(abs, errors.values())) <= 0.4
+
+
+def test_a_step_that_lacked_memory_is_relieved_of_its_cost():
+    dense = hlofast.loads(TEXTS["dense_v5e_8"])
+    policies = dense.remat(device="tpu-v5e").policies
+    # XLA made copies of work to fit the program, and it did not fit.
+    assert ".remat" in dense.text
+    assert policies.as_compiled.relief_seconds == 0
+    assert 0 < policies.policy("nothing_saveable").relief_seconds < policies.step_seconds / 2
+    fits = TEXTS["dense_v5e_4"]
+    assert b".remat" not in fits
+    policies = hlofast.loads(fits).remat(device="tpu-v5e").policies
+    assert policies.policy("nothing_saveable").relief_seconds < 0.01 * policies.step_seconds
