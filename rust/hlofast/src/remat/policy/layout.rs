@@ -22,15 +22,18 @@ const MOST_READ: usize = 8;
 /// Limit on the nodes between a gathered value and the value that devices gather.
 const MOST_STEPS: usize = 16;
 
-/// The changes of bytes from each step to the next, the row of each step, and the scans. An error if
-/// the module is too large, or its layers are in groups that the model does not cover.
+/// The changes of bytes from each step to the next, the row of each step, and the scans.
+pub type LaidOut = (Vec<i64>, Vec<u32>, Vec<Scan>);
+
+/// Lays out a module. An error if it is too large, or if its layers are in groups that the model does not
+/// cover.
 pub fn lay_out(
     module: &Module,
     cost: &Cost,
     local: &Local,
     places: Places,
     budget: usize,
-) -> Result<(Vec<i64>, Vec<u32>, Vec<Scan>), NoPolicies> {
+) -> Result<LaidOut, NoPolicies> {
     let mut layout = Layout {
         module,
         cost,
