@@ -203,8 +203,8 @@ def refuses_to_offload(program: str) -> bool:
 
 
 def plans() -> dict[str, Any]:
-    """The values that the chosen policy keeps, for each program that does not fit its chip, and for
-    each checkpointed program that could save more."""
+    """The values that the chosen policy keeps, for each program that does not fit its chip, that is
+    faster with checkpointing although it fits, or that is checkpointed and could save more."""
     needed = {
         record["program"]: record["hbm"]
         for record in policy_texts.truth()
@@ -214,7 +214,7 @@ def plans() -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for (program, under), text in (plain | checkpointed()).items():
         chip = next(part for part in program.split("_") if part in LIMITS)
-        if not under and needed[program] <= LIMITS[chip]:
+        if is_unknown(program):
             continue
         policies = hlofast.loads(text).remat(hbm=LIMITS[chip], device=f"tpu-{chip}").policies
         if policies is None or policies.chosen is None:
@@ -235,6 +235,9 @@ def plans() -> dict[str, Any]:
             "seconds": policies.chosen.recomputed_seconds,
             "waiting": policies.chosen.waiting_seconds,
             "nothing_seconds": nothing.recomputed_seconds,
+            "fits_as_is": needed[program] <= LIMITS[chip] or bool(under),
+            "as_is_seconds": policies.step_seconds,
+            "step_seconds": policies.chosen.step_seconds,
         }
     return chosen
 

@@ -138,3 +138,34 @@ def test_a_copy_that_two_elements_share_counts_once() -> None:
         assert policies is not None
         peaks.append((policies.peak, policies.policy("nothing_saveable").peak))
     assert peaks[1] == pytest.approx(peaks[0], rel=1e-3)
+
+
+def test_chosen_policies_fit_and_are_as_fast_as_the_best_of_jax() -> None:
+    plans = gpu_texts.plans()
+    assert len(plans) >= 15
+    slower = []
+    for plan in plans:
+        # The policy that ran is the one that is chosen today.
+        text = gpu_texts.texts(plan["text"])[plan["program"], "none"]
+        policies = hlofast.loads(text).remat(device="h100", hbm=plan["hbm"]).policies
+        assert policies is not None
+        assert policies.chosen is not None
+        assert policies.chosen.peak == plan["peak"]
+        assert plan["ran"]["peak"] <= plan["hbm"]
+        assert abs(plan["peak"] / plan["ran"]["peak"] - 1) < 0.12
+        slower.append(plan["ran"]["seconds"] / plan["fastest"]["seconds"] - 1)
+    assert statistics.median(slower) < 0.01
+    assert max(slower) < 0.03
+
+
+def test_steps_on_a_gpu_that_nothing_was_fitted_on() -> None:
+    errors = []
+    for step in gpu_texts.planned():
+        module = hlofast.loads(step["text"])
+        assert module.memory().hbm_peak == pytest.approx(step["peak"], rel=1e-3)
+        seconds = module.time(gpu_texts.PLANNED_ON).step_seconds
+        assert seconds is not None
+        errors.append(abs(seconds / step["seconds"] - 1))
+    assert len(errors) >= 39
+    assert statistics.median(errors) < 0.1
+    assert max(errors) < 0.15

@@ -35,6 +35,10 @@ OFFLOAD_GAIN = 0.01
 """The share of the step's time that moving values to the host has to save: less than that is not
 worth a transfer whose time is modelled from the bandwidth alone."""
 
+FITTING_GAIN = 0.05
+"""The share of the step's time that checkpointing has to save where the step fits without: modelled
+changes of step times are 5 points from clocks at the median (`benches/h100_steps.py`)."""
+
 _AS_IS = "as compiled"
 _CHOSEN = "chosen"
 _FATES = ("recomputed", "saved", "offloaded")
@@ -185,9 +189,10 @@ class Policies:
         faster than the best policy without moves. Every policy of the matmuls and kernels is tried
         if there are few; beyond, values change their fates one by one and in pairs. If nothing
         fits, it is the policy with the lowest peak. None without a memory to fit, and if the step
-        fits as it is and the policy would not make it faster.
+        fits as it is and the policy would not make it faster, or without checkpointed layers not
+        5 % faster: storing values can take longer than computing them again.
         """
-        if self.hbm is None or (self.peak <= self.hbm and not self.is_checkpointed):
+        if self.hbm is None:
             return None
         if self._chosen is None:
             budget = int(self.hbm * (1 - self.margin))
@@ -204,6 +209,10 @@ class Policies:
         if self.hbm is not None and self.peak > self.hbm:
             return True
         own, now = chosen.added_seconds, self.as_compiled.added_seconds
+        if not self.is_checkpointed:
+            if own is None or chosen.storing_seconds is None or self.step_seconds is None:
+                return False
+            return bool(chosen.fits) and -own >= FITTING_GAIN * self.step_seconds
         if own is None or now is None:
             own, now = chosen.recomputed_flops, self.as_compiled.recomputed_flops
         return bool(chosen.fits) and own is not None and now is not None and own < now

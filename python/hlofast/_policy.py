@@ -109,8 +109,7 @@ class Policy:
     def relief_seconds(self) -> float | None:
         """Seconds by which the step is shorter because it needs less memory; None if unknown.
 
-        For lack of memory, XLA recomputes values by itself, and starts transfers only when something
-        waits for them.
+        For lack of memory, XLA recomputes values by itself, and starts transfers late.
         """
         relief: float | None = self._figures["relief"]
         return relief

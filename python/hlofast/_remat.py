@@ -528,14 +528,16 @@ class Remat(Result):
         refusal = self._planned().refusal()
         if refusal is not None and not self.fits:
             return f"no values are planned: {refusal}"
+        chosen = None if self.policies is None else self.policies.chosen
         if self.fits and not self.steps:
-            return "the peak fits as it is; nothing to recompute"
+            if chosen is None or not chosen.fits:
+                return "the peak fits as it is; nothing to recompute"
+            return "the peak fits as it is; a checkpoint policy makes the step faster"
         if self.fits is None:
             return "the peak is lower" if self.steps else "no candidate lowers the peak"
         if self.fits:
             return "fits"
         text = "does not fit" if self.steps else "no candidate lowers the peak, and it does not fit"
-        chosen = None if self.policies is None else self.policies.chosen
         return text if chosen is None or not chosen.fits else f"{text}; a checkpoint policy does"
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -510,12 +510,12 @@ def _named(policy: Policy) -> str:
 
 
 def _recomputed(verdict: Verdict) -> list[Statement]:
-    """A statement if checkpointed layers recompute what the memory has room for."""
+    """A statement if another checkpoint policy makes a step faster that fits as it is."""
     step = next(figure.value for figure in verdict.figures if figure.key == "step")
     if step is None or verdict.hbm is None:
         return []
     policies = _policies(verdict)
-    if policies is None or not policies.is_checkpointed or policies.peak > verdict.hbm:
+    if policies is None or policies.peak > verdict.hbm:
         return []
     chosen = policies.chosen
     now = policies.as_compiled.added_seconds
@@ -523,6 +523,22 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
     if chosen is None or now is None or own is None or now - own < LEAST_GAIN * step:
         return []
     free, gain = short_bytes(int(verdict.hbm) - policies.peak), output.seconds(now - own)
+    after = (
+        f"{_named(chosen)}: about {short_bytes(chosen.peak)} at the peak, {gain} less a step "
+        "(modelled); hlofast remat gives the code"
+    )
+    if not policies.is_checkpointed:
+        return [
+            Statement(
+                "stored-for-longer",
+                "storing what the layers keep for the backward pass takes longer than computing "
+                "part of it again",
+                stake=gain,
+                seconds=now - own,
+                remedy=f"put the layers under jax.checkpoint with {after}",
+                verb="remat",
+            )
+        ]
     return [
         Statement(
             "room-to-save",
@@ -530,9 +546,7 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
             "free",
             stake=gain,
             seconds=now - own,
-            remedy=f"change the checkpoint policy to {_named(chosen)}: about "
-            f"{short_bytes(chosen.peak)} at the peak, {gain} less a step (modelled); hlofast remat "
-            "gives the code",
+            remedy=f"change the checkpoint policy to {after}",
             verb="remat",
         )
     ]

@@ -26,7 +26,9 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
     implied = effective._implied()
     rule = "no rule" if effective.rule is None else f"rule {effective.rule}"
     source = f"the config on {effective.instance.name} ({rule})"
-    units = list(implied.parts.units.values())
+    # Stages name, stack and repeat layers in another way: nothing of them is compared.
+    is_staged = implied.parts.is_staged
+    units = [] if is_staged else list(implied.parts.units.values())
     layers = {unit.layers for unit in units}
     has_batch = bool(implied.mesh) and implied.batch.tokens is not None
     carry = None
@@ -67,6 +69,8 @@ def _gaps(effective: EffectiveConfig) -> tuple[tuple[str, str], ...]:
 def _parameters(implied: Implied) -> Iterator[DeclaredParameter]:
     """The weights, and the optimizer state under the same paths."""
     for parameter in implied.parts.parameters:
+        if implied.parts.is_staged and parameter.layers > 1:
+            continue
         path = "[^/]+".join(map(re.escape, parameter.path.split("*")))
         # Flax NNX holds each array as the attribute `value` of a variable.
         pattern = f"(.*/)?{path}([./]value)?"
@@ -91,13 +95,16 @@ def _predictions(effective: EffectiveConfig, source: str) -> dict[str, Predictio
 
     if effective.mesh is None:
         return predictions
-    add("state_bytes", memory.state_bytes)
+    is_staged = effective._implied().parts.is_staged
+    if not is_staged:
+        add("state_bytes", memory.state_bytes)
     add("offloaded_bytes", memory.offloaded_bytes)
     if not traffic.gaps:
         of_layers = [each for each in traffic.transfers if each.layers > 1]
         weights = [each for each in of_layers if each.tensor_kind == "weights"]
         add("gathered_bytes", sum(each.payload * each.count for each in weights))
-    if None not in (flops.matmul, flops.recomputed_matmul) and effective.devices:
+    is_known = None not in (flops.matmul, flops.recomputed_matmul) and not is_staged
+    if is_known and effective.devices:
         total = (flops.matmul or 0) + (flops.recomputed_matmul or 0)
         add("flops", total // effective.devices)
     add("peak_bytes", memory.hbm_lower_bound)

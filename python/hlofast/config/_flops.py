@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._units import read_seconds
+from hlofast.config._implied import per_policy
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast.config._implied import Implied
+    from hlofast.config._parts import Product
     from hlofast.devices import Device
 
 _PRODUCTS = (
@@ -33,8 +35,8 @@ class StepFlops:
     """
 
     __slots__ = (
-        "_multiplies_once", "_rows", "attention", "full_attention", "gaps", "matmul", "parameters",
-        "recomputed_attention", "recomputed_matmul", "tokens",
+        "_implied", "_multiplies_once", "attention", "full_attention", "gaps", "matmul",
+        "parameters", "recomputed_attention", "recomputed_matmul", "tokens",
     )  # fmt: skip
 
     matmul: int | None
@@ -63,41 +65,19 @@ class StepFlops:
         )
         self._multiplies_once = parts.multiplies_once
         self.tokens = batch.tokens
-        length = batch.length or 0
-        whole = 0
-        rows: list[tuple[str, int, int, int, int, int | None]] = []
-        sums = {(attention, again): 0 for attention in (False, True) for again in (False, True)}
-        is_policy_known = True
-        for product in parts.products:
-            times = (self.tokens or 0) * product.layers
-            forward = 2 * product.multiplications * times
-            if product.is_attention:
-                # Causal attention computes half of the square of pairs.
-                whole += 3 * forward * length
-                sequences = (batch.sequences or 0) * product.layers
-                forward = 2 * product.multiplications * sequences * product.pairs(length)
-            again = implied.is_recomputed(product)
-            is_policy_known = is_policy_known and again is not None
-            rows.append(
-                (
-                    product.parameter or product.name,
-                    product.layers,
-                    product.multiplications,
-                    forward,
-                    2 * forward,
-                    None if again is None else forward if again else 0,
-                )
-            )
-            sums[product.is_attention, False] += 3 * forward
-            sums[product.is_attention, True] += forward if again else 0
+        self._implied = implied
+        sequences = batch.sequences or 0
+        each, is_policy_known = _of_sequence(implied)
+        whole, matmul, attention, again_matmul, again_attention = (
+            operations * sequences for operations in each
+        )
         has_batch = is_known and self.tokens is not None and not learner.is_partial
         has_policy = has_batch and is_policy_known
-        self.matmul = sums[False, False] if has_batch else None
-        self.attention = sums[True, False] if has_batch and not masks else None
+        self.matmul = matmul if has_batch else None
+        self.attention = attention if has_batch and not masks else None
         self.full_attention = whole if has_batch else None
-        self.recomputed_matmul = sums[False, True] if has_policy else None
-        self.recomputed_attention = sums[True, True] if has_policy and not masks else None
-        self._rows = rows
+        self.recomputed_matmul = again_matmul if has_policy else None
+        self.recomputed_attention = again_attention if has_policy and not masks else None
 
     @property
     def table(self) -> Table:
@@ -106,7 +86,15 @@ class StepFlops:
         Columns: product, layers, multiplications (per token, or pair of tokens), forward, backward,
         recomputed (operations of a step; None: unknown).
         """
-        return of_rows(_PRODUCTS, self._rows)
+        sequences = self._implied.batch.sequences or 0
+        rows = []
+        for product, each, again in _products(self._implied):
+            forward = each * sequences
+            name = product.parameter or product.name
+            repeated = None if again is None else forward if again else 0
+            sizes = (product.layers, product.multiplications)
+            rows.append((name, *sizes, forward, 2 * forward, repeated))
+        return of_rows(_PRODUCTS, rows)
 
     @property
     def six_n_t(self) -> int | None:
@@ -167,3 +155,32 @@ class StepFlops:
         shown = "unknown" if self.executed is None else f"{self.executed:.4g}"
         again = "" if not self.recomputed else f", {self.recomputed:.4g} of them recomputed"
         return f"<StepFlops: {shown} operations{again}>"
+
+
+def _products(implied: Implied) -> list[tuple[Product, int, bool | None]]:
+    """Matmuls with the operations of forward of one sequence, and whether backward repeats them."""
+    length, found = implied.batch.length or 0, []
+    for product in implied.parts.products:
+        # Causal attention computes half of the square of pairs.
+        times = product.pairs(length) if product.is_attention else length
+        forward = 2 * product.multiplications * product.layers * times
+        found.append((product, forward, implied.is_recomputed(product)))
+    return found
+
+
+@per_policy
+def _of_sequence(implied: Implied) -> tuple[tuple[int, int, int, int, int], bool]:
+    """Operations of one sequence, and whether all policies are modelled.
+
+    They are those of attention over all pairs, of matmuls with weights, of causal attention, and
+    those that backward repeats of both.
+    """
+    length, whole, is_known = implied.batch.length or 0, 0, True
+    sums, repeated = {False: 0, True: 0}, {False: 0, True: 0}
+    for product, forward, again in _products(implied):
+        if product.is_attention:
+            whole += 6 * product.multiplications * product.layers * length * length
+        is_known = is_known and again is not None
+        sums[product.is_attention] += 3 * forward
+        repeated[product.is_attention] += forward if again else 0
+    return (whole, sums[False], sums[True], repeated[False], repeated[True]), is_known

@@ -82,8 +82,8 @@ class Model:
     """
 
     __slots__ = (
-        "batch", "casts_in_layers", "gaps", "itemsize", "learner", "masks", "parts", "policies",
-        "rates", "refused", "steps", "untimed",
+        "batch", "casts_in_layers", "fails", "gaps", "itemsize", "learner", "masks", "parts",
+        "policies", "rates", "refused", "steps", "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +99,7 @@ class Model:
         masks: list[tuple[str, str]],
         untimed: list[tuple[str, str]] | None = None,
         refused: list[tuple[str, str]] | None = None,
+        fails: list[tuple[str, str]] | None = None,
         casts_in_layers: bool = False,
         rates: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
@@ -113,6 +114,8 @@ class Model:
         """Parts of `gaps` without which the step has no modelled time."""
         self.refused = refused or []
         """Parts of `gaps` that are policies; a plan replaces them."""
+        self.fails = fails or []
+        """Parts of `gaps` that the trainer itself cannot run."""
         self.parts = parts
         self.learner = learner
         self.batch = batch
@@ -159,7 +162,9 @@ class Sources:
 class Space:
     """The choices that a trainer leaves to a plan."""
 
-    __slots__ = ("axes", "offloads", "offloads_inputs", "policies", "usual", "worse")
+    __slots__ = (
+        "axes", "offloads", "offloads_inputs", "policies", "unmodelled", "usual", "worse",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -170,9 +175,13 @@ class Space:
         offloads: bool,
         offloads_inputs: bool,
         worse: Mapping[str, str] | None = None,
+        unmodelled: Mapping[str, str] | None = None,
     ) -> None:
         self.worse = dict(worse or {})
-        """The axes that are never sized, with the reason."""
+        """The axes that are never sized because another one does better, with the reason."""
+        self.unmodelled = dict(unmodelled or {})
+        """The axes that are never sized because steps along them are not modelled, with the
+        reason."""
         self.axes = tuple(axes)
         """The mesh axes, outermost first."""
         self.usual = [axis for axis in usual if axis in self.axes]
@@ -193,7 +202,7 @@ class Space:
         }
         return Space(
             self.axes, policies, usual=self.usual, offloads=False, offloads_inputs=False,
-            worse=self.worse,
+            worse=self.worse, unmodelled=self.unmodelled,
         )  # fmt: skip
 
 

@@ -22,29 +22,42 @@ _UNKNOWN_ITEMSIZE = 4
 """Bytes per element where the type is not known; figures that depend on it are unknown then."""
 
 
-def per_mesh(function: F) -> F:
-    """Computes a function of an `Implied` once for all variants with one mesh and accumulation.
+def _once(slot: str) -> Callable[[F], F]:
+    """Keeps the results of a function of an `Implied` in the dictionary of this name."""
 
-    The function may not depend on the size of the batch or on policies.
-    """
+    def decorated(function: F) -> F:
+        @wraps(function)
+        def shared(implied: Implied, *arguments: Any) -> Any:
+            known = getattr(implied, slot)
+            key = (function, *arguments) if arguments else function
+            try:
+                return known[key]
+            except KeyError:
+                known[key] = found = function(implied, *arguments)
+                return found
 
-    @wraps(function)
-    def shared(implied: Implied, *arguments: Any) -> Any:
-        key = (function, *arguments)
-        if key not in implied.shared:
-            implied.shared[key] = function(implied, *arguments)
-        return implied.shared[key]
+        return shared  # type: ignore[return-value]
 
-    return shared  # type: ignore[return-value]
+    return decorated
+
+
+per_mesh = _once("of_mesh")
+"""For functions that depend on the mesh and the length of sequences alone: not on the number of
+sequences, accumulation or policies. All variants share what they return."""
+per_steps = _once("of_steps")
+"""For functions that depend on accumulation as well."""
+per_policy = _once("of_policies")
+"""For functions that depend on policies as well, but not on accumulation."""
 
 
 class Implied:
     """The model of a config, on a mesh if there is one."""
 
     __slots__ = (
-        "_held", "_of_steps", "_shards", "_sizes", "batch", "casts_in_layers", "fates", "gaps",
-        "has_activations", "has_type", "itemsize", "learner", "masks", "mesh", "parts", "policies",
-        "rates", "shared", "slices", "steps", "untimed",
+        "_held", "_shards", "_sizes", "_steps", "batch", "casts_in_layers", "fails", "fates",
+        "gaps", "has_activations", "has_type", "itemsize", "learner", "masks", "mesh",
+        "of_mesh", "of_policies", "of_steps", "parts", "policies", "rates", "slices", "steps",
+        "untimed",
     )  # fmt: skip
 
     def __init__(
@@ -56,9 +69,13 @@ class Implied:
         self._sizes: dict[tuple[object, ...], int] = {}
         self.steps = model.steps or 1
         """Gradient accumulation steps: the number of parts into which the batch is split."""
-        self.shared: dict[object, Any] = {}
-        """Results of `per_mesh` functions, which `variant`s with as many steps share."""
-        self._of_steps = {self.steps: self.shared}
+        self.of_mesh: dict[object, Any] = {}
+        """Results of `per_mesh` functions."""
+        self.of_steps: dict[object, Any] = {}
+        """Results of `per_steps` functions."""
+        self._steps = {self.steps: self.of_steps}
+        self.of_policies: dict[object, Any] = {}
+        """Results of `per_policy` functions."""
         self.slices = slices
         self.parts: Parts = model.parts
         self.learner: Learner = model.learner
@@ -69,6 +86,8 @@ class Implied:
         self.batch: Batch = model.batch
         self.gaps: list[tuple[str, str]] = [*model.gaps]
         """Paths of unmodelled parts of the config, each with the reason."""
+        self.fails = model.fails
+        """Parts of `gaps` that the trainer itself cannot run."""
         self.untimed = model.untimed
         self.rates = model.rates
         self.casts_in_layers = model.casts_in_layers
@@ -100,8 +119,8 @@ class Implied:
         self,
         batch: Batch,
         steps: int,
-        policies: dict[str, Policy | None],
-        fates: dict[str, str | None],
+        policies: dict[str, Policy | None] | None = None,
+        fates: dict[str, str | None] | None = None,
     ) -> Implied:
         """The same model and mesh with another batch, accumulation and policies.
 
@@ -112,8 +131,10 @@ class Implied:
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
         other.batch, other.steps = batch, steps
-        other.policies, other.fates = policies, fates
-        other.shared = self._of_steps.setdefault(steps, {})
+        other.of_steps = self._steps.setdefault(steps, {})
+        if policies is not None and fates is not None:
+            other.policies, other.fates = policies, fates
+            other.of_policies = {}
         return other
 
     def shards(self, axes: Iterable[str]) -> int:
@@ -197,11 +218,24 @@ class Implied:
     ) -> int:
         """Bytes on one device of a value with these features per token."""
         count, parts = self.rows(padded=padded)
-        key = (count, parts, features, itemsize)
+        return -(-count * self.row_bytes(features, itemsize) // parts)
+
+    def row_bytes(self, features: tuple[tuple[int, tuple[str, ...]], ...], itemsize: int) -> int:
+        """Bytes on one device of a value with these features per token, of one sequence."""
+        key = (features, itemsize)
         found = self._sizes.get(key)
         if found is None:
             length = -(-(self.batch.length or 0) // self.shards(self.batch.sequence_axes))
             sizes, axes = tuple(size for size, _ in features), tuple(own for _, own in features)
-            found = -(-count * length * self.held(sizes, axes) * itemsize // parts)
-            self._sizes[key] = found
+            self._sizes[key] = found = length * self.held(sizes, axes) * itemsize
         return found
+
+
+@per_mesh
+def needed_values(implied: Implied) -> list[tuple[str, int, int]]:
+    """The values that backward needs: key, layers, and bytes of one sequence on a device."""
+    return [
+        (value.key, value.layers, implied.row_bytes(value.features, value.itemsize))
+        for value in implied.parts.values
+        if value.is_needed
+    ]

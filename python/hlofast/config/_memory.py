@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from operator import mul
+
 from hlofast._core import Field
-from hlofast.config._implied import per_mesh
-from hlofast.config._peak import expected_peak, parameter_size
+from hlofast.config._implied import needed_values, per_mesh, per_policy
+from hlofast.config._peak import Held, expected_peak, parameter_size
 from hlofast.config._policies import OFFLOADED, SAVED
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from hlofast.config._implied import Implied
-    from hlofast.config._parts import Parameter
+    from hlofast.config._policies import Policy
 
 _NOTABLE = 0.01
 _NOTABLE_BYTES = 1 << 26
@@ -146,8 +150,7 @@ class StepMemory:
 
         When memory is short, XLA does not hold the terms that are not needed.
         """
-        rows = [] if self.hbm_lower_bound is None else expected_peak(self._implied, self)
-        return of_rows(_EXPECTED, rows)
+        return of_rows(_EXPECTED, self._expected or [])
 
     @property
     def expected_peak_bytes(self) -> int | None:
@@ -155,17 +158,21 @@ class StepMemory:
 
         Unlike `hbm_lower_bound`, it includes short-lived values: see `expected_terms`.
         """
+        terms = self._expected
+        return None if terms is None else sum(size for _, size, needed in terms if needed)
+
+    @property
+    def _expected(self) -> list[tuple[str, int, bool]] | None:
+        """The terms of the peak; None if a part is not modelled."""
         if self.hbm_lower_bound is None:
             return None
-        terms = expected_peak(self._implied, self)
-        return sum(size for _, size, is_needed in terms if is_needed)
+        return expected_peak(self._implied, held(self._implied))
 
     @property
     def relaxed_peak_bytes(self) -> int | None:
         """The modelled XLA peak when memory is not short."""
-        if self.hbm_lower_bound is None:
-            return None
-        return sum(size for _, size, _ in expected_peak(self._implied, self))
+        terms = self._expected
+        return None if terms is None else sum(size for _, size, _ in terms)
 
     @property
     def host_bytes(self) -> int | None:
@@ -211,6 +218,8 @@ class StepMemory:
             kept: int | None = 0
             if value.is_needed and fate in (SAVED, OFFLOADED, None):
                 kept = None if fate is None or size is None else value.layers * size
+                if kept is not None and implied.parts.pipeline is not None:
+                    kept = implied.parts.pipeline.kept(kept)
             rows.append((module, own, value.name, fate, value.is_needed, value.layers, size, kept))
         return of_rows(_ACTIVATIONS, rows)
 
@@ -259,12 +268,13 @@ def _terms(implied: Implied) -> list[Term]:
     has_gradients = is_placed and not learner.is_partial
     has_state = is_placed and not learner.gaps
     text = f"the optimizer keeps {kept} of each parameter"
+    one = "one per layer" if parts.pipeline is None else "one per layer of each iteration"
     terms = [
         term("parameters", "device", parameters, is_placed, "exact", "weights"),
         term("optimizer state", "device", moments, has_state, "exact", text),
         term("averages", "device", averages, has_state, "exact", "moving averages"),
         term("gradients", "device", gradients, has_gradients, "modelled", "one per weight"),
-        term("layer inputs", "device", inputs, has_batch, "modelled", "one per layer"),
+        term("layer inputs", "device", inputs, has_batch, "modelled", one),
         term("saved", "device", saved, has_policy, "modelled", "saved by policies"),
         term("offloaded", "host", offloaded, has_policy, "modelled", "offloaded by policies"),
         term("padding", "device", device, has_policy, "modelled", "for an uneven batch"),
@@ -273,42 +283,81 @@ def _terms(implied: Implied) -> list[Term]:
     return [each for each in terms if each.name != "padding" or each.bytes]
 
 
-@per_mesh
+def held(implied: Implied) -> Held:
+    """What a step holds on one device, where all parts are modelled."""
+    parameters, moments, averages, gradients = state(implied)
+    inputs, saved, _ = activations(implied, padded=False)
+    whole = activations(implied, padded=True)
+    padding = whole[0] - inputs + whole[1] - saved
+    return Held(parameters + moments + averages, inputs, saved, padding, gradients)
+
+
 def state(implied: Implied) -> tuple[int, int, int, int]:
     """Bytes of parameters, optimizer state, averages and gradients on one device."""
+    parameters, moments, averages, narrow = _state(implied)
+    is_wide = implied.steps > 1 or implied.casts_in_layers
+    return parameters, moments, averages, parameters if is_wide else narrow
+
+
+@per_mesh
+def _state(implied: Implied) -> tuple[int, int, int, int]:
+    """The same, with gradients in the type of the computation if that is narrower.
+
+    Sums over micro-batches, and gradients of layers that cast their weights, have the type of the
+    parameters.
+    """
     own, learner = implied.parts.parameters, implied.learner
+    sizes = [parameter_size(each) for each in own]
+    held = [implied.held_of(each) for each in own]
     return (
-        sum(implied.held_of(each) * parameter_size(each) for each in own),
+        sum(map(mul, held, sizes)),
         sum(implied.state_bytes(each, learner.moments) for each in own),
         sum(implied.state_bytes(each, learner.averages) for each in own),
-        sum(implied.held_of(each) * gradient_size(implied, each) for each in own),
+        sum(each * min(size, implied.itemsize) for each, size in zip(held, sizes, strict=True)),
     )
-
-
-def gradient_size(implied: Implied, parameter: Parameter) -> int:
-    """Bytes per element of a gradient, or of its sum over micro-batches."""
-    own = parameter_size(parameter)
-    is_wide = implied.steps > 1 or implied.casts_in_layers
-    return own if is_wide else min(own, implied.itemsize)
 
 
 def activations(implied: Implied, *, padded: bool) -> tuple[int, int, int]:
     """Bytes of layer inputs, saved and offloaded values on one device."""
     if not implied.mesh or implied.batch.tokens is None:
         return 0, 0, 0
+    count, parts = implied.rows(padded=padded)
+    if count % parts == 0:
+        inputs, saved, offloaded = of_sequence(implied)
+        if (pipeline := implied.parts.pipeline) is not None:
+            # Each iteration keeps the inputs of its layers, and what the policy saves of them.
+            inputs, saved, offloaded = map(pipeline.kept, (inputs, saved, offloaded))
+        return inputs * (count // parts), saved * (count // parts), offloaded * (count // parts)
+    # Each size is rounded up by itself.
+    policies, fates = implied.policies, implied.fates
+    return kept_of(implied, policies, fates, lambda size: -(-count * size // parts))
+
+
+@per_policy
+def of_sequence(implied: Implied) -> tuple[int, int, int]:
+    """Bytes of layer inputs, saved and offloaded values of one sequence of each shard."""
+    return kept_of(implied, implied.policies, implied.fates)
+
+
+def kept_of(
+    implied: Implied,
+    policies: Mapping[str, Policy | None],
+    fates: Mapping[str, str | None],
+    rounded: Callable[[int], int] = int,
+) -> tuple[int, int, int]:
+    """The same under these policies, with the size of each value of one sequence `rounded`."""
     inputs, sums = 0, {SAVED: 0, OFFLOADED: 0}
     for unit in implied.parts.units.values():
-        size = implied.activation_bytes((unit.feature,), implied.itemsize, padded=padded)
-        policy = implied.policies[unit.path]
+        size = rounded(implied.row_bytes((unit.feature,), implied.itemsize))
+        policy = policies[unit.path]
         if policy is not None and policy.offloads_inputs:
             sums[OFFLOADED] += unit.layers * size
         else:
             inputs += unit.layers * size
-    for value in implied.parts.values:
-        fate = implied.fates[value.key]
-        if value.is_needed and fate in sums:
-            size = implied.activation_bytes(value.features, value.itemsize, padded=padded)
-            sums[fate] += value.layers * size
+    for key, layers, size in needed_values(implied):
+        fate = fates[key]
+        if fate in sums:
+            sums[fate] += layers * rounded(size)
     return inputs, sums[SAVED], sums[OFFLOADED]
 
 

@@ -6,6 +6,8 @@ from them.
 
 from __future__ import annotations
 
+import math
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -25,6 +27,13 @@ class UnmodelledError(ValueError):
     """A module that is not modelled: its config lacks a value or has an unsupported one."""
 
 
+class FailsError(UnmodelledError):
+    """A module that the trainer itself cannot run."""
+
+    def __init__(self, trainer: str, why: str) -> None:
+        super().__init__(f"{trainer} fails here: {why}")
+
+
 class Parameter:
     """An array of weights; `copies` counts the arrays of layers that are not stacked in one array.
 
@@ -33,8 +42,8 @@ class Parameter:
     """
 
     __slots__ = (
-        "apart", "class_name", "copies", "dtype", "last", "layers", "module", "path", "shape",
-        "sharding", "stack",
+        "apart", "axes", "class_name", "copies", "dtype", "elements", "last", "layers", "module",
+        "path", "shape", "sharding", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -67,25 +76,16 @@ class Parameter:
         self.layers = layers
         """Number of layers whose weights the copies hold together; 1 outside of layers."""
         self.copies = copies
-
-    @property
-    def elements(self) -> int:
+        self.elements = copies * math.prod(shape)
         """Elements of all copies."""
-        total = self.copies
-        for size in self.shape:
-            total *= size
-        return total
+        self.axes = tuple(axis for axes in sharding for axis in axes)
+        """All mesh axes that shard it."""
 
     @property
     def of_layer(self) -> list[Feature]:
         """Size and sharding of the dimensions of one layer's weights."""
         dimensions = enumerate(zip(self.shape, self.sharding, strict=True))
         return [own for at, own in dimensions if at not in self.stack]
-
-    @property
-    def axes(self) -> Axes:
-        """All mesh axes that shard it."""
-        return tuple(axis for axes in self.sharding for axis in axes)
 
 
 class Product:
@@ -224,12 +224,14 @@ class Move:
 class Gap:
     """A part of a config that is not modelled."""
 
-    __slots__ = ("klass", "path", "why")
+    __slots__ = ("fails", "klass", "path", "why")
 
-    def __init__(self, path: str, klass: str | None, why: str) -> None:
+    def __init__(self, path: str, klass: str | None, why: str | Exception) -> None:
         self.path = path
         self.klass = klass
-        self.why = why
+        self.why = str(why)
+        self.fails = isinstance(why, FailsError)
+        """Whether the trainer cannot run it."""
 
 
 class Unit:
@@ -246,12 +248,41 @@ class Unit:
         self.feature = feature
 
 
+class Pipeline:
+    """Stages that run the layers of a model, each on a part of the batch at a time.
+
+    Layers are those of the stages in turn, `repeats` times over. In each iteration, every stage
+    runs its next layers on one micro-batch, or on nothing while the pipeline fills or drains.
+    """
+
+    __slots__ = ("axis", "bubble", "iterations", "layers", "microbatches", "repeats", "stages")
+
+    def __init__(
+        self, axis: str, stages: int, repeats: int, layers: int, microbatches: int
+    ) -> None:
+        self.axis = axis
+        """The mesh axis of the stages."""
+        self.stages = stages
+        self.repeats = repeats
+        self.layers = layers
+        """Layers of a stage in one iteration."""
+        self.microbatches = microbatches
+        self.bubble = stages - 1
+        """Iterations of a stage on nothing."""
+        self.iterations = microbatches * repeats + self.bubble
+
+    def kept(self, size: int) -> int:
+        """Bytes that a device keeps for all iterations, of those of all layers and sequences."""
+        return size * self.iterations // (self.microbatches * self.stages * self.repeats)
+
+
 class Parts:
     """The parts of a model."""
 
     __slots__ = (
-        "attentions", "gaps", "head", "head_tiles", "masks", "moved_axes", "moves",
-        "multiplies_once", "parameters", "products", "scratch", "units", "unmoved", "values",
+        "attentions", "gaps", "head", "head_tiles", "is_staged", "masks", "moved_axes", "moves",
+        "multiplies_once", "parameters", "pipeline", "products", "scratch", "units", "unmoved",
+        "values",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -267,6 +298,10 @@ class Parts:
         self.attentions: list[tuple[str | None, list[tuple[Feature, ...]]]] = []
         """Attention modules: the rematerialised module that each is in, and the features per token
         of the values that its backward pass holds at once."""
+        self.pipeline: Pipeline | None = None
+        """The stages of the layers, if they lie on several devices and are modelled."""
+        self.is_staged = False
+        """Whether the layers are stages on several devices; compiled programs name them apart."""
         self.units: dict[str, Unit] = {}
         self.unmoved: set[str] = set()
         """Reasons why the traffic of the model is not known."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hlofast.config._implied import per_mesh
+from typing import NamedTuple
+
+from hlofast.config._implied import per_mesh, per_policy
 from hlofast.config._parts import item_size
 from hlofast.config._policies import OFFLOADED, RECOMPUTED, SAVED
 from hlofast.config._traffic import RAGGED
@@ -14,8 +16,7 @@ if TYPE_CHECKING:
     Terms: TypeAlias = "list[tuple[str, int, bool]]"
 
     from hlofast.config._implied import Implied
-    from hlofast.config._memory import StepMemory
-    from hlofast.config._parts import Feature, Parameter, Unit, Value
+    from hlofast.config._parts import Feature, Parameter, Pipeline, Unit, Value
 
 WIDEST_VALUES = 3
 """Number of values as large as a layer's widest value that backward holds at a time."""
@@ -39,6 +40,13 @@ _WINDOWS = 12
 """Shards of a layer's width that windowed einsums hold where tensor axes shard it: three products
 add up their parts in both directions, with an accumulator and a received part each.
 """
+_FEW = 4
+"""Shards of weights that XLA gathers ahead of time in the iterations of a pipeline: compiled steps
+with 8 and 16 shards have loops."""
+_STAGE_VALUES = 0.405, 0.65
+"""Shares of the recomputed values of a stage that are live at once where its weights are gathered:
+beside these, and after the layers that read them. Fitted on compiled steps
+(`benches/config_stages.py`)."""
 _WIDTHS = 3
 """Values of a layer's width, gathered along all axes, in the backward pass of its dense layer."""
 
@@ -48,7 +56,18 @@ def parameter_size(parameter: Parameter) -> int:
     return item_size(parameter.dtype, parameter.path)
 
 
-def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, bool]]:
+class Held(NamedTuple):
+    """Bytes on one device that a step holds outside of its layers."""
+
+    state: int
+    inputs: int
+    saved: int
+    padding: int
+    """What an uneven batch adds to layer inputs and saved values."""
+    gradients: int
+
+
+def expected_peak(implied: Implied, held: Held) -> list[tuple[str, int, bool]]:
     """Terms of one device's memory in backward, and whether XLA needs each when memory is short.
 
     The terms were derived from programs that libtpu 0.0.42 compiled: the weights of all layers are
@@ -56,54 +75,69 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
     wide as a layer's widest are recomputed while a gradient of that size arrives. Further terms
     depend on the trainer: `_before_layers`, `_phases`.
     """
-    parts, size = implied.parts, implied.itemsize
-    layers = [each for each in parts.parameters if each.layers > 1]
-    padding = [
-        each.bytes or 0
-        for each in memory.terms
-        if each.name == "padding" and each.place == "device"
-    ]
     terms = [
-        ("state", memory.state_bytes, True),
-        ("layer inputs", memory.layer_input_bytes, True),
-        ("saved", memory.saved_bytes, True),
-        ("padding", sum(padding), True),
-        ("sums of gradients", memory.gradient_bytes if implied.steps > 1 else 0, True),
-        (
-            "cast weights",
-            sum(implied.held_of(each) * size for each in layers if size < parameter_size(each)),
-            True,
-        ),
+        ("state", held.state, True),
+        ("layer inputs", held.inputs, True),
+        ("saved", held.saved, True),
+        ("padding", held.padding, True),
+        ("sums of gradients", held.gradients if implied.steps > 1 else 0, True),
+        ("cast weights", _cast(implied), True),
     ]
     if implied.casts_in_layers:
         terms += _largest(_phases(implied))
     else:
-        matrices = [_whole(implied, each) for each in layers]
-        widest = [
-            _bytes(implied, value)
-            for value in parts.values
-            if value.is_needed and not value.is_whole
-        ]
         terms += [
-            ("a whole matrix", max(matrices, default=0), True),
-            ("widest values", WIDEST_VALUES * max(widest, default=0), True),
+            ("a whole matrix", _largest_matrix(implied), True),
+            ("widest values", WIDEST_VALUES * _rows(implied) * _widest(implied), True),
             *_before_layers(implied),
         ]
     # Gradients of embeddings come last; if few other values are live by then, they determine the
     # peak.
-    needed = sum(amount or 0 for _, amount, is_needed in terms if is_needed)
-    terms.append(("other gradients", max(0, (memory.hbm_lower_bound or 0) - needed), True))
+    needed = sum(amount for _, amount, is_needed in terms if is_needed)
+    terms.append(("other gradients", max(0, sum(held) - needed), True))
     return [(name, amount, is_needed) for name, amount, is_needed in terms if amount]
 
 
+def _rows(implied: Implied) -> int:
+    """Sequences of a shard at a time."""
+    return implied.rows(padded=True)[0]
+
+
 def _bytes(implied: Implied, value: Value) -> int:
-    """Bytes of a layer's value on one device."""
-    return implied.activation_bytes(value.features, value.itemsize, padded=True)
+    """Bytes of a layer's value on one device, of one sequence."""
+    return implied.row_bytes(value.features, value.itemsize)
 
 
 def _size(implied: Implied, features: tuple[Feature, ...]) -> int:
-    """Bytes of a value in the compute type on one device."""
-    return implied.activation_bytes(features, implied.itemsize, padded=True)
+    """Bytes of a value in the compute type on one device, of one sequence."""
+    return implied.row_bytes(features, implied.itemsize)
+
+
+@per_mesh
+def _layers(implied: Implied) -> list[Parameter]:
+    """The weights of layers."""
+    return [each for each in implied.parts.parameters if each.layers > 1]
+
+
+@per_mesh
+def _cast(implied: Implied) -> int:
+    """Bytes of the weights of layers that have a narrower compute type, in it."""
+    size = implied.itemsize
+    own = (each for each in _layers(implied) if size < parameter_size(each))
+    return sum(implied.held_of(each) * size for each in own)
+
+
+@per_mesh
+def _largest_matrix(implied: Implied) -> int:
+    """Bytes of the largest matrix of a layer, gathered in full."""
+    return max((_whole(implied, each) for each in _layers(implied)), default=0)
+
+
+@per_mesh
+def _widest(implied: Implied) -> int:
+    """Bytes of the widest value of a layer, of one sequence."""
+    own = (each for each in implied.parts.values if each.is_needed and not each.is_whole)
+    return max((_bytes(implied, each) for each in own), default=0)
 
 
 def _whole(implied: Implied, parameter: Parameter) -> int:
@@ -114,36 +148,40 @@ def _whole(implied: Implied, parameter: Parameter) -> int:
     return elements * implied.itemsize
 
 
+@per_mesh
 def _heads(implied: Implied) -> list[Parameter]:
     """The weights outside of layers that a matmul reads."""
     multiplied = {each.parameter for each in implied.parts.products if each.layers == 1}
     return [each for each in implied.parts.parameters if each.path in multiplied]
 
 
-def _before_layers(implied: Implied) -> list[tuple[str, int | None, bool]]:
+def _before_layers(implied: Implied) -> Terms:
     """Terms where the trainer casts weights before the layers (`tests/fixtures/stand_ins`).
 
     Gradients of layers are stacked in the compute type, and the head's gradients already exist. If
     memory is not short, gradients wait for reduction, the logits stay until the head's gradient is
     computed, and attention kernels take scratch memory. What is small stays in fast memory.
     """
-    parts, size = implied.parts, implied.itemsize
-    layers = [each for each in parts.parameters if each.layers > 1]
-    logits = 0
+    parts, logits = implied.parts, 0
     if parts.head is not None:
         logits = implied.activation_bytes((parts.head,), 4, padded=True) // parts.head_tiles
     scratch = [
         implied.activation_bytes(features, itemsize, padded=True)
         for features, itemsize in parts.scratch
     ]
-    gradients = sum(implied.held_of(each) * size for each in layers + _heads(implied))
-    matrix = max([_whole(implied, each) for each in layers], default=0)
     return [
-        ("gradients", gradients, True),
-        ("further matrices", FURTHER_MATRICES * matrix, False),
+        ("gradients", _gradients(implied), True),
+        ("further matrices", FURTHER_MATRICES * _largest_matrix(implied), False),
         ("kernels", _spilled(max(scratch, default=0)), False),
         ("logits", _spilled(logits), False),
     ]
+
+
+@per_mesh
+def _gradients(implied: Implied) -> int:
+    """Bytes of the gradients of layers and the head in the compute type."""
+    own = _layers(implied) + _heads(implied)
+    return sum(implied.held_of(each) * implied.itemsize for each in own)
 
 
 def _spilled(size: int) -> int:
@@ -169,15 +207,16 @@ def _phases(implied: Implied) -> list[Terms]:
     weights in at most `_MOST_WINDOWS` shards in a loop over the shards (windowed einsums), and
     reduces gradients as they are computed. Of more shards, it gathers weights ahead of time.
     """
-    layers = [each for each in implied.parts.parameters if each.layers > 1]
-    gradients = sum(implied.held_of(each) * parameter_size(each) for each in layers)
-    units = [(unit, _Layer(implied, unit)) for unit in implied.parts.units.values()]
-    copies = {unit.path: _copied(implied, unit, layer.values) for unit, layer in units}
+    gradients, rows = _stacked(implied), _rows(implied)
+    if implied.parts.pipeline is not None:
+        head = ("the head", _at_head(implied), True)
+        return [[head], *_of_stage(implied, implied.parts.pipeline)]
+    layers = [_Layer(own, rows) for own in _sequence(implied)]
     # In the loop over parts of a batch, the copy comes before the head, otherwise after it.
-    early = max(copies.values(), default=0) if implied.steps > 1 else 0
+    early = max((layer.copied for layer in layers), default=0) if implied.steps > 1 else 0
     copied = ("a copy of a saved value", early, True)
     phases: list[Terms] = [[copied, ("the head", _at_head(implied), True)]]
-    for unit, layer in units:
+    for layer in layers:
         always: Terms = [
             ("gradients", gradients, True),
             ("a whole matrix", layer.matrix, True),
@@ -185,9 +224,39 @@ def _phases(implied: Implied) -> list[Terms]:
         ]
         own = _windowed if _is_windowed(implied) else _gathered
         phases += [[*always, *phase] for phase in own(implied, layer)]
-        copy = ("a copy of a saved value", copies[unit.path], True)
+        copy = ("a copy of a saved value", layer.copied, True)
         phases.append([copy, *_until_head(implied, layer)])
     return phases
+
+
+def _of_stage(implied: Implied, pipeline: Pipeline) -> list[Terms]:
+    """The backward pass of an iteration of a pipeline, whose layers are not in a loop.
+
+    A checkpoint covers all layers of a stage: their values are recomputed together, or loaded. XLA
+    loops over the shards of weights; gradients of one repeat lie beside those of all, in the
+    compute type, and so do its weights. Of few shards, it gathers the weights of the stage ahead of
+    time, and recomputes part of the values when they are needed.
+    """
+    (own,) = _sequence(implied)
+    rows, repeats = _rows(implied) // pipeline.microbatches, pipeline.repeats
+    again = pipeline.layers * own.recomputed * rows
+    gradients = ("gradients", _stacked(implied), True)
+    logits = ("logits", _logits(implied), True)
+    if _gathered_shards(implied) <= _FEW:
+        gathered = sum(_whole(implied, each) * each.layers for each in _layers(implied)) // repeats
+        early, late = (int(share * again) for share in _STAGE_VALUES)
+        return [
+            [gradients, ("weights of a stage", gathered, True), ("values of a stage", early, True)],
+            [gradients, logits, ("values of a stage", late, True)],
+        ]
+    held = sum(implied.held_of(each) for each in _layers(implied)) * implied.itemsize
+    loaded = pipeline.layers * own.saved * rows
+    return [[
+        gradients,
+        logits,
+        ("weights of a stage", 2 * held // repeats, True),
+        ("values of a stage", again + loaded, True),
+    ]]  # fmt: skip
 
 
 def _windowed(implied: Implied, layer: _Layer) -> list[Terms]:
@@ -222,8 +291,16 @@ def _gathered(implied: Implied, layer: _Layer) -> list[Terms]:
     return [[*head, *dense], [*head, ("attention", layer.attention + widths, True)]]
 
 
-class _Layer:
-    """Bytes of one layer's values on a device; a layer is a rematerialised module."""
+class _Sequence:
+    """Bytes of one layer on a device, with the values of one sequence of a shard.
+
+    A layer is a rematerialised module.
+    """
+
+    __slots__ = (
+        "again", "attention", "copied", "gathered", "is_routed", "matrix", "others", "recomputed",
+        "saved", "shard", "statistics", "widest", "width",
+    )  # fmt: skip
 
     def __init__(self, implied: Implied, unit: Unit) -> None:
         parts, width = implied.parts, unit.feature
@@ -234,13 +311,12 @@ class _Layer:
             for each in parts.moves
         )
         """Whether rows travel to the devices of their experts."""
-        self.values = [each for each in parts.values if each.remat == unit.path and each.is_needed]
-        sizes = [_bytes(implied, each) for each in self.values if not each.is_whole]
-        self.widest = max(sizes, default=0)
+        values, self.widest = _values(implied, unit.path)
+        fates = implied.fates
         again = [
-            _bytes(implied, each)
-            for each in self.values
-            if implied.fates[each.key] == RECOMPUTED and each.features != (width,)
+            size
+            for each, size in values
+            if fates[each.key] == RECOMPUTED and each.features != (width,)
         ]
         self.again = max(again, default=0)
         """The widest value that is recomputed."""
@@ -255,14 +331,57 @@ class _Layer:
         self.attention = max(sizes, default=0)
         """What attention's backward pass holds at once."""
         sizes = [
-            implied.activation_bytes((features[0], (_LANES, ())), itemsize, padded=True)
+            implied.row_bytes((features[0], (_LANES, ())), itemsize)
             for features, itemsize in parts.scratch
         ]
         self.statistics = max(sizes, default=0)
         """The sums of softmax rows, which kernels repeat for all lanes."""
+        self.recomputed = sum(size for each, size in values if fates[each.key] == RECOMPUTED)
+        """All recomputed values."""
+        self.saved = sum(size for each, size in values if fates[each.key] == SAVED)
+        """All saved values."""
+        self.copied = _copied(implied, unit, values)
+        """What XLA copies into another layout."""
 
 
-def _copied(implied: Implied, unit: Unit, values: list[Value]) -> int:
+@per_mesh
+def _values(implied: Implied, path: str) -> tuple[list[tuple[Value, int]], int]:
+    """The values of a layer that backward needs, with their bytes; those of the widest."""
+    own = [each for each in implied.parts.values if each.remat == path and each.is_needed]
+    sizes = [_bytes(implied, each) for each in own]
+    parts = (size for each, size in zip(own, sizes, strict=True) if not each.is_whole)
+    return list(zip(own, sizes, strict=True)), max(parts, default=0)
+
+
+@per_policy
+def _sequence(implied: Implied) -> list[_Sequence]:
+    return [_Sequence(implied, unit) for unit in implied.parts.units.values()]
+
+
+class _Layer:
+    """The same with the values of so many sequences of a shard."""
+
+    __slots__ = tuple(name for name in _Sequence.__slots__ if name not in ("recomputed", "saved"))
+
+    def __init__(self, own: _Sequence, rows: int) -> None:
+        self.matrix, self.gathered, self.is_routed = own.matrix, own.gathered, own.is_routed
+        self.again, self.others, self.widest = (
+            own.again * rows,
+            own.others * rows,
+            own.widest * rows,
+        )
+        self.width, self.shard = own.width * rows, own.shard * rows
+        self.attention, self.statistics = own.attention * rows, own.statistics * rows
+        self.copied = own.copied * rows
+
+
+@per_mesh
+def _stacked(implied: Implied) -> int:
+    """Bytes of the gradients of layers in the type of the parameters."""
+    return sum(implied.held_of(each) * parameter_size(each) for each in _layers(implied))
+
+
+def _copied(implied: Implied, unit: Unit, values: list[tuple[Value, int]]) -> int:
     """Bytes of the largest saved value that XLA copies into another layout, with all its layers.
 
     If values are offloaded, XLA peels the last layer off the loop of backward. Its matmuls read
@@ -270,22 +389,33 @@ def _copied(implied: Implied, unit: Unit, values: list[Value]) -> int:
     of forward stores the larger of both as the minor one.
     """
     fates = implied.fates
-    if all(fates[each.key] != OFFLOADED for each in values):
+    if all(fates[each.key] != OFFLOADED for each, _ in values):
         return 0
     length, width = implied.batch.length or 0, unit.feature[0]
-    flat = [each for each in values if fates[each.key] == SAVED and len(each.features) == 1]
     copied = [
-        each.layers * _bytes(implied, each)
-        for each in flat
-        if (length >= each.features[0][0]) == (each.features[0][0] == width)
+        each.layers * size
+        for each, size in values
+        if fates[each.key] == SAVED
+        and len(each.features) == 1
+        and (length >= each.features[0][0]) == (each.features[0][0] == width)
     ]
     return max(copied, default=0)
 
 
 def _is_late(implied: Implied) -> bool:
     """Whether XLA computes the gradient of the head's weights after the layers."""
-    widths = [_size(implied, ((each.feature[0], ()),)) for each in implied.parts.units.values()]
-    return _is_windowed(implied) or max(widths, default=0) > _LATE * implied.itemsize
+    width = _head_rows(implied) * _widths(implied)[0]
+    return _is_windowed(implied) or width > _LATE * implied.itemsize
+
+
+@per_mesh
+def _widths(implied: Implied) -> tuple[int, int]:
+    """Bytes of the widest input of a layer, of one sequence: of all axes, and of a device."""
+    units = implied.parts.units.values()
+    return (
+        max((_size(implied, ((each.feature[0], ()),)) for each in units), default=0),
+        max((_size(implied, (each.feature,)) for each in units), default=0),
+    )
 
 
 def _until_head(implied: Implied, layer: _Layer) -> Terms:
@@ -312,14 +442,19 @@ def _matrices(implied: Implied, path: str) -> tuple[int, int]:
     return largest, sum(cut) - max(cut, default=0)
 
 
-@per_mesh
 def _is_windowed(implied: Implied) -> bool:
     """Whether XLA loops over the shards of the largest matrix of a layer."""
-    layers = [each for each in implied.parts.parameters if each.layers > 1]
+    return 1 < _gathered_shards(implied) <= _MOST_WINDOWS
+
+
+@per_mesh
+def _gathered_shards(implied: Implied) -> int:
+    """The shards of the largest matrix of a layer that are gathered."""
+    layers = _layers(implied)
     if not layers:
-        return False
+        return 1
     largest = max(layers, key=lambda each: _whole(implied, each))
-    return 1 < implied.shards(implied.gathered_axes(largest)) <= _MOST_WINDOWS
+    return implied.shards(implied.gathered_axes(largest))
 
 
 def _logits(implied: Implied) -> int:
@@ -327,9 +462,16 @@ def _logits(implied: Implied) -> int:
     parts = implied.parts
     if parts.head is None:
         return 0
-    return _size(implied, (parts.head,)) // parts.head_tiles
+    return _head_rows(implied) * _size(implied, (parts.head,)) // parts.head_tiles
 
 
+def _head_rows(implied: Implied) -> int:
+    """Sequences that the head computes on a device: stages have different ones there."""
+    pipeline = implied.parts.pipeline
+    return _rows(implied) // (1 if pipeline is None else pipeline.stages)
+
+
+@per_mesh
 def _head_weights(implied: Implied) -> int:
     return sum(_whole(implied, each) for each in _heads(implied))
 
@@ -341,6 +483,5 @@ def _at_head(implied: Implied) -> int:
     part of the matmul that computes the gradient of the weights.
     """
     logits, heads = _logits(implied), _head_weights(implied)
-    widths = [_size(implied, (unit.feature,)) for unit in implied.parts.units.values()]
     gradient = logits if _is_windowed(implied) else 0 if _is_late(implied) else heads
-    return logits + heads + gradient + 2 * max(widths, default=0)
+    return logits + heads + gradient + 2 * _head_rows(implied) * _widths(implied)[1]

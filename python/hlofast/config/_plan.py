@@ -11,22 +11,22 @@ is the same as if all were.
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from itertools import islice
 
 from hlofast.config import _plan_space, _torus
 from hlofast.config._flops import StepFlops
 from hlofast.config._front import Batch
 from hlofast.config._implied import Implied
-from hlofast.config._memory import StepMemory, activations, state
+from hlofast.config._memory import activations, held, kept_of, state
 from hlofast.config._peak import expected_peak
 from hlofast.config._plan_space import IDLE, OWN_STATE, Candidate, Option, State, Vocabulary
 from hlofast.config._policies import KEEP_EVERYTHING, SAVED
 from hlofast.config._time import GATHERS, LOW, NETWORK, Demand, StepTime, rates_of
-from hlofast.config._traffic import StepTraffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from hlofast.config._select import EffectiveConfig
     from hlofast.config._time import Rates
@@ -51,8 +51,6 @@ MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
 WORTH = 1.5
 """Meshes whose best choice is slower than the best of all by this factor are not ranked."""
-NOT_MODELLED = "not modelled"
-"""The end of a reason why an axis is not sized."""
 _STATE = "the state exceeds the memory"
 _KEPT = "state, layer inputs and saved values exceed the usable memory"
 _PEAK = "the peak exceeds the usable memory"
@@ -83,12 +81,13 @@ class Modelled:
     def __init__(self, searched: Searched, candidate: Candidate, implied: Implied) -> None:
         self.candidate = candidate
         self.implied = implied
-        memory = StepMemory(implied)
-        self.peak: int = memory.expected_peak_bytes or 0
-        self.state: int = memory.state_bytes or 0
-        self.kept = sum(activations(implied, padded=True)[:2])
+        own = held(implied)
+        terms = expected_peak(implied, own)
+        self.peak = sum(size for _, size, is_needed in terms if is_needed)
+        self.state = own.state
+        self.kept = own.inputs + own.saved + own.padding
         """Layer inputs and saved values."""
-        self.host: int = memory.host_bytes or 0
+        self.host = activations(implied, padded=True)[2]
         """Bytes in host memory."""
         self.fits = self.peak <= searched.usable and self.host <= searched.host
         self._searched = searched
@@ -109,7 +108,7 @@ class Modelled:
     @property
     def terms(self) -> list[tuple[str, int]]:
         """The needed terms of the peak."""
-        terms = expected_peak(self.implied, StepMemory(self.implied))
+        terms = expected_peak(self.implied, held(self.implied))
         return [(name, size) for name, size, is_needed in terms if is_needed]
 
     @property
@@ -165,6 +164,8 @@ class Searched:
         """The axes that the plan sizes."""
         self.unused: list[tuple[str, str]] = []
         """The axes that it leaves at 1, with the reason."""
+        self.unmodelled_axes: list[str] = []
+        """Those of them along which steps are not modelled."""
         self.candidates = 0
         self.modelled = 0
         self.best: list[Modelled] = []
@@ -216,14 +217,15 @@ class Searched:
         """Drops axes along which nothing is modelled, or that do the same as an earlier one."""
         prime = next((own for own in _plan_space.divisors(self.devices) if own > 1), 1)
         plain = list(_plan_space.gaps_of(self.implied({})))
-        self.gap = plain[0] if plain else None
+        self.gap = plain[0].text if plain else None
         known: dict[str, tuple[float, ...]] = {}
         mesh = self.effective.mesh
         used = [] if mesh is None else [axis for axis, size in mesh.shape.items() if size > 1]
         axes = dict.fromkeys((*used, *self.space.usual, *self.space.axes))
-        worse = {axis: why for axis, why in self.space.worse.items() if axis in axes}
-        self.unused += worse.items()
-        each = {axis: self.implied({axis: prime}) for axis in axes if axis not in worse}
+        never = {**self.space.worse, **self.space.unmodelled}
+        self.unused += [(axis, why) for axis, why in never.items() if axis in axes]
+        self.unmodelled_axes += [axis for axis in self.space.unmodelled if axis in axes]
+        each = {axis: self.implied({axis: prime}) for axis in axes if axis not in never}
         gaps = {axis: list(_plan_space.gaps_of(implied)) for axis, implied in each.items()}
         # What holds for all axes says nothing of one: so few devices may have no whole sequence.
         common = set(plain).union(set.intersection(*map(set, gaps.values())) if gaps else ())
@@ -232,7 +234,9 @@ class Searched:
             if implied.batch.sequences is None:
                 implied.batch = _batch(implied.batch, self.sequences or self.devices)
             if gap is not None:
-                self.unused.append((axis, gap))
+                self.unused.append((axis, gap.text))
+                if not gap.fails:
+                    self.unmodelled_axes.append(axis)
                 continue
             if prime > 1 and axis in implied.idle_axes:
                 self.unused.append((axis, IDLE))
@@ -273,7 +277,7 @@ class Searched:
         options = [] if gap is not None else self.options(implied)
         groups = self.groups(implied)
         count = max(1, len(options)) * max(1, len(groups))
-        reason = gap or _plan_space.uneven(implied)
+        reason = _plan_space.uneven(implied) if gap is None else gap.text
         if reason is None and not groups:
             shards = implied.shards(implied.batch.axes)
             reason = f"{shards:,} shards do not divide the batch of {self.sequences:,} sequences"
@@ -282,9 +286,9 @@ class Searched:
         if reason is not None:
             self._exclude(reason, mesh, count)
             if gap is not None:
-                self.unmodelled.add(gap)
+                self.unmodelled.add(gap.text)
             return None
-        return self._fastest(mesh, implied, options, groups, kept)
+        return self._fastest(mesh, implied, options, kept)
 
     @staticmethod
     def _leading(known: list[Modelled]) -> Modelled | None:
@@ -302,48 +306,59 @@ class Searched:
         mesh: dict[str, int],
         implied: Implied,
         options: list[Option],
-        groups: list[tuple[int, int, int]],
         chosen: State,
     ) -> Modelled | None:
-        waiting: list[tuple[float, Candidate]] = []
-        held = sum(state(implied)[:3])
         shards = implied.shards(implied.batch.axes)
-        one = Candidate(mesh, self.slices, shards, 1, 1, options[0], chosen)
-        kept, stored = [], {}
-        for option in options:
-            one.option = option
-            inputs, saved, offloaded = activations(self._variant(implied, one), padded=True)
-            kept.append(inputs + saved)
-            stored[option.key] = self._storing(saved + offloaded) / shards
-        least = options[kept.index(min(kept))]
-        for sequences, rows, steps in groups:
+        offers = self._offers(implied, options)
+        sizes = sorted(offer.kept for offer in offers)
+        least = min(offers, key=lambda offer: offer.kept)
+        room = self.usable - sum(state(implied)[:3])
+        everything = implied.variant(
+            _batch(implied.batch, shards), 1, dict.fromkeys(implied.policies, KEEP_EVERYTHING),
+            dict.fromkeys(implied.fates, SAVED),
+        )  # fmt: skip
+
+        def modelled(offer: _Offer, group: tuple[int, int, int]) -> Modelled:
+            candidate = Candidate(mesh, self.slices, *group, offer.option, chosen)
+            candidate.is_split = self._is_split(candidate)
+            batch = _batch(implied.batch, candidate.sequences)
+            if offer.implied is None:
+                option = offer.option
+                offer.implied = implied.variant(batch, 1, option.policies, option.fates)
+            return Modelled(self, candidate, offer.implied.variant(batch, candidate.steps))
+
+        waiting: list[tuple[float, _Offer, tuple[int, int, int]]] = []
+        for group in self.groups(implied):
+            sequences, rows, steps = group
             # What is kept is proportional to the sequences of a shard.
-            fitting = [
-                Candidate(mesh, self.slices, sequences, rows, steps, option, chosen)
-                for option, size in zip(options, kept, strict=True)
-                if held + rows * size <= self.usable
-            ]
-            self._exclude(_KEPT, mesh, len(options) - len(fitting))
-            bounded = list(self._bounded(implied, fitting, stored)) if fitting else []
-            near = [own for own in bounded if own[0] <= self._far]
-            self._exclude(_FAR, mesh, len(bounded) - len(near))
+            fitting = bisect_right(sizes, room // rows)
+            self._exclude(_KEPT, mesh, len(offers) - fitting)
+            if not fitting:
+                continue
+            least_seconds, of_offer = self._bounds(everything, sequences, steps)
+            near = []
+            if least_seconds <= self._far:
+                bounds = (
+                    (of_offer(offer), offer, group) for offer in offers if rows * offer.kept <= room
+                )
+                near = [own for own in bounds if own[0] <= self._far]
+            self._exclude(_FAR, mesh, fitting - len(near))
             if not near:
                 continue
             # Where the peak is too large with the policy that keeps least, it is with all others.
-            first = Candidate(mesh, self.slices, sequences, rows, steps, least, chosen)
-            if self.model(implied, first).peak > self.usable:
+            if modelled(least, group).peak > self.usable:
                 self._exclude(_PEAK, mesh, len(near))
                 continue
             waiting += near
         waiting.sort(key=lambda own: own[0])
         fastest = float("inf")
         known: list[Modelled] = []
-        for at, (bound, candidate) in enumerate(waiting):
+        for at, (bound, offer, group) in enumerate(waiting):
             if bound > min(fastest * (1 + TIE), self._far):
                 reason = _FAR if bound > self._far else _SLOWER
                 self._exclude(reason, mesh, len(waiting) - at)
                 break
-            own = self.model(implied, candidate)
+            own = modelled(offer, group)
             if not own.fits:
                 self._exclude(_PEAK if own.peak > self.usable else _HOST, mesh, 1)
                 continue
@@ -353,6 +368,15 @@ class Searched:
             fastest = min(fastest, own.seconds_per_sequence)
             self._far = min(self._far, fastest * WORTH)
         return self._leading(known)
+
+    def _offers(self, implied: Implied, options: list[Option]) -> list[_Offer]:
+        """The policies with what they keep of one sequence of each shard."""
+        shards, offers = implied.shards(implied.batch.axes), []
+        for option in options:
+            inputs, saved, offloaded = kept_of(implied, option.policies, option.fates)
+            stored = self._storing(saved + offloaded) / shards
+            offers.append(_Offer(option, inputs + saved, stored))
+        return offers
 
     def options(self, implied: Implied) -> list[Option]:
         """The policies for a mesh that is modelled."""
@@ -418,34 +442,25 @@ class Searched:
 
     def time(self, implied: Implied) -> StepTime:
         """The modelled step."""
-        flops, traffic = StepFlops(implied), StepTraffic(implied)
-        return StepTime(Demand(implied, flops, traffic, self.device, self.devices), self.rates)
+        demand = Demand(implied, StepFlops(implied), self.device, self.devices)
+        return StepTime(demand, self.rates)
 
     def _storing(self, size: int) -> float:
         """Seconds in which kept values of so many bytes pass through memory."""
         return size * self.rates.kept_passes / self.device.per_jax_device("hbm_bandwidth")
 
-    def _bounded(
-        self,
-        implied: Implied,
-        candidates: list[Candidate],
-        stored: dict[tuple[object, ...], float],
-    ) -> Iterator[tuple[float, Candidate]]:
-        """Lower bounds of the seconds per sequence.
+    def _bounds(
+        self, everything: Implied, sequences: int, steps: int
+    ) -> tuple[float, Callable[[_Offer], float]]:
+        """A lower bound of the seconds per sequence, and a function to that of a policy.
 
         They are those of a step that recomputes and stores nothing, of the operations that are
-        recomputed, and of what is `stored` per sequence; repeated collectives, and moves to host
-        memory, are left out.
+        recomputed, and of what is stored; repeated collectives, and moves to host memory, are left
+        out.
         """
-        first = candidates[0]
-        everything = implied.variant(
-            _batch(implied.batch, first.sequences),
-            first.steps,
-            dict.fromkeys(first.option.policies, KEEP_EVERYTHING),
-            dict.fromkeys(first.option.fates, SAVED),
-        )
-        flops, rates = StepFlops(everything), self.rates
-        demand = Demand(everything, flops, StepTraffic(everything), self.device, self.devices)
+        implied = everything.variant(_batch(everything.batch, sequences), steps)
+        flops, rates = StepFlops(implied), self.rates
+        demand = Demand(implied, flops, self.device, self.devices)
         demand.kept = 0.0
         time = StepTime(demand, rates)
         # More work hides more of the gathers, and of collectives between slices.
@@ -457,11 +472,30 @@ class Searched:
         of_matmul = demand.at_peak / rates.matmul
         kernels = demand.kernels / rates.attention + demand.scores / rates.matmul
         of_attention = kernels / flops.attention if flops.attention else 0.0
-        for candidate in candidates:
-            option, sequences = candidate.option, candidate.sequences
+        seconds = time.seconds
+
+        def of_offer(offer: _Offer) -> float:
+            option = offer.option
             again = (option.matmul * of_matmul + option.attention * of_attention) * sequences
-            again += stored[option.key] * sequences
-            yield (time.seconds + max(0.0, again - exposed)) / sequences, candidate
+            again += offer.stored * sequences
+            return (seconds + max(0.0, again - exposed)) / sequences
+
+        return seconds / sequences, of_offer
+
+
+class _Offer:
+    """A policy on a mesh, with what it keeps of one sequence of each shard."""
+
+    __slots__ = ("implied", "kept", "option", "stored")
+
+    def __init__(self, option: Option, kept: int, stored: float) -> None:
+        self.option = option
+        self.implied: Implied | None = None
+        """The model under the policy, once a candidate with it is modelled."""
+        self.kept = kept
+        """Bytes of layer inputs and saved values on a device."""
+        self.stored = stored
+        """Seconds per sequence in which saved and offloaded values pass through memory."""
 
 
 def _batch(batch: Batch, sequences: int) -> Batch:

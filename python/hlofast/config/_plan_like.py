@@ -9,8 +9,8 @@ from hlofast._core import Field
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.config import _plan_space
-from hlofast.config._plan import JUDGED_APART, NOT_MODELLED, Modelled, Searched, shown_mesh
-from hlofast.config._plan_space import Candidate
+from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
+from hlofast.config._plan_space import Candidate, Obstacle
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -109,7 +109,7 @@ class Likened(Result):
     def __init__(self, searched: Searched, choice: Mapping[str, float | str]) -> None:
         self._searched = searched
         self._best = searched.best[0] if searched.best else None
-        self.refusal: str | None = None
+        self.refusal: Obstacle | None = None
         """Why the trainer cannot run the choice, or why it has no figures; None if it has."""
         self._this = self._modelled(dict(choice))
 
@@ -184,7 +184,22 @@ class Likened(Result):
         steps = steps or (best.steps if best else 1)
         return sequences, sequences // (shards * steps), steps
 
-    def _refused(self, implied: Implied, candidate: Candidate, shards: int) -> str | None:
+    def _refused(self, implied: Implied, candidate: Candidate, shards: int) -> Obstacle | None:
+        why = self._failing(candidate, shards)
+        if why is not None:
+            return Obstacle(why, fails=True)
+        space = self._searched.space
+        for axis, why in (*space.worse.items(), *space.unmodelled.items()):
+            if candidate.mesh.get(axis, 1) > 1:
+                return Obstacle(f"{axis} is not modelled: {why}", fails=False)
+        gaps = list(_plan_space.gaps_of(implied))
+        failing = next((gap for gap in gaps if gap.fails), None)
+        if failing is None and (uneven := _plan_space.uneven(implied)) is not None:
+            failing = Obstacle(uneven, fails=True)
+        return failing or (gaps[0] if gaps else None)
+
+    def _failing(self, candidate: Candidate, shards: int) -> str | None:
+        """Why the trainer cannot run a choice, whatever it trains."""
         searched = self._searched
         if candidate.devices != searched.devices:
             return f"the mesh has {candidate.devices:,} devices, not {searched.devices:,}"
@@ -196,10 +211,7 @@ class Likened(Result):
                 f"{candidate.sequences:,} sequences do not divide into {shards:,} shards and "
                 f"{candidate.steps:,} accumulation steps"
             )
-        for axis, why in searched.space.worse.items():
-            if candidate.mesh.get(axis, 1) > 1:
-                return f"{axis} is {NOT_MODELLED}: {why}"
-        return _plan_space.first_gap(implied) or _plan_space.uneven(implied)
+        return None
 
     def _mesh(self, choice: dict[str, float | str], *, is_own: bool) -> dict[str, int]:
         searched = self._searched
@@ -287,9 +299,8 @@ class Likened(Result):
         """Why the choice is not taken."""
         _, own = self._this
         if self.refusal is not None:
-            is_unknown = NOT_MODELLED in self.refusal and "fails here" not in self.refusal
-            head = "it has no figures" if is_unknown else "the trainer cannot run it"
-            return (Note("refused", f"{head}: {self.refusal}"),)
+            head = "the trainer cannot run it" if self.refusal.fails else "it has no figures"
+            return (Note("refused", f"{head}: {self.refusal.text}"),)
         if own is not None and not own.fits:
             over = own.peak - self._searched.usable
             text = f"it does not fit: its peak exceeds the usable memory by {over:,} B"

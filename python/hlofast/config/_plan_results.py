@@ -12,7 +12,6 @@ from hlofast.config._plan import (
     HOST_SHARE,
     JUDGED_APART,
     MARGIN,
-    NOT_MODELLED,
     Modelled,
     Searched,
     shown_mesh,
@@ -342,7 +341,7 @@ class Plan(Result):
                 "below the type's precision are lost, which may change the training"
             )
             notes.append(Note("state-types", text))
-        left = [axis for axis, why in searched.unused if why.endswith(NOT_MODELLED)]
+        left = searched.unmodelled_axes
         if left:
             text = f"no size is chosen for mesh axes that are not modelled: {names(left)}"
             notes.append(Note("mesh", text))
@@ -474,7 +473,8 @@ def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | N
         if searched.sequences in (None, own_batch(effective)):
             verdict = effective.verdict(searched.device)
             return (own_batch(effective) or 0, verdict), None
-        return None, None if liked is None else liked.refusal
+        refusal = None if liked is None else liked.refusal
+        return None, None if refusal is None else refusal.text
     problems = effective._problems()
     verdict = Verdict(own.implied, searched.device, effective.devices, problems)
     return (candidate.sequences, verdict), None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from hlofast.config._flops import StepFlops
 from hlofast.config._policies import KEEP_EVERYTHING, OFFLOADED, Policy
 from hlofast.config._time import too_wide
-from hlofast.config._traffic import StepTraffic
+from hlofast.config._traffic import StepTraffic, unmodelled_traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Option:
     """A checkpoint policy of a plan, with the fate of every value."""
 
     __slots__ = (
-        "attention", "fates", "is_named", "matmul", "name", "offloaded", "policies", "saved",
+        "attention", "fates", "is_named", "key", "matmul", "name", "offloaded", "offloads_inputs",
+        "policies", "saved",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +68,12 @@ class Option:
                 policy = KEEP_EVERYTHING if value.remat is None else self.policies[value.remat]
                 known[key] = None if policy is None else policy.fate(value)
             self.fates[value.key] = known[key]
+        self.offloads_inputs = any(
+            own is not None and own.offloads_inputs for own in self.policies.values()
+        )
+        """Whether it keeps layer inputs in host memory."""
+        self.key = (self.offloads_inputs, *self.fates.values())
+        """Equal for policies that keep the same."""
         own = implied.variant(implied.batch, implied.steps, self.policies, self.fates)
         flops = StepFlops(own)
         sequences = implied.batch.sequences or 1
@@ -82,16 +90,6 @@ class Option:
     def offloads(self) -> bool:
         """Whether it keeps anything in host memory."""
         return self.offloads_inputs or OFFLOADED in self.fates.values()
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for policies that keep the same."""
-        return (self.offloads_inputs, *self.fates.values())
-
-    @property
-    def offloads_inputs(self) -> bool:
-        """Whether it keeps layer inputs in host memory."""
-        return any(own is not None and own.offloads_inputs for own in self.policies.values())
 
 
 class State:
@@ -177,6 +175,7 @@ class Vocabulary:
                 name: self._kept(implied, (name,), ()).recomputed / sizes[name] for name in names
             }
             names = sorted(sorted(names, key=alone.__getitem__)[:MOST_NAMES])
+        self._names = names
         self._subsets = []
         for bits in range(1 << len(names)):
             chosen = tuple(name for at, name in enumerate(names) if bits >> at & 1)
@@ -192,8 +191,12 @@ class Vocabulary:
         for option in self.named:
             found.setdefault(option.key, option)
         sizes = _sizes(implied)
+        totals = [0]
+        for name in self._names:
+            totals += [total + sizes[name] for total in totals]
         costs = sorted(
-            (sum(map(sizes.__getitem__, chosen)), flops, chosen) for chosen, flops in self._subsets
+            (total, flops, chosen)
+            for total, (chosen, flops) in zip(totals, self._subsets, strict=True)
         )
         best: list[tuple[float, tuple[str, ...]]] = []
         for _, flops, chosen in costs:
@@ -321,16 +324,25 @@ def uneven(implied: Implied) -> str | None:
     return None
 
 
-def first_gap(implied: Implied) -> str | None:
+class Obstacle(NamedTuple):
+    """Why a choice has no figures."""
+
+    text: str
+    fails: bool
+    """Whether the trainer cannot run it; otherwise hlofast does not model it."""
+
+
+def first_gap(implied: Implied) -> Obstacle | None:
     """The first reason why bytes or seconds are not known on a mesh; None if they are."""
     return next(gaps_of(implied), None)
 
 
-def gaps_of(implied: Implied) -> Iterator[str]:
+def gaps_of(implied: Implied) -> Iterator[Obstacle]:
     """The reasons why bytes or seconds are not known on a mesh."""
     # First, because it holds on every mesh.
     if (wide := too_wide(implied)) is not None:
-        yield wide
-    told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *StepTraffic(implied).gaps)
-    for path, why in told:
-        yield f"{path}: {why}"
+        yield Obstacle(wide, fails=False)
+    told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *unmodelled_traffic(implied))
+    for gap in told:
+        path, why = gap
+        yield Obstacle(f"{path}: {why}", fails=gap in implied.fails)

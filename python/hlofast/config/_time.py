@@ -28,10 +28,10 @@ from __future__ import annotations
 import math
 
 from hlofast._core import Field
-from hlofast.config._implied import per_mesh
-from hlofast.config._peak import parameter_size
+from hlofast.config._implied import needed_values, per_mesh, per_policy, per_steps
+from hlofast.config._memory import state
 from hlofast.config._policies import OFFLOADED, RECOMPUTED
-from hlofast.config._traffic import EXCHANGE, RAGGED, SUM
+from hlofast.config._traffic import EXCHANGE, RAGGED, SUM, of_sequence, of_weights
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from hlofast.config._flops import StepFlops
     from hlofast.config._implied import Implied
-    from hlofast.config._parts import Product, Value
-    from hlofast.config._traffic import StepTraffic, Transfer
+    from hlofast.config._parts import Value
     from hlofast.devices import Device
 
 PARTS = (
@@ -187,7 +186,7 @@ def rates_of(device: Device, own: Mapping[str, Mapping[str, float]]) -> Rates:
 class Demand:
     """What one device has to do in a step: seconds at the figures of its datasheet.
 
-    Without `traffic`, collectives are left out. Raises `UnknownFigureError` if the device lacks a
+    Without traffic, collectives are left out. Raises `UnknownFigureError` if the device lacks a
     figure.
     """
 
@@ -201,9 +200,10 @@ class Demand:
         self,
         implied: Implied,
         flops: StepFlops,
-        traffic: StepTraffic | None,
         device: Device,
         count: int,
+        *,
+        has_traffic: bool = True,
     ) -> None:
         peak = device.per_jax_device("flops.bf16")
         memory = device.per_jax_device("hbm_bandwidth")
@@ -220,56 +220,35 @@ class Demand:
             self.slice_wait = device.require("slice_wait") * math.log2(implied.slices)
         self.matmul = ((flops.matmul or 0) + (flops.recomputed_matmul or 0)) * at_peak
         self.kernels = self.scores = 0.0
-        contents = {
-            value.key: value.features[-1][0]
-            for value in implied.parts.values
-            if _name(value) == "content"
-        }
-        for product in implied.parts.products:
-            if not product.is_attention:
-                continue
-            seconds = _causal(implied, product) * at_peak
-            depth = next((contents[key] for key in _kept(product) if key in contents), None)
+        sequences = implied.batch.sequences or 0
+        for operations, depth in _attention(implied):
+            seconds = operations * sequences * at_peak
             if depth is None:
                 # Without a kernel, the half that the mask removes is computed too.
                 self.scores += 2 * seconds
             else:
                 self.kernels += seconds / min(1.0, depth / _WHOLE_DEPTH)
-        values = scores = offloaded = kept = 0
-        for value in implied.parts.values:
-            size = implied.activation_bytes(value.features, value.itemsize, padded=True)
-            size *= value.layers * implied.steps
-            if _name(value) in _SCORES:
-                scores += size
-            else:
-                values += size
-            if value.is_needed:
-                offloaded += size if implied.fates[value.key] == OFFLOADED else 0
-                kept += size if implied.fates[value.key] != RECOMPUTED else 0
-        self.values = values / memory
-        self.kept = kept / memory
-        self.score_memory = scores / memory
+        rows = implied.rows(padded=True)[0] * implied.steps
+        values, scores = _values(implied)
+        kept, offloaded = _kept(implied)
+        self.values = values * rows / memory
+        self.kept = kept * rows / memory
+        self.score_memory = scores * rows / memory
         self.logits = 0.0
         if implied.parts.head is not None:
             size = implied.activation_bytes((implied.parts.head,), _LOGITS_SIZE, padded=True)
             self.logits = size * implied.steps / memory
         has_host = "host_bandwidth" in device and "jax_devices" in device
         host = device.per_jax_device("host_bandwidth") if has_host else _HOST_BANDWIDTH
-        self.offload = offloaded / host
+        self.offload = offloaded * rows / host
         """Moving offloaded values in one direction."""
         self.forward = (flops.model or 0) / 3 / (flops.executed or 1)
         """Share of the operations that forward runs."""
         self.optimizer = _optimizer_bytes(implied) / memory
         self.gathers = self.reductions = self.activations = self.network = 0.0
-        for transfer in () if traffic is None else traffic.transfers:
-            near, far = _line_seconds(implied, transfer, device)
-            self.network += far
-            if transfer.tensor_kind == "weights":
-                self.gathers += near
-            elif transfer.tensor_kind == "gradients":
-                self.reductions += near
-            else:
-                self.activations += near
+        if has_traffic:
+            self.gathers, self.reductions, network = _of_weights(implied, device)
+            self.activations, self.network = _of_activations(implied, device, rows, network)
 
     @property
     def collectives(self) -> float:
@@ -369,63 +348,151 @@ def network(
     return (near if near < size else None), whole
 
 
-@per_mesh
-def _line_seconds(implied: Implied, transfer: Transfer, device: Device) -> tuple[float, float]:
-    """Seconds of all calls at line rate: inside slices or hosts, and between them.
+@per_steps
+def _of_weights(implied: Implied, device: Device) -> tuple[float, float, float]:
+    """Seconds at line rate of gathers, of reductions, and of both between slices or hosts."""
+    gathers = reductions = between = 0.0
+    # Layers of a cycle have equal weights.
+    known: dict[tuple[tuple[str, ...], str, int], tuple[float, float]] = {}
+    for own in of_weights(implied):
+        key = (own.axes, own.kind, own.payload * own.count * implied.steps)
+        if key not in known:
+            known[key] = _line_seconds(_place(implied, own.axes, device), *key[1:])
+        near, far = known[key]
+        between += far
+        if own.tensor_kind == "weights":
+            gathers += near
+        else:
+            reductions += near
+    return gathers, reductions, between
 
-    Raises `UnknownFigureError` if the device lacks a bandwidth.
+
+@per_policy
+def _of_activations(
+    implied: Implied, device: Device, rows: int, between: float
+) -> tuple[float, float]:
+    """Seconds at line rate of the collectives of activations of this many sequences of a shard.
+
+    The second figure adds those between slices or hosts to `between`.
     """
-    size = implied.shards(transfer.axes)
-    inside, dimensions = network(implied, transfer.axes, device)
-    near = size if inside is None else inside
-    far = size // near
-    sent = float(transfer.payload * transfer.count * (2 if transfer.kind == SUM else 1))
+    inside = 0.0
+    for own in of_sequence(implied):
+        size = own.payload * own.count * rows
+        near, far = _line_seconds(_place(implied, own.axes, device), own.kind, size)
+        inside += near
+        between += far
+    return inside, between
+
+
+class _Place:
+    """Where the groups of some mesh axes lie on a network.
+
+    Raises `UnknownFigureError` if the device lacks a figure.
+    """
+
+    __slots__ = ("bandwidth", "exchange", "far", "near", "outer")
+
+    def __init__(self, implied: Implied, axes: tuple[str, ...], device: Device) -> None:
+        size = implied.shards(axes)
+        inside, dimensions = network(implied, axes, device)
+        self.near = near = size if inside is None else inside
+        """Devices of a group in one slice or host."""
+        self.far = size // near
+        """Slices or hosts of a group."""
+        self.bandwidth = self.outer = 0.0
+        """Bytes per second of all links that a ring uses, and between slices or hosts."""
+        self.exchange: tuple[int, int, float] | None = None
+        """Of an exchange on a torus: the side, a divisor, and the bandwidth of a link."""
+        if near > 1:
+            links = float(device.require("link_count"))
+            if dimensions is not None:
+                # A ring along each dimension, in both directions.
+                links = min(links, 2 * dimensions)
+            elif device.value("topology") == "fully-connected":
+                links = min(links, near - 1)
+            bandwidth = device.per_jax_device("link_bandwidth")
+            self.bandwidth = links * bandwidth
+            if dimensions is not None:
+                side = round(near ** (1 / dimensions))
+                wraps = side % int(device.value("wraparound_multiple") or side + 1) == 0
+                self.exchange = side, 8 if wraps else 4, bandwidth
+        if self.far > 1:
+            self.outer = device.per_jax_device("network_bandwidth")
+
+
+@per_mesh
+def _place(implied: Implied, axes: tuple[str, ...], device: Device) -> _Place:
+    return _Place(implied, axes, device)
+
+
+def _line_seconds(place: _Place, kind: str, size: int) -> tuple[float, float]:
+    """Seconds of a payload at line rate: inside slices or hosts, and between them."""
+    near, far = place.near, place.far
+    sent = float(size * (2 if kind == SUM else 1))
     inner = outer = 0.0
     if near > 1:
-        links = float(device.require("link_count"))
-        if dimensions is not None:
-            # A ring along each dimension, in both directions.
-            links = min(links, 2 * dimensions)
-        elif device.value("topology") == "fully-connected":
-            links = min(links, near - 1)
-        bandwidth = device.per_jax_device("link_bandwidth")
-        inner = sent * (near - 1) / near / (links * bandwidth)
-        if transfer.kind in _EXCHANGES and dimensions is not None:
+        inner = sent * (near - 1) / near / place.bandwidth
+        if kind in _EXCHANGES and place.exchange is not None:
             # Parts travel a quarter of the longest side on average, as in `time/collective.rs`.
-            side = round(near ** (1 / dimensions))
-            wraps = side % int(device.value("wraparound_multiple") or side + 1) == 0
-            inner = sent * side / (8 if wraps else 4) / bandwidth
+            side, divisor, bandwidth = place.exchange
+            inner = sent * side / divisor / bandwidth
     if far > 1:
         # Each device carries its shard of the block's array over the network; in an exchange, all
         # that goes to other blocks.
-        part = sent if transfer.kind in _EXCHANGES else sent / near
-        outer = part * (far - 1) / far / device.per_jax_device("network_bandwidth")
+        part = sent if kind in _EXCHANGES else sent / near
+        outer = part * (far - 1) / far / place.outer
     return inner, outer
 
 
-@per_mesh
 def _optimizer_bytes(implied: Implied) -> int:
     """Bytes that the optimizer, and sums of gradients over micro-batches, read and write."""
-    kept = [*implied.learner.moments, *implied.learner.averages]
+    parameters, moments, averages, _ = state(implied)
     # Each micro-batch reads and writes the sum, and reads its own gradient.
     sums = 3 * (implied.steps - 1)
-    return sum(
-        implied.held_of(parameter) * parameter_size(parameter) * (3 + sums)
-        + 2 * implied.state_bytes(parameter, kept)
-        for parameter in implied.parts.parameters
-    )
+    return parameters * (3 + sums) + 2 * (moments + averages)
 
 
-def _causal(implied: Implied, product: Product) -> int:
-    """Operations of the causal half of attention: forward, backward and recomputed."""
-    batch = implied.batch
-    pairs = (batch.sequences or 0) * product.pairs(batch.length or 0)
-    runs = 4 if implied.is_recomputed(product) else 3
-    return 2 * product.multiplications * pairs * product.layers * runs
+@per_policy
+def _attention(implied: Implied) -> list[tuple[int, int | None]]:
+    """Attention of one sequence: its operations and, in kernels, the width of a head.
+
+    Operations are those of the causal half: forward, backward and recomputed.
+    """
+    contents = {
+        value.key: value.features[-1][0]
+        for value in implied.parts.values
+        if _name(value) == "content"
+    }
+    length, found = implied.batch.length or 0, []
+    for product in implied.parts.products:
+        if product.is_attention:
+            runs = 4 if implied.is_recomputed(product) else 3
+            each = 2 * product.multiplications * product.pairs(length) * product.layers * runs
+            kept = (key for keys in product.kept_by for key in keys)
+            found.append((each, next((contents[key] for key in kept if key in contents), None)))
+    return found
 
 
-def _kept(product: Product) -> list[str]:
-    return [key for keys in product.kept_by for key in keys]
+@per_mesh
+def _values(implied: Implied) -> tuple[int, int]:
+    """Bytes of one sequence on a device of all values but scores of attention, and of scores."""
+    sums = {False: 0, True: 0}
+    for value in implied.parts.values:
+        size = value.layers * implied.row_bytes(value.features, value.itemsize)
+        sums[_name(value) in _SCORES] += size
+    return sums[False], sums[True]
+
+
+@per_policy
+def _kept(implied: Implied) -> tuple[int, int]:
+    """Bytes of one sequence on a device of values that are kept, and of those on the host."""
+    kept = offloaded = 0
+    for key, layers, size in needed_values(implied):
+        fate = implied.fates[key]
+        if fate != RECOMPUTED:
+            kept += layers * size
+            offloaded += layers * size if fate == OFFLOADED else 0
+    return kept, offloaded
 
 
 def _name(value: Value) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast._core import Field
-from hlofast.config._implied import per_mesh
+from hlofast.config._implied import per_mesh, per_policy
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -73,7 +73,7 @@ class StepTraffic:
     transfers: tuple[Transfer, ...]
 
     def __init__(self, implied: Implied) -> None:
-        self.gaps = tuple(implied.gaps) + tuple(_unmodelled(implied))
+        self.gaps = tuple(implied.gaps) + tuple(unmodelled_traffic(implied))
         self._is_known = bool(implied.mesh) and not implied.gaps
         self.transfers = tuple(_transfers(implied)) if implied.mesh else ()
 
@@ -144,7 +144,8 @@ class StepTraffic:
         return f"<StepTraffic: {total} a step, {gathered} gathered>"
 
 
-def _unmodelled(implied: Implied) -> list[tuple[str, str]]:
+def unmodelled_traffic(implied: Implied) -> list[tuple[str, str]]:
+    """Mesh axes along which traffic is not modelled, each with the reason."""
     gaps = []
     for axis in implied.batch.sequence_axes:
         if implied.mesh.get(axis, 1) > 1 and axis not in implied.parts.moved_axes:
@@ -153,7 +154,20 @@ def _unmodelled(implied: Implied) -> list[tuple[str, str]]:
 
 
 def _transfers(implied: Implied) -> list[Transfer]:
-    return [*_of_all_weights(implied), *_of_activations(implied), *_of_moves(implied)]
+    found = [(own, own.payload) for own in of_weights(implied)]
+    if implied.batch.tokens is not None:
+        rows = implied.rows(padded=True)[0]
+        found += [(own, own.payload * rows) for own in of_sequence(implied)]
+    if implied.parts.is_staged:
+        # Stages gather weights in each iteration, and pass activations on: not modelled.
+        found = [(own, payload) for own, payload in found if own.layers == 1]
+    return [
+        Transfer(
+            own.tensor, own.tensor_kind, own.kind, own.axes, own.phase, payload,
+            own.count * implied.steps, own.layers,
+        )
+        for own, payload in found
+    ]  # fmt: skip
 
 
 def _cut(implied: Implied, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -161,25 +175,32 @@ def _cut(implied: Implied, axes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
 
 
+@per_policy
+def of_sequence(implied: Implied) -> list[Transfer]:
+    """Collectives of activations of one sequence of each shard, in one step of accumulation."""
+    return [*_of_activations(implied), *_of_moves(implied)]
+
+
 @per_mesh
-def _of_all_weights(implied: Implied) -> tuple[Transfer, ...]:
-    """Gathers of all weights and reductions of their gradients."""
-    products: dict[str, list[Product]] = {}
-    for product in implied.parts.products:
-        if product.parameter is not None:
-            products.setdefault(product.parameter, []).append(product)
+def of_weights(implied: Implied) -> tuple[Transfer, ...]:
+    """Gathers of all weights and reductions of their gradients, in one step of accumulation."""
+    multiplied = {product.parameter for product in implied.parts.products}
+    tokens = _cut(implied, implied.token_axes)
     return tuple(
         transfer
         for parameter in implied.parts.parameters
-        for transfer in _of_weights(implied, parameter, products.get(parameter.path, []))
+        for transfer in _of_weights(
+            implied, parameter, tokens, is_multiplied=parameter.path in multiplied
+        )
     )
 
 
-def _of_weights(implied: Implied, parameter: Parameter, products: list[Product]) -> list[Transfer]:
-    tokens = _cut(implied, implied.token_axes)
+def _of_weights(
+    implied: Implied, parameter: Parameter, tokens: tuple[str, ...], *, is_multiplied: bool
+) -> list[Transfer]:
     along = implied.gathered_axes(parameter)
     others = tuple(axis for axis in parameter.axes if axis not in along)
-    layers, steps = parameter.layers, implied.steps
+    layers = parameter.layers
     payload = implied.itemsize * parameter.elements // layers // implied.shards(others)
     last = tuple(axis for axis in along if axis in parameter.last)
     first = tuple(axis for axis in along if axis not in last)
@@ -190,14 +211,12 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
     def add(tensor_kind: str, kind: str, axes: tuple[str, ...], phase: str, size: int) -> None:
         if axes:
             transfers.append(
-                Transfer(
-                    parameter.path, tensor_kind, kind, axes, phase, size, layers * steps, layers
-                )
+                Transfer(parameter.path, tensor_kind, kind, axes, phase, size, layers, layers)
             )
 
     for axes, size in parts:
         add("weights", GATHER, axes, "forward", size)
-        if products:
+        if is_multiplied:
             # Backward does not read weights that are only looked up, such as embeddings.
             add("weights", GATHER, axes, "backward", size)
     for axes, size in parts[::-1]:
@@ -208,28 +227,36 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
 
 
 def _of_activations(implied: Implied) -> list[Transfer]:
-    """Sums of activations along axes that shard weights but not tokens.
+    """Sums of activations along axes that shard weights but not tokens."""
+    return [
+        transfer
+        for product, transfer in _sums(implied)
+        if product is None or implied.is_recomputed(product)
+    ]
+
+
+@per_mesh
+def _sums(implied: Implied) -> list[tuple[Product | None, Transfer]]:
+    """The same, with the product that backward has to repeat for a collective, if any.
 
     Where such an axis shards the width of a layer's input too, products gather their input and
     scatter the sums of their result; backward gathers the input again. Elsewhere, sums are whole.
     """
+    transfers: list[tuple[Product | None, Transfer]] = []
+    if not _cut(implied, tuple(axis for axis in implied.mesh if axis not in implied.token_axes)):
+        return transfers
     parameters = {parameter.path: parameter for parameter in implied.parts.parameters}
-    if implied.batch.tokens is None:
-        return []
-    transfers: list[Transfer] = []
     joints: set[str] = set()
     spread = {path: unit.feature[1] for path, unit in implied.parts.units.items()}
 
-    def add(product: Product, kind: str, axes: list[str], phase: str, width: int) -> None:
+    def add(
+        product: Product, kind: str, axes: list[str], phase: str, width: int, *, again: bool = False
+    ) -> None:
         features = ((width, ()),)
-        payload = implied.activation_bytes(features, implied.itemsize, padded=True)
-        tensor = product.parameter or product.name
-        count = product.layers * implied.steps
-        transfers.append(
-            Transfer(
-                tensor, "activations", kind, tuple(axes), phase, payload, count, product.layers
-            )
-        )
+        payload = implied.row_bytes(features, implied.itemsize)
+        tensor, layers = product.parameter or product.name, product.layers
+        own = Transfer(tensor, "activations", kind, tuple(axes), phase, payload, layers, layers)
+        transfers.append((product if again else None, own))
 
     for product in implied.parts.products:
         parameter = parameters.get(product.parameter or "")
@@ -249,9 +276,9 @@ def _of_activations(implied: Implied) -> list[Transfer]:
         along = spread.get(product.remat or "", ())
         if inside:
             is_spread = all(axis in along for axis in inside)
-            again = implied.is_recomputed(product)
-            for phase in ("forward", "recomputed") if again else ("forward",):
-                add(product, REDUCE if is_spread else SUM, inside, phase, results)
+            kind = REDUCE if is_spread else SUM
+            add(product, kind, inside, "forward", results)
+            add(product, kind, inside, "recomputed", results, again=True)
             if is_spread:
                 add(product, GATHER, inside, "backward", results)
         if outside and product.joint not in joints:
@@ -266,21 +293,19 @@ def _of_activations(implied: Implied) -> list[Transfer]:
 
 def _of_moves(implied: Implied) -> list[Transfer]:
     """Activations that travel to experts and back, and those that attention gathers."""
-    if implied.batch.tokens is None:
-        return []
     transfers: list[Transfer] = []
     for move in implied.parts.moves:
         axes = _cut(implied, move.axes)
         if not axes:
             continue
-        payload = implied.activation_bytes(move.features, move.itemsize, padded=True)
+        payload = implied.row_bytes(move.features, move.itemsize)
         payload *= implied.shards(axes) if move.whole else 1
         kinds = [("forward", move.forward), ("backward", move.backward)]
         if implied.is_again(move.remat, move.kept_by):
             kinds.insert(1, ("recomputed", move.forward))
-        count = move.layers * implied.steps
+        layers = move.layers
         transfers += [
-            Transfer(move.name, "activations", kind, axes, phase, payload, count, move.layers)
+            Transfer(move.name, "activations", kind, axes, phase, payload, layers, layers)
             for phase, kind in kinds
             if kind is not None
         ]

@@ -171,10 +171,10 @@ class Verdict:
         self.compute_seconds = flops.executed * uneven * repeated / (self.devices * peak)
         if not traffic.gaps:
             self.communication_seconds = _communication(implied, traffic, device)
-        known = None if self.communication_seconds is None else traffic
+        is_known = self.communication_seconds is not None
         bound = self.compute_seconds
         try:
-            demand = Demand(implied, flops, known, device, self.devices)
+            demand = Demand(implied, flops, device, self.devices, has_traffic=is_known)
         except UnknownFigureError:
             pass
         else:
@@ -263,6 +263,14 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
     idle = implied.idle_axes
     cut = {axis for unit in implied.parts.units.values() for axis in unit.feature[1]}
     cut.update(implied.token_axes, idle)
+    pipeline = implied.parts.pipeline
+    if pipeline is not None:
+        cut.add(pipeline.axis)
+        share = pipeline.bubble / pipeline.iterations
+        statements.append(
+            f"{pipeline.stages:,} stages run {pipeline.iterations:,} iterations of "
+            f"{pipeline.layers:,} layers, {pipeline.bubble:,} of them ({share:.0%}) on nothing"
+        )
     whole = [axis for axis, size in implied.mesh.items() if size > 1 and axis not in cut]
     if inputs and whole:
         statements.append(

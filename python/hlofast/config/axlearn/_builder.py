@@ -280,7 +280,7 @@ class Builder(Collector):
         """Records that the module's attention reads whole sequences without an exchange."""
         self._parts.has_whole = True
 
-    def gap(self, why: str, config: Config | None = None) -> None:
+    def gap(self, why: str | Exception, config: Config | None = None) -> None:
         """Records that a part is not modelled."""
         part = self.config if config is None else config
         self._parts.gaps.append(Gap(part.path, part.klass, why))
@@ -410,4 +410,4 @@ def _build(builder: Builder) -> None:
     except (ValueError, OverflowError) as fault:
         for some, length in zip(lists, before, strict=True):
             del some[length:]
-        builder.gap(str(fault))
+        builder.gap(fault)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from hlofast.config._parts import UnmodelledError
+from hlofast.config._parts import FailsError, UnmodelledError
 from hlofast.config._tree import Config
 from hlofast.config.axlearn._builder import sharding_of
 from hlofast.config.axlearn._modules import axlearn, hidden_width, norms
@@ -98,7 +98,7 @@ def _matmuls(builder: Builder, rows: float, *, is_kernel: bool) -> None:
     activation = builder.get("activation", "nn.relu")
     gates = len(activation) if isinstance(activation, Config) else 0
     if is_kernel and gates != 2:
-        raise UnmodelledError("AXLearn fails here: experts without dropped tokens have two gates")
+        raise FailsError("AXLearn", "experts without dropped tokens have two gates")
     names = [(f"wi_{at}_weight", f"linear1_{at}") for at in range(gates)]
     inner, outer = _spec(builder, "emh"), _spec(builder, "ehm")
     axes: Axes = inner[2] if len(inner) > 2 else ()

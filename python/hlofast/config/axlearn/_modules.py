@@ -7,7 +7,7 @@ values that the transposed operations read.
 
 from __future__ import annotations
 
-from hlofast.config._parts import LARGEST_SIZE, UnmodelledError, checked_size
+from hlofast.config._parts import LARGEST_SIZE, FailsError, UnmodelledError, checked_size
 from hlofast.config._tree import Config
 from hlofast.config.axlearn._builder import register_module, sharding_of
 
@@ -155,7 +155,7 @@ def _pipelined(builder: Builder) -> None:
     """Stages whose weights are stacked along the mesh axis `pipeline`."""
     layers, stages = builder.size("num_layers"), builder.size("num_stages")
     if layers % stages:
-        raise UnmodelledError(f"AXLearn fails here: {stages} stages do not divide {layers} layers")
+        raise FailsError("AXLearn", f"{stages} stages do not divide {layers} layers")
     stage, layer = builder.part("stage"), builder.part("layer")
     own = (stages, ("pipeline",))
     inner, path = layers // stages, "pipeline/layer"

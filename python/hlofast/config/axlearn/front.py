@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hlofast.config._front import Batch, Model, Sources, Space
-from hlofast.config._parts import LARGEST_SIZE
+from hlofast.config._parts import LARGEST_SIZE, FailsError
 from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._tree import Config
 from hlofast.config.axlearn import _modifiers, _written
@@ -69,13 +69,14 @@ class Axlearn:
         gaps = [(gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in parts.gaps]
         untimed = [(gap.path, f"{gap.klass}: {gap.why}") for gap in parts.missing]
         unexchanged = _unexchanged(parts, mesh)
+        fails = [own for own, gap in zip(gaps, parts.gaps, strict=True) if gap.fails]
         gaps += [*untimed, *_unrouted(parts, mesh), *unexchanged]
         masks = [(mask.path, f"{mask.klass}: {mask.why}") for mask in parts.masks]
         itemsize = compute_size(config)
         if itemsize is None:
             why = f"the type {config.get('train_dtype')!r} is not modelled"
             gaps.append(("train_dtype", why))
-        if not _is_divisible(batch, steps, gaps):
+        if not _is_divisible(batch, steps, gaps, fails):
             steps = None
         if batch.tokens is None:
             why = "the config has no numeric global batch size or sequence length"
@@ -102,6 +103,7 @@ class Axlearn:
             gaps=[*gaps, *refused],
             masks=masks,
             refused=refused,
+            fails=fails,
             untimed=untimed,
         )
 
@@ -181,15 +183,21 @@ class Axlearn:
 FRONT = Axlearn()
 
 
-def _is_divisible(batch: Batch, steps: int | None, gaps: list[tuple[str, str]]) -> bool:
+def _is_divisible(
+    batch: Batch,
+    steps: int | None,
+    gaps: list[tuple[str, str]],
+    fails: list[tuple[str, str]],
+) -> bool:
     """Whether the batch splits evenly into a known number of accumulation steps."""
     if steps is None:
         gaps.append((_ACCUMULATION, "the number of gradient accumulation steps is not known"))
         return False
     sequences = batch.sequences or 0
     if sequences % steps:
-        why = f"AXLearn fails here: {steps:,} steps do not divide {sequences:,} sequences"
-        gaps.append((f"{_ACCUMULATION}.steps", why))
+        fault = FailsError("AXLearn", f"{steps:,} steps do not divide {sequences:,} sequences")
+        fails.append((f"{_ACCUMULATION}.steps", str(fault)))
+        gaps.append(fails[-1])
         return False
     return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast.config._parts import Unit, UnmodelledError
+from hlofast.config._parts import FailsError, Unit, UnmodelledError
 from hlofast.config.maxtext import _layers
 from hlofast.config.maxtext._builder import Builder, Run
 
@@ -64,7 +64,8 @@ def _stacked(
     `layer` adds one layer; its flag tells whether the layer is the last of its cycle. A checkpoint
     covers a whole cycle in a scan, else one layer.
     """
-    if run.flag("scan_layers"):
+    if run.flag("scan_layers") or run.parts.is_staged:
+        # Pipelines stack the weights of layers in any case.
         rounds = layers // cycle
         _cycle(run, f"decoder/{name}", rounds, layer, cycle, name, is_named=has_cycle)
         # MaxText scans what is left over as one shorter cycle (Gemma 3).
@@ -157,7 +158,7 @@ def _default(run: Run) -> None:
 
 def _gpt3(run: Run) -> None:
     if run.size("num_query_heads") != run.size("num_kv_heads"):
-        raise UnmodelledError("MaxText fails here: gpt3 has as many heads of keys as of queries")
+        raise FailsError("MaxText", "gpt3 has as many heads of keys as of queries")
 
     def layer(builder: Builder, _: bool) -> None:
         _half(builder, "pre_self_attention_norm", "float32", bias=True)

@@ -42,6 +42,7 @@ class Run:
         self.mesh = mesh
         self._config = config
         self.parts = Parts()
+        self.parts.is_staged = mesh.get("stage", 1) > 1
         self.rules = Rules(config)
         self.block = str(config.get("decoder_block"))
         self.dtype = str(config.get("dtype"))

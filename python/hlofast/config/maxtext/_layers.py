@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from hlofast.config._parts import UnmodelledError
+from hlofast.config._parts import FailsError, UnmodelledError
 from hlofast.config._traffic import GATHER, RAGGED, REDUCE, SUM
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ def attention(
     width, depth = run.width[0], run.size("head_dim")
     heads, groups = run.size("num_query_heads"), run.size("num_kv_heads")
     if heads % groups:
-        raise UnmodelledError(f"MaxText fails here: {groups} heads of keys for {heads} of queries")
+        raise FailsError("MaxText", f"{groups} heads of keys for {heads} of queries")
     if run.flag("fused_qkv"):
         if heads != groups or norms:
             raise UnmodelledError(
@@ -138,10 +138,8 @@ def _gathered(builder: Builder, groups: int, depth: int, values: int) -> None:
     length, parts = run.size("max_target_length"), run.shards(axes)
     block = min(run.size("sa_block_q"), length)
     if axes and length % (parts * block):
-        raise UnmodelledError(
-            f"MaxText fails here: {','.join(axes)} = {parts:,} does not divide {length:,} tokens "
-            f"into blocks of {block:,}"
-        )
+        cut = f"{','.join(axes)} = {parts:,} does not divide {length:,} tokens"
+        raise FailsError("MaxText", f"{cut} into blocks of {block:,}")
     for name, size in (("key", depth), ("value", values)):
         builder.moves(
             name, GATHER, REDUCE, axes, *_heads(run, groups, size),
@@ -159,9 +157,9 @@ def _latent(builder: Builder) -> None:
         run.size("v_head_dim"), run.size("kv_lora_rank"), run.size("q_lora_rank", 0),
     )  # fmt: skip
     if run.size("head_dim") != values:
-        raise UnmodelledError("MaxText fails here: head_dim differs from v_head_dim")
+        raise FailsError("MaxText", "head_dim differs from v_head_dim")
     if run.size("num_kv_heads") != heads or run.flag("fused_qkv"):
-        raise UnmodelledError("MaxText fails here: mla needs equal numbers of heads, unfused")
+        raise FailsError("MaxText", "mla needs equal numbers of heads, unfused")
     if run.flag("use_sparse_indexer"):
         raise UnmodelledError("use_sparse_indexer is not modelled")
     depth = nope + rope

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from hlofast.config import _mesh
 from hlofast.config._parts import UnmodelledError
 from hlofast.config._tree import Config
@@ -60,7 +62,7 @@ def parallelism(part: str, axis: str) -> str:
 class Rules:
     """The logical axis rules of a run: which mesh axes shard an array's dimensions."""
 
-    __slots__ = ("_rules", "is_later")
+    __slots__ = ("_known", "_rules", "is_later")
 
     def __init__(self, config: Config) -> None:
         self._rules: list[tuple[str, Axes]] = []
@@ -82,6 +84,7 @@ class Rules:
             for own, axes in self._rules
             for name in ((own, former[own]) if own in former else (own,))
         ]
+        self._known = _specs(tuple(self._rules))
 
     def spec(self, names: tuple[str | None, ...]) -> Spec:
         """The mesh axes that shard the dimensions of an array with these logical axes.
@@ -89,6 +92,9 @@ class Rules:
         As in Flax: the first rule for a name applies unless the array uses one of its mesh axes
         already; then the next rule for that name is tried.
         """
+        known = self._known.get(names)
+        if known is not None:
+            return known
         chosen: list[Axes | None] = [None] * len(names)
         used: set[str] = set()
         for name, axes in self._rules:
@@ -98,7 +104,15 @@ class Rules:
             if chosen[at] is None and used.isdisjoint(axes):
                 chosen[at] = axes
                 used.update(axes)
-        return tuple(axes or () for axes in chosen)
+        self._known[names] = found = tuple(axes or () for axes in chosen)
+        return found
+
+
+@lru_cache(maxsize=16)
+def _specs(rules: tuple[tuple[str, Axes], ...]) -> dict[tuple[str | None, ...], Spec]:
+    """The specs of these rules that are known: a plan reads a run once for each mesh."""
+    del rules
+    return {}
 
 
 def _axes(value: Any) -> Axes:

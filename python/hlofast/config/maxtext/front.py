@@ -6,11 +6,11 @@ import re
 
 from hlofast.config import _instances, _mesh, _torus
 from hlofast.config._front import Batch, Learner, Model, Sources, Space
-from hlofast.config._parts import LARGEST_SIZE, Gap, Parts, UnmodelledError, item_size
+from hlofast.config._parts import LARGEST_SIZE, FailsError, Gap, Parts, UnmodelledError, item_size
 from hlofast.config._plan_space import spread
 from hlofast.config._policies import UnknownPolicyError
 from hlofast.config._select import CHANGES, NEAR, NOTES, RULES, EffectiveConfig, check_devices
-from hlofast.config.maxtext import _remat, _settings, _sharding, _tables, _written
+from hlofast.config.maxtext import _pipeline, _remat, _settings, _sharding, _tables, _written
 from hlofast.config.maxtext._blocks import build
 from hlofast.config.maxtext._builder import Run
 from hlofast.config.maxtext._logged import logged
@@ -35,7 +35,6 @@ _FEWEST = 2
 """Known keys that make a text a MaxText config."""
 _MOST_SEQUENCES = 1 << 40
 _UNPLACED = {
-    "stage": "pipeline stages, their bubble and the micro-batches in flight",
     "sequence": "heads within attention, tokens elsewhere",
     "tensor_transpose": "widths in place of heads",
     "context_usp_ulysses": "heads within attention",
@@ -44,13 +43,16 @@ _UNPLACED = {
 """Mesh axes along which activations are not modelled, with what they shard."""
 _WORSE = {
     "autoregressive": "it is for decoding: it shards weights alone, so its devices repeat the work",
+    "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
+    "slower: inner sizes, which are wider, travel",
+}
+"""Mesh axes that no plan sizes because others do better, with the reason."""
+_UNMODELLED = {
     "context_usp_ulysses": "MaxText takes it with context_parallel_strategy=usp alone, which is "
     "not modelled",
     "stage": "compiled steps with four stages take 1.3 and 1.8 times as long as with fsdp, and "
     "hold 1.4 and 1.6 times as much; stages across slices are not modelled",
     "sequence": "versions since 0.2 have no such axis, and its traffic is not modelled",
-    "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
-    "slower: inner sizes, which are wider, travel",
 }
 """Mesh axes that no plan sizes, with the reason; compiled steps: `benches/config_axes.py`."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}
@@ -62,6 +64,7 @@ _RATES = {
 v6e (`benches/plan_choices.py`): XLA fuses more of its element-wise work than AXLearn's published
 steps show. No text for v6e has asynchronous gathers, all those for v5e have. Steps that MaxText
 published judge the rates: `benches/maxtext_accuracy.py`."""
+_UNTIMED = "the step and the traffic of pipeline stages are not modelled"
 _SPLIT = "allow_split_physical_axes"
 _HOST_STATE = ("parameter_memory_host_offload", "optimizer_memory_host_offload")
 
@@ -104,9 +107,11 @@ class MaxText:
             parts = run.parts
             build(run)
         except (UnmodelledError, OverflowError) as fault:
-            parts.gaps.append(Gap("decoder_block", str(config.get("decoder_block")), str(fault)))
+            parts.gaps.append(Gap("decoder_block", str(config.get("decoder_block")), fault))
         gaps += [(gap.path, gap.why) for gap in parts.gaps]
-        batch = _batch(config, run, mesh, steps, gaps)
+        fails = [(gap.path, gap.why) for gap in parts.gaps if gap.fails]
+        batch = _batch(config, run, mesh, steps, gaps, fails)
+        untimed = _staged(run, batch, gaps, fails)
         policies: dict[str, Policy | None] = dict.fromkeys(parts.units)
         refused = []
         try:
@@ -116,7 +121,6 @@ class MaxText:
         else:
             policies = dict.fromkeys(parts.units, policy)
         gaps += [("decoder_block", why) for why in sorted(parts.unmoved)]
-        untimed = []
         quantization = config.get("quantization")
         if quantization:
             why = f"the rate of matmuls under quantization {quantization!r} is not modelled"
@@ -132,6 +136,7 @@ class MaxText:
             masks=[],
             untimed=untimed,
             refused=refused,
+            fails=fails,
             casts_in_layers=True,
             rates=_RATES,
         )
@@ -182,6 +187,7 @@ class MaxText:
             offloads=True,
             offloads_inputs=True,
             worse=_WORSE,
+            unmodelled=_UNMODELLED,
         )
 
     def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
@@ -306,6 +312,7 @@ def _batch(
     mesh: Mapping[str, int],
     steps: int | None,
     gaps: list[tuple[str, str]],
+    fails: list[tuple[str, str]],
 ) -> Batch:
     """The tokens of a step on all devices of the mesh, and the axes that shard them."""
     length = config.get("max_target_length")
@@ -325,7 +332,9 @@ def _batch(
     else:
         sequences = int(devices * each) * (steps or 1)
         if not 0 < sequences <= _MOST_SEQUENCES:
-            gaps.append(("per_device_batch_size", f"MaxText fails here: {sequences:,} sequences"))
+            fault = FailsError("MaxText", f"{sequences:,} sequences")
+            fails.append(("per_device_batch_size", str(fault)))
+            gaps.append(fails[-1])
             sequences = None
     axes = ((), ()) if run is None else run.token_axes
     unplaced = {axis: why for axis, why in _UNPLACED.items() if mesh.get(axis, 1) > 1}
@@ -337,6 +346,28 @@ def _batch(
     # A mesh that the run does not fill has no axis for tokens.
     named = tuple(tuple(axis for axis in part if not mesh or axis in mesh) for part in axes)
     return Batch(sequences, length, named[0], named[1], is_placed=not unplaced)
+
+
+def _staged(
+    run: Run | None, batch: Batch, gaps: list[tuple[str, str]], fails: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Adds the stages of a pipeline; returns why the step has no modelled time."""
+    if run is None or run.parts.gaps:
+        return []
+    try:
+        run.parts.pipeline = pipeline = _pipeline.of(run)
+        if pipeline is not None and batch.sequences is not None:
+            shards = run.shards(batch.axes) * pipeline.microbatches
+            if batch.sequences % shards:
+                why = f"{batch.sequences:,} sequences do not divide into {shards:,} parts"
+                raise UnmodelledError(f"uneven micro-batches are not modelled: {why}")
+    except UnmodelledError as fault:
+        gaps.append(("mesh_axes", str(fault)))
+        if isinstance(fault, FailsError):
+            fails.append(gaps[-1])
+        batch.is_placed = False
+        return []
+    return [] if pipeline is None else [("mesh_axes", _UNTIMED)]
 
 
 def _learner(config: Config) -> Learner:

@@ -1,0 +1,135 @@
+"""One choice of a run against the fastest one: what it loses, or why it has no figures."""
+
+import pytest
+
+from hlofast._verdict_figures import seconds
+from test_config_plan import EIGHT, SEVEN, run
+
+
+@pytest.fixture(scope="module")
+def eight():
+    return run(*EIGHT).plan("v5p-512")
+
+
+class TestLike:
+    def test_the_config_itself(self, eight) -> None:
+        own = eight.like({"own": 1})
+        verdict = run(*EIGHT).select("v5p-512").verdict()
+        facts = {fact.name: fact.value for fact in own.facts}
+        assert facts["step_seconds"] == pytest.approx(verdict.step_seconds)
+        assert facts["peak_bytes"] == verdict.expected_peak_bytes
+        assert facts["slower_seconds"] == pytest.approx(
+            verdict.step_seconds - eight.best["step_seconds"]
+        )
+        assert sum(own.tables["step"]["more"]) == pytest.approx(facts["slower_seconds"])
+        assert sum(own.tables["peak"]["this"]) == verdict.expected_peak_bytes
+        assert facts["policy"] == "full (the config's)"
+
+    @pytest.mark.parametrize("sequences", [512, 4096])
+    def test_the_config_with_another_batch(self, sequences: int) -> None:
+        plan = run(*EIGHT).plan("v5p-512", sequences=sequences)
+        same = run(*EIGHT, f"per_device_batch_size={sequences / 256:g}")
+        verdict = same.select("v5p-512").verdict()
+        facts = {fact.name: fact.value for fact in plan.facts}
+        assert facts["own_sequences"] == sequences
+        assert facts["own_step_seconds"] == pytest.approx(verdict.step_seconds)
+        assert facts["own_status"] == verdict.status
+        own = {fact.name: fact.value for fact in plan.like({"own": 1}).facts}
+        assert own["step_seconds"] == facts["own_step_seconds"]
+
+    def test_the_config_keeps_its_batch_where_the_plan_chooses_one(self) -> None:
+        plan = run(*EIGHT).plan("v5p-512", sequences=0)
+        verdict = run(*EIGHT).select("v5p-512").verdict()
+        facts = {fact.name: fact.value for fact in plan.facts}
+        assert facts["own_step_seconds"] == pytest.approx(verdict.step_seconds)
+        assert facts["own_sequences"] == 1024 != facts["sequences"]
+        # A step of the plan's choice is longer, but for more sequences.
+        each = facts["own_step_seconds"] / 1024 * facts["sequences"]
+        (finding,) = plan.report(plots=False).tables["findings"]
+        assert f"{facts['sequences']:,} sequences" in finding["text"]
+        assert finding["stake"] == f"{seconds(each - facts['step_seconds'])} per step"
+
+    def test_the_config_on_a_batch_that_it_cannot_run(self) -> None:
+        plan = run(*EIGHT).plan("v5p-512", sequences=1000)
+        facts = {fact.name: fact.value for fact in plan.facts}
+        assert facts["own_step_seconds"] is None and facts["own_status"] is None
+        (note,) = (note for note in plan.notes if note.code == "own-choice")
+        assert "1,000 sequences do not divide into 256 shards" in note.text
+
+    def test_the_best_loses_nothing(self, eight) -> None:
+        again = eight.like({})
+        facts = {fact.name: fact.value for fact in again.facts}
+        assert facts["slower_seconds"] == 0 and facts["fits"]
+        assert len(again.tables["different"]) == 0
+        assert eight.like(again.to_choice()).facts[0].value == facts["mesh"]
+
+    def test_a_choice_loses_where_it_differs(self, eight) -> None:
+        other = eight.like({"fsdp": 64, "tensor": 4, "policy": "minimal"})
+        most = next(iter(other.tables["step"]))
+        assert most["part"] == "reductions of activations" and most["best"] == 0
+        different = {row["choice"] for row in other.tables["different"]}
+        assert different == {"mesh", "policy", "batch/device"} or different == {"mesh", "policy"}
+
+    @pytest.mark.parametrize(
+        ("choice", "why"),
+        [
+            ({"fsdp": 128}, "128 devices, not 256"),
+            ({"fsdp": 16, "tensor": 16}, "does not divide 8"),
+            ({"accumulation": 3}, "do not divide into"),
+            ({"data": 2, "context": 128}, "context"),
+        ],
+    )
+    def test_what_the_trainer_cannot_run(self, eight, choice, why) -> None:
+        other = eight.like(choice)
+        assert why in other.notes[0].text
+        assert other.notes[0].text.startswith("the trainer cannot run it: ")
+        assert not other.is_fitting
+
+    def test_what_is_not_modelled_is_told_from_what_cannot_run(self) -> None:
+        """By their kind: a type without a step time is no failure of the trainer."""
+        plan = run(*SEVEN, "dtype=float32").plan("v5e-16")
+        (note,) = plan.like({"own": 1}).notes
+        assert note.text.startswith("it has no figures: no step time for elements of 4 bytes")
+        plan = run(*SEVEN).plan("v5e-16")
+        (note,) = plan.like({"tensor": 2, "sequence": 8}).notes
+        assert note.text.startswith("it has no figures: sequence is not modelled")
+        # The mesh also has an axis that is not modelled.
+        (note,) = plan.like({"fsdp": 2, "sequence": 4}).notes
+        assert note.text.startswith("the trainer cannot run it: the mesh has 8 devices")
+
+    @pytest.mark.parametrize(
+        ("choice", "why"),
+        [
+            ({"rows": 4}, "'rows' is not a choice"),
+            ({"policy": "best"}, "policy 'best' is not known"),
+            ({"policy": "minimal_flsh"}, "did you mean minimal_flash"),
+            ({"fdsp": 16}, "'fdsp' is not a choice; did you mean fsdp"),
+            ({"state": "narrow"}, "state 'narrow' is not known; known: own"),
+            ({"fsdp": 0}, "fsdp has a size"),
+            ({"batch": "many"}, "batch is not 'many'"),
+            ({"own": 0}, "own is a whole choice: give it alone"),
+            ({"own": 1, "policy": "full"}, "own is a whole choice: give it alone"),
+            ({"batch": 3}, "batch=3 on 256 devices does not make the 1,024 sequences"),
+            ({"batch": 2, "accumulation": 3}, "batch=2 on 256 devices and accumulation=3 does not"),
+        ],
+    )
+    def test_what_is_no_choice(self, eight, choice, why) -> None:
+        with pytest.raises(ValueError, match=why):
+            eight.like(choice)
+
+    @pytest.mark.parametrize("batch", [1e-7, 0.3])
+    def test_a_batch_of_no_whole_sequences(self, batch: float) -> None:
+        plan = run("model_name=llama3.1-8b").plan("v5p-128", sequences=0)
+        with pytest.raises(ValueError, match="does not make a whole number of sequences"):
+            plan.like({"batch": batch})
+
+    def test_what_the_model_does_not_tell_from_the_best(self, eight) -> None:
+        (note,) = eight.like({"data": 2, "fsdp": 128}).notes
+        assert note.code == "tied" and 0 < note.figures["slower"] < 0.095
+        assert not eight.like({"own": 1}).notes and not eight.like({}).notes
+
+    def test_what_does_not_fit(self) -> None:
+        plan = run(*SEVEN).plan("v5e-16")
+        other = plan.like({"policy": "minimal_flash", "accumulation": 1})
+        assert not other.is_fitting
+        assert "exceeds the usable memory by" in other.notes[0].text
