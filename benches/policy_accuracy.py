@@ -282,6 +282,7 @@ def main() -> None:
     sets: dict[str, list[dict[str, Any]]] = {}
     after = [row for row in every if row["optimisation"] == "after"]
     before = [row for row in every if row["optimisation"] == "before" and row["kind"] == "texts"]
+    grouped = [row for row in every if row["optimisation"] == "before" and row["kind"] == "groups"]
     kinds = {
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
         "checkpointed": [r for r in after if r["text"] != "none" and r["kind"] not in OTHERS],
@@ -301,6 +302,13 @@ def main() -> None:
         "before optimisation, kernels": [
             r for r in every if r["optimisation"] == "before" and r["kind"] == "variants"
         ],
+        "groups before optimisation": [
+            r for r in grouped if r["text"] == "none" and "whole" not in r["program"]
+        ],
+        "groups before optimisation, layers checkpointed": [
+            r for r in grouped if r["text"] != "none" and "whole" not in r["program"]
+        ],
+        "checkpointed groups before optimisation": [r for r in grouped if "whole" in r["program"]],
     }
     for kind, own in kinds.items():
         sets[f"{kind}, fitted"] = [row for row in own if not row["held_out"]]

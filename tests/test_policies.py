@@ -181,13 +181,13 @@ def errors_of(texts, compiled):
     return errors
 
 
-def assert_alike(policies, other):
+def assert_alike(policies, other, error=0.05):
     """Asserts that two texts of one program say the same of the built-in policies."""
     for name in BUILT_IN.values():
         own, known = policies.policy(name), other.policy(name)
         assert own.recomputed_flops == known.recomputed_flops
         assert own.kept == known.kept
-        assert own.peak == pytest.approx(known.peak, rel=0.05)
+        assert own.peak == pytest.approx(known.peak, rel=error)
 
 
 def test_peaks_asked_of_checkpointed_texts(checkpointed, compiled):

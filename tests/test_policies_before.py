@@ -10,7 +10,6 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
-from hlofast import cli
 from test_policies import BUILT_IN, assert_alike
 
 sys.path.insert(0, str(FIXTURES))
@@ -44,8 +43,25 @@ def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
             if peak := compiled[program].get(policy):
                 errors.append(abs(policies.policy(name).peak / peak - 1))
     assert len(texts) >= 36 and len(errors) >= 3 * 36
-    assert statistics.median(errors) <= 0.08
-    assert sum(error <= 0.12 for error in errors) >= 0.7 * len(errors)
+    assert statistics.median(errors) <= 0.03
+    assert sum(error <= 0.12 for error in errors) >= 0.9 * len(errors)
+
+
+# Without what each names, the worst error was 18, 28, 8 and 9 %.
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("long_v5p_8", 0.08),  # exponentials of heads that share keys
+        ("scattered_v5e_8", 0.1),  # a softmax that devices exchange between two shardings
+        ("sgd_v5p_8", 0.075),  # gradients of weights that run last, and keep what they read
+        ("vocabulary_v6e_8", 0.01),  # the head's weight, gathered once for both passes
+    ],
+)
+def test_values_that_the_compiler_adds_are_in_memory(lowered, compiled, program, error):
+    policies = hlofast.loads(lowered[f"{program}.none"]).remat().policies
+    for policy, name in BUILT_IN.items():
+        peak = compiled[program][policy]
+        assert policies.policy(name).peak == pytest.approx(peak, rel=error), policy
 
 
 @pytest.mark.parametrize("change", [{"batch": 1 << 40}, {"layers": 1 << 36}])
@@ -88,7 +104,8 @@ def test_a_checkpointed_text_gives_what_the_plain_text_gives(lowered):
     assert checked.is_checkpointed and not plain.is_checkpointed
     again = checked.as_compiled.recomputed_flops
     assert again == plain.policy("nothing_saveable").recomputed_flops
-    assert_alike(checked, plain)
+    # In the checkpointed text two products read the weights of attention: they count as in memory.
+    assert_alike(checked, plain, error=0.08)
 
 
 def test_shares_are_those_of_one_device(lowered):
@@ -131,17 +148,6 @@ def test_values_in_host_memory_take_none_on_the_device(lowered):
 def test_layers_without_a_loop_need_a_schedule(lowered):
     remat = hlofast.loads(lowered["unrolled_v5e_8.none"]).remat()
     assert remat.policies is None and "in a scheduled text" in remat.no_policies
-
-
-def test_groups_of_layers_are_refused(lowered, capsys, tmp_path):
-    for policy in ("none", "nothing"):
-        remat = hlofast.loads(lowered[f"grouped_v5e_8.{policy}"]).remat()
-        assert remat.policies is None
-        assert "scanned in groups" in remat.no_policies
-    path = tmp_path / "grouped.txt"
-    path.write_bytes(lowered["grouped_v5e_8.none"])
-    assert cli.main(["remat", "--policy", "nothing_saveable", str(path)]) != 0
-    assert "in one scan" in capsys.readouterr().err
 
 
 def test_a_checkpoint_in_a_checkpoint_is_read(lowered):

@@ -7,6 +7,7 @@
 mod candidates;
 mod counted;
 mod dependence;
+mod described;
 mod handed_on;
 mod plan;
 pub mod policy;

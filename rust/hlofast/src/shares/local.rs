@@ -1,10 +1,11 @@
 //! What one device holds and computes of every value of a module before partitioning.
 
+use super::exchanged::{Exchanged, exchanged};
 use super::parts::Mask;
 use super::spread::Spread;
 use super::{bytes, contracted, product, whole_bytes};
 use crate::comms::Mesh;
-use crate::cost::matmul::contraction;
+use crate::cost::matmul::{contraction, dot_dimensions};
 use crate::flow::Contexts;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
@@ -17,6 +18,10 @@ pub struct LocalProduct {
     pub flops: i64,
     /// Bytes of operands that the device has to gather first, by operand.
     pub gathered: [i64; 2],
+    /// From how many devices; 1 if they are not gathered.
+    pub ways: [i64; 2],
+    /// Dimensions of the result that are longer than 1 on the device.
+    pub rank: usize,
     /// Whether the shardings determine the FLOPs.
     pub is_determined: bool,
     /// Whether devices add up partial results.
@@ -31,6 +36,7 @@ pub struct Local {
     bytes: Vec<i64>,
     /// By row that is a matmul.
     products: HashMap<Row, LocalProduct, BuildMix>,
+    exchanged: Exchanged,
 }
 
 impl Local {
@@ -39,7 +45,11 @@ impl Local {
     pub fn new(module: &Module, mesh: Option<&Mesh>, devices: u64) -> Option<Self> {
         let offsets = module.leaf_offsets();
         let count = usize::try_from(offsets.last().copied().unwrap_or(0)).ok()?;
-        let mut local = Local { bytes: Vec::new(), products: HashMap::default() };
+        let mut local = Local {
+            bytes: Vec::new(),
+            products: HashMap::default(),
+            exchanged: Exchanged::default(),
+        };
         // Shapes with many leaves that many rows share are far larger than the text.
         if count > module.text().len().saturating_mul(16).saturating_add(1 << 20) {
             return None;
@@ -58,8 +68,12 @@ impl Local {
                 }
                 if let Some(product) = contraction(module, row) {
                     let flops = product.flops;
-                    let own =
-                        LocalProduct { flops, is_determined: devices < 2, ..Default::default() };
+                    let array = module.shapes().array(module.shape(row));
+                    let rank = array.map_or(0, |array| {
+                        array.dimensions().filter(|size| size.bound() != Some(1)).count()
+                    });
+                    let is_determined = devices < 2;
+                    let own = LocalProduct { flops, rank, is_determined, ..Default::default() };
                     local.products.insert(row, own);
                 }
             }
@@ -86,6 +100,7 @@ impl Local {
                 }
             }
         }
+        local.exchanged = exchanged(&spread, &contexts);
         Some(local)
     }
 
@@ -94,6 +109,11 @@ impl Local {
         let offsets = module.leaf_offsets();
         let at = offsets.get(row.0 as usize).map(|at| *at as usize + leaf);
         at.and_then(|at| self.bytes.get(at)).copied().unwrap_or(0)
+    }
+
+    /// The numbers of the operands that devices exchange before they compute an elementwise row.
+    pub fn exchanged(&self, row: Row) -> &[u32] {
+        self.exchanged.get(&row).map_or(&[], Vec::as_slice)
     }
 
     /// The matmul that a row is.
@@ -131,16 +151,65 @@ fn product_of(spread: &Spread<'_>, node: u32, row: Row, devices: u64) -> Option<
         let masks = &spread.masks[spread.dimensions(value)];
         dimensions.iter().filter_map(|at| masks.get(*at)).fold(0, |all, mask| all | mask)
     };
-    let summed = along(lhs, &left) & along(rhs, &right) & !spread.used(out);
-    local.is_partial = summed != 0;
-    for (place, operand) in local.gathered.iter_mut().zip([lhs, rhs]) {
-        let missing = spread.used(operand) & !(spread.used(out) | summed);
-        if missing != 0 && module.opcode(row) == Opcode::Dot {
-            let operand_row = module.operands(row)[usize::from(operand == rhs)];
+    let along = [along(lhs, &left), along(rhs, &right)];
+    let summed = along[0] & along[1];
+    local.is_partial = summed & !spread.used(out) != 0;
+    local.ways = [1, 1];
+    local.rank = rank(spread, out);
+    let Some(own) = free(spread, row, [lhs, rhs], out) else { return Some(local) };
+    for (at, (operand, other)) in [(lhs, rhs), (rhs, lhs)].into_iter().enumerate() {
+        let (free, kept) = own[at];
+        // Parts of the sum that only this side is split in, and parts of the result that lie otherwise.
+        let split = along[at] & !summed & spread.used(other);
+        let missing = split | free & !kept & (spread.used(other) | !spread.used(out));
+        if missing != 0 {
+            let operand_row = module.operands(row)[at];
             let held = bytes(spread, module.shape(Row(operand_row)), operand, devices).device;
             let ways = i64::try_from(spread.parts.size(missing)).unwrap_or(1);
-            *place = held.saturating_mul(ways);
+            local.gathered[at] = held.saturating_mul(ways);
+            local.ways[at] = ways;
         }
     }
     Some(local)
+}
+
+/// The dimensions of a value that are longer than 1 on a device.
+fn rank(spread: &Spread<'_>, value: usize) -> usize {
+    let dimensions = spread.dimensions(value);
+    let sizes = spread.sizes[dimensions.clone()].iter().zip(&spread.masks[dimensions]);
+    let is_long =
+        |(size, mask): &(&i64, &Mask)| i128::from(**size) > i128::from(spread.parts.size(**mask));
+    sizes.filter(is_long).count()
+}
+
+/// By operand of a dot: the parts of its free dimensions, and those of the dimensions of the result that these
+/// become. None for other products.
+fn free(
+    spread: &Spread<'_>,
+    row: Row,
+    operands: [usize; 2],
+    out: usize,
+) -> Option<[(Mask, Mask); 2]> {
+    if spread.module.opcode(row) != Opcode::Dot {
+        return None;
+    }
+    let lists = dot_dimensions(spread.module, row)?;
+    let result = &spread.masks[spread.dimensions(out)];
+    let mut first = lists.lhs_batch.len();
+    let bound =
+        [(lists.lhs_batch, lists.lhs_contracting), (lists.rhs_batch, lists.rhs_contracting)];
+    let mut found = [(0, 0); 2];
+    for (own, (operand, (batch, contracted))) in
+        found.iter_mut().zip(operands.into_iter().zip(bound))
+    {
+        let masks = &spread.masks[spread.dimensions(operand)];
+        let is_free = |at: &i64| !batch.contains(at) && !contracted.contains(at);
+        let masks = (0..).zip(masks).filter(|(at, _)| is_free(at)).map(|(_, mask)| *mask);
+        let masks: Vec<Mask> = masks.collect();
+        let end = first.checked_add(masks.len()).filter(|end| *end <= result.len())?;
+        own.0 = masks.iter().fold(0, |all, mask| all | mask);
+        own.1 = result[first..end].iter().fold(0, |all, mask| all | mask);
+        first = end;
+    }
+    Some(found)
 }

@@ -6,6 +6,7 @@
 //! propagation does. A product whose result is split n ways and whose contraction is split m ways
 //! costs each device 1/(n m) of the whole.
 
+mod exchanged;
 mod local;
 mod parts;
 mod spread;

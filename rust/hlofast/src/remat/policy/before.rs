@@ -4,11 +4,14 @@
 //! The text before optimisation has neither a schedule nor fusions, and its shapes may cover all
 //! devices. The model gives each value of the graph a step, in text order with the bodies of the
 //! loops in their places; products, and work whose result only goes into a stack, run as soon as their
-//! operands are there. As in the model of scheduled texts, values of products, kernels and reductions
-//! are in memory until the last expensive operation that reads them, also through cheap work, which XLA
-//! repeats in fusions; cheap values that several products read are computed once. A loop holds the elements of its state that its body changes. Bytes are those
-//! of one device, as the shardings of the text imply them.
+//! operands are there, but gradients of weights that come from many devices run last. As in the model of
+//! scheduled texts, values of products, kernels and reductions are in memory until the last expensive
+//! operation that reads them, also through cheap work, which XLA repeats in fusions; cheap values that
+//! several products read are computed once. A loop holds the elements of its state that its body changes.
+//! Bytes are those of one device, as the shardings of the text imply them; what devices gather or exchange
+//! is in memory, too.
 
+use super::NoPolicies;
 use super::base::Timeline;
 use super::graph::MOST_ROWS;
 use super::layout::lay_out;
@@ -37,17 +40,17 @@ impl Before {
     }
 }
 
-/// The scans of an unscheduled module, the bytes at each step and FLOPs of one device. None if there
-/// are no scans, or if the module is too large.
+/// The scans of an unscheduled module, the bytes at each step and FLOPs of one device. An error if there
+/// are no scans that the model covers, or if the module is too large.
 pub fn scans_before(
     module: &Module,
     cost: &Cost,
     attribution: &Attribution,
     local: &Local,
     is_whole: bool,
-) -> Option<(Vec<Scan>, Timeline, Before)> {
+) -> Result<(Vec<Scan>, Timeline, Before), NoPolicies> {
     let mut budget = MOST_ROWS;
-    let places = find(module, cost, attribution, &mut budget)?;
+    let places = find(module, cost, attribution, &mut budget).ok_or(NoPolicies::NoLayers)?;
     let (mut changes, rows, mut scans) = lay_out(module, cost, local, places, budget)?;
     scans.sort_by_key(|scan| scan.forward);
     let mut sum = 0i64;
@@ -58,7 +61,10 @@ pub fn scans_before(
     changes.truncate(rows.len());
     let timeline = Timeline::of_steps(changes, rows);
     let before = Before { flops: flops(module, cost, local), is_whole };
-    (!scans.is_empty()).then_some((scans, timeline, before))
+    match scans.is_empty() {
+        true => Err(NoPolicies::NoLayers),
+        false => Ok((scans, timeline, before)),
+    }
 }
 
 /// FLOPs of one device in all calls of each product.

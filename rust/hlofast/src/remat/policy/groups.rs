@@ -61,11 +61,11 @@ struct Body {
 }
 
 /// Bytes and live ranges of buffers.
-type Spans = Vec<(i64, RangeInclusive<u32>)>;
+pub type Spans = Vec<(i64, RangeInclusive<u32>)>;
 
 /// What an inner forward loop hands to the backward pass.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Made {
+pub enum Made {
     /// An element of its result.
     Result(u32),
     /// An element of its initial state: the input of its one layer.
@@ -74,12 +74,12 @@ enum Made {
 
 /// A value that an inner loop hands to the backward pass, the element of the inner backward loop's
 /// state that reads it, and the element of the forward loop over groups that stacks it.
-struct Link {
-    made: Made,
-    read_as: u32,
-    outer: u32,
+pub struct Link {
+    pub made: Made,
+    pub read_as: u32,
+    pub outer: u32,
     /// The values between the inner loops and the stack of all groups, in both bodies.
-    chains: [Vec<u32>; 2],
+    pub chains: [Vec<u32>; 2],
 }
 
 impl Finder<'_> {
@@ -279,13 +279,14 @@ impl Finder<'_> {
 }
 
 /// By pair of inner loops: what the forward one stacks and the backward one reads.
-fn links(
+pub fn links(
     fore: &Graph,
     aft: &Graph,
     read: &[(u32, u32)],
     is_alone: impl Fn(Row) -> bool,
 ) -> BTreeMap<[Row; 2], Vec<Link>> {
     let mut links: BTreeMap<[Row; 2], Vec<Link>> = BTreeMap::new();
+    let inputs = inputs_of_one(fore, is_alone);
     let made: HashMap<u32, u32, BuildMix> =
         read.iter().map(|(made, read)| (*read, *made)).collect();
     for (node, state) in &aft.states {
@@ -302,7 +303,7 @@ fn links(
             let Some(value) = stacked(fore, outer) else { continue };
             let there = self::chain(fore, value);
             let Some(last) = there.last().copied() else { continue };
-            let Some((forward, made)) = maker(fore, last, &is_alone) else { continue };
+            let Some((forward, made)) = maker(fore, last, &inputs) else { continue };
             let (read_as, chains) = (element, [there, chain]);
             let own = links.entry([forward, backward]).or_default();
             own.push(Link { made, read_as, outer, chains });
@@ -314,15 +315,31 @@ fn links(
     links
 }
 
-/// The inner loop of whose result, or input, a node is an element. `is_alone` tells loops of one
-/// iteration: what another loop hands to them is theirs.
-fn maker(fore: &Graph, node: u32, is_alone: impl Fn(Row) -> bool) -> Option<(Row, Made)> {
+/// By node that a loop of one iteration gets: the first such loop and the element of its state. What
+/// another loop hands to it is its input.
+fn inputs_of_one(
+    fore: &Graph,
+    is_alone: impl Fn(Row) -> bool,
+) -> HashMap<u32, (Row, u32), BuildMix> {
+    let mut inputs: HashMap<u32, (Row, u32), BuildMix> = HashMap::default();
     for (row, own) in looped(fore).into_iter().filter(|(row, _)| is_alone(*row)) {
-        let inputs = (0u32..).zip(&fore.states[&own]);
-        let mut inputs = inputs.filter(|(_, value)| value.node() == Some(node));
-        if let Some((element, _)) = inputs.next() {
-            return Some((row, Made::Input(element)));
+        for (element, value) in (0u32..).zip(&fore.states[&own]) {
+            if let Some(node) = value.node() {
+                inputs.entry(node).or_insert((row, element));
+            }
         }
+    }
+    inputs
+}
+
+/// The inner loop of whose result, or input, a node is an element.
+fn maker(
+    fore: &Graph,
+    node: u32,
+    inputs: &HashMap<u32, (Row, u32), BuildMix>,
+) -> Option<(Row, Made)> {
+    if let Some((row, element)) = inputs.get(&node) {
+        return Some((*row, Made::Input(*element)));
     }
     let own = &fore.nodes[node as usize];
     let whole = own.whole.filter(|whole| fore.states.contains_key(whole))?;
@@ -355,7 +372,7 @@ pub fn leaf(body: &Graph, element: u32) -> Option<u32> {
 
 /// A value and those that it is only rearranged from, down to a slice of an element of the state or
 /// to what is made.
-fn chain(graph: &Graph, node: u32) -> Vec<u32> {
+pub fn chain(graph: &Graph, node: u32) -> Vec<u32> {
     let mut chain = vec![node];
     let mut at = node;
     for _ in 0..MOST_STEPS {

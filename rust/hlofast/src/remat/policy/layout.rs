@@ -1,15 +1,19 @@
 //! The steps that the rows of an unscheduled module would run at, and the bytes at each of them.
 
+use super::NoPolicies;
 use super::base::add;
 use super::graph::Graph;
+use super::groups::chain;
+use super::laid_groups::{Around, Laid, mark_slices};
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
-use super::scans::{Read, Scan, Stack, is_heavy, is_rearrangement, stacked};
+use super::run_order::{Transfers, order, shared};
+use super::scans::{Read, Scan, Stack, is_heavy, stacked};
 use crate::cost::Cost;
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Module, Opcode, Row};
 use crate::shares::Local;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -18,15 +22,18 @@ const MOST_READ: usize = 8;
 /// Limit on the nodes between a gathered value and the value that devices gather.
 const MOST_STEPS: usize = 16;
 
-/// The changes of bytes from each step to the next, the row of each step, and the scans. None if the
-/// module is too large.
+/// The changes of bytes from each step to the next, the row of each step, and the scans.
+pub type LaidOut = (Vec<i64>, Vec<u32>, Vec<Scan>);
+
+/// Lays out a module. An error if it is too large, or if its layers are in groups that the model does not
+/// cover.
 pub fn lay_out(
     module: &Module,
     cost: &Cost,
     local: &Local,
     places: Places,
     budget: usize,
-) -> Option<(Vec<i64>, Vec<u32>, Vec<Scan>)> {
+) -> Result<LaidOut, NoPolicies> {
     let mut layout = Layout {
         module,
         cost,
@@ -39,27 +46,40 @@ pub fn lay_out(
         changed: HashMap::default(),
         stacked: HashMap::default(),
         scans: Vec::new(),
+        unknown: None,
     };
-    let entry = layout.places.graphs.remove(&module.entry())?;
-    let steps = layout.run(&entry, 0)?;
+    let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
+    let steps = layout.run(&entry, false, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
-    let Layout { changes, rows, scans, .. } = layout;
-    Some((changes, rows, scans))
+    let Layout { changes, rows, scans, unknown, .. } = layout;
+    match unknown {
+        Some(reason) => Err(reason),
+        None => Ok((changes, rows, scans)),
+    }
 }
 
 /// The steps of the nodes of a graph.
-struct Steps {
+pub struct Steps {
     /// By node: the step at which it runs; for loops the last step.
-    runs: Vec<u32>,
+    pub runs: Vec<u32>,
     /// By node: its first step.
     first: Vec<u32>,
     /// By node: the last step that reads it; None if nothing does.
-    last: Vec<Option<u32>>,
+    pub last: Vec<Option<u32>>,
+    /// Values that take the memory of others as these end.
+    in_place: HashSet<u32, BuildMix>,
+    /// By loop and element of its result: the node that takes the element.
+    parts: HashMap<(u32, u32), u32, BuildMix>,
     /// The steps of the whole graph.
-    all: RangeInclusive<u32>,
+    pub all: RangeInclusive<u32>,
 }
 
 impl Steps {
+    /// The first step at which the value of a node takes memory of its own.
+    fn held_from(&self, node: u32) -> u32 {
+        self.runs[node as usize].saturating_add(u32::from(self.in_place.contains(&node)))
+    }
+
     /// The step at which a value is used for the last time to make this node or what reads it.
     fn of_use(&self, graph: &Graph, node: u32) -> u32 {
         let at = node as usize;
@@ -71,44 +91,16 @@ impl Steps {
 }
 
 /// Whether the value of a node is in memory: others are computed where they are read.
-fn stays(graph: &Graph, node: u32) -> bool {
+pub fn stays(graph: &Graph, node: u32) -> bool {
     let opcode = graph.nodes[node as usize].opcode;
     is_heavy(opcode) || opcode == Opcode::DynamicUpdateSlice || graph.shared.contains(&node)
 }
 
-/// The cheap values that several products read, which XLA computes once: not slices of stacks, which
-/// are in memory already.
-fn shared(graph: &Graph) -> Vec<u32> {
-    let is_product = |user: &&u32| graph.nodes[**user as usize].opcode.is_matmul();
-    let is_shared = |node: &u32| {
-        let own = &graph.nodes[*node as usize];
-        let is_cheap = own.element.is_none() && !is_heavy(own.opcode);
-        if !is_cheap || graph.users(*node).iter().filter(is_product).take(2).count() < 2 {
-            return false;
-        }
-        let mut at = *node;
-        for _ in 0..MOST_STEPS {
-            if graph.nodes[at as usize].element.is_some() {
-                return false;
-            }
-            match graph.operands(at).first() {
-                Some(first) if is_rearrangement(graph.nodes[at as usize].opcode) => at = *first,
-                _ => {
-                    return !graph.operands(at).is_empty()
-                        && !is_heavy(graph.nodes[at as usize].opcode);
-                }
-            }
-        }
-        false
-    };
-    (0..graph.nodes.len() as u32).filter(is_shared).collect()
-}
-
 /// Lays out the steps of a module and counts the bytes at each of them.
-struct Layout<'a> {
-    module: &'a Module,
-    cost: &'a Cost,
-    local: &'a Local,
+pub struct Layout<'a> {
+    pub module: &'a Module,
+    pub cost: &'a Cost,
+    pub local: &'a Local,
     places: Places,
     budget: usize,
     /// By step: the change from the step before.
@@ -116,16 +108,18 @@ struct Layout<'a> {
     /// By step: the row that runs.
     rows: Vec<u32>,
     /// By loop: the graph of its body and its steps.
-    bodies: HashMap<Row, (Graph, Steps), BuildMix>,
+    pub bodies: HashMap<Row, Laid, BuildMix>,
     /// By loop: whether each element of its state has a buffer in device memory of its own.
     changed: HashMap<Row, Vec<bool>, BuildMix>,
     /// By loop: bytes of the values that it stacks, by element of its state.
     stacked: HashMap<Row, HashMap<u32, i64, BuildMix>, BuildMix>,
-    scans: Vec<Scan>,
+    pub scans: Vec<Scan>,
+    /// Why the model does not cover the module.
+    unknown: Option<NoPolicies>,
 }
 
 impl Layout<'_> {
-    fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
+    pub fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
         if self.changes.len() <= self.rows.len() + 1 {
             self.changes.resize(self.rows.len() + 2, 0);
         }
@@ -138,7 +132,7 @@ impl Layout<'_> {
     }
 
     /// The bytes of a node's value on one device, in the type in which XLA keeps it.
-    fn bytes(&self, graph: &Graph, node: u32) -> i64 {
+    pub fn bytes(&self, graph: &Graph, node: u32) -> i64 {
         if graph.own_bytes.get(&node) == Some(&0) {
             return 0;
         }
@@ -153,17 +147,17 @@ impl Layout<'_> {
     }
 
     /// Bits of an element of a value.
-    fn bits(&self, graph: &Graph, node: u32) -> i64 {
+    pub fn bits(&self, graph: &Graph, node: u32) -> i64 {
         let array = self.module.shapes().array(graph.nodes[node as usize].shape);
         array.map_or(1, |array| i64::from(array.element_type.bits()).max(1))
     }
 
-    fn elements(&self, graph: &Graph, node: u32) -> Option<u64> {
+    pub fn elements(&self, graph: &Graph, node: u32) -> Option<u64> {
         self.module.shapes().array(graph.nodes[node as usize].shape)?.elements()
     }
 
     /// The value of a written sharding that a cheap value of as many elements is made from.
-    fn written_source(&self, graph: &Graph, node: u32) -> Option<u32> {
+    pub fn written_source(&self, graph: &Graph, node: u32) -> Option<u32> {
         let count = self.elements(graph, node)?;
         let mut at = node;
         for _ in 0..MOST_STEPS {
@@ -180,7 +174,7 @@ impl Layout<'_> {
         None
     }
 
-    fn own_bytes(&self, graph: &Graph, node: u32) -> i64 {
+    pub fn own_bytes(&self, graph: &Graph, node: u32) -> i64 {
         let own = &graph.nodes[node as usize];
         let (module, shapes) = (self.module, self.module.shapes());
         if let Some(row) = graph.written.get(&node) {
@@ -213,16 +207,19 @@ impl Layout<'_> {
 
     /// Gives the nodes of a graph their steps, with the bodies of loops in their places, and adds
     /// the bytes of their values. None if the module is too large.
-    fn run(&mut self, graph: &Graph, depth: u32) -> Option<Steps> {
+    fn run(&mut self, graph: &Graph, is_backward: bool, depth: u32) -> Option<Steps> {
         let count = graph.nodes.len();
+        let transfers = Transfers::of(graph, self.local);
         let start = self.rows.len() as u32;
         let mut steps = Steps {
             runs: vec![0; count],
             first: vec![0; count],
             last: vec![None; count],
+            in_place: HashSet::default(),
+            parts: HashMap::default(),
             all: start..=start,
         };
-        for node in order(graph) {
+        for node in order(graph, is_backward && transfers == Transfers::Many) {
             let own = graph.nodes[node as usize];
             steps.first[node as usize] = self.rows.len() as u32;
             if graph.states.contains_key(&node) {
@@ -230,10 +227,21 @@ impl Layout<'_> {
             }
             steps.runs[node as usize] = self.step(own.row);
         }
+        for (part, own) in (0u32..).zip(&graph.nodes) {
+            let whole = own.whole.filter(|whole| graph.states.contains_key(whole));
+            if let Some((whole, index)) = whole.zip(graph.indices.get(&part)) {
+                steps.parts.insert((whole, *index), part);
+            }
+        }
         let end = (self.rows.len() as u32).saturating_sub(1).max(start);
         steps.all = start..=end;
         self.find_last(graph, &mut steps);
+        steps.in_place = self.in_place(graph, &steps, transfers);
         self.hold(graph, &steps);
+        self.hold_gathered(graph, &steps, depth == 0);
+        if !is_backward {
+            self.hold_exponentials(graph, &steps);
+        }
         let loops = looped(graph);
         let place = |row: Row| loops.binary_search_by_key(&row, |own| own.0).ok();
         let is_own = |own: &Pair| place(own.forward).is_some();
@@ -241,9 +249,18 @@ impl Layout<'_> {
             std::mem::take(&mut self.places.pairs).into_iter().partition(is_own);
         self.places.pairs = rest;
         for pair in own {
-            let whole = place(pair.forward).map(|at| loops[at].1);
-            let scan = whole.and_then(|whole| self.scan(graph, whole, &steps, &pair));
-            self.scans.extend(scan);
+            let Some(whole) = place(pair.forward).map(|at| loops[at].1) else { continue };
+            let around = Around { graph, steps: &steps, whole, pair: &pair };
+            if !pair.inner.iter().all(Vec::is_empty) {
+                let found = self.add_groups(&around);
+                self.unknown = self.unknown.or(found.err());
+                continue;
+            }
+            let bodies = [pair.forward, pair.backward].map(|row| self.bodies.remove(&row));
+            if let [Some(body), Some(back)] = bodies {
+                let scan = self.between(&around, &pair.read, [body, back]);
+                self.scans.extend(scan.map(|scan| Scan { is_again: pair.is_again, ..scan }));
+            }
         }
         Some(steps)
     }
@@ -305,10 +322,6 @@ impl Layout<'_> {
         for node in 0..graph.nodes.len() as u32 {
             let at = node as usize;
             let own = &graph.nodes[at];
-            if let Some(product) = self.local.product(own.row).filter(|_| own.opcode.is_matmul()) {
-                let gathered = product.gathered[0].saturating_add(product.gathered[1]);
-                self.add(steps.runs[at]..=steps.runs[at], gathered);
-            }
             let is_part = own.whole.is_some_and(|whole| graph.states.contains_key(&whole));
             let last = steps.last[at].unwrap_or(steps.runs[at]);
             if is_part {
@@ -323,23 +336,8 @@ impl Layout<'_> {
                 && own.opcode != Opcode::DynamicUpdateSlice
             {
                 let bytes = self.bytes(graph, node);
-                self.add(steps.runs[at]..=last, bytes);
+                self.add(steps.held_from(node)..=last, bytes);
             }
-        }
-    }
-
-    /// Marks cheap values that devices gather, because their sharding and that of the value which
-    /// they are made from are written and differ: they are in memory, as collectives' results are.
-    fn mark_gathers(&self, graph: &mut Graph) {
-        let is_gathered = |node: &u32| {
-            let Some(source) = self.written_source(graph, *node) else { return false };
-            let held =
-                |node: u32, bits: i64| i128::from(self.own_bytes(graph, node)) * i128::from(bits);
-            held(source, self.bits(graph, *node)) < held(*node, self.bits(graph, source))
-        };
-        let gathered: Vec<u32> = graph.written.keys().copied().filter(is_gathered).collect();
-        for node in gathered {
-            graph.nodes[node as usize].opcode = Opcode::AllGather;
         }
     }
 
@@ -348,11 +346,19 @@ impl Layout<'_> {
         let row = graph.nodes[node as usize].row;
         let body = self.module.called(row, CallRole::Body)?;
         let own = match self.places.graphs.remove(&body) {
-            Some(inner) if depth < DEEPEST => inner,
+            Some(mut inner) if depth < DEEPEST => {
+                if self.places.groups.binary_search(&row).is_ok() {
+                    self.mark_transfers(&mut inner);
+                    let own = shared(&inner);
+                    inner.shared.extend(own);
+                    mark_slices(&mut inner);
+                }
+                inner
+            }
             Some(_) => return None,
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
-                self.mark_gathers(&mut graph);
+                self.mark_transfers(&mut graph);
                 let own = shared(&graph);
                 graph.shared.extend(own);
                 graph
@@ -368,17 +374,36 @@ impl Layout<'_> {
             |element: u32| stacked(&own, element).is_some_and(|value| own.on_host.contains(&value));
         let is_held = |element: u32| !is_same(element) && !is_hosted(element);
         self.changed.insert(row, (0..count).map(is_held).collect());
-        let is_known = |value: u32| {
-            own.written.contains_key(&value) || self.written_source(&own, value).is_some()
-        };
+        let steps = self.run(&own, self.is_backward(row), depth + 1)?;
         let values = (0..count).filter_map(|element| Some((element, stacked(&own, element)?)));
-        let values = values.filter(|(_, value)| is_known(*value));
-        let values = values.map(|(element, value)| (element, self.own_bytes(&own, value)));
-        let values = values.collect();
-        self.stacked.insert(row, values);
-        let steps = self.run(&own, depth + 1)?;
+        let known =
+            values.filter_map(|(element, value)| Some((element, self.stacked_bytes(&own, value)?)));
+        let known = known.collect();
+        self.stacked.insert(row, known);
         self.bodies.insert(row, (own, steps));
         Some(())
+    }
+
+    /// Bytes of a value that a loop stacks, if its sharding is written, or if it is a stack itself of
+    /// such values.
+    fn stacked_bytes(&self, graph: &Graph, value: u32) -> Option<i64> {
+        if graph.written.contains_key(&value) || self.written_source(graph, value).is_some() {
+            return Some(self.own_bytes(graph, value));
+        }
+        let part = chain(graph, value).last().copied()?;
+        let whole = graph.nodes[part as usize].whole?;
+        let row = graph.nodes[whole as usize].row;
+        let bytes = self.stacked.get(&row)?.get(graph.indices.get(&part)?)?;
+        let trips = trips_of(self.cost, row).and_then(|trips| i64::try_from(trips).ok())?;
+        Some(bytes.saturating_mul(trips))
+    }
+
+    /// Whether a loop is the backward loop of a pair, or of layers in it: not one that runs forward again.
+    fn is_backward(&self, row: Row) -> bool {
+        let pairs = || self.places.pairs.iter();
+        let is_its =
+            |pair: &Pair| pair.backward == row || pair.inner[1].binary_search(&row).is_ok();
+        pairs().any(is_its) && !pairs().any(|pair| pair.is_again && pair.forward == row)
     }
 
     /// Adds the arguments of the module, and the results that take no argument's place.
@@ -400,36 +425,61 @@ impl Layout<'_> {
         self.add(end..=end, results);
     }
 
-    /// The scan of two loops of a graph; `whole` is the forward one's result.
-    fn scan(&mut self, graph: &Graph, whole: u32, steps: &Steps, pair: &Pair) -> Option<Scan> {
-        let module = self.module;
-        let (mut body, body_steps) = self.bodies.remove(&pair.forward)?;
-        let (mut back, back_steps) = self.bodies.remove(&pair.backward)?;
-        for own in [&mut body, &mut back] {
-            let bytes: Vec<(u32, i64)> =
-                (0..own.nodes.len() as u32).map(|node| (node, self.bytes(own, node))).collect();
-            own.own_bytes.extend(bytes);
-        }
-        let parts = graph.users(whole).iter().copied();
-        let parts = parts.filter(|part| graph.nodes[*part as usize].whole == Some(whole));
-        let parts: HashMap<u32, u32, BuildMix> =
-            parts.filter_map(|part| Some((*graph.indices.get(&part)?, part))).collect();
+    /// Bytes and steps of an element of the result of a loop; None if nothing takes it.
+    pub fn held(
+        &self,
+        graph: &Graph,
+        steps: &Steps,
+        whole: u32,
+        element: u32,
+    ) -> Option<(i64, RangeInclusive<u32>)> {
+        let part = *steps.parts.get(&(whole, element))?;
+        let last = steps.last[part as usize].unwrap_or(steps.runs[part as usize]);
+        let is_held = self.changes_element(graph.nodes[whole as usize].row, element);
+        let bytes = if is_held { self.held_bytes(graph, part, whole, element) } else { 0 };
+        Some((bytes, steps.first[whole as usize]..=last))
+    }
+
+    /// The scan of two loops of a graph, of which one reads these stacks of the other.
+    pub fn between(
+        &mut self,
+        around: &Around<'_>,
+        read: &[(u32, u32)],
+        bodies: [Laid; 2],
+    ) -> Option<Scan> {
+        let body = &bodies[0].0;
         let mut stacks: BTreeMap<u32, Stack> = BTreeMap::new();
-        for (element, read_as) in &pair.read {
+        for (element, read_as) in read {
             if let Some(stack) = stacks.get_mut(element) {
                 stack.read_as.push(*read_as);
                 continue;
             }
-            let Some(node) = stacked(&body, *element) else { continue };
-            let Some(part) = parts.get(element).copied() else { continue };
-            let last = steps.last[part as usize].unwrap_or(steps.runs[part as usize]);
-            let first = steps.first[whole as usize];
-            let is_held = self.changes_element(pair.forward, *element);
-            let bytes = if is_held { self.held_bytes(graph, part, whole, *element) } else { 0 };
-            stacks.insert(*element, Stack::new(&body, node, *read_as, bytes, first..=last));
+            let Some(node) = stacked(body, *element) else { continue };
+            let held = self.held(around.graph, around.steps, around.whole, *element);
+            let Some((bytes, live)) = held else { continue };
+            stacks.insert(*element, Stack::new(body, node, *read_as, bytes, live));
         }
+        let (pair, stacks) = (around.pair, stacks.into_values().collect());
+        let trips = trips_of(self.cost, pair.forward)?;
+        self.joined([pair.forward, pair.backward], bodies, stacks, trips)
+    }
+
+    /// The scan of a forward and a backward loop with these bodies and stacks, over `trips` layers.
+    pub fn joined(
+        &mut self,
+        [forward, backward]: [Row; 2],
+        [(mut body, body_steps), (mut back, back_steps)]: [Laid; 2],
+        mut stacks: Vec<Stack>,
+        trips: u64,
+    ) -> Option<Scan> {
+        let module = self.module;
         if stacks.is_empty() {
             return None;
+        }
+        for own in [&mut body, &mut back] {
+            let bytes: Vec<(u32, i64)> =
+                (0..own.nodes.len() as u32).map(|node| (node, self.bytes(own, node))).collect();
+            own.own_bytes.extend(bytes);
         }
         let use_of = |node: usize| back_steps.of_use(&back, node as u32);
         let mut recomputed = Recomputed::new(module, use_of, &mut body, &back, (&[], true));
@@ -438,14 +488,14 @@ impl Layout<'_> {
             if stays(&back, node) && opcode != Opcode::DynamicUpdateSlice {
                 let runs = back_steps.runs[node as usize];
                 let last = back_steps.last[node as usize].unwrap_or(runs);
-                recomputed.add_live(&back, node, self.bytes(&back, node), runs..=last);
+                let steps = back_steps.held_from(node)..=last;
+                recomputed.add_live(&back, node, self.bytes(&back, node), steps);
             }
         }
         let mut leaves: HashMap<u32, u32, BuildMix> = HashMap::default();
         for (number, node) in (0u32..).zip(&back.nodes) {
             leaves.extend(node.element.map(|element| (element, number)));
         }
-        let mut stacks: Vec<Stack> = stacks.into_values().collect();
         for stack in &mut stacks {
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
@@ -457,16 +507,16 @@ impl Layout<'_> {
             stack.reads = users.map(read).collect();
         }
         Some(Scan {
-            forward: pair.forward,
-            backward: pair.backward,
-            trips: trips_of(self.cost, pair.forward)?,
-            in_loop: trips_of(self.cost, pair.forward)?,
+            forward,
+            backward,
+            trips,
+            in_loop: trips,
             group: None,
             is_again: false,
             body,
             back,
-            body_id: module.called(pair.forward, CallRole::Body)?,
-            back_id: module.called(pair.backward, CallRole::Body)?,
+            body_id: module.called(forward, CallRole::Body)?,
+            back_id: module.called(backward, CallRole::Body)?,
             stacks,
             stack_rows: Vec::new(),
             stack_nodes: Vec::new(),
@@ -475,34 +525,4 @@ impl Layout<'_> {
             back_steps: back_steps.all,
         })
     }
-}
-
-/// The order in which the nodes of a graph run: text order, but products, and what only goes into a
-/// stack, run as soon as their operands are there.
-fn order(graph: &Graph) -> Vec<u32> {
-    let count = graph.nodes.len();
-    // Whether a node is a product or stacks a value, or only serves such nodes.
-    let mut is_sink = vec![false; count];
-    for node in (0..count as u32).rev() {
-        let users = graph.users(node);
-        let own = &graph.nodes[node as usize];
-        is_sink[node as usize] = own.element.is_none()
-            && match own.opcode {
-                Opcode::DynamicUpdateSlice => users.is_empty(),
-                // Products free their operands, such as the logits in the gradient of a head.
-                opcode if opcode.is_matmul() => true,
-                _ => !users.is_empty() && users.iter().all(|user| is_sink[*user as usize]),
-            };
-    }
-    // By node: the node after whose step it runs.
-    let mut after: Vec<u32> = (0..count as u32).collect();
-    for node in 0..count as u32 {
-        if is_sink[node as usize] {
-            let operands = graph.operands(node).iter();
-            after[node as usize] = operands.map(|own| after[*own as usize]).max().unwrap_or(0);
-        }
-    }
-    let mut order: Vec<u32> = (0..count as u32).collect();
-    order.sort_by_key(|node| (after[*node as usize], *node));
-    order
 }

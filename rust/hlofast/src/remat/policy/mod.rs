@@ -23,6 +23,8 @@ mod graph;
 mod groups;
 mod hosted;
 mod kernels;
+mod laid_groups;
+mod laid_values;
 mod layered;
 mod layout;
 mod named;
@@ -34,6 +36,7 @@ mod products;
 mod recomputed;
 mod remade;
 mod retimed;
+mod run_order;
 mod savable;
 mod scans;
 mod search;
@@ -184,7 +187,7 @@ impl Policies {
         is_whole: bool,
     ) -> Result<Self, NoPolicies> {
         let found = scans_before(module, cost, attribution, local, is_whole);
-        let (scans, timeline, before) = found.ok_or(NoPolicies::NoLayers)?;
+        let (scans, timeline, before) = found?;
         if let Some(reason) = unknown(module, cost, &scans, false, &mut { MOST_ROWS }) {
             return Err(reason);
         }

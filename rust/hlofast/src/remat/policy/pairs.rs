@@ -3,6 +3,7 @@
 
 use super::graph::Graph;
 use super::scans::stacked;
+use super::unknown::loops_over_layers;
 use crate::cost::Cost;
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
@@ -25,6 +26,10 @@ pub struct Pair {
     pub backward: Row,
     /// Elements of the forward result and of the backward state.
     pub read: Vec<(u32, u32)>,
+    /// The loops over layers in the bodies of both, if they are loops over groups of layers.
+    pub inner: [Vec<Row>; 2],
+    /// Whether the forward loop repeats work of another, because groups are under `jax.checkpoint`.
+    pub is_again: bool,
 }
 
 /// The loops of a module and what contains them.
@@ -33,6 +38,8 @@ pub struct Places {
     pub pairs: Vec<Pair>,
     /// The computations that contain scans, and the loops of these that are not opened.
     pub graphs: HashMap<ComputationId, Graph, BuildMix>,
+    /// The loops over groups of layers, ascending.
+    pub groups: Vec<Row>,
 }
 
 /// Finds pairs of a forward and a backward loop in the entry and in the bodies of its loops.
@@ -48,7 +55,7 @@ pub fn find(
     }
     let phases = attribution.phases(module);
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-    let mut places = Places { pairs: Vec::new(), graphs: HashMap::default() };
+    let mut places = Places { pairs: Vec::new(), graphs: HashMap::default(), groups: Vec::new() };
     let mut closed: Vec<Row> = Vec::new();
     let mut found: Vec<ComputationId> = Vec::new();
     // Loops and the loops around them.
@@ -57,7 +64,7 @@ pub fn find(
         let graph = Graph::new(module, place, &all, budget)?;
         let mut loops: Vec<u32> = looped(&graph).into_iter().map(|(_, node)| node).collect();
         loops.sort_unstable();
-        let own = pairs(module, cost, &graph, &loops, phase, budget)?;
+        let mut own = pairs(module, cost, &graph, &loops, phase, budget)?;
         if own.is_empty() {
             let deeper = outer.len() < DEEPEST as usize;
             for row in loops.iter().map(|node| graph.nodes[*node as usize].row).filter(|_| deeper) {
@@ -67,6 +74,30 @@ pub fn find(
             }
             continue;
         }
+        for pair in &mut own {
+            let bodies =
+                [pair.forward, pair.backward].map(|row| module.called(row, CallRole::Body));
+            for (inner, body) in pair.inner.iter_mut().zip(bodies) {
+                *inner = loops_over_layers(module, cost, body?, &all, budget)?;
+            }
+            let [inner, back] = &pair.inner;
+            if inner.is_empty() && back.is_empty() {
+                continue;
+            }
+            places.groups.extend([pair.forward, pair.backward]);
+            closed.extend(inner.iter().chain(back));
+            found.extend(bodies.into_iter().flatten());
+            // Groups under `jax.checkpoint` run the forward loop over layers again.
+            let Some(body) = bodies[1].filter(|_| back.len() > 1) else { continue };
+            let graph = Graph::new(module, body, &all, budget)?;
+            let mut loops: Vec<(Row, u32)> = looped(&graph);
+            loops.retain(|(row, _)| back.binary_search(row).is_ok());
+            let mut loops: Vec<u32> = loops.into_iter().map(|(_, node)| node).collect();
+            loops.sort_unstable();
+            let mut again = pairs(module, cost, &graph, &loops, phase, budget)?;
+            again.retain(|own| back.binary_search(&own.forward).is_ok());
+            places.pairs.extend(again.into_iter().map(|own| Pair { is_again: true, ..own }));
+        }
         closed.extend(outer.iter().copied());
         closed.extend(own.iter().flat_map(|pair| [pair.forward, pair.backward]));
         found.push(place);
@@ -75,6 +106,7 @@ pub fn find(
     }
     closed.sort_unstable();
     closed.dedup();
+    places.groups.sort_unstable();
     found.push(module.entry());
     for place in found {
         if !places.graphs.contains_key(&place) {
@@ -143,7 +175,8 @@ fn pairs(
             }
             let is_told = matches!(direction, Phase::Backward | Phase::Recompute);
             if is_told || reads_backwards(module, backward, &read, budget)? {
-                pairs.push(Pair { forward, backward, read });
+                let inner = [Vec::new(), Vec::new()];
+                pairs.push(Pair { forward, backward, read, inner, is_again: false });
             }
         }
     }

@@ -55,7 +55,9 @@ pub fn unknown(
         if hosted::elements(module, module.shape(scan.outer()[0])) > known {
             return Some(NoPolicies::Offloaded);
         }
-        if !is_scheduled {
+        // Layers beside the loops over the layers of a group share their body.
+        let is_beside = scans.iter().any(|own| own.outer() == scan.outer() && own.group.is_some());
+        if !is_scheduled && (scan.group.is_some() || !is_beside) {
             let inner = loops_over_layers(module, cost, scan.body_id, &loops, budget)?;
             if !inner.is_empty() {
                 return Some(NoPolicies::Nested);

@@ -1,0 +1,129 @@
+//! What is in memory of an unscheduled module beside the values of products and reductions: gathered
+//! weights, exchanged values, exponentials; and which values take the memory of others.
+
+use super::graph::Graph;
+use super::layout::{Layout, Steps, stays};
+use super::run_order::{Transfers, gathered_weights, is_in_place};
+use super::scans::is_heavy;
+use crate::ir::Opcode;
+use crate::ir::intern::BuildMix;
+use hashbrown::HashSet;
+use std::collections::BTreeMap;
+
+/// Dimensions on a device of scores of attention in which several heads share keys: XLA for TPU then
+/// writes the exponentials of a softmax in the forward pass to memory.
+const GROUPED: usize = 5;
+/// Limits on the nodes between a product and the exponentials that are made from it, and on the users of
+/// each of them.
+const MOST_OPENED: usize = 64;
+const MOST_USERS: usize = 16;
+
+impl Layout<'_> {
+    /// The values that take the memory of others as these end.
+    pub fn in_place(
+        &self,
+        graph: &Graph,
+        steps: &Steps,
+        transfers: Transfers,
+    ) -> HashSet<u32, BuildMix> {
+        let takes_over = |node: &u32| {
+            let runs = Some(steps.runs[*node as usize]);
+            let bytes = self.bytes(graph, *node);
+            let is_free =
+                |own: u32| steps.last[own as usize] == runs && self.bytes(graph, own) == bytes;
+            let ends = |own: u32| stays(graph, own).then(|| is_free(own));
+            is_in_place(self.module, graph, *node, transfers, ends)
+        };
+        graph.shared.iter().copied().filter(takes_over).collect()
+    }
+
+    /// Adds the bytes of weights that products gather first. Products between which no loop runs share
+    /// what they gather of one weight.
+    pub fn hold_gathered(&mut self, graph: &Graph, steps: &Steps, is_entry: bool) {
+        let loops = graph.states.keys().map(|node| steps.runs[*node as usize]);
+        let mut loops: Vec<u32> = loops.collect();
+        loops.sort_unstable();
+        // By weight, and number of loops before: steps and bytes.
+        let mut held: BTreeMap<(u32, usize), (u32, u32, i64)> = BTreeMap::new();
+        for own in gathered_weights(graph, self.local, is_entry) {
+            let runs = steps.runs[own.product as usize];
+            let before = loops.partition_point(|end| *end < runs);
+            let entry = held.entry((own.weight, before)).or_insert((runs, runs, own.bytes));
+            *entry = (entry.0.min(runs), entry.1.max(runs), entry.2.max(own.bytes));
+        }
+        for (first, last, bytes) in held.into_values() {
+            self.add(first..=last, bytes);
+        }
+    }
+
+    /// Adds the bytes of a softmax in the forward pass whose scores have many dimensions: first the scores
+    /// and then their exponentials are in memory in the type in which these are summed, and both at the step
+    /// that makes the exponentials. Backward passes read the scores in their own type.
+    pub fn hold_exponentials(&mut self, graph: &Graph, steps: &Steps) {
+        for product in 0..graph.nodes.len() as u32 {
+            let own = &graph.nodes[product as usize];
+            let rank = self.local.product(own.row).map_or(0, |own| own.rank);
+            if !own.opcode.is_matmul() || rank < GROUPED {
+                continue;
+            }
+            let Some(made) = self.exponentials(graph, product) else { continue };
+            let wide = self.own_bytes(graph, product).saturating_mul(self.bits(graph, made))
+                / self.bits(graph, product);
+            let (first, sums) = (steps.runs[product as usize], steps.runs[made as usize]);
+            let last = steps.last[product as usize].unwrap_or(sums).max(sums);
+            self.add(first..=last, wide.saturating_sub(self.bytes(graph, product)));
+            self.add(sums..=sums, wide);
+        }
+    }
+
+    /// The exponentials that are made from a product by cheap work, if a sum reads them.
+    fn exponentials(&self, graph: &Graph, product: u32) -> Option<u32> {
+        let count = self.elements(graph, product);
+        let mut open = vec![product];
+        for _ in 0..MOST_OPENED {
+            for user in graph.users(open.pop()?).iter().take(MOST_USERS).copied() {
+                let opcode = graph.nodes[user as usize].opcode;
+                if is_heavy(opcode) || self.elements(graph, user) != count {
+                    continue;
+                }
+                let users = graph.users(user).iter().take(MOST_USERS);
+                let mut readers = users.map(|own| graph.nodes[*own as usize].opcode);
+                if opcode == Opcode::Exponential && readers.any(|own| own == Opcode::Reduce) {
+                    return Some(user);
+                }
+                open.push(user);
+            }
+        }
+        None
+    }
+
+    /// Marks cheap values that devices gather or exchange: they are in memory, as collectives' results
+    /// are.
+    pub fn mark_transfers(&self, graph: &mut Graph) {
+        let is_gathered = |node: &u32| {
+            // Its sharding and that of the value which it is made from are written and differ.
+            let Some(source) = self.written_source(graph, *node) else { return false };
+            let held =
+                |node: u32, bits: i64| i128::from(self.own_bytes(graph, node)) * i128::from(bits);
+            held(source, self.bits(graph, *node)) < held(*node, self.bits(graph, source))
+        };
+        let gathered: Vec<u32> = graph.written.keys().copied().filter(is_gathered).collect();
+        let numbers = 0..graph.nodes.len() as u32;
+        let exchanged = numbers.flat_map(|node| {
+            let operands = self.local.exchanged(graph.nodes[node as usize].row).iter();
+            operands.filter_map(move |index| Some((node, usize::try_from(*index).ok()?)))
+        });
+        let exchanged = exchanged.filter_map(|(node, index)| graph.operands(node).get(index));
+        let is_cheap = |node: &u32| {
+            let own = &graph.nodes[*node as usize];
+            own.element.is_none() && !is_heavy(own.opcode)
+        };
+        let exchanged: Vec<u32> = exchanged.copied().filter(is_cheap).collect();
+        for node in gathered {
+            graph.nodes[node as usize].opcode = Opcode::AllGather;
+        }
+        for node in exchanged {
+            graph.nodes[node as usize].opcode = Opcode::CollectivePermute;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The order in which the operations of an unscheduled module would run, and which cheap values would
+//! be in memory.
+//!
+//! XLA overlaps transfers with products. Where weights are gathered from a few devices only, it fuses
+//! the transfers with the products, and with the cheap work before them: a value that several products
+//! read takes the place of what it is made from, and gradients of weights are computed at once. Where
+//! weights come from many devices, gradients of weights wait until the layer's other work is done, and
+//! what they read stays in memory.
+
+use super::graph::Graph;
+use super::groups::chain;
+use super::scans::{is_heavy, is_rearrangement, is_unchanged};
+use crate::cost::matmul::contraction;
+use crate::ir::{Module, Opcode};
+use crate::shares::Local;
+
+/// Devices from which weights are gathered one after another, and not in one exchange.
+const MANY: i64 = 4;
+/// Limit on the nodes between a value and what it is made from.
+const MOST_STEPS: usize = 16;
+/// Limit on the operands of a node that are looked at.
+const MOST_READ: usize = 8;
+/// Limit on the nodes among which a value whose memory is free is looked for.
+const MOST_OPENED: usize = 64;
+
+/// From how many devices the weights that a body multiplies are gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfers {
+    None,
+    Few,
+    Many,
+}
+
+impl Transfers {
+    /// Those of a body.
+    pub fn of(graph: &Graph, local: &Local) -> Self {
+        let ways = gathered_weights(graph, local, false).map(|own| own.ways).max();
+        match ways.unwrap_or(1) {
+            ..2 => Transfers::None,
+            2..MANY => Transfers::Few,
+            MANY.. => Transfers::Many,
+        }
+    }
+}
+
+/// A weight that a device gathers before it multiplies it.
+pub struct Gathered {
+    /// The product.
+    pub product: u32,
+    /// The weight, or its slice of one layer.
+    pub weight: u32,
+    /// Bytes of the whole.
+    pub bytes: i64,
+    /// The devices it is gathered from.
+    pub ways: i64,
+}
+
+/// The weights that devices gather for the products of a graph; in the entry, all arguments are weights.
+pub fn gathered_weights<'a>(
+    graph: &'a Graph,
+    local: &'a Local,
+    is_entry: bool,
+) -> impl Iterator<Item = Gathered> + 'a {
+    let is_weight = move |node: u32| {
+        let is_argument = is_entry && graph.nodes[node as usize].element.is_some();
+        is_argument || is_unchanged(graph, node)
+    };
+    let products = (0u32..).zip(&graph.nodes).filter(|(_, own)| own.opcode.is_matmul());
+    let products = products.filter_map(|(node, own)| Some((node, local.product(own.row)?)));
+    products.flat_map(move |(product, own)| {
+        let operands = graph.operands(product).iter().copied().zip(own.gathered).zip(own.ways);
+        operands.filter_map(move |((operand, bytes), ways)| {
+            let weight = chain(graph, operand).last().copied()?;
+            let is_moved = is_rearrangement(graph.nodes[weight as usize].opcode);
+            let source = graph.operands(weight).first().copied().filter(|_| is_moved);
+            let is_its = bytes > 0 && is_weight(source.unwrap_or(weight));
+            is_its.then_some(Gathered { product, weight, bytes, ways })
+        })
+    })
+}
+
+/// The cheap values that several products read, which XLA computes once: not slices of stacks, which
+/// are in memory already.
+pub fn shared(graph: &Graph) -> Vec<u32> {
+    let is_product = |user: &&u32| graph.nodes[**user as usize].opcode.is_matmul();
+    let is_shared = |node: &u32| {
+        let own = &graph.nodes[*node as usize];
+        let is_cheap = own.element.is_none() && !is_heavy(own.opcode);
+        if !is_cheap || graph.users(*node).iter().filter(is_product).take(2).count() < 2 {
+            return false;
+        }
+        let mut at = *node;
+        for _ in 0..MOST_STEPS {
+            if graph.nodes[at as usize].element.is_some() {
+                return false;
+            }
+            match graph.operands(at).first() {
+                Some(first) if is_rearrangement(graph.nodes[at as usize].opcode) => at = *first,
+                _ => {
+                    return !graph.operands(at).is_empty()
+                        && !is_heavy(graph.nodes[at as usize].opcode);
+                }
+            }
+        }
+        false
+    };
+    (0..graph.nodes.len() as u32).filter(is_shared).collect()
+}
+
+/// Whether a shared value takes the memory of a value that it is made from, elementwise. `ends` tells
+/// whether a value that is in memory is read for the last time; None if it is in no memory.
+pub fn is_in_place(
+    module: &Module,
+    graph: &Graph,
+    node: u32,
+    transfers: Transfers,
+    ends: impl Fn(u32) -> Option<bool>,
+) -> bool {
+    if transfers == Transfers::None {
+        return false;
+    }
+    let array = |node: u32| module.shapes().array(graph.nodes[node as usize].shape);
+    let count = array(node).and_then(|own| own.elements());
+    let mut open: Vec<u32> = graph.operands(node).iter().take(MOST_READ).copied().collect();
+    for _ in 0..MOST_OPENED {
+        let Some(at) = open.pop() else { break };
+        let own = &graph.nodes[at as usize];
+        if own.element.is_some() || array(at).and_then(|own| own.elements()) != count {
+            continue;
+        }
+        match ends(at) {
+            Some(true) => {
+                let is_any = transfers == Transfers::Few || !own.opcode.is_matmul();
+                if is_any || has_two_sides(module, graph, at) {
+                    return true;
+                }
+            }
+            Some(false) => {}
+            None => open.extend(graph.operands(at).iter().take(MOST_READ)),
+        }
+    }
+    false
+}
+
+/// Whether each side of a product has one dimension that the other side has not: XLA writes others in
+/// another order of dimensions than their readers want.
+fn has_two_sides(module: &Module, graph: &Graph, node: u32) -> bool {
+    let own = &graph.nodes[node as usize];
+    let Some(product) = contraction(module, own.row) else { return false };
+    let Some(array) = module.shapes().array(own.shape) else { return false };
+    let has = |size: u64| {
+        let mut sizes = array.dimensions().filter_map(|own| own.bound());
+        sizes.any(|own| u64::try_from(own) == Ok(size))
+    };
+    has(product.m) && has(product.n)
+}
+
+/// The order in which the nodes of a graph run: text order, but products, and what only goes into a
+/// stack, run as soon as their operands are there. `is_late` tells whether products that nothing else in
+/// the graph needs, which are gradients of weights, run last.
+pub fn order(graph: &Graph, is_late: bool) -> Vec<u32> {
+    let count = graph.nodes.len();
+    // Whether a node is a product or stacks a value, or only serves such nodes.
+    let mut is_sink = vec![false; count];
+    // Whether other products, or what the body hands on, need a node.
+    let mut is_needed = vec![false; count];
+    let is_stacking = |node: u32| graph.nodes[node as usize].opcode == Opcode::DynamicUpdateSlice;
+    let mut ends = Vec::new();
+    graph.root.leaves(&mut ends, &mut 0);
+    for end in ends {
+        is_needed[end as usize] |= !is_stacking(end);
+    }
+    for node in (0..count as u32).rev() {
+        let users = graph.users(node);
+        let own = &graph.nodes[node as usize];
+        let is_product = own.opcode.is_matmul();
+        is_sink[node as usize] = own.element.is_none()
+            && match own.opcode {
+                Opcode::DynamicUpdateSlice => users.is_empty(),
+                // Products free their operands, such as the logits in the gradient of a head.
+                _ if is_product => true,
+                _ => !users.is_empty() && users.iter().all(|user| is_sink[*user as usize]),
+            };
+        if is_needed[node as usize] || is_product {
+            graph.operands(node).iter().for_each(|own| is_needed[*own as usize] = true);
+        }
+    }
+    // By node: the node after whose step it runs.
+    let mut after: Vec<u32> = (0..count as u32).collect();
+    for node in 0..count as u32 {
+        let at = node as usize;
+        let operands = graph.operands(node).iter();
+        let ready = operands.map(|own| after[*own as usize]).max().unwrap_or(0);
+        let is_product = graph.nodes[at].opcode.is_matmul();
+        if is_late && is_product && !is_needed[at] {
+            after[at] = count as u32;
+        } else if is_sink[at] {
+            after[at] = ready;
+        } else {
+            after[at] = ready.max(node);
+        }
+    }
+    let mut order: Vec<u32> = (0..count as u32).collect();
+    order.sort_by_key(|node| (after[*node as usize], *node));
+    order
+}
