@@ -190,7 +190,7 @@ class Policies:
         if there are few; beyond, values change their fates one by one and in pairs. If nothing
         fits, it is the policy with the lowest peak. None without a memory to fit, and if the step
         fits as it is and the policy would not make it faster, or without checkpointed layers not
-        5 % faster: storing values can take longer than computing them again.
+        5 % faster: storing values can take longer than recomputing them.
         """
         if self.hbm is None:
             return None

@@ -531,8 +531,8 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
         return [
             Statement(
                 "stored-for-longer",
-                "storing what the layers keep for the backward pass takes longer than computing "
-                "part of it again",
+                "storing what the layers keep for the backward pass takes longer than recomputing "
+                "part of it",
                 stake=gain,
                 seconds=now - own,
                 remedy=f"put the layers under jax.checkpoint with {after}",

@@ -97,7 +97,7 @@ pub fn writes_stack(scan: &Scan, row: Row) -> bool {
 }
 
 /// Whether nothing but its place in the loop's result needs a fusion that writes stacks: what else
-/// reads its values computes them again.
+/// reads its values recomputes them.
 fn only_stores(module: &Module, row: Row) -> bool {
     let root = module.computation(module.computation_of(row)).root;
     let mut open = vec![row];
