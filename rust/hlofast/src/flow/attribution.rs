@@ -161,7 +161,7 @@ fn follow_values(module: &Module, contexts: &Contexts, class: &[NameClass], phas
     let mut flow = Flow::new(&values, class);
     flow.forwards();
     flow.backwards();
-    for (id, node) in contexts.nodes.iter().enumerate() {
+    for (id, node) in contexts.nodes.iter().enumerate().filter(|(id, _)| flow.is_open(*id as u32)) {
         for (at, row) in (node.start as usize..).zip(module.computation(node.computation).rows()) {
             match class[at] {
                 NameClass::Either if flow.is_backward(id as u32, row) => {

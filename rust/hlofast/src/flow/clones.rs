@@ -26,12 +26,10 @@ const LATE: u8 = 2;
 /// Marks copies of forward work that only backward or recompute work uses as recompute, including
 /// the computations they call.
 pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut [Phase]) {
-    if memchr::memmem::find(module.text(), b".remat").is_none() {
-        return;
-    }
     // By position: kinds of its users, looking through unattributed rows.
     let mut users = vec![0u8; contexts.positions];
     let mut is_clone = vec![false; contexts.positions];
+    let mut has_clones = false;
     for (id, node) in contexts.nodes.iter().enumerate() {
         let position = |row: u32| contexts.position(module, id as u32, Row(row));
         for row in module.computation(node.computation).rows().rev() {
@@ -51,8 +49,12 @@ pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut
             {
                 phase[at] = Phase::Recompute;
                 is_clone[at] = true;
+                has_clones = true;
             }
         }
+    }
+    if !has_clones {
+        return;
     }
     // Rows inside a fusion take its phase; callers come first.
     let mut is_other = vec![false; contexts.nodes.len()];
