@@ -451,3 +451,33 @@ pub(crate) fn skip_to_opcode(cursor: &mut Cursor<'_>) -> Option<Span> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_of_printed_arrays_are_found() {
+        let opcode =
+            |text: &'static str| printed_opcode(text.as_bytes()).map(|span| &text[span.range()]);
+        for (text, expected) in [
+            (" = f32[2,3]{1,0:T(8,128)S(1)} add(%a, %b)", "add"),
+            (" = pred[] constant(true)", "constant"),
+            (" = token[] after-all()", "after-all"),
+        ] {
+            assert_eq!(opcode(text), Some(expected), "{text}");
+        }
+        // Tuples, comments, shapes with spaces and results without a shape are read in full.
+        for text in [
+            " = (f32[2]{0}, s32[]) tuple(%a, %b)",
+            " = f32[2]/*layout*/{0} add(%a, %b)",
+            " = f32[2, 3]{1,0} add(%a, %b)",
+            " = f32[2] {0} add(%a, %b)",
+            " = add(f32[2]{0} %a, f32[2]{0} %b)",
+            "= f32[2] add(%a, %b)",
+            "",
+        ] {
+            assert_eq!(opcode(text), None, "{text}");
+        }
+    }
+}

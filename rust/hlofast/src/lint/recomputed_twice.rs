@@ -44,7 +44,7 @@ fn nested(program: &Program<'_>, row: Row) -> Option<(By, Likeness)> {
     let name = program.op_name(row)?;
     let mut by = None;
     let mut checkpoints = 0;
-    let mut plain = Vec::new();
+    let mut plain = Vec::with_capacity(name.len() + 1);
     let mut parts = name.split(|byte| *byte == b'/').peekable();
     while let Some(part) = parts.next() {
         match part {

@@ -396,7 +396,7 @@ impl Follower<'_, '_> {
         let parameters = self.program.module.parameter_rows(id);
         let last = self.arguments.get_mut(id.0 as usize)?;
         let mut is_news = last.is_none();
-        let last = last.get_or_insert_default();
+        let last = last.get_or_insert_with(|| Vec::with_capacity(parameters.len()));
         let mut known = 0;
         for row in parameters {
             let place = *row as usize;
