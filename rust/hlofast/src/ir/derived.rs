@@ -166,10 +166,11 @@ impl Module {
         })
     }
 
-    /// The computation of `row`.
+    /// The computation of `row`; the last for a row that does not exist.
     #[inline]
     pub fn computation_of(&self, row: Row) -> ComputationId {
-        ComputationId(self.computation_column()[row.0 as usize])
+        let last = self.computations.len().saturating_sub(1) as u32;
+        ComputationId(self.computation_column().get(row.0 as usize).copied().unwrap_or(last))
     }
 
     /// Unpadded bytes of each row's result; -1 where a dimension has no bound.

@@ -159,8 +159,11 @@ const MOST_OPERANDS: usize = 1 << 14;
 pub(super) struct Walk<'a> {
     pub module: &'a Module,
     elements: RefCell<HashMap<Row, Rc<Elements>, BuildMix>>,
-    parameters: RefCell<HashMap<ComputationId, Rc<HashMap<u64, Row, BuildMix>>, BuildMix>>,
+    parameters: RefCell<HashMap<ComputationId, Rc<ByNumber>, BuildMix>>,
 }
+
+/// Parameters by their numbers.
+type ByNumber = HashMap<u64, Row, BuildMix>;
 
 /// The users of a tuple.
 struct Elements {
