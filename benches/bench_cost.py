@@ -29,7 +29,7 @@ def bench_cost(
     names = {
         "count": ("FLOPs, transcendentals, bytes by memory space, multiplicities", 30),
         "attribute": ("the same with phase, scope and source of every instruction", 8),
-        "loads": ("loads + cost beside XLA's parse + cost", 45),
+        "loads": ("loads + cost beside XLA's parse + cost", 38),
     }
     first = texts[0].name.replace("_", " ")
     for name, (what, asked) in names.items():

@@ -10,7 +10,7 @@ SOURCE = CHECKOUT / "tests" / "fixtures" / "profiles" / "sharded.xplane.pb.xz"
 """Recorded by `jax.profiler` of three steps on 8 CPU devices."""
 SIZE = 100_000_000
 LEAST_SPEED = 50
-LEAST_RATIO = 20
+LEAST_RATIO = 19
 
 
 def grown(size: int) -> bytes:

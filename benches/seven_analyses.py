@@ -1,6 +1,6 @@
 """Seven analyses of a fresh module, compared with the time to parse it.
 
-    python benches/seven_analyses.py [--texts 48] [--rounds 15]
+    python benches/seven_analyses.py [--texts 48] [--rounds 40]
 
 Cost, matmuls, collectives, lint, memory, summary and fingerprint, one after the other on a module,
 in processor time of one thread. The texts are the largest of `tests/fixtures`: dumps of CPU and TPU
@@ -24,7 +24,7 @@ from harness import geometric_mean
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
 FOLDERS = ("dumps", "maxtext_dumps", "peaks", "sharded", "stand_ins", "seedlike", "torch_xla")
 NAMES = ("cost", "matmuls", "collectives", "lint", "memory", "summary", "fingerprint")
-MOST_BYTES = 6_000_000
+MOST_BYTES = 30_000_000
 """Bytes of text for all rounds of a text."""
 
 
@@ -63,7 +63,7 @@ def main() -> int:
     """Command line entry."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--texts", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     sums, each = [], {name: [] for name in NAMES}

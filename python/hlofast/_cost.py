@@ -358,8 +358,7 @@ class Cost(Result):
         if self._matmuls is None:
             from hlofast._matmuls import Matmuls
 
-            rows = zip(self.loops.values("name"), self.loops.values("trip_count"), strict=True)
-            endless = [name for name, trips in rows if trips is None]
+            endless = self._data.endless_loops()
             unknown = self._data.unknown_products().tolist()
             columns = self._data.matmuls()
             if self.module._told is not None and not self.xla:

@@ -55,6 +55,8 @@ class CostData:
         """
     def loops(self) -> _Columns:
         """Returns a table of loops with their trip counts."""
+    def endless_loops(self) -> list[str]:
+        """The names of the loops of unknown trip count."""
     def branches(self) -> _Columns:
         """Returns a table of branches of conditionals: the cost of one execution, and whether the
         totals count the branch.

@@ -68,7 +68,7 @@ class Finding:
 
         The subjects come first, one per place (at most 1,024), ordered by the amount at stake.
         """
-        self.names: tuple[str, ...] = tuple(module[row].name for row in self.instructions)
+        self.names: tuple[str, ...] = tuple(record["names"])
         """The names of the instructions in `instructions`."""
         self.places: int = record["places"]
         """Number of places."""

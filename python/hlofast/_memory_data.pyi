@@ -55,6 +55,8 @@ class MemoryData:
         """The step at which `row` runs; None if it takes no step."""
     def doubts(self) -> dict[str, Any]:
         """Problems of the module and omissions from the figures: counts and rows by name."""
+    phases_are_by: Final[str]
+    """The evidence for the phases of values."""
     def donatable(self) -> list[tuple[int, int]]:
         """Row and bytes of each array of a parameter that could be donated and is not."""
     def peak_without(self, buffer: int) -> tuple[int, int | None]:

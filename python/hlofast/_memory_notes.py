@@ -10,6 +10,7 @@ from hlofast._result import Note
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from hlofast._memory import Memory
 
@@ -81,8 +82,9 @@ def notes(memory: Memory) -> Iterator[Note]:
         yield Note("unscheduled", text)
     elif memory.schedule != "text":
         yield Note("other-order", f"steps do not follow the module's own schedule but {order}")
-    if doubts["phases"] in _WITHOUT_NAMES:
-        yield Note("phases-by-structure", _WITHOUT_NAMES[doubts["phases"]], basis=doubts["phases"])
+    basis: Any = memory._data.phases_are_by
+    if basis in _WITHOUT_NAMES:
+        yield Note("phases-by-structure", _WITHOUT_NAMES[basis], basis=basis)
     unknown = [memory.module[row].name for row in doubts["unknown_sizes"]]
     if unknown:
         results = _text.counted(len(unknown), "result")

@@ -37,15 +37,17 @@ class Table:
     def __init__(self, columns: Iterable[tuple[Field | str, Column | TextColumn]]) -> None:
         fields: dict[str, Field] = {}
         named: dict[str, Column | TextColumn] = {}
+        length: int | None = None
         for described, column in columns:
             field = described if isinstance(described, Field) else _plain_field(described, column)
             name = field.name  # Makes a new string each time.
             fields[name], named[name] = field, column
+            if length != len(column):
+                if length is not None:
+                    raise ValueError("the columns of a table must have equal lengths")
+                length = len(column)
         self._fields, self._columns = fields, named
-        lengths = set(map(len, named.values()))
-        if len(lengths) > 1:
-            raise ValueError("the columns of a table must have equal lengths")
-        self._length: int = lengths.pop() if lengths else 0
+        self._length: int = length or 0
         self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}
 
     @classmethod

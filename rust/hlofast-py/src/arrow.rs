@@ -371,7 +371,7 @@ fn texts_of(column: &TextColumn, is_nullable: bool) -> Array {
     };
     // Codes without a value become nulls too.
     let mut array = numbers_of(codes).with_nulls(valid);
-    let values = strings(values.len(), values.iter().map(|value| &value[..]));
+    let values = strings(values.len(), values.iter());
     array.dictionary = Some(Box::new(values));
     array
 }

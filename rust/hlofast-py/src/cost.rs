@@ -261,6 +261,14 @@ impl CostData {
         to_list(py, table::loops(self.core(), self.cost(), self.held.stage.multiplicity()))
     }
 
+    /// The names of the loops of unknown trip count.
+    fn endless_loops(&self) -> Vec<String> {
+        let is_endless = |entry: &&cost::Loop| table::number(entry.trip_count.count) < 0;
+        let endless = self.cost().loops.iter().filter(is_endless);
+        let names = endless.map(|entry| self.core().instruction_name(entry.row));
+        names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    }
+
     /// Returns a table of branches of conditionals: the cost of one execution, and whether the
     /// totals count the branch.
     fn branches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

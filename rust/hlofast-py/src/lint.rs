@@ -1,6 +1,6 @@
 //! Findings as plain Python values, which `hlofast._lint` wraps in objects.
 
-use crate::held::Stage;
+use crate::held::{Stage, text};
 use crate::table_builder::to_list;
 use hlofast::ir::Row;
 use hlofast::lint::{Finding, Options};
@@ -70,6 +70,8 @@ pub fn findings<'py>(
     let list = PyList::empty(py);
     for finding in &report.findings {
         let dict = describe(py, finding)?;
+        let names = finding.rows.iter().map(|row| text(py, origin.module.instruction_name(*row)));
+        dict.set_item("names", names.collect::<PyResult<Vec<_>>>()?)?;
         let row = finding.rows.first();
         let file = row.and_then(|row| origin.source_file(*row));
         let line = row.map(|row| origin.source_line(*row)).filter(|line| *line > 0);

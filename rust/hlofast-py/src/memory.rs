@@ -210,10 +210,14 @@ impl MemoryData {
         dictionary.set_item("unknown_sizes", &doubts.unknown_sizes)?;
         dictionary.set_item("repeated_calls", &doubts.repeated_calls)?;
         dictionary.set_item("lacks_layouts", doubts.lacks_layouts)?;
-        let attribution = self.stage.attribution();
-        let basis = attribution.whose(self.stage.module()).basis;
-        dictionary.set_item("phases", basis.as_str())?;
         Ok(dictionary)
+    }
+
+    /// The evidence for the phases of values.
+    #[getter]
+    fn phases_are_by(&self, py: Python<'_>) -> &'static str {
+        let stage = &self.stage;
+        py.detach(|| stage.attribution().whose(stage.module()).basis.as_str())
     }
 
     /// Row and bytes of each array of a parameter that could be donated and is not.

@@ -99,7 +99,7 @@ type Listed<'py> = PyResult<Bound<'py, PyList>>;
 
 /// A column of texts, by their numbers in `values`; -1 is unknown.
 fn coded(py: Python<'_>, values: Vec<Box<[u8]>>, codes: Vec<i32>) -> PyResult<TextColumn> {
-    Ok(TextColumn::new_from(values, Some(Py::new(py, Column::of(codes))?)))
+    Ok(TextColumn::new_from(values.into_iter().collect(), Some(Py::new(py, Column::of(codes))?)))
 }
 
 fn texts<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Box<[u8]>> {

@@ -55,7 +55,7 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
     let described = |core| Bound::new(py, Field { core });
     let text = |values: Texts, codes: Option<Column>| -> PyResult<Bound<'py, PyAny>> {
         let codes = codes.map(|codes| Py::new(py, codes)).transpose()?;
-        Ok(Bound::new(py, TextColumn::new_from(values, codes))?.into_any())
+        Ok(Bound::new(py, TextColumn::new_from(values.into_iter().collect(), codes))?.into_any())
     };
     let number =
         |column: Column| -> PyResult<Bound<'py, PyAny>> { Ok(Bound::new(py, column)?.into_any()) };

@@ -18,7 +18,10 @@ pub fn to_list<'py>(py: Python<'py>, columns: Columns) -> PyResult<Bound<'py, Py
             Values::Reals(values) => Column::of(values),
             Values::Flags(values) => Column::of(values),
             texts @ (Values::Texts(_) | Values::Runs(_)) => {
-                let texts = texts.texts().into_iter().flatten().map(Box::from).collect();
+                let texts = match texts {
+                    Values::Texts(texts) => texts,
+                    runs => runs.texts().into_iter().flatten().collect(),
+                };
                 list.append((field, Bound::new(py, TextColumn::new_from(texts, None))?))?;
                 continue;
             }

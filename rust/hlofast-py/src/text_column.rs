@@ -2,6 +2,7 @@
 
 use crate::column::Column;
 use crate::held::text;
+use hlofast::table::Texts;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -9,20 +10,15 @@ use pyo3::types::PyList;
 /// A read-only column of texts; absent texts are None.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct TextColumn {
-    values: Vec<Box<[u8]>>,
+    values: Texts,
     /// None if `values` holds the texts in row order.
     codes: Option<Py<Column>>,
 }
 
 impl TextColumn {
     /// A column of `values`, indexed by `codes` if given.
-    pub fn new_from(values: Vec<Box<[u8]>>, codes: Option<Py<Column>>) -> Self {
+    pub fn new_from(values: Texts, codes: Option<Py<Column>>) -> Self {
         Self { values, codes }
-    }
-
-    /// One text per row.
-    fn of_texts(values: Vec<Box<[u8]>>) -> Self {
-        Self { values, codes: None }
     }
 
     /// Number of rows.
@@ -36,7 +32,7 @@ impl TextColumn {
             None => index,
             Some(codes) => usize::try_from(codes.get().integer(index)?).ok()?,
         };
-        self.values.get(index).map(|value| &value[..])
+        self.values.get(index)
     }
 
     /// The texts as a list of str; with `is_nullable`, empty texts become None.
@@ -45,7 +41,7 @@ impl TextColumn {
             true => Ok(None),
             false => Ok(Some(text(py, value)?.into_any())),
         };
-        let values = self.values.iter().map(|value| made(value)).collect::<PyResult<Vec<_>>>()?;
+        let values = self.values.iter().map(made).collect::<PyResult<Vec<_>>>()?;
         let Some(codes) = &self.codes else { return PyList::new(py, values) };
         let codes = codes.get();
         let of = |row: usize| {
@@ -56,8 +52,8 @@ impl TextColumn {
     }
 
     /// Codes and distinct texts, if the column has codes.
-    pub fn dictionary(&self) -> Option<(&Column, &[Box<[u8]>])> {
-        self.codes.as_ref().map(|codes| (codes.get(), &self.values[..]))
+    pub fn dictionary(&self) -> Option<(&Column, &Texts)> {
+        self.codes.as_ref().map(|codes| (codes.get(), &self.values))
     }
 }
 
@@ -73,9 +69,7 @@ impl TextColumn {
         {
             return Err(PyValueError::new_err("codes must be integers"));
         }
-        let values =
-            values.into_iter().map(|value| value.into_bytes().into_boxed_slice()).collect();
-        Ok(Self { values, codes })
+        Ok(Self { values: values.into_iter().collect(), codes })
     }
 
     fn __len__(&self) -> usize {
@@ -108,9 +102,10 @@ impl TextColumn {
             return Err(PyIndexError::new_err("row out of range"));
         }
         Ok(match &self.codes {
-            None => Self::of_texts(
-                rows.iter().filter_map(|row| self.values.get(*row).cloned()).collect(),
-            ),
+            None => {
+                let values = rows.iter().filter_map(|row| self.values.get(*row)).collect();
+                Self { values, codes: None }
+            }
             Some(codes) => {
                 let codes = codes.get().take(rows)?;
                 Self { values: self.values.clone(), codes: Some(Py::new(py, codes)?) }

@@ -241,7 +241,7 @@ impl<M: Borrow<Module>> Analyses<M> {
 
     /// The matmuls and convolutions.
     pub fn products(&self) -> &[Product] {
-        self.products.get_or_init(|| products(self.module()))
+        self.products.get_or_init(|| products(self.module(), self.facts()))
     }
 
     /// The collectives.

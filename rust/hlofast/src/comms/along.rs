@@ -7,7 +7,10 @@ use super::find::frontend_attribute;
 use super::groups::{DeviceGroups, GroupMode, GroupSpan};
 use super::mesh::Mesh;
 use super::permute::PermuteMatch;
+use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
+use std::collections::HashMap;
+use std::ops::Range;
 
 /// The slowest network between the devices of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,10 +56,10 @@ pub struct Along {
     pub group_size: Option<u64>,
 }
 
-/// Axes and network on `mesh` of each collective in `all`. Linear in the distinct groups and in the
-/// pairs.
+/// Axes and network on `mesh` of each collective in `all`. Linear in the distinct groups and pairs.
 pub fn along(module: &Module, mesh: &Mesh, all: &Collectives) -> Vec<Along> {
     let of_groups: Vec<Along> = all.groups.iter().map(|groups| of_groups(mesh, groups)).collect();
+    let mut permuted: HashMap<(Range<u32>, bool), Along, BuildMix> = HashMap::default();
     let place = |collective: &Collective| {
         if let Some(along) = collective.groups.and_then(|index| of_groups.get(index as usize)) {
             return along.clone();
@@ -65,9 +68,14 @@ pub fn along(module: &Module, mesh: &Mesh, all: &Collectives) -> Vec<Along> {
         let along = if is_between_slices(module, collective.row) {
             of_slices(mesh)
         } else {
-            let pairs = collective.pairs.start as usize..collective.pairs.end as usize;
-            let pairs = all.pairs.get(pairs).unwrap_or_default();
-            of_pairs(module, mesh, collective.row, pairs, all)
+            // Collectives with the same pairs share their range.
+            let has_channel = module.attribute(collective.row, "channel_id").is_some();
+            let of_pairs = || {
+                let range = collective.pairs.start as usize..collective.pairs.end as usize;
+                of_pairs(mesh, all.pairs.get(range).unwrap_or_default(), has_channel, all)
+            };
+            let key = (collective.pairs.clone(), has_channel);
+            permuted.entry(key).or_insert_with(of_pairs).clone()
         };
         Along { group_size: size.or(along.group_size), ..along }
     };
@@ -115,17 +123,10 @@ fn network(mesh: &Mesh, hosts: Option<u64>, slices: Option<u64>) -> Option<Netwo
     }
 }
 
-fn of_pairs(
-    module: &Module,
-    mesh: &Mesh,
-    row: Row,
-    pairs: &[(i64, i64)],
-    all: &Collectives,
-) -> Along {
+fn of_pairs(mesh: &Mesh, pairs: &[(i64, i64)], has_channel: bool, all: &Collectives) -> Along {
     if pairs.is_empty() {
         return Along::default();
     }
-    let has_channel = module.attribute(row, "channel_id").is_some();
     let mode = GroupMode::from_attributes(has_channel, None);
     let permute_match = mesh.permute_of(pairs, mode, &all.context);
     let shift = mesh.permute_text(&permute_match);

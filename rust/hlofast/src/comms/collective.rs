@@ -9,7 +9,9 @@ use crate::cost::{Cost, Executions, PhaseExecutions};
 use crate::flow::origin::End;
 use crate::flow::{Attribution, Phase};
 use crate::ir::decode::{AttributeValue, decode};
+use crate::ir::intern::{BuildMix, hash_bytes};
 use crate::ir::{Module, Opcode, Row, ShapeId};
+use hashbrown::{HashMap, HashTable};
 use std::ops::Range;
 
 /// A collective.
@@ -142,6 +144,7 @@ pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> C
         places: LoopPlaces::new(module, cost),
         attribution,
         groups: GroupTexts::default(),
+        pairs: PairTexts::default(),
     };
     for rows in all_rows {
         let collective = reader.read(rows, &mut all);
@@ -154,9 +157,9 @@ pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> C
 /// Cache of groups: each distinct text is read once, and equal groups share an index.
 #[derive(Default)]
 struct GroupTexts {
-    by_text: std::collections::HashMap<Vec<u8>, Option<u32>>,
+    by_text: HashMap<Vec<u8>, Option<u32>, BuildMix>,
     /// By the canonical text of the groups and their number of devices.
-    by_form: std::collections::HashMap<(String, Option<u64>), u32>,
+    by_form: HashMap<(String, Option<u64>), u32, BuildMix>,
 }
 
 struct Reader<'a> {
@@ -166,9 +169,34 @@ struct Reader<'a> {
     places: LoopPlaces<'a>,
     attribution: &'a Attribution,
     groups: GroupTexts,
+    pairs: PairTexts<'a>,
 }
 
-impl Reader<'_> {
+/// Cache of pairs: each distinct text is read once, and equal texts share their range of pairs.
+#[derive(Default)]
+struct PairTexts<'a> {
+    ranges: HashTable<(&'a [u8], Range<u32>)>,
+}
+
+impl<'a> PairTexts<'a> {
+    /// Where the pairs of `text` are in `all`: `{{0,1},{1,2}}`; none if unreadable.
+    fn range(&mut self, text: Option<&'a [u8]>, all: &mut Vec<(i64, i64)>) -> Range<u32> {
+        let Some(text) = text else { return 0..0 };
+        let hash = hash_bytes(text);
+        if let Some((_, range)) = self.ranges.find(hash, |(known, _)| *known == text) {
+            return range.clone();
+        }
+        let decoded = decode(b"source_target_pairs", Opcode::CollectivePermute, text);
+        let range = match decoded {
+            Ok(AttributeValue::SourceTargetPairs(pairs)) => extend(all, pairs.into_iter()),
+            _ => 0..0,
+        };
+        self.ranges.insert_unique(hash, (text, range.clone()), |(text, _)| hash_bytes(text));
+        range
+    }
+}
+
+impl<'a> Reader<'a> {
     fn read(&mut self, rows: CollectiveRows, all: &mut Collectives) -> Collective {
         let module = self.module;
         let executions = self.executions_of(&rows);
@@ -294,11 +322,11 @@ impl Reader<'_> {
         match module.opcode(row) {
             Opcode::CollectivePermute | Opcode::CollectivePermuteStart => {
                 let pairs = module.attribute_bytes(row, "source_target_pairs");
-                collective.pairs = extend(&mut all.pairs, decoded_pairs(pairs).into_iter());
+                collective.pairs = self.pairs.range(pairs, &mut all.pairs);
             }
             Opcode::Send | Opcode::Recv => {
                 let pairs = frontend_attribute(module, row, b"_xla_send_recv_source_target_pairs");
-                collective.pairs = extend(&mut all.pairs, decoded_pairs(pairs).into_iter());
+                collective.pairs = self.pairs.range(pairs, &mut all.pairs);
             }
             Opcode::CustomCall => {
                 let meshes = cross_mesh_reduction(module, row).map(|reduction| reduction.meshes);
@@ -328,16 +356,6 @@ impl Reader<'_> {
                 collective.group_size = groups.and_then(DeviceGroups::group_size);
             }
         }
-    }
-}
-
-/// Reads `{{0,1},{1,2}}`; empty if unreadable.
-fn decoded_pairs(text: Option<&[u8]>) -> Vec<(i64, i64)> {
-    let value =
-        text.and_then(|text| decode(b"source_target_pairs", Opcode::CollectivePermute, text).ok());
-    match value {
-        Some(AttributeValue::SourceTargetPairs(pairs)) => pairs,
-        _ => Vec::new(),
     }
 }
 

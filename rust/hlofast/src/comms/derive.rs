@@ -9,6 +9,7 @@ use crate::ir::decode::{
     AttributeValue, DeviceOrder, HeaderValue, Mesh as WrittenMesh, Placement, ReplicaGroups, Tiles,
     decode, decode_header,
 };
+use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use std::collections::{BTreeMap, HashMap};
 
@@ -141,7 +142,7 @@ fn distinct<'m>(
     key: &str,
 ) -> Vec<(&'m [u8], u64)> {
     let mut values: Vec<(&[u8], u64)> = Vec::new();
-    let mut places: HashMap<&[u8], usize> = HashMap::new();
+    let mut places: HashMap<&[u8], usize, BuildMix> = HashMap::default();
     for row in rows {
         let Some(value) = module.attribute_bytes(row, key) else { continue };
         let place = *places.entry(value).or_insert_with(|| {
@@ -211,7 +212,7 @@ fn of_groups(module: &Module) -> Option<DerivedMesh> {
     let rows = module.rows().filter(|row| DeviceGroups::has_groups(module.opcode(*row)));
     let mut named: Vec<(Mesh, u64)> = Vec::new();
     let mut tilings = Tilings::default();
-    let mut seen: HashMap<(&[u8], Opcode), Option<DeviceGroups>> = HashMap::new();
+    let mut seen: HashMap<(&[u8], Opcode), Option<DeviceGroups>, BuildMix> = HashMap::default();
     for row in rows {
         let Some(value) = module.attribute_bytes(row, "replica_groups") else { continue };
         let opcode = module.opcode(row);

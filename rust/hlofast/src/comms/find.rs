@@ -1,6 +1,7 @@
 //! Finds collectives and the instructions that belong to each of them.
 
 use super::kind::CollectiveKind;
+use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use std::collections::HashMap;
 
@@ -200,10 +201,10 @@ struct Parts {
     collectives: Vec<CollectiveRows>,
     /// The collectives in flight: their index by scheduled computation, and by chain, channel or
     /// rendezvous.
-    open: HashMap<(ComputationId, Vec<u8>), usize>,
+    open: HashMap<(ComputationId, Vec<u8>), usize, BuildMix>,
     /// Chains of fusions: the indices of the collectives by computation of the start and by chain,
     /// in the order of their starts.
-    chains: HashMap<(ComputationId, Vec<u8>), Vec<usize>>,
+    chains: HashMap<(ComputationId, Vec<u8>), Vec<usize>, BuildMix>,
     /// Links of chains that start in another computation: chain, kind, instruction, scheduled row.
     strays: Vec<(Vec<u8>, CollectiveKind, Row, Row)>,
 }
@@ -302,7 +303,7 @@ impl Parts {
         let is_alone = |rows: &CollectiveRows, opcode: Opcode| {
             rows.others.is_empty() && module.opcode(rows.row) == opcode
         };
-        let mut sends: HashMap<&[u8], usize> = HashMap::new();
+        let mut sends: HashMap<&[u8], usize, BuildMix> = HashMap::default();
         for (index, rows) in self.collectives.iter().enumerate() {
             if is_alone(rows, Opcode::Send)
                 && let Some(key) = rendezvous(rows)

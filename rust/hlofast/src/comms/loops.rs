@@ -3,6 +3,7 @@
 use super::collective::{Collective, Collectives};
 use super::moved::Moved;
 use crate::cost::Cost;
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Row};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -137,7 +138,8 @@ pub(super) fn link_peeled(module: &Module, places: &LoopPlaces<'_>, all: &mut Co
             weight,
         })
     };
-    let mut in_loops: HashMap<(ComputationId, Likeness<'_>), Vec<Inside>> = HashMap::new();
+    let mut in_loops: HashMap<(ComputationId, Likeness<'_>), Vec<Inside>, BuildMix> =
+        HashMap::default();
     let moves = |collective: &Collective| {
         let piece = all.pieces.get(collective.pieces.start as usize)?;
         piece.source.filter(|_| piece.moved == Moved::Weight)

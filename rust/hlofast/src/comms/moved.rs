@@ -4,7 +4,7 @@ use crate::flow::origin::{
     DEEPEST_PATH, End, MOST_STEPS, Origins, Place, Through, fan_out, origins_within, step,
 };
 use crate::flow::{Attribution, Phase};
-use crate::ir::decode::{Alias, HeaderValue, decode_header};
+use crate::ir::decode::Alias;
 use crate::ir::intern::BuildMix;
 use crate::ir::{ElementKind, Module, Opcode, Row};
 use hashbrown::{HashMap, HashSet};
@@ -308,10 +308,7 @@ fn gradients(
 
 /// The results of the entry that are aliased to a parameter.
 fn replacing_results(module: &Module) -> Vec<Place> {
-    const KEY: &str = "input_output_alias";
-    let value = module.header_attribute(KEY).map(|span| module.bytes(span));
-    let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
-    let Some(HeaderValue::Aliases(aliases)) = value else { return Vec::new() };
+    let aliases = module.aliases().unwrap_or_default();
     let row = Row(module.computation(module.entry()).root);
     let place = |alias: &Alias| {
         let path = alias.output_index.iter().rev().map(|index| u32::try_from(*index).ok());

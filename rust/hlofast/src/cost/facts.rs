@@ -83,11 +83,11 @@ impl Facts {
     /// Decodes the attributes of `module`. An unreadable attribute gives no fact, and its
     /// instruction counts as unknown.
     pub fn of_module(module: &Module) -> Self {
-        let mut loops = trip_counts(module).into_iter().peekable();
+        let mut loops = trip_counts(module).into_iter();
         let fact = |row: Row| {
-            let fact = match loops.next_if(|(looping, _)| *looping == row) {
-                Some((_, trip_count)) => Fact::TripCount(trip_count),
-                None => fact_of(module, row)?,
+            let fact = match module.opcode(row) {
+                Opcode::While => Fact::TripCount(loops.next()?.1),
+                _ => fact_of(module, row)?,
             };
             Some((row.0, fact))
         };

@@ -1,7 +1,8 @@
 //! The uncertain parts of a module's totals: loops of unknown trip count and matmuls of unknown
 //! size.
 
-use super::custom_call::{CustomCallKind, custom_call_cost};
+use super::custom_call::CustomCallKind;
+use super::facts::{Fact, Facts};
 use super::matmul::{Contraction, contraction};
 use super::{Branch, Cost};
 use crate::ir::{ComputationId, Module, Opcode, Row};
@@ -82,14 +83,14 @@ pub struct Product {
 }
 
 /// The matmuls and convolutions of a module, in row order.
-pub fn products(module: &Module) -> Vec<Product> {
+pub fn products(module: &Module, facts: &Facts) -> Vec<Product> {
     let product = |row: Row| match module.opcode(row) {
         opcode if opcode.is_matmul() => {
             let contraction = contraction(module, row);
             Some(Product { row, contraction, is_unknown: contraction.is_none() })
         }
         Opcode::CustomCall => {
-            let call = custom_call_cost(module, row);
+            let Some(Fact::CustomCall(call)) = facts.get(row.0) else { return None };
             let contraction = call.contraction;
             let is_unknown = call.flops.is_none() && contraction.is_none() && is_product(call.kind);
             let product = Product { row, contraction, is_unknown };

@@ -161,7 +161,7 @@ fn follow_values(module: &Module, contexts: &Contexts, class: &[NameClass], phas
     let mut flow = Flow::new(&values, class);
     flow.forwards();
     flow.backwards();
-    for (id, node) in contexts.nodes.iter().enumerate() {
+    for (id, node) in contexts.nodes.iter().enumerate().filter(|(id, _)| flow.is_open(*id as u32)) {
         for (at, row) in (node.start as usize..).zip(module.computation(node.computation).rows()) {
             match class[at] {
                 NameClass::Either if flow.is_backward(id as u32, row) => {
@@ -253,8 +253,10 @@ fn infer_products(
         let computation = module.computation(node.computation);
         let fusion = fusions[id].filter(|_| !is_shared[id]);
         let fusion = fusion.map(|(caller, row)| contexts.position(module, caller, row));
+        let offset = node.start.wrapping_sub(computation.first_row);
+        let position = |row: u32| row.wrapping_add(offset) as usize;
         for row in computation.rows().rev() {
-            let at = contexts.position(module, id as u32, Row(row));
+            let at = position(row);
             if phase[at] != Phase::Unattributed {
                 heirs[at] = Some((scope[at], phase[at]));
                 continue;
@@ -266,7 +268,7 @@ fn infer_products(
                 .users()
                 .get(row)
                 .iter()
-                .filter_map(|user| heirs[contexts.position(module, id as u32, Row(*user))])
+                .filter_map(|user| heirs[position(*user)])
                 .chain(fusion.filter(|_| row == computation.root).and_then(|at| heirs[at]));
             let heir = said.min_by_key(|(_, phase)| order(*phase));
             heirs[at] = heir;
@@ -280,8 +282,11 @@ fn infer_products(
     let mut givers: Vec<Option<(u32, Phase)>> = vec![None; contexts.positions];
     for (id, node) in contexts.nodes.iter().enumerate() {
         let arguments = fusions[id].filter(|_| !is_shared[id]);
-        for row in module.computation(node.computation).rows() {
-            let at = contexts.position(module, id as u32, Row(row));
+        let rows = module.computation(node.computation).rows();
+        let offset = node.start.wrapping_sub(rows.start);
+        let position = |row: u32| row.wrapping_add(offset) as usize;
+        for row in rows {
+            let at = position(row);
             if phase[at] != Phase::Unattributed {
                 givers[at] = Some((scope[at], phase[at]));
                 continue;
@@ -290,8 +295,7 @@ fn infer_products(
                 continue;
             }
             let operands = module.operands(Row(row)).iter();
-            let given =
-                operands.filter_map(|row| givers[contexts.position(module, id as u32, Row(*row))]);
+            let given = operands.filter_map(|row| givers[position(*row)]);
             givers[at] = given.max_by_key(|(_, phase)| order(*phase));
             if let Some((caller, fusion)) = arguments
                 && let Ok(number) = usize::try_from(module.parameter_number_column()[row as usize])

@@ -26,16 +26,20 @@ const LATE: u8 = 2;
 /// Marks copies of forward work that only backward or recompute work uses as recompute, including
 /// the computations they call.
 pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut [Phase]) {
-    if memchr::memmem::find(module.text(), b".remat").is_none() {
-        return;
-    }
     // By position: kinds of its users, looking through unattributed rows.
     let mut users = vec![0u8; contexts.positions];
     let mut is_clone = vec![false; contexts.positions];
-    for (id, node) in contexts.nodes.iter().enumerate() {
-        let position = |row: u32| contexts.position(module, id as u32, Row(row));
-        for row in module.computation(node.computation).rows().rev() {
+    let mut has_clones = false;
+    for node in &contexts.nodes {
+        let rows = module.computation(node.computation).rows();
+        let offset = node.start.wrapping_sub(rows.start);
+        let position = |row: u32| row.wrapping_add(offset) as usize;
+        for row in rows.rev() {
             let at = position(row);
+            // Of the others, neither the phase nor the users' phases are asked for.
+            if !matches!(phase[at], Phase::Forward | Phase::Unattributed) {
+                continue;
+            }
             let when_used = module.users().get(row).iter().fold(0, |all, user| {
                 let user = position(*user);
                 all | match phase[user] {
@@ -45,14 +49,15 @@ pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut
                 }
             });
             users[at] = when_used;
-            if matches!(phase[at], Phase::Forward | Phase::Unattributed)
-                && when_used == LATE
-                && is_compiler_clone(module, Row(row))
-            {
+            if when_used == LATE && is_compiler_clone(module, Row(row)) {
                 phase[at] = Phase::Recompute;
                 is_clone[at] = true;
+                has_clones = true;
             }
         }
+    }
+    if !has_clones {
+        return;
     }
     // Rows inside a fusion take its phase; callers come first.
     let mut is_other = vec![false; contexts.nodes.len()];

@@ -14,7 +14,7 @@
 //! undifferentiated instructions. A node that is called several times keeps the union of the bits
 //! from all calls.
 
-use super::contexts::{Edge, NodeId};
+use super::contexts::{Edge, Node, NodeId};
 use super::phase::NameClass;
 use super::values::{Arguments, Values, Within, is_structural, passes_on};
 use crate::ir::{CallRole, Opcode, Row};
@@ -32,11 +32,16 @@ const FOR_OPTIMIZER: u8 = 8;
 const DEPENDS: u8 = COTANGENT | AFTER_BACKWARD;
 const USED: u8 = FOR_MODEL | FOR_OPTIMIZER;
 
+/// The classes of names whose phase data flow decides.
+const OPEN: u8 = 1 << NameClass::Either as u8 | 1 << NameClass::Plain as u8;
+
 /// The state of the data-flow analysis.
 pub(super) struct Flow<'a> {
     values: &'a Values<'a>,
     /// The class of each position's name.
     class: &'a [NameClass],
+    /// By node: the classes of its rows, one bit for each.
+    classes: Vec<u8>,
     bits: Vec<u8>,
     /// Remaining budget of rows for visiting nodes again from further callers.
     budget: usize,
@@ -65,9 +70,15 @@ const NO_ROW: u32 = u32::MAX;
 
 impl<'a> Flow<'a> {
     pub fn new(values: &'a Values<'a>, class: &'a [NameClass]) -> Self {
+        let classes = |node: &Node| {
+            let rows = values.module.computation(node.computation).rows().len();
+            let own = &class[node.start as usize..node.start as usize + rows];
+            own.iter().fold(0, |all, class| all | 1 << *class as u8)
+        };
         Self {
             values,
             class,
+            classes: values.contexts.nodes.iter().map(classes).collect(),
             bits: vec![0; values.count],
             budget: values.contexts.positions.saturating_mul(8).saturating_add(1 << 20),
             is_visited: Vec::new(),
@@ -99,6 +110,7 @@ impl<'a> Flow<'a> {
             if let Some(arguments) = arguments
                 && self.is_worth_visiting(edge.callee, |flow| flow.brings_more(edge, arguments))
                 && !self.is_without_backward(edge.callee, arguments)
+                && !self.gives_backward(edge.callee)
             {
                 stack.extend(self.frame(edge.callee, Some(arguments), false));
             }
@@ -124,7 +136,9 @@ impl<'a> Flow<'a> {
             let branch = self.calls_before(&frame.edges, &edge);
             if let Some(arguments) = self.values.arguments(&edge, branch) {
                 let is_more = self.ask_root(&edge, arguments.row);
-                if self.is_worth_visiting(edge.callee, |_| is_more) {
+                if self.is_worth_visiting(edge.callee, |_| is_more)
+                    && !self.asks_for_model(edge.callee, arguments)
+                {
                     stack.extend(self.frame(edge.callee, Some(arguments), true));
                 }
             }
@@ -142,29 +156,123 @@ impl<'a> Flow<'a> {
         bits & AFTER_BACKWARD != 0 || bits & (FOR_MODEL | FOR_OPTIMIZER) == FOR_OPTIMIZER
     }
 
-    /// Marks `node` as visited if nothing in it depends on the backward pass: it calls nothing, none
+    /// Marks `node` as visited if nothing in it depends on the backward pass: it runs nothing, none
     /// of its rows is backward work, and neither are `arguments`.
     fn is_without_backward(&mut self, node: NodeId, arguments: Arguments) -> bool {
         let contexts = self.values.contexts;
         let id = contexts.nodes[node as usize].computation;
-        if !contexts.edge_range(node).is_empty() {
+        if !self.runs_nothing(node) {
             return false;
         }
-        let (rows, start) = (self.rows(node), contexts.nodes[node as usize].start as usize);
-        let mut classes = self.class[start..start + rows.len()].iter();
         let module = self.values.module;
         let within = self.values.within(arguments.node);
         let depends = |parameter: &u32| {
             let operand = arguments.of_parameter(module, *parameter);
             operand.is_some_and(|operand| self.any(within.of(operand)) & DEPENDS != 0)
         };
-        if classes.any(|class| *class == NameClass::Backward)
+        if self.classes[node as usize] & 1 << NameClass::Backward as u8 != 0
             || module.parameter_rows(id).iter().any(depends)
         {
             return false;
         }
         self.enter(node);
         true
+    }
+
+    /// Whether `node` has rows whose phase data flow decides.
+    pub fn is_open(&self, node: NodeId) -> bool {
+        self.classes[node as usize] & OPEN != 0
+    }
+
+    /// Whether `node` runs nothing, and only its result and its parameters have to be followed.
+    fn is_simple(&self, node: NodeId) -> bool {
+        !self.is_open(node) && self.runs_nothing(node)
+    }
+
+    /// Whether `node` runs no other node; computations that it applies to elements do not count.
+    fn runs_nothing(&self, node: NodeId) -> bool {
+        let edges = self.values.contexts.edges_of(node);
+        edges.iter().all(|edge| self.values.arguments(edge, 0).is_none())
+    }
+
+    /// Marks `node` as visited if it is simple and its result is backward work, whatever its
+    /// arguments.
+    fn gives_backward(&mut self, node: NodeId) -> bool {
+        let id = self.values.contexts.nodes[node as usize].computation;
+        let computation = self.values.module.computation(id);
+        if computation.rows().is_empty() || !self.is_simple(node) {
+            return false;
+        }
+        let offset = self.offset(node);
+        if !self.is_backward_work(computation.root, offset, 0) {
+            return false;
+        }
+        self.enter(node);
+        self.add(self.values.of(node, computation.root), DEPENDS);
+        true
+    }
+
+    /// Whether all values of `row` depend on backward work, as its name or the names of its operands
+    /// say. `offset` is the wrapping offset from a row to its position.
+    fn is_backward_work(&self, row: u32, offset: u32, depth: usize) -> bool {
+        const DEEPEST: usize = 2;
+        const MOST_OPERANDS: usize = 16;
+        let module = self.values.module;
+        let opcode = module.opcode(Row(row));
+        let is_named = self.class[row.wrapping_add(offset) as usize] == NameClass::Backward;
+        if is_structural(opcode) && opcode != Opcode::Tuple {
+            return false;
+        }
+        if is_named && opcode != Opcode::Tuple {
+            return true;
+        }
+        let operands = module.operands(Row(row));
+        if depth == DEEPEST || operands.is_empty() || operands.len() > MOST_OPERANDS {
+            return false;
+        }
+        let is_backward =
+            |operand: &u32| *operand < row && self.is_backward_work(*operand, offset, depth + 1);
+        if passes_on(opcode) {
+            return operands.iter().all(is_backward);
+        }
+        operands.iter().any(is_backward)
+    }
+
+    /// Marks `node` as visited if it is simple and differentiated work in it uses all of its used
+    /// parameters, which then counts as a use of `arguments`. What else uses them does not matter.
+    fn asks_for_model(&mut self, node: NodeId, arguments: Arguments) -> bool {
+        if !self.is_simple(node) {
+            return false;
+        }
+        let module = self.values.module;
+        let id = self.values.contexts.nodes[node as usize].computation;
+        let (root, offset) = (module.computation(id).root, self.offset(node));
+        let is_model = |user: &u32| {
+            let class = self.class[user.wrapping_add(offset) as usize];
+            class != NameClass::Unknown && !is_structural(module.opcode(Row(*user)))
+        };
+        let is_asked = |parameter: &u32| {
+            let users = module.users().get(*parameter);
+            *parameter != root && (users.is_empty() || users.iter().any(is_model))
+        };
+        let parameters = module.parameter_rows(id);
+        if !parameters.iter().all(is_asked) {
+            return false;
+        }
+        self.enter(node);
+        for parameter in parameters {
+            if let Some(operand) = arguments.of_parameter(module, *parameter)
+                && !module.users().get(*parameter).is_empty()
+            {
+                self.add(self.values.of(arguments.node, operand), FOR_MODEL);
+            }
+        }
+        true
+    }
+
+    /// Wrapping offset from a row of `node` to its position.
+    fn offset(&self, node: NodeId) -> u32 {
+        self.values.contexts.nodes[node as usize].start.wrapping_sub(self.rows(node).start)
     }
 
     /// Marks `node` as visited.
@@ -188,7 +296,7 @@ impl<'a> Flow<'a> {
         self.enter(node);
         let rows = self.rows(node);
         let (row, last) = if is_reverse { (rows.end, rows.start) } else { (rows.start, rows.end) };
-        let offset = self.values.contexts.nodes[node as usize].start.wrapping_sub(rows.start);
+        let offset = self.offset(node);
         let edges = self.values.contexts.edge_range(node);
         let next = if is_reverse { edges.end.wrapping_sub(1) } else { edges.start };
         let edge_row = self.row_of_edge(&edges, next);
@@ -266,7 +374,9 @@ impl<'a> Flow<'a> {
     /// Adds the bits of `from` that are in `mask` to `to`: value by value if the lengths match,
     /// otherwise their union to every value.
     fn pass(&mut self, from: Range<usize>, to: Range<usize>, mask: u8) {
-        if from.len() == to.len() {
+        if from.len() == 1 && to.len() == 1 {
+            self.bits[to.start] |= self.bits[from.start] & mask;
+        } else if from.len() == to.len() {
             for (from, to) in from.zip(to) {
                 self.bits[to] |= self.bits[from] & mask;
             }

@@ -3,6 +3,7 @@
 
 use super::linear::{IntegerType, Linear, Path};
 use crate::ir::decode::{Extent, Literal};
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 use std::collections::HashMap;
 
@@ -62,9 +63,9 @@ pub(super) struct Tracer<'a> {
     pub(super) module: &'a Module,
     frames: Vec<Frame>,
     /// By element of a loop's state: its value after one iteration.
-    steps: HashMap<(Row, Path), Step>,
+    steps: HashMap<(Row, Path), Step, BuildMix>,
     /// By element of a loop's state: its value, if it is the same constant in all iterations.
-    kept: HashMap<(Row, Path), Option<i128>>,
+    kept: HashMap<(Row, Path), Option<i128>, BuildMix>,
     budget: usize,
     depth: u32,
 }

@@ -100,6 +100,9 @@ pub(crate) fn origins_within(
             // Visit the first operand first.
             None => stack[before..].reverse(),
         }
+        if stack.is_empty() {
+            break;
+        }
         if few.len() < FEW {
             few.push(place);
         } else {

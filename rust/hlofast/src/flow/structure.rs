@@ -16,7 +16,6 @@
 use super::moved::{moves, step_back};
 use super::origin::Place;
 use super::phase::Phase;
-use crate::ir::decode::{HeaderValue, decode_header};
 use crate::ir::{ComputationId, ElementKind, Module, Opcode, Row, ShapeId};
 
 /// The evidence for the phases of nameless rows.
@@ -309,13 +308,7 @@ fn results(module: &Module) -> Vec<Made> {
         let is = |row: &&Row| module.parameter_number(**row) == number;
         parameters.iter().find(is).copied()
     };
-    const KEY: &str = "input_output_alias";
-    let value = module.header_attribute(KEY).map(|span| module.bytes(span));
-    let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
-    let aliases = match value {
-        Some(HeaderValue::Aliases(aliases)) => aliases,
-        _ => Vec::new(),
-    };
+    let aliases = module.aliases().unwrap_or_default();
     let operands = match module.opcode(root) {
         Opcode::Tuple => module.operands(root).to_vec(),
         _ => vec![root.0],

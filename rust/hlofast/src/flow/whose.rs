@@ -26,7 +26,6 @@ use super::moved::{MOST_MOVES, moves, step_back, wrapped};
 use super::origin::Place;
 use super::phase::Phase;
 use super::structure::{self, Basis};
-use crate::ir::decode::{HeaderValue, decode_header};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -95,8 +94,6 @@ struct Finder<'a> {
     inside: Vec<Inside>,
     /// By computation: the phase of its callers.
     around: Vec<Bound>,
-    /// By row: whether it only moves a value.
-    moves: Vec<bool>,
     /// Remaining steps for following moved values.
     steps: usize,
     is_scheduled: bool,
@@ -123,7 +120,6 @@ impl Whose {
             whose,
             inside: vec![Inside::default(); computations],
             around: vec![NO_BOUND; computations],
-            moves: module.rows().map(|row| moves(module, row)).collect(),
             steps: rows.saturating_mul(32).saturating_add(1 << 20),
             is_scheduled: module.is_scheduled(),
         };
@@ -297,7 +293,7 @@ impl Finder<'_> {
         let turn = self.whose.turn[id.0 as usize];
         let is_entry = id == self.module.entry();
         for row in rows.clone() {
-            if self.rank(row) != NONE || self.moves[row as usize] {
+            if self.rank(row) != NONE || moves(self.module, Row(row)) {
                 continue;
             }
             let opcode = self.module.opcode(Row(row));
@@ -315,7 +311,7 @@ impl Finder<'_> {
         }
         self.follow_moves(rows.clone());
         for row in rows.clone() {
-            if self.rank(row) == NONE && self.moves[row as usize] {
+            if self.rank(row) == NONE && moves(self.module, Row(row)) {
                 let at = (row - rows.start) as usize;
                 let given = between(low[at], high[at], false);
                 let given = if given.0 == NONE { around } else { given };
@@ -370,7 +366,7 @@ impl Finder<'_> {
                 known.any(|depends| *depends)
             };
             let is_late = matches!(self.rank(row), RECOMPUTE | BACKWARD);
-            if row >= last && is_late && depends[at] && !self.moves[row as usize] {
+            if row >= last && is_late && depends[at] && !moves(self.module, Row(row)) {
                 self.whose.turn[id.0 as usize] = Some(Row(row));
                 return;
             }
@@ -405,7 +401,7 @@ impl Finder<'_> {
                     let start = module.operands(Row(row)).first().copied();
                     start.filter(|start| self.rank(*start) != NONE)
                 }
-                _ if self.moves[row as usize] => self.moved(row),
+                _ if moves(self.module, Row(row)) => self.moved(row),
                 _ => None,
             };
             if let Some(giver) = giver {
@@ -416,6 +412,17 @@ impl Finder<'_> {
 
     /// The row with a phase whose value `row` moves.
     fn moved(&mut self, row: u32) -> Option<u32> {
+        // Most values come from a row that has a phase.
+        let moves_first = match self.module.opcode(Row(row)) {
+            Opcode::GetTupleElement => self.module.tuple_index(Row(row)).is_some(),
+            Opcode::Bitcast | Opcode::Copy | Opcode::CopyStart | Opcode::CopyDone => true,
+            _ => false,
+        };
+        let first = self.module.operands(Row(row)).first().copied();
+        if let Some(first) = first.filter(|first| moves_first && self.rank(*first) != NONE) {
+            self.steps = self.steps.checked_sub(1)?;
+            return Some(first);
+        }
         let mut at = Place::from(Row(row));
         for _ in 0..MOST_MOVES {
             self.steps = self.steps.checked_sub(1)?;
@@ -594,12 +601,8 @@ fn of_loop(inside: Inside) -> u8 {
 /// By parameter number: whether the entry parameter holds data, which is true if the program does
 /// not replace it. If the program replaces no parameter, all hold data.
 fn data_parameters(module: &Module) -> Vec<bool> {
-    const KEY: &str = "input_output_alias";
-    let value = module.header_attribute(KEY).map(|span| module.bytes(span));
-    let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
-    let Some(HeaderValue::Aliases(aliases)) = value else { return Vec::new() };
     let mut is_data = Vec::new();
-    for alias in &aliases {
+    for alias in module.aliases().unwrap_or_default() {
         let Ok(number) = usize::try_from(alias.number) else { continue };
         // A number too large for any parameter must not cost memory.
         if number >= module.row_count() {

@@ -20,10 +20,6 @@ pub struct Attributes<'a> {
     /// Where the values end, if the row was read from one line.
     ends: &'a [ValueEnd],
     is_known: bool,
-    /// Where the value of the metadata starts, if `ends` are known.
-    metadata: usize,
-    /// Whether metadata are left out, if `ends` are known.
-    skips_metadata: bool,
     /// The number added to positions to get module offsets (arena rows are read from the arena).
     base: u32,
     filter: Filter,
@@ -49,7 +45,6 @@ impl<'a> Attributes<'a> {
         attributes.filter = filter;
         attributes.ends = module.columns.value_ends(row);
         attributes.is_known = !attributes.ends.is_empty();
-        attributes.metadata = module.columns.metadata_starts[row.0 as usize] as usize;
         attributes
     }
 
@@ -64,16 +59,8 @@ impl<'a> Attributes<'a> {
             base,
             ends: &[],
             is_known: false,
-            metadata: NO_METADATA as usize,
-            skips_metadata: false,
             filter: Filter::All,
         }
-    }
-
-    /// Leaves out `metadata` where that costs nothing: the caller has to expect it still.
-    #[must_use]
-    pub(crate) fn skipping_metadata(self, skips_metadata: bool) -> Self {
-        Self { skips_metadata, ..self }
     }
 
     fn next_raw(&mut self) -> Option<Attribute> {
@@ -99,23 +86,83 @@ impl<'a> Attributes<'a> {
     /// The next attribute of a line in the printed form, `, key=value`.
     #[inline]
     fn next_known(&mut self) -> Option<Attribute> {
+        let (known, rest) = self.ends.split_first()?;
+        self.ends = rest;
+        // Whitespace after the last value belongs to no attribute.
+        let end = (known.end as usize).min(self.cursor.end());
+        let start = self.cursor.position() + 2;
+        self.cursor.set_position(end);
+        let length = match known.key_length {
+            u16::MAX => memchr::memchr(b'=', self.cursor.text().get(start..end)?)?,
+            length => length.into(),
+        };
+        let key = Span::new(start, start + length);
+        Some(Attribute { key, value: Span::new(start + length + 1, end) })
+    }
+}
+
+/// The attributes of a line in the printed form, `, key=value, key=value`, as text.
+pub(crate) struct Printed<'a> {
+    text: &'a [u8],
+    /// Where the next key starts, and where the last value ends.
+    start: usize,
+    end: usize,
+    ends: &'a [ValueEnd],
+    /// Where the value of the metadata that is left out starts.
+    left_out: usize,
+}
+
+impl<'a> Iterator for Printed<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
         loop {
             let (known, rest) = self.ends.split_first()?;
             self.ends = rest;
+            let start = self.start;
             // Whitespace after the last value belongs to no attribute.
-            let end = (known.end as usize).min(self.cursor.end());
-            let start = self.cursor.position() + 2;
-            self.cursor.set_position(end);
-            if self.skips_metadata && start + METADATA.len() == self.metadata {
+            let end = self.end.min(known.end as usize);
+            self.start = end + 2;
+            if start + METADATA.len() == self.left_out {
                 continue;
             }
+            let text = self.text.get(start..end)?;
             let length = match known.key_length {
-                u16::MAX => memchr::memchr(b'=', self.cursor.text().get(start..end)?)?,
+                u16::MAX => memchr::memchr(b'=', text)?,
                 length => length.into(),
             };
-            let key = Span::new(start, start + length);
-            return Some(Attribute { key, value: Span::new(start + length + 1, end) });
+            let (key, value) = text.split_at_checked(length)?;
+            return Some((key, value.get(1..)?));
         }
+    }
+}
+
+impl Module {
+    /// The attributes of `row`, with or without metadata, if it was read from a line in the printed
+    /// form; None for other rows.
+    #[inline]
+    pub(crate) fn printed_attributes(&self, row: Row, metadata: bool) -> Option<Printed<'_>> {
+        let (tail, text) = (self.tail(row), self.text());
+        let ends = self.columns.value_ends(row);
+        if ends.is_empty() || self.flags(row) & Flags::SUGAR != 0 || tail.end as usize > text.len()
+        {
+            return None;
+        }
+        let left_out = match metadata {
+            true => NO_METADATA,
+            false => self.columns.metadata_starts[row.0 as usize],
+        };
+        let (start, end) = (tail.start as usize + 2, tail.end as usize);
+        Some(Printed { text, start, end, ends, left_out: left_out as usize })
+    }
+
+    /// Whether `row` has an attribute `metadata` and no other; false where that is not known without
+    /// reading the text.
+    pub(crate) fn has_only_metadata(&self, row: Row) -> bool {
+        let start = self.tail(row).start as usize + 2 + METADATA.len();
+        matches!(self.columns.value_ends(row), [_])
+            && self.columns.metadata_starts[row.0 as usize] as usize == start
     }
 }
 

@@ -35,32 +35,31 @@ impl Csr {
     /// For each item of `0..rows`, the rows whose list (`offsets`, `items`) holds it, ascending.
     /// A row that holds an item twice is listed once.
     pub fn transpose(offsets: &[u32], items: &[u32], rows: usize) -> Self {
-        const NONE: u32 = u32::MAX;
-        // By item: the last row that holds it, and how many do; then where the next such row goes.
-        let mut state = vec![(NONE, 0u32); rows];
-        let lists = || (0u32..).zip(offsets.windows(2));
-        for (row, range) in lists() {
-            for item in &items[range[0] as usize..range[1] as usize] {
-                let (last, count) = &mut state[*item as usize];
-                *count += u32::from(std::mem::replace(last, row) != row);
-            }
+        let lists = || {
+            let lists = (0u32..).zip(offsets.windows(2));
+            lists.map(|(row, range)| (row, &items[range[0] as usize..range[1] as usize]))
+        };
+        let mut distinct = Distinct::default();
+        // By item: how many rows hold it; then where the next such row goes.
+        let mut next = vec![0u32; rows];
+        for (row, list) in lists() {
+            distinct.of(row, list, rows, |item| next[item as usize] += 1);
         }
         let mut starts = Vec::with_capacity(rows + 1);
         let mut sum = 0;
-        for (last, count) in &mut state {
+        for count in &mut next {
             starts.push(sum);
-            (*last, sum) = (NONE, sum + std::mem::replace(count, sum));
+            sum += std::mem::replace(count, sum);
         }
         starts.push(sum);
         let mut users = vec![0u32; sum as usize];
-        for (row, range) in lists() {
-            for item in &items[range[0] as usize..range[1] as usize] {
-                let (last, next) = &mut state[*item as usize];
-                if std::mem::replace(last, row) != row {
-                    users[*next as usize] = row;
-                    *next += 1;
-                }
-            }
+        distinct.last.clear();
+        for (row, list) in lists() {
+            distinct.of(row, list, rows, |item| {
+                let place = &mut next[item as usize];
+                users[*place as usize] = row;
+                *place += 1;
+            });
         }
         Self { offsets: starts, items: users }
     }
@@ -68,5 +67,59 @@ impl Csr {
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         4 * (self.offsets.capacity() + self.items.capacity())
+    }
+}
+
+/// The distinct items of lists.
+#[derive(Default)]
+struct Distinct {
+    /// By item: the last row with a long list that holds it; empty before the first such row.
+    last: Vec<u32>,
+}
+
+impl Distinct {
+    /// Calls `found` for each item of the list of `row`, once.
+    #[inline]
+    fn of(&mut self, row: u32, list: &[u32], items: usize, mut found: impl FnMut(u32)) {
+        const FEW: usize = 4;
+        if list.len() <= FEW {
+            for (index, item) in list.iter().enumerate() {
+                if !list[..index].contains(item) {
+                    found(*item);
+                }
+            }
+            return;
+        }
+        if self.last.is_empty() {
+            self.last = vec![u32::MAX; items];
+        }
+        for item in list {
+            if std::mem::replace(&mut self.last[*item as usize], row) != row {
+                found(*item);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn transposes_lists_with_repeated_items(
+            lists in proptest::collection::vec(proptest::collection::vec(0u32..12, 0..9), 0..40)
+        ) {
+            let pairs = (0u32..).zip(&lists);
+            let pairs = pairs.flat_map(|(row, list)| list.iter().map(move |item| (row, *item)));
+            let csr = Csr::from_sorted(lists.len(), pairs);
+            let users = Csr::transpose(&csr.offsets, &csr.items, 12);
+            for item in 0..12 {
+                let holders = (0u32..).zip(&lists).filter(|(_, list)| list.contains(&item));
+                let rows: Vec<u32> = holders.map(|(row, _)| row).collect();
+                prop_assert_eq!(users.get(item), rows);
+            }
+        }
     }
 }

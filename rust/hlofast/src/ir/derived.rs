@@ -2,7 +2,7 @@
 
 use super::ShapeInterner;
 use super::csr::Csr;
-use super::decode::StackFrames;
+use super::decode::{Alias, HeaderValue, StackFrames, decode_header};
 use super::derived_metadata::MetadataColumns;
 use super::intern::hash_bytes;
 use super::module::{Call, Computation, ComputationId, Module, Row};
@@ -10,7 +10,7 @@ use super::opcode::Opcode;
 use super::row_set::RowSet;
 use super::shape_text::parse_shape;
 use super::size::{Backend, ShapeCost};
-use crate::text::{Cursor, Span};
+use crate::text::{Cursor, Span, is_identifier_byte};
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -27,7 +27,8 @@ pub struct Derived {
     pub(super) callers: OnceLock<Csr>,
     pub(super) call_starts: OnceLock<Vec<u32>>,
     pub(super) calling: OnceLock<Calling>,
-    numbered: OnceLock<Numbered>,
+    numbers: OnceLock<Numbers>,
+    aliases: OnceLock<Option<Vec<Alias>>>,
     parameters: OnceLock<Csr>,
     is_ordered: OnceLock<bool>,
     pub(super) post_order: OnceLock<Vec<ComputationId>>,
@@ -53,7 +54,8 @@ impl Derived {
             + self.callers.get().map_or(0, Csr::heap_bytes)
             + self.call_starts.get().map_or(0, |v| v.capacity() * 4)
             + self.calling.get().map_or(0, Calling::heap_bytes)
-            + self.numbered.get().map_or(0, Numbered::heap_bytes)
+            + self.numbers.get().map_or(0, Numbers::heap_bytes)
+            + self.aliases.get().and_then(Option::as_ref).map_or(0, alias_bytes)
             + self.post_order.get().map_or(0, |v| v.capacity() * 4)
             + self.shape_costs.get().map_or(0, |v| v.capacity() * size_of::<ShapeCost>())
             + self.parameters.get().map_or(0, Csr::heap_bytes)
@@ -63,6 +65,12 @@ impl Derived {
             + self.parameter_numbers.get().map_or(0, |v| v.capacity() * 8)
             + self.metadata_heap_bytes()
     }
+}
+
+/// Bytes that `aliases` hold on the heap.
+fn alias_bytes(aliases: &Vec<Alias>) -> usize {
+    let indices = |alias: &Alias| alias.output_index.capacity() + alias.index.capacity();
+    aliases.capacity() * size_of::<Alias>() + 8 * aliases.iter().map(indices).sum::<usize>()
 }
 
 /// The rows that call computations.
@@ -101,27 +109,37 @@ impl Calling {
     }
 }
 
-/// The parameters and their numbers.
+/// The numbers of parameters, and the indices of get-tuple-elements.
 #[derive(Debug)]
-struct Numbered {
-    rows: RowSet,
-    /// By member of `rows`: its number; -1 if it has none that can be read.
-    numbers: Vec<i64>,
+struct Numbers {
+    /// By row; `UNNUMBERED` for other rows and numbers that cannot be read.
+    rows: Vec<u32>,
+    /// Whether every parameter has a number.
+    is_complete: bool,
 }
 
-impl Numbered {
+const UNNUMBERED: u32 = u32::MAX;
+/// A number that only the text holds.
+const LARGE_NUMBER: u32 = u32::MAX - 1;
+
+impl Numbers {
     fn new(module: &Module) -> Self {
-        let mut numbers = Vec::new();
-        let parameters = module.rows().filter(|row| module.opcode(*row) == Opcode::Parameter);
-        let parameters = parameters.map(|row| {
-            numbers.push(module.written_number(row).unwrap_or(-1));
-            row.0
-        });
-        Self { rows: RowSet::new(module.row_count(), parameters), numbers }
+        let mut is_complete = true;
+        let number = |row: Row| match module.opcode(row) {
+            Opcode::Parameter => {
+                let number = module.written_number(row);
+                is_complete &= number.is_some();
+                let small = |number| u32::try_from(number).unwrap_or(LARGE_NUMBER);
+                number.map_or(UNNUMBERED, |number| small(number).min(LARGE_NUMBER))
+            }
+            Opcode::GetTupleElement => module.written_index(row).unwrap_or(UNNUMBERED),
+            _ => UNNUMBERED,
+        };
+        Self { rows: module.rows().map(number).collect(), is_complete }
     }
 
     fn heap_bytes(&self) -> usize {
-        self.rows.heap_bytes() + 8 * self.numbers.capacity()
+        4 * self.rows.capacity()
     }
 }
 
@@ -148,10 +166,11 @@ impl Module {
         })
     }
 
-    /// The computation of `row`.
+    /// The computation of `row`; the last for a row that does not exist.
+    #[inline]
     pub fn computation_of(&self, row: Row) -> ComputationId {
-        let after = self.computations.partition_point(|c| c.first_row <= row.0);
-        ComputationId(after.saturating_sub(1) as u32)
+        let last = self.computations.len().saturating_sub(1) as u32;
+        ComputationId(self.computation_column().get(row.0 as usize).copied().unwrap_or(last))
     }
 
     /// Unpadded bytes of each row's result; -1 where a dimension has no bound.
@@ -233,7 +252,14 @@ impl Module {
         let text = self.text();
         let base = if limit as usize <= text.len() { 0 } else { text.len() as u32 };
         let bytes = if base == 0 { text } else { &self.arena[..] };
-        let mut cursor = Cursor::within(bytes, Span { start: name.end - base, end: limit - base });
+        let rest = Span { start: name.end - base, end: limit - base };
+        if let Some(opcode) = bytes.get(rest.range()).and_then(printed_opcode) {
+            let opcode = opcode.shifted(rest.start);
+            let close = (limit - base) as usize - 1;
+            let payload = Span::new(opcode.end as usize + 1, close.max(opcode.end as usize + 1));
+            return (opcode.shifted(base), payload.shifted(base));
+        }
+        let mut cursor = Cursor::within(bytes, rest);
         let spans = (|| {
             cursor.eat(b':').ok()?;
             // A single instruction without a name is named after its opcode.
@@ -262,18 +288,42 @@ impl Module {
         if self.opcode(row) != Opcode::Parameter {
             return None;
         }
-        let known = self.numbered();
-        u64::try_from(*known.numbers.get(known.rows.place(row)?)?).ok()
+        match self.numbers().rows[row.0 as usize] {
+            UNNUMBERED => None,
+            LARGE_NUMBER => self.written_number(row)?.try_into().ok(),
+            number => Some(number.into()),
+        }
+    }
+
+    /// The index of get-tuple-element `row`; None for other opcodes or an unreadable index.
+    #[inline]
+    pub fn tuple_index(&self, row: Row) -> Option<usize> {
+        if self.opcode(row) != Opcode::GetTupleElement {
+            return None;
+        }
+        let index = self.numbers().rows[row.0 as usize];
+        (index != UNNUMBERED).then_some(index as usize)
     }
 
     #[inline]
-    fn numbered(&self) -> &Numbered {
-        self.derived().numbered.get_or_init(|| Numbered::new(self))
+    fn numbers(&self) -> &Numbers {
+        self.derived().numbers.get_or_init(|| Numbers::new(self))
     }
 
     /// Whether every parameter has a number, as in all texts but fragments.
     pub(crate) fn is_numbered(&self) -> bool {
-        !self.numbered().numbers.contains(&-1)
+        self.numbers().is_complete
+    }
+
+    /// The index in the text of get-tuple-element `row`.
+    fn written_index(&self, row: Row) -> Option<u32> {
+        let digits = match self.bytes(self.tail(row)).strip_prefix(b", index=") {
+            Some(rest) => rest,
+            None => self.attribute_bytes(row, "index")?,
+        };
+        let length = digits.iter().take(9).take_while(|b| b.is_ascii_digit()).count();
+        let is_number = length > 0 && !digits.get(length).is_some_and(u8::is_ascii_digit);
+        is_number.then(|| digits[..length].iter().fold(0, |n, b| n * 10 + u32::from(b - b'0')))
     }
 
     /// The number in the text of parameter `row`.
@@ -294,6 +344,20 @@ impl Module {
         }
         let payload = self.opcode_and_payload(row).1;
         Cursor::new(self.bytes(payload)).integer().ok()?.filter(|number| *number >= 0)
+    }
+
+    /// The entries of `input_output_alias`: which results share memory with parameters. None if the
+    /// header has none, or if they cannot be read.
+    pub fn aliases(&self) -> Option<&[Alias]> {
+        const KEY: &str = "input_output_alias";
+        let read = || {
+            let value = self.bytes(self.header_attribute(KEY)?);
+            match decode_header(KEY.as_bytes(), value) {
+                Ok(HeaderValue::Aliases(aliases)) => Some(aliases),
+                _ => None,
+            }
+        };
+        self.derived().aliases.get_or_init(read).as_deref()
     }
 
     /// Whether operands come before their users in the whole text, as in text that XLA prints.
@@ -327,6 +391,22 @@ impl Module {
         });
         known.get(id.0)
     }
+}
+
+/// The opcode in ` = shape opcode(`, the printed form of a result that is an array; None for others.
+fn printed_opcode(text: &[u8]) -> Option<Span> {
+    const EQUALS: &[u8] = b" = ";
+    let rest = text.strip_prefix(EQUALS)?;
+    let (shape, rest) = rest.split_at(memchr::memchr(b' ', rest)?);
+    let sizes = memchr::memchr(b'[', shape)?;
+    let is_shape = shape[..sizes].iter().all(u8::is_ascii_alphanumeric)
+        && matches!(shape.last(), Some(b']' | b'}'))
+        && !shape.contains(&b'/');
+    let word = rest.get(1..)?;
+    let length = word.iter().take_while(|byte| is_identifier_byte(**byte)).count();
+    let is_opcode = word.first()?.is_ascii_lowercase() && word.get(length) == Some(&b'(');
+    let start = EQUALS.len() + shape.len() + 1;
+    (is_shape && is_opcode).then(|| Span::new(start, start + length))
 }
 
 /// A 32-bit hash of a name.
@@ -369,6 +449,36 @@ pub(crate) fn skip_to_opcode(cursor: &mut Cursor<'_>) -> Option<Span> {
                 }
                 has_shape = true;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_of_printed_arrays_are_found() {
+        let opcode =
+            |text: &'static str| printed_opcode(text.as_bytes()).map(|span| &text[span.range()]);
+        for (text, expected) in [
+            (" = f32[2,3]{1,0:T(8,128)S(1)} add(%a, %b)", "add"),
+            (" = pred[] constant(true)", "constant"),
+            (" = token[] after-all()", "after-all"),
+        ] {
+            assert_eq!(opcode(text), Some(expected), "{text}");
+        }
+        // Tuples, comments, shapes with spaces and results without a shape are read in full.
+        for text in [
+            " = (f32[2]{0}, s32[]) tuple(%a, %b)",
+            " = f32[2]/*layout*/{0} add(%a, %b)",
+            " = f32[2, 3]{1,0} add(%a, %b)",
+            " = f32[2] {0} add(%a, %b)",
+            " = add(f32[2]{0} %a, f32[2]{0} %b)",
+            "= f32[2] add(%a, %b)",
+            "",
+        ] {
+            assert_eq!(opcode(text), None, "{text}");
         }
     }
 }

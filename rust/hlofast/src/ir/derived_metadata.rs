@@ -95,6 +95,8 @@ fn build(module: &Module) -> MetadataColumns {
     let mut files = Files::default();
     // The file of each text in `written_files`.
     let mut file_of: Vec<i32> = Vec::new();
+    // The file of each name in the table of file names.
+    let mut file_of_table: Vec<Option<i32>> = vec![None; frames.file_names.len()];
     let mut last_frame = (0, -1, 0);
     let text = module.text();
     let mut last_file = Span::EMPTY;
@@ -120,9 +122,10 @@ fn build(module: &Module) -> MetadataColumns {
             (-1, facts.source_line)
         } else {
             if facts.frame != last_frame.0 {
-                let frame = frames.frame(facts.frame).filter(|frame| !frame.file.is_empty());
-                let (file, line) = frame.map_or((-1, 0), |frame| {
-                    (files.id(frame.file), line_number(frame.positions.line))
+                let place = frames.place(facts.frame);
+                let (file, line) = place.map_or((-1, 0), |(number, name, line)| {
+                    let file = file_of_table[number].get_or_insert_with(|| files.id(name));
+                    (*file, line_number(line))
                 });
                 last_frame = (facts.frame, file, line);
             }

@@ -178,20 +178,6 @@ impl Module {
         starts
     }
 
-    /// The index of get-tuple-element `row`; None for other opcodes or an unreadable index.
-    pub fn tuple_index(&self, row: Row) -> Option<usize> {
-        if self.opcode(row) != Opcode::GetTupleElement {
-            return None;
-        }
-        let digits = match self.bytes(self.tail(row)).strip_prefix(b", index=") {
-            Some(rest) => rest,
-            None => self.attribute_bytes(row, "index")?,
-        };
-        let length = digits.iter().take(9).take_while(|b| b.is_ascii_digit()).count();
-        let is_number = length > 0 && !digits.get(length).is_some_and(u8::is_ascii_digit);
-        is_number.then(|| digits[..length].iter().fold(0, |n, b| n * 10 + usize::from(b - b'0')))
-    }
-
     /// The computations, callees before callers; otherwise in text order.
     pub fn computation_post_order(&self) -> &[ComputationId] {
         self.derived().post_order.get_or_init(|| self.find_post_order())

@@ -456,6 +456,12 @@ impl Module {
         &self.columns.operands[offsets[i] as usize..offsets[i + 1] as usize]
     }
 
+    /// The number of operands of all of `rows`.
+    pub(crate) fn operand_count(&self, rows: Range<u32>) -> usize {
+        let at = |row: u32| self.columns.operand_offsets[row as usize] as usize;
+        at(rows.end).saturating_sub(at(rows.start))
+    }
+
     /// The call edges of `row`, in text order.
     #[inline]
     pub fn calls(&self, row: Row) -> &[Call] {

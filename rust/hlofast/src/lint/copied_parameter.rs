@@ -13,7 +13,7 @@ use super::finding::Measure;
 use super::program::{Program, bytes, counted, form};
 use super::replicated_parameter::donated;
 use super::site::{Rule, Site};
-use crate::ir::decode::{Alias, HeaderValue, decode_header};
+use crate::ir::decode::Alias;
 use crate::ir::{ArrayShape, CallRole, ElementType, Module, Opcode, Row};
 use std::collections::HashMap;
 
@@ -348,15 +348,11 @@ fn returned(program: &Program<'_>) -> Vec<(Option<u64>, Row)> {
 
 /// By index of the result: the number of the parameter whose memory it takes.
 fn aliases(module: &Module) -> HashMap<i64, u64> {
-    const KEY: &str = "input_output_alias";
-    let value = module.header_attribute(KEY).map(|span| module.bytes(span));
-    let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
-    let Some(HeaderValue::Aliases(aliases)) = value else { return HashMap::new() };
     let pair = |alias: &Alias| match alias.output_index.as_slice() {
         [index] => Some((*index, u64::try_from(alias.number).ok()?)),
         _ => None,
     };
-    aliases.iter().filter_map(pair).collect()
+    module.aliases().unwrap_or_default().iter().filter_map(pair).collect()
 }
 
 /// `bf16[256,512]{1,0}`: the shape of `row` without its tiles.

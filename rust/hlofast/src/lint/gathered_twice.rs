@@ -15,6 +15,7 @@ use super::site::{Rule, Site};
 use super::walk::{Trail, converts};
 use crate::comms::{Collective, CollectiveKind};
 use crate::flow::{Phase, is_compiler_clone};
+use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Opcode, Row};
 use std::collections::{HashMap, HashSet};
 
@@ -73,7 +74,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         }
         false
     };
-    let mut is_found = HashSet::new();
+    let mut is_found: HashSet<_, BuildMix> = HashSet::default();
     for pair in gathered.windows(2) {
         let [(first, earlier), (second, later)] = pair else { continue };
         crate::ir::work::count(1);
@@ -175,10 +176,10 @@ fn likeness(
 
 /// Arrays that all devices of a group hold: by groups and row, the first collective that computes
 /// the array.
-type Makers = HashMap<(Option<u32>, Row), usize>;
+type Makers = HashMap<(Option<u32>, Row), usize, BuildMix>;
 
 fn makers(program: &Program<'_>) -> Makers {
-    let mut makers = Makers::new();
+    let mut makers = Makers::default();
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         if matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::AllReduce) {
             for row in std::iter::once(collective.row).chain(collective.done) {

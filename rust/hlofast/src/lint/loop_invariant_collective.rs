@@ -5,6 +5,7 @@ use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
 use super::walk::is_kept;
 use crate::comms::Collective;
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     // By loop body: how its rows change.
-    let mut known: HashMap<ComputationId, Vec<Change>> = HashMap::new();
+    let mut known: HashMap<ComputationId, Vec<Change>, BuildMix> = HashMap::default();
     let varying = OnceCell::new();
     for (number, collective) in program.collectives.collectives.iter().enumerate() {
         let sends = collective.group_size != Some(1);

@@ -3,6 +3,7 @@
 use super::program::Program;
 use super::walk::{Trail, converts};
 use crate::ir::decode::{Literal, LiteralData};
+use crate::ir::intern::BuildMix;
 use crate::ir::{ElementKind, Module, Opcode, Row};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -60,7 +61,7 @@ impl Values {
 pub(super) struct Offsets<'a> {
     module: &'a Module,
     /// By constant: its elements.
-    tables: RefCell<HashMap<Row, Option<Vec<i128>>>>,
+    tables: RefCell<HashMap<Row, Option<Vec<i128>>, BuildMix>>,
     /// Remaining steps.
     left: Cell<usize>,
 }

@@ -15,6 +15,7 @@ use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, Moved};
 use crate::flow::Phase;
+use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Opcode, Row};
 use std::collections::HashMap;
 
@@ -41,7 +42,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         return;
     }
     let links = program.links();
-    let mut passes = Passes { program, has_forward: HashMap::new() };
+    let mut passes = Passes { program, has_forward: HashMap::default() };
     // By link: payload of all collectives along it.
     let mut totals = vec![0u64; collectives.len()];
     for (collective, link) in collectives.iter().zip(&links) {
@@ -93,7 +94,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 struct Passes<'a, 'b> {
     program: &'a Program<'b>,
     /// By computation: whether it contains work of the forward pass.
-    has_forward: HashMap<ComputationId, bool>,
+    has_forward: HashMap<ComputationId, bool, BuildMix>,
 }
 
 impl Passes<'_, '_> {

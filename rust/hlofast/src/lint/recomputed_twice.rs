@@ -8,6 +8,7 @@ use super::finding::Measure;
 use super::program::{Program, counted, grouped, percent};
 use super::site::{Rule, Site};
 use crate::ir::Row;
+use crate::ir::intern::BuildMix;
 use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
@@ -43,7 +44,7 @@ fn nested(program: &Program<'_>, row: Row) -> Option<(By, Likeness)> {
     let name = program.op_name(row)?;
     let mut by = None;
     let mut checkpoints = 0;
-    let mut plain = Vec::new();
+    let mut plain = Vec::with_capacity(name.len() + 1);
     let mut parts = name.split(|byte| *byte == b'/').peekable();
     while let Some(part) = parts.next() {
         match part {
@@ -67,7 +68,7 @@ fn nested(program: &Program<'_>, row: Row) -> Option<(By, Likeness)> {
 }
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
-    let mut known: HashMap<Likeness, [Vec<Row>; 2]> = HashMap::new();
+    let mut known: HashMap<Likeness, [Vec<Row>; 2], BuildMix> = HashMap::default();
     for row in program.products() {
         if let Some((by, key)) = nested(program, row) {
             known.entry(key).or_default()[usize::from(by == By::Inner)].push(row);

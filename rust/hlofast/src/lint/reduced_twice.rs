@@ -15,6 +15,7 @@ use super::site::{Rule, Site};
 use super::walk::{Trail, Use, Walk, conversions, converts, uses_within};
 use crate::comms::{Collective, CollectiveKind, Moved};
 use crate::flow::Phase;
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, Module, Opcode, Row};
 use std::collections::HashMap;
 
@@ -88,7 +89,7 @@ fn kept_by_one(program: &Program<'_>) -> Vec<Sum> {
     let sums = all().filter(|(_, own)| {
         own.kind == CollectiveKind::AllReduce && own.groups.is_some() && adds(module, own.row)
     });
-    let firsts: HashMap<Row, (usize, Option<u32>)> = sums
+    let firsts: HashMap<Row, (usize, Option<u32>), BuildMix> = sums
         .clone()
         .flat_map(|(number, own)| {
             results(module, own).into_iter().map(move |row| (row, (number, own.groups)))

@@ -5,9 +5,8 @@ use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use crate::comms::Mesh;
-use crate::ir::decode::{
-    AttributeValue, HeaderValue, LeafSharding, Placement, SubgroupKind, decode, decode_header,
-};
+use crate::ir::decode::{AttributeValue, LeafSharding, Placement, SubgroupKind, decode};
+use crate::ir::intern::BuildMix;
 use crate::ir::{ElementKind, Module, Opcode, Row, ShapeView};
 use std::collections::HashMap;
 
@@ -38,7 +37,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
     let Some(devices) = program.device_count().filter(|devices| *devices > 1) else { return };
     // Many parameters share few distinct shardings.
-    let mut known: HashMap<&[u8], Option<Vec<Held>>> = HashMap::new();
+    let mut known: HashMap<&[u8], Option<Vec<Held>>, BuildMix> = HashMap::default();
     let mut arrays: Vec<(Row, Held, u64)> = Vec::new();
     let mut has_cut = false;
     for row in module.parameters(module.entry()) {
@@ -86,10 +85,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 
 /// The numbers of the parameters that results alias, ascending.
 pub(super) fn donated(module: &Module) -> Vec<u64> {
-    const KEY: &str = "input_output_alias";
-    let value = module.header_attribute(KEY).map(|span| module.bytes(span));
-    let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
-    let Some(HeaderValue::Aliases(aliases)) = value else { return Vec::new() };
+    let aliases = module.aliases().unwrap_or_default();
     let numbers = aliases.iter().map(|alias| u64::try_from(alias.number).ok());
     let mut numbers: Vec<u64> = numbers.flatten().collect();
     numbers.sort_unstable();

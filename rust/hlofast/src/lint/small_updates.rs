@@ -13,6 +13,7 @@ use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped};
 use super::site::{Rule, Site, parameter};
 use crate::flow::Phase;
+use crate::ir::intern::BuildMix;
 use crate::ir::{Opcode, Row};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -44,7 +45,8 @@ type Alike = (Vec<(Row, f64)>, BTreeSet<Vec<u8>>);
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
     let Some(step) = program.step_seconds().filter(|_| module.is_scheduled()) else { return };
-    let products: HashSet<Row> = program.products().map(|row| program.scheduled(row)).collect();
+    let products: HashSet<Row, BuildMix> =
+        program.products().map(|row| program.scheduled(row)).collect();
     let columns = module.metadata_columns();
     // By bytes and source line.
     let mut kernels: BTreeMap<(u64, i32, i32), Alike> = BTreeMap::new();
@@ -81,7 +83,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             continue;
         }
         let read = kernels.iter().flat_map(|kernel| module.operands(kernel.0));
-        let read: HashSet<Row> = read.filter_map(|row| parameter(program, Row(*row))).collect();
+        let read: HashSet<Row, BuildMix> =
+            read.filter_map(|row| parameter(program, Row(*row))).collect();
         let cuts = cuts(program).filter(|(whole, _)| read.contains(whole));
         let cuts: Vec<f64> = cuts.map(|(_, seconds)| seconds).collect();
         let longest = cuts.iter().copied().fold(0.0, f64::max);

@@ -8,12 +8,13 @@
 use super::offsets::{Device, Offsets, is_slice_id};
 use super::program::Program;
 use super::walk::Trail;
-use crate::comms::AxisPart;
+use crate::comms::{AxisPart, Mesh};
 use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
 use crate::flow::markers::is_marker;
 use crate::ir::decode::{AttributeValue, LeafSharding, decode};
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, ElementKind, Module, Opcode, Row, ShapeView};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -72,11 +73,11 @@ impl Varying {
             offsets: Offsets::new(module),
             devices: OnceCell::new(),
             all,
-            visits,
+            visits: Cell::new(visits),
             arguments: vec![None; count],
-            plans: vec![None; count],
+            orders: if module.is_ordered() { Vec::new() } else { vec![None; count] },
             masks: vec![0; leaves],
-            sources: HashMap::new(),
+            sources: HashMap::default(),
         };
         let batch = follower.entry()?;
         follower.run(module.entry(), 0)?;
@@ -160,8 +161,8 @@ struct Along {
 }
 
 /// By instruction of a collective: the axes of its groups.
-fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along> {
-    let mut axes = HashMap::new();
+fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along, BuildMix> {
+    let mut axes = HashMap::default();
     let collectives = program.collectives;
     let Some(mesh) = program.mesh() else { return axes };
     for collective in &collectives.collectives {
@@ -203,32 +204,13 @@ fn devices(program: &Program<'_>) -> (Vec<Device>, Vec<Vec<u64>>) {
     (0..mesh.device_count()).map(place).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// How a computation is run.
-#[derive(Clone)]
-struct Plan {
-    /// Visits of leaves by its own rows.
-    visits: usize,
-    /// Its rows, operands first, if the text has them in another order.
-    order: Option<Rc<[u32]>>,
-}
-
-impl Plan {
-    fn new(module: &Module, id: ComputationId) -> Self {
-        let visits = |row: u32| {
-            let size = |row: Row| leaves(module, row).len();
-            let operands = module.operands(Row(row));
-            let read = match module.opcode(Row(row)) {
-                Opcode::GetTupleElement => size(Row(row)),
-                _ => operands.iter().fold(operands.len(), |sum, row| sum + size(Row(*row))),
-            };
-            1 + size(Row(row)) + read
-        };
-        let rows = module.computation(id).rows();
-        Self {
-            visits: rows.map(visits).fold(0, usize::saturating_add),
-            order: (!module.is_ordered()).then(|| module.post_order(id).into()),
-        }
-    }
+/// The axes of a sharding of one array.
+#[derive(Clone, Copy)]
+struct Sharded {
+    /// Axes along which devices hold different parts, or of which nothing is known.
+    mask: u64,
+    /// Axes that cut the first dimension.
+    first: u64,
 }
 
 /// Follows values through the program.
@@ -236,20 +218,20 @@ struct Follower<'a, 'b> {
     program: &'b Program<'a>,
     /// By row: where its leaves start in columns by leaf.
     places: &'a [u64],
-    groups: HashMap<Row, Along>,
+    groups: HashMap<Row, Along, BuildMix>,
     offsets: Offsets<'a>,
     /// The devices and their coordinates in the mesh.
     devices: OnceCell<(Vec<Device>, Vec<Vec<u64>>)>,
     all: u64,
     /// Visits of leaves that are left.
-    visits: usize,
-    /// By computation: the masks of its parameters at its last run.
+    visits: Cell<usize>,
+    /// By computation: the masks of its parameters at its last run; None if it did not run.
     arguments: Vec<Option<Vec<u64>>>,
-    /// By computation: how it is run.
-    plans: Vec<Option<Plan>>,
+    /// By computation: its rows, operands first; empty if the text has them in that order.
+    orders: Vec<Option<Rc<[u32]>>>,
     masks: Vec<u64>,
     /// By row that starts an offset: the axes along which the offset differs.
-    sources: HashMap<Row, u64>,
+    sources: HashMap<Row, u64, BuildMix>,
 }
 
 impl Follower<'_, '_> {
@@ -265,26 +247,19 @@ impl Follower<'_, '_> {
         // By input of floating-point numbers: the axes and the size of its first dimension.
         let mut leading = Vec::new();
         let mut tokens = Vec::new();
+        // By text of a sharding: the axes of each leaf. Many parameters share one.
+        let mut known: HashMap<&[u8], Vec<Sharded>, BuildMix> = HashMap::default();
         for row in module.parameters(module.entry()) {
             let range = leaves(module, row);
-            let decoded = module.attribute_bytes(row, "sharding");
-            let decoded =
-                decoded.and_then(|text| decode(b"sharding", Opcode::Parameter, text).ok());
-            let shardings: &[LeafSharding<'_>] = match &decoded {
-                Some(AttributeValue::Sharding(sharding)) => sharding.leaves(),
-                _ => &[],
-            };
+            let text = module.attribute_bytes(row, "sharding").unwrap_or_default();
+            let sharded: &[Sharded] = known.entry(text).or_insert_with(|| self.sharded(mesh, text));
             let number = module.parameter_number(row).unwrap_or(u64::MAX);
             let is_state = donated.binary_search(&number).is_ok();
             let shapes = module.shapes().leaves(module.shape(row));
             for (index, (leaf, shape)) in range.zip(shapes).enumerate() {
-                let own = shardings.get(index.min(shardings.len().saturating_sub(1)));
-                let spec = own.and_then(|own| mesh.partition_spec(own).ok());
-                let mask = spec.as_ref().map_or(self.all, |spec| {
-                    let parts = spec.dimensions.iter().flat_map(|dimension| &dimension.axes);
-                    bits(parts.chain(&spec.unreduced).chain(&spec.manual)) & self.all
-                });
-                *self.masks.get_mut(leaf)? = mask;
+                let own = sharded.get(index.min(sharded.len().saturating_sub(1)));
+                let own = own.copied().unwrap_or(Sharded { mask: self.all, first: 0 });
+                *self.masks.get_mut(leaf)? = own.mask;
                 let ShapeView::Array(array) = module.shapes().get(shape) else { continue };
                 if is_state || array.rank() == 0 {
                     continue;
@@ -295,8 +270,7 @@ impl Follower<'_, '_> {
                     _ => continue,
                 };
                 inputs[kind].push(leaf);
-                let cut = spec.as_ref().and_then(|spec| spec.dimensions.first());
-                let axes = cut.map_or(0, |cut| bits(cut.axes.iter()));
+                let axes = own.first;
                 first[kind] |= axes;
                 let size = array.dimension(0).and_then(|dimension| dimension.bound());
                 match kind {
@@ -314,6 +288,25 @@ impl Follower<'_, '_> {
             *self.masks.get_mut(*leaf)? |= INPUT;
         }
         Some(first[chosen] & self.all)
+    }
+
+    /// The axes of each leaf that sharding `text` has.
+    fn sharded(&self, mesh: &Mesh, text: &[u8]) -> Vec<Sharded> {
+        let of_leaf = |own: &LeafSharding<'_>| {
+            let Ok(spec) = mesh.partition_spec(own) else {
+                return Sharded { mask: self.all, first: 0 };
+            };
+            let parts = spec.dimensions.iter().flat_map(|dimension| &dimension.axes);
+            let mask = bits(parts.chain(&spec.unreduced).chain(&spec.manual)) & self.all;
+            let first = spec.dimensions.first().map_or(0, |cut| bits(cut.axes.iter()));
+            Sharded { mask, first }
+        };
+        match decode(b"sharding", Opcode::Parameter, text) {
+            Ok(AttributeValue::Sharding(sharding)) => {
+                sharding.leaves().iter().map(of_leaf).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// The leaves of `row` in columns by leaf.
@@ -341,13 +334,27 @@ impl Follower<'_, '_> {
         if let [mask] = masks {
             return *mask;
         }
+        self.spend(masks.len());
         masks.iter().fold(0, |mask, leaf| mask | leaf)
+    }
+
+    /// Takes `visits` from those that are left.
+    fn spend(&self, visits: usize) {
+        self.visits.set(self.visits.get().saturating_sub(visits));
     }
 
     /// Adds the leaves `from` to the leaves `to`, one by one if there are equally many.
     fn pass(&mut self, from: Range<usize>, to: Range<usize>) {
-        self.visits = self.visits.saturating_sub(from.len().max(to.len()));
-        if from.len() == to.len() {
+        self.spend(from.len().max(to.len()));
+        if from.len() != to.len() {
+            let from = self.masks.get(from).unwrap_or_default();
+            let mask = from.iter().fold(0, |all, leaf| all | leaf);
+            let to = self.masks.get_mut(to).unwrap_or_default();
+            return to.iter_mut().for_each(|leaf| *leaf |= mask);
+        }
+        // Ranges that do not overlap are added without a check of every leaf.
+        let (lower, upper) = if from.start < to.start { (&from, &to) } else { (&to, &from) };
+        if lower.end > upper.start || upper.end > self.masks.len() {
             for (from, to) in from.zip(to) {
                 let mask = self.masks.get(from).copied().unwrap_or(self.all);
                 if let Some(to) = self.masks.get_mut(to) {
@@ -356,10 +363,10 @@ impl Follower<'_, '_> {
             }
             return;
         }
-        let mask = self.masks.get(from).unwrap_or_default().iter().fold(0, |all, leaf| all | leaf);
-        for leaf in self.masks.get_mut(to).unwrap_or_default() {
-            *leaf |= mask;
-        }
+        let (below, above) = self.masks.split_at_mut(upper.start);
+        let (below, above) = (&mut below[lower.clone()], &mut above[..upper.len()]);
+        let (from, to) = if from.start < to.start { (below, above) } else { (above, below) };
+        to.iter_mut().zip(from).for_each(|(to, from)| *to |= *from);
     }
 
     /// Follows the values of computation `id`; None if the work becomes too much.
@@ -368,22 +375,45 @@ impl Follower<'_, '_> {
         if depth > DEEPEST {
             return None;
         }
-        let parameters = module.parameter_rows(id).iter();
-        let arguments = parameters.flat_map(|row| self.leaves(Row(*row)));
-        let masks = &self.masks;
-        let arguments: Vec<u64> = arguments.filter_map(|leaf| masks.get(leaf).copied()).collect();
-        self.visits = self.visits.checked_sub(arguments.len())?;
-        let last = self.arguments.get_mut(id.0 as usize)?;
-        if last.as_ref() == Some(&arguments) {
+        if !self.is_news(id)? {
             return Some(());
         }
-        *last = Some(arguments);
-        let plan = self.plans.get_mut(id.0 as usize)?.get_or_insert_with(|| Plan::new(module, id));
-        self.visits = self.visits.checked_sub(plan.visits)?;
-        match plan.order.clone() {
-            Some(order) => order.iter().try_for_each(|row| self.row(Row(*row), depth)),
-            None => module.computation(id).rows().try_for_each(|row| self.row(Row(row), depth)),
+        let rows = module.computation(id).rows();
+        let (first, end) = (Row(rows.start), Row(rows.end.saturating_sub(1)));
+        let leaves = self.leaves(end).end.saturating_sub(self.leaves(first).start);
+        let work = rows.len() + module.operand_count(rows.clone()) + leaves;
+        self.visits.set(self.visits.get().checked_sub(work)?);
+        let Some(order) = self.orders.get_mut(id.0 as usize) else {
+            return rows.clone().try_for_each(|row| self.row(Row(row), depth));
+        };
+        let order = Rc::clone(order.get_or_insert_with(|| module.post_order(id).into()));
+        order.iter().try_for_each(|row| self.row(Row(*row), depth))
+    }
+
+    /// Whether the parameters of computation `id` have other masks than at its last run, which become
+    /// those of the last run.
+    fn is_news(&mut self, id: ComputationId) -> Option<bool> {
+        let parameters = self.program.module.parameter_rows(id);
+        let last = self.arguments.get_mut(id.0 as usize)?;
+        let mut is_news = last.is_none();
+        let last = last.get_or_insert_with(|| Vec::with_capacity(parameters.len()));
+        let mut known = 0;
+        for row in parameters {
+            let place = *row as usize;
+            let own = match self.places.get(place..place + 2) {
+                Some([start, end]) => self.masks.get(*start as usize..*end as usize)?,
+                _ => return None,
+            };
+            for mask in own {
+                match last.get_mut(known) {
+                    Some(before) => is_news |= std::mem::replace(before, *mask) != *mask,
+                    None => last.push(*mask),
+                }
+                known += 1;
+            }
         }
+        self.visits.set(self.visits.get().checked_sub(known)?);
+        Some(is_news)
     }
 
     /// Runs computation `id` with `operands`, and adds its result to `row`.
@@ -482,7 +512,7 @@ impl Follower<'_, '_> {
             }
             _ => self.set(row, joined(self)),
         }
-        Some(())
+        (self.visits.get() > 0).then_some(())
     }
 
     /// The state of a loop, and its result.

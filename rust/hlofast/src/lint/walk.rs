@@ -1,6 +1,7 @@
 //! Follows one value: back to its origin, and forward to its uses.
 
 use crate::flow::markers::is_marker;
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -157,9 +158,12 @@ const MOST_OPERANDS: usize = 1 << 14;
 /// A module with caches that speed up many walks through the same tuples and fusions.
 pub(super) struct Walk<'a> {
     pub module: &'a Module,
-    elements: RefCell<HashMap<Row, Rc<Elements>>>,
-    parameters: RefCell<HashMap<ComputationId, Rc<HashMap<u64, Row>>>>,
+    elements: RefCell<HashMap<Row, Rc<Elements>, BuildMix>>,
+    parameters: RefCell<HashMap<ComputationId, Rc<ByNumber>, BuildMix>>,
 }
+
+/// Parameters by their numbers.
+type ByNumber = HashMap<u64, Row, BuildMix>;
 
 /// The users of a tuple.
 struct Elements {

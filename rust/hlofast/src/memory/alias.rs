@@ -6,7 +6,7 @@
 
 use super::schedule::nth_call;
 use super::values::Reader;
-use crate::ir::decode::{Alias, AttributeValue, HeaderValue, decode, decode_header};
+use crate::ir::decode::{Alias, AttributeValue, decode};
 use crate::ir::size::ShapeCost;
 use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
 use std::ops::Range;
@@ -61,16 +61,14 @@ impl Donations {
     pub fn new(reader: &Reader<'_>) -> Self {
         let module = reader.module;
         let mut donations = Donations::default();
-        let Some(span) = module.header_attribute("input_output_alias") else { return donations };
-        let value = decode_header(b"input_output_alias", module.bytes(span));
-        let Ok(HeaderValue::Aliases(aliases)) = value else {
-            donations.is_unreadable = true;
+        let Some(aliases) = module.aliases() else {
+            donations.is_unreadable = module.header_attribute("input_output_alias").is_some();
             return donations;
         };
         let parameters = parameters_by_number(module);
         let costs = module.shape_costs();
         let root = module.computation(module.entry()).root;
-        for alias in &aliases {
+        for alias in aliases {
             match donated_pair(reader, &parameters, root, alias, costs) {
                 Some((pair, true)) => donations.pairs.push(pair),
                 // A result cannot take memory of a different size.

@@ -114,20 +114,15 @@ fn donations(module: &Module) -> (Indices, Indices) {
     let with = |number: i64, path: &[i64]| -> Vec<i64> {
         std::iter::once(number).chain(path.iter().copied()).collect()
     };
-    for key in ["input_output_alias", "buffer_donor"] {
-        let Some(span) = module.header_attribute(key) else { continue };
-        match decode_header(key.as_bytes(), module.bytes(span)) {
-            Ok(HeaderValue::Aliases(aliases)) => {
-                for alias in aliases {
-                    parameters.insert(with(alias.number, &alias.index));
-                    results.insert(alias.output_index);
-                }
-            }
-            Ok(HeaderValue::BufferDonors(donors)) => {
-                parameters.extend(donors.iter().map(|donor| with(donor.parameter, &donor.index)));
-            }
-            _ => {}
-        }
+    for alias in module.aliases().unwrap_or_default() {
+        parameters.insert(with(alias.number, &alias.index));
+        results.insert(alias.output_index.clone());
+    }
+    const KEY: &str = "buffer_donor";
+    let donors = module.header_attribute(KEY).map(|span| module.bytes(span));
+    let donors = donors.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
+    if let Some(HeaderValue::BufferDonors(donors)) = donors {
+        parameters.extend(donors.iter().map(|donor| with(donor.parameter, &donor.index)));
     }
     (results, parameters)
 }
@@ -173,10 +168,11 @@ fn matched(
         results.iter().filter(|array| shapes.contains(&array.shape)).collect();
     order.sort_by_key(|array| std::cmp::Reverse(bytes(costs, array.shape)));
     let mut steps = MOST_STEPS_TOGETHER;
+    let mut seen = Seen::new(module);
     let mut sources: Vec<Vec<usize>> = Vec::with_capacity(order.len());
     let mut demand = vec![0u32; parameters.len()];
     for result in order {
-        let reached = reached(module, &result.place, is_new, &mut steps);
+        let reached = reached(module, &result.place, is_new, &mut steps, &mut seen);
         let mut of_shape: Vec<usize> = reached
             .iter()
             .filter_map(|place| by_place.get(place).copied())
@@ -206,10 +202,47 @@ fn matched(
     donatable
 }
 
+/// The places that one walk has seen; most of them are whole results.
+struct Seen {
+    /// The number of the walk.
+    walk: u32,
+    /// By row: the last walk that saw its whole result.
+    rows: Vec<u32>,
+    /// Parts of results.
+    parts: HashSet<Place, BuildMix>,
+}
+
+impl Seen {
+    fn new(module: &Module) -> Self {
+        Self { walk: 0, rows: vec![0; module.row_count()], parts: HashSet::default() }
+    }
+
+    /// Starts another walk.
+    fn clear(&mut self) {
+        self.walk += 1;
+        self.parts.clear();
+    }
+
+    /// Adds a place; false if this walk saw it before.
+    fn insert(&mut self, place: &Place) -> bool {
+        if !place.path.is_empty() {
+            return self.parts.insert(place.clone());
+        }
+        let row = self.rows.get_mut(place.row.0 as usize);
+        row.is_some_and(|last| std::mem::replace(last, self.walk) != self.walk)
+    }
+}
+
 /// The places in entry parameters from which the array at `place` is computed, looking through
 /// instructions that pass values on, updates of slices and elementwise instructions. Empty if
 /// `is_new` rejects the row that computes the array.
-fn reached(module: &Module, place: &Place, is_new: IsNew<'_>, steps: &mut usize) -> Vec<Place> {
+fn reached(
+    module: &Module,
+    place: &Place,
+    is_new: IsNew<'_>,
+    steps: &mut usize,
+    seen: &mut Seen,
+) -> Vec<Place> {
     let mut ends = Vec::new();
     // A parameter that is returned unchanged does not count as new state.
     let mut is_changed = false;
@@ -217,14 +250,14 @@ fn reached(module: &Module, place: &Place, is_new: IsNew<'_>, steps: &mut usize)
     let mut elementwise = None;
     let mut own = MOST_STEPS.min(*steps);
     let before = own;
-    let mut seen: HashSet<Place, BuildMix> = HashSet::default();
+    seen.clear();
     let mut stack = vec![place.clone()];
     while let Some(place) = stack.pop() {
         let cost = fan_out(module, place.row);
         if own < cost || place.path.len() > DEEPEST_PATH {
             break;
         }
-        if !seen.insert(place.clone()) {
+        if !seen.insert(&place) {
             continue;
         }
         own -= cost;

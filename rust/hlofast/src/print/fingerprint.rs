@@ -78,6 +78,7 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
         opcodes: [None; Opcode::ALL.len()],
         attributes: Vec::new(),
         digests: Vec::new(),
+        parameters: vec![0; module.shapes().len() * SHARED_PARAMETERS],
     };
     hasher.shapes();
     let callers = implicit_callers(module);
@@ -151,7 +152,13 @@ struct Hasher<'a> {
     attributes: Vec<(&'a [u8], &'a [u8])>,
     /// The digests of the rows of one computation.
     digests: Vec<Digest>,
+    /// By shape and small number: the digest of a parameter without attributes; 0 if not known yet.
+    /// Most parameters are those of fused computations.
+    parameters: Vec<Digest>,
 }
+
+/// Parameters with smaller numbers share their digests.
+const SHARED_PARAMETERS: usize = 4;
 
 impl<'a> Hasher<'a> {
     /// Computes the digests of all shapes; the digest of a tuple is computed from the digests of
@@ -180,6 +187,30 @@ impl<'a> Hasher<'a> {
     }
 
     fn row(&mut self, row: Row) -> Digest {
+        let shared = self.shared_parameter(row);
+        let known = shared.and_then(|place| self.parameters.get(place));
+        if let Some(digest) = known.copied().filter(|digest| *digest != 0) {
+            return digest;
+        }
+        let digest = self.row_alone(row);
+        if let Some(slot) = shared.and_then(|place| self.parameters.get_mut(place)) {
+            *slot = digest;
+        }
+        digest
+    }
+
+    /// The place in `parameters` of `row`; None if other properties than shape and number count.
+    fn shared_parameter(&self, row: Row) -> Option<usize> {
+        let module = self.module;
+        let is_plain = module.opcode(row) == Opcode::Parameter
+            && self.names.is_none()
+            && module.tail(row).is_empty();
+        let number = usize::try_from(module.parameter_number(row).filter(|_| is_plain)?).ok()?;
+        let shape = module.shape(row).0 as usize;
+        (number < SHARED_PARAMETERS).then_some(shape * SHARED_PARAMETERS + number)
+    }
+
+    fn row_alone(&mut self, row: Row) -> Digest {
         let module = self.module;
         let opcode = self.opcode(row);
         let shape = self.shapes.get(module.shape(row).0 as usize).copied().unwrap_or_default();
@@ -239,25 +270,36 @@ impl<'a> Hasher<'a> {
 
     fn attributes(&mut self, row: Row, calls: &[Call]) {
         let module = self.module;
-        if module.tail(row).is_empty() {
+        let is_bare = module.tail(row).is_empty();
+        if is_bare || !self.options.metadata && module.has_only_metadata(row) {
             self.record.word(0);
             return;
         }
         let mut attributes = std::mem::take(&mut self.attributes);
         attributes.clear();
-        for attribute in module.attributes(row).skipping_metadata(!self.options.metadata) {
-            let key = module.bytes(attribute.key);
-            let is_edge = key == b"control-predecessors"
-                || !calls.is_empty()
-                    && CallRole::from_key(key).is_some_and(|role| {
-                        calls.iter().any(|call| call.role.as_str() == role.as_str())
-                    });
-            let is_left_out = !self.options.metadata && is_metadata(key)
-                || !self.options.backend_config && key == b"backend_config"
-                || !self.options.channel_ids && key == b"channel_id"
-                || !self.options.layouts && key == b"operand_layout_constraints";
-            if !is_edge && !is_left_out {
-                attributes.push((key, module.bytes(attribute.value)));
+        let options = self.options;
+        let mut add = |key: &'a [u8], value: &'a [u8]| {
+            let is_left_out = match key {
+                b"control-predecessors" => true,
+                b"backend_config" => !options.backend_config,
+                b"channel_id" => !options.channel_ids,
+                b"operand_layout_constraints" => !options.layouts,
+                _ if !options.metadata && is_metadata(key) => true,
+                _ if calls.is_empty() => false,
+                _ => CallRole::from_key(key).is_some_and(|role| {
+                    calls.iter().any(|call| call.role.as_str() == role.as_str())
+                }),
+            };
+            if !is_left_out {
+                attributes.push((key, value));
+            }
+        };
+        match module.printed_attributes(row, options.metadata) {
+            Some(printed) => printed.for_each(|(key, value)| add(key, value)),
+            None => {
+                for attribute in module.attributes(row) {
+                    add(module.bytes(attribute.key), module.bytes(attribute.value));
+                }
             }
         }
         if attributes.len() > 1 {

@@ -105,6 +105,9 @@ pub(crate) fn write_tokens(out: &mut Vec<u8>, text: &[u8], spacing: Spacing, dic
         out.extend_from_slice(text);
         return;
     }
+    if spacing == Spacing::Tight && !dictionaries && has_only_spaces(text) {
+        return write_without_spaces(out, text);
+    }
     let start = out.len();
     let mut cursor = Cursor::new(text);
     loop {
@@ -156,6 +159,29 @@ fn is_plain(text: &[u8]) -> bool {
 /// vectorises.
 pub(crate) fn is_tight(text: &[u8]) -> bool {
     !text.iter().fold(false, |is_loose, byte| is_loose | (*byte <= b' ') | (*byte == b'/'))
+}
+
+/// Whether `text` has no strings and no comments, and no whitespace except spaces.
+fn has_only_spaces(text: &[u8]) -> bool {
+    !text.iter().fold(false, |is_other, byte| {
+        is_other | (*byte < b' ') | (*byte == b'/') | (*byte == b'"') | (*byte == b'\'')
+    })
+}
+
+/// Appends `text` without the spaces between tokens that would not join.
+fn write_without_spaces(out: &mut Vec<u8>, text: &[u8]) {
+    let mut words = text.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let Some(first) = words.next() else { return };
+    out.extend_from_slice(first);
+    let mut last = first.last();
+    for word in words {
+        if last.is_some_and(|byte| sticks(*byte)) && word.first().is_some_and(|byte| sticks(*byte))
+        {
+            out.push(b' ');
+        }
+        out.extend_from_slice(word);
+        last = word.last();
+    }
 }
 
 /// Whether two adjacent bytes of this kind could join into one token.

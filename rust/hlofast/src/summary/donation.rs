@@ -17,15 +17,10 @@ pub struct Donation {
 
 impl Donation {
     pub(super) fn of(module: &Module, shape_bytes: &[i64]) -> Self {
-        let value = |key: &str| {
-            let span = module.header_attribute(key)?;
-            decode_header(key.as_bytes(), module.bytes(span)).ok()
-        };
-        let aliases = match value("input_output_alias") {
-            Some(HeaderValue::Aliases(aliases)) => aliases,
-            _ => Vec::new(),
-        };
-        let donors = match value("buffer_donor") {
+        const KEY: &str = "buffer_donor";
+        let aliases = module.aliases().unwrap_or_default().to_vec();
+        let donors = module.header_attribute(KEY).map(|span| module.bytes(span));
+        let donors = match donors.and_then(|value| decode_header(KEY.as_bytes(), value).ok()) {
             Some(HeaderValue::BufferDonors(donors)) => donors,
             _ => Vec::new(),
         };

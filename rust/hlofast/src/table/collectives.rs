@@ -105,10 +105,10 @@ impl Sent {
         let entries = || self.entries();
         let each = || entries().map(|(_, collective, _)| collective);
         built.rows(common::instruction(), each().map(|c| c.row));
-        built.texts(common::name(), each().map(|c| module.instruction_name(c.row).to_vec()));
+        built.texts(common::name(), each().map(|c| module.instruction_name(c.row)));
         built.texts(
             common::computation(),
-            each().map(|c| module.computation_name(module.computation_of(c.outer)).to_vec()),
+            each().map(|c| module.computation_name(module.computation_of(c.outer))),
         );
         built.rows(
             Field::instruction(
@@ -131,18 +131,17 @@ impl Sent {
             each().map(|c| c.written_as.as_str()),
         );
         built.numbers(common::channel_id(), each().map(|c| c.channel.unwrap_or(-1)));
-        let groups = |c: &Collective| {
-            c.groups.and_then(|index| all.groups.get(index as usize)).map(|groups| groups.to_text())
-        };
+        let of_groups: Vec<String> = all.groups.iter().map(|groups| groups.to_text()).collect();
+        let groups = |c: &Collective| c.groups.and_then(|index| of_groups.get(index as usize));
         built.texts(
             Field::text("groups", "The groups of devices that communicate with each other.")
                 .nullable(),
-            each().map(|c| groups(c).unwrap_or_default()),
+            each().map(|c| groups(c).map_or("", String::as_str)),
         );
         let along = |number: usize| self.along.get(number);
-        let axes = entries().map(|(n, _, _)| along(n).map(|a| a.axes.clone()));
+        let axes = entries().map(|(n, _, _)| along(n).map(|a| &a.axes[..]));
         built.texts(common::axes(), axes.map(Option::unwrap_or_default));
-        let shift = entries().map(|(n, _, _)| along(n).map(|a| a.shift.clone()));
+        let shift = entries().map(|(n, _, _)| along(n).map(|a| &a.shift[..]));
         built.texts(
             Field::text("shift", "For a permute: the mesh axes and the shift along each.")
                 .nullable(),
@@ -207,7 +206,7 @@ impl Sent {
         built.texts(common::tensor(), each().map(|c| self.tensor(origin, c)));
         built.texts(common::phase(), entries().map(|(_, _, e)| e.phase.as_str()));
         built.flags(Field::flag("is_phase_inferred", "Whether the phase is inferred from the users or producers of the array, since the collective has no operation name."), each().map(|c| c.is_phase_inferred));
-        built.texts(common::scope(), self.scopes.iter().cloned());
+        built.texts(common::scope(), self.scopes.iter());
         let named = |c: &Collective| named(origin, c);
         let file = |c: &Collective| origin.source_file(named(c)).unwrap_or_default();
         built

@@ -55,8 +55,14 @@ impl Texts {
         self.len() == 0
     }
 
+    /// Text `index`.
+    pub fn get(&self, index: usize) -> Option<&[u8]> {
+        let bounds = self.bounds.get(index..index.checked_add(2)?)?;
+        self.bytes.get(bounds[0] as usize..bounds[1] as usize)
+    }
+
     /// The texts, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.bounds
             .windows(2)
             .map(|pair| self.bytes.get(pair[0] as usize..pair[1] as usize).unwrap_or_default())
@@ -76,6 +82,14 @@ impl Texts {
         let first = usize::from(!self.bounds.is_empty());
         let more = other.bounds.get(first..).unwrap_or_default();
         self.bounds.extend(more.iter().map(|bound| bound + shift));
+    }
+}
+
+impl<T: AsRef<[u8]>> FromIterator<T> for Texts {
+    fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> Self {
+        let mut own = Self::default();
+        texts.into_iter().for_each(|text| own.push(text.as_ref()));
+        own
     }
 }
 
@@ -159,9 +173,16 @@ impl Columns {
         self.list.push((field, values));
     }
 
+    /// The values of another column, which is as long as those before.
+    fn collected<T>(&self, values: impl Iterator<Item = T>) -> Vec<T> {
+        let mut all = Vec::with_capacity(self.len());
+        all.extend(values);
+        all
+    }
+
     /// A column of integers.
     pub fn numbers(&mut self, field: Field, values: impl Iterator<Item = i64>) {
-        let values: Vec<i64> = values.collect();
+        let values = self.collected(values);
         let may_be_below = field.is_nullable || field.is_signed;
         debug_assert!(may_be_below || values.iter().all(|value| *value >= 0), "{field:?}");
         self.push(field, Values::Numbers(values));
@@ -169,7 +190,7 @@ impl Columns {
 
     /// A column of measures.
     pub fn reals(&mut self, field: Field, values: impl Iterator<Item = f64>) {
-        let values: Vec<f64> = values.collect();
+        let values = self.collected(values);
         debug_assert!(field.is_nullable || !values.iter().any(|value| value.is_nan()), "{field:?}");
         self.push(field, Values::Reals(values));
     }
@@ -177,22 +198,23 @@ impl Columns {
     /// A column of flags.
     pub fn flags(&mut self, field: Field, values: impl Iterator<Item = bool>) {
         debug_assert_eq!(field.kind, Kind::Flag, "{field:?}");
-        self.push(field, Values::Flags(values.collect()));
+        let values = self.collected(values);
+        self.push(field, Values::Flags(values));
     }
 
     /// A column of texts.
     pub fn texts<T: AsRef<[u8]>>(&mut self, field: Field, values: impl Iterator<Item = T>) {
         let mut texts = Texts::default();
-        for value in values {
-            texts.push(value.as_ref());
-        }
+        texts.bounds.reserve(self.len() + 1);
+        values.for_each(|text| texts.push(text.as_ref()));
         self.push(field, Values::Texts(texts));
     }
 
     /// A column of instruction rows, all of them known.
     pub fn rows(&mut self, field: Field, values: impl Iterator<Item = Row>) {
         debug_assert!(field.kind == Kind::Instruction && !field.is_nullable, "{field:?}");
-        self.push(field, Values::Rows(values.map(|row| row.0).collect()));
+        let values = self.collected(values.map(|row| row.0));
+        self.push(field, Values::Rows(values));
     }
 
     /// A column with the same text in `count` rows.

@@ -53,8 +53,8 @@ impl<'a> ScopeTexts<'a> {
 
     /// Components joined by `/`, without the escapes of the text, cut with an ellipsis.
     pub fn text(&self, scope: u32) -> Vec<u8> {
-        let mut components = Vec::new();
         let mut at = self.shown(scope);
+        let mut components = Vec::with_capacity(self.scopes.depth(at) as usize);
         let is_prefix = self.scopes.depth(at) < self.scopes.depth(scope);
         while at != ScopeTree::ROOT {
             let own = self.scopes.component(self.module, at);
@@ -64,7 +64,8 @@ impl<'a> ScopeTexts<'a> {
             });
             at = self.scopes.parent(at);
         }
-        let mut text = Vec::new();
+        let length = components.iter().map(|component| component.len() + 1).sum::<usize>();
+        let mut text = Vec::with_capacity(length.min(2 * SCOPE_BYTES));
         for component in components.iter().rev() {
             if !text.is_empty() {
                 text.push(b'/');

@@ -220,8 +220,12 @@ impl<'a> Cursor<'a> {
     /// Takes `byte` (after whitespace) if it is next.
     #[inline]
     pub fn eat(&mut self, byte: u8) -> Result<bool> {
-        self.skip_space()?;
-        let is_next = self.peek() == byte && self.position < self.end;
+        let is_next = |own: &Self| own.peek() == byte && own.position < own.end;
+        // Mostly, nothing is before it.
+        if byte == b'/' || !is_next(self) {
+            self.skip_space()?;
+        }
+        let is_next = is_next(self);
         self.position += usize::from(is_next);
         Ok(is_next)
     }
@@ -413,6 +417,11 @@ impl<'a> Cursor<'a> {
         let digits = self.position;
         let mut value: u64 = 0;
         let mut overflow = false;
+        // So few digits cannot overflow.
+        while self.peek().is_ascii_digit() && self.position < digits + 18 {
+            value = value * 10 + u64::from(self.peek() - b'0');
+            self.position += 1;
+        }
         while self.peek().is_ascii_digit() {
             let digit = u64::from(self.peek() - b'0');
             match value.checked_mul(10).and_then(|v| v.checked_add(digit)) {

@@ -165,6 +165,15 @@ impl StackFrames {
         })
     }
 
+    /// Index and content of the file name of frame `id`, and its line; None without a file name.
+    pub(crate) fn place(&self, id: i64) -> Option<(usize, &[u8], i64)> {
+        let location = *entry(&self.frame_locations, id)?;
+        let file = *entry(&self.location_files, location)?;
+        let name = entry(&self.file_names, file).filter(|name| !name.is_empty())?;
+        let positions = entry(&self.location_positions, location);
+        Some((usize::try_from(file).ok()? - 1, name, positions.map_or(0, |own| own.line)))
+    }
+
     /// Describes the first reference to an entry that does not exist. XLA drops such frames; a
     /// strict reader may report them.
     pub fn first_dangling(&self) -> Option<String> {
@@ -229,8 +238,28 @@ fn entries<'a>(
     }
 }
 
+/// Reads ` {key=1 key=2}` as XLA prints it; None, without a step, for any other spelling.
+fn printed_fields<const N: usize>(cursor: &mut Cursor<'_>, keys: &[&[u8]; N]) -> Option<[i64; N]> {
+    const MOST_DIGITS: usize = 18;
+    let text = cursor.rest();
+    let mut values = [0; N];
+    let mut left = text.strip_prefix(b" {")?;
+    for (index, (value, key)) in values.iter_mut().zip(keys).enumerate() {
+        left = left.strip_prefix(*key)?.strip_prefix(b"=")?;
+        let count = left.iter().take(MOST_DIGITS).take_while(|byte| byte.is_ascii_digit()).count();
+        let (digits, after) = left.split_at_checked(count).filter(|_| count > 0)?;
+        *value = digits.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0'));
+        left = after.strip_prefix(if index + 1 < N { b" " } else { b"}" })?;
+    }
+    cursor.advance(text.len() - left.len());
+    Some(values)
+}
+
 /// Reads `{key=1 key=2}` in any order, commas optional; every key is required once.
 fn fields<const N: usize>(cursor: &mut Cursor<'_>, keys: &[&[u8]; N]) -> Result<[i64; N]> {
+    if let Some(values) = printed_fields(cursor, keys) {
+        return Ok(values);
+    }
     let mut values: [Option<i64>; N] = [None; N];
     cursor.expect(b'{', "at the start of an entry")?;
     loop {
