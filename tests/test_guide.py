@@ -26,7 +26,7 @@ pytestmark = pytest.mark.once
 SOURCES = CHECKOUT / "python" / "hlofast" / "guide"
 FIGURE = re.compile(r"`([+<>-]?\d[\d.,]* ?[%\w]{0,5}(?: exact)?|train\.py:\d+|\w+\[[\d,]+\])`")
 """A number, a source line or a shape in a sentence."""
-FROM_ELSEWHERE = {("remat", "1.405 s"): "axes"}
+FROM_ELSEWHERE = {("remat", "1.296 s"): "axes"}
 """Figures in sentences of a page that outputs on another page show."""
 EXIT_CODES = (
     cli.DONE,

@@ -85,13 +85,13 @@ def test_a_refused_program_gets_a_policy_that_fits(dense, compiled):
 
 
 def test_chosen_policies_are_accepted_by_xla(texts, checkpointed):
-    lines = (FIXTURES / "policies" / "plans.jsonl").read_text().splitlines()
-    plans = [json.loads(line) for line in lines]
+    plans = policy_texts.plans()
+    every = texts | checkpointed | policy_texts.unpack("variants")
     assert sum(plan["accepted"] for plan in plans) >= 0.95 * len(plans) >= 19
     for plan in plans:
         # The plan that XLA was given is the one of today.
         chip = next(part for part in plan["program"].split("_") if part in ("v5e", "v5p", "v6e"))
-        module = hlofast.loads((texts | checkpointed)[plan["program"]])
+        module = hlofast.loads(every[plan["program"]])
         chosen = module.remat(hbm=plan["limit"], device=f"tpu-{chip}").policies.chosen
         assert chosen.peak == plan["modelled"], plan["program"]
         assert chosen.recomputed_flops == plan["flops"]

@@ -191,6 +191,8 @@ def seconds(value: float) -> str:
     """Returns a time in s, ms, us or ns."""
     if value != value:
         return "unknown"
+    if value < 0:
+        return f"-{seconds(-value)}"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= factor:
             return f"{value / factor:.4g} {unit}"
@@ -199,8 +201,7 @@ def seconds(value: float) -> str:
 
 def signed_seconds(value: float) -> str:
     """Returns a change of time with its sign: `+1.2 ms`, `-3 us`."""
-    sign = "-" if value < 0 else "+" if value > 0 else ""
-    return sign + seconds(abs(value))
+    return ("+" if value > 0 else "") + seconds(value)
 
 
 def rate(value: float, unit: str) -> str:
