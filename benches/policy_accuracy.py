@@ -15,6 +15,7 @@ used to make the model. `--lowered` reads the texts before optimisation from a f
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import statistics
@@ -47,6 +48,8 @@ OTHERS = ("groups", "nameless", "offloaded")
 """Kinds of programs with rows of their own."""
 MOVED = ("offload_dots", "offload_input")
 """Policies under which only the texts of `policy_offloaded` are compiled."""
+KINDS = ("refused by XLA", "fits without checkpointing", "checkpointed")
+"""Kinds of programs that a policy is chosen for."""
 BUILT_IN = {
     "nothing": "nothing_saveable",
     "dots": "dots_saveable",
@@ -266,6 +269,36 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def chosen() -> list[str]:
+    """What XLA makes of the chosen policies: one line for each kind of program."""
+    lines = []
+    for is_held, kind in itertools.product((False, True), KINDS):
+        own = [plan for plan in policy_texts.plans() if kind_of_plan(plan) == kind]
+        own = [plan for plan in own if plan["program"].startswith("held_") == is_held]
+        exact = sum(plan["recomputed_flops"] == plan["flops"] for plan in own)
+        errors = [plan["step_seconds"] / plan["compiled_seconds"] - 1 for plan in own]
+        changes = [
+            [plan[key] / plan["as_is_seconds"] - 1 for plan in own]
+            for key in ("step_seconds", "compiled_seconds")
+        ]
+        promised, compiled = ([f"{each(some):+.1%}" for each in (min, max)] for some in changes)
+        accepted = sum(plan["accepted"] for plan in own)
+        lines.append(
+            f"{'held out' if is_held else 'fitted'}, {kind}: {accepted} of {len(own)} accepted, "
+            f"FLOPs as promised in {exact}; step time: median error "
+            f"{statistics.median(map(abs, errors)):.1%}, worst {max(errors, key=abs):+.1%}; change "
+            f"promised {' to '.join(promised)}, compiled {' to '.join(compiled)}"
+        )
+    return lines
+
+
+def kind_of_plan(plan: dict[str, Any]) -> str:
+    """The kind of program that a policy was chosen for."""
+    if "." in plan["program"]:
+        return "checkpointed"
+    return "fits without checkpointing" if plan["fits_as_is"] else "refused by XLA"
+
+
 def main() -> None:
     """Prints the errors by set and by policy."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -321,6 +354,7 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
+    print("chosen policies", *chosen(), sep="\n  ")
     if given.json:
         given.json.write_text(json.dumps(every, indent=1) + "\n")
 
