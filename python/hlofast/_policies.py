@@ -195,14 +195,21 @@ class Policies:
         if self.hbm is None:
             return None
         if self._chosen is None:
-            budget = int(self.hbm * (1 - self.margin))
-            policies = [
-                Policy(self, _CHOSEN, self._data.choose(budget, offloads))
-                for offloads in (False, True)
-            ]
-            best = policies[self._gains(*policies)]
-            self._chosen = (best if self._is_better(best) else None,)
+            best = self._best(int(self.hbm * (1 - self.margin)))
+            self._chosen = (None if best is None or not self._is_better(best) else best,)
         return self._chosen[0]
+
+    def _best(self, budget: int) -> Policy | None:
+        """The policy that costs least time within a budget; None if it is known to gain nothing."""
+        is_needed = self.is_checkpointed or self.hbm is None or self.peak > self.hbm
+        if not is_needed and all((self.policy(name).added_seconds or 0) >= 0 for name in BUILT_IN):
+            return None
+        best = Policy(self, _CHOSEN, self._data.choose(budget, False))
+        if not is_needed:
+            # Memory is not short, so moving values away gains nothing.
+            return best
+        policies = (best, Policy(self, _CHOSEN, self._data.choose(budget, True)))
+        return policies[self._gains(*policies)]
 
     def _is_better(self, chosen: Policy) -> bool:
         """Whether the step does not fit as it is, or `chosen` fits and makes it faster."""
