@@ -29,14 +29,41 @@ def test_step_times_under_policies_are_those_of_compiled_programs():
         chip = next(part for part in model.split("_") if part in ("v5e", "v5p", "v6e"))
         policies = hlofast.loads(TEXTS[model]).remat(device=f"tpu-{chip}").policies
         own = policies.policy(BUILT_IN[policy])
-        parts = (own.recomputed_seconds, own.waiting_seconds, own.storing_seconds)
-        expected = policies.step_seconds + sum(parts) - own.relief_seconds
-        assert own.step_seconds == pytest.approx(expected)
+        assert policies.as_compiled.step_seconds == pytest.approx(policies.step_seconds)
         compiled = hlofast.loads(text).time(f"tpu-{chip}").step_seconds
         errors[program] = own.step_seconds / compiled - 1
     assert len(errors) >= 20
     assert statistics.median(map(abs, errors.values())) <= 0.15
     assert max(map(abs, errors.values())) <= 0.4
+
+
+def test_policies_that_keep_the_same_take_as_long():
+    compared = 0
+    for program, text in CHECKPOINTED.items():
+        chip = next(part for part in program.split("_") if part in ("v5e", "v5p", "v6e"))
+        policies = hlofast.loads(text).remat(device=f"tpu-{chip}").policies
+        for name in BUILT_IN.values():
+            own = policies.policy(name)
+            if own._keeps == policies.as_compiled._keeps:
+                compared += 1
+                assert own.step_seconds == pytest.approx(policies.step_seconds), program
+    assert compared >= 10
+
+
+def test_layers_in_a_plain_loop_take_as_long_as_compiled():
+    for program, text in policy_texts.unpack("unrolled").items():
+        chip = next(part for part in program.split("_") if part in ("v5e", "v5p", "v6e"))
+        policies = hlofast.loads(text).remat(device=f"tpu-{chip}").policies
+        assert policies.as_compiled.step_seconds == pytest.approx(policies.step_seconds)
+
+
+def test_step_times_of_groups_are_unknown():
+    texts = policy_texts.unpack("groups")
+    policies = hlofast.loads(texts["groups_plain_v5e_8.none"]).remat(device="tpu-v5e").policies
+    nothing = policies.policy("nothing_saveable")
+    assert nothing.storing_seconds is None
+    assert nothing.step_seconds is None
+    assert "policy-steps" in {note.code for note in policies.notes}
 
 
 def test_a_step_that_lacked_memory_is_relieved_of_its_cost():

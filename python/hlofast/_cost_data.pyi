@@ -186,6 +186,9 @@ class PolicyData:
 
     def loops(self) -> list[tuple[int, int]]:
         """Row and iterations of each forward loop."""
+    def pressure_seconds(self) -> float | None:
+        """Seconds that the step loses for lack of memory; None without a device."""
+
     def peak(self) -> int:
         """Bytes at the peak of the module as it is."""
     def kept(self) -> int:

@@ -107,12 +107,16 @@ class Policy:
 
     @property
     def relief_seconds(self) -> float | None:
-        """Seconds by which the step is shorter because it needs less memory; None if unknown.
+        """Seconds by which the step is shorter because its memory suffices; None if unknown.
 
-        For lack of memory, XLA recomputes values by itself, and starts transfers late.
+        For lack of memory, XLA recomputes values by itself, and starts transfers late. 0 if the
+        policy needs more than the device has, or keeps the same values as the step as compiled.
         """
-        relief: float | None = self._figures["relief"]
-        return relief
+        pressure, own = self._policies._pressure, self._policies
+        if not pressure:
+            return pressure
+        is_same = self._keeps == own.as_compiled._keeps
+        return 0.0 if is_same or self.peak > own._most_relieved else pressure
 
     @property
     def step_seconds(self) -> float | None:
@@ -125,11 +129,11 @@ class Policy:
 
     @property
     def added_seconds(self) -> float | None:
-        """Seconds of recomputation, waiting, and storing if known, less relief; None if unknown."""
-        again, waiting, relief = self.recomputed_seconds, self.waiting_seconds, self.relief_seconds
-        if again is None or waiting is None or relief is None:
-            return None
-        return again + waiting + (self.storing_seconds or 0.0) - relief
+        """Seconds of recomputation, waiting and storing, less relief; None if one is unknown."""
+        more = (self.recomputed_seconds, self.waiting_seconds, self.storing_seconds)
+        known = [part for part in more if part is not None]
+        relief = self.relief_seconds
+        return None if relief is None or len(known) < len(more) else sum(known) - relief
 
     @property
     def saved(self) -> Table:

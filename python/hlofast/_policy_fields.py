@@ -152,6 +152,19 @@ ERROR_GROUPS_BEFORE = (
     "1.9 %, 84 % are within 5 %, and all within 9 %; where the groups are checkpointed too (3 "
     "programs) it is 3.4 %, 65 % are within 5 %, 97 % within 12 %, and the worst is 14 %"
 )
+STEPS = (
+    "step time is that of the step as compiled, less what this recomputes, and recomputation, "
+    "waiting and storing (less than zero where fewer values are stored), less relief (what a step "
+    "that lacks memory loses to XLA's own rematerialisation and to late transfers)"
+)
+NO_STEPS = (
+    "step times under a policy are unknown where layers are scanned in groups: what storing values "
+    "costs there is not modelled"
+)
+NO_DEVICE = (
+    "without a device there are no times, and the policy is chosen by recomputed FLOPs: --device "
+    "NAME gives them"
+)
 NO_COLLECTIVES = (
     "the partitioner has not run, so the collectives that a policy recomputes are unknown, and so "
     "is their time"

@@ -491,13 +491,15 @@ def _policy(verdict: Verdict) -> str | None:
     """The checkpoint policy that fits, with what it needs and costs; None if none is known."""
     policies = _policies(verdict)
     chosen = None if policies is None else policies.chosen
-    if chosen is None or not chosen.fits:
+    if policies is None or chosen is None or not chosen.fits:
         return None
-    seconds = chosen.recomputed_seconds
-    cost = "" if seconds is None else f" and {output.seconds(seconds)} of recomputation"
+    before, after = policies.step_seconds, chosen.step_seconds
+    step = ""
+    if before is not None and after is not None:
+        step = f" and a step of {output.seconds(after)} instead of {output.seconds(before)}"
     return (
         f"put the layers under jax.checkpoint with {_named(chosen)}: about "
-        f"{short_bytes(chosen.peak)} at the peak{cost} (modelled); hlofast remat gives the code"
+        f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat gives the code"
     )
 
 
@@ -531,11 +533,12 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
         return [
             Statement(
                 "stored-for-longer",
-                "storing what the layers keep for the backward pass takes longer than recomputing "
-                "part of it",
+                "the step stores values for the backward pass, and loses time for lack of memory, "
+                "longer than recomputing part of them takes",
                 stake=gain,
                 seconds=now - own,
-                remedy=f"put the layers under jax.checkpoint with {after}",
+                remedy="storing costs more than recomputing: put the layers under jax.checkpoint "
+                f"with {after}",
                 verb="remat",
             )
         ]

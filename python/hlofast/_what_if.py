@@ -320,6 +320,10 @@ class WhatIf(Result):
             before, after = figures_of(self.module), figures_of(self.changed)
             if self.policy is not None:
                 _under(self.policy, after)
+                if (policies := self.policy._policies).is_modelled:
+                    # The text is of all devices together, the policy of one.
+                    before = dict.fromkeys(before) | {"xla_peak": policies.peak}
+                    after = dict.fromkeys(after) | {"xla_peak": self.policy.peak}
             if self.undecided or self.policy is not None:
                 after["wire_bytes"] = None
             self._figures = {name: (before[name], after[name]) for name, _, _ in _FIGURES}
@@ -505,6 +509,5 @@ def _under(policy: Policy, figures: dict[str, Any]) -> None:
     new, old = policy.recomputed_flops, as_is.recomputed_flops
     is_known = None not in (new, old, figures["flops"])
     figures["flops"] = figures["flops"] + new - old if is_known else None
-    is_known = policy.storing_seconds is not None
-    figures["step_seconds"] = policy.step_seconds if is_known else None
+    figures["step_seconds"] = policy.step_seconds
     figures["exposed_seconds"] = None

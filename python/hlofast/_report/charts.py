@@ -315,12 +315,11 @@ def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
 def frontier(policies: Policies) -> Chart:
     """Peak and added time of the best checkpoint policies, and the memory to fit."""
     table = policies.frontier
-    by_time = policies.step_seconds is not None
+    by_time = policies.as_compiled.step_seconds is not None
     rows: list[dict[str, Any]] = []
     for row in table:
-        parts = ("recomputed_seconds", "waiting_seconds", "storing_seconds")
-        seconds = sum(row[part] or 0.0 for part in parts)
-        added = seconds if by_time else row["recomputed_flops"] or 0
+        seconds = policies.best[row["number"]].added_seconds
+        added = (seconds or 0.0) if by_time else row["recomputed_flops"] or 0
         rows.append({**row, "added": added})
     kind, label = ("seconds", "added time") if by_time else ("flops", "recomputed FLOP")
     columns: list[Field | tuple[str, str, str]] = [

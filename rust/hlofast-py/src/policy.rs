@@ -50,7 +50,7 @@ impl PolicyData {
         let seconds = timing.map(|own| own.seconds.as_slice());
         let prices = Prices::new(stage.cost(), stage.collectives(), seconds).with_host(host);
         match timing {
-            Some(own) => prices.with_memory(&own.bounds, own.bytes_per_second, own.pressure),
+            Some(own) => prices.with_memory(&own.bounds, own.bytes_per_second),
             None => prices,
         }
     }
@@ -80,7 +80,6 @@ fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     figures.set_item("moving", outcome.moving)?;
     figures.set_item("waiting", outcome.waiting)?;
     figures.set_item("storing", outcome.storing)?;
-    figures.set_item("relief", outcome.relief)?;
     Ok(figures)
 }
 
@@ -89,6 +88,11 @@ impl PolicyData {
     /// Row and iterations of each forward loop.
     fn loops(&self) -> Vec<(u32, u64)> {
         self.policies.loops().map(|(row, trips)| (row.0, trips)).collect()
+    }
+
+    /// Seconds that the step loses for lack of memory; None without a device.
+    fn pressure_seconds(&self) -> Option<f64> {
+        self.timing.as_ref().map(|timing| timing.pressure)
     }
 
     /// Bytes at the peak of the module as it is.

@@ -39,16 +39,19 @@ def of(run: Run) -> Pipeline | None:
     if run.block != _BLOCK or len(run.parts.units) != 1:
         raise UnmodelledError(f"stages of the decoder block {run.block} are not modelled")
     layers = next(iter(run.parts.units.values())).layers
+    if _least(run, "pipeline_parallel_layers", layers) != layers:
+        raise UnmodelledError("layers outside of the pipeline are not modelled")
     each = _least(run, "num_layers_per_pipeline_stage", 1)
     repeats, rest = divmod(layers, stages * each)
-    if rest or _least(run, "num_pipeline_repeats", repeats) != repeats:
+    if rest:
         why = f"{stages} stages of {each} layers do not divide {layers} layers"
+        raise FailsError("MaxText", why)
+    if (given := _least(run, "num_pipeline_repeats", repeats)) != repeats:
+        why = f"num_pipeline_repeats is {given}, and {layers} layers make {repeats}"
         raise FailsError("MaxText", why)
     parts = _least(run, "num_pipeline_microbatches", stages)
     if parts % stages:
         raise FailsError("MaxText", f"{stages} stages do not divide {parts} micro-batches")
-    if _least(run, "pipeline_parallel_layers", layers) != layers:
-        raise UnmodelledError("layers outside of the pipeline are not modelled")
     for key, value in _OFF.items():
         own = run.get(key)
         if own is not None and own != value:

@@ -13,13 +13,17 @@ use hashbrown::HashMap;
 use memchr::memmem;
 
 /// Seconds of a step in which XLA recomputes values by itself, and in which transfers beside which
-/// their computation has work to do are waited for.
+/// their computation has work to do are waited for, whatever the cause. 0 if XLA recomputes nothing by
+/// itself, since then its memory sufficed.
 pub fn pressure_seconds(
     module: &Module,
     collectives: &Collectives,
     simulation: &Simulation,
 ) -> f64 {
     let of = |column: &[f64], row: Row| column.get(row.0 as usize).copied().unwrap_or(0.0);
+    if !module.rows().any(|row| is_compiler_clone(module, row)) {
+        return 0.0;
+    }
     let mut beside: Vec<Beside> = vec![Beside::default(); module.computations().len()];
     for (collective, (seconds, exposed)) in
         collectives.collectives.iter().zip(&simulation.collectives)

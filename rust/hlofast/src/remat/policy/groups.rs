@@ -151,8 +151,8 @@ impl Finder<'_> {
             scans.push(self.inner(outer, *pair, [&fore, &aft], own)?);
         }
         // Layers beside the inner loops.
-        let is_inner = |element: u32| links.values().flatten().any(|own| own.outer == element);
-        let read = read.iter().filter(|(element, _)| !is_inner(*element));
+        let inner: HashSet<u32, BuildMix> = links.values().flatten().map(|own| own.outer).collect();
+        let read = read.iter().filter(|(element, _)| !inner.contains(element));
         let read: Vec<(u32, u32)> = read.copied().collect();
         let is_beside = aft.graph.nodes.iter().any(|node| node.opcode.is_matmul());
         if is_beside {

@@ -11,7 +11,9 @@ use super::groups::{Group, Link, Made, Spans, chain, leaf, links, made_by};
 use super::layout::{Layout, Steps};
 use super::pairs::{Pair, looped, trips_of};
 use super::scans::{Scan, Stack};
+use crate::ir::intern::BuildMix;
 use crate::ir::{Opcode, Row};
+use hashbrown::HashSet;
 use std::collections::BTreeMap;
 
 /// The loops over groups in a graph.
@@ -57,8 +59,9 @@ impl Layout<'_> {
             if links.is_empty() {
                 return None;
             }
-            let is_inner = |element: u32| links.values().flatten().any(|own| own.outer == element);
-            let read = pair.read.iter().filter(|(element, _)| !is_inner(*element)).copied();
+            let inner: HashSet<u32, BuildMix> =
+                links.values().flatten().map(|own| own.outer).collect();
+            let read = pair.read.iter().filter(|(element, _)| !inner.contains(element)).copied();
             let read: Vec<(u32, u32)> = read.collect();
             fore.0.cut();
             aft.0.cut();

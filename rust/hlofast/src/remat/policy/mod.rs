@@ -110,17 +110,13 @@ pub struct Outcome {
     /// Seconds by which storing what is kept lengthens the step, less than zero if the step as it is
     /// keeps more; None if unknown.
     pub storing: Option<f64>,
-    /// Seconds by which the step is shorter because it needs less memory than the step as it is, which
-    /// XLA made longer for lack of it; None if unknown.
-    pub relief: Option<f64>,
 }
 
 impl Outcome {
     /// Seconds that the policy adds to a step that recomputes nothing and keeps what the step as it is
     /// keeps; None if unknown. Storing counts where its time is known.
     pub fn added_seconds(&self) -> Option<f64> {
-        let known = self.seconds? + self.waiting? - self.relief?;
-        Some(known + self.storing.unwrap_or(0.0))
+        Some(self.seconds? + self.waiting? + self.storing.unwrap_or(0.0))
     }
 }
 
@@ -296,9 +292,6 @@ impl Policies {
         // Nothing could be kept instead: the policy is that of the text.
         outcome.peak = if self.savable.is_empty() { self.peak } else { peak };
         outcome.at = self.timeline.row(step);
-        let is_lower = outcome.peak < self.peak && prices.pressure > 0.0;
-        let relief = if is_lower && fates != self.as_is() { prices.pressure } else { 0.0 };
-        outcome.relief = prices.seconds.map(|_| relief);
         outcome
     }
 

@@ -40,8 +40,6 @@ pub struct Prices<'a> {
     bounds: Option<&'a [f64]>,
     /// HBM bytes per second.
     pub(super) bytes_per_second: Option<f64>,
-    /// Seconds of a step that it would not take if its memory sufficed.
-    pub(super) pressure: f64,
     /// By row: seconds of all its executions that stores into stacks take.
     pub(super) stores: RefCell<HashMap<Row, Option<f64>, BuildMix>>,
 }
@@ -69,16 +67,13 @@ impl<'a> Prices<'a> {
             host: None,
             bounds: None,
             bytes_per_second: None,
-            pressure: 0.0,
             stores: RefCell::default(),
         }
     }
 
-    /// With the HBM of the device: the bound of each row's time by bytes and FLOPs, bytes per second,
-    /// and the seconds of a step that it would not take if its memory sufficed.
-    pub fn with_memory(mut self, bounds: &'a [f64], rate: Option<f64>, pressure: f64) -> Self {
+    /// With the HBM of the device: the bound of each row's time by bytes and FLOPs, and bytes per second.
+    pub fn with_memory(mut self, bounds: &'a [f64], rate: Option<f64>) -> Self {
         self.bounds = Some(bounds);
-        self.pressure = pressure;
         self.bytes_per_second = rate.filter(|rate| *rate > 0.0);
         self
     }
@@ -135,7 +130,7 @@ impl<'a> Prices<'a> {
         sum
     }
 
-    fn runs(&self, id: ComputationId) -> Option<i64> {
+    pub(super) fn runs(&self, id: ComputationId) -> Option<i64> {
         self.cost.executions.get(id.0 as usize).copied().flatten()
     }
 

@@ -58,7 +58,7 @@ pub struct Recomputed {
 impl Recomputed {
     /// What the backward body `back` recomputes of the forward body `body`, whose sums of partial
     /// products get the bytes of the program's values. `step_of` gives the step at which a node of the
-    /// backward body runs. Names tell whether the layers are checkpointed; in an `unoptimised` text
+    /// backward body runs, or is used last if it is cheap. Names tell whether the layers are checkpointed; in an `unoptimised` text
     /// products that gradients do not change tell it too. `sizes` are the bytes of shapes.
     pub fn new(
         module: &Module,

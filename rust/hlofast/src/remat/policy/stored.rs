@@ -5,7 +5,8 @@
 //! another one, changes these seconds. A row that only moves the stack goes with it. A row that also
 //! makes the value stays, without the stores: they are slow if the layout of the stack is not that of the
 //! value, so what stays takes `PLAIN` times the bound by bytes and FLOPs, if that is less.
-//! A row whose values nothing else reads goes too. `benches/h100_steps.py` compares with clocks,
+//! A row whose values nothing else reads goes too. Layers without a loop have no stacks: what they keep
+//! is written and read anyway. `benches/h100_steps.py` compares with clocks,
 //! `benches/what_if_accuracy.py --policies` with the time model on compiled texts.
 
 use super::again::Again;
@@ -21,8 +22,8 @@ const PLAIN: f64 = 1.3;
 const PASSES: f64 = 2.0;
 /// How often a value passes HBM that is kept and was not before: what makes it writes it, a row of its own
 /// copies it into the stack or to the host, and the backward loop reads it. So XLA compiles scores of
-/// attention that a policy saves (`held_long_v5p_16`); on an H200, saving them made two steps of five
-/// slower.
+/// attention that a policy saves (`held_long_v5p_16`); on an H200, saving them made `gelu` and `wide`
+/// slower, and `vision`, `pair` and `small` little faster (`tests/fixtures/h100/plans.json`).
 const PASSES_ANEW: f64 = 4.0;
 /// Limit on the users of a row that are looked at.
 const MOST_USERS: usize = 64;
@@ -44,12 +45,16 @@ pub fn stored(
     let mut rows: Vec<(Row, bool, i64)> = Vec::new();
     let mut seconds = 0.0;
     for (scan, again) in scans {
+        let runs = prices.runs(scan.body_id)? as f64 * scan.share();
+        // In a loop over parts of a batch, the scan runs once for each.
+        let whole = runs / (scan.trips as f64).max(1.0);
         for stack in scan.stacks.iter().filter(|stack| !stack.is_host && !stack.is_weight) {
             let is_kept = again.stores(scan, stack.node);
-            rows.extend(stack.rows.iter().map(|row| (*row, is_kept, stack.bytes)));
+            let bytes = (stack.bytes as f64 * whole) as i64;
+            rows.extend(stack.rows.iter().map(|row| (*row, is_kept, bytes)));
         }
         let anew: f64 = again.kept_anew(scan, sizes).map(|bytes| bytes as f64).sum();
-        seconds += PASSES_ANEW * anew * scan.trips as f64 / rate;
+        seconds += PASSES_ANEW * anew * runs / rate;
     }
     rows.sort_unstable();
     for own in rows.chunk_by(|a, b| a.0 == b.0) {
