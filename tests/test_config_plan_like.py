@@ -89,7 +89,7 @@ class TestLike:
         """By their kind: a type without a step time is no failure of the trainer."""
         plan = run(*SEVEN, "dtype=float32").plan("v5e-16")
         (note,) = plan.like({"own": 1}).notes
-        assert note.text.startswith("it has no figures: no step time for elements of 4 bytes")
+        assert note.text.startswith("only its memory is modelled: no step time for elements of 4")
         plan = run(*SEVEN).plan("v5e-16")
         (note,) = plan.like({"tensor": 2, "sequence": 8}).notes
         assert note.text.startswith("it has no figures: sequence is not modelled")

@@ -118,6 +118,18 @@ class TestRefused:
         (note,) = plan.like({"own": 1}).notes
         assert note.text.startswith("it has no figures: stage is not modelled")
 
+    def test_the_own_choice_has_a_peak_and_no_step(self) -> None:
+        plan = config.loads("", path="run.yml", overrides=STAGES).plan("v5p-32")
+        liked = plan.like({"own": 1})
+        facts = {fact.name: fact.value for fact in liked.facts}
+        of_plan = {fact.name: fact.value for fact in plan.facts}
+        assert facts["fits"] and of_plan["own_status"] == "fits"
+        assert facts["peak_bytes"] == run().verdict().expected_peak_bytes
+        assert facts["step_seconds"] is None
+        assert liked.is_fitting
+        (note,) = liked.notes
+        assert note.text.startswith("only its memory is modelled: stage is not modelled")
+
     def test_plans_have_no_stages(self) -> None:
         plan = config.loads("", path="run.yml", overrides=STAGES).plan("v5p-32")
         why = {row["axis"]: row["why"] for row in plan.tables["unused"]}

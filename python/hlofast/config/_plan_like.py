@@ -11,6 +11,7 @@ from hlofast._result import Fact, Note, Result, Section
 from hlofast.config import _plan_space
 from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
 from hlofast.config._plan_space import Candidate, Obstacle
+from hlofast.config._verdict import TOO_LARGE, UNKNOWN
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -85,7 +86,7 @@ class Likened(Result):
     Returned by `Plan.like`.
     """
 
-    __slots__ = ("_best", "_searched", "_this", "refusal")
+    __slots__ = ("_best", "_is_own", "_searched", "_this", "refusal")
 
     VERB = "plan"
     FACTS = (
@@ -111,6 +112,7 @@ class Likened(Result):
         self._best = searched.best[0] if searched.best else None
         self.refusal: Obstacle | None = None
         """Why the trainer cannot run the choice, or why it has no figures; None if it has."""
+        self._is_own = OWN in choice
         self._this = self._modelled(dict(choice))
 
     @property
@@ -126,8 +128,24 @@ class Likened(Result):
     @property
     def is_fitting(self) -> bool:
         """Whether the trainer can run the choice and it fits."""
+        return bool(self._fits[0])
+
+    @property
+    def _fits(self) -> tuple[bool | None, int | None]:
+        """Whether the choice fits, and its peak; None if unknown."""
         own = self._this[1]
-        return own is not None and own.fits
+        if own is not None:
+            return own.fits, own.peak
+        searched = self._searched
+        is_known = self._is_own and self.refusal is not None and not self.refusal.fails
+        # The verdict of the config is that of its own batch.
+        if not is_known or searched.sequences not in (None, own_batch(searched.effective)):
+            return None, None
+        # The memory of a step can have a model whose time has none.
+        verdict = searched.effective.verdict(searched.device)
+        if verdict.status == UNKNOWN or verdict.expected_peak_bytes is None:
+            return None, None
+        return verdict.status != TOO_LARGE, verdict.expected_peak_bytes
 
     def _modelled(self, choice: dict[str, float | str]) -> tuple[Candidate, Modelled | None]:
         searched = self._searched
@@ -273,6 +291,7 @@ class Likened(Result):
         """The choice, whether it fits, and what it loses."""
         candidate, own = self._this
         best, searched = self._best, self._searched
+        fits, peak = self._fits
         seconds = None if own is None else own.seconds
         slower = None
         if own is not None and best is not None:
@@ -284,8 +303,8 @@ class Likened(Result):
                 ("policy", candidate.option.name, "configuration"),
                 ("per_device_batch", candidate.per_device, "configuration"),
                 ("accumulation_steps", candidate.steps, "configuration"),
-                ("fits", None if own is None else own.fits, "modelled"),
-                ("peak_bytes", None if own is None else own.peak, "modelled"),
+                ("fits", fits, "modelled"),
+                ("peak_bytes", peak, "modelled"),
                 ("usable_bytes", searched.usable, "configuration"),
                 ("step_seconds", seconds, "modelled"),
                 ("slower_seconds", slower, "modelled"),
@@ -299,7 +318,9 @@ class Likened(Result):
         """Why the choice is not taken."""
         _, own = self._this
         if self.refusal is not None:
-            head = "the trainer cannot run it" if self.refusal.fails else "it has no figures"
+            head = "it has no figures" if self._fits[0] is None else "only its memory is modelled"
+            if self.refusal.fails:
+                head = "the trainer cannot run it"
             return (Note("refused", f"{head}: {self.refusal.text}"),)
         if own is not None and not own.fits:
             over = own.peak - self._searched.usable
