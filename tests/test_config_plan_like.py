@@ -3,12 +3,20 @@
 import pytest
 
 from hlofast._verdict_figures import seconds
+from hlofast.config._plan_like import read_choice
 from test_config_plan import EIGHT, SEVEN, run
 
 
 @pytest.fixture(scope="module")
 def eight():
     return run(*EIGHT).plan("v5p-512")
+
+
+def test_a_policy_that_a_plan_lists_has_commas() -> None:
+    choice = read_choice("fsdp=64,policy=save query_proj mlpwi_0, offload context,batch=0.5")
+    assert choice == {
+        "fsdp": 64, "policy": "save query_proj mlpwi_0, offload context", "batch": 0.5,
+    }  # fmt: skip
 
 
 class TestLike:

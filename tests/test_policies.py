@@ -144,6 +144,9 @@ def test_a_policy_of_values(dense):
     offloaded = policies.policy(offload=[line["name"]])
     assert offloaded.on_host == line["bytes"] and offloaded.kept < by_row.kept
     assert "save_and_offload_only_these_names" in offloaded.code
+    # The names in the code that is shown.
+    name = re.search(r'checkpoint_name\(\w+, "(\w+)"\)', by_row.code)[1]
+    assert policies.policy(save=[name]).saved_numbers == by_row.saved_numbers
     for wanted, what in ((10_000, "no value 10000"), ("nowhere.py:1", "no value to save matches")):
         with pytest.raises(ValueError, match=what):
             policies.policy(save=[wanted])

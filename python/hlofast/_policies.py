@@ -167,6 +167,9 @@ class Policies:
 
         if not wanted:
             raise ValueError("a value to save must not be an empty text")
+        names = _policy_code.value_names(rows)
+        if wanted in names and wanted != _policy_code.INPUT:
+            return [names.index(wanted)]
 
         def matches(row: Row) -> bool:
             if row["kind"] == "input":

@@ -65,8 +65,14 @@ def own_batch(effective: EffectiveConfig) -> int | None:
 def read_choice(text: str) -> dict[str, float | str]:
     """Reads a choice such as `fsdp=64,policy=full`; raises `ValueError` for other text."""
     choice: dict[str, float | str] = {}
+    last = ""
     for part in text.split(","):
         key, equals, value = part.strip().partition("=")
+        if last == "policy" and key and not equals:
+            # Names of policies that the plan lists: `save one two, offload three`.
+            choice[last] = f"{choice[last]}, {key}"
+            continue
+        last = key
         if key in choice:
             raise ValueError(f"{key} is given twice")
         if not equals and key == OWN:
