@@ -102,6 +102,15 @@ def test_what_policies_save_costs_time_to_store() -> None:
     assert nothing.step_seconds < policies.step_seconds
 
 
+@pytest.mark.parametrize("archive", ["texts", "before"])
+def test_notes_give_the_error_on_gpus(archive: str) -> None:
+    text = gpu_texts.texts(archive)["gelu", "none"]
+    policies = hlofast.loads(text).remat(device="h100").policies
+    assert policies is not None
+    note = next(note for note in policies.notes if note.code == "policy-error")
+    assert "H100" in note.text and "TPU" not in note.text
+
+
 def test_a_profile_joins_the_text(tmp_path: Path) -> None:
     pair, data = gpu_texts.profile()
     name, policy = pair.split(".")

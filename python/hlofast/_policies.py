@@ -82,6 +82,13 @@ class Policies:
         return any(instructions[row].opcode == "while" for row, _ in self._data.loops())
 
     @property
+    def backend(self) -> str | None:
+        """The backend of the compiler, otherwise that of the device; None if neither is known."""
+        device = self._remat.device
+        of_device = None if device is None else devices.get(device).backend
+        return self.module.summary().backend or of_device
+
+    @property
     def is_grouped(self) -> bool:
         """Whether the layers are scanned in groups: a scan over layers inside a scan."""
         return self._data.grouped() != "no"

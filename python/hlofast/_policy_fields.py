@@ -173,7 +173,7 @@ NO_COLLECTIVES = (
 
 def error_of(policies: Policies) -> str:
     """How far the peaks are from what XLA needs, measured on programs of the same kind."""
-    if policies.module.cost().backend == "gpu":
+    if policies.backend == "gpu":
         return ERROR_BEFORE_GPU if policies.is_modelled else ERROR_GPU
     if policies.is_modelled:
         return ERROR_GROUPS_BEFORE if policies.is_grouped else ERROR_BEFORE
