@@ -108,7 +108,7 @@ def test_the_page_says_what_the_verdict_says(place: Path, chosen: Policy) -> Non
     moved = sum(map(chosen.is_offloaded, chosen.saved_numbers))
     assert f"a policy that saves {len(chosen.saved_numbers) - moved} values" in page
     assert f"about {chosen.peak / 2**30:.2f} GiB at the peak" in page
-    assert f"{seconds(chosen.recomputed_seconds)} of recomputation (modelled)" in page
+    assert f"and a step of {seconds(chosen.step_seconds)} instead of" in page
 
 
 def test_code_names_the_values_of_the_policy(
