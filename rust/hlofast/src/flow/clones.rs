@@ -19,6 +19,12 @@ pub(crate) fn is_compiler_clone(module: &Module, row: Row) -> bool {
     })
 }
 
+/// Whether a compiler has rematerialised values by itself: the module has such copies.
+pub(crate) fn has_compiler_clones(module: &Module) -> bool {
+    memchr::memmem::find(module.text(), b".remat").is_some()
+        && module.rows().any(|row| is_compiler_clone(module, row))
+}
+
 /// The row has a forward or optimizer user (`EARLY`), or a backward or recompute user (`LATE`).
 const EARLY: u8 = 1;
 const LATE: u8 = 2;

@@ -13,6 +13,7 @@ pub(crate) mod moved;
 mod names;
 pub mod origin;
 pub mod phase;
+mod ranks;
 pub mod scope;
 pub mod source;
 mod structure;
@@ -22,7 +23,7 @@ mod values;
 mod whose;
 
 pub use attribution::{Attribution, AttributionOptions, attribution};
-pub(crate) use clones::is_compiler_clone;
+pub(crate) use clones::{has_compiler_clones, is_compiler_clone};
 pub use contexts::{Contexts, Edge, Node, NodeId, multiplicities};
 pub use frames::{FrameChoice, SourceOptions, Sources, is_library};
 pub use layers::without_layer_numbers;

@@ -27,6 +27,16 @@ pub(crate) fn moves(module: &Module, row: Row) -> bool {
     }
 }
 
+/// The operand that `row` moves, if its opcode tells that; then `step_back` goes to the same row.
+pub(crate) fn moved_operand(module: &Module, row: Row) -> Option<Row> {
+    let is_told = match module.opcode(row) {
+        Opcode::GetTupleElement => module.tuple_index(row).is_some(),
+        Opcode::Bitcast | Opcode::Copy | Opcode::CopyStart | Opcode::CopyDone => true,
+        _ => false,
+    };
+    module.operands(row).first().filter(|_| is_told).map(|first| Row(*first))
+}
+
 /// Goes from `at` to the value that its row moves. Returns false, and leaves `at` unchanged, if the
 /// row does more than move a value.
 pub(crate) fn step_back(module: &Module, at: &mut Place) -> bool {

@@ -22,9 +22,13 @@
 //! unattributed.
 
 use super::attribution::Attribution;
-use super::moved::{MOST_MOVES, moves, step_back, wrapped};
+use super::moved::{MOST_MOVES, moved_operand, moves, step_back, wrapped};
 use super::origin::Place;
 use super::phase::Phase;
+use super::ranks::{
+    BACKWARD, Bound, FORWARD, Inside, LATE, NO_BOUND, NONE, RECOMPUTE, between, of_fusion, of_loop,
+    phase_of, rank,
+};
 use super::structure::{self, Basis};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::ops::Range;
@@ -45,47 +49,6 @@ pub struct Whose {
     /// The evidence for the phases.
     pub basis: Basis,
 }
-
-/// Phases in the order of a training step; `NONE` if there is none.
-const FORWARD: u8 = 0;
-const RECOMPUTE: u8 = 1;
-const BACKWARD: u8 = 2;
-const OPTIMIZER: u8 = 3;
-const NONE: u8 = 4;
-/// The bits of the phases after the forward pass.
-const LATE: u8 = 1 << RECOMPUTE | 1 << BACKWARD;
-
-fn rank(phase: Phase) -> u8 {
-    match phase {
-        Phase::Forward => FORWARD,
-        Phase::Recompute => RECOMPUTE,
-        Phase::Backward => BACKWARD,
-        Phase::Optimizer => OPTIMIZER,
-        Phase::Unattributed => NONE,
-    }
-}
-
-fn phase_of(rank: u8) -> Phase {
-    match rank {
-        FORWARD => Phase::Forward,
-        RECOMPUTE => Phase::Recompute,
-        BACKWARD => Phase::Backward,
-        OPTIMIZER => Phase::Optimizer,
-        _ => Phase::Unattributed,
-    }
-}
-
-/// The phases of rows inside a computation, one bit for each.
-#[derive(Clone, Copy, Debug, Default)]
-struct Inside {
-    all: u8,
-    /// The phases of matmuls and convolutions inside the computation.
-    products: u8,
-}
-
-/// The rank of a phase and the row that gives it.
-type Bound = (u8, u32);
-const NO_BOUND: Bound = (NONE, u32::MAX);
 
 struct Finder<'a> {
     module: &'a Module,
@@ -413,13 +376,8 @@ impl Finder<'_> {
     /// The row with a phase whose value `row` moves.
     fn moved(&mut self, row: u32) -> Option<u32> {
         // Most values come from a row that has a phase.
-        let moves_first = match self.module.opcode(Row(row)) {
-            Opcode::GetTupleElement => self.module.tuple_index(Row(row)).is_some(),
-            Opcode::Bitcast | Opcode::Copy | Opcode::CopyStart | Opcode::CopyDone => true,
-            _ => false,
-        };
-        let first = self.module.operands(Row(row)).first().copied();
-        if let Some(first) = first.filter(|first| moves_first && self.rank(*first) != NONE) {
+        let first = moved_operand(self.module, Row(row)).map(|first| first.0);
+        if let Some(first) = first.filter(|first| self.rank(*first) != NONE) {
             self.steps = self.steps.checked_sub(1)?;
             return Some(first);
         }
@@ -527,17 +485,6 @@ fn collects(module: &Module, row: Row) -> Option<bool> {
     }
 }
 
-/// The phase of a row, given the phases of its operands and users.
-fn between(low: Bound, high: Bound, is_after_turn: bool) -> Bound {
-    match (low.0, high.0) {
-        (NONE, _) => high,
-        (_, NONE) => low,
-        (low_rank, high_rank) if low_rank >= high_rank => low,
-        _ if is_after_turn => high,
-        _ => low,
-    }
-}
-
 /// Whether the result of `opcode` does not depend on data.
 fn is_from_nothing(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Parameter | Opcode::Constant | Opcode::Iota)
@@ -563,39 +510,6 @@ fn runs_others(opcode: Opcode) -> bool {
         opcode,
         Opcode::While | Opcode::Conditional | Opcode::Call | Opcode::Fusion | Opcode::AsyncStart
     )
-}
-
-/// The phase of a fusion, given the phases `inside` it. A fusion may overlap its matmuls with a
-/// collective of another phase.
-fn of_fusion(inside: Inside) -> u8 {
-    match inside.products.count_ones() {
-        1 => latest(inside.products),
-        _ => latest(inside.all),
-    }
-}
-
-fn latest(phases: u8) -> u8 {
-    (FORWARD..NONE).rev().find(|rank| phases & (1 << rank) != 0).unwrap_or(NONE)
-}
-
-/// The phase of a loop, a branch or a call, given the phases `inside` it: the only phase, or
-/// backward if there is both backward and recomputed work. Forward rows without matmuls are
-/// ignored, because the compiler may have moved them in.
-fn of_loop(inside: Inside) -> u8 {
-    const F: u8 = 1 << FORWARD;
-    const R: u8 = 1 << RECOMPUTE;
-    const B: u8 = 1 << BACKWARD;
-    if inside.all & (1 << OPTIMIZER) != 0 {
-        return if inside.all & !(1 << OPTIMIZER) == 0 { OPTIMIZER } else { NONE };
-    }
-    match inside.all {
-        0 => NONE,
-        F => FORWARD,
-        R => RECOMPUTE,
-        all if all & B != 0 && inside.products & F == 0 => BACKWARD,
-        all if all & (B | F) == F && inside.products & F == 0 => RECOMPUTE,
-        _ => NONE,
-    }
 }
 
 /// By parameter number: whether the entry parameter holds data, which is true if the program does

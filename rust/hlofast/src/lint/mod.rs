@@ -5,6 +5,7 @@
 //! new rule needs a file, a line in `RULES` and a test. Everything else, including the README's
 //! table of codes, is generated from `RULES`.
 
+mod along;
 mod batch_gathered;
 mod copied_parameter;
 mod cut;

@@ -5,6 +5,7 @@
 //! cut by the number of a device differs along the axes on which the offset depends. A value that
 //! could not be followed differs along all axes, so that "equal along an axis" is always proved.
 
+use super::along::{Along, MOST_AXES, bits, devices, groups};
 use super::offsets::{Device, Offsets, is_slice_id};
 use super::program::Program;
 use super::walk::Trail;
@@ -19,8 +20,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Meshes with more axes are not followed. One bit of a mask is left for `INPUT`.
-const MOST_AXES: usize = 60;
 /// The bit of values that are computed from the batch.
 const INPUT: u64 = 1 << 63;
 /// How deep computations call each other.
@@ -31,8 +30,6 @@ const VISITS_PER_LEAF: usize = 64;
 const FEWEST_VISITS: usize = 1 << 20;
 /// More leaves than this many per row are not followed.
 const LEAVES_PER_ROW: u64 = 64;
-/// On how many devices offsets are evaluated.
-const MOST_DEVICES: u64 = 1024;
 
 /// By value: the axes along which devices hold different arrays.
 pub(super) struct Varying {
@@ -140,68 +137,11 @@ fn is_part(program: &Program<'_>) -> bool {
         || module.rows().any(|row| is_slice_id(module, row))
 }
 
-fn bits<'a>(parts: impl Iterator<Item = &'a AxisPart>) -> u64 {
-    parts.filter(|part| part.axis < MOST_AXES).fold(0, |mask, part| mask | 1 << part.axis)
-}
-
 /// The leaves of `row` in columns by leaf.
 fn leaves(module: &Module, row: Row) -> Range<usize> {
     let offsets = module.leaf_offsets();
     let at = |index: usize| offsets.get(index).map_or(0, |offset| *offset as usize);
     at(row.0 as usize)..at(row.0 as usize + 1)
-}
-
-/// The axes of a collective's groups.
-#[derive(Clone, Copy)]
-struct Along {
-    /// Axes that the groups cover in full.
-    whole: u64,
-    /// Axes of which the groups cover anything.
-    any: u64,
-}
-
-/// By instruction of a collective: the axes of its groups.
-fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along, BuildMix> {
-    let mut axes = HashMap::default();
-    let collectives = program.collectives;
-    let Some(mesh) = program.mesh() else { return axes };
-    for collective in &collectives.collectives {
-        let Some(groups) = collective.groups.and_then(|at| collectives.groups.get(at as usize))
-        else {
-            continue;
-        };
-        let matched = mesh.axes_of(groups);
-        let size = |axis: usize| mesh.axes().get(axis).map(|axis| axis.size);
-        let whole = matched.parts().iter().filter(|part| size(part.axis) == Some(part.size));
-        let any = match matched.parts() {
-            [] if groups.group_size() != Some(1) => all,
-            parts => bits(parts.iter()),
-        };
-        let along = Along { whole: bits(whole), any };
-        let range = collective.members.start as usize..collective.members.end as usize;
-        for row in collectives.members.get(range).unwrap_or_default() {
-            axes.insert(*row, along);
-        }
-        axes.insert(collective.row, along);
-    }
-    axes
-}
-
-/// The devices of the mesh, and their coordinates; empty if there are too many.
-fn devices(program: &Program<'_>) -> (Vec<Device>, Vec<Vec<u64>>) {
-    let Some(mesh) = program.mesh().filter(|mesh| mesh.device_count() <= MOST_DEVICES) else {
-        return Default::default();
-    };
-    let place = |position: u64| {
-        let coordinate = |axis: usize| {
-            let size = mesh.axes().get(axis)?.size.max(1);
-            Some(position / mesh.stride(axis)?.max(1) % size)
-        };
-        let (partition, replica) = program.place_of(mesh.device(position)?);
-        let coordinates = (0..mesh.axes().len()).map(coordinate).collect::<Option<_>>()?;
-        Some((Device { partition, replica }, coordinates))
-    };
-    (0..mesh.device_count()).map(place).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The axes of a sharding of one array.

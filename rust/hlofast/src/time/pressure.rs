@@ -4,9 +4,9 @@
 //! something waits for it, so that nothing is in memory for longer than needed. A program of the same
 //! operations that fits does neither.
 
-use super::simulate::Simulation;
+use super::simulation::Simulation;
 use crate::comms::Collectives;
-use crate::flow::is_compiler_clone;
+use crate::flow::{has_compiler_clones, is_compiler_clone};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
 use hashbrown::HashMap;
@@ -21,7 +21,7 @@ pub fn pressure_seconds(
     simulation: &Simulation,
 ) -> f64 {
     let of = |column: &[f64], row: Row| column.get(row.0 as usize).copied().unwrap_or(0.0);
-    if !module.rows().any(|row| is_compiler_clone(module, row)) {
+    if !has_compiler_clones(module) {
         return 0.0;
     }
     let mut beside: Vec<Beside> = vec![Beside::default(); module.computations().len()];

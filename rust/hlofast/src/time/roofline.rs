@@ -11,6 +11,7 @@ use crate::cost::{Backend, Cost, ShapeCost, SpaceBytes, shape_costs};
 use crate::flow::updates;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// The limit of a row's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -95,6 +96,7 @@ pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
         works: Works::new(module, cost, device),
         shapes: shape_costs(module.shapes(), backend, true),
         kernels: HashMap::new(),
+        updates: HashMap::new(),
         other: 0,
         result: Rows {
             seconds: vec![0.0; count],
@@ -145,6 +147,8 @@ struct Timer<'a> {
     shapes: Vec<ShapeCost>,
     /// By fused computation: what a kernel of it does.
     kernels: HashMap<ComputationId, gpu::Shape>,
+    /// By fused computation: the updates in place that make its results.
+    updates: HashMap<ComputationId, Rc<[Option<Row>]>>,
     /// Lower bound for the start of the next row's entries in `cost.other_memory`.
     other: usize,
     result: Rows,
@@ -344,8 +348,16 @@ impl Timer<'_> {
     /// By array of the result of `row`: the share of its elements that is written, None if all are;
     /// empty if it updates nothing in place. `written` is what `row` writes, in bytes: less than its
     /// result if it can update in place.
-    fn shares(&self, row: Row, written: i64) -> Vec<Option<f64>> {
-        let updates = updates(self.module, row);
+    fn shares(&mut self, row: Row, written: i64) -> Vec<Option<f64>> {
+        let fused = self.module.called(row, CallRole::Calls);
+        let updates = match fused.filter(|_| self.module.opcode(row) == Opcode::Fusion) {
+            None => updates(self.module, row).into(),
+            // Fusions may share a computation.
+            Some(id) => {
+                let found = self.updates.entry(id);
+                Rc::clone(found.or_insert_with(|| updates(self.module, row).into()))
+            }
+        };
         if updates.iter().all(Option::is_none) {
             return Vec::new();
         }
@@ -373,7 +385,12 @@ impl Timer<'_> {
     /// the array closest in size to its windows; otherwise, it is the largest array and, on a tie,
     /// the array with the fewest bits. Of an array that is updated in place, the part that is written
     /// counts. `written` is what `row` writes, in bytes.
-    fn result(&self, row: Row, windows: Option<&Windows>, written: i64) -> (f64, f64, bool, bool) {
+    fn result(
+        &mut self,
+        row: Row,
+        windows: Option<&Windows>,
+        written: i64,
+    ) -> (f64, f64, bool, bool) {
         let shapes = self.module.shapes();
         let mut best = (0.0, 32.0, true, true);
         let product = windows.filter(|windows| windows.kernel > 0.0);

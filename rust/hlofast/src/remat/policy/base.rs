@@ -7,7 +7,7 @@
 
 use super::graph::{Graph, MOST_ROWS};
 use super::scans::{MOST_REARRANGED, Scan, Stack, is_heavy, is_rearrangement, node_of};
-use crate::flow::is_compiler_clone;
+use crate::flow::{has_compiler_clones, is_compiler_clone};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
@@ -63,7 +63,7 @@ impl Timeline {
     ) -> Option<Self> {
         let highest = memory.timeline.iter().copied().max()?;
         let beyond = peak.checked_sub(highest)?;
-        let is_pressed = module.rows().any(|row| is_compiler_clone(module, row));
+        let is_pressed = has_compiler_clones(module);
         let bytes: Option<Vec<i64>> =
             memory.timeline.iter().map(|bytes| bytes.checked_add(beyond)).collect();
         let mut timeline = Timeline {

@@ -1,0 +1,71 @@
+//! Mesh axes as bits: those that the groups of collectives cover, and the places of devices along them.
+
+use super::offsets::Device;
+use super::program::Program;
+use crate::comms::AxisPart;
+use crate::ir::Row;
+use crate::ir::intern::BuildMix;
+use std::collections::HashMap;
+
+/// Meshes with more axes are not followed: one bit of a mask stands for the batch.
+pub(super) const MOST_AXES: usize = 60;
+/// On how many devices offsets are evaluated.
+const MOST_DEVICES: u64 = 1024;
+
+/// The bits of some axes.
+pub(super) fn bits<'a>(parts: impl Iterator<Item = &'a AxisPart>) -> u64 {
+    parts.filter(|part| part.axis < MOST_AXES).fold(0, |mask, part| mask | 1 << part.axis)
+}
+
+/// The axes of a collective's groups.
+#[derive(Clone, Copy)]
+pub(super) struct Along {
+    /// Axes that the groups cover in full.
+    pub whole: u64,
+    /// Axes of which the groups cover anything.
+    pub any: u64,
+}
+
+/// By instruction of a collective: the axes of its groups.
+pub(super) fn groups(program: &Program<'_>, all: u64) -> HashMap<Row, Along, BuildMix> {
+    let mut axes = HashMap::default();
+    let collectives = program.collectives;
+    let Some(mesh) = program.mesh() else { return axes };
+    for collective in &collectives.collectives {
+        let Some(groups) = collective.groups.and_then(|at| collectives.groups.get(at as usize))
+        else {
+            continue;
+        };
+        let matched = mesh.axes_of(groups);
+        let size = |axis: usize| mesh.axes().get(axis).map(|axis| axis.size);
+        let whole = matched.parts().iter().filter(|part| size(part.axis) == Some(part.size));
+        let any = match matched.parts() {
+            [] if groups.group_size() != Some(1) => all,
+            parts => bits(parts.iter()),
+        };
+        let along = Along { whole: bits(whole), any };
+        let range = collective.members.start as usize..collective.members.end as usize;
+        for row in collectives.members.get(range).unwrap_or_default() {
+            axes.insert(*row, along);
+        }
+        axes.insert(collective.row, along);
+    }
+    axes
+}
+
+/// The devices of the mesh, and their coordinates; empty if there are too many.
+pub(super) fn devices(program: &Program<'_>) -> (Vec<Device>, Vec<Vec<u64>>) {
+    let Some(mesh) = program.mesh().filter(|mesh| mesh.device_count() <= MOST_DEVICES) else {
+        return Default::default();
+    };
+    let place = |position: u64| {
+        let coordinate = |axis: usize| {
+            let size = mesh.axes().get(axis)?.size.max(1);
+            Some(position / mesh.stride(axis)?.max(1) % size)
+        };
+        let (partition, replica) = program.place_of(mesh.device(position)?);
+        let coordinates = (0..mesh.axes().len()).map(coordinate).collect::<Option<_>>()?;
+        Some((Device { partition, replica }, coordinates))
+    };
+    (0..mesh.device_count()).map(place).collect::<Option<_>>().unwrap_or_default()
+}
