@@ -270,11 +270,14 @@ impl Again {
         self.is_needed[at] && (is_input || self.fate[at] != Fate::Recomputed)
     }
 
-    /// Bytes per iteration of each value that is kept, on the device or the host, and in the text is not.
+    /// Bytes per iteration of each value that is kept, on the device or the host, and in the text is not,
+    /// or that stays on the device and in the text does not.
     pub fn kept_anew(&self, scan: &Scan, sizes: &[i64]) -> impl Iterator<Item = i64> {
         let nodes = (0..scan.body.nodes.len() as u32).filter(|node| {
-            let is_kept = self.fate[*node as usize] != Fate::Recomputed && self.stores(scan, *node);
-            is_kept && scan.stack_nodes.binary_search(node).is_err()
+            let fate = self.fate[*node as usize];
+            let is_kept = fate != Fate::Recomputed && self.stores(scan, *node);
+            let is_moved_back = fate == Fate::Saved && scan.body.on_host.contains(node);
+            is_kept && (is_moved_back || scan.stack_nodes.binary_search(node).is_err())
         });
         nodes.map(|node| kept_bytes(&scan.body, node, sizes))
     }

@@ -40,8 +40,8 @@ impl Before {
     }
 }
 
-/// The scans of an unscheduled module, the bytes at each step and FLOPs of one device. An error if there
-/// are no scans that the model covers, or if the module is too large.
+/// The scans of an unscheduled module, the bytes at each step and FLOPs of one device. An error if the
+/// model covers no scan, or if the module is too large.
 pub fn scans_before(
     module: &Module,
     cost: &Cost,

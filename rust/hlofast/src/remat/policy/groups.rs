@@ -150,19 +150,14 @@ impl Finder<'_> {
         for (pair, own) in &links {
             scans.push(self.inner(outer, *pair, [&fore, &aft], own)?);
         }
-        // Layers beside the inner loops.
-        let inner: HashSet<u32, BuildMix> = links.values().flatten().map(|own| own.outer).collect();
-        let read = read.iter().filter(|(element, _)| !inner.contains(element));
-        let read: Vec<(u32, u32)> = read.copied().collect();
-        let is_beside = aft.graph.nodes.iter().any(|node| node.opcode.is_matmul());
-        if is_beside {
+        if has_layers_beside(&aft.graph) {
             // Groups under `jax.checkpoint` recompute such layers, which the model does not know.
             if links.is_empty() {
                 return None;
             }
             fore.graph.cut();
             aft.graph.cut();
-            scans.push(self.beside(outer, fore.graph, aft.graph, &read)?);
+            scans.push(self.beside(outer, fore.graph, aft.graph, &read_beside(&links, read))?);
         }
         Some(scans)
     }
@@ -195,35 +190,15 @@ impl Finder<'_> {
         let all = trips_of(self.cost, outer[0])?.checked_mul(layers)?;
         let id = module.called(pair[0], CallRole::Body)?;
         let body = Graph::new(module, id, &[], &mut self.budget)?;
-        let mut stacks: BTreeMap<Made, Stack> = BTreeMap::new();
-        for link in links {
-            if let Some(stack) = stacks.get_mut(&link.made) {
-                stack.read_as.push(link.read_as);
-                stack.aft.extend(self.buffers(bodies[1], &link.chains[1]));
-                continue;
-            }
-            let node = match link.made {
-                Made::Result(element) => made_by(&body, element, layers),
-                Made::Input(element) => leaf(&body, element),
-            };
-            let Some(node) = node else { continue };
-            let Some((bytes, live)) = self.stack(outer[0], link.outer) else { continue };
-            let mut stack = Stack::new(&body, node, link.read_as, bytes, live);
-            // What makes the input of a layer holds it in any case.
-            if let Made::Result(element) = link.made {
-                stack.fore = self.buffers(bodies[0], &link.chains[0]);
-                stack.fore.extend(self.stack(pair[0], element));
-                stack.fore.dedup();
-            }
-            stack.aft = self.buffers(bodies[1], &link.chains[1]);
-            stacks.insert(link.made, stack);
-        }
-        let stacks: Vec<Stack> = stacks.into_values().collect();
-        let spans = |of: fn(&Stack) -> &Spans| {
-            let own = stacks.iter().filter(|stack| !stack.is_weight).flat_map(of);
-            let own = own.map(|(_, steps)| (*steps.start(), *steps.end()));
-            own.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).map(|(first, last)| first..=last)
+        let whole = |link: &Link| self.stack(outer[0], link.outer);
+        let fore = |link: &Link, element: u32| {
+            let mut own = self.buffers(bodies[0], &link.chains[0]);
+            own.extend(self.stack(pair[0], element));
+            own.dedup();
+            own
         };
+        let aft = |link: &Link| self.buffers(bodies[1], &link.chains[1]);
+        let stacks = stacks(&body, layers, links, (whole, fore, aft));
         let of_loop = |row: Row| {
             let id = module.called(row, CallRole::Body)?;
             steps_of(module, self.memory, id)
@@ -235,8 +210,8 @@ impl Finder<'_> {
             layers: i64::try_from(layers).ok()?,
             steps: *fore_steps.start()..=*aft_steps.end(),
             forward_end: *fore_steps.end(),
-            fore: spans(|stack| &stack.fore).or_else(|| of_loop(pair[0]))?,
-            aft: spans(|stack| &stack.aft).or_else(|| of_loop(pair[1]))?,
+            fore: span(&stacks, |stack| &stack.fore).or_else(|| of_loop(pair[0]))?,
+            aft: span(&stacks, |stack| &stack.aft).or_else(|| of_loop(pair[1]))?,
         };
         let id = module.called(pair[1], CallRole::Body)?;
         let back = Graph::new(module, id, &[], &mut self.budget)?;
@@ -278,14 +253,71 @@ impl Finder<'_> {
     }
 }
 
+/// The links of a pair of inner loops.
+pub type Links = BTreeMap<[Row; 2], Vec<Link>>;
+
+/// Whether the backward body of a group also computes beside its inner loops.
+pub fn has_layers_beside(aft: &Graph) -> bool {
+    aft.nodes.iter().any(|node| node.opcode.is_matmul())
+}
+
+/// What the backward loop over groups reads of the forward one, but for what its inner loops read.
+pub fn read_beside(links: &Links, read: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let inner: HashSet<u32, BuildMix> = links.values().flatten().map(|own| own.outer).collect();
+    read.iter().filter(|(element, _)| !inner.contains(element)).copied().collect()
+}
+
+/// The stacks of a pair of inner loops over `layers` of `body`. The functions give, for a link: bytes and
+/// live range of the stack of all groups; the buffers of a group in the forward body, also given the
+/// element of the inner loop's result; those in the backward body.
+pub fn stacks(
+    body: &Graph,
+    layers: u64,
+    links: &[Link],
+    (whole, fore, aft): (
+        impl Fn(&Link) -> Option<(i64, RangeInclusive<u32>)>,
+        impl Fn(&Link, u32) -> Spans,
+        impl Fn(&Link) -> Spans,
+    ),
+) -> Vec<Stack> {
+    let mut stacks: BTreeMap<Made, Stack> = BTreeMap::new();
+    for link in links {
+        if let Some(stack) = stacks.get_mut(&link.made) {
+            stack.read_as.push(link.read_as);
+            stack.aft.extend(aft(link));
+            continue;
+        }
+        let node = match link.made {
+            Made::Result(element) => made_by(body, element, layers),
+            Made::Input(element) => leaf(body, element),
+        };
+        let Some((node, (bytes, live))) = node.zip(whole(link)) else { continue };
+        let mut stack = Stack::new(body, node, link.read_as, bytes, live);
+        // What makes the input of a layer holds it in any case.
+        if let Made::Result(element) = link.made {
+            stack.fore = fore(link, element);
+        }
+        stack.aft = aft(link);
+        stacks.insert(link.made, stack);
+    }
+    stacks.into_values().collect()
+}
+
+/// From the first to the last step of some buffers of stacks; None without any.
+pub fn span(stacks: &[Stack], of: fn(&Stack) -> &Spans) -> Option<RangeInclusive<u32>> {
+    let own = stacks.iter().filter(|stack| !stack.is_weight).flat_map(of);
+    let own = own.map(|(_, steps)| (*steps.start(), *steps.end()));
+    own.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).map(|(first, last)| first..=last)
+}
+
 /// By pair of inner loops: what the forward one stacks and the backward one reads.
 pub fn links(
     fore: &Graph,
     aft: &Graph,
     read: &[(u32, u32)],
     is_alone: impl Fn(Row) -> bool,
-) -> BTreeMap<[Row; 2], Vec<Link>> {
-    let mut links: BTreeMap<[Row; 2], Vec<Link>> = BTreeMap::new();
+) -> Links {
+    let mut links = Links::new();
     let inputs = inputs_of_one(fore, is_alone);
     let made: HashMap<u32, u32, BuildMix> =
         read.iter().map(|(made, read)| (*read, *made)).collect();

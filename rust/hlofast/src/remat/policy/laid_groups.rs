@@ -7,14 +7,13 @@
 
 use super::NoPolicies;
 use super::graph::Graph;
-use super::groups::{Group, Link, Made, Spans, chain, leaf, links, made_by};
+use super::groups::{
+    Group, Link, Spans, chain, has_layers_beside, links, read_beside, span, stacks,
+};
 use super::layout::{Layout, Steps};
 use super::pairs::{Pair, looped, trips_of};
-use super::scans::{Scan, Stack};
-use crate::ir::intern::BuildMix;
+use super::scans::Scan;
 use crate::ir::{Opcode, Row};
-use hashbrown::HashSet;
-use std::collections::BTreeMap;
 
 /// The loops over groups in a graph.
 pub struct Around<'a> {
@@ -54,18 +53,14 @@ impl Layout<'_> {
         for (inner, own) in &links {
             scans.push(self.inner(around, *inner, [&fore, &aft], own)?);
         }
-        if aft.0.nodes.iter().any(|node| node.opcode.is_matmul()) {
+        if has_layers_beside(&aft.0) {
             // Groups under `jax.checkpoint` recompute such layers, which the model does not know.
             if links.is_empty() {
                 return None;
             }
-            let inner: HashSet<u32, BuildMix> =
-                links.values().flatten().map(|own| own.outer).collect();
-            let read = pair.read.iter().filter(|(element, _)| !inner.contains(element)).copied();
-            let read: Vec<(u32, u32)> = read.collect();
             fore.0.cut();
             aft.0.cut();
-            scans.push(self.between(around, &read, [fore, aft])?);
+            scans.push(self.between(around, &read_beside(&links, &pair.read), [fore, aft])?);
         }
         Some(scans)
     }
@@ -84,42 +79,19 @@ impl Layout<'_> {
         let body = self.bodies.remove(&pair[0])?;
         let back = self.bodies.remove(&pair[1])?;
         let whole = result(&fore.0, pair[0])?;
-        let mut stacks: BTreeMap<Made, Stack> = BTreeMap::new();
-        for link in links {
-            if let Some(stack) = stacks.get_mut(&link.made) {
-                stack.read_as.push(link.read_as);
-                stack.aft.extend(self.slices(aft, &link.chains[1]));
-                continue;
-            }
-            let node = match link.made {
-                Made::Result(element) => made_by(&body.0, element, layers),
-                Made::Input(element) => leaf(&body.0, element),
-            };
-            let Some(node) = node else { continue };
-            let (graph, steps) = (around.graph, around.steps);
-            let outer = self.held(graph, steps, around.whole, link.outer);
-            let Some((bytes, live)) = outer else { continue };
-            let mut stack = Stack::new(&body.0, node, link.read_as, bytes, live);
-            // What makes the input of a layer holds it in any case.
-            if let Made::Result(element) = link.made {
-                stack.fore.extend(self.held(&fore.0, &fore.1, whole, element));
-            }
-            stack.aft = self.slices(aft, &link.chains[1]);
-            stacks.insert(link.made, stack);
-        }
-        let stacks: Vec<Stack> = stacks.into_values().collect();
-        let spans = |of: fn(&Stack) -> &Spans| {
-            let own = stacks.iter().filter(|stack| !stack.is_weight).flat_map(of);
-            let own = own.map(|(_, steps)| (*steps.start(), *steps.end()));
-            own.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).map(|(first, last)| first..=last)
+        let of_all = |link: &Link| self.held(around.graph, around.steps, around.whole, link.outer);
+        let of_fore = |_: &Link, element: u32| {
+            self.held(&fore.0, &fore.1, whole, element).into_iter().collect()
         };
+        let of_aft = |link: &Link| self.slices(aft, &link.chains[1]);
+        let stacks = stacks(&body.0, layers, links, (of_all, of_fore, of_aft));
         let group = Group {
             outer: [around.pair.forward, around.pair.backward],
             layers: i64::try_from(layers).ok()?,
             steps: *fore.1.all.start()..=*aft.1.all.end(),
             forward_end: *fore.1.all.end(),
-            fore: spans(|stack| &stack.fore).unwrap_or_else(|| body.1.all.clone()),
-            aft: spans(|stack| &stack.aft).unwrap_or_else(|| back.1.all.clone()),
+            fore: span(&stacks, |stack| &stack.fore).unwrap_or_else(|| body.1.all.clone()),
+            aft: span(&stacks, |stack| &stack.aft).unwrap_or_else(|| back.1.all.clone()),
         };
         let mut scan = self.joined(pair, [body, back], stacks, all)?;
         scan.group = Some(group);

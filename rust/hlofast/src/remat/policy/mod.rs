@@ -114,7 +114,8 @@ pub struct Outcome {
 
 impl Outcome {
     /// Seconds that the policy adds to a step that recomputes nothing and keeps what the step as it is
-    /// keeps; None if unknown. Storing counts where its time is known.
+    /// keeps, to rank policies; None if unknown. Storing counts where its time is known. What a step gains
+    /// that no longer lacks memory does not count: it is the same for all policies that fit.
     pub fn added_seconds(&self) -> Option<f64> {
         Some(self.seconds? + self.waiting? + self.storing.unwrap_or(0.0))
     }
