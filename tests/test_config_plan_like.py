@@ -94,7 +94,7 @@ class TestLike:
         assert not other.is_fitting
 
     def test_what_is_not_modelled_is_told_from_what_cannot_run(self) -> None:
-        """By their kind: a type without a step time is no failure of the trainer."""
+        """A run whose type has no step time is one that the trainer can run."""
         plan = run(*SEVEN, "dtype=float32").plan("v5e-16")
         (note,) = plan.like({"own": 1}).notes
         assert note.text.startswith("only its memory is modelled: no step time for elements of 4")

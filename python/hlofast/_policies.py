@@ -342,9 +342,8 @@ class Policies:
         """How far the figures are from what XLA needs."""
         notes = [Note("policy-error", fields.error_of(self))]
         if self.step_seconds is not None:
-            notes.append(
-                Note("policy-steps", fields.STEPS if self._bare_seconds else fields.NO_STEPS)
-            )
+            is_known = self.as_compiled.step_seconds is not None
+            notes.append(Note("policy-steps", fields.STEPS if is_known else fields.NO_STEPS))
         elif not self.is_modelled:
             notes.append(Note("policy-steps", fields.NO_DEVICE))
         if self.is_modelled and self.module.summary().devices_together > 1:

@@ -153,17 +153,17 @@ ERROR_GROUPS_BEFORE = (
     "programs) it is 3.4 %, 65 % are within 5 %, 97 % within 12 %, and the worst is 14 %"
 )
 STEPS = (
-    "step time is that of the step as compiled, less what this recomputes, and recomputation, "
-    "waiting and storing (less than zero where fewer values are stored), less relief (what a step "
-    "that lacks memory loses to XLA's own rematerialisation and to late transfers)"
+    "a policy changes the step time by recomputation, waiting and storing, and shortens it by "
+    "relief: the time that a step without enough memory loses to XLA's own rematerialisation and "
+    "to late transfers"
 )
 NO_STEPS = (
-    "step times under a policy are unknown where layers are scanned in groups: what storing values "
-    "costs there is not modelled"
+    "step times under a policy are unknown: the time to store values is not modelled for layers "
+    "that are scanned in groups, nor for a device without a known HBM bandwidth"
 )
 NO_DEVICE = (
-    "without a device there are no times, and the policy is chosen by recomputed FLOPs: --device "
-    "NAME gives them"
+    "times need a device (--device NAME); without one, the policy with the fewest recomputed FLOPs "
+    "is chosen"
 )
 NO_COLLECTIVES = (
     "the partitioner has not run, so the collectives that a policy recomputes are unknown, and so "

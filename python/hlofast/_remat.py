@@ -8,7 +8,14 @@ from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import RULES, SPACES, table_bytes
 from hlofast._names import unknown
-from hlofast._remat_statements import Statement, change, operation, statements
+from hlofast._remat_statements import (
+    Statement,
+    change,
+    operation,
+    statements,
+    step_text,
+    what_to_do,
+)
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._units import read_bytes
 from hlofast.table import Table, column_of, of_rows, with_share, with_source
@@ -406,10 +413,20 @@ class Remat(Result):
                 "phases", "Instructions by phase", of_rows(fields.PHASES, self.instructions.items())
             ),
             *self._of_statements(),
-            Section("gathers", "All-gathers", self._shown_gathers(), _GATHERS),
-            Section("residuals", "Kept from forward to backward", self._shown_residuals(), _KEPT),
+            Section("gathers", "All-gathers", self._shown_gathers(), fields.SHOWN_GATHERS),
+            Section(
+                "residuals",
+                "Kept from forward to backward",
+                self._shown_residuals(),
+                fields.SHOWN_KEPT,
+            ),
             Section("operations", "Recomputed, by operation and line", self._by_operation()),
-            Section("recomputed", "Recomputed instructions", self._shown_recomputed(), _RECOMPUTED),
+            Section(
+                "recomputed",
+                "Recomputed instructions",
+                self._shown_recomputed(),
+                fields.SHOWN_RECOMPUTED,
+            ),
         ]
         if not plan:
             return tuple(sections)
@@ -516,12 +533,18 @@ class Remat(Result):
         for number, (at_, peak) in enumerate(zip(order, self.steps, strict=True), 1):
             own = candidates[at_]
             steps.append((number, at_, own["name"], peak, own["change"]))
-            shown.append((f"{number}. {_step(own, peak)}", _what_to_do(own)))
+            shown.append((f"{number}. {step_text(own, peak)}", what_to_do(own)))
         described = [own for own in self.candidates._described() if own[0].name != "residual"]
         return (
-            Section("plan", "Plan", of_rows(fields.PLAN, [row]), _PLANNED),
+            Section("plan", "Plan", of_rows(fields.PLAN, [row]), fields.SHOWN_PLANNED),
             Section("steps", "Steps", of_rows(fields.STEPS, steps), paragraphs=shown),
-            Section("candidates", "Candidates", Table(described), _CANDIDATES, figure="saved"),
+            Section(
+                "candidates",
+                "Candidates",
+                Table(described),
+                fields.SHOWN_CANDIDATES,
+                figure="saved",
+            ),
         )
 
     def _outcome(self) -> str:
@@ -548,40 +571,6 @@ class Remat(Result):
             f"{len(self._table(name))} {name}" for name in ("recomputed", "residuals", "gathers")
         )
         return f"<Remat of {self.module.name}: {counts}>"
-
-
-_GATHERS = (
-    "instruction fate tensor_kind tensor shape axes payload_out wire_bytes multiplicity source"
-).split()
-_KEPT = (
-    "instruction index kind widened_from shape bytes share memory_space span is_stacked trip_count "
-    "is_in_flight last_use source from"
-).split()
-_RECOMPUTED = (
-    "instruction opcode by twin multiplicity flops bytes_read bytes_written source".split()
-)
-_PLANNED = "peak peak_at hbm peak_after outcome rule space device".split()
-_CANDIDATES = (
-    "name index kind shape bytes kept_instead saved flops wire_bytes seconds is_alive_at_peak "
-    "refusal no_saving"
-).split()
-"""The columns shown of each table."""
-
-
-def _step(row: dict[str, Any], peak: int) -> str:
-    """A chosen candidate as text: the residual, the peak with it, the cost."""
-    made = row["name"] + (row["index"] if row["index"] != "{}" else "")
-    price = [f"{row['wire_bytes']:,} wire B"] if row["wire_bytes"] else []
-    price += [f"{row['flops']:,} FLOP"] if row["flops"] else []
-    price += [_text.seconds(row["seconds"])] if row["seconds"] is not None else []
-    cost = f" for {', '.join(price)}" if price else ""
-    return f"{row['kind'].replace('_', ' ')} {made} {row['shape']}: peak {peak:,} B{cost}"
-
-
-def _what_to_do(row: dict[str, Any]) -> list[tuple[str, str]]:
-    again = (row["again"] or "").split()
-    copies = [("module", f"copies of {', '.join(again)}")] if again else []
-    return [("change", row["change"]), *copies]
 
 
 def remat(

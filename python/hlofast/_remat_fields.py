@@ -70,3 +70,20 @@ STEPS = (
     Field("bytes", "peak", "Peak bytes after this and all earlier steps."),
     CHANGE,
 )
+
+SHOWN_GATHERS = (
+    "instruction fate tensor_kind tensor shape axes payload_out wire_bytes multiplicity source"
+).split()
+SHOWN_KEPT = (
+    "instruction index kind widened_from shape bytes share memory_space span is_stacked trip_count "
+    "is_in_flight last_use source from"
+).split()
+SHOWN_RECOMPUTED = (
+    "instruction opcode by twin multiplicity flops bytes_read bytes_written source".split()
+)
+SHOWN_PLANNED = "peak peak_at hbm peak_after outcome rule space device".split()
+SHOWN_CANDIDATES = (
+    "name index kind shape bytes kept_instead saved flops wire_bytes seconds is_alive_at_peak "
+    "refusal no_saving"
+).split()
+"""The columns shown of each table."""

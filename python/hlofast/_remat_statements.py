@@ -1,4 +1,4 @@
-"""Statements of `Remat`: conclusions from its tables, each with its evidence."""
+"""Statements of `Remat`, each with its evidence, and the steps of its plan as text."""
 
 from __future__ import annotations
 
@@ -500,3 +500,20 @@ def _tensors(program: _Tables, rows: Sequence[int]) -> str:
 
 def _listed(words: Sequence[str]) -> str:
     return _text.names(words, most=SHOWN)
+
+
+def step_text(row: dict[str, Any], peak: int) -> str:
+    """A chosen candidate as text: the residual, the peak with it, the cost."""
+    made = row["name"] + (row["index"] if row["index"] != "{}" else "")
+    price = [f"{row['wire_bytes']:,} wire B"] if row["wire_bytes"] else []
+    price += [f"{row['flops']:,} FLOP"] if row["flops"] else []
+    price += [_text.seconds(row["seconds"])] if row["seconds"] is not None else []
+    cost = f" for {', '.join(price)}" if price else ""
+    return f"{row['kind'].replace('_', ' ')} {made} {row['shape']}: peak {peak:,} B{cost}"
+
+
+def what_to_do(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """The lines below a step of a plan: the change, and what is copied for it."""
+    again = (row["again"] or "").split()
+    copies = [("module", f"copies of {', '.join(again)}")] if again else []
+    return [("change", row["change"]), *copies]

@@ -36,6 +36,7 @@ def _once(slot: str) -> Callable[[F], F]:
                 known[key] = found = function(implied, *arguments)
                 return found
 
+        # mypy cannot tell that `shared` takes and returns what `function` does.
         return shared  # type: ignore[return-value]
 
     return decorated

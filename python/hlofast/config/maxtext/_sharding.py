@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from hlofast.config import _mesh
 from hlofast.config._parts import UnmodelledError
@@ -10,6 +10,7 @@ from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from hlofast._core import Mesh
@@ -62,7 +63,7 @@ def parallelism(part: str, axis: str) -> str:
 class Rules:
     """The logical axis rules of a run: which mesh axes shard an array's dimensions."""
 
-    __slots__ = ("_known", "_rules", "is_later")
+    __slots__ = ("_rules", "_spec", "is_later")
 
     def __init__(self, config: Config) -> None:
         self._rules: list[tuple[str, Axes]] = []
@@ -84,7 +85,7 @@ class Rules:
             for own, axes in self._rules
             for name in ((own, former[own]) if own in former else (own,))
         ]
-        self._known = _specs(tuple(self._rules))
+        self._spec = _spec_of(tuple(self._rules))
 
     def spec(self, names: tuple[str | None, ...]) -> Spec:
         """The mesh axes that shard the dimensions of an array with these logical axes.
@@ -92,27 +93,27 @@ class Rules:
         As in Flax: the first rule for a name applies unless the array uses one of its mesh axes
         already; then the next rule for that name is tried.
         """
-        known = self._known.get(names)
-        if known is not None:
-            return known
+        return self._spec(names)
+
+
+@lru_cache(maxsize=16)
+def _spec_of(rules: tuple[tuple[str, Axes], ...]) -> Callable[[tuple[str | None, ...]], Spec]:
+    """`spec` by these rules. It is shared, since a plan reads a run once for each mesh."""
+
+    @cache
+    def spec(names: tuple[str | None, ...]) -> Spec:
         chosen: list[Axes | None] = [None] * len(names)
         used: set[str] = set()
-        for name, axes in self._rules:
+        for name, axes in rules:
             if name not in names:
                 continue
             at = names.index(name)
             if chosen[at] is None and used.isdisjoint(axes):
                 chosen[at] = axes
                 used.update(axes)
-        self._known[names] = found = tuple(axes or () for axes in chosen)
-        return found
+        return tuple(axes or () for axes in chosen)
 
-
-@lru_cache(maxsize=16)
-def _specs(rules: tuple[tuple[str, Axes], ...]) -> dict[tuple[str | None, ...], Spec]:
-    """The specs of these rules that are known: a plan reads a run once for each mesh."""
-    del rules
-    return {}
+    return spec
 
 
 def _axes(value: Any) -> Axes:
