@@ -35,6 +35,8 @@ def main() -> int:
             "the quick set needs less: pip install '.[bench]' && pytest benches"
         )
     results = BENCHES / (".cache/quick" if arguments.quick else "results")
+    # An installed package has bytecode; without it every start compiles the package.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # The installed package is measured, not the checkout.
     os.chdir(BENCHES)
     sys.path.insert(0, str(BENCHES))

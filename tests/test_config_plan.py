@@ -315,6 +315,17 @@ class TestNothingFits:
         own = plan.like({"own": 1})
         assert not own.is_fitting
 
+    def test_the_least_that_is_needed_is_told(self) -> None:
+        """53 devices or more hold the state; on 64, what steps keep is too large."""
+        few, many = (run("model_name=llama3-70b").plan(f"v5e-{count}") for count in (4, 64))
+        usable = 0.95 * 15.75
+        per_device, _, rest = few.notes[0].text.partition("It takes ")[2].partition(" GiB")
+        assert math.ceil(4 * float(per_device) / usable) == 53
+        assert rest == " or more per device (tensor=4): 53 or more such devices could hold it"
+        needed = many.notes[0].text.partition("A device needs ")[2]
+        assert "more devices or shorter sequences need less" in needed
+        assert usable < float(needed.partition(" GiB")[0]) < float(per_device)
+
     def test_exit_code(self) -> None:
         done = hlofast_command("plan", "model_name=llama3.1-405b", "--instance", "v5e-16")
         assert done.returncode == 1

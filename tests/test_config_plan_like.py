@@ -92,6 +92,7 @@ class TestLike:
         assert why in other.notes[0].text
         assert other.notes[0].text.startswith("the trainer cannot run it: ")
         assert not other.is_fitting
+        assert not {"fits", "peak_bytes", "step_seconds"} & {fact.name for fact in other.facts}
 
     def test_what_is_not_modelled_is_told_from_what_cannot_run(self) -> None:
         """A run whose type has no step time is one that the trainer can run."""

@@ -202,6 +202,7 @@ class TestRefusals:
             ("steps=[1", "invalid-yaml", "steps=[1"),
             ("model_name=lama2-7b", "unknown-model", "did you mean llama2-7b"),
             ("model_name=../secret", "unknown-model", "not the name of a model"),
+            ("modelname=llama2-7b", "unknown-key", "did you mean model_name?"),
         ],
     )
     def test_an_argument(self, files, given, kind, words):
@@ -219,6 +220,11 @@ class TestRefusals:
         cfg = config.load(write(tmp_path, "run.yml", "steps: 1\n"), overrides=["stepsize=2"])
         noted = {row["kind"]: row["path"] for row in cfg.select("v5e-4").notes}
         assert noted["not-checked"] == "stepsize"
+
+    def test_a_key_without_its_underscores_is_refused(self, tmp_path):
+        path = write(tmp_path, "run.yml", "steps: 1\n")
+        with pytest.raises(ConfigError, match=r"no key 'modelname'; did you mean model_name\?"):
+            config.load(path, overrides=["modelname=llama2-7b"])
 
     @pytest.mark.parametrize(
         ("text", "words"),

@@ -274,6 +274,9 @@ def _read_frame(frame: str) -> str:
     return frame
 
 
+_NOTHING = Context()
+
+
 def told_in(module: Module) -> Context | None:
     """Returns the context that the caller passed, without values found in the dump."""
     return module._told
@@ -284,7 +287,7 @@ def resolved(module: Module) -> Context:
 
     Raises `ContextError` if the passed context does not fit the module.
     """
-    told = told_in(module) or Context()
+    told = told_in(module) or _NOTHING
     values, sources = told._values(), told.sources
     beside = _Beside(module.path)
     if told.mesh is not None:

@@ -51,7 +51,7 @@ MOST_ROWS = 1 << 10
 """Limit on the sequences of a shard at a time."""
 WORTH = 1.5
 """Meshes whose best choice is slower than the best of all by this factor are not ranked."""
-_STATE = "the state exceeds the memory"
+STATE = "the state exceeds the memory"
 _KEPT = "state, layer inputs and saved values exceed the usable memory"
 _PEAK = "the peak exceeds the usable memory"
 _HOST = "offloaded values exceed the usable host memory"
@@ -62,13 +62,15 @@ _FAR = f"a bound of the step is {WORTH - 1:.0%} slower than the best choice"
 class Excluded:
     """Candidates that a plan dropped for one reason."""
 
-    __slots__ = ("candidates", "example", "reason")
+    __slots__ = ("candidates", "example", "least", "reason")
 
     def __init__(self, reason: str, example: str) -> None:
         self.reason = reason
         self.example = example
         """The first mesh for which it holds."""
         self.candidates = 0
+        self.least: tuple[int, str] | None = None
+        """The fewest bytes that one of them takes at least, and its mesh; None if unknown."""
 
 
 class Modelled:
@@ -249,12 +251,17 @@ class Searched:
                 self.unused.append((axis, f"it does the same as {same} here"))
         self.axes = [axis for axis in self.space.axes if axis in known]
 
-    def _exclude(self, reason: str, mesh: dict[str, int], count: int) -> None:
+    def _exclude(
+        self, reason: str, mesh: dict[str, int], count: int, needed: int | None = None
+    ) -> None:
+        """Drops `count` candidates of a mesh, each of which takes `needed` bytes or more."""
         if not count:
             return
         found = self.excluded.setdefault(reason, Excluded(reason, shown_mesh(mesh)))
         found.candidates += count
         self.candidates += count
+        if needed is not None and (found.least is None or needed < found.least[0]):
+            found.least = needed, shown_mesh(mesh)
 
     def groups(self, implied: Implied) -> list[tuple[int, int, int]]:
         """Sequences of a step, sequences of a shard at a time, and accumulation."""
@@ -281,10 +288,11 @@ class Searched:
         if reason is None and not groups:
             shards = implied.shards(implied.batch.axes)
             reason = f"{shards:,} shards do not divide the batch of {self.sequences:,} sequences"
+        needed = None
         if reason is None and sum(state(implied)[:3]) > self.capacity:
-            reason = _STATE
+            reason, needed = STATE, sum(state(implied)[:3])
         if reason is not None:
-            self._exclude(reason, mesh, count)
+            self._exclude(reason, mesh, count, needed)
             if gap is not None:
                 self.unmodelled.add(gap.text)
             return None
@@ -312,7 +320,8 @@ class Searched:
         offers = self._offers(implied, options)
         sizes = sorted(offer.kept for offer in offers)
         least = min(offers, key=lambda offer: offer.kept)
-        room = self.usable - sum(state(implied)[:3])
+        held_always = sum(state(implied)[:3])
+        room = self.usable - held_always
         everything = implied.variant(
             _batch(implied.batch, shards), 1, dict.fromkeys(implied.policies, KEEP_EVERYTHING),
             dict.fromkeys(implied.fates, SAVED),
@@ -332,7 +341,8 @@ class Searched:
             sequences, rows, steps = group
             # What is kept is proportional to the sequences of a shard.
             fitting = bisect_right(sizes, room // rows)
-            self._exclude(_KEPT, mesh, len(offers) - fitting)
+            needed = held_always + rows * sizes[0]
+            self._exclude(_KEPT, mesh, len(offers) - fitting, None if fitting else needed)
             if not fitting:
                 continue
             least_seconds, of_offer = self._bounds(everything, sequences, steps)
@@ -346,8 +356,8 @@ class Searched:
             if not near:
                 continue
             # Where the peak is too large with the policy that keeps least, it is with all others.
-            if modelled(least, group).peak > self.usable:
-                self._exclude(_PEAK, mesh, len(near))
+            if (peak := modelled(least, group).peak) > self.usable:
+                self._exclude(_PEAK, mesh, len(near), peak)
                 continue
             waiting += near
         waiting.sort(key=lambda own: own[0])

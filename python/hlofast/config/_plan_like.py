@@ -303,21 +303,22 @@ class Likened(Result):
         if own is not None and best is not None:
             slower = own.seconds_per_sequence - best.seconds_per_sequence
             slower *= best.candidate.sequences
-        return self._facts(
-            (
-                ("mesh", shown_mesh(candidate.mesh), "configuration"),
-                ("policy", candidate.option.name, "configuration"),
-                ("per_device_batch", candidate.per_device, "configuration"),
-                ("accumulation_steps", candidate.steps, "configuration"),
-                ("fits", fits, "modelled"),
-                ("peak_bytes", peak, "modelled"),
-                ("usable_bytes", searched.usable, "configuration"),
-                ("step_seconds", seconds, "modelled"),
-                ("slower_seconds", slower, "modelled"),
-                ("slower", slower / best.seconds if best and slower is not None else None,
-                 "modelled"),
-            )
-        )  # fmt: skip
+        facts = [
+            ("mesh", shown_mesh(candidate.mesh), "configuration"),
+            ("policy", candidate.option.name, "configuration"),
+            ("per_device_batch", candidate.per_device, "configuration"),
+            ("accumulation_steps", candidate.steps, "configuration"),
+            ("fits", fits, "modelled"),
+            ("peak_bytes", peak, "modelled"),
+            ("usable_bytes", searched.usable, "configuration"),
+            ("step_seconds", seconds, "modelled"),
+            ("slower_seconds", slower, "modelled"),
+            ("slower", slower / best.seconds if best and slower is not None else None, "modelled"),
+        ]
+        if self.refusal is not None and self.refusal.fails:
+            # What cannot run has no figures; the note says why.
+            facts = [own for own in facts if own[1] is not None]
+        return self._facts(facts)
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -12,6 +12,7 @@ from hlofast.config._plan import (
     HOST_SHARE,
     JUDGED_APART,
     MARGIN,
+    STATE,
     Modelled,
     Searched,
     shown_mesh,
@@ -321,7 +322,7 @@ class Plan(Result):
                 why = searched.gap if most is None else most.reason
                 text = f"no choice can be planned; {why or 'no axis of the mesh is modelled'}"
             else:
-                text = f"no choice fits; mostly: {most.reason}"
+                text = f"no choice fits; mostly: {most.reason}{self._way_out()}"
             notes.append(Note("nothing-fits", text))
         unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
         notes += [Note("not-checked", row["text"]) for row in unchecked]
@@ -355,6 +356,24 @@ class Plan(Result):
             )
             notes.append(Note("host", text))
         return tuple(notes)
+
+    def _way_out(self) -> str:
+        """What the choice that takes least is short of, and what would make it fit."""
+        searched = self._searched
+        least = [(own.least, own.reason) for own in searched.excluded.values() if own.least]
+        if not least:
+            return ""
+        (needed, mesh), reason = min(least)
+        if reason == STATE:
+            devices = -(-needed * searched.devices // searched.usable)
+            return (
+                f". It takes {short_bytes(needed)} or more per device ({mesh}): {devices:,} or "
+                "more such devices could hold it"
+            )
+        return (
+            f". A device needs {short_bytes(needed)} or more ({mesh}), of "
+            f"{short_bytes(searched.usable)} usable: more devices or shorter sequences need less"
+        )
 
     def _ties(self) -> list[Note]:
         """The choices that the model's error does not tell from the fastest."""
