@@ -154,21 +154,6 @@ def test_a_policy_of_values(dense):
         policies.policy("dots")
 
 
-def test_code_names_each_saved_value_or_the_policy_of_jax(dense):
-    policies = dense.remat().policies
-    assert (
-        "policy = jax.checkpoint_policies.nothing_saveable"
-        in policies.policy("nothing_saveable").code
-    )
-    product = next(
-        at for at, kind in enumerate(policies.savable.values("kind")) if kind == "matmul"
-    )
-    code = policies.policy(save=[product]).code
-    assert code.count("checkpoint_name(") == 1 and "policy_models.py:" in code
-    assert "save_only_these_names(" in code
-    compile(code, "policy", "exec")
-
-
 def errors_of(texts, compiled):
     """Errors of the peaks of checkpointed texts, by PROGRAM.POLICY, under the other built-in policies."""
     errors = []
@@ -530,43 +515,6 @@ def test_recomputed_collectives_by_axis(texts):
     rows = nothing.recomputed_collectives.to_pylist()
     assert "model" in {row["axes"] for row in rows} <= {"fsdp", "model"}
     assert sum(row["wire_bytes"] for row in rows) == nothing.recomputed_wire_bytes > 0
-
-
-def test_code_in_the_spelling_of_axlearn(texts):
-    text = texts["dense_v5e_8"].decode()
-    scope = "layer[TransformerLayer]/feed_forward[TransformerFeedForwardLayer]/linear1_0[Linear]"
-    text = text.replace("/mlp/", f"/{scope}/")
-    text = text.replace("/attention/", "/layer[TransformerLayer]/self_attention[Attention]/")
-    policies = hlofast.loads(text).remat().policies
-    code = policies.policy(save=["linear1_0"]).code
-    assert "names_which_can_be_saved='.*linear1_0'" in code
-    assert "names_which_can_be_offloaded=None" in code and "RematSpec(" in code
-    compile(code, "policy", "exec")
-    moved = policies.policy(offload=["linear1_0"]).code
-    assert "names_which_can_be_offloaded='.*linear1_0'" in moved
-    assert "checkpoint_name(" in policies.policy(offload="layer_input").code
-    nothing = policies.policy("nothing_saveable").code
-    assert "RematSpec(prevent_cse=False" in nothing and "nothing_saveable" in nothing
-    # A value whose name is not known is spelled in JAX.
-    assert "checkpoint_name(" in policies.policy(save=["self_attention"]).code
-
-
-def test_code_in_the_spelling_of_maxtext(texts):
-    text = texts["dense_v5e_8"].decode()
-    text = text.replace("tests/fixtures/policy_models.py", "src/maxtext/layers/linears.py")
-    text = text.replace('"_mlp"', '"MlpBlock.__call__"')
-    policies = hlofast.loads(text).remat().policies
-    rows = policies.savable.to_pylist()
-    mlp = [at for at, row in enumerate(rows) if "/mlp/dot_general" in (row["op_name"] or "")]
-    mlp = [at for at in mlp if rows[at]["kind"] == "matmul"]
-    code = policies.policy(save=mlp[:1]).code.splitlines()
-    assert code[:2] == ["remat_policy: 'custom'", "decoder_layer_input: 'device'"]
-    assert code[2].startswith("mlpw") and code[2].endswith(": 'device'")
-    assert policies.policy(offload=mlp[:1]).code.endswith(": 'offload'")
-    assert policies.policy("nothing_saveable").code == "remat_policy: 'full'"
-    moved = policies.policy(offload="layer_input").code.splitlines()
-    assert moved == ["remat_policy: 'custom'", "decoder_layer_input: 'offload'"]
-    assert "checkpoint_name(" in policies.policy(save=["attention/dot_general"]).code
 
 
 def test_the_frontier_on_the_command_line_in_pages_and_notebooks(capsys, dense):

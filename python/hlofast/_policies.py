@@ -177,6 +177,9 @@ class Policies:
         names = _policy_code.value_names(rows)
         if wanted in names and wanted != _policy_code.INPUT:
             return [names.index(wanted)]
+        lines = _policy_code.of_lines(rows)
+        if wanted in lines:
+            return lines[wanted]
 
         def matches(row: Row) -> bool:
             if row["kind"] == "input":

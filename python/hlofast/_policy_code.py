@@ -126,15 +126,11 @@ def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
     if policy.built_in is not None:
         call = f"policy = {_PREFIX}{policy.built_in}"
     else:
-        every = value_names(rows)
-        names = [every[at] for at in policy.saved_numbers]
+        named = _named(policy, rows)
         lines.append("from jax.ad_checkpoint import checkpoint_name")
-        for at in policy.saved_numbers:
-            place = _place(rows[at])
-            if rows[at]["kind"] == "input":
-                place = "before anything in the layer reads its input"
-            lines.append(f'x = checkpoint_name(x, "{every[at]}")  # {place}')
-        kept, moved = _parted(policy, names)
+        for name, place in dict(named).items():
+            lines.append(f'x = checkpoint_name(x, "{name}")  # {place}')
+        kept, moved = _parted(policy, [name for name, _ in named])
         if moved:
             call = (
                 f"policy = {_PREFIX}save_and_offload_only_these_names("
@@ -146,10 +142,75 @@ def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
     return [*lines, call]
 
 
+def of_lines(rows: Sequence[Row]) -> dict[str, list[int]]:
+    """The rows of the matmuls and kernels of a line that has several, by a name for all of them.
+
+    A line has several if it computes several values, or if it is called several times.
+    """
+    found: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        if row["kind"] not in ("input", "other") and row["source_line"]:
+            stem = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
+            name = f"{stem if stem.isidentifier() else 'value'}_line_{row['source_line']}"
+            found.setdefault(name, []).append(at)
+    # Files of the same name in two folders would share the name.
+    return {
+        name: own
+        for name, own in found.items()
+        if len(own) > 1 and len({rows[at]["source_file"] for at in own}) == 1
+    }
+
+
+def _named(policy: Policy, rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """By value that the policy keeps: its name, and the place where the name is given."""
+    every, lines = value_names(rows), of_lines(rows)
+    line_of = {at: name for name, own in lines.items() for at in own}
+    saved = set(policy.saved_numbers)
+    named = []
+    for at in policy.saved_numbers:
+        row, line = rows[at], line_of.get(at)
+        if row["kind"] == "input":
+            named.append((every[at], "before anything in the layer reads its input"))
+        elif line is None:
+            named.append((every[at], _place(row)))
+        elif {(own in saved, policy.is_offloaded(own)) for own in lines[line]} == {
+            (True, policy.is_offloaded(at))
+        }:
+            count = f", each of the {len(lines[line])} results of this line"
+            named.append((line, _place(rows[lines[line][0]]) + count))
+        else:
+            which = _apart(policy._policies.module, rows, at, lines[line])
+            named.append((every[at], f"{_place(row)}, {which}"))
+    return named
+
+
+def _apart(module: Module, rows: Sequence[Row], at: int, same: Sequence[int]) -> str:
+    """What tells a value from the others of its line: where the line is called, or their order."""
+
+    def calls(number: int) -> list[str]:
+        metadata = module[rows[number]["instruction"]].metadata
+        frames = () if metadata is None else metadata.stack_frames
+        return [f"{frame.file}:{frame.line}" for frame in frames]
+
+    own = calls(at)
+    depths = []
+    for other in same:
+        if other != at:
+            pairs = enumerate(zip(own, calls(other), strict=False))
+            depth = next((depth for depth, (here, there) in pairs if here != there), None)
+            if depth is None:
+                order = f"result {same.index(at) + 1} of the {len(same)} of this line"
+                return f"{order}, in the order of execution"
+            depths.append(depth)
+    places = [own[depth] for depth in sorted(set(depths))]
+    return printable(f"where {places[0]} calls it" + "".join(f", from {own}" for own in places[1:]))
+
+
 def _place(row: Row) -> str:
-    place = f"  {row['source_file']}:{row['source_line']}" if row["source_file"] else ""
     # Names of files come from the dump: a line break in one must not become code.
-    return printable(f"{row['shape']}{place}")
+    if row["source_file"]:
+        return printable(f"{row['shape']}  {row['source_file']}:{row['source_line']}")
+    return printable(f"{row['shape']}  result of {row['name']}, for which the text has no line")
 
 
 def _parted(policy: Policy, names: Sequence[str]) -> tuple[list[str], list[str]]:

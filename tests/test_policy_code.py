@@ -1,0 +1,140 @@
+"""The code of checkpoint policies: which values are named where, and the spelling of trainers."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+
+sys.path.insert(0, str(FIXTURES))
+import policy_texts
+
+SOURCE = FIXTURES / "policy_models.py"
+NAMED = re.compile(r'x = checkpoint_name\(x, "(\w+)"\)  # (.*)')
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, bytes]:
+    """By program: its text without checkpointing."""
+    return policy_texts.unpack("texts")
+
+
+@pytest.fixture(scope="module")
+def dense(texts) -> hlofast.Module:
+    """A transformer on v5e that does not fit without checkpointing."""
+    return hlofast.loads(texts["dense_v5e_8"])
+
+
+@pytest.fixture(scope="module")
+def pair(texts) -> hlofast.Policies:
+    """An encoder and a decoder, whose layers call the same attention three times."""
+    return hlofast.loads(texts["pair_v5e_8"], device="tpu-v5e").remat().policies
+
+
+def test_code_names_each_saved_value_or_the_policy_of_jax(dense):
+    policies = dense.remat().policies
+    assert (
+        "policy = jax.checkpoint_policies.nothing_saveable"
+        in policies.policy("nothing_saveable").code
+    )
+    product = next(
+        at for at, kind in enumerate(policies.savable.values("kind")) if kind == "matmul"
+    )
+    code = policies.policy(save=[product]).code
+    assert code.count("checkpoint_name(") == 1 and "policy_models.py:" in code
+    assert "save_only_these_names(" in code
+    compile(code, "policy", "exec")
+
+
+class TestLinesWithSeveralValues:
+    def matmuls(self, pair, line: int) -> list[int]:
+        rows = pair.savable.to_pylist()
+        return [
+            at
+            for at, row in enumerate(rows)
+            if row["source_line"] == line and row["kind"] != "other"
+        ]
+
+    def test_one_name_serves_all_of_them(self, pair):
+        line = pair.savable.to_pylist()[pair.policy("dots_saveable").saved_numbers[0]]
+        every = self.matmuls(pair, line["source_line"])
+        assert len(every) == 3
+        policy = pair.policy(save=every)
+        ((name, place),) = NAMED.findall(policy.code)
+        assert f"policy_models.py:{line['source_line']}, each of the 3 results" in place
+        assert policy.code.count(f"'{name}'") == 1
+        # The name is accepted, and means all of them.
+        assert pair.policy(save=[name]).saved_numbers == policy.saved_numbers
+
+    def test_calls_tell_them_apart_where_one_is_kept(self, pair):
+        rows = pair.savable.to_pylist()
+        line = rows[pair.policy("dots_saveable").saved_numbers[0]]["source_line"]
+        source = SOURCE.read_text().splitlines()
+        places = set()
+        for at in self.matmuls(pair, line):
+            ((name, place),) = NAMED.findall(pair.policy(save=[at]).code)
+            called = re.search(r"where \S+policy_models\.py:(\d+) calls it", place)[1]
+            assert "attention(" in source[int(called) - 1]
+            scope = rows[at]["op_name"].split("/")[-2]
+            assert name.startswith(scope)
+            places.add(place)
+        assert len(places) == 3
+
+    def test_their_order_tells_them_apart_without_call_stacks(self, texts):
+        text = re.sub(rb" stack_frame_id=\d+", b"", texts["pair_v5e_8"])
+        text = re.sub(rb'(source_file|source_line)=("[^"]*"|\d+) ?', b"", text)
+        text = text.replace(b"op_name=", b'source_file="m.py" source_line=7 op_name=')
+        policies = hlofast.loads(text).remat().policies
+        code = policies.policy(save=[policies.policy("dots_saveable").saved_numbers[1]]).code
+        ((_, place),) = NAMED.findall(code)
+        assert re.search(r"m\.py:7, result \d+ of the \d+ of this line, in the order of", place)
+
+    def test_a_value_without_a_line_is_named_by_its_instruction(self, texts):
+        text = re.sub(rb" stack_frame_id=\d+", b"", texts["dense_v5e_8"])
+        text = re.sub(rb'(source_file|source_line)=("[^"]*"|\d+) ?', b"", text)
+        policies = hlofast.loads(text).remat().policies
+        at = policies.policy("dots_saveable").saved_numbers[0]
+        ((_, place),) = NAMED.findall(policies.policy(save=[at]).code)
+        name = policies.savable.to_pylist()[at]["name"]
+        assert place.endswith(f"result of {name}, for which the text has no line")
+
+
+def test_code_in_the_spelling_of_axlearn(texts):
+    text = texts["dense_v5e_8"].decode()
+    scope = "layer[TransformerLayer]/feed_forward[TransformerFeedForwardLayer]/linear1_0[Linear]"
+    text = text.replace("/mlp/", f"/{scope}/")
+    text = text.replace("/attention/", "/layer[TransformerLayer]/self_attention[Attention]/")
+    policies = hlofast.loads(text).remat().policies
+    code = policies.policy(save=["linear1_0"]).code
+    assert "names_which_can_be_saved='.*linear1_0'" in code
+    assert "names_which_can_be_offloaded=None" in code and "RematSpec(" in code
+    compile(code, "policy", "exec")
+    moved = policies.policy(offload=["linear1_0"]).code
+    assert "names_which_can_be_offloaded='.*linear1_0'" in moved
+    assert "checkpoint_name(" in policies.policy(offload="layer_input").code
+    nothing = policies.policy("nothing_saveable").code
+    assert "RematSpec(prevent_cse=False" in nothing and "nothing_saveable" in nothing
+    # A value whose name is not known is spelled in JAX.
+    assert "checkpoint_name(" in policies.policy(save=["self_attention"]).code
+
+
+def test_code_in_the_spelling_of_maxtext(texts):
+    text = texts["dense_v5e_8"].decode()
+    text = text.replace("tests/fixtures/policy_models.py", "src/maxtext/layers/linears.py")
+    text = text.replace('"_mlp"', '"MlpBlock.__call__"')
+    policies = hlofast.loads(text).remat().policies
+    rows = policies.savable.to_pylist()
+    mlp = [at for at, row in enumerate(rows) if "/mlp/dot_general" in (row["op_name"] or "")]
+    mlp = [at for at in mlp if rows[at]["kind"] == "matmul"]
+    code = policies.policy(save=mlp[:1]).code.splitlines()
+    assert code[:2] == ["remat_policy: 'custom'", "decoder_layer_input: 'device'"]
+    assert code[2].startswith("mlpw") and code[2].endswith(": 'device'")
+    assert policies.policy(offload=mlp[:1]).code.endswith(": 'offload'")
+    assert policies.policy("nothing_saveable").code == "remat_policy: 'full'"
+    moved = policies.policy(offload="layer_input").code.splitlines()
+    assert moved == ["remat_policy: 'custom'", "decoder_layer_input: 'offload'"]
+    assert "checkpoint_name(" in policies.policy(save=["attention/dot_general"]).code
