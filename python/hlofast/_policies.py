@@ -435,20 +435,21 @@ class Policies:
         own = [(head, [("", Whole(line)) for line in lines])] if lines else []
         table = of_rows(fields.CODE, enumerate(lines, 1))
         code = Section("code", "Code", table, paragraphs=own)
-        more: list[Section] = []
+        again = of_rows(fields.AGAIN, ()) if shown is None else shown.recomputed_collectives
+        title = "Collectives that the policy recomputes"
+        recomputed = Section(
+            "recomputed_collectives", title, again, paragraphs=None if len(again) else ()
+        )
+        helps = of_rows(REMEDIES, ()) if self.remedies is None else self.remedies
+        title = "What would make the step fit"
+        remedies = Section("remedies", title, helps, paragraphs=None if len(helps) else ())
+        best: list[Section] = []
         if frontier or self.chosen is not None:
             table = self.frontier
             title = "Best policies, memory against time"
-            more.append(Section("frontier", title, table, _known_columns(table), figure="peak"))
-        again = of_rows(fields.AGAIN, ()) if shown is None else shown.recomputed_collectives
-        title = "Collectives that the policy recomputes"
-        helps = of_rows(REMEDIES, ()) if self.remedies is None else self.remedies
-        for name, head, table in (
-            ("recomputed_collectives", title, again),
-            ("remedies", "What would make the step fit", helps),
-        ):
-            more.append(Section(name, head, table, paragraphs=None if len(table) else ()))
-        return (policies, *more, values, code)
+            best.append(Section("frontier", title, table, _known_columns(table), figure="peak"))
+        # The answer comes first: the policies, what to write, and what else would help.
+        return (policies, code, remedies, *best, values, recomputed)
 
     def _repr_html_(self) -> str:
         from hlofast._html import sections

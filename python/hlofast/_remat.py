@@ -404,9 +404,9 @@ class Remat(Result):
     ) -> tuple[Section, ...]:
         """Phases, statements, all-gathers, residuals and recomputed instructions.
 
-        With `plan`, also checkpoint policies, among them `policy`, and the plan; with `frontier`,
-        also the best policies of all budgets. Raises `ValueError` with `plan` if memory cannot be
-        counted.
+        With `plan`, checkpoint policies, among them `policy`, and the plan come first; with
+        `frontier`, also the best policies of all budgets. Raises `ValueError` with `plan` if memory
+        cannot be counted.
         """
         sections = [
             Section(
@@ -433,7 +433,7 @@ class Remat(Result):
         policies = (
             () if self.policies is None else self.policies.sections(policy, frontier=frontier)
         )
-        return (*sections, *policies, *self._of_plan())
+        return (*policies, *self._of_plan(), *sections)
 
     def shown_sections(self) -> tuple[Section, ...]:
         """As the command prints them: with policies and plan if there is a memory to fit."""
