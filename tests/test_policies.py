@@ -428,6 +428,11 @@ def test_the_frontier_gains_time_with_every_byte(dense):
     assert [row["peak"] for row in table] == [own.peak for own in best]
     fits = [row for row in table if row["fits"] == "yes"]
     assert 0 < len(fits) < len(table)
+    for row in table:
+        room = policies.hbm - row["peak"]
+        is_free = room >= policies.margin * policies.hbm
+        assert row["fits"] == ("no" if room < 0 else "yes" if is_free else "tight")
+    assert {row["fits"] for row in table} == {"yes", "tight", "no"}
     chosen = [row for row in table if row["policy"] and "chosen" in row["policy"]]
     assert [row["peak"] for row in chosen] == [policies.chosen.peak]
 

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
 
 _OUTCOME = (
     Field("bytes", "peak", "Bytes at the peak of device memory; modelled, as compiled counted."),
-    Field("word", "fits", "Whether the memory suffices: yes or no.", nullable=True),
+    Field(
+        "word",
+        "fits",
+        "Whether the memory suffices: yes, no, or tight: by less than the margin for the model's "
+        "error.",
+        nullable=True,
+    ),
     Field("bytes", "kept", "Bytes kept from the forward to the backward loops over layers."),
     Field("bytes", "on_host", "Bytes kept in host memory.", label="on host", nullable=True),
     Field(
