@@ -292,6 +292,24 @@ def chosen() -> list[str]:
     return lines
 
 
+def steps_of_groups() -> list[dict[str, Any]]:
+    """Step times of layers in groups under a policy, beside the model on the compiled text."""
+    found = []
+    texts = in_groups()
+    for (program, policy), text in texts.items():
+        if policy == "none":
+            continue
+        chip = next(part for part in program.split("_") if part in LIMITS)
+        plain = hlofast.loads(texts[program, "none"], device=f"tpu-{chip}").remat().policies
+        if plain is None:
+            continue
+        step = policy_of(plain, policy, program).step_seconds
+        compiled = hlofast.loads(text).time(f"tpu-{chip}").step_seconds
+        if step is not None and compiled is not None:
+            found.append({"program": program, "policy": policy, "error": step / compiled - 1})
+    return found
+
+
 def kind_of_plan(plan: dict[str, Any]) -> str:
     """The kind of program that a policy was chosen for."""
     if "." in plan["program"]:
@@ -355,6 +373,13 @@ def main() -> None:
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
     print("chosen policies", *chosen(), sep="\n  ")
+    steps = steps_of_groups()
+    for is_held in (False, True):
+        own = [row["error"] for row in steps if row["program"].startswith("held_") == is_held]
+        print(
+            f"step times of layers in groups, {'held out' if is_held else 'fitted'}: {len(own)}, "
+            f"median error {statistics.median(map(abs, own)):.1%}, worst {max(own, key=abs):+.1%}"
+        )
     if given.json:
         given.json.write_text(json.dumps(every, indent=1) + "\n")
 

@@ -9,7 +9,10 @@ import hlofast
 from conftest import FIXTURES
 
 sys.path.insert(0, str(FIXTURES))
+sys.path.insert(0, str(FIXTURES.parent.parent / "benches"))
 import policy_texts
+
+import policy_accuracy
 
 TEXTS = policy_texts.unpack("texts")
 CHECKPOINTED = policy_texts.unpack("checkpointed")
@@ -57,13 +60,14 @@ def test_layers_in_a_plain_loop_take_as_long_as_compiled():
         assert policies.as_compiled.step_seconds == pytest.approx(policies.step_seconds)
 
 
-def test_step_times_of_groups_are_unknown():
-    texts = policy_texts.unpack("groups")
-    policies = hlofast.loads(texts["groups_plain_v5e_8.none"]).remat(device="tpu-v5e").policies
-    nothing = policies.policy("nothing_saveable")
-    assert nothing.storing_seconds is None
-    assert nothing.step_seconds is None
-    assert "policy-steps" in {note.code for note in policies.notes}
+def test_step_times_of_groups_are_those_of_compiled_programs():
+    """The stacks of one group and of all groups are stored; checkpointed groups run again."""
+    errors = {row["program"]: row["error"] for row in policy_accuracy.steps_of_groups()}
+    assert len(errors) == 12
+    assert statistics.median(map(abs, errors.values())) <= 0.1
+    assert max(map(abs, errors.values())) <= 0.3
+    held = [abs(error) for program, error in errors.items() if program.startswith("held_")]
+    assert len(held) == 4 and statistics.median(held) <= 0.1
 
 
 def test_a_step_that_lacked_memory_is_relieved_of_its_cost():

@@ -164,8 +164,8 @@ STEPS = (
     "to late transfers"
 )
 NO_STEPS = (
-    "step times under a policy are unknown: the time to store values is not modelled for layers "
-    "that are scanned in groups, nor for a device without a known HBM bandwidth"
+    "step times under a policy are unknown: the time to store values needs a device with a known "
+    "HBM bandwidth"
 )
 NO_DEVICE = (
     "times need a device (--device NAME); without one, the policy with the fewest recomputed FLOPs "

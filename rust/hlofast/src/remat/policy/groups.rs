@@ -198,7 +198,8 @@ impl Finder<'_> {
             own
         };
         let aft = |link: &Link| self.buffers(bodies[1], &link.chains[1]);
-        let stacks = stacks(&body, layers, links, (whole, fore, aft));
+        let rows = |link: &Link| self.rows_of([outer[0], pair[0]], bodies, &body, link);
+        let stacks = stacks(&body, layers, links, (whole, fore, aft, rows));
         let of_loop = |row: Row| {
             let id = module.called(row, CallRole::Body)?;
             steps_of(module, self.memory, id)
@@ -220,6 +221,37 @@ impl Finder<'_> {
         Some(scan)
     }
 
+    /// The rows that fill, write and copy the stacks of a value: of one group and of all groups.
+    fn rows_of(
+        &self,
+        [outer, inner]: [Row; 2],
+        [fore, aft]: [&Body; 2],
+        body: &Graph,
+        link: &Link,
+    ) -> Vec<Row> {
+        let module = self.module;
+        let writer = |graph: &Graph, element: u32| {
+            let made = graph.root.element(element as usize).node()?;
+            Some(graph.nodes[made as usize].outer)
+        };
+        let moved = |graph: &Graph, nodes: &[u32]| -> Vec<Row> {
+            nodes.iter().map(|node| graph.nodes[*node as usize].outer).collect()
+        };
+        let mut rows = moved(&fore.graph, &link.chains[0]);
+        rows.extend(moved(&aft.graph, &link.chains[1]));
+        rows.extend(writer(&fore.graph, link.outer));
+        rows.extend(self.filled_by(outer, link.outer));
+        if let Made::Result(element) = link.made {
+            rows.extend(writer(body, element));
+            rows.extend(self.filled_by(inner, element));
+        }
+        // The inner loop, whose result a group stacks, does more than that.
+        rows.retain(|row| module.opcode(*row) != Opcode::While);
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
     /// The scan over the layers that are in the bodies of the loops over groups themselves.
     fn beside(
         &self,
@@ -236,7 +268,11 @@ impl Finder<'_> {
             }
             let Some(node) = stacked(&body, *element) else { continue };
             let Some((bytes, live)) = self.stack(outer[0], *element) else { continue };
-            stacks.insert(*element, Stack::new(&body, node, *read_as, bytes, live));
+            let mut own = Stack::new(&body, node, *read_as, bytes, live);
+            let written = body.root.element(*element as usize).node();
+            own.rows.extend(written.map(|written| body.nodes[written as usize].outer));
+            own.rows.extend(self.filled_by(outer[0], *element));
+            stacks.insert(*element, own);
         }
         let stacks = stacks.into_values().collect();
         let trips = trips_of(self.cost, outer[0])?;
@@ -269,15 +305,16 @@ pub fn read_beside(links: &Links, read: &[(u32, u32)]) -> Vec<(u32, u32)> {
 
 /// The stacks of a pair of inner loops over `layers` of `body`. The functions give, for a link: bytes and
 /// live range of the stack of all groups; the buffers of a group in the forward body, also given the
-/// element of the inner loop's result; those in the backward body.
+/// element of the inner loop's result; those in the backward body; the rows that store it.
 pub fn stacks(
     body: &Graph,
     layers: u64,
     links: &[Link],
-    (whole, fore, aft): (
+    (whole, fore, aft, rows): (
         impl Fn(&Link) -> Option<(i64, RangeInclusive<u32>)>,
         impl Fn(&Link, u32) -> Spans,
         impl Fn(&Link) -> Spans,
+        impl Fn(&Link) -> Vec<Row>,
     ),
 ) -> Vec<Stack> {
     let mut stacks: BTreeMap<Made, Stack> = BTreeMap::new();
@@ -285,6 +322,7 @@ pub fn stacks(
         if let Some(stack) = stacks.get_mut(&link.made) {
             stack.read_as.push(link.read_as);
             stack.aft.extend(aft(link));
+            stack.rows.extend(rows(link));
             continue;
         }
         let node = match link.made {
@@ -298,6 +336,7 @@ pub fn stacks(
             stack.fore = fore(link, element);
         }
         stack.aft = aft(link);
+        stack.rows = rows(link);
         stacks.insert(link.made, stack);
     }
     stacks.into_values().collect()

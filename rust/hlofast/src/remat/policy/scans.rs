@@ -392,7 +392,7 @@ impl Finder<'_> {
     }
 
     /// The row that fills an element of a loop's state before the loop.
-    fn filled_by(&self, forward: Row, element: u32) -> Option<Row> {
+    pub fn filled_by(&self, forward: Row, element: u32) -> Option<Row> {
         let module = self.module;
         let state = module.operands(forward).first().map(|row| Row(*row))?;
         let mut place = Place { row: state, path: vec![element] };

@@ -29,7 +29,7 @@ const PASSES_ANEW: f64 = 4.0;
 const MOST_USERS: usize = 64;
 
 /// Seconds by which the step is longer than it is, because of what the scans keep under a policy;
-/// negative if they keep less. None if that is unknown, as for loops over groups of layers.
+/// negative if they keep less. None if that is unknown.
 pub fn stored(
     module: &Module,
     scans: &[(&Scan, Again)],
@@ -38,9 +38,6 @@ pub fn stored(
 ) -> Option<f64> {
     prices.seconds?;
     let rate = prices.bytes_per_second?;
-    if scans.iter().any(|(scan, _)| scan.group.is_some() || scan.is_again) {
-        return None;
-    }
     // One row may fill, write or copy stacks of several scans.
     let mut rows: Vec<(Row, bool, i64)> = Vec::new();
     let mut seconds = 0.0;
