@@ -214,8 +214,9 @@ def plans() -> dict[str, Any]:
         if record["policy"] == "none"
     }
     plain = {(program, ""): text for program, text in texts().items()}
+    groups = {(name, ""): text for (name, own), text in in_groups().items() if own == "none"}
     chosen: dict[str, Any] = {}
-    for (program, under), text in (plain | checkpointed()).items():
+    for (program, under), text in (plain | groups | checkpointed()).items():
         chip = next(part for part in program.split("_") if part in LIMITS)
         if is_unknown(program):
             continue
