@@ -1,6 +1,6 @@
 """Accuracy of peaks under other checkpoint policies against programs compiled under them.
 
-    python benches/policy_accuracy.py [--json FILE] [--lowered DIR]
+    python benches/policy_accuracy.py [--json FILE] [--lowered DIR] [--groups DIR]
     python benches/policy_accuracy.py --plans FILE     the chosen policies, for make_policies.py
 
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
@@ -9,7 +9,8 @@ texts compiled under another policy, also one that moves values to host memory, 
 before optimisation, and compared with the peak
 of the program that was compiled under the policy. Programs whose name begins with `held_` were not
 used to make the model. `--lowered` reads the texts before optimisation from a folder, into which
-`make_policies.py --lower` writes all of them, instead of the committed ones.
+`make_policies.py --lower` writes all of them, instead of the committed ones; `--groups` adds texts
+of `make_policies.py --only groups` to the step times of layers in groups.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ def plans() -> dict[str, Any]:
     groups = {(name, ""): text for (name, own), text in in_groups().items() if own == "none"}
     chosen: dict[str, Any] = {}
     for (program, under), text in (plain | groups | checkpointed()).items():
-        chip = next(part for part in program.split("_") if part in LIMITS)
+        chip = chip_of(program)
         if is_unknown(program):
             continue
         policies = hlofast.loads(text).remat(hbm=LIMITS[chip], device=f"tpu-{chip}").policies
@@ -293,21 +294,36 @@ def chosen() -> list[str]:
     return lines
 
 
-def steps_of_groups() -> list[dict[str, Any]]:
-    """Step times of layers in groups under a policy, beside the model on the compiled text."""
-    found = []
+def chip_of(program: str) -> str:
+    """The chip that a program is compiled for."""
+    return next(part for part in program.split("_") if part in LIMITS)
+
+
+def steps_of_groups(folder: Path | None = None) -> list[dict[str, Any]]:
+    """Step times of layers in groups under a policy, beside the model on the compiled text.
+
+    From each text to each policy under which a text is there, committed or in `folder`.
+    """
     texts = in_groups()
-    for (program, policy), text in texts.items():
-        if policy == "none":
-            continue
-        chip = next(part for part in program.split("_") if part in LIMITS)
-        plain = hlofast.loads(texts[program, "none"], device=f"tpu-{chip}").remat().policies
-        if plain is None:
-            continue
-        step = policy_of(plain, policy, program).step_seconds
-        compiled = hlofast.loads(text).time(f"tpu-{chip}").step_seconds
-        if step is not None and compiled is not None:
-            found.append({"program": program, "policy": policy, "error": step / compiled - 1})
+    if folder is not None:
+        for place in sorted(folder.glob("*groups*.txt")):
+            texts.setdefault(
+                (place.stem.split(".")[0], place.stem.split(".")[1]), place.read_bytes()
+            )
+    devices = {program: f"tpu-{chip_of(program)}" for program, _ in texts}
+    compiled = {
+        key: hlofast.loads(text).time(devices[key[0]]).step_seconds for key, text in texts.items()
+    }
+    found = []
+    for (program, own), text in texts.items():
+        policies = hlofast.loads(text, device=devices[program]).remat().policies
+        for (other, policy), seconds in compiled.items():
+            if other != program or policy in (own, "none") or policies is None:
+                continue
+            step = policy_of(policies, policy, program).step_seconds
+            if step is not None and seconds is not None:
+                error = step / seconds - 1
+                found.append({"program": program, "text": own, "policy": policy, "error": error})
     return found
 
 
@@ -323,6 +339,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--lowered", type=Path, help="folder of texts before optimisation")
+    parser.add_argument("--groups", type=Path, help="folder of further texts of layers in groups")
     parser.add_argument("--plans", type=Path, help="write the chosen policies to this file")
     given = parser.parse_args()
     if given.plans:
@@ -374,13 +391,16 @@ def main() -> None:
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
     print("chosen policies", *chosen(), sep="\n  ")
-    steps = steps_of_groups()
-    for is_held in (False, True):
-        own = [row["error"] for row in steps if row["program"].startswith("held_") == is_held]
-        print(
-            f"step times of layers in groups, {'held out' if is_held else 'fitted'}: {len(own)}, "
-            f"median error {statistics.median(map(abs, own)):.1%}, worst {max(own, key=abs):+.1%}"
-        )
+    steps = steps_of_groups(given.groups)
+    for is_plain, is_held in itertools.product((True, False), (False, True)):
+        known = [row for row in steps if (row["text"] == "none") == is_plain]
+        own = [row["error"] for row in known if row["program"].startswith("held_") == is_held]
+        if own:
+            print(
+                f"step times of layers in groups, texts {'without' if is_plain else 'with'} "
+                f"checkpointing, {'held out' if is_held else 'fitted'}: {len(own)}, median error "
+                f"{statistics.median(map(abs, own)):.1%}, worst {max(own, key=abs):+.1%}"
+            )
     if given.json:
         given.json.write_text(json.dumps(every, indent=1) + "\n")
 

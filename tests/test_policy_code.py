@@ -77,7 +77,7 @@ class TestLinesWithSeveralValues:
         places = set()
         for at in self.matmuls(pair, line):
             ((name, place),) = NAMED.findall(pair.policy(save=[at]).code)
-            called = re.search(r"where \S+policy_models\.py:(\d+) calls it", place)[1]
+            called = re.search(r"in the call from \S+policy_models\.py:(\d+)", place)[1]
             assert "attention(" in source[int(called) - 1]
             scope = rows[at]["op_name"].split("/")[-2]
             assert name.startswith(scope)
@@ -89,9 +89,36 @@ class TestLinesWithSeveralValues:
         text = re.sub(rb'(source_file|source_line)=("[^"]*"|\d+) ?', b"", text)
         text = text.replace(b"op_name=", b'source_file="m.py" source_line=7 op_name=')
         policies = hlofast.loads(text).remat().policies
-        code = policies.policy(save=[policies.policy("dots_saveable").saved_numbers[1]]).code
-        ((_, place),) = NAMED.findall(code)
-        assert re.search(r"m\.py:7, result \d+ of the \d+ of this line, in the order of", place)
+        rows = policies.savable.to_pylist()
+        line = [at for at, row in enumerate(rows) if row["kind"] not in ("other", "input")]
+        for number in (0, len(line) - 1):
+            ((_, place),) = NAMED.findall(policies.policy(save=[line[number]]).code)
+            words = f"m.py:7, result {number + 1} of the {len(line)} of this line, in the order of"
+            assert words in place
+
+    def test_one_of_them_on_the_host_is_told_apart(self, pair):
+        line = pair.savable.to_pylist()[pair.policy("dots_saveable").saved_numbers[0]]
+        first, *others = self.matmuls(pair, line["source_line"])
+        found = NAMED.findall(pair.policy(save=others, offload=[first]).code)
+        assert len(found) == 3 and all("in the call from " in place for _, place in found)
+
+    def test_a_name_that_two_files_would_share_is_not_given(self, texts):
+        text = re.sub(rb" stack_frame_id=\d+", b"", texts["dense_v5e_8"])
+        text = re.sub(rb'(source_file|source_line)=("[^"]*"|\d+) ?', b"", text)
+        for scope in (b"attention", b"mlp"):
+            place = b'source_file="' + scope + b'/x.py" source_line=9 '
+            text = re.sub(
+                rb'(op_name="[^"]*/' + scope + rb"/[^\"]*\")",
+                place.replace(b"\\", b"") + rb"\1",
+                text,
+            )
+        policies = hlofast.loads(text).remat().policies
+        rows = policies.savable.to_pylist()
+        line = [at for at, row in enumerate(rows) if row["kind"] not in ("other", "input")]
+        named = NAMED.findall(policies.policy(save=line[1:]).code)
+        assert len(dict(named)) == len(named) == len(line) - 1
+        assert not any("_line_" in name for name, _ in named)
+        assert all(re.search(r"/x\.py:9, result \d of the \d", place) for _, place in named)
 
     def test_a_value_without_a_line_is_named_by_its_instruction(self, texts):
         text = re.sub(rb" stack_frame_id=\d+", b"", texts["dense_v5e_8"])

@@ -267,6 +267,17 @@ class Policies:
     def _budget(self) -> int | None:
         return None if self.hbm is None else int(self.hbm * (1 - self.margin))
 
+    def _fitting(
+        self, peak: int, is_fitting: bool | None, *, is_modelled: bool = True
+    ) -> str | None:
+        """Whether a peak fits, as a word; `tight` within the margin for the model's error."""
+        if is_fitting is None:
+            return None
+        if not is_fitting:
+            return "no"
+        is_tight = is_modelled and self._budget is not None and peak > self._budget
+        return "tight" if is_tight else "yes"
+
     def _gains(self, without: Policy, with_moves: Policy) -> bool:
         """Whether moving values to the host makes enough of a difference."""
         if self._budget is not None and without.peak > self._budget:
@@ -314,15 +325,15 @@ class Policies:
         return self._table([])
 
     def _table(self, more: Iterable[Policy]) -> Table:
-        fits = None if self.hbm is None else "yes" if self.peak <= self.hbm else "no"
         now = self.as_compiled
         storing = None if now.storing_seconds is None else 0.0
         again: tuple[object, ...] = (0, 0, 0.0)
         if self.is_checkpointed:
             again = (now.recomputed_flops, now.recomputed_wire_bytes, now.recomputed_seconds)
+        is_fitting = None if self.hbm is None else self.peak <= self.hbm
         figures = (
             self.peak,
-            fits,
+            self._fitting(self.peak, is_fitting, is_modelled=self.is_modelled),
             self._data.kept(),
             None,
             *again,
@@ -397,9 +408,10 @@ class Policies:
     def sections(
         self, policy: Policy | None = None, *, frontier: bool = False
     ) -> tuple[Section, ...]:
-        """The policies, the values that `policy` or the chosen one saves, and its code.
+        """The policies, the code of `policy` or the chosen one, and what else would help.
 
-        With `frontier`, or if there is a chosen policy, also the best policies of all budgets.
+        Then, with `frontier` or if there is a chosen policy, the best policies of all budgets; the
+        values that could be saved; and the collectives that the policy recomputes.
         """
         shown = policy or self.chosen
         table = self._table([] if policy is None else [policy])
@@ -436,20 +448,26 @@ class Policies:
         table = of_rows(fields.CODE, enumerate(lines, 1))
         code = Section("code", "Code", table, paragraphs=own)
         again = of_rows(fields.AGAIN, ()) if shown is None else shown.recomputed_collectives
-        title = "Collectives that the policy recomputes"
         recomputed = Section(
-            "recomputed_collectives", title, again, paragraphs=None if len(again) else ()
+            "recomputed_collectives",
+            "Collectives that the policy recomputes",
+            again,
+            paragraphs=None if len(again) else (),
         )
-        helps = of_rows(REMEDIES, ()) if self.remedies is None else self.remedies
-        title = "What would make the step fit"
-        remedies = Section("remedies", title, helps, paragraphs=None if len(helps) else ())
+        known = self.remedies
+        helps = Section(
+            "remedies",
+            "What would make the step fit",
+            of_rows(REMEDIES, ()) if known is None else known,
+            paragraphs=None if known else (),
+        )
         best: list[Section] = []
         if frontier or self.chosen is not None:
             table = self.frontier
             title = "Best policies, memory against time"
             best.append(Section("frontier", title, table, _known_columns(table), figure="peak"))
         # The answer comes first: the policies, what to write, and what else would help.
-        return (policies, code, remedies, *best, values, recomputed)
+        return (policies, code, helps, *best, values, recomputed)
 
     def _repr_html_(self) -> str:
         from hlofast._html import sections

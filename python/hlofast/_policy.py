@@ -193,18 +193,10 @@ class Policy:
         """The policy as Python code, with a comment for each value that has to be named."""
         return _policy_code.code(self)
 
-    @property
-    def _fitting(self) -> str | None:
-        """`fits` as a word: `tight` if it fits by less than the margin for the model's error."""
-        budget = self._policies._budget
-        if self.fits is None or budget is None:
-            return None
-        return ("tight" if self.peak > budget else "yes") if self.fits else "no"
-
     def _outcome(self) -> tuple[object, ...]:
         return (
             self.peak,
-            self._fitting,
+            self._policies._fitting(self.peak, self.fits),
             self.kept,
             self.on_host,
             self.recomputed_flops,

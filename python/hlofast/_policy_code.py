@@ -72,6 +72,8 @@ _MAXTEXT_FUNCTIONS = {
 """Functions of MaxText's attention, and the keys of the results of their calls, in this order."""
 
 
+_MOST_APART = 64
+"""The most values of a line that are told apart by the calls around them."""
 INPUT = "layer_input"
 """The name of what a layer gets from the layer before."""
 
@@ -87,8 +89,7 @@ def value_names(rows: Sequence[Row]) -> list[str]:
         # AXLearn's scopes name a module and its class: `o_proj[Linear]`.
         parts = [part.partition("[")[0] for part in (row["op_name"] or "").split("/")[:-1]]
         scope = [part for part in parts if part.isidentifier() and part not in _STEPS]
-        stem = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
-        base = "_".join(scope[-2:]) or (stem if stem.isidentifier() else "value")
+        base = "_".join(scope[-2:]) or _stem(row)
         line = f"_{row['source_line']}" if row["source_line"] else ""
         if row["kind"] == "input":
             base, line = INPUT, ""
@@ -145,65 +146,86 @@ def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
 def of_lines(rows: Sequence[Row]) -> dict[str, list[int]]:
     """The rows of the matmuls and kernels of a line that has several, by a name for all of them.
 
-    A line has several if it computes several values, or if it is called several times.
+    A line has several if it computes several values, or if it is called several times. Lines whose
+    name would mean anything else have none.
     """
-    found: dict[str, list[int]] = {}
+    named: dict[str, list[list[int]]] = {}
+    for own in _lines(rows):
+        row = rows[own[0]]
+        named.setdefault(f"{_stem(row)}_line_{row['source_line']}", []).append(own)
+    taken = set(value_names(rows))
+    return {name: own[0] for name, own in named.items() if len(own) == 1 and name not in taken}
+
+
+def _lines(rows: Sequence[Row]) -> list[list[int]]:
+    """The rows of each line with several matmuls and kernels."""
+    found: dict[tuple[str, int], list[int]] = {}
     for at, row in enumerate(rows):
-        if row["kind"] not in ("input", "other") and row["source_line"]:
-            stem = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
-            name = f"{stem if stem.isidentifier() else 'value'}_line_{row['source_line']}"
-            found.setdefault(name, []).append(at)
-    # Files of the same name in two folders would share the name.
-    return {
-        name: own
-        for name, own in found.items()
-        if len(own) > 1 and len({rows[at]["source_file"] for at in own}) == 1
-    }
+        if row["kind"] not in ("input", "other") and row["source_file"] and row["source_line"]:
+            found.setdefault((row["source_file"], row["source_line"]), []).append(at)
+    return [own for own in found.values() if len(own) > 1]
+
+
+def _stem(row: Row) -> str:
+    """The name of a value's file, if it can be part of a name."""
+    stem: str = (row["source_file"] or "").rpartition("/")[2].partition(".")[0]
+    return stem if stem.isidentifier() else "value"
 
 
 def _named(policy: Policy, rows: Sequence[Row]) -> list[tuple[str, str]]:
     """By value that the policy keeps: its name, and the place where the name is given."""
-    every, lines = value_names(rows), of_lines(rows)
-    line_of = {at: name for name, own in lines.items() for at in own}
-    saved = set(policy.saved_numbers)
+    every, shared = value_names(rows), {}
+    for name, own in of_lines(rows).items():
+        if len({policy.fates[at] for at in own}) == 1:
+            shared.update(dict.fromkeys(own, (name, own)))
+    apart: dict[int, str] = {}
+    for own in _lines(rows):
+        if own[0] not in shared:
+            apart |= _apart(policy._policies.module, rows, own)
     named = []
     for at in policy.saved_numbers:
-        row, line = rows[at], line_of.get(at)
+        row = rows[at]
         if row["kind"] == "input":
             named.append((every[at], "before anything in the layer reads its input"))
-        elif line is None:
-            named.append((every[at], _place(row)))
-        elif {(own in saved, policy.is_offloaded(own)) for own in lines[line]} == {
-            (True, policy.is_offloaded(at))
-        }:
-            count = f", each of the {len(lines[line])} results of this line"
-            named.append((line, _place(rows[lines[line][0]]) + count))
+        elif at in shared:
+            name, own = shared[at]
+            place = f"{_place(rows[own[0]])}, each of the {len(own)} results of this line"
+            named.append((name, place))
         else:
-            which = _apart(policy._policies.module, rows, at, lines[line])
-            named.append((every[at], f"{_place(row)}, {which}"))
+            which = f", {apart[at]}" if at in apart else ""
+            named.append((every[at], _place(row) + which))
     return named
 
 
-def _apart(module: Module, rows: Sequence[Row], at: int, same: Sequence[int]) -> str:
-    """What tells a value from the others of its line: where the line is called, or their order."""
+def _apart(module: Module, rows: Sequence[Row], line: Sequence[int]) -> dict[int, str]:
+    """What tells each value of a line from the others: the calls around it, or the order."""
+    known = {at: _frames(module, rows[at]) for at in line[:_MOST_APART]}
+    found = {}
+    for number, at in enumerate(line, 1):
+        found[at] = f"result {number} of the {len(line)} of this line, in the order of execution"
+        if len(line) > _MOST_APART:
+            continue
+        own, depths = known[at], set()
+        for other in known.keys() - {at}:
+            pairs = enumerate(zip(own, known[other], strict=False))
+            depths.add(next((depth for depth, (here, there) in pairs if here != there), -1))
+        if -1 not in depths:
+            # Frames are innermost first; those below the line's own are in libraries.
+            place = f"{rows[at]['source_file']}:{rows[at]['source_line']}"
+            line_depth = own.index(place) if place in own else 0
+            outer = [own[depth] for depth in sorted(depths) if depth > line_depth]
+            inner = [own[depth] for depth in sorted(depths) if depth <= line_depth]
+            words = [("computed at ", inner), ("in the call from ", outer)]
+            told = [head + ", ".join(places) for head, places in words if places]
+            found[at] = printable(" ".join(told))
+    return found
 
-    def calls(number: int) -> list[str]:
-        metadata = module[rows[number]["instruction"]].metadata
-        frames = () if metadata is None else metadata.stack_frames
-        return [f"{frame.file}:{frame.line}" for frame in frames]
 
-    own = calls(at)
-    depths = []
-    for other in same:
-        if other != at:
-            pairs = enumerate(zip(own, calls(other), strict=False))
-            depth = next((depth for depth, (here, there) in pairs if here != there), None)
-            if depth is None:
-                order = f"result {same.index(at) + 1} of the {len(same)} of this line"
-                return f"{order}, in the order of execution"
-            depths.append(depth)
-    places = [own[depth] for depth in sorted(set(depths))]
-    return printable(f"where {places[0]} calls it" + "".join(f", from {own}" for own in places[1:]))
+def _frames(module: Module, row: Row) -> list[str]:
+    """The call stack of a value, innermost first, as FILE:LINE."""
+    metadata = module[row["instruction"]].metadata
+    frames = () if metadata is None else metadata.stack_frames
+    return [f"{frame.file}:{frame.line}" for frame in frames]
 
 
 def _place(row: Row) -> str:

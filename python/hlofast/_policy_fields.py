@@ -13,8 +13,8 @@ _OUTCOME = (
     Field(
         "word",
         "fits",
-        "Whether the memory suffices: yes, no, or tight: by less than the margin for the model's "
-        "error.",
+        "Whether the memory suffices: yes, no, or tight: a modelled peak that leaves less free "
+        "than the margin for the model's error.",
         nullable=True,
     ),
     Field("bytes", "kept", "Bytes kept from the forward to the backward loops over layers."),
@@ -164,8 +164,8 @@ STEPS = (
     "to late transfers"
 )
 NO_STEPS = (
-    "step times under a policy are unknown: the time to store values needs a device with a known "
-    "HBM bandwidth"
+    "step times under a policy are unknown: they need the HBM bandwidth of the device, and the "
+    "time and number of executions of all work"
 )
 NO_DEVICE = (
     "times need a device (--device NAME); without one, the policy with the fewest recomputed FLOPs "

@@ -289,8 +289,8 @@ class Searched:
             shards = implied.shards(implied.batch.axes)
             reason = f"{shards:,} shards do not divide the batch of {self.sequences:,} sequences"
         needed = None
-        if reason is None and sum(state(implied)[:3]) > self.capacity:
-            reason, needed = STATE, sum(state(implied)[:3])
+        if reason is None and (held_always := sum(state(implied)[:3])) > self.capacity:
+            reason, needed = STATE, held_always
         if reason is not None:
             self._exclude(reason, mesh, count, needed)
             if gap is not None:

@@ -360,15 +360,17 @@ class Plan(Result):
     def _way_out(self) -> str:
         """What the choice that takes least is short of, and what would make it fit."""
         searched = self._searched
-        least = [(own.least, own.reason) for own in searched.excluded.values() if own.least]
+        least = {own.reason: own.least for own in searched.excluded.values() if own.least}
+        # Where the state fits on some mesh, it is not what is short.
+        whole = {reason: own for reason, own in least.items() if reason != STATE}
         if not least:
             return ""
-        (needed, mesh), reason = min(least)
-        if reason == STATE:
+        needed, mesh = min((whole or least).values())
+        if not whole:
             devices = -(-needed * searched.devices // searched.usable)
             return (
-                f". It takes {short_bytes(needed)} or more per device ({mesh}): {devices:,} or "
-                "more such devices could hold it"
+                f". The state takes {short_bytes(needed)} or more per device ({mesh}): "
+                f"{devices:,} or more such devices could hold it"
             )
         return (
             f". A device needs {short_bytes(needed)} or more ({mesh}), of "

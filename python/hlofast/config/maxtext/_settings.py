@@ -221,10 +221,13 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
             if key in settings.values:
                 value = _typed(value, settings.values[key], source)
             elif kind == OVERRIDE:
-                for known_key in settings.values:
-                    if known_key.replace("_", "") == key.replace("_", "").lower():
-                        message = f"{source}: no key {key!r}; did you mean {known_key}?"
-                        raise _yaml.fault("unknown-key", message, None)
+                # Other versions may have a key of a similar name, but none that differs by
+                # underscores alone.
+                plain = key.replace("_", "").lower()
+                same = [own for own in settings.values if own.replace("_", "") == plain]
+                if same:
+                    message = f"{source}: no key {key!r}{meant(key, same)}"
+                    raise _yaml.fault("unknown-key", message, None)
                 text = f"{key} is not a key that hlofast knows, and no base.yml is at hand"
                 settings.notes.append(("not-checked", key, text + meant(key, settings.values)))
             settings.put(key, value, Origin(kind, source))

@@ -229,7 +229,6 @@ impl Finder<'_> {
         body: &Graph,
         link: &Link,
     ) -> Vec<Row> {
-        let module = self.module;
         let writer = |graph: &Graph, element: u32| {
             let made = graph.root.element(element as usize).node()?;
             Some(graph.nodes[made as usize].outer)
@@ -237,18 +236,16 @@ impl Finder<'_> {
         let moved = |graph: &Graph, nodes: &[u32]| -> Vec<Row> {
             nodes.iter().map(|node| graph.nodes[*node as usize].outer).collect()
         };
-        let mut rows = moved(&fore.graph, &link.chains[0]);
-        rows.extend(moved(&aft.graph, &link.chains[1]));
+        // The last of a chain of the forward body is what makes the value.
+        let [there, here] = &link.chains;
+        let mut rows = moved(&fore.graph, &there[..there.len().saturating_sub(1)]);
+        rows.extend(moved(&aft.graph, here));
         rows.extend(writer(&fore.graph, link.outer));
         rows.extend(self.filled_by(outer, link.outer));
         if let Made::Result(element) = link.made {
             rows.extend(writer(body, element));
             rows.extend(self.filled_by(inner, element));
         }
-        // The inner loop, whose result a group stacks, does more than that.
-        rows.retain(|row| module.opcode(*row) != Opcode::While);
-        rows.sort_unstable();
-        rows.dedup();
         rows
     }
 

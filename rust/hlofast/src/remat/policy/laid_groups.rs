@@ -84,7 +84,8 @@ impl Layout<'_> {
             self.held(&fore.0, &fore.1, whole, element).into_iter().collect()
         };
         let of_aft = |link: &Link| self.slices(aft, &link.chains[1]);
-        let stacks = stacks(&body.0, layers, links, (of_all, of_fore, of_aft, |_: &Link| Vec::new()));
+        let stacks =
+            stacks(&body.0, layers, links, (of_all, of_fore, of_aft, |_: &Link| Vec::new()));
         let group = Group {
             outer: [around.pair.forward, around.pair.backward],
             layers: i64::try_from(layers).ok()?,

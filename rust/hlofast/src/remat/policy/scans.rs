@@ -54,7 +54,7 @@ pub struct Scan {
     pub back_id: ComputationId,
     /// The stacks, by element of the forward loop's result.
     pub stacks: Vec<Stack>,
-    /// The rows of all stacks, ascending; none before optimisation, where storing has no cost.
+    /// The rows that store stacks, ascending; none before optimisation, where storing has no cost.
     pub stack_rows: Vec<Row>,
     /// The nodes of all stacks, ascending; none before optimisation.
     pub stack_nodes: Vec<u32>,
@@ -366,6 +366,9 @@ impl Finder<'_> {
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             stack.reads = users.map(|user| self.read(&back, *user, end)).collect();
+            // Several elements of the state may share a row.
+            stack.rows.sort_unstable();
+            stack.rows.dedup();
         }
         let mut stack_rows: Vec<Row> = stacks.iter().flat_map(|own| own.rows.clone()).collect();
         stack_rows.sort_unstable();

@@ -24,7 +24,8 @@ pub struct Stack {
     pub is_read: bool,
     /// Whether it is in host memory.
     pub is_host: bool,
-    /// The rows that fill it, write it and copy it as a whole.
+    /// The rows that fill it, write it and copy it as a whole; in groups of layers also those of the
+    /// stack of one group, and the slices that the backward body of a group takes out.
     pub rows: Vec<Row>,
     /// Bytes and live ranges of copies of the whole stack in another order.
     pub turned: Vec<(i64, RangeInclusive<u32>)>,
