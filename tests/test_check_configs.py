@@ -243,12 +243,16 @@ class TestProgram:
         other = hlofast_command("check", mesh, dump, "--instance", "tpu-v5litepod-16")
         assert other.returncode == 2
 
-    def test_an_instance_that_no_rule_matches(self) -> None:
-        done = hlofast_command(
-            "check", config_of("small"), dump_of("small"), "--instance", "abacus-7"
+    def test_an_instance_that_does_not_exist_is_refused(self) -> None:
+        """A misspelt name would otherwise switch off the checks that need a mesh."""
+        config, dump = config_of("small"), dump_of("small")
+        done = hlofast_command("check", config, dump, "--instance", "abacus-7")
+        assert done.returncode == 2
+        assert "--instance abacus-7: not a known kind of instance" in done.stderr
+        told = hlofast_command(
+            "check", config, dump, "--instance", "abacus-7", "--device-count", "8"
         )
-        assert "no rule matches 'abacus-7'" in done.stdout
-        assert "errors       0\n" in done.stdout
+        assert "no rule matches 'abacus-7'" in told.stdout
 
 
 def test_the_seed_against_a_program_of_its_shapes(seeds: Seeds) -> None:

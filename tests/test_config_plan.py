@@ -329,6 +329,14 @@ class TestNothingFits:
         assert "more devices or shorter sequences need less" in needed
         assert usable < float(needed.partition(" GiB")[0]) < float(per_device)
 
+    def test_a_search_that_is_cut_does_not_claim_more_than_it_saw(self) -> None:
+        """`data=315,fsdp=16` fits, but is not among the meshes that are searched."""
+        plan = run("model_name=llama3.1-8b", "per_device_batch_size=1").plan("v5p-10080")
+        assert plan.best is None
+        assert plan.notes[0].text.startswith(
+            "of the first 5,000 meshes, which alone are searched, "
+        )
+
     def test_exit_code(self) -> None:
         done = hlofast_command("plan", "model_name=llama3.1-405b", "--instance", "v5e-16")
         assert done.returncode == 1

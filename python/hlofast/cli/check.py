@@ -197,7 +197,11 @@ def read_declaration(
         return hlofast.Declaration.load(path)
     if instance is None:
         raise UsageError("a trainer config needs --instance, which gives its mesh")
-    return config.load(path).select(instance, devices)
+    found = config.load(path).select(instance, devices)
+    if found.mesh is None and found.instance.devices is None and devices is None:
+        # Otherwise a misspelt name would switch the checks of the mesh off.
+        raise UsageError(f"--instance {instance}: {found.instance.why}; give --device-count too")
+    return found
 
 
 class UsageError(ValueError):

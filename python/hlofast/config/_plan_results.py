@@ -323,6 +323,8 @@ class Plan(Result):
                 text = f"no choice can be planned; {why or 'no axis of the mesh is modelled'}"
             else:
                 text = f"no choice fits; mostly: {most.reason}{self._way_out()}"
+            if searched.is_cut:
+                text = f"of the first {MOST_MESHES:,} meshes, which alone are searched, {text}"
             notes.append(Note("nothing-fits", text))
         unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
         notes += [Note("not-checked", row["text"]) for row in unchecked]
