@@ -6,11 +6,11 @@
 The programs are those of tests/fixtures/policies, compiled ahead of time for TPU v5e, v5p and v6e
 under every policy. The peak under a policy is modelled from the text without checkpointing, from
 texts compiled under another policy, also one that moves values to host memory, and from texts
-before optimisation, and compared with the peak
-of the program that was compiled under the policy. Programs whose name begins with `held_` were not
-used to make the model. `--lowered` reads the texts before optimisation from a folder, into which
-`make_policies.py --lower` writes all of them, instead of the committed ones; `--groups` adds texts
-of `make_policies.py --only groups` to the step times of layers in groups.
+before optimisation, and compared with the peak of the program that was compiled under the policy.
+Programs whose name begins with `held_` were not used to make the model. `--lowered` reads the texts
+before optimisation from a folder, into which `make_policies.py --lower` writes all of them, instead
+of the committed ones. `--groups` judges step times of layers in groups on more texts: those that
+`make_policies.py --out DIR --only groups` writes.
 """
 
 from __future__ import annotations
@@ -64,39 +64,41 @@ def texts() -> dict[str, bytes]:
     return {name: text for texts in archives for name, text in texts.items()}
 
 
+def keyed(every: dict[str, bytes]) -> dict[tuple[str, str], bytes]:
+    """Texts called PROGRAM.POLICY, by program and policy."""
+    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every.items()}
+
+
+def read_all(folder: Path, pattern: str = "*.txt") -> dict[tuple[str, str], bytes]:
+    """The texts in a folder, by program and policy."""
+    return keyed({place.stem: place.read_bytes() for place in sorted(folder.glob(pattern))})
+
+
 def checkpointed() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs whose layers are checkpointed."""
-    every = policy_texts.unpack("checkpointed").items()
-    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
+    return keyed(policy_texts.unpack("checkpointed"))
 
 
 def in_groups() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of programs whose layers are scanned in groups."""
-    every = policy_texts.unpack("groups").items()
-    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
+    return keyed(policy_texts.unpack("groups"))
 
 
 def offloaded() -> dict[tuple[str, str], bytes]:
     """By program and policy: scheduled texts whose scans move values to host memory."""
-    every = policy_texts.unpack("offloaded").items()
-    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every}
+    return keyed(policy_texts.unpack("offloaded"))
 
 
 def nameless() -> dict[tuple[str, str], bytes]:
     """By program and policy: texts of layers in a plain loop without scopes."""
     plain = policy_texts.unpack("unrolled").items()
     every = {(name, "none"): policy_texts.without_scopes(text) for name, text in plain}
-    again = policy_texts.unpack("nameless").items()
-    return every | {(name.split(".")[0], name.split(".")[1]): text for name, text in again}
+    return every | keyed(policy_texts.unpack("nameless"))
 
 
 def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
     """By program and policy: texts before optimisation, of `folder` or the committed ones."""
-    if folder is None:
-        every = policy_texts.unpack("lowered")
-    else:
-        every = {place.stem: place.read_bytes() for place in sorted(folder.glob("*.txt"))}
-    return {(name.split(".")[0], name.split(".")[1]): text for name, text in every.items()}
+    return keyed(policy_texts.unpack("lowered")) if folder is None else read_all(folder)
 
 
 def name_of(row: dict[str, Any]) -> str | None:
@@ -304,19 +306,14 @@ def steps_of_groups(folder: Path | None = None) -> list[dict[str, Any]]:
 
     From each text to each policy under which a text is there, committed or in `folder`.
     """
-    texts = in_groups()
-    if folder is not None:
-        for place in sorted(folder.glob("*groups*.txt")):
-            texts.setdefault(
-                (place.stem.split(".")[0], place.stem.split(".")[1]), place.read_bytes()
-            )
-    devices = {program: f"tpu-{chip_of(program)}" for program, _ in texts}
-    compiled = {
-        key: hlofast.loads(text).time(devices[key[0]]).step_seconds for key, text in texts.items()
+    texts = in_groups() if folder is None else read_all(folder, "*groups*.txt") | in_groups()
+    modules = {
+        key: hlofast.loads(text, device=f"tpu-{chip_of(key[0])}") for key, text in texts.items()
     }
+    compiled = {key: module.time().step_seconds for key, module in modules.items()}
     found = []
-    for (program, own), text in texts.items():
-        policies = hlofast.loads(text, device=devices[program]).remat().policies
+    for (program, own), module in modules.items():
+        policies = module.remat().policies
         for (other, policy), seconds in compiled.items():
             if other != program or policy in (own, "none") or policies is None:
                 continue

@@ -20,7 +20,7 @@ use super::NoPolicies;
 use super::graph::Graph;
 use super::pairs::{looped, trips_of};
 use super::scans::{
-    Finder, Scan, Stack, is_rearrangement, is_unchanged, node_of, stacked, steps_of,
+    Finder, Scan, Stack, is_rearrangement, is_unchanged, node_of, stacked, steps_of, written_by,
 };
 use super::unknown::{is_kept_apart, loops_over_layers};
 use crate::flow::origin::Place;
@@ -229,10 +229,6 @@ impl Finder<'_> {
         body: &Graph,
         link: &Link,
     ) -> Vec<Row> {
-        let writer = |graph: &Graph, element: u32| {
-            let made = graph.root.element(element as usize).node()?;
-            Some(graph.nodes[made as usize].outer)
-        };
         let moved = |graph: &Graph, nodes: &[u32]| -> Vec<Row> {
             nodes.iter().map(|node| graph.nodes[*node as usize].outer).collect()
         };
@@ -240,10 +236,10 @@ impl Finder<'_> {
         let [there, here] = &link.chains;
         let mut rows = moved(&fore.graph, &there[..there.len().saturating_sub(1)]);
         rows.extend(moved(&aft.graph, here));
-        rows.extend(writer(&fore.graph, link.outer));
+        rows.extend(written_by(&fore.graph, link.outer));
         rows.extend(self.filled_by(outer, link.outer));
         if let Made::Result(element) = link.made {
-            rows.extend(writer(body, element));
+            rows.extend(written_by(body, element));
             rows.extend(self.filled_by(inner, element));
         }
         rows
@@ -266,8 +262,7 @@ impl Finder<'_> {
             let Some(node) = stacked(&body, *element) else { continue };
             let Some((bytes, live)) = self.stack(outer[0], *element) else { continue };
             let mut own = Stack::new(&body, node, *read_as, bytes, live);
-            let written = body.root.element(*element as usize).node();
-            own.rows.extend(written.map(|written| body.nodes[written as usize].outer));
+            own.rows.extend(written_by(&body, *element));
             own.rows.extend(self.filled_by(outer[0], *element));
             stacks.insert(*element, own);
         }

@@ -311,8 +311,7 @@ impl Finder<'_> {
             }
             let Some((bytes, live)) = self.stack(forward, *element) else { continue };
             let own = Stack::new(&body, node, *read_as, bytes, live);
-            let written = body.root.element(*element as usize).node();
-            let written = written.map(|written| body.nodes[written as usize].outer);
+            let written = written_by(&body, *element);
             let rows = copies.chain(written).chain(self.filled_by(forward, *element)).collect();
             stacks.push((*element, Stack { turned, rows, ..own }));
         }
@@ -496,6 +495,12 @@ pub fn stacked(body: &Graph, element: u32) -> Option<u32> {
     }
     let [stack, value, ..] = body.operands(made) else { return None };
     (body.nodes[*stack as usize].element == Some(element)).then_some(*value)
+}
+
+/// The row that makes element `element` of a body's result.
+pub fn written_by(body: &Graph, element: u32) -> Option<Row> {
+    let made = body.root.element(element as usize).node()?;
+    Some(body.nodes[made as usize].outer)
 }
 
 /// Whether the value is a slice of an element of the state that the loop does not change.

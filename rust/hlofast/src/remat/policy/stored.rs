@@ -6,9 +6,10 @@
 //! makes the value stays, without the stores: they are slow if the layout of the stack is not that of the
 //! value, so what stays takes `PLAIN` times the bound by bytes and FLOPs, if that is less.
 //! A row whose values nothing else reads goes too. In groups of layers, the stack of one group is filled,
-//! copied into the stack of all groups, and taken out of it again. Layers without a loop have no stacks: what they keep
-//! is written and read anyway. `benches/h100_steps.py` compares with clocks,
-//! `benches/what_if_accuracy.py --policies` with the time model on compiled texts.
+//! copied into the stack of all groups, and taken out of it again. Layers without a loop have no stacks:
+//! what they keep is written and read anyway. `benches/h100_steps.py` compares with clocks,
+//! `benches/what_if_accuracy.py --policies` and, for groups, `benches/policy_accuracy.py` with the time
+//! model on compiled texts.
 
 use super::again::Again;
 use super::price::Prices;
@@ -28,7 +29,7 @@ const PASSES: f64 = 2.0;
 const PASSES_ANEW: f64 = 4.0;
 /// The same in groups of layers: of 4 to 20, the number with the least median error of step times from 18
 /// texts of `policy_groups` compiled under a policy to one that keeps more (4.5 %; 9.3 % with 4; of the 9
-/// texts held out 1.9 % and 4.6 %).
+/// texts held out 1.9 % and 4.6 %). `benches/policy_accuracy.py --groups` judges all of them.
 const PASSES_ANEW_IN_GROUPS: f64 = 14.0;
 /// Limit on the users of a row that are looked at.
 const MOST_USERS: usize = 64;
