@@ -177,7 +177,7 @@ class Policies:
         names = _policy_code.value_names(rows)
         if wanted in names and wanted != _policy_code.INPUT:
             return [names.index(wanted)]
-        lines = _policy_code.of_lines(rows)
+        lines = _policy_code.of_lines(rows, names)
         if wanted in lines:
             return lines[wanted]
 

@@ -70,10 +70,8 @@ _MAXTEXT_FUNCTIONS = {
     "wv_product": ("context",),
 }
 """Functions of MaxText's attention, and the keys of the results of their calls, in this order."""
-
-
 _MOST_APART = 64
-"""The most values of a line that are told apart by the calls around them."""
+"""Limit on the values of a line whose call stacks are compared with each other."""
 INPUT = "layer_input"
 """The name of what a layer gets from the layer before."""
 
@@ -143,18 +141,18 @@ def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
     return [*lines, call]
 
 
-def of_lines(rows: Sequence[Row]) -> dict[str, list[int]]:
+def of_lines(rows: Sequence[Row], taken: Sequence[str]) -> dict[str, list[int]]:
     """The rows of the matmuls and kernels of a line that has several, by a name for all of them.
 
-    A line has several if it computes several values, or if it is called several times. Lines whose
-    name would mean anything else have none.
+    A line has several if it computes several values, or if it is called several times. A line gets
+    no name if another line would get the same, or a value has it: `taken` are the `value_names`.
     """
     named: dict[str, list[list[int]]] = {}
     for own in _lines(rows):
         row = rows[own[0]]
         named.setdefault(f"{_stem(row)}_line_{row['source_line']}", []).append(own)
-    taken = set(value_names(rows))
-    return {name: own[0] for name, own in named.items() if len(own) == 1 and name not in taken}
+    known = set(taken)
+    return {name: own[0] for name, own in named.items() if len(own) == 1 and name not in known}
 
 
 def _lines(rows: Sequence[Row]) -> list[list[int]]:
@@ -175,7 +173,7 @@ def _stem(row: Row) -> str:
 def _named(policy: Policy, rows: Sequence[Row]) -> list[tuple[str, str]]:
     """By value that the policy keeps: its name, and the place where the name is given."""
     every, shared = value_names(rows), {}
-    for name, own in of_lines(rows).items():
+    for name, own in of_lines(rows, every).items():
         if len({policy.fates[at] for at in own}) == 1:
             shared.update(dict.fromkeys(own, (name, own)))
     apart: dict[int, str] = {}

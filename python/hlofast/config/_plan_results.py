@@ -317,14 +317,17 @@ class Plan(Result):
         searched = self._searched
         notes = []
         if not searched.best:
+            among = (
+                f" among the {MOST_MESHES:,} meshes that are searched" if searched.is_cut else ""
+            )
             most = max(searched.excluded.values(), key=lambda own: own.candidates, default=None)
             if most is None or most.reason in searched.unmodelled:
                 why = searched.gap if most is None else most.reason
-                text = f"no choice can be planned; {why or 'no axis of the mesh is modelled'}"
+                text = (
+                    f"no choice can be planned{among}; {why or 'no axis of the mesh is modelled'}"
+                )
             else:
-                text = f"no choice fits; mostly: {most.reason}{self._way_out()}"
-            if searched.is_cut:
-                text = f"of the first {MOST_MESHES:,} meshes, which alone are searched, {text}"
+                text = f"no choice fits{among}; mostly: {most.reason}{self._way_out()}"
             notes.append(Note("nothing-fits", text))
         unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
         notes += [Note("not-checked", row["text"]) for row in unchecked]
@@ -348,7 +351,7 @@ class Plan(Result):
         if left:
             text = f"no size is chosen for mesh axes that are not modelled: {names(left)}"
             notes.append(Note("mesh", text))
-        if searched.is_cut:
+        if searched.best and searched.is_cut:
             text = f"only the first {MOST_MESHES:,} meshes are searched"
             notes.append(Note("mesh", text))
         if any(own.host for own in searched.best[:1]):
