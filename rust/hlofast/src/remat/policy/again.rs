@@ -317,7 +317,7 @@ impl Again {
                 multiplied.push(node.row);
                 multiplied.extend(scan.body.further(*number));
             }
-            if is_collective(node.opcode) {
+            if is_collective(node.opcode) && node.whole.is_none() {
                 let sent = prices.wire_bytes(module, node.row).and_then(|own| scan.of_layers(own));
                 outcome.wire_bytes =
                     outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
@@ -357,7 +357,7 @@ fn repeat(
                 let flops = policies.flops(module, *row, prices);
                 outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
             }
-        } else if is_collective(node.opcode) {
+        } else if is_collective(node.opcode) && node.whole.is_none() {
             let sent = prices.wire_bytes(module, node.row);
             outcome.wire_bytes = outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
         }
