@@ -60,7 +60,11 @@ class TestFmt:
     def test_output_file(self, page: Path, tmp_path: Path) -> None:
         target = tmp_path / "out.txt"
         target.write_text("old")
-        assert hlofast_command("fmt", page, "-o", target).returncode == 0
+        done = hlofast_command("fmt", page, "-o", target)
+        assert done.returncode == 0
+        assert done.stderr.splitlines()[-1] == (
+            f"hlofast: note: {target} is 2 modules: to be measured, not run"
+        )
         assert [part.module.name for part in hlofast.find_modules(target.read_text())] == [
             "first",
             "second",

@@ -199,8 +199,14 @@ class TestSizesWithoutUnits:
     def test_small_ones_are_said_to_be_bytes(self, verb: str, train_step: Path) -> None:
         said = "hlofast: note: --hbm 16 is read as bytes; did you mean 16GiB or 16MiB?\n"
         assert hlofast_command(verb, "--hbm", "16", train_step).stderr == said
-        for size in ("16GiB", "17179869184", "0"):
+        for size in ("16GiB", "17179869184"):
             assert hlofast_command(verb, "--hbm", size, train_step).stderr == ""
+
+    @pytest.mark.parametrize("verb", ["remat", "stages"])
+    def test_no_memory_is_refused(self, verb: str, train_step: Path) -> None:
+        done = hlofast_command(verb, "--hbm", "0", train_step)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "--hbm 0: '0' is not a memory" in done.stderr
 
     def test_what_no_plan_helps_is_said(self, tmp_path: Path) -> None:
         path = tmp_path / "small.txt"

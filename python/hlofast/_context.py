@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _core
 from hlofast._core import Mesh
 from hlofast._names import meant
-from hlofast._units import read_bytes, read_seconds
+from hlofast._units import read_memory, read_seconds
 from hlofast.errors import ContextError
 
 TYPE_CHECKING = False  # The command line needs it; importing typing would slow its start.
@@ -135,7 +135,7 @@ class Context:
             "hosts": hosts if read is None else read.hosts,
             "slices": slices if read is None else read.slices,
             "rules": None if rules is None else _read_rules(rules),
-            "hbm": None if hbm is None else read_bytes(hbm),
+            "hbm": None if hbm is None else read_memory(hbm),
             "step_seconds": None if step_seconds is None else read_seconds(step_seconds),
             "profile": None if profile is None else _read_profile(profile),
             "libraries": None if libraries is None else _read_libraries(libraries),
@@ -544,3 +544,17 @@ def hbm_for(module: Module, hbm: int | str | None) -> int | str | None:
 def context_of(told: Told) -> Context | None:
     """Returns the context in keyword arguments; None if all of them are None."""
     return Context(**told) if any(value is not None for value in told.values()) else None
+
+
+def other_backend(module: Module, device: str | Device) -> str | None:
+    """Returns a note that the module was compiled for another backend than the device's."""
+    from hlofast import devices
+
+    own, compiled = devices.get(device), module.summary().backend
+    if compiled is None or own.backend not in ("tpu", "gpu", "cpu") or compiled == own.backend:
+        return None
+    return (
+        f"the module was compiled for {compiled.upper()}, the device is {own.name}: XLA for "
+        f"{own.backend.upper()} fuses, lays out and schedules otherwise, so neither peaks nor "
+        "times are those of a program on the device"
+    )

@@ -6,7 +6,7 @@ from hlofast import _text
 from hlofast._core import Field
 from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._units import read_bytes
+from hlofast._units import read_memory
 from hlofast.table import Table, column_of, with_share, with_source
 
 TYPE_CHECKING = False  # The command line lists stages; importing typing would slow its start.
@@ -387,7 +387,7 @@ def stages(
     """`Module.stages`."""
     if devices < 1:
         raise ValueError(f"devices must be at least 1, not {devices}")
-    available = None if hbm is None else read_bytes(hbm)
+    available = None if hbm is None else read_memory(hbm)
     if available is None and device is not None:
         from hlofast import devices as known
 

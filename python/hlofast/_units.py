@@ -43,6 +43,14 @@ def read_bytes(text: int | str) -> int:
     return count
 
 
+def read_memory(text: int | str) -> int:
+    """Reads the bytes of a memory, as `read_bytes`. Raises `ValueError` for 0 too."""
+    count = read_bytes(text)
+    if count == 0:
+        raise ValueError(f"{text!r} is not a memory: give {BYTES_HELP}")
+    return count
+
+
 def read_seconds(text: float | str, *, least: float | None = None) -> float:
     """Reads a number of seconds, given as a number or as text: `300ms`, `1.5 s`, `2min`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from hlofast import _text
 from hlofast._fmt import Formatted
 from hlofast.cli import USAGE, inputs, results
 
@@ -20,6 +21,9 @@ examples:
   hlofast fmt step.txt -o step.hlo.pb            an HloModuleProto, which XLA loads
   hlofast fmt step.txt -o step.hlo_proto.pb      an HloProto, which profilers load
   diff <(hlofast fmt a.txt) <(hlofast fmt b.txt)
+
+The output is to be read, compared and measured, not run: XLA would optimise a module again, and the
+modules that `remat --apply` and `what-if -o` write are not programs.
 """
 
 
@@ -69,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         shower.end(reader.errors)
     elif arguments.output and reader.exit_code() == 0:
         _replace(arguments.output, _encoded("\n".join(texts)))
+        results.note_to_measure(arguments.output, _text.counted(len(texts), "module"))
     return reader.exit_code()
 
 
@@ -109,6 +114,7 @@ def _write_proto(arguments: argparse.Namespace) -> int:
             f"{selected[0].path}:{line}: left out, as protobufs have no field for {what}"
         )
     _replace(path, content)
+    results.note_to_measure(path, "1 module")
     return 0
 
 

@@ -253,15 +253,16 @@ class Failures:
 
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
+        self._is_unread = False
+
+    def refused(self, path: str, message: str) -> None:
+        """Records and reports that the arguments do not apply to an input: exit code 2."""
+        complain(message)
+        self.errors.append(_record(path, "ValueError", message))
 
     def failed(self, path: str, error: Exception, reason: str | None = None) -> None:
         """Records and reports an input that cannot be read or analysed."""
-        record: dict[str, Any] = {
-            "path": path,
-            "line": None,
-            "column": None,
-            "kind": type(error).__name__,
-        }
+        record = _record(path, type(error).__name__, str(error))
         if isinstance(error, hlofast.ParseError):
             record |= {"line": error.line, "column": error.column, "kind": error.kind}
             complain(str(error))
@@ -269,7 +270,13 @@ class Failures:
             reason = reason or getattr(error, "strerror", None) or str(error)
             # Errors of the reader already begin with the path.
             complain(reason if reason.startswith(f"{path}:") else f"{path}: {reason}")
-        self.errors.append(record | {"message": str(error)})
+        self.errors.append(record)
+        self._is_unread = True
+
+
+def _record(path: str, kind: str, message: str) -> dict[str, Any]:
+    """An error as JSON."""
+    return {"path": path, "line": None, "column": None, "kind": kind, "message": message}
 
 
 class Reader(Failures):
@@ -295,9 +302,9 @@ class Reader(Failures):
 
     def exit_code(self) -> int:
         """Returns the exit code that the inputs require."""
-        if self.errors:
+        if self._is_unread:
             return UNREADABLE
-        return USAGE if self._nothing_matched else 0
+        return USAGE if self._nothing_matched or self.errors else 0
 
     def __iter__(self) -> Iterator[Found]:
         for path in self.files:

@@ -45,6 +45,11 @@ class UnusableError(Exception):
     """Arguments do not apply to a module; the message explains why."""
 
 
+def note_to_measure(path: str, what: str) -> None:
+    """Says on standard error what was written to `path`, and that it is not for running."""
+    _text.complain(f"note: {path} is {what}: to be measured, not run")
+
+
 class Shower:
     """Prints results one by one, or collects them into one JSON document."""
 
@@ -109,27 +114,25 @@ def run_modules(
     Modules have the context that the arguments of `inputs.add_context` describe. When `analyse`
     raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and skipped.
     """
-    from hlofast.cli import USAGE, inputs
+    from hlofast.cli import inputs
     from hlofast.errors import ContextError
 
     shower = Shower(kind, arguments)
     reader = inputs.Reader(arguments, shower=shower if shows_messages else None)
     reader.context = inputs.read_context(arguments)
-    code = 0
     for loaded in _modules(reader, shower, instead):
         try:
             result, sections = analyse(loaded)
         except ContextError:
             raise  # Ends the command.
         except UnusableError as error:
-            inputs.complain(str(error))
-            code = USAGE
+            reader.refused(loaded.path, str(error))
         except (ValueError, OverflowError) as error:
             reader.failed(loaded.path, error)
         else:
             shower.show(result, sections, loaded)
     shower.end(reader.errors)
-    return reader.exit_code() or code
+    return reader.exit_code()
 
 
 def _modules(
