@@ -329,6 +329,11 @@ class TestFind:
         found = hlofast.history(dump).find("collective")
         assert printed["tables"]["events"] == found.events.to_pylist()
         assert printed["facts"]["made"]["value"] == 6
+        count = len(found.events)
+        first = hlofast_command("history", "--find", "collective", "--top", "1", dump).stdout
+        assert count > 1 and f"Events by pass (1 of {count})" in first
+        every = hlofast_command("history", "--find", "collective", "--top", "0", dump).stdout
+        assert "Events by pass\n" in every
         done = hlofast_command("history", "--find", "nothing-at-all", dump)
         assert done.returncode == 2
         assert "nothing-at-all" in done.stderr

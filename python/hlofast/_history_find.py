@@ -159,7 +159,7 @@ class HistoryFound(Result):
 
     def sections(self) -> tuple[Section, ...]:
         """The events."""
-        return (Section("events", "Events by pass", self._table, _SHOWN, is_whole=True),)
+        return (Section("events", "Events by pass", self._table, _SHOWN),)
 
     def __repr__(self) -> str:
         return f"<HistoryFound {self.wanted}: {counted(len(self._table), 'event')}>"

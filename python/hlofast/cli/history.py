@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast import _text
 from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ examples:
   hlofast history nsys-jax/dump/ jit_train_step   with seconds per pass from nsys-jax
   hlofast history --find collective dump/         which pass made, cloned or removed collectives
   hlofast history --find all-gather.3 dump/       one instruction, under all its names
+  hlofast history --find fusion --top 0 dump/     every event
   hlofast history --json dump/ 42 | jq '.results[].tables.steps[] | [.pass, .live_peak]'
 
 DIR is a dump directory written with --xla_dump_to=DIR --xla_dump_hlo_as_text
@@ -39,6 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="the dump directory")
     parser.add_argument("module", metavar="MODULE", nargs="?", help="name or number of a module")
     results.add_json(parser)
+    _text.add_top(parser)
     parser.add_argument("--all", action="store_true", help="also show passes without changes")
     parser.add_argument(
         "--files", action="store_true", help="show the file of each pass instead of its figures"
