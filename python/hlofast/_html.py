@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hlofast._core import Field, Module
+    from hlofast._report.chart import Chart
     from hlofast._result import Note, Result, Section
     from hlofast.table import Table
 
@@ -44,6 +45,12 @@ _STYLE = (
     ".hlofast p{margin:2px 0 6px;max-width:100ch}</style>"
 )
 """More specific than the rules of notebooks for tables."""
+_STYLE_OF_CHARTS = (
+    "<style>.hlofast .still{display:block;width:100%;max-width:1100px;height:auto;font-size:11px}"
+    ".hlofast .still text{fill:currentColor}"
+    ".hlofast .still .rule{stroke:color-mix(in srgb,currentColor 25%,transparent);fill:none}"
+    "</style>"
+)
 
 
 def table(
@@ -130,9 +137,21 @@ def paragraphs(section: Section) -> str:
     return "".join(parts)
 
 
-def result(shown: Result, sections: Iterable[Section]) -> str:
-    """Returns facts, the first rows or paragraphs of each section, and notes."""
-    return _page(_facts(shown), sections, shown.every_note, shown._module)
+def result(shown: Result, sections: Iterable[Section], drawn: Chart | None = None) -> str:
+    """Returns facts, a chart, the first rows or paragraphs of each section, and notes."""
+    head = _facts(shown) + _chart(drawn)
+    return _page(head, sections, shown.every_note, shown._module)
+
+
+def _chart(shown: Chart | None) -> str:
+    """A chart as a drawing, with its title and note."""
+    if shown is None:
+        return ""
+    from hlofast._report import still
+
+    title, note = escape(shown.title), escape(shown.note)
+    drawing = still.chart(shown)
+    return f'{_STYLE_OF_CHARTS}<p><b>{title}</b></p>{drawing}<p class="q">{note}</p>'
 
 
 def _facts(shown: Result) -> str:
@@ -155,9 +174,14 @@ def _facts(shown: Result) -> str:
     return f'<table class="facts"><caption>{title}</caption>{"".join(rows)}</table>'
 
 
-def sections(shown: Iterable[Section], notes: Iterable[Note], module: Module | None = None) -> str:
-    """Returns the first rows or paragraphs of each section, and notes."""
-    return _page("", shown, notes, module)
+def sections(
+    shown: Iterable[Section],
+    notes: Iterable[Note],
+    module: Module | None = None,
+    drawn: Chart | None = None,
+) -> str:
+    """Returns a chart, the first rows or paragraphs of each section, and notes."""
+    return _page(_chart(drawn), shown, notes, module)
 
 
 def _page(

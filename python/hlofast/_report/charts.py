@@ -330,7 +330,8 @@ def frontier(policies: Policies) -> Chart:
         ),
     ]
     points = sheet_of("points", "policies", rows, columns)
-    most = max((row["added"] for row in rows), default=0)
+    added = [row["added"] for row in rows]
+    least, most = min(added, default=0), max(added, default=0)
     scale, unit = binary(max((row["peak"] for row in rows), default=0))
     fields = {"x": "added", "y": "peak"}
     marks = [
@@ -347,12 +348,14 @@ def frontier(policies: Policies) -> Chart:
         ),
     ]
     if policies.hbm is not None:
-        ends = [{"added": 0, "peak": policies.hbm}, {"added": most, "peak": policies.hbm}]
+        ends = [{"added": own, "peak": policies.hbm} for own in (min(least, 0), most)]
         ends_sheet = sheet_of("hbm", "device memory", ends, columns[:2])
         marks.append(
             Mark("line", fields, ends_sheet, color=draw.NEUTRAL, legend="memory", line_width=2)
         )
-    divisor, word = draw.seconds(most) if by_time else draw.decimal(most, "FLOP")
+    # Policies may make a step shorter than without what they change.
+    largest = max(most, -least)
+    divisor, word = draw.seconds(largest) if by_time else draw.decimal(largest, "FLOP")
     return Chart(
         "frontier",
         "Checkpoint policies: memory against time",

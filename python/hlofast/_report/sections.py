@@ -217,12 +217,14 @@ def _remat(analyses: Analyses) -> Section:
     ]
     statements = [statement for statement in remat_statements(analyses) if not statement.remedy]
     policies = remat.policies
-    drawn = policies is not None and not policies.is_modelled and len(policies.best) > 1
+    drawn = None if policies is None else policies._chart
+    chosen = None if policies is None else policies.chosen
     return Section(
         "remat",
         "Recomputation",
         facts=facts_of(remat),
-        charts=[charts.frontier(policies)] if policies is not None and drawn else [],
+        charts=[] if drawn is None else [drawn],
+        code=None if chosen is None else chosen.code_shown,
         sheets=sheets,
         statements=statements,
         notes=notes_of(remat),
