@@ -9,7 +9,8 @@ texts compiled under another policy, also one that moves values to host memory, 
 before optimisation, and compared with the peak of the program that was compiled under the policy.
 Programs whose name begins with `held_` were not used to make the model. `--lowered` reads the texts
 before optimisation from a folder, into which `make_policies.py --lower` writes all of them, instead
-of the committed ones. `--groups` judges step times of layers in groups on more texts: those that
+of the committed ones. Step times are compared with the time model on the text that was compiled
+under the policy; `--groups` judges those of layers in groups on more texts, which
 `make_policies.py --out DIR --only groups` writes.
 """
 
@@ -301,12 +302,27 @@ def chip_of(program: str) -> str:
     return next(part for part in program.split("_") if part in LIMITS)
 
 
-def steps_of_groups(folder: Path | None = None) -> list[dict[str, Any]]:
-    """Step times of layers in groups under a policy, beside the model on the compiled text.
+def steps(folder: Path | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Step times under a policy, beside the model on the compiled text, by kind of text.
 
-    From each text to each policy under which a text is there, committed or in `folder`.
+    From each text to each policy under which a text is there; of layers in groups, also those in
+    `folder`.
     """
-    texts = in_groups() if folder is None else read_all(folder, "*groups*.txt") | in_groups()
+    plain = {(program, "none"): text for program, text in texts().items()}
+    groups = in_groups() if folder is None else read_all(folder, "*groups*.txt") | in_groups()
+    kinds = {
+        "scanned": plain | checkpointed(),
+        "scanned, to policies that offload": plain | offloaded(),
+        "without scans": plain | keyed(policy_texts.unpack("nameless")),
+        "in groups": groups,
+    }
+    return {kind: steps_of(own) for kind, own in kinds.items()}
+
+
+def steps_of(texts: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
+    """One row per text and policy under which another text of the program is there."""
+    other = {program for program, policy in texts if policy != "none"}
+    texts = {key: text for key, text in texts.items() if key[0] in other}
     modules = {
         key: hlofast.loads(text, device=f"tpu-{chip_of(key[0])}") for key, text in texts.items()
     }
@@ -388,16 +404,21 @@ def main() -> None:
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
     print("chosen policies", *chosen(), sep="\n  ")
-    steps = steps_of_groups(given.groups)
-    for is_plain, is_held in itertools.product((True, False), (False, True)):
-        known = [row for row in steps if (row["text"] == "none") == is_plain]
-        own = [row["error"] for row in known if row["program"].startswith("held_") == is_held]
-        if own:
-            print(
-                f"step times of layers in groups, texts {'without' if is_plain else 'with'} "
-                f"checkpointing, {'held out' if is_held else 'fitted'}: {len(own)}, median error "
-                f"{statistics.median(map(abs, own)):.1%}, worst {max(own, key=abs):+.1%}"
-            )
+    parts = {"fitted": (False,), "held out": (True,), "both": (False, True)}
+    for (kind, known), is_plain in itertools.product(steps(given.groups).items(), (True, False)):
+        for part, held in parts.items():
+            own = [
+                row["error"]
+                for row in known
+                if (row["text"] == "none") == is_plain
+                and row["program"].startswith("held_") in held
+            ]
+            if own:
+                print(
+                    f"step times of layers {kind}, texts {'without' if is_plain else 'with'} "
+                    f"checkpointing, {part}: {len(own)}, median error "
+                    f"{statistics.median(map(abs, own)):.1%}, worst {max(own, key=abs):+.1%}"
+                )
     if given.json:
         given.json.write_text(json.dumps(every, indent=1) + "\n")
 

@@ -10,6 +10,7 @@ import re
 import statistics
 import sys
 import warnings
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -281,12 +282,20 @@ def test_a_module_without_scans_has_no_policies(capsys):
     assert hlofast.load(path).remat().policies is None
     assert cli.main(["remat", "--policy", "nothing_saveable", str(path)]) == cli.USAGE
     assert "no scan over layers" in capsys.readouterr().err
+    assert cli.main(["remat", "--plan", "--json", str(path)]) == 0
+    notes = json.loads(capsys.readouterr().out)["results"][0]["notes"]
+    [told] = [note["text"] for note in notes if note["code"] == "no-policies"]
+    assert "no scan over layers" in told
 
 
 def test_the_command_line_shows_policies_and_code(capsys):
     arguments = ["remat", "--hbm", "1GiB", "--device", "tpu-v5e", "--save", "mlp_scan", str(PLAIN)]
     assert cli.main(arguments) == cli.USAGE
     assert "no value to save matches 'mlp_scan'" in capsys.readouterr().err
+    assert cli.main([*arguments, "--json"]) == cli.USAGE
+    [error] = json.loads(capsys.readouterr().out)["errors"]
+    assert (error["path"], error["kind"]) == (str(PLAIN), "ValueError")
+    assert "no value to save matches 'mlp_scan'" in error["message"]
     arguments[arguments.index("--save") : -1] = ["--policy", "nothing_saveable"]
     assert cli.main(arguments) == 0
     shown = capsys.readouterr().out
@@ -504,7 +513,8 @@ def test_one_row_for_policies_that_keep_the_same(texts):
     policies = hlofast.loads(texts["vision_v5p_8"]).remat().policies
     rows = policies.table.to_pylist()
     # XLA has rewritten the products with batch dimensions, so all products are kept by both.
-    same = [row for row in rows if row["same_as"]]
+    assert rows[0]["same_as"] == "everything_saveable"
+    same = [row for row in rows[1:] if row["same_as"]]
     kept = [tuple(policies.policy(name).saved_numbers) for name in BUILT_IN.values()]
     assert len(rows) == 1 + len(set(kept))
     assert bool(same) == (len(set(kept)) < len(kept))
@@ -524,6 +534,33 @@ def test_recomputed_collectives_by_axis(texts):
     assert sum(row["wire_bytes"] for row in rows) == nothing.recomputed_wire_bytes > 0
 
 
+@pytest.mark.parametrize("program", ["decoder_v5e_256", "mlp_unrolled_plain", "offload_v6e_256"])
+def test_wire_bytes_of_collectives_with_several_results(program):
+    """An element of a collective's result is not a collective of unknown bytes."""
+    module = hlofast.load(FIXTURES / "sharded" / f"{program}.txt.gz")
+    nothing = module.remat().policies.policy("nothing_saveable")
+    sent = sum(row["wire_bytes"] for row in nothing.recomputed_collectives)
+    # The table has the iterations inside the loop, of 80 layers one is peeled off.
+    assert nothing.recomputed_wire_bytes == pytest.approx(sent, rel=1 / 79)
+
+
+def test_everything_saveable(texts, checkpointed):
+    policies = hlofast.loads(texts["dense_v5e_8"], device="tpu-v5e").remat().policies
+    everything, now = policies.policy("everything_saveable"), policies.as_compiled
+    assert everything.saved_numbers == now.saved_numbers
+    assert (everything.peak, everything.step_seconds) == (now.peak, now.step_seconds)
+    assert everything.recomputed_flops == 0
+    assert "policy = jax.checkpoint_policies.everything_saveable" in everything.code
+    assert policies.table.row(0)["same_as"] == "everything_saveable"
+    # What JAX would keep beside products is not in the text of checkpointed layers.
+    remat = hlofast.loads(checkpointed["dense_v5e_8.nothing"]).remat()
+    with pytest.raises(ValueError, match="cannot be modelled from a text whose layers are check"):
+        remat.policies.policy("everything_saveable")
+    assert "policy-everything" in {note.code for note in remat.notes}
+    names = remat.policies.table.values("policy")
+    assert "dots_saveable" in names and "everything_saveable" not in names
+
+
 def test_the_frontier_on_the_command_line_in_pages_and_notebooks(capsys, dense):
     arguments = ["remat", "--frontier", "--device", "tpu-v5e", str(PLAIN)]
     assert cli.main(arguments) == 0
@@ -535,6 +572,13 @@ def test_the_frontier_on_the_command_line_in_pages_and_notebooks(capsys, dense):
     policies = dense.remat(hbm="15.75GiB", device="tpu-v5e").policies
     html = policies._repr_html_()
     assert "Best policies, memory against time" in html and "chosen" in html
+    drawn = '<svg viewBox="0 0 1100 320" role="img" aria-label="Checkpoint policies: memory against'
+    assert drawn in html
+    assert drawn in dense.remat(hbm="15.75GiB", device="tpu-v5e")._repr_html_()
+    assert drawn not in dense.remat()._repr_html_()
+    page = dense.with_context(device="tpu-v5e").report().html
+    for line in policies.chosen.code.splitlines():
+        assert escape(line, quote=False) in page or escape(line) in page
     if importlib.util.find_spec("bokeh"):
         html = dense.with_context(device="tpu-v5e").report().html
         charts = [

@@ -62,12 +62,49 @@ def test_layers_in_a_plain_loop_take_as_long_as_compiled():
 
 def test_step_times_of_groups_are_those_of_compiled_programs():
     """The stacks of one group and of all groups are stored; checkpointed groups run again."""
-    errors = {row["program"]: row["error"] for row in policy_accuracy.steps_of_groups()}
+    rows = policy_accuracy.steps_of(policy_accuracy.in_groups())
+    errors = {row["program"]: row["error"] for row in rows}
     assert len(errors) == 12
     assert statistics.median(map(abs, errors.values())) <= 0.1
     assert max(map(abs, errors.values())) <= 0.3
     held = [abs(error) for program, error in errors.items() if program.startswith("held_")]
     assert len(held) == 4 and statistics.median(held) <= 0.1
+
+
+def notes_of(module: hlofast.Module) -> dict[str, str]:
+    """The notes on policies, by code."""
+    remat = module.remat()
+    assert remat.policies is not None
+    return {note.code: note.text for note in remat.notes}
+
+
+@pytest.mark.parametrize("kind", ["scanned", "without scans"])
+def test_the_error_of_step_times_is_told(kind):
+    """The note has the figures of `benches/policy_accuracy.py` for the kind of the text."""
+    rows = [row for row in policy_accuracy.steps()[kind] if row["text"] == "none"]
+    errors = [100 * abs(row["error"]) for row in rows]
+    text = policy_accuracy.texts()[rows[0]["program"]]
+    told = notes_of(hlofast.loads(text, device="tpu-v5e"))["policy-steps-error"]
+    figures = f"is {statistics.median(errors):.2g} % and the worst {max(errors):.0f} %"
+    assert f"{figures}, on {len(rows)} " in told
+
+
+def test_no_error_is_told_where_none_was_measured():
+    module = hlofast.load(FIXTURES / "frames" / "linen.cpu.txt.xz", device="tpu-v5e")
+    assert "error is unknown" in notes_of(module)["policy-steps-error"]
+
+
+def test_the_compiler_of_another_device_is_named():
+    module = hlofast.load(FIXTURES / "frames" / "linen.cpu.txt.xz", device="tpu-v5e")
+    assert "compiled for CPU, the device is tpu-v5e" in notes_of(module)["other-backend"]
+    assert "other-backend" not in notes_of(hlofast.loads(TEXTS["dense_v5e_8"], device="tpu-v5e"))
+
+
+def test_a_text_without_a_schedule_has_no_step_times():
+    text = next(iter(policy_texts.unpack("lowered").values()))
+    assert (
+        "need a scheduled text" in notes_of(hlofast.loads(text, device="tpu-v5e"))["policy-steps"]
+    )
 
 
 def test_a_step_that_lacked_memory_is_relieved_of_its_cost():

@@ -334,6 +334,10 @@ def test_command(tmp_path: Path) -> None:
         assert (candidate["name"], candidate["change"]) == (step["name"], step["change"])
     assert hlofast.load(out).remat().peak == plan["peak_after"] <= wanted
     assert [path.name for path in tmp_path.iterdir()] == ["less.txt"]
+    done = hlofast_command("remat", UNROLLED, "--hbm", str(wanted), "--apply", "-o", out)
+    applied = f"{out} is the module with {len(steps)} step"
+    assert applied in done.stderr and "to be measured, not run" in done.stderr
+    assert "no checkpoint policy is applied" in done.stderr
     assert (plan["rule"], plan["is_default"]) == ("xla", True)
     assert (plan["sizes"], plan["space"], plan["constants"]) == ("device", "hbm", "program")
     done = hlofast_command("remat", UNROLLED, "--device", "tpu-v5e", "--hbm", "1100MB")

@@ -299,6 +299,22 @@ class TestUndecided:
         before, after = result.figures["xla_peak"]
         assert after < before
         assert {row["undecided"] for row in result.wire_bytes} == {"policy"}
+        assert {"policy", "policy-error", "policy-steps-error"} <= {
+            own.code for own in result.notes
+        }
+
+    def test_values_to_save_and_to_offload(self, decoder: hlofast.Module) -> None:
+        policies = decoder.remat().policies
+        assert policies is not None
+        named = [row["name"] for row in policies.savable if row["kind"] == "matmul"]
+        result = decoder.what_if(save=named[0], offload=named[1:2])
+        own = policies.policy(save=named[0], offload=named[1:2])
+        assert result.policy is not None
+        assert result.figures["xla_peak"][1] == result.policy.peak == own.peak
+        assert result.change == f"policy {own.described}"
+        assert "save " in own.described and "offload " in own.described
+        with pytest.raises(ValueError, match="no value to save matches 'nonsense'"):
+            decoder.what_if(save="nonsense")
 
 
 class TestErrors:
@@ -316,7 +332,8 @@ class TestErrors:
             ({"sequence": {"images": 3}}, "no parameter has 'images' in its name"),
             ({"mesh": "pipe=2"}, "no mesh axis 'pipe'"),
             ({"mesh": "data=3"}, "does not divide over 3 devices"),
-            ({"policy": "dots_saveable"}, "checkpoint policy is not found"),
+            ({"policy": "dots_saveable"}, "no policy can be modelled"),
+            ({"save": "up"}, "no policy can be modelled"),
         ],
     )
     def test_what_cannot_change(
@@ -423,6 +440,15 @@ class TestCommand:
         )
         assert done.returncode == 0, done.stderr
         assert hlofast.load(out).num_partitions == 8
+
+    def test_values_of_a_policy(self) -> None:
+        path = FIXTURES / "sharded" / "mlp_scan_plain.txt.gz"
+        done = hlofast_command("what-if", "--save", "nonsense", "--json", path)
+        [error] = json.loads(done.stdout)["errors"]
+        assert done.returncode == 2 and "no value to save matches 'nonsense'" in error["message"]
+        done = hlofast_command("what-if", "--offload", "layer_input", path)
+        assert done.returncode == 0, done.stderr
+        assert "policy own: " in done.stdout
 
     def test_usage(self, path: str) -> None:
         done = hlofast_command("what-if", "--mesh", MESH, "--batch", "7", path)

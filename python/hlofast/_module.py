@@ -13,7 +13,7 @@ from hlofast.errors import ParseError
 
 TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any, Literal, Unpack
 
     from hlofast._check import Declaration
@@ -214,14 +214,16 @@ class Module(_core.Module):
         layers: Sizes | None = None,
         mesh: MeshLike | None = None,
         policy: str | None = None,
+        save: Iterable[int | str] | str = (),
+        offload: Iterable[int | str] | str = (),
     ) -> WhatIf:
         """Returns the step with other sizes, a result with a changed module; nothing is compiled.
 
         Sizes are those of all devices together: a number, or a multiple of the compiled size such
         as `"2x"`, or a mapping from a part of a parameter's name to one of these, if several
-        parameters differ. `mesh` gives new sizes of axes that the module's mesh has. `policy` is a
-        checkpoint policy of JAX, as for `hlofast.Policies.policy`. Raises `ValueError` if a size
-        cannot change, with the reason. See `hlofast.WhatIf`.
+        parameters differ. `mesh` gives new sizes of axes that the module's mesh has. `policy`,
+        `save` and `offload` are a checkpoint policy, as for `hlofast.Policies.policy`. Raises
+        `ValueError` if a size cannot change, with the reason. See `hlofast.WhatIf`.
         """
         from hlofast._fragment import refuse
         from hlofast._what_if import WhatIf
@@ -229,7 +231,7 @@ class Module(_core.Module):
         refuse(self, "a change of sizes")
         given = {"batch": batch, "sequence": sequence, "layers": layers}
         sizes = {role: size for role, size in given.items() if size is not None}
-        return WhatIf(self, sizes, mesh, policy)
+        return WhatIf(self, sizes, mesh, policy, save, offload)
 
     def stages(
         self,

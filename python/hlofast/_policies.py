@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _policy_code, devices
 from hlofast import _policy_fields as fields
 from hlofast._names import meant
-from hlofast._policy import BUILT_IN, OFFLOADED, RECOMPUTED, SAVED, Policy
+from hlofast._policy import BUILT_IN, EVERYTHING, OFFLOADED, RECOMPUTED, SAVED, Policy
 from hlofast._policy_remedies import FIELDS as REMEDIES
 from hlofast._policy_remedies import remedies
 from hlofast._result import Note, Section
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hlofast._core import PolicyData
     from hlofast._module import Module
     from hlofast._remat import Remat
+    from hlofast._report.chart import Chart
 
     Row = dict[str, Any]
 
@@ -133,14 +134,17 @@ class Policies:
     ) -> Policy:
         """Returns what the step needs under a policy of JAX, or under one's own.
 
-        `name` is `nothing_saveable`, `dots_with_no_batch_dims_saveable` or `dots_saveable`. `save`
-        and `offload` add values: rows of `savable`, or texts that are an instruction's name, a
-        source line (`model.py:88`) or part of an operation name; `layer_input` is what layers get
-        from the layers before them. Raises `ValueError` if nothing matches.
+        `name` is `nothing_saveable`, `dots_with_no_batch_dims_saveable`, `dots_saveable`, or, if
+        the layers are not checkpointed, `everything_saveable`. `save` and `offload` add values:
+        rows of `savable`, or texts that are an instruction's name, a source line (`model.py:88`) or
+        part of an operation name; `layer_input` is what layers get from the layers before them.
+        Raises `ValueError` if nothing matches.
         """
         if name is not None and name not in BUILT_IN:
             hint = meant(name, BUILT_IN) or ";"
             raise ValueError(f"no policy {name!r}{hint} known: {', '.join(BUILT_IN)}")
+        if name == EVERYTHING and self.is_checkpointed:
+            raise ValueError(fields.NOT_EVERYTHING)
         if offload and self._data.grouped() == "yes":
             raise ValueError(fields.GROUPS_ON_HOST)
         save = (save,) if isinstance(save, str) else save
@@ -154,6 +158,12 @@ class Policies:
                 for row in self._matching(one):
                     fates[row] = fate
         return Policy(self, "own" if is_own else str(name), fates)
+
+    @property
+    def _built_in(self) -> list[Policy]:
+        """The policies of JAX that can be modelled from the text."""
+        known = [name for name in BUILT_IN if name != EVERYTHING or not self.is_checkpointed]
+        return [self.policy(name) for name in known]
 
     @property
     def as_compiled(self) -> Policy:
@@ -219,7 +229,7 @@ class Policies:
     def _best(self, budget: int) -> Policy | None:
         """The policy that costs least time within a budget; None if it is known to gain nothing."""
         is_needed = self.is_checkpointed or self.hbm is None or self.peak > self.hbm
-        if not is_needed and all((self.policy(name).added_seconds or 0) >= 0 for name in BUILT_IN):
+        if not is_needed and all((own.added_seconds or 0) >= 0 for own in self._built_in):
             return None
         best = Policy(self, _CHOSEN, self._data.choose(budget, False))
         if not is_needed:
@@ -308,9 +318,7 @@ class Policies:
         names = _policy_code.value_names(self.savable.to_pylist())
         rows = []
         for number, policy in enumerate(self.best):
-            kept: tuple[list[str], list[str]] = ([], [])
-            for at in policy.saved_numbers:
-                kept[policy.is_offloaded(at)].append(names[at])
+            kept = policy._kept_names(names)
             texts = [", ".join(own) or None for own in (*kept, policy.names)]
             rows.append((number, *policy._outcome(), *texts))
         return of_rows(fields.FRONTIER, rows)
@@ -342,11 +350,14 @@ class Policies:
             now.relief_seconds,
             self.step_seconds,
         )
-        rows: list[tuple[object, ...]] = [(_AS_IS, *figures, None, None)]
+        every, same = self._built_in, None
+        if every[-1].name == EVERYTHING and every[-1]._keeps == now._keeps:
+            # The figures of the text are better than modelled ones.
+            same = every.pop().name
+        rows: list[tuple[object, ...]] = [(_AS_IS, *figures, None, same)]
         shown: list[Policy] = []
-        every = [self.policy(name) for name in BUILT_IN]
         for policy in (*every, *([] if self.chosen is None else [self.chosen]), *more):
-            if all(own._keeps != policy._keeps for own in shown):
+            if policy.name != same and all(own._keeps != policy._keeps for own in shown):
                 shown.append(policy)
         rows += [policy._row() for policy in shown]
         return of_rows(fields.POLICIES, rows)
@@ -354,14 +365,7 @@ class Policies:
     @property
     def notes(self) -> tuple[Note, ...]:
         """How far the figures are from what XLA needs."""
-        notes = [Note("policy-error", fields.error_of(self))]
-        if self.step_seconds is not None:
-            is_known = self.as_compiled.step_seconds is not None
-            notes.append(Note("policy-steps", fields.STEPS if is_known else fields.NO_STEPS))
-        elif not self.is_modelled:
-            notes.append(Note("policy-steps", fields.NO_DEVICE))
-        if self.is_modelled and self.module.summary().devices_together > 1:
-            notes.append(Note("policy-collectives", fields.NO_COLLECTIVES))
+        notes = [*self.notes_of_errors, *self._notes_of_unknown()]
         if self.chosen is not None and self.hbm is not None:
             if self.chosen.fits and self.chosen.peak <= self.hbm * (1 - self.margin):
                 free = f"{self.margin:.0%}".replace("%", " %")
@@ -379,6 +383,30 @@ class Policies:
             text = fields.MOVING.format(bandwidth=figures[0], source=figures[1])
             notes.append(Note("moving", text))
         return tuple(notes)
+
+    @property
+    def notes_of_errors(self) -> Iterator[Note]:
+        """How far peaks and step times are off, or why step times are unknown."""
+        yield Note("policy-error", fields.error_of(self))
+        if self.step_seconds is not None and self.as_compiled.step_seconds is not None:
+            yield Note("policy-steps", fields.STEPS)
+            yield Note("policy-steps-error", fields.steps_error_of(self))
+        elif self.step_seconds is not None:
+            yield Note("policy-steps", fields.NO_STEPS)
+        else:
+            yield Note("policy-steps", fields.NO_SCHEDULE if self.is_modelled else fields.NO_DEVICE)
+
+    def _notes_of_unknown(self) -> Iterator[Note]:
+        """Why other figures, and a policy of JAX, are unknown."""
+        if self.is_checkpointed:
+            yield Note("policy-everything", fields.NOT_EVERYTHING)
+        known = [self.as_compiled, *self._built_in]
+        if any(own.recomputed_flops is None for own in known):
+            yield Note("policy-flops", fields.NO_KERNELS)
+        if self.is_modelled and self.module.summary().devices_together > 1:
+            yield Note("policy-collectives", fields.NO_COLLECTIVES)
+        elif any(own.recomputed_wire_bytes is None for own in known):
+            yield Note("policy-collectives", fields.NO_WIRE_BYTES)
 
     @property
     def remedies(self) -> Table | None:
@@ -442,8 +470,7 @@ class Policies:
         if not self.is_checkpointed:
             columns.remove("is_kept")
         values = Section("savable", title, savable, columns, figure="bytes")
-        lines = [] if shown is None else shown.code.splitlines()
-        head = "" if shown is None else f"Policy `{shown.name}` as code"
+        head, lines = ("", []) if shown is None else shown.code_shown
         own = [(head, [("", Whole(line)) for line in lines])] if lines else []
         table = of_rows(fields.CODE, enumerate(lines, 1))
         code = Section("code", "Code", table, paragraphs=own)
@@ -472,7 +499,16 @@ class Policies:
     def _repr_html_(self) -> str:
         from hlofast._html import sections
 
-        return sections(self.sections(frontier=True), self.notes, self.module)
+        return sections(self.sections(frontier=True), self.notes, self.module, self._chart)
+
+    @property
+    def _chart(self) -> Chart | None:
+        """Memory against time of the best policies; None if there is nothing to compare."""
+        if self.is_modelled or len(self.best) < 2:
+            return None
+        from hlofast._report.charts import frontier
+
+        return frontier(self)
 
     def _rows(self, numbers: Sequence[int]) -> Table:
         rows = self.savable.to_pylist()

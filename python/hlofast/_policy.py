@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _policy_code
+from hlofast import _policy_code, _text
 from hlofast import _policy_fields as fields
 from hlofast.table import Table, of_rows
 
@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
     from hlofast._policies import Policies
 
+EVERYTHING = "everything_saveable"
 BUILT_IN = {
     "nothing_saveable": (),
     "dots_with_no_batch_dims_saveable": ("matmul",),
     "dots_saveable": ("matmul", "batched_matmul"),
+    EVERYTHING: ("matmul", "batched_matmul", "kernel", "collective", "other"),
 }
 """The policies of JAX that are modelled by name, and the kinds of values that they save."""
 
@@ -178,10 +180,27 @@ class Policy:
     @property
     def names(self) -> tuple[str, ...]:
         """The modelled policies of JAX, and `chosen`, under which the same values are kept."""
-        known: list[Policy] = [self._policies.policy(name) for name in BUILT_IN]
+        known = self._policies._built_in
         if self._policies.chosen is not None:
             known.append(self._policies.chosen)
         return tuple(own.name for own in known if own._keeps == self._keeps)
+
+    @property
+    def described(self) -> str:
+        """The name; for one's own policy, the values that it saves and moves to host memory."""
+        if self.name != "own":
+            return self.name
+        names = _policy_code.value_names(self._policies.savable.to_pylist())
+        pairs = zip(("save", "offload"), self._kept_names(names), strict=True)
+        parts = [f"{verb} {_text.names(own)}" for verb, own in pairs if own]
+        return "own: " + ("; ".join(parts) or "save nothing")
+
+    def _kept_names(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The names of the values that it saves, and of those that it moves to host memory."""
+        kept: tuple[list[str], list[str]] = ([], [])
+        for at in self.saved_numbers:
+            kept[self.is_offloaded(at)].append(names[at])
+        return kept
 
     @property
     def _keeps(self) -> list[tuple[int, int]]:
@@ -192,6 +211,11 @@ class Policy:
     def code(self) -> str:
         """The policy as Python code, with a comment for each value that has to be named."""
         return _policy_code.code(self)
+
+    @property
+    def code_shown(self) -> tuple[str, list[str]]:
+        """The heading of the code, and its lines."""
+        return f"Policy `{self.name}` as code", self.code.splitlines()
 
     def _outcome(self) -> tuple[object, ...]:
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core, _text
 from hlofast import _remat_fields as fields
+from hlofast._context import other_backend
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import RULES, SPACES, table_bytes
@@ -17,7 +18,7 @@ from hlofast._remat_statements import (
     what_to_do,
 )
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._units import read_bytes
+from hlofast._units import read_memory
 from hlofast.table import Table, column_of, of_rows, with_share, with_source
 
 TYPE_CHECKING = False  # The command line uses this file; importing typing would slow its start.
@@ -395,7 +396,12 @@ class Remat(Result):
                 "code, not by operation name"
             )
             notes.append(Note("by-place", text, residuals=by_place))
-        if self._policies is not None and not isinstance(self._policies, str):
+        if self._plan is not None or self._policies is not None:
+            told = None if self.device is None else other_backend(self.module, self.device)
+            notes += [] if told is None else [Note("other-backend", told)]
+        if isinstance(self._policies, str):
+            notes.append(Note("no-policies", self._policies))
+        elif self._policies is not None:
             notes += self._policies.notes
         return tuple(notes)
 
@@ -445,6 +451,13 @@ class Remat(Result):
     def every_section(self) -> tuple[Section, ...]:
         """All tables, including the tables of a plan."""
         return self.sections(plan=True, frontier=True)
+
+    def _repr_html_(self) -> str:
+        from hlofast._html import result
+
+        sections = self.shown_sections()
+        policies = None if self.hbm is None else self.policies
+        return result(self, sections, None if policies is None else policies._chart)
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -585,7 +598,7 @@ def remat(
     if rule is not None and rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
     read = None if rules is None else read_rules(rules)
-    budget = None if hbm is None else read_bytes(hbm)
+    budget = None if hbm is None else read_memory(hbm)
     if device is not None:
         from hlofast import devices
 

@@ -11,7 +11,7 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # Verbs print results; importing typing would slow their start.
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from hlofast._context import MeshLike
@@ -205,6 +205,8 @@ class WhatIf(Result):
         sizes: Mapping[str, Sizes],
         mesh: MeshLike | None,
         policy: str | None,
+        save: Iterable[int | str] | str,
+        offload: Iterable[int | str] | str,
     ) -> None:
         self.module = module
         """The module as compiled."""
@@ -224,7 +226,8 @@ class WhatIf(Result):
         self._scaled = data.apply(list(self.asked.items()), self.new_mesh)
         self.changed: Module = self._with_context()
         """The changed module, to be analysed like any other. It is not a program to run."""
-        self.policy: Policy | None = None if policy is None else self._policy(policy)
+        is_given = policy is not None or save or offload
+        self.policy: Policy | None = self._policy(policy, save, offload) if is_given else None
         """The checkpoint policy after the change; None if it stays."""
         self._figures: dict[str, tuple[Any, Any]] | None = None
         self._open: dict[str, str] | None = None
@@ -286,11 +289,16 @@ class WhatIf(Result):
         changed = Module(self._scaled[0])
         return changed.with_context(context.replace(mesh=mesh, profile=None))
 
-    def _policy(self, name: str) -> Policy:
-        policies = self.changed.remat().policies
-        if policies is None:
-            raise ValueError("the layers' checkpoint policy is not found in this module")
-        return policies.policy(name)
+    def _policy(
+        self,
+        name: str | None,
+        save: Iterable[int | str] | str,
+        offload: Iterable[int | str] | str,
+    ) -> Policy:
+        remat = self.changed.remat()
+        if remat.policies is None:
+            raise ValueError(remat.no_policies)
+        return remat.policies.policy(name, save=save, offload=offload)
 
     @property
     def _sent(self) -> dict[str, int | None]:
@@ -369,7 +377,7 @@ class WhatIf(Result):
                 if old != new:
                     parts.append(f"{name} {old:,} → {new:,}")
         if self.policy is not None:
-            parts.append(f"policy {self.policy.name}")
+            parts.append(f"policy {self.policy.described}")
         return ", ".join(parts) or "none"
 
     @property

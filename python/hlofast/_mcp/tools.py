@@ -505,7 +505,7 @@ def _remat(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
         named, is_frontier = arguments.get("policy"), arguments.get("frontier", False)
         policy = None
         if (named or is_frontier) and remat.policies is None:
-            raise RefusedError("the module has no scan over layers, so no policy can be modelled")
+            raise RefusedError(str(remat.no_policies))
         if named and remat.policies is not None:
             policy = remat.policies.policy(named)
         if not (named or is_frontier or "hbm" in arguments):

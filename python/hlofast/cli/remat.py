@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hlofast import _text
 from hlofast._memory import RULES
-from hlofast._policy import BUILT_IN
 from hlofast._remat import Remat
-from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, results
+from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, policies, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ operation name.
 A plan rewrites the module for each candidate and measures the peak of the result, by default as
 compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live bytes for
 other programs (--rule in_place); `hlofast memory` shows both. --apply writes the module with every
-step of the plan applied: a text to measure and compare, not a program to train with.
+step of the plan applied: a text to measure and compare, not a program to run. Checkpoint policies
+are not applied: they are code for the program.
 """
 
 
@@ -53,20 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--plan", action="store_true", help="choose values to rematerialise, to lower the peak"
     )
-    plan.add_argument(
-        "--policy",
-        choices=tuple(BUILT_IN),
-        help="checkpoint policy of the layers",
-    )
-    plan.add_argument(
-        "--save", action="append", metavar="VALUE", help="a value that the policy saves; repeatable"
-    )
-    plan.add_argument(
-        "--offload",
-        action="append",
-        metavar="VALUE",
-        help="a value that the policy moves to host memory; repeatable",
-    )
+    policies.add_policy(plan)
     plan.add_argument(
         "--frontier",
         action="store_true",
@@ -110,8 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
                 policy = _policy(remat, *own, is_asked=arguments.frontier)
                 sections = remat.sections(plan=True, policy=policy, frontier=arguments.frontier)
             except ValueError as error:
-                inputs.complain(f"{loaded.path}: {loaded.module.name}: {error}")
-                code = USAGE
+                reader.refused(loaded.path, f"{loaded.path}: {loaded.module.name}: {error}")
         if arguments.apply:
             try:
                 code = code if _apply(remat, arguments.output) else FINDINGS
@@ -157,4 +144,11 @@ def _apply(remat: Remat, path: str) -> bool:
         return False
     with replacing(path) as file:
         file.write(text.encode("utf-8", "surrogateescape"))
+    applied = _text.counted(len(remat.steps), "step")
+    peaks = f"peak {remat.peak_after:,} B, before {remat.peak:,} B"
+    results.note_to_measure(path, f"the module with {applied} of the plan applied ({peaks})")
+    if remat.policies is not None:
+        inputs.complain(
+            "note: no checkpoint policy is applied to it; policies are code for the program"
+        )
     return True

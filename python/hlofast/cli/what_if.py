@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hlofast._files import replacing
-from hlofast._policy import BUILT_IN
 from hlofast._what_if import WhatIf
-from hlofast.cli import UNREADABLE, inputs, results
+from hlofast.cli import UNREADABLE, inputs, policies, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ examples:
   hlofast what-if --layers 40 --mesh data=2,model=4 --mesh-to data=4,model=4 step.txt
   hlofast what-if --sequence tokens=4096 step.txt            one of several inputs
   hlofast what-if --policy nothing_saveable step.txt
+  hlofast what-if --save model.py:88 --offload mlp/dot_general step.txt
   hlofast what-if --batch 2x -o larger.txt step.txt && hlofast memory larger.txt
   hlofast what-if --batch 2x --json step.txt | jq '.results[].tables.wire_bytes'
 
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     change.add_argument(
         "--mesh-to", metavar="data=4", help="new sizes of mesh axes, such as data=4,model=2"
     )
-    change.add_argument("--policy", choices=tuple(BUILT_IN), help="checkpoint policy of the layers")
+    policies.add_policy(change)
     change.add_argument("-o", "--output", metavar="OUT", help="write the changed module to OUT")
 
 
@@ -78,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
                 layers=arguments.layers,
                 mesh=arguments.mesh_to,
                 policy=arguments.policy,
+                save=arguments.save or (),
+                offload=arguments.offload or (),
             )
             result.facts  # noqa: B018 - raises where sizes exceed 64 bits, before anything is shown.
         except (ValueError, OverflowError) as error:
@@ -89,6 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
             written.append(loaded.path)
             with replacing(arguments.output) as file:
                 file.write(result.changed.text.encode("utf-8", "surrogateescape"))
+            results.note_to_measure(arguments.output, "the module with other sizes")
+            if result.policy is not None:
+                inputs.complain("note: the checkpoint policy is not applied to it")
         return result, None
 
     try:
