@@ -274,9 +274,12 @@ def test_offload_waited(form: str) -> None:
 
 @pytest.mark.parametrize("name", programs("wide_stream"))
 def test_float32_activations(name: str) -> None:
-    found = findings(name, "float32-activations")
-    assert at("whole_width") in {finding.source_line for finding in found}
-    stake = sum(finding.bytes or 0 for finding in found)
+    # One fault, whatever the lines of the collectives that show it.
+    [finding] = findings(name, "float32-activations")
+    known = [module(name)[row].metadata for row in finding.instructions]
+    assert at("whole_width") in {own.source_line for own in known if own is not None}
+    assert finding.places > 1 and finding.message.startswith(f"{finding.places} collectives send")
+    stake = finding.bytes
     change = payload(name) - payload(twin(name))
     # Statistics stay in f32 in both.
     assert stake == pytest.approx(change, rel=0.001)

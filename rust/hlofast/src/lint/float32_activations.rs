@@ -67,7 +67,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let mut site = Site::new(collective.row).runs(&runs).of(number);
         site.bytes = Some(payload / 2);
         site = site.sum("payload_bytes", payload);
-        site.key = collective.kind as u64;
+        site.kind = Some(collective.kind);
+        // One stream of activations in f32 shows at every collective that moves it.
+        site.is_anywhere = true;
         sites.push(site);
     }
 }
@@ -120,13 +122,16 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let Some(collective) = site.collective(program) else {
         return String::new();
     };
-    let kind = collective.kind.as_str();
+    let kind = site.kind.map_or("collective", |kind| kind.as_str());
     let payload = site.figure("payload_bytes");
+    let along = match site.places {
+        1 => format!(" {}", program.along(collective)),
+        _ => String::new(),
+    };
     format!(
-        "{} {} {} activations in f32 though most weights have 16 bits: {} of payload per step, {} \
-         of all collectives, half of it saved in 16 bits",
+        "{}{along} {} activations in f32 though most weights have 16 bits: {} of payload per step, \
+         {} of all collectives, half of it saved in 16 bits",
         counted(site.places, kind, &format!("{kind}s")),
-        program.along(collective),
         form(site.places, "sends", "send"),
         bytes(payload),
         percent(payload, program.payload()),
