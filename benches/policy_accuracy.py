@@ -103,7 +103,9 @@ def lowered(folder: Path | None = None) -> dict[tuple[str, str], bytes]:
 
 
 def name_of(row: dict[str, Any]) -> str | None:
-    """The name that the models give to a value."""
+    """The name that the models give to a value; `kernel` for the results of a kernel."""
+    if row["kind"] == "kernel":
+        return "kernel"
     lines = LINES.get(Path(row["source_file"] or "").name, [])
     line = row["source_line"]
     named = re.search(r'checkpoint_name\(.*"(\w+)"\)', lines[line - 1] if line and lines else "")
@@ -234,7 +236,7 @@ def plans() -> dict[str, Any]:
         # Encoder and decoder give the same names to their values.
         kept = set(own.saved_numbers)
         others = [row for at, row in enumerate(policies.savable) if at not in kept]
-        others = [row for row in others if row["kind"].endswith("matmul")]
+        others = [row for row in others if row["kind"] not in ("input", "other", "collective")]
         split = {name_of(row) for row in others} & {*named} - {None}
         nothing = policies.policy("nothing_saveable")
         chosen[f"{program}.{under}".rstrip(".")] = {

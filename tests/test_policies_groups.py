@@ -76,6 +76,12 @@ def test_peaks_where_groups_are_checkpointed_too(policies, compiled):
     assert max(found) <= 0.14
 
 
+def test_code_says_that_checkpoints_around_groups_stay(policies):
+    for (program, _), known in policies.items():
+        code = known.policy("dots_saveable").code
+        assert ("the jax.checkpoint around the group stays" in code) == ("whole" in program)
+
+
 def test_flops_are_those_that_the_compiled_programs_recompute(policies, compiled):
     for (program, own), known in policies.items():
         for policy, name in BUILT_IN.items():

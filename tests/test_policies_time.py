@@ -125,7 +125,11 @@ def test_a_policy_chosen_for_a_step_that_fits_makes_it_faster():
     promised = [own["step_seconds"] / own["as_is_seconds"] - 1 for own in plans]
     compiled = [own["compiled_seconds"] / own["as_is_seconds"] - 1 for own in plans]
     assert len(plans) >= 10
-    assert all(own <= -0.05 for own in promised)
+    # Groups that are checkpointed themselves recompute without the policy too.
+    whole = ["_whole_" in own["program"] for own in plans]
+    assert all(
+        own <= (-0.02 if is_whole else -0.05) for own, is_whole in zip(promised, whole, strict=True)
+    )
     # The time model on the program compiled under the policy: each is faster, most by more.
     assert all(own < 0 for own in compiled)
     pairs = zip(promised, compiled, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ sys.path.insert(0, str(FIXTURES))
 import policy_texts
 
 SOURCE = FIXTURES / "policy_models.py"
+KERNEL = re.compile(r'(make_\w+)\(\.\.\., residual_checkpoint_name="(\w+)"\)')
 NAMED = re.compile(r'x = checkpoint_name\(x, "(\w+)"\)  # (.*)')
 
 
@@ -33,6 +35,17 @@ def dense(texts) -> hlofast.Module:
 def pair(texts) -> hlofast.Policies:
     """An encoder and a decoder, whose layers call the same attention three times."""
     return hlofast.loads(texts["pair_v5e_8"], device="tpu-v5e").remat().policies
+
+
+@pytest.fixture(scope="module")
+def variants() -> dict[str, hlofast.Policies]:
+    """By program: the policies of layers with attention kernels."""
+    texts = policy_texts.unpack("variants")
+    return {
+        name: hlofast.loads(text, device="tpu-v5e").remat(hbm="16GiB").policies
+        for name, text in texts.items()
+        if "flash" in name or "splash" in name
+    }
 
 
 def test_code_names_each_saved_value_or_the_policy_of_jax(dense):
@@ -128,6 +141,86 @@ class TestLinesWithSeveralValues:
         ((_, place),) = NAMED.findall(policies.policy(save=[at]).code)
         name = policies.savable.to_pylist()[at]["name"]
         assert place.endswith(f"result of {name}, for which the text has no line")
+
+
+class TestKernels:
+    """Names outside a kernel do not reach what its backward pass reads."""
+
+    def results(self, policies: hlofast.Policies) -> list[int]:
+        return [at for at, kind in enumerate(policies.savable.values("kind")) if kind == "kernel"]
+
+    def test_splash_attention_names_its_results_itself(self, variants):
+        policies = variants["splash_v5p_8"]
+        results = self.results(policies)
+        assert all(policies.savable.values("is_nameable"))
+        code = policies.policy(save=results).code
+        ((maker, name),) = KERNEL.findall(code)
+        assert maker == "make_splash_mha" and code.count("checkpoint_name(x") == 0
+        assert f"save_only_these_names('{name}')" in code
+        assert policies.policy(save=name).saved_numbers == tuple(results)
+        compile(code, "policy", "exec")
+        moved = policies.policy(offload=name)
+        assert moved.on_host == sum(policies.savable.values("bytes")[at] for at in results)
+        assert f"names_which_can_be_offloaded=['{name}']" in moved.code
+
+    def test_other_kernels_are_kept_by_their_primitive(self, variants):
+        policies = variants["flash_v5e_8"]
+        matmul = policies.savable.values("kind").index("matmul")
+        code = policies.policy(save=[matmul, *self.results(policies)]).code
+        (name,) = re.findall(r'checkpoint_name\(x, "(\w+)"\)', code)
+        asked: list[str] = []
+        jax = SimpleNamespace(
+            checkpoint_policies=SimpleNamespace(
+                save_only_these_names=lambda *names: lambda *_, **__: asked.extend(names)
+            )
+        )
+        known: dict[str, object] = {"jax": jax}
+        exec("\n".join(code.splitlines()[2:-2]), known)
+        for primitive in ("pallas_call", "custom_vjp_call"):
+            assert known["policy"](SimpleNamespace(name=primitive)) is True
+        assert known["policy"](SimpleNamespace(name="dot_general")) is None and asked == [name]
+
+    def test_no_policy_moves_them_to_host_memory(self, variants):
+        policies = variants["flash_v5e_8"]
+        with pytest.raises(
+            ValueError, match="no policy of JAX moves the results of flash_attention"
+        ):
+            policies.policy(offload=self.results(policies))
+
+    def test_a_name_after_a_kernel_keeps_its_output_alone(self, variants):
+        policies = variants["flash_v5e_8"]
+        shapes = policies.savable.values("shape")
+        output = [at for at in self.results(policies) if shapes[at].startswith("bf16")]
+        policy = policies.policy(offload=output)
+        assert "def policy(" not in policy.code and policy.code.count("checkpoint_name(x") == 1
+        assert policy.recomputed_flops == policies.policy("nothing_saveable").recomputed_flops
+
+    def test_results_of_a_kernel_are_kept_together(self, variants):
+        moved = set()
+        for name, policies in variants.items():
+            results = self.results(policies)
+            for policy in policies.best:
+                (fate,) = {policy.fates[at] for at in results}
+                moved |= {name} if fate == 2 else set()
+        assert moved and all("splash" in name for name in moved)
+
+
+def test_maxtext_names_the_results_of_attention():
+    path = FIXTURES / "maxtext_dumps" / "16b.txt.xz"
+    policies = hlofast.load(path).remat().policies
+    rows = policies.savable.to_pylist()
+    kernels = [at for at, row in enumerate(rows) if row["kind"] == "kernel"]
+    assert len(kernels) == 2
+    assert policies.policy(save=kernels).code.splitlines() == [
+        "remat_policy: 'custom'", "decoder_layer_input: 'device'", "context: 'device'",
+    ]  # fmt: skip
+    assert policies.policy(offload=kernels).code.endswith("\ncontext: 'offload'")
+
+
+def test_code_in_the_spelling_of_flax():
+    path = FIXTURES / "frames" / "linen.cpu.txt.xz"
+    policies = hlofast.load(path).remat().policies
+    assert "nn.remat(Layer, policy=policy, prevent_cse=False)" in policies.policy().code
 
 
 def test_code_in_the_spelling_of_axlearn(texts):

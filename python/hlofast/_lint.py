@@ -259,7 +259,7 @@ class Findings(Result):
             )
             notes.append(Note("too-large", text))
         elif not len(self):
-            text = "nothing to change: no rule has a finding above its threshold"
+            text = "lint has nothing to change: no rule has a finding above its threshold"
             notes.append(Note("nothing-to-change", text))
         leading = self[0] if len(self) else None
         if leading and leading.bytes_are == "memory" and any(own.seconds for own in self):

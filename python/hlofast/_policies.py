@@ -95,6 +95,11 @@ class Policies:
         return self._data.grouped() != "no"
 
     @property
+    def has_checkpointed_groups(self) -> bool:
+        """Whether the layers are scanned in groups that are under `jax.checkpoint` themselves."""
+        return self._data.grouped() == "checkpointed"
+
+    @property
     def is_modelled(self) -> bool:
         """Whether the module is not scheduled, so that the peak as it is is modelled too."""
         return self._data.is_modelled()
@@ -116,10 +121,10 @@ class Policies:
     def savable(self) -> Table:
         """The values of a layer that a policy could save, in the order of the forward loop.
 
-        `kind` is `matmul`, `batched_matmul` (with batch dimensions), `kernel` (all results of a
-        custom call), `collective`, `other` or `input` (of a layer: kept on the device or moved to
-        host memory, not recomputed); `bytes` are those of all layers on one device, and `is_kept`
-        tells what the step as it is keeps.
+        `kind` is `matmul`, `batched_matmul` (with batch dimensions), `kernel` (a result of a custom
+        call), `collective`, `other` or `input` (of a layer: kept on the device or moved to host
+        memory, not recomputed); `bytes` are those of all layers on one device, `is_kept` tells what
+        the step as it is keeps, and `is_nameable` what `checkpoint_name` reaches.
         """
         if self._savable is None:
             self._savable = Table(self._data.savable())
@@ -138,7 +143,7 @@ class Policies:
         the layers are not checkpointed, `everything_saveable`. `save` and `offload` add values:
         rows of `savable`, or texts that are an instruction's name, a source line (`model.py:88`) or
         part of an operation name; `layer_input` is what layers get from the layers before them.
-        Raises `ValueError` if nothing matches.
+        Raises `ValueError` if nothing matches, and for results of kernels that no policy can move.
         """
         if name is not None and name not in BUILT_IN:
             hint = meant(name, BUILT_IN) or ";"
@@ -157,6 +162,17 @@ class Policies:
                 is_own = True
                 for row in self._matching(one):
                     fates[row] = fate
+        if offload:
+            rows = self.savable.to_pylist()
+            for kernel, at in _policy_code.kept_by_primitive(rows, fates).items():
+                own = [
+                    fates[other] for other, row in enumerate(rows) if row["instruction"] == kernel
+                ]
+                if OFFLOADED in own:
+                    raise ValueError(
+                        f"no policy of JAX moves the results of {rows[at]['name']} to host memory: "
+                        "no name reaches them; save them, or recompute them"
+                    )
         return Policy(self, "own" if is_own else str(name), fates)
 
     @property
@@ -186,7 +202,7 @@ class Policies:
             raise ValueError("a value to save must not be an empty text")
         names = _policy_code.value_names(rows)
         if wanted in names and wanted != _policy_code.INPUT:
-            return [names.index(wanted)]
+            return [at for at, name in enumerate(names) if name == wanted]
         lines = _policy_code.of_lines(rows, names)
         if wanted in lines:
             return lines[wanted]
@@ -419,19 +435,31 @@ class Policies:
             return None
         return remedies(lowest, lowest.peak - self.hbm)
 
+    @property
+    def way_out(self) -> str | None:
+        """What is missing where no policy fits, and the changes that would do; None if one fits."""
+        lowest, table = self.chosen, self.remedies
+        if lowest is None or table is None or self.hbm is None:
+            return None
+        missing = lowest.peak - self.hbm
+        if missing <= 0:
+            return "no checkpoint policy fits: the host memory is too small for the nearest"
+        text = f"no checkpoint policy fits: the nearest needs {missing:,} B more than there are"
+        every = table.to_pylist()
+        enough = [row for row in every if row["enough"] == "yes"]
+        ways = [f"{row['how']} (about {row['saved']:,} B less)" for row in enough or every]
+        if not ways:
+            return text
+        return (
+            f"{text}; {'what helps' if enough else 'no change alone is enough'}: {'; '.join(ways)}"
+        )
+
     def _missing(self, missing: int) -> Note:
         """What no policy saves, and what would."""
         table = self.remedies
         ways = [] if table is None else table.to_pylist()
-        told = "; ".join(f"{row['how']} (about {row['saved']:,} B less)" for row in ways)
-        text = f"no policy fits: the nearest needs {missing:,} B more than there are"
         figures = {f"by_{row['change']}": row["saved"] for row in ways}
-        return Note(
-            "no-policy-fits",
-            f"{text}; what helps: {told}" if told else text,
-            missing=missing,
-            **figures,
-        )
+        return Note("no-policy-fits", self.way_out or "", missing=missing, **figures)
 
     def sections(
         self, policy: Policy | None = None, *, frontier: bool = False

@@ -197,10 +197,10 @@ class Policy:
 
     def _kept_names(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """The names of the values that it saves, and of those that it moves to host memory."""
-        kept: tuple[list[str], list[str]] = ([], [])
+        kept: tuple[dict[str, None], dict[str, None]] = ({}, {})
         for at in self.saved_numbers:
-            kept[self.is_offloaded(at)].append(names[at])
-        return kept
+            kept[self.is_offloaded(at)][names[at]] = None
+        return list(kept[0]), list(kept[1])
 
     @property
     def _keeps(self) -> list[tuple[int, int]]:

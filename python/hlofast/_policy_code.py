@@ -1,7 +1,8 @@
 """Checkpoint policies as code: of JAX, or in the spelling of the trainer that the text shows.
 
 The names that AXLearn and MaxText give to values are facts of those projects, from
-`axlearn/common/attention.py` (`_remat_name`) and MaxText's `configs/base.yml` (`remat_policy`).
+`attention.py` (`_remat_name`) and `flash_attention/tpu_attention.py` in `axlearn/common`, and
+MaxText's `configs/base.yml` (`remat_policy`) and `layers/attention_op.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from hlofast._text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from hlofast._module import Module
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 
 _PREFIX = "jax.checkpoint_policies."
 _STEPS = frozenset(
-    ("while", "body", "cond", "closed_call", "eval_jaxpr", "checkpoint", "rematted_computation")
-)
+    (
+        "while", "body", "cond", "closed_call", "eval_jaxpr", "checkpoint",
+        "rematted_computation", "shard_map",
+    )
+)  # fmt: skip
 """Components of operation names that do not name a scope of the program."""
 _AXLEARN = re.compile(r"\[(?:Repeated|Stacked)?Transformer\w*Layer\]")
 """AXLearn's scopes name the module and its class: `layer[TransformerLayer]`."""
@@ -36,6 +40,8 @@ _AXLEARN_NAMES = (
     (re.compile(r"/linear2\["), "linear2"),
 )
 """Scopes of AXLearn's layers, and the ends of the names that the layers give to their results."""
+_AXLEARN_KERNEL = "flash_residuals"
+"""The end of the name of what AXLearn's attention kernels keep for their backward pass."""
 _SCANNED = (
     "layer = jax.checkpoint(layer, policy=policy, prevent_cse=False)",
     "x, _ = jax.lax.scan(layer, x, weights)",
@@ -47,6 +53,7 @@ _UNROLLED = (
 )
 """How a program applies a policy to its layers. Without a loop the barriers of `prevent_cse` are
 needed: otherwise XLA finds that recomputed values are there already."""
+_IN_GROUPS = "# for the layers of a group; the jax.checkpoint around the group stays as it is"
 _FLAX_FILE = re.compile(r"(?:^|/)flax/(linen|nnx)/")
 _FLAX: dict[tuple[str, bool], tuple[str, ...]] = {
     ("linen", True): (
@@ -62,6 +69,8 @@ _FLAX: dict[tuple[str, bool], tuple[str, ...]] = {
 `flax.nnx.remat`)."""
 _MAXTEXT = re.compile(r"(?:^|/)maxtext/(?:\w+/)*[\w.]+$", re.IGNORECASE)
 _MAXTEXT_INPUT = "decoder_layer_input"
+_MAXTEXT_KERNEL = "context"
+"""The key of the results of attention: MaxText gives it to the kernel itself."""
 _MAXTEXT_FUNCTIONS = {
     "query_projection": ("query_proj",),
     "kv_projection": ("key_proj", "value_proj"),
@@ -70,6 +79,12 @@ _MAXTEXT_FUNCTIONS = {
     "wv_product": ("context",),
 }
 """Functions of MaxText's attention, and the keys of the results of their calls, in this order."""
+_SPLASH = re.compile(r"(?:^|/)(splash_m[hq]a)_")
+"""JAX's splash attention, which names its results itself: `splash_attention_kernel.py`."""
+_PRIMITIVES = {"pallas_call": ("pallas_call", "custom_vjp_call")}
+"""What a policy sees of a kernel, by the end of its operation name. The forward pass of JAX's flash
+attention calls a function with a backward pass of its own, which a policy sees as one call
+(`flash_attention.py`)."""
 _MOST_APART = 64
 """Limit on the values of a line whose call stacks are compared with each other."""
 INPUT = "layer_input"
@@ -77,17 +92,25 @@ INPUT = "layer_input"
 
 
 def value_names(rows: Sequence[Row]) -> list[str]:
-    """A distinct name for each value of `Policies.savable`: its scope or file, and its line."""
+    """A name for each value of `Policies.savable`: its scope or file, and its line.
+
+    All results of a kernel have the same name: they are kept together. All other names differ.
+    """
     names: dict[int, str] = {}
     taken: set[str] = set()
     counts: dict[str, int] = {}
+    kernels: dict[int, str] = {}
     # Matmuls, which a policy saves first, get the names without a number.
     for at in sorted(range(len(rows)), key=lambda at: rows[at]["kind"] == "other"):
         row = rows[at]
+        is_kernel = row["kind"] == "kernel"
+        if is_kernel and row["instruction"] in kernels:
+            names[at] = kernels[row["instruction"]]
+            continue
         # AXLearn's scopes name a module and its class: `o_proj[Linear]`.
         parts = [part.partition("[")[0] for part in (row["op_name"] or "").split("/")[:-1]]
         scope = [part for part in parts if part.isidentifier() and part not in _STEPS]
-        base = "_".join(scope[-2:]) or _stem(row)
+        base = "_".join(dict.fromkeys(scope[-2:])) or _stem(row)
         line = f"_{row['source_line']}" if row["source_line"] else ""
         if row["kind"] == "input":
             base, line = INPUT, ""
@@ -97,6 +120,8 @@ def value_names(rows: Sequence[Row]) -> list[str]:
             name = f"{base}{line}_{counts[base + line]}"
         taken.add(name)
         names[at] = name
+        if is_kernel:
+            kernels[row["instruction"]] = name
     return [names[at] for at in range(len(rows))]
 
 
@@ -106,43 +131,89 @@ def code(policy: Policy) -> str:
     lines = _maxtext(policy, rows) or _axlearn(policy, rows)
     if lines is None:
         usage: tuple[str, ...] = _SCANNED if policy._policies.is_scanned else _UNROLLED
-        library = next(filter(None, map(_flax, rows)), None)
+        module = policy._policies.module
+        library = next(filter(None, (_flax(module, row) for row in rows)), None)
         if library is not None:
             usage = _FLAX[library, policy._policies.is_scanned]
-        lines = [*_jax(policy, rows), *usage]
+        groups = (_IN_GROUPS,) if policy._policies.has_checkpointed_groups else ()
+        lines = [*_jax(policy, rows), *groups, *usage]
     return "\n".join(lines)
 
 
-def _flax(row: Row) -> str | None:
-    """The interface of Flax in which a value's line lies: `linen` or `nnx`; None for others."""
-    found = _FLAX_FILE.search(row["source_file"] or "")
+def _flax(module: Module, row: Row) -> str | None:
+    """The interface of Flax that computes a value: `linen` or `nnx`; None for others."""
+    # The line of a value is the program's own; the frames below it are those of libraries.
+    places = [row["source_file"] or "", *_frames(module, row)]
+    found = next(filter(None, map(_FLAX_FILE.search, places)), None)
     return None if found is None else found[1]
 
 
 def _jax(policy: Policy, rows: Sequence[Row]) -> list[str]:
     """A policy of JAX if it keeps the same values, otherwise names of values."""
-    lines: list[str] = []
     if policy.built_in is not None:
-        call = f"policy = {_PREFIX}{policy.built_in}"
+        return [f"policy = {_PREFIX}{policy.built_in}"]
+    named = _named(policy, rows)
+    lines = list(dict.fromkeys(statement for _, statement in named.values()))
+    if any("checkpoint_name(x" in line for line in lines):
+        lines.insert(0, "from jax.ad_checkpoint import checkpoint_name")
+    kept, moved = _parted(policy, {at: name for at, (name, _) in named.items()})
+    if moved:
+        call = (
+            f"{_PREFIX}save_and_offload_only_these_names("
+            f"names_which_can_be_saved={kept}, names_which_can_be_offloaded={moved}, "
+            'offload_src="device", offload_dst="pinned_host")'
+        )
     else:
-        named = _named(policy, rows)
-        lines.append("from jax.ad_checkpoint import checkpoint_name")
-        for name, place in dict(named).items():
-            lines.append(f'x = checkpoint_name(x, "{name}")  # {place}')
-        kept, moved = _parted(policy, [name for name, _ in named])
-        if moved:
-            call = (
-                f"policy = {_PREFIX}save_and_offload_only_these_names("
-                f"names_which_can_be_saved={kept}, names_which_can_be_offloaded={moved}, "
-                'offload_src="device", offload_dst="pinned_host")'
-            )
-        else:
-            call = f"policy = {_PREFIX}save_only_these_names({', '.join(map(repr, kept))})"
-    return [*lines, call]
+        call = f"{_PREFIX}save_only_these_names({', '.join(map(repr, kept))})"
+    kernels = kept_by_primitive(rows, policy.fates)
+    if not kernels:
+        return [*lines, f"policy = {call}"]
+    own = [rows[at] for at in kernels.values()]
+    found = dict.fromkeys(primitive for row in own for primitive in _primitives(row))
+    others = [
+        row["name"]
+        for row in rows
+        if row["kind"] == "kernel"
+        and row["instruction"] not in kernels
+        and not found.keys().isdisjoint(_primitives(row))
+    ]
+    return [
+        *lines,
+        f"names = {call}",
+        "def policy(primitive, *inputs, **parameters):",
+        "    # No name outside a kernel reaches what its backward pass reads.",
+        *(f"    # {printable(row['name'])}: {_place(row)}" for row in own),
+        *(f"    # This keeps {printable(name)} too." for name in dict.fromkeys(others)),
+        f"    if primitive.name in {tuple(found)}:",
+        "        return True",
+        "    return names(primitive, *inputs, **parameters)",
+    ]
+
+
+def kept_by_primitive(rows: Sequence[Row], fates: Sequence[int]) -> dict[int, int]:
+    """The kernels that run no second time although no name reaches what they keep.
+
+    By instruction: a row of `rows`. A name after a kernel reaches its output alone, and the kernel
+    runs again for the rest of what its backward pass reads.
+    """
+    first: dict[int, int] = {}
+    runs_again = set()
+    for at, (row, fate) in enumerate(zip(rows, fates, strict=True)):
+        if row["kind"] == "kernel" and not row["is_nameable"]:
+            first.setdefault(row["instruction"], at)
+            if not fate:
+                runs_again.add(row["instruction"])
+    return {own: at for own, at in first.items() if own not in runs_again}
+
+
+def _primitives(row: Row) -> tuple[str, ...]:
+    """The primitives as which a policy may see the kernel of a value."""
+    name = (row["op_name"] or "").rpartition("/")[2].partition("[")[0]
+    return _PRIMITIVES.get(name, (name,) if name.isidentifier() else _PRIMITIVES["pallas_call"])
 
 
 def of_lines(rows: Sequence[Row], taken: Sequence[str]) -> dict[str, list[int]]:
-    """The rows of the matmuls and kernels of a line that has several, by a name for all of them.
+    """The rows of the matmuls of a line that has several, by a name for all of them.
 
     A line has several if it computes several values, or if it is called several times. A line gets
     no name if another line would get the same, or a value has it: `taken` are the `value_names`.
@@ -156,10 +227,11 @@ def of_lines(rows: Sequence[Row], taken: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _lines(rows: Sequence[Row]) -> list[list[int]]:
-    """The rows of each line with several matmuls and kernels."""
+    """The rows of each line with several matmuls or named values of other kinds."""
     found: dict[tuple[str, int], list[int]] = {}
     for at, row in enumerate(rows):
-        if row["kind"] not in ("input", "other") and row["source_file"] and row["source_line"]:
+        is_named = row["kind"] not in ("input", "other", "kernel")
+        if is_named and row["source_file"] and row["source_line"]:
             found.setdefault((row["source_file"], row["source_line"]), []).append(at)
     return [own for own in found.values() if len(own) > 1]
 
@@ -170,8 +242,8 @@ def _stem(row: Row) -> str:
     return stem if stem.isidentifier() else "value"
 
 
-def _named(policy: Policy, rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """By value that the policy keeps: its name, and the place where the name is given."""
+def _named(policy: Policy, rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
+    """By value that the policy keeps and a name reaches: the name, and how it is given."""
     every, shared = value_names(rows), {}
     for name, own in of_lines(rows, every).items():
         if len({policy.fates[at] for at in own}) == 1:
@@ -180,18 +252,26 @@ def _named(policy: Policy, rows: Sequence[Row]) -> list[tuple[str, str]]:
     for own in _lines(rows):
         if own[0] not in shared:
             apart |= _apart(policy._policies.module, rows, own)
-    named = []
+    named = {}
+    kernels = kept_by_primitive(rows, policy.fates)
     for at in policy.saved_numbers:
-        row = rows[at]
+        row, name = rows[at], every[at]
+        if row["instruction"] in kernels:
+            continue
+        splash = _SPLASH.search(row["op_name"] or "") if row["kind"] == "kernel" else None
         if row["kind"] == "input":
-            named.append((every[at], "before anything in the layer reads its input"))
+            place = "before anything in the layer reads its input"
         elif at in shared:
             name, own = shared[at]
             place = f"{_place(rows[own[0]])}, each of the {len(own)} results of this line"
-            named.append((name, place))
         else:
-            which = f", {apart[at]}" if at in apart else ""
-            named.append((every[at], _place(row) + which))
+            place = _place(row) + (f", {apart[at]}" if at in apart else "")
+        statement = f'x = checkpoint_name(x, "{name}")  # {place}'
+        if splash is not None:
+            call = f'make_{splash[1]}(..., residual_checkpoint_name="{name}")'
+            source = f"{row['source_file']}:{row['source_line']}" if row["source_file"] else ""
+            statement = printable(f"kernel = {call}  # called at {source or row['name']}")
+        named[at] = name, statement
     return named
 
 
@@ -233,13 +313,12 @@ def _place(row: Row) -> str:
     return printable(f"{row['shape']}  result of {row['name']}, for which the text has no line")
 
 
-def _parted(policy: Policy, names: Sequence[str]) -> tuple[list[str], list[str]]:
+def _parted(policy: Policy, names: Mapping[int, str]) -> tuple[list[str], list[str]]:
     """The names of values that are saved, and of those that are moved to host memory."""
-    moved = [policy.is_offloaded(at) for at in policy.saved_numbers]
-    pairs = list(zip(names, moved, strict=True))
+    moved = [(name, policy.is_offloaded(at)) for at, name in names.items()]
     return (
-        list(dict.fromkeys(name for name, is_moved in pairs if not is_moved)),
-        list(dict.fromkeys(name for name, is_moved in pairs if is_moved)),
+        list(dict.fromkeys(name for name, is_moved in moved if not is_moved)),
+        list(dict.fromkeys(name for name, is_moved in moved if is_moved)),
     )
 
 
@@ -247,17 +326,14 @@ def _axlearn(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
     """A `RematSpec` of AXLearn; None if the text shows no AXLearn or a value has no name there."""
     if not any(_AXLEARN.search(row["op_name"] or "") for row in rows):
         return None
-    # AXLearn has no name of its own for what a layer gets.
-    named = [rows[at] for at in policy.saved_numbers if rows[at]["kind"] != "input"]
-    names = [_axlearn_name(row["op_name"] or "") for row in named]
-    if None in names or len(named) < len(policy.saved_numbers):
+    names = {at: name for at in policy.saved_numbers if (name := _axlearn_name(rows[at]))}
+    if len(names) < len(policy.saved_numbers):
         return None
     if not names:
         policy_of = "jax_remat_policies.nothing_saveable"
         return [f"layer_cfg.remat_spec = RematSpec(prevent_cse=False, policy={policy_of})"]
     kept, moved = (
-        None if not own else "|".join(f".*{name}" for name in own)
-        for own in _parted(policy, [str(name) for name in names])
+        None if not own else "|".join(f".*{name}" for name in own) for own in _parted(policy, names)
     )
     return [
         "layer_cfg.remat_spec = RematSpec(",
@@ -272,10 +348,12 @@ def _axlearn(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
     ]
 
 
-def _axlearn_name(path: str) -> str | None:
-    """The end of the name that AXLearn gives to the result of a layer."""
+def _axlearn_name(row: Row) -> str | None:
+    """The end of the name that AXLearn gives to a value; it has none for the input of a layer."""
+    if row["kind"] in ("input", "kernel"):
+        return _AXLEARN_KERNEL if row["kind"] == "kernel" and row["is_nameable"] else None
     for scope, name in _AXLEARN_NAMES:
-        if found := scope.search(path):
+        if found := scope.search(row["op_name"] or ""):
             return found.expand(name)
     return None
 
@@ -285,12 +363,12 @@ def _maxtext(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
     if not any(_MAXTEXT.search(row["source_file"] or "") for row in rows):
         return None
     keys = _maxtext_keys(policy._policies.module, rows)
-    names = [keys.get(at) for at in policy.saved_numbers]
-    if None in names:
+    names = {at: keys[at] for at in policy.saved_numbers if at in keys}
+    if len(names) < len(policy.saved_numbers):
         return None
     if not names:
         return ["remat_policy: 'full'"]
-    kept, moved = _parted(policy, [str(name) for name in names])
+    kept, moved = _parted(policy, names)
     if set(kept) & set(moved):
         return None
     lines = ["remat_policy: 'custom'"]
@@ -307,6 +385,8 @@ def _maxtext_keys(module: Module, rows: Sequence[Row]) -> dict[int, str]:
     for at, row in enumerate(rows):
         if row["kind"] == "input":
             keys[at] = _MAXTEXT_INPUT
+        if row["kind"] == "kernel" and _SPLASH.search(row["op_name"] or ""):
+            keys[at] = _MAXTEXT_KERNEL
         if not row["kind"].endswith("matmul"):
             continue
         metadata = module[row["instruction"]].metadata

@@ -19,14 +19,17 @@ FIELDS = (
 _STATE = ("parameter", "optimizer_state")
 _OF_WEIGHTS = (*_STATE, "gradient", "gathered_weight", "constant")
 """Classes of values whose bytes do not depend on the batch."""
+MOST_PARTS = 64
+"""Limit on the parts of a batch, and on the devices that share what one holds now."""
 
 
 def remedies(lowest: Policy, missing: int) -> Table:
-    """The changes that lower the peak of `lowest`, the most effective first.
+    """The changes that lower the peak of `lowest`, first those that are enough.
 
     Bytes of weights, their gradients and the optimizer state are those at the peak of the step as
-    compiled; the rest of the lowest peak is taken to be proportional to the batch. Empty where they
-    are not known.
+    compiled; the rest of the lowest peak is taken to be proportional to the batch. Each change has
+    the smallest factor that is enough, of the powers of two up to `MOST_PARTS`, otherwise 2. Empty
+    where the bytes are not known.
     """
     try:
         memory = quiet(lowest._policies.module)
@@ -36,26 +39,45 @@ def remedies(lowest: Policy, missing: int) -> Table:
     state = sum(classes.get(name, 0) for name in _STATE)
     weights = sum(classes.get(name, 0) for name in _OF_WEIGHTS)
     wide = int(classes.get("optimizer_state", 0) * _share_of_float32(memory.values()))
-    by_batch = max(lowest.peak - weights, 0) // 2
+    of_batch = max(lowest.peak - weights, 0)
     # Accumulation adds a copy of the gradients, in float32 as large as float32 parameters.
     gradients = classes.get("gradient", 0) or classes.get("parameter", 0)
+    batch, parts = _parts(of_batch, missing), _parts(of_batch, missing + gradients)
+    shards = _parts(state, missing)
     found = [
         (
             "batch",
-            by_batch,
-            "a batch per device half as large, or a sequence sharded over 2 devices",
+            _saved(of_batch, batch),
+            f"a batch per device of 1/{batch}, or a sequence sharded over {batch} devices",
         ),
         (
             "accumulation",
-            by_batch - gradients,
-            "the same batch in 2 parts, with accumulated gradients",
+            _saved(of_batch, parts) - gradients,
+            f"the same batch in {parts} parts, with accumulated gradients",
         ),
-        ("mesh", state // 2, "parameters and optimizer state sharded over twice as many devices"),
+        (
+            "mesh",
+            _saved(state, shards),
+            f"parameters and optimizer state sharded over {shards} times as many devices",
+        ),
         ("dtype", wide // 2, "optimizer state in bfloat16"),
     ]
-    found = sorted((own for own in found if own[1] > 0), key=lambda own: -own[1])
-    told = [(name, saved, "yes" if saved >= missing else "no", how) for name, saved, how in found]
-    return of_rows(FIELDS, told)
+    told = [
+        (name, saved, "yes" if saved >= missing else "no", how)
+        for name, saved, how in found
+        if saved > 0
+    ]
+    return of_rows(FIELDS, sorted(told, key=lambda own: (own[2] == "no", -own[1])))
+
+
+def _parts(size: int, missing: int) -> int:
+    """The parts of `size` bytes of which one leaves `missing` bytes free; 2 if no number does."""
+    parts = (1 << power for power in range(1, MOST_PARTS.bit_length()))
+    return next((own for own in parts if _saved(size, own) >= missing), 2)
+
+
+def _saved(size: int, parts: int) -> int:
+    return size - -(-size // parts)
 
 
 def _share_of_float32(values: Table) -> float:

@@ -228,7 +228,12 @@ class Verdict(Result):
             for statement in remat_statements(self)
             if statement.remedy and statement.code not in known
         ]
-        found = [*_findings(self), *_recomputed(self), *advice]
+        findings, policies = _findings(self), _recomputed(self)
+        for other in policies:
+            for own in findings:
+                if own.code in _OF_CHECKPOINTS and own.remedy:
+                    own.remedy = f"an alternative to {other.code}: {own.remedy}"
+        found = [*findings, *policies, *advice]
         found.sort(key=lambda statement: -(statement.seconds or 0.0))
         return (*_too_large(self), *found)
 
@@ -371,7 +376,7 @@ class Verdict(Result):
                 "findings",
                 "What to change",
                 of_rows(_FINDINGS, rows),
-                paragraphs=[(f"What to change{more}", lines)] if rows else (),
+                paragraphs=[(f"What to change{more}", lines or [("", self._nothing)])],
             ),
             Section(
                 "commands",
@@ -380,6 +385,13 @@ class Verdict(Result):
                 paragraphs=[("Further commands", whole)],
             ),
         )
+
+    @property
+    def _nothing(self) -> str:
+        """What was judged where there is nothing to change."""
+        if self.module.context.device is None:
+            return "nothing was found; without a device, times and memory are not judged"
+        return "nothing to change: no rule of lint has a finding, and no known policy would help"
 
     def command(self, verb: str, *rest: str) -> str:
         """Returns the command that runs `verb` on this module in the same context."""
@@ -440,6 +452,10 @@ def _options(module: Module) -> list[str]:
     return [word for pair in pairs for word in pair] + merged
 
 
+_OF_CHECKPOINTS = frozenset(("recomputed-collectives", "recomputed-twice"))
+"""Findings of what checkpoints recompute, part of which another policy would keep."""
+
+
 def verdict(module: Module, device: str | Device | None, mesh: MeshLike | None) -> Verdict:
     """`Module.verdict`."""
     if device is not None or mesh is not None:
@@ -488,11 +504,16 @@ def _policies(verdict: Verdict) -> Policies | None:
 
 
 def _policy(verdict: Verdict) -> str | None:
-    """The checkpoint policy that fits, with what it needs and costs; None if none is known."""
+    """The checkpoint policy that fits, with what it needs and costs, or what fits besides policies.
+
+    None if neither is known.
+    """
     policies = _policies(verdict)
     chosen = None if policies is None else policies.chosen
-    if policies is None or chosen is None or not chosen.fits:
+    if policies is None or chosen is None:
         return None
+    if not chosen.fits:
+        return policies.way_out
     before, after = policies.step_seconds, chosen.step_seconds
     step = ""
     if before is not None and after is not None:

@@ -8,16 +8,18 @@
 //! gather, at the price of the memory for which the weights were sharded.
 //!
 //! The result of any other collective is either needed by recomputed work alone, or is an activation
-//! that the forward pass can keep. Keeping it takes memory, which the message states.
+//! that the forward pass can keep. Keeping it takes memory, which the message states; a checkpoint inside a
+//! checkpoint repeats a collective twice, but keeps one result.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped, percent};
+use super::recomputed_twice::{By, nested};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, Moved};
 use crate::flow::Phase;
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Opcode, Row};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub(super) const RULE: Rule = Rule {
     code: "recomputed-collectives",
@@ -42,6 +44,14 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         return;
     }
     let links = program.links();
+    let by_outer: HashSet<_, BuildMix> = collectives
+        .iter()
+        .filter_map(|own| nested(program, own.row))
+        .filter_map(|(by, likeness)| (by == By::Outer).then_some(likeness))
+        .collect();
+    let is_counted = |row: Row| {
+        nested(program, row).is_some_and(|(by, own)| by == By::Inner && by_outer.contains(&own))
+    };
     let mut passes = Passes { program, has_forward: HashMap::default() };
     // By link: payload of all collectives along it.
     let mut totals = vec![0u64; collectives.len()];
@@ -69,7 +79,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let bytes = count.and_then(|count| payload.checked_mul(count));
         let total = totals.get(link as usize).copied().unwrap_or(0);
         let wire = collective.ring_wire_bytes().and_then(|wire| wire.checked_mul(count?));
-        let kept = count.and_then(|count| {
+        let kept = count.filter(|_| !is_counted(collective.row)).and_then(|count| {
             let at_once = count / passes.number(collective.outer)?;
             collective.payload_out?.checked_mul(at_once)
         });

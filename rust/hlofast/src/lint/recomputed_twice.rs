@@ -28,7 +28,7 @@ const RECOMPUTED: &[u8] = b"rematted_computation";
 
 /// Which of the two checkpoints recomputes an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+pub(super) enum By {
     /// The outer one, or the only one.
     Outer,
     /// One inside another.
@@ -36,10 +36,10 @@ enum By {
 }
 
 /// Name without the words of checkpoints, source file and line.
-type Likeness = (Vec<u8>, i32, i32);
+pub(super) type Likeness = (Vec<u8>, i32, i32);
 
 /// The checkpoint that recomputes `row`, and its name and line without the words that say so.
-fn nested(program: &Program<'_>, row: Row) -> Option<(By, Likeness)> {
+pub(super) fn nested(program: &Program<'_>, row: Row) -> Option<(By, Likeness)> {
     let module = program.module;
     let name = program.op_name(row)?;
     let mut by = None;

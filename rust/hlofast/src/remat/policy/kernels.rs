@@ -4,7 +4,8 @@
 //! result, and XLA writes a slice of one element as a reduction. What is kept is that lane.
 
 use super::graph::Graph;
-use crate::ir::Opcode;
+use super::named;
+use crate::ir::{Module, Opcode, Row};
 
 /// Bytes of the value of a node if it is kept: of a kernel's result what is sliced out of it, if
 /// nothing else reads it.
@@ -39,6 +40,14 @@ pub fn has_stacked_slice(graph: &Graph, node: u32, is_stacked: &[bool]) -> bool 
         is_stacked[*slice as usize] || readers.any(is_read)
     };
     is_result(graph, node) && slices.into_iter().any(is_kept)
+}
+
+/// Whether the library of a kernel names its results for policies: JAX's splash attention
+/// (`residual_checkpoint_name`), and AXLearn's attention (`flash_residuals`). No name outside a kernel
+/// reaches what its backward pass reads.
+pub fn is_named_inside(module: &Module, row: Row) -> bool {
+    named::components(module, row)
+        .any(|own| own.starts_with(b"splash_m") || own.ends_with(b"[FlashAttention]"))
 }
 
 fn is_result(graph: &Graph, node: u32) -> bool {

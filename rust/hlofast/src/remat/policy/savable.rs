@@ -1,7 +1,7 @@
 //! The values of a layer that a policy could save.
 
 use super::graph::Node;
-use super::kernels::{has_stacked_slice, kept_bytes};
+use super::kernels::{has_stacked_slice, is_named_inside, kept_bytes};
 use super::named;
 use super::scans::{Scan, is_unchanged};
 use super::{LEAST, is_collective};
@@ -57,6 +57,14 @@ pub struct Savable {
     pub is_kept: bool,
     /// Its node of the forward body.
     pub(super) node: u32,
+}
+
+impl Savable {
+    /// Whether a name in the program reaches the value, so that a policy of names can save it or move
+    /// it to host memory. A policy can save the results of other kernels by their primitive.
+    pub fn is_nameable(&self, module: &Module) -> bool {
+        self.kind != SavableKind::Kernel || is_named_inside(module, self.row)
+    }
 }
 
 /// The values that a policy could save, by scan and text order; `sizes` are the bytes of shapes.

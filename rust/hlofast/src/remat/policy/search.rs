@@ -5,12 +5,13 @@
 //! other one beats in both peak and work are kept. If there are few values, every policy is tried.
 //! Otherwise two paths lead from nothing to everything and back, one value at a time, the one that
 //! saves most work per byte first; then single values and pairs of values change their fates in the best
-//! policies around the budget while that helps. `benches/policy_search.py` compares the result with every policy tried.
+//! policies around the budget while that helps. The results of a kernel count as one value here: it runs again
+//! if one of them is not kept. `benches/policy_search.py` compares the result with every policy tried.
 
 use super::{Fate, Outcome, Policies, Prices, SavableKind};
-use crate::ir::Module;
 use crate::ir::intern::BuildMix;
-use hashbrown::HashSet;
+use crate::ir::{Module, Row};
+use hashbrown::{HashMap, HashSet};
 use std::collections::BinaryHeap;
 use std::hash::BuildHasher;
 
@@ -97,13 +98,66 @@ impl Ord for Move {
     }
 }
 
+/// Savable values that share their fate.
+#[derive(Clone, Debug)]
+struct Unit {
+    members: Vec<usize>,
+    /// Whether a policy can move them to host memory.
+    moves: bool,
+}
+
+impl Unit {
+    fn set(&self, fates: &mut [Fate], fate: Fate) {
+        self.members.iter().for_each(|member| fates[*member] = fate);
+    }
+
+    fn fate(&self, fates: &[Fate]) -> Fate {
+        self.members.first().map_or(Fate::Recomputed, |member| fates[*member])
+    }
+
+    fn allows(&self, fate: Fate) -> bool {
+        self.moves || fate != Fate::Offloaded
+    }
+}
+
+/// The values that a search considers, largest first. Saving a value that is cheap to recompute gains next
+/// to nothing, and the results of collectives that the partitioner inserts have no name in the
+/// program.
+fn units(policies: &Policies, module: &Module, prices: &Prices<'_>) -> Vec<Unit> {
+    use SavableKind::{BatchedProduct, Input, Kernel, Product};
+    let mut units: Vec<(i64, Unit)> = Vec::new();
+    // A policy keeps all kernels that it knows by their primitive.
+    let mut kernels: HashMap<Option<(u32, Row)>, usize, BuildMix> = HashMap::default();
+    for (at, value) in policies.savable.iter().enumerate() {
+        let is_kernel = value.kind == Kernel;
+        let is_dear = is_kernel
+            || matches!(value.kind, Product | BatchedProduct)
+            || value.kind == Input && prices.host.is_some();
+        if !is_dear {
+            continue;
+        }
+        if is_kernel {
+            let kernel = value.is_nameable(module).then_some((value.scan, value.row));
+            if let Some(unit) = kernels.get(&kernel) {
+                units[*unit].0 = units[*unit].0.saturating_add(value.bytes);
+                units[*unit].1.members.push(at);
+                continue;
+            }
+            kernels.insert(kernel, units.len());
+        }
+        units.push((value.bytes, Unit { members: vec![at], moves: value.is_nameable(module) }));
+    }
+    units.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    units.into_iter().map(|(_, unit)| unit).collect()
+}
+
 /// The search over the policies of a module.
 pub struct Search<'a, 'b> {
     policies: &'a Policies,
     module: &'a Module,
     prices: &'a Prices<'b>,
-    /// The savable values that may be saved, largest first.
-    values: Vec<usize>,
+    /// The savable values that may be saved, largest first, with the other results of the same kernel.
+    values: Vec<Unit>,
     /// The fates that a value may have.
     fates: &'static [Fate],
     /// Whether work is measured in seconds. Without a device it is measured in FLOPs.
@@ -124,16 +178,7 @@ impl<'a, 'b> Search<'a, 'b> {
         most_tried: Option<usize>,
     ) -> Self {
         let allowed = (MOST_WORK / policies.work().max(1)).clamp(LEAST_TRIED, MOST_TRIED);
-        // Saving a value that is cheap to recompute gains next to nothing, and the results of
-        // collectives that the partitioner inserts have no name in the program.
-        let is_dear = |at: &usize| {
-            use SavableKind::{BatchedProduct, Input, Kernel, Product};
-            let kind = policies.savable[*at].kind;
-            matches!(kind, Product | BatchedProduct | Kernel)
-                || kind == Input && prices.host.is_some()
-        };
-        let mut values: Vec<usize> = (0..policies.savable.len()).filter(is_dear).collect();
-        values.sort_by_key(|at| std::cmp::Reverse(policies.savable[*at].bytes));
+        let mut values = units(policies, module, prices);
         let fates: &[Fate] = match prices.host {
             Some(_) => &[Fate::Recomputed, Fate::Saved, Fate::Offloaded],
             None => &[Fate::Recomputed, Fate::Saved],
@@ -188,11 +233,9 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Number of policies if each value has one of `fates` fates.
     fn count(&self, fates: usize) -> usize {
-        let mut count = 1usize;
-        for _ in &self.values {
-            count = count.saturating_mul(fates);
-        }
-        count
+        let possible = &self.fates[..fates];
+        let of = |unit: &Unit| possible.iter().filter(|fate| unit.allows(**fate)).count();
+        self.values.iter().map(of).fold(1, usize::saturating_mul)
     }
 
     /// Work that runs again, and waiting: seconds on the device or FLOPs.
@@ -234,13 +277,14 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut digits = vec![0usize; self.values.len()];
         loop {
             self.see(&fates);
-            let Some(place) = digits.iter().position(|digit| digit + 1 < possible.len()) else {
-                return;
+            let more = |(digit, unit): (&usize, &Unit)| {
+                possible.get(digit + 1).is_some_and(|fate| unit.allows(*fate))
             };
+            let Some(place) = digits.iter().zip(&self.values).position(more) else { return };
             digits[..place].fill(0);
             digits[place] += 1;
-            for (digit, value) in digits.iter().zip(&self.values).take(place + 1) {
-                fates[*value] = possible[*digit];
+            for (digit, unit) in digits.iter().zip(&self.values).take(place + 1) {
+                unit.set(&mut fates, possible[*digit]);
             }
         }
     }
@@ -256,30 +300,29 @@ impl<'a, 'b> Search<'a, 'b> {
             return;
         }
         let mut fates = vec![Fate::Recomputed; self.policies.savable.len()];
-        for value in &self.values {
-            fates[*value] = from;
-        }
+        self.values.iter().for_each(|unit| unit.set(&mut fates, from));
         let Some(mut now) = self.measure(&fates) else { return };
         let mut moves = BinaryHeap::new();
-        for value in &self.values {
-            for fate in self.fates.iter().filter(|fate| **fate != from) {
+        for (value, unit) in self.values.iter().enumerate() {
+            let possible = self.fates.iter().filter(|fate| **fate != from && unit.allows(**fate));
+            for fate in possible {
                 let (rank, after) = (f64::INFINITY, (0.0, 0));
-                moves.push(Move { rank, value: *value, fate: *fate, after, at: usize::MAX });
+                moves.push(Move { rank, value, fate: *fate, after, at: usize::MAX });
             }
         }
         let mut made = 0;
         while let Some(own) = moves.pop().filter(|_| self.tried < most) {
-            if fates[own.value] != from {
+            if self.values[own.value].fate(&fates) != from {
                 continue;
             }
-            fates[own.value] = own.fate;
+            self.values[own.value].set(&mut fates, own.fate);
             if own.at == made {
                 now = own.after;
                 made += 1;
                 continue;
             }
             let after = self.measure(&fates);
-            fates[own.value] = from;
+            self.values[own.value].set(&mut fates, from);
             let Some((work, kept)) = after else { continue };
             let (gain, bytes) = (now.0 - work, kept - now.1);
             // Saving has to gain work, giving up has to gain bytes.
@@ -316,11 +359,10 @@ impl<'a, 'b> Search<'a, 'b> {
             for first in 0..count {
                 let reach = if key.1 { count.min(first + 1 + REACH) } else { first + 1 };
                 for second in first + 1..reach {
-                    let pair = [self.values[first], self.values[second]];
-                    self.vary(&mut fates, &pair, most);
+                    self.vary(&mut fates, &[first, second], most);
                 }
                 if !key.1 {
-                    self.vary(&mut fates, &[self.values[first]], most);
+                    self.vary(&mut fates, &[first], most);
                 }
             }
         }
@@ -331,14 +373,15 @@ impl<'a, 'b> Search<'a, 'b> {
         let Some((value, rest)) = values.split_first() else {
             return self.see(fates);
         };
-        let before = fates[*value];
-        for fate in self.fates.iter().filter(|fate| **fate != before) {
+        let unit = self.values[*value].clone();
+        let before = unit.fate(fates);
+        for fate in self.fates.iter().filter(|fate| **fate != before && unit.allows(**fate)) {
             if self.tried < most {
-                fates[*value] = *fate;
+                unit.set(fates, *fate);
                 self.vary(fates, rest, most);
             }
         }
-        fates[*value] = before;
+        unit.set(fates, before);
     }
 }
 
