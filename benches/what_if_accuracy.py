@@ -10,9 +10,11 @@ compiled for these: wire bytes along each combination of mesh axes, and the peak
 (hlofast's account of the compiled text, which equals `peak_memory_in_bytes`: see
 `benches/memory_accuracy.py`; records of `--whole` compilations are compared here too). Programs
 called `held_...` are those for which no rule was made; rules were still changed after they were
-compiled. A change is answered if the text decides all its wire bytes (`WhatIf.undecided`), or
-its peak (`WhatIf.peak_undecided`). The step time is that of the time model on the changed text,
-compared with the model on the compiled text: what the change misses, not what the model does.
+compiled. A change is answered if the text decides all its wire bytes (`WhatIf.undecided`), its
+peak (`WhatIf.peak_undecided`), or its FLOPs (`WhatIf.flops_undecided`), which are compared with
+those of the compiled text, as executed. The step time is that of the time model on the changed
+text, compared with the model on the compiled text: what the change misses, not what the model
+does.
 
 With `--policies`, texts without checkpointing of tests/fixtures/policies are changed to a policy,
 and compared with the texts compiled under it.
@@ -27,6 +29,7 @@ import lzma
 import statistics
 import tarfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,12 @@ import hlofast
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "what_if"
 SIZES = ("batch", "sequence", "layers")
+RIGHT: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
+    "wire": ("open", lambda row: row["is_exact"]),
+    "peak": ("peak_open", lambda row: abs(row["peak_error"]) <= 0.05),
+    "flops": ("flops_open", lambda row: abs(row["flops_error"]) <= 0.01),
+}
+"""By figure: what says why it is open, and whether it is right."""
 
 
 def committed() -> list[tuple[dict[str, Any], bytes]]:
@@ -56,9 +65,10 @@ def compiled(folder: Path) -> list[tuple[dict[str, Any], bytes]]:
     return [(json.loads(at.read_text()), at.with_suffix(".txt").read_bytes()) for at in places]
 
 
-def figures(module: hlofast.Module) -> tuple[int, dict[str | None, int | None], float]:
-    """The peak, wire bytes by axes, and the modelled step time."""
-    return module.memory().xla_peak, sent_by(module), module.time().step_seconds
+def figures(module: hlofast.Module) -> tuple[int, dict[str | None, int | None], float, int]:
+    """The peak, wire bytes by axes, the modelled step time, and FLOPs."""
+    own = module.memory().xla_peak, sent_by(module)
+    return *own, module.time().step_seconds, module.cost().flops
 
 
 def sent_by(module: hlofast.Module) -> dict[str | None, int | None]:
@@ -158,8 +168,9 @@ def judge(
         result = module.what_if(**wanted, mesh=mesh)
     except ValueError as error:
         return row | {"refused": str(error)}
-    peak, sent, seconds = figures(result.changed)
-    true_peak, true_sent, true_seconds = truth
+    peak, sent, seconds, flops = figures(result.changed)
+    flops += result.moves_work
+    true_peak, true_sent, true_seconds, true_flops = truth
     table = result.wire_bytes
     answered = {own["axes"]: own["after"] for own in table if own["undecided"] is None}
     return (
@@ -168,6 +179,8 @@ def judge(
         | {
             "peak_error": peak / true_peak - 1,
             "time_error": seconds / true_seconds - 1,
+            "flops_error": flops / true_flops - 1,
+            "flops_open": result.flops_undecided,
             "open": sorted(set(result.undecided.values())),
             "answered_axes": len(answered),
             "right_axes": sum(true_sent.get(axes) == size for axes, size in answered.items()),
@@ -202,19 +215,14 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if axes:
         found["axes_answered"] = axes / sum(row["axes"] for row in done)
         found["right_of_answered_axes"] = sum(row["right_axes"] for row in done) / axes
-    for what, key in (("wire", "open"), ("peak", "peak_open")):
+    for what, (key, is_good) in RIGHT.items():
         answered = [row for row in done if not row.get(key)]
         found[f"{what}_answered"] = len(answered) / len(rows)
         if answered:
-            good = [
-                row["is_exact"] if what == "wire" else abs(row["peak_error"]) <= 0.05
-                for row in answered
-            ]
-            found[f"{what}_right_of_answered"] = sum(good) / len(good)
-    if answered:
-        found["peak_worst_of_answered"] = max(abs(row["peak_error"]) for row in answered)
-    if any("flops_error" in row for row in done):
-        found["flops_worst"] = max(abs(row["flops_error"]) for row in done)
+            found[f"{what}_right_of_answered"] = sum(map(is_good, answered)) / len(answered)
+            if what != "wire":
+                worst = max(abs(row[f"{what}_error"]) for row in answered)
+                found[f"{what}_worst_of_answered"] = worst
     return found
 
 

@@ -254,6 +254,71 @@ class TestSizes:
         assert after == pytest.approx(2 * before, rel=0.02)  # The optimizer's work stays.
 
 
+class TestWork:
+    """FLOPs on another mesh: the work of all devices together stays, or has no figure."""
+
+    def test_rings_that_are_no_loops(self) -> None:
+        """Shards pass around a ring of 4 in as many instructions; on 8 there are twice as many."""
+        module = hlofast.load(FIXTURES / "sharded" / "decoder_v5p_16.txt.gz")
+        module = module.with_context(device="tpu-v5p")
+        for size, ratio in ((8, 0.5), (2, 2)):
+            result = module.what_if(mesh={"axis_0": size})
+            before, after = result.figures["flops"]
+            assert after == pytest.approx(ratio * before, rel=0.001)
+            assert after != result.changed.cost().flops
+            assert "conserved-work" in [note.code for note in result.notes]
+            # Of the time, three quarters are matmuls; the rest is not divided in two evenly.
+            before, after = result.figures["step_seconds"]
+            assert 0.9 * ratio < after / before < 1.25 * ratio
+
+    def test_every_axis_of_every_step(self) -> None:
+        """Work is divided by as many devices more or fewer, or by none."""
+        answered, open_ones = [], []
+        for path in sorted((FIXTURES / "sharded").glob("*.txt.gz")):
+            module = hlofast.load(path)
+            axes = {} if (mesh := module.mesh()) is None else mesh.shape
+            if path.stat().st_size > 170_000:
+                continue  # Larger steps of the same models.
+            for axis, old in axes.items():
+                for new in (2 * old, old // 2):
+                    try:
+                        result = module.what_if(mesh={axis: new}) if new else None
+                    except ValueError:
+                        result = None  # The axis does not divide a parameter.
+                    if result is None:
+                        continue
+                    before, after = result.figures["flops"]
+                    name = f"{path.name} {axis} {old} {new}"
+                    is_noted = "undecided-flops" in [note.code for note in result.notes]
+                    assert is_noted == (after is None), name
+                    if after is None:
+                        open_ones.append(name)
+                        continue
+                    answered.append(name)
+                    low, high = sorted((1, old / new))
+                    assert 0.99 * low <= after / before <= 1.01 * high, name
+        assert len(answered) >= 60
+        # What programs compute that say themselves what each device does is theirs to say.
+        assert any("subsets" in name for name in open_ones)
+        assert any("pipeline" in name for name in open_ones)
+
+    def test_dimensions_that_compiled_shapes_lack(self) -> None:
+        """With an expert on each device, two experts are in no dimension of its matmuls."""
+        module = hlofast.load(FIXTURES / "sharded" / "experts_v5p_4.txt.gz")
+        result = module.with_context(device="tpu-v5p").what_if(mesh={"axis_0": 2})
+        assert result.flops_undecided == 1
+        for name in ("flops", "step_seconds", "exposed_seconds"):
+            before, after = result.figures[name]
+            assert before is not None and after is None
+        assert "flops_after" not in {fact.name for fact in result.facts}
+
+    def test_halves_of_heads(self) -> None:
+        """The halves of a rotated head are no shares of an axis with two devices."""
+        module = hlofast.load(FIXTURES / "sharded" / "decoder_v5p_2.txt.gz")
+        before, after = module.what_if(mesh={"axis_0": 4}).figures["flops"]
+        assert after == pytest.approx(before / 2, rel=0.01)
+
+
 class TestUndecided:
     """The compiler may choose otherwise: no figure, a reason and what is decided."""
 
@@ -412,6 +477,11 @@ class TestAgainstTheCompiler:
         own = [row for row in judged if row["program"] == "tensor_v5e"]
         assert len(own) == 30
         assert sum(row["is_exact"] for row in own) >= 0.9 * len(own)
+
+    def test_flops(self, judged: list[dict[str, Any]]) -> None:
+        answered = [row for row in judged if not row["flops_open"]]
+        assert len(answered) >= 0.9 * len(judged)
+        assert all(abs(row["flops_error"]) <= 0.02 for row in answered)
 
     def test_layers_alone_are_exact(self, judged: list[dict[str, Any]]) -> None:
         own = [row for row in judged if row["changes"] == ["layers"]]

@@ -6,6 +6,7 @@ from hlofast import _module
 from hlofast._core import Mesh, Module
 
 _Symbol = tuple[str, int, int, list[tuple[str, int]], list[str], int, int]
+_Work = tuple[list[tuple[int, float]], list[int]]
 
 def _scale(module: Module, mesh: Mesh | None = None) -> ScaleData:
     """Attributes the dimensions of `module` on `mesh`, by default the mesh of its text."""
@@ -30,7 +31,7 @@ class ScaleData:
         """
     def apply(
         self, symbols: list[tuple[int, int]], mesh: Mesh | None = None
-    ) -> tuple[_module.Module, int, list[int], list[int]]:
+    ) -> tuple[_module.Module, int, list[int], list[int], _Work]:
         """The module with new sizes of symbols, by their number, and another mesh.
 
         Raises `ValueError` if the change is impossible, with the reason.

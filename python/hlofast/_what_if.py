@@ -322,10 +322,33 @@ class WhatIf(Result):
         return _what_if_decided.peak(self)
 
     @property
+    def flops_undecided(self) -> float:
+        """The share of matmuls whose work may be another, in FLOPs; 0 if the text decides FLOPs.
+
+        Without a decision, FLOPs and times after the change are unknown.
+        """
+        return _what_if_decided.unsure_share(self._work, self.changed)
+
+    @property
+    def moves_work(self) -> int:
+        """FLOPs after the change that the shapes and trip counts of `changed` lack."""
+        return _what_if_decided.missing_flops(self._work, self.changed)
+
+    @property
+    def _work(self) -> tuple[list[tuple[int, float]], list[int]]:
+        """Factors of the work of matmuls by row, and rows of those whose work is unsure."""
+        factors, unsure = self._scaled[4]
+        return factors, unsure
+
+    @property
     def figures(self) -> dict[str, tuple[Any, Any]]:
         """By figure: its value as compiled and after the change; None if unknown."""
         if self._figures is None:
             before, after = figures_of(self.module), figures_of(self.changed)
+            if self.moves_work:
+                after["flops"] += self.moves_work
+            if self.flops_undecided:
+                after |= dict.fromkeys(("flops", "step_seconds", "exposed_seconds"))
             if self.policy is not None:
                 _under(self.policy, after)
                 if (policies := self.policy._policies).is_modelled:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from hlofast._module import Module
     from hlofast._what_if import WhatIf
+
+    Work = tuple[list[tuple[int, float]], list[int]]
 
 LOOKUP = "lookup"
 MATMUL = "matmul"
@@ -47,12 +50,40 @@ _RING = 8
 from three to seven it depends on the places of the devices."""
 _SCALARS = 4096
 """Bytes of collectives of scalars at most."""
+_SMALL = 0.01
+"""The share of FLOPs that may be of unsure matmuls in a figure: the error of a change stays below
+it where these are divided by two as many devices, or not at all."""
 _LOOKUPS = ("gather", "scatter", "scatter-add", "scatter_add", "take")
 
 
 def undecided(result: WhatIf) -> dict[str, str]:
     """Returns a reason, a key of `WHY`, by name of each collective that is not decided."""
     return dict(_Choices(result).collectives())
+
+
+def unsure_share(work: Work, changed: Module) -> float:
+    """Returns the share of FLOPs of matmuls that may compute more or less; 0 if it is small."""
+    _, unsure = work
+    flops = _matmul_flops(changed) if unsure else {}
+    share = sum(flops.get(row, 0) for row in unsure) / (sum(flops.values()) or 1)
+    return share if share > _SMALL else 0.0
+
+
+def missing_flops(work: Work, changed: Module) -> int:
+    """Returns the FLOPs that shapes and trip counts of matmuls do not tell."""
+    factors, _ = work
+    flops = _matmul_flops(changed) if factors else {}
+    return round(sum((factor - 1) * flops.get(row, 0) for row, factor in factors))
+
+
+def _matmul_flops(module: Module) -> dict[int, int]:
+    """By row: the FLOPs of a matmul in a step."""
+    table = module.matmuls()
+    flops: dict[int, int] = {}
+    # Calls in several phases have a row each.
+    for row, own in zip(table.values("instruction"), table.values("flops"), strict=True):
+        flops[row] = flops.get(row, 0) + (own or 0)
+    return flops
 
 
 ANYWHERE = frozenset((LOOKUP, SCALARS))

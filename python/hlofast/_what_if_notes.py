@@ -50,6 +50,22 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             + "; ".join(_what_if_decided.WHY[reason] for reason in reasons)
             + "; the range is that of the errors of such changes",
         )
+    if share := result.flops_undecided:
+        yield Note(
+            "undecided-flops",
+            f"the text does not decide FLOPs and times: matmuls with {share:.0%} of the FLOPs may "
+            "compute more or less, since dimensions of one element, which compiled shapes lack, "
+            "grow, or the program itself says what each device computes",
+            share=share,
+        )
+    elif result.moves_work:
+        yield Note(
+            "conserved-work",
+            f"FLOPs differ by {result.moves_work:+,} from those of the changed text: matmuls that "
+            "pass shards around a ring, or lack a dimension of one element, have shapes that are "
+            "divided twice, and the work of all devices together stays",
+            flops=result.moves_work,
+        )
 
 
 def notes(result: WhatIf) -> Iterator[Note]:
@@ -91,7 +107,7 @@ def notes(result: WhatIf) -> Iterator[Note]:
             "follow the mesh",
             parameters=unsharded,
         )
-    _, rounded, loops, groups = result._scaled
+    _, rounded, loops, groups, _ = result._scaled
     if rounded:
         yield Note(
             "rounded",

@@ -13,9 +13,12 @@ use std::sync::Arc;
 /// number of dimensions, number of loops.
 type SymbolFields = (&'static str, i64, i64, Vec<(String, usize)>, Vec<String>, usize, usize);
 
+/// Rows of matmuls with the factor of their work, and rows of matmuls whose work is unsure.
+type Work = (Vec<(u32, f64)>, Vec<u32>);
+
 /// A changed module, the number of rounded dimensions, rows of loops whose trip count is assumed,
-/// and rows of collectives whose groups stay.
-type Changed<'py> = (Bound<'py, Module>, usize, Vec<u32>, Vec<u32>);
+/// rows of collectives whose groups stay, and work that shapes do not tell.
+type Changed<'py> = (Bound<'py, Module>, usize, Vec<u32>, Vec<u32>, Work);
 
 /// What the dimensions of a module are made of.
 #[pyclass(frozen, module = "hlofast._core")]
@@ -111,6 +114,12 @@ impl ScaleData {
         let held = Held::new(scaled.module, &options);
         let rows = |rows: Vec<hlofast::ir::Row>| rows.into_iter().map(|row| row.0).collect();
         let module = Module::object(py, &held)?;
-        Ok((module, scaled.rounded, rows(scaled.assumed_loops), rows(scaled.unchanged_groups)))
+        let mut factors: Vec<(u32, f64)> =
+            scaled.work.factors.into_iter().map(|(row, factor)| (row.0, factor)).collect();
+        factors.sort_by_key(|(row, _)| *row);
+        let mut unsure: Vec<u32> = rows(scaled.work.unsure.into_iter().collect());
+        unsure.sort_unstable();
+        let (loops, groups) = (rows(scaled.assumed_loops), rows(scaled.unchanged_groups));
+        Ok((module, scaled.rounded, loops, groups, (factors, unsure)))
     }
 }

@@ -166,8 +166,10 @@ impl Spread<'_> {
                 else {
                     return;
                 };
+                // All devices take the same part, except where its place is computed.
+                let is_dealt = self.module.opcode(row) == Opcode::DynamicSlice;
                 for (from, to) in operand.dims().zip(result.dims()) {
-                    self.fraction(from, to);
+                    self.fraction(from, to, is_dealt);
                 }
             }
             Opcode::DynamicUpdateSlice => {
@@ -176,7 +178,7 @@ impl Spread<'_> {
                     return;
                 };
                 for (from, to) in result.dims().zip(update.dims()) {
-                    self.fraction(from, to);
+                    self.fraction(from, to, true);
                 }
             }
             Opcode::Concatenate => {
@@ -184,7 +186,7 @@ impl Spread<'_> {
                 for index in 0..self.module.operands(row).len() {
                     let Some(operand) = self.operand(row, index) else { continue };
                     for (from, to) in result.dims().zip(operand.dims()) {
-                        self.fraction(from, to);
+                        self.fraction(from, to, false);
                     }
                 }
             }
@@ -205,9 +207,10 @@ impl Spread<'_> {
         }
     }
 
-    /// One of two dimensions is a fraction of the other: the share of some mesh axes if only one
-    /// choice of axes has the right size, a fixed fraction otherwise.
-    fn fraction(&mut self, a: u32, b: u32) {
+    /// One of two dimensions is a fraction of the other: the share of some mesh axes if it may be
+    /// dealt out to devices and only one choice of axes has the right size, a fixed fraction
+    /// otherwise.
+    fn fraction(&mut self, a: u32, b: u32, is_dealt: bool) {
         let (from, to) = match (self.get(a).is_some(), self.get(b).is_some()) {
             (true, false) => (a, b),
             (false, true) => (b, a),
@@ -223,7 +226,8 @@ impl Spread<'_> {
         }
         let Some(dim) = self.get(from).map(<[Factor]>::to_vec) else { return };
         let (large, small, up) = if old > new { (old, new, -1) } else { (new, old, 1) };
-        if large % small == 0
+        if is_dealt
+            && large % small == 0
             && let Some(axes) = self.only_axes(large / small)
             && let Some(value) = self.with_axes(&dim, &axes, up)
         {

@@ -15,6 +15,15 @@ const MOST_DEVICES: u64 = 1 << 16;
 /// libtpu 0.0.42.1 takes two steps per iteration: n / 4 in every program of `what_if_models.py`.
 const LOOPS: [(i64, i64); 5] = [(1, 0), (2, 0), (4, 0), (1, -1), (2, -1)];
 
+/// The new trip count of a loop.
+pub(super) struct NewTrips {
+    pub count: i64,
+    /// The count before it is rounded up to whole iterations, at least one.
+    pub exact: f64,
+    /// Whether it follows the size of a mesh axis by assumption.
+    pub is_assumed: bool,
+}
+
 /// The parts of axes in the new mesh; None if a part has no counterpart.
 fn parts_in(old: &Mesh, new: &Mesh, parts: &[AxisPart]) -> Option<Vec<AxisPart>> {
     let moved = |part: &AxisPart| {
@@ -87,17 +96,13 @@ impl Attributed<'_> {
         Some(format!("{{{}}}", words.join(",")).into_bytes())
     }
 
-    /// The new trip count of a loop, and whether it is assumed; None if it does not change.
-    pub(super) fn trips(
-        &self,
-        row: Row,
-        trip: &TripCount,
-        sizes: &Sizes<'_>,
-    ) -> Option<(i64, bool)> {
+    /// The new trip count of a loop; None if it does not change.
+    pub(super) fn trips(&self, row: Row, trip: &TripCount, sizes: &Sizes<'_>) -> Option<NewTrips> {
         if let Some(root) = self.looped.get(&row) {
             let new = sizes.of_symbol(*root, 0)?;
             let old = self.spread.symbols.all.get(*root as usize)?.size;
-            return (new != old).then_some((new, false));
+            let own = NewTrips { count: new, exact: new as f64, is_assumed: false };
+            return (new != old).then_some(own);
         }
         let count = i64::try_from(trip.count?).ok()?;
         let axis = self.axis_of_loop(row)?;
@@ -108,11 +113,12 @@ impl Attributed<'_> {
         let (parts, shift) = LOOPS
             .into_iter()
             .find(|(parts, shift)| old % parts == 0 && old / parts + shift == count)?;
-        Some((((new + parts - 1) / parts + shift).max(1), true))
+        let count = ((new + parts - 1) / parts + shift).max(1);
+        Some(NewTrips { count, exact: new as f64 / parts as f64 + shift as f64, is_assumed: true })
     }
 
     /// The only axis along which a loop passes values on.
-    fn axis_of_loop(&self, row: Row) -> Option<usize> {
+    pub(super) fn axis_of_loop(&self, row: Row) -> Option<usize> {
         let (module, mesh) = (self.spread.module, self.spread.mesh?);
         let body = module.called(row, CallRole::Body)?;
         let (mut open, mut seen) = (vec![body], HashSet::from([body]));

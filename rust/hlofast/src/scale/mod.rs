@@ -24,6 +24,7 @@ mod symbols;
 mod tiles;
 mod undecided;
 mod windows;
+mod work;
 
 use crate::comms::Mesh;
 use crate::edit::EditError;
@@ -37,6 +38,7 @@ use std::collections::HashMap;
 use std::fmt;
 use symbols::Seeds;
 pub use undecided::Lookup;
+pub use work::Work;
 
 /// Fast memory that a program may use even if it did not: the smallest of any TPU (v4's, see
 /// `devices.toml`).
@@ -153,6 +155,8 @@ pub struct Scaled {
     pub assumed_loops: Vec<Row>,
     /// Collectives whose devices follow no axes of the mesh, so that their groups stay.
     pub unchanged_groups: Vec<Row>,
+    /// Matmuls whose work does not follow from their new shapes.
+    pub work: Work,
 }
 
 /// A module with an attribution of all its dimensions.
@@ -222,7 +226,9 @@ impl<'m> Attributed<'m> {
         let axes = self.axes(change.mesh.as_ref())?;
         let sizes = Sizes { symbols: &self.spread.symbols, changed, axes };
         self.check_division(&sizes)?;
-        self.within_fast_memory(&sizes, change.mesh.as_ref())
+        let work = self.work(&sizes)?;
+        let scaled = self.within_fast_memory(&sizes, change.mesh.as_ref(), &work.factors)?;
+        Ok(Scaled { work, ..scaled })
     }
 
     /// The changed module, whose arrays in fast memory take no more at once than those of the
@@ -231,8 +237,9 @@ impl<'m> Attributed<'m> {
         &self,
         sizes: &Sizes<'_>,
         mesh: Option<&Mesh>,
+        work: &HashMap<Row, f64>,
     ) -> Result<Scaled, ScaleError> {
-        let whole = rewrite::write(self, sizes, mesh, i64::MAX)?;
+        let whole = rewrite::write(self, sizes, mesh, i64::MAX, work)?;
         let fast = |module: &Module| xla_account(module, None).ok().map(|own| own.fast.bytes);
         let Some(limit) = fast(self.spread.module).map(|own| own.max(LEAST_FAST)) else {
             return Ok(whole);
@@ -251,7 +258,7 @@ impl<'m> Attributed<'m> {
         let mut best = None;
         while low < high {
             let middle = (low + high).div_ceil(2);
-            let tried = rewrite::write(self, sizes, mesh, most(middle))?;
+            let tried = rewrite::write(self, sizes, mesh, most(middle), work)?;
             if fits(&tried) {
                 low = middle;
                 best = Some(tried);
@@ -261,7 +268,7 @@ impl<'m> Attributed<'m> {
         }
         match best {
             Some(best) => Ok(best),
-            None => rewrite::write(self, sizes, mesh, most(low)),
+            None => rewrite::write(self, sizes, mesh, most(low), work),
         }
     }
 

@@ -2,13 +2,13 @@
 
 use super::size::{Factor, MOST_AXES, Sizes, tidy};
 use super::windows::with_windows;
-use super::{Attributed, ScaleError, Scaled};
+use super::{Attributed, ScaleError, Scaled, Work};
 use crate::comms::{DeviceGroups, Mesh};
 use crate::edit::{Edit, apply};
 use crate::ir::decode::{AttributeValue, DimensionLabel, WindowDimension, decode};
 use crate::ir::{ComputationId, Flags, Module, Opcode, Row, ShapeId, ShapeView};
 use crate::print::shape_to_text;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// Larger dimensions are refused.
 const MOST_SIZE: i64 = 1 << 48;
@@ -16,13 +16,16 @@ const MOST_SIZE: i64 = 1 << 48;
 const FAST: i64 = 1;
 
 /// The changed module. Arrays that grow to more than `most_fast` bytes leave fast memory for HBM.
+/// The compiler's notes on cycles are those of `work`.
 pub(super) fn write(
     attributed: &Attributed<'_>,
     sizes: &Sizes<'_>,
     mesh: Option<&Mesh>,
     most_fast: i64,
+    work: &HashMap<Row, f64>,
 ) -> Result<Scaled, ScaleError> {
     let mut writer = Writer::new(attributed, sizes, mesh, most_fast)?;
+    writer.work = work_of_fusions(attributed.spread.module, work);
     let module = attributed.spread.module;
     let mut computations = BTreeSet::new();
     for row in module.rows().filter(|row| !module.is_implicit(*row)) {
@@ -57,6 +60,7 @@ pub(super) fn write(
         fast: writer.fast.into_iter().collect(),
         assumed_loops: writer.assumed_loops,
         unchanged_groups: writer.unchanged_groups,
+        work: Work::default(),
     })
 }
 
@@ -69,6 +73,8 @@ struct Writer<'a, 'm> {
     /// The new size of each dimension.
     new: Vec<i64>,
     most_fast: i64,
+    /// By row with notes on cycles: its work, divided by what its new shape says.
+    work: HashMap<Row, f64>,
     /// Sizes of the arrays in fast memory that grow.
     fast: BTreeSet<i64>,
     edits: Vec<Edit>,
@@ -140,6 +146,7 @@ impl<'a, 'm> Writer<'a, 'm> {
             module: spread.module,
             new,
             most_fast,
+            work: HashMap::new(),
             fast: BTreeSet::new(),
             edits: Vec::new(),
             rounded,
@@ -321,9 +328,8 @@ impl<'a, 'm> Writer<'a, 'm> {
         let pairs = self.old(row, 0).iter().zip(self.leaf(row, 0));
         let sizes: Vec<(i64, i64)> = pairs.map(|(old, new)| (*old, *new)).collect();
         let value = self.module.attribute_bytes(row, "backend_config");
-        if let Some(value) =
-            value.and_then(|value| with_windows(value, &sizes, new / f64::max(old, 1.0)))
-        {
+        let work = self.work.get(&row).copied().unwrap_or(1.0) * new / f64::max(old, 1.0);
+        if let Some(value) = value.and_then(|value| with_windows(value, &sizes, work)) {
             self.set(row, "backend_config", Some(value));
         }
     }
@@ -410,6 +416,9 @@ impl<'a, 'm> Writer<'a, 'm> {
             if dim.base_dilation == old && old > 1 {
                 dim.base_dilation = new.max(1);
                 dim.stride = if dim.stride == old - 1 { (new - 1).max(1) } else { dim.stride };
+            } else if dim.stride == old && dim.base_dilation == old - 1 {
+                dim.stride = new.max(1);
+                dim.base_dilation = (new - 1).max(1);
             }
             is_other = true;
         }
@@ -463,10 +472,9 @@ impl<'a, 'm> Writer<'a, 'm> {
     /// Trip counts, as the compiler's note in `backend_config`.
     fn loops(&mut self) {
         for (row, trip) in &self.attributed.loops {
-            let Some((count, is_assumed)) = self.attributed.trips(*row, trip, self.sizes) else {
-                continue;
-            };
-            if is_assumed {
+            let Some(trips) = self.attributed.trips(*row, trip, self.sizes) else { continue };
+            let count = trips.count;
+            if trips.is_assumed {
                 self.assumed_loops.push(*row);
             }
             let note = format!("\"known_trip_count\":{{\"n\":\"{count}\"}}");
@@ -502,6 +510,21 @@ impl<'a, 'm> Writer<'a, 'm> {
             self.edits.push(Edit::SetHeaderAttribute { key, value });
         }
     }
+}
+
+/// `work` of matmuls, and of the fusions around them.
+fn work_of_fusions(module: &Module, work: &HashMap<Row, f64>) -> HashMap<Row, f64> {
+    let mut all = work.clone();
+    for (row, factor) in work {
+        let mut inner = *row;
+        while let [caller] = module.callers(module.computation_of(inner))
+            && module.opcode(Row(*caller)) == Opcode::Fusion
+        {
+            inner = Row(*caller);
+            all.insert(inner, *factor);
+        }
+    }
+    all
 }
 
 /// `{1,2}`.

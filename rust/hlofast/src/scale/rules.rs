@@ -3,7 +3,7 @@
 use super::places::Slot;
 use super::size::{Factor, fraction_of};
 use super::spread::{Spread, Trust};
-use crate::ir::decode::{AttributeValue, DimensionLabel, decode};
+use crate::ir::decode::{AttributeValue, DimensionLabel, WindowDimension, decode};
 use crate::ir::{Opcode, Row};
 
 impl Spread<'_> {
@@ -195,7 +195,10 @@ impl Spread<'_> {
             };
             let size = |dim: u32| self.places.size(dim);
             let dim = window.get(number);
-            if dim.is_some_and(|dim| dim.base_dilation > 1) {
+            let is_strided = |dim: &WindowDimension| {
+                dim.stride > 1 && [l, r, o].iter().all(|own| size(*own) == dim.stride)
+            };
+            if dim.is_some_and(|dim| dim.base_dilation > 1 || is_strided(dim)) {
                 // A batch dimension of both operands.
                 pairs.extend([(l, r), (l, o), (r, o)]);
             } else if dim.is_some_and(|dim| dim.padding_low > 0 || dim.padding_high > 0) {
