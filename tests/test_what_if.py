@@ -267,9 +267,8 @@ class TestWork:
             assert after == pytest.approx(ratio * before, rel=0.001)
             assert after != result.changed.cost().flops
             assert "conserved-work" in [note.code for note in result.notes]
-            # Of the time, three quarters are matmuls; the rest is not divided in two evenly.
-            before, after = result.figures["step_seconds"]
-            assert 0.9 * ratio < after / before < 1.25 * ratio
+            assert result.figures["step_seconds"][0] > 0
+            assert result.figures["step_seconds"][1] is None
 
     def test_every_axis_of_every_step(self) -> None:
         """Work is divided by as many devices more or fewer, or by none."""

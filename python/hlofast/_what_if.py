@@ -323,16 +323,18 @@ class WhatIf(Result):
 
     @property
     def flops_undecided(self) -> float:
-        """The share of matmuls whose work may be another, in FLOPs; 0 if the text decides FLOPs.
-
-        Without a decision, FLOPs and times after the change are unknown.
-        """
+        """The share of FLOPs in matmuls that may compute more or less; 0 if the text decides."""
         return _what_if_decided.unsure_share(self._work, self.changed)
 
     @property
     def moves_work(self) -> int:
         """FLOPs after the change that the shapes and trip counts of `changed` lack."""
         return _what_if_decided.missing_flops(self._work, self.changed)
+
+    @property
+    def time_undecided(self) -> bool:
+        """Whether matmuls after the change differ from those whose time `changed` has."""
+        return bool(self.flops_undecided) or _what_if_decided.is_much(self.moves_work, self.changed)
 
     @property
     def _work(self) -> tuple[list[tuple[int, float]], list[int]]:
@@ -345,10 +347,11 @@ class WhatIf(Result):
         """By figure: its value as compiled and after the change; None if unknown."""
         if self._figures is None:
             before, after = figures_of(self.module), figures_of(self.changed)
-            if self.moves_work:
-                after["flops"] += self.moves_work
+            after["flops"] += self.moves_work
             if self.flops_undecided:
-                after |= dict.fromkeys(("flops", "step_seconds", "exposed_seconds"))
+                after["flops"] = None
+            if self.time_undecided:
+                after |= dict.fromkeys(("step_seconds", "exposed_seconds"))
             if self.policy is not None:
                 _under(self.policy, after)
                 if (policies := self.policy._policies).is_modelled:

@@ -76,6 +76,11 @@ def missing_flops(work: Work, changed: Module) -> int:
     return round(sum((factor - 1) * flops.get(row, 0) for row, factor in factors))
 
 
+def is_much(flops: int, changed: Module) -> bool:
+    """Returns whether these FLOPs are too many of a module's to be left out of its time."""
+    return abs(flops) > _SMALL * changed.cost().flops
+
+
 def _matmul_flops(module: Module) -> dict[int, int]:
     """By row: the FLOPs of a matmul in a step."""
     table = module.matmuls()

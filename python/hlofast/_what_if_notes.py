@@ -58,12 +58,13 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             "grow, or the program itself says what each device computes",
             share=share,
         )
-    elif result.moves_work:
+    elif result.time_undecided:
         yield Note(
             "conserved-work",
-            f"FLOPs differ by {result.moves_work:+,} from those of the changed text: matmuls that "
-            "pass shards around a ring, or lack a dimension of one element, have shapes that are "
-            "divided twice, and the work of all devices together stays",
+            f"FLOPs differ by {result.moves_work:+,} from those of the changed text, whose times "
+            "are not shown: matmuls that pass shards around a ring, or lack a dimension of one "
+            "element, have shapes that are divided twice, and the work of all devices together "
+            "stays",
             flops=result.moves_work,
         )
 

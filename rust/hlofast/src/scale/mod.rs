@@ -227,7 +227,7 @@ impl<'m> Attributed<'m> {
         let sizes = Sizes { symbols: &self.spread.symbols, changed, axes };
         self.check_division(&sizes)?;
         let work = self.work(&sizes)?;
-        let scaled = self.within_fast_memory(&sizes, change.mesh.as_ref(), &work.factors)?;
+        let scaled = self.within_fast_memory(&sizes, change.mesh.as_ref())?;
         Ok(Scaled { work, ..scaled })
     }
 
@@ -237,9 +237,8 @@ impl<'m> Attributed<'m> {
         &self,
         sizes: &Sizes<'_>,
         mesh: Option<&Mesh>,
-        work: &HashMap<Row, f64>,
     ) -> Result<Scaled, ScaleError> {
-        let whole = rewrite::write(self, sizes, mesh, i64::MAX, work)?;
+        let whole = rewrite::write(self, sizes, mesh, i64::MAX)?;
         let fast = |module: &Module| xla_account(module, None).ok().map(|own| own.fast.bytes);
         let Some(limit) = fast(self.spread.module).map(|own| own.max(LEAST_FAST)) else {
             return Ok(whole);
@@ -258,7 +257,7 @@ impl<'m> Attributed<'m> {
         let mut best = None;
         while low < high {
             let middle = (low + high).div_ceil(2);
-            let tried = rewrite::write(self, sizes, mesh, most(middle), work)?;
+            let tried = rewrite::write(self, sizes, mesh, most(middle))?;
             if fits(&tried) {
                 low = middle;
                 best = Some(tried);
@@ -268,7 +267,7 @@ impl<'m> Attributed<'m> {
         }
         match best {
             Some(best) => Ok(best),
-            None => rewrite::write(self, sizes, mesh, most(low), work),
+            None => rewrite::write(self, sizes, mesh, most(low)),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::edit::{Edit, apply};
 use crate::ir::decode::{AttributeValue, DimensionLabel, WindowDimension, decode};
 use crate::ir::{ComputationId, Flags, Module, Opcode, Row, ShapeId, ShapeView};
 use crate::print::shape_to_text;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 /// Larger dimensions are refused.
 const MOST_SIZE: i64 = 1 << 48;
@@ -16,16 +16,13 @@ const MOST_SIZE: i64 = 1 << 48;
 const FAST: i64 = 1;
 
 /// The changed module. Arrays that grow to more than `most_fast` bytes leave fast memory for HBM.
-/// The compiler's notes on cycles are those of `work`.
 pub(super) fn write(
     attributed: &Attributed<'_>,
     sizes: &Sizes<'_>,
     mesh: Option<&Mesh>,
     most_fast: i64,
-    work: &HashMap<Row, f64>,
 ) -> Result<Scaled, ScaleError> {
     let mut writer = Writer::new(attributed, sizes, mesh, most_fast)?;
-    writer.work = work_of_fusions(attributed.spread.module, work);
     let module = attributed.spread.module;
     let mut computations = BTreeSet::new();
     for row in module.rows().filter(|row| !module.is_implicit(*row)) {
@@ -73,8 +70,6 @@ struct Writer<'a, 'm> {
     /// The new size of each dimension.
     new: Vec<i64>,
     most_fast: i64,
-    /// By row with notes on cycles: its work, divided by what its new shape says.
-    work: HashMap<Row, f64>,
     /// Sizes of the arrays in fast memory that grow.
     fast: BTreeSet<i64>,
     edits: Vec<Edit>,
@@ -146,7 +141,6 @@ impl<'a, 'm> Writer<'a, 'm> {
             module: spread.module,
             new,
             most_fast,
-            work: HashMap::new(),
             fast: BTreeSet::new(),
             edits: Vec::new(),
             rounded,
@@ -328,8 +322,9 @@ impl<'a, 'm> Writer<'a, 'm> {
         let pairs = self.old(row, 0).iter().zip(self.leaf(row, 0));
         let sizes: Vec<(i64, i64)> = pairs.map(|(old, new)| (*old, *new)).collect();
         let value = self.module.attribute_bytes(row, "backend_config");
-        let work = self.work.get(&row).copied().unwrap_or(1.0) * new / f64::max(old, 1.0);
-        if let Some(value) = value.and_then(|value| with_windows(value, &sizes, work)) {
+        if let Some(value) =
+            value.and_then(|value| with_windows(value, &sizes, new / f64::max(old, 1.0)))
+        {
             self.set(row, "backend_config", Some(value));
         }
     }
@@ -510,21 +505,6 @@ impl<'a, 'm> Writer<'a, 'm> {
             self.edits.push(Edit::SetHeaderAttribute { key, value });
         }
     }
-}
-
-/// `work` of matmuls, and of the fusions around them.
-fn work_of_fusions(module: &Module, work: &HashMap<Row, f64>) -> HashMap<Row, f64> {
-    let mut all = work.clone();
-    for (row, factor) in work {
-        let mut inner = *row;
-        while let [caller] = module.callers(module.computation_of(inner))
-            && module.opcode(Row(*caller)) == Opcode::Fusion
-        {
-            inner = Row(*caller);
-            all.insert(inner, *factor);
-        }
-    }
-    all
 }
 
 /// `{1,2}`.

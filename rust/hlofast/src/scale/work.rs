@@ -99,15 +99,15 @@ impl Attributed<'_> {
             Mesh::new(new.map(|(axis, (_, size))| (axis.name.clone(), *size)).collect())
         });
         let mesh = mesh.transpose().map_err(|error| ScaleError::Refused(error.to_string()))?;
-        Ok(rewrite::write(self, sizes, mesh.as_ref(), i64::MAX, &HashMap::new())?.module)
+        Ok(rewrite::write(self, sizes, mesh.as_ref(), i64::MAX)?.module)
     }
 
-    /// Whether a device has one element of a divided dimension.
+    /// Whether a device has one element of a dimension.
     fn is_one(&self, seed: &Seed) -> bool {
         let places = &self.spread.places;
         let slots = (0..places.leaves(seed.row)).filter_map(|leaf| places.leaf(seed.row, leaf));
         let mut local = slots.filter_map(|slot| slot.at(seed.dimension));
-        !seed.axes.is_empty() && local.any(|dim| places.size(dim) == 1)
+        local.any(|dim| places.size(dim) == 1)
     }
 
     /// Matmuls that do something, as compiled and as changed.
