@@ -1,14 +1,16 @@
 """Effective values of MaxText runs: sources, their order, their places, and files nobody should trust."""
 
+import ast
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hlofast import config
-from hlofast.config import ConfigError
+from hlofast.config import ConfigError, maxtext
 from test_cli import document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -46,6 +48,25 @@ def write(folder, name, text):
     path = folder / name
     path.write_text(text)
     return path
+
+
+def keys_read():
+    """The keys that the front reads: constants in its calls, and keys of its tables `_OFF`."""
+    keys = set()
+    for path in Path(maxtext.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            given = []
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", None))
+                receiver = ast.unparse(getattr(node.func, "value", node.func))
+                if name == "_least":
+                    given = node.args[1:2]
+                elif name in ("get", "size", "flag", "text", "count"):
+                    given = [] if receiver.endswith("mesh") else node.args[:1]
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_OFF":
+                given = node.value.keys
+            keys.update(str(getattr(own, "value", "")) for own in given)
+    return set(filter(str.isidentifier, keys))
 
 
 class TestSources:
@@ -220,6 +241,34 @@ class TestRefusals:
         cfg = config.load(write(tmp_path, "run.yml", "steps: 1\n"), overrides=["stepsize=2"])
         noted = {row["kind"]: row["path"] for row in cfg.select("v5e-4").notes}
         assert noted["not-checked"] == "stepsize"
+
+    def test_unknown_variables_are_noted_where_no_base_is_at_hand(self, tmp_path):
+        variables = {"M_REMAT_POLICYY": "minimal", "M_STEPS": "2"}
+        cfg = config.load(write(tmp_path, "run.yml", "steps: 1\n"), environment=variables)
+        noted = [row for row in cfg.select("v5e-4").notes if row["kind"] == "not-checked"]
+        assert [row["path"] for row in noted] == ["remat_policyy"]
+        assert "did you mean M_REMAT_POLICY?" in noted[0]["text"]
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("M_STEPZ", "M_STEPZ: no key 'stepz'; did you mean M_STEPS?"),
+            ("M_steps", "M_steps: MaxText takes variables in upper case alone: M_STEPS"),
+        ],
+    )
+    def test_a_variable(self, files, name, words):
+        error = self.refused(environment={name: "2"}, path=files / "base.yml")
+        assert error.kind == "unknown-key" and words in str(error)
+
+    def test_keys_that_figures_depend_on_are_known(self):
+        plain = config.loads("", path="run.yml")
+        keys = keys_read()
+        assert {"num_pipeline_microbatches", "ragged_buffer_factor", "scan_layers"} <= keys
+        given = [f"{key}=null" for key in sorted(keys) if key not in plain]
+        assert given, "keys of other versions have no default"
+        cfg = config.loads("", path="run.yml", overrides=given)
+        notes = cfg.select("v5e-4").notes
+        assert [row["path"] for row in notes if row["kind"] == "not-checked"] == []
 
     def test_a_key_without_its_underscores_is_refused(self, tmp_path):
         path = write(tmp_path, "run.yml", "steps: 1\n")

@@ -15,9 +15,11 @@ from hlofast.config.maxtext import _tables, _yaml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from hlofast.config._front import Sources
+    from hlofast.errors import ConfigError
 
 FILE, MODEL, OVERRIDE, ENVIRONMENT, DEFAULT, DERIVED = (
     "file", "model", "override", "environment", "default", "derived",
@@ -107,10 +109,10 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
 
 def _note_misspelt(settings: Settings) -> None:
     """Notes keys of files that resemble a known key, where no base.yml tells all keys."""
-    defaults = _tables.defaults()
+    known = (*_tables.defaults(), *_tables.other_versions())
     for key, origin in settings.origins.items():
-        if key not in defaults:
-            near = meant(key, [own for own in defaults if own[:1] == key[:1]])
+        if key not in known:
+            near = meant(key, [own for own in known if own[:1] == key[:1]])
             if near:
                 text = f"{origin.place}: {key} is not a key that hlofast knows{near}"
                 settings.notes.append(("not-checked", key, text))
@@ -204,15 +206,10 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
         for part in reversed(key.split(".")[1:]):
             value = {part: value}
         arguments[key.partition(".")[0]] = (value, argument)
-    variables: dict[str, tuple[Any, str]] = {}
-    for name, text in sources.environment.items():
-        if name.startswith(_PREFIX):
-            variables[name[len(_PREFIX) :].lower()] = (text, name)
+    variables = _variables(sources.environment)
     for key, (_, source) in (*arguments.items(), *variables.items()):
         if known is not None and key not in known:
-            raise _yaml.fault(
-                "unknown-key", f"{source}: no key {key!r}{meant(key, sorted(known))}", None
-            )
+            raise _unknown(key, source, sorted(known))
         if key in arguments and key in variables:
             message = f"{key} is set by an argument and by {variables[key][1]}: MaxText fails here"
             raise _yaml.fault("set-twice", message, None)
@@ -220,18 +217,48 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
         for key, (value, source) in chosen.items():
             if key in settings.values:
                 value = _typed(value, settings.values[key], source)
-            elif kind == OVERRIDE:
+            elif key not in _tables.other_versions():
                 # Other versions may have a key of a similar name, but none that differs by
                 # underscores alone.
                 plain = key.replace("_", "").lower()
                 same = [own for own in settings.values if own.replace("_", "") == plain]
                 if same:
-                    message = f"{source}: no key {key!r}{meant(key, same)}"
-                    raise _yaml.fault("unknown-key", message, None)
-                text = f"{key} is not a key that hlofast knows, and no base.yml is at hand"
-                settings.notes.append(("not-checked", key, text + meant(key, settings.values)))
+                    raise _unknown(key, source, same)
+                name = key if kind == OVERRIDE else source
+                text = f"{name} is not a key that hlofast knows, and no base.yml is at hand"
+                hint = meant(name, [_like(source, own) for own in settings.values])
+                settings.notes.append(("not-checked", key, text + hint))
             settings.put(key, value, Origin(kind, source))
     return [*variables, *arguments]
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The keys that environment variables set, with their texts and the variables' names.
+
+    MaxText stops at a name that is not upper case (`_validate_env_variables` of its pyconfig), and
+    versions since 0.2 ignore it.
+    """
+    found = {}
+    for name, text in environment.items():
+        if not name.startswith(_PREFIX):
+            continue
+        if not name.isupper():
+            message = f"{name}: MaxText takes variables in upper case alone: {name.upper()}"
+            raise _yaml.fault("unknown-key", message, None)
+        found[name[len(_PREFIX) :].lower()] = (text, name)
+    return found
+
+
+def _like(source: str, key: str) -> str:
+    """A key as the source of another one spells it: an argument, or a variable."""
+    return key if "=" in source else f"{_PREFIX}{key.upper()}"
+
+
+def _unknown(key: str, source: str, known: Iterable[str]) -> ConfigError:
+    """The error for a key that MaxText does not have."""
+    spelt = _like(source, key)
+    hint = meant(spelt, [_like(source, own) for own in known])
+    return _yaml.fault("unknown-key", f"{source}: no key {key!r}{hint}", None)
 
 
 def _typed(value: Any, before: Any, source: str) -> Any:

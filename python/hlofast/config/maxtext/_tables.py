@@ -25,6 +25,11 @@ def defaults() -> dict[str, Any]:
     return values
 
 
+def other_versions() -> tuple[str, ...]:
+    """Keys that figures depend on and that MaxText has in other versions alone."""
+    return tuple(_table("defaults")["other_versions"])
+
+
 def version() -> str:
     """The commit of MaxText that the defaults were read at."""
     return str(_table("defaults")["commit"])[:12]
