@@ -3,6 +3,8 @@
 import ast
 import cProfile
 import math
+import re
+import shlex
 
 import pytest
 
@@ -29,6 +31,7 @@ def run(*overrides: str) -> Config:
         (SEVEN, "v4-128", {"sequences": 512}),
         (SPARSE, "v5p-256", {}),
         (SEVEN, "gpu-p5.48xlarge-64", {"sequences": 0}),
+        ((*SEVEN, "custom_mesh=hybrid_ring_32x8"), "tpu-v5litepod-256-2", {}),
     ],
 )
 def test_a_run_with_the_written_arguments_has_the_promised_step(
@@ -36,7 +39,8 @@ def test_a_run_with_the_written_arguments_has_the_promised_step(
 ) -> None:
     plan = run(*overrides).plan(instance, **arguments)
     best = plan.best
-    verdict = run(*overrides, *plan.lines).select(instance).verdict()
+    given = shlex.split(" ".join(plan.lines))
+    verdict = run(*overrides, *given).select(instance).verdict()
     assert verdict.step_seconds == pytest.approx(best["step_seconds"], rel=1e-12)
     assert verdict.expected_peak_bytes == best["peak_bytes"] <= verdict.capacity_bytes * 0.95
     assert verdict.host_bytes == best["host_bytes"]
@@ -302,6 +306,30 @@ class TestSearch:
         # 6,720 divisors.
         plan = run(*SEVEN).plan("v5e-16", devices=963_761_198_400, sequences=0)
         assert plan.best is None
+
+
+class TestOwnChoice:
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ("per_device_batch_size=0", "MaxText fails here: per_device_batch_size is 0.0: give"),
+            ("per_device_batch_size=1e30", "per_device_batch_size is 1e+30: give sequences"),
+            ("per_device_batch_size=0.001", "0.001 makes 0 sequences: give sequences"),
+            ("gradient_accumulation_steps=0", "gradient_accumulation_steps is 0: give sequences"),
+        ],
+    )
+    def test_a_config_without_a_batch_names_the_key(self, given, words) -> None:
+        cfg = run("model_name=llama2-7b", given)
+        with pytest.raises(ValueError, match=re.escape(words)):
+            cfg.plan("v5e-16")
+        assert cfg.plan("v5e-16", sequences=64).best["sequences"] == 64
+
+    def test_one_that_the_trainer_cannot_run_has_no_step(self) -> None:
+        plan = run("model_name=llama3.1-8b", "per_device_batch_size=2").plan("v5p-384")
+        facts = {fact.name: fact.value for fact in plan.facts}
+        assert facts["own_step_seconds"] is None and plan.best is not None
+        (note,) = (note for note in plan.notes if note.code == "own-choice")
+        assert "fsdp (192) does not divide 4096" in note.text
 
 
 class TestNothingFits:

@@ -166,7 +166,9 @@ class TestCommand:
         ("arguments", "why"),
         [
             (("--device", "v9", "--chips", "16"), "v9"),
-            (("--device", "v100", "--chips", "16"), "no instance name is known"),
+            (("--device", "trainium2", "--chips", "16"), "no instance name is known"),
+            (("--device", "mi300x", "--chips", "64"), "network_bandwidth of mi300x is not known"),
+            (("--device", "h100", "--chips", "64", "--slices", "2"), "leave --slices out"),
             (("--device", "v5e", "--chips", "16", "--slices", "3"), "do not divide"),
             (("--instance", "somewhere"), "kind of device is not known"),
             (("--instance", "v5p-7"), "number of devices is not known"),

@@ -36,6 +36,9 @@ KEPT = {
 """Checkpoint names and fates of the values that a policy keeps."""
 
 
+SPLIT = ("allow_split_physical_axes=true",)
+
+
 class TestMesh:
     def test_the_rest_of_a_slice_and_of_the_slices(self):
         effective = run("ici_tensor_parallelism=8").select("v5p-256-4")
@@ -68,8 +71,55 @@ class TestMesh:
         assert effective.mesh is None and "not 256" in noted(effective)["mesh"]
 
     def test_a_custom_order_is_noted(self):
-        effective = run("custom_mesh=hybrid_ring_64x4").select("v5e-256")
+        sizes = ("ici_fsdp_parallelism=64", "ici_tensor_parallelism=4")
+        effective = run("custom_mesh=hybrid_ring_64x4", *SPLIT, *sizes).select("v5e-256")
         assert "reorders devices" in noted(effective)["mesh"]
+        assert effective.verdict().status != "unknown"
+
+    @pytest.mark.parametrize(
+        ("given", "instance", "kind", "words"),
+        [
+            (("custom_mesh=ring",), "v5e-256", "no-effect", "allow_split_physical_axes=true"),
+            (("custom_mesh=ring", *SPLIT), "v5e-256", "fails", "known: hybrid_ring_64x4, hybrid"),
+            (("custom_mesh=hybrid_ring_64x4", *SPLIT), "v5e-256", "fails", "4 and 64 devices"),
+            (("custom_mesh=hybrid_ring_64x4",), "tpu-v5e-256-2", "fails", "not [256]"),
+            (("quantization=int9",), "v5e-256", "fails", "did you mean int8"),
+            (("gradient_accumulation_steps=0",), "v5e-256", "fails", "accumulation_steps is 0"),
+            (("per_device_batch_size=-4",), "v5e-256", "fails", "per_device_batch_size is -4.0"),
+            (("per_device_batch_size=nan",), "v5e-256", "fails", "per_device_batch_size is nan"),
+        ],
+    )
+    def test_values_that_maxtext_refuses(self, given, instance, kind, words):
+        effective = run(*given).select(instance)
+        assert words in noted(effective)[kind]
+        verdict = effective.verdict()
+        if kind == "fails":
+            assert (verdict.status, verdict.step_seconds) == ("unknown", None)
+            # A note tells it once.
+            assert not any(words in text for text in verdict.statements)
+
+    def test_nodes_of_gpus_are_slices(self):
+        assert mesh(run().select("gpu-p5.48xlarge-64")) == {"data": 8, "fsdp": 8}
+        assert mesh(run("num_slices=1").select("gpu-h100-64")) == {"fsdp": 64}
+        assert mesh(run("dcn_data_parallelism=4", "dcn_fsdp_parallelism=2").select("h100-64")) == {
+            "data": 4,
+            "fsdp": 16,
+        }
+        wrong = run("num_slices=2").select("gpu-h100-64")
+        assert wrong.mesh is None and "each of the 8 nodes" in noted(wrong)["mesh"]
+
+    @pytest.mark.parametrize(
+        ("instance", "words"),
+        [
+            ("v5e-512", "a slice of tpu-v5e has at most 256 chips, not 512"),
+            ("v5e-48", "slices of tpu-v5e have 32 or 64 chips, not 48"),
+            ("v5p-272", "slices of tpu-v5p have 128 or 192 chips, not 136"),
+            ("v5p-128", None),
+            ("v5e-256", None),
+        ],
+    )
+    def test_slices_that_do_not_exist_are_told(self, instance, words):
+        assert noted(run().select(instance)).get("devices") == words
 
     def test_uneven_weights_are_noted(self):
         effective = run("base_emb_dim=2040").select("v5e-256")

@@ -113,7 +113,7 @@ class Model:
         self.untimed = untimed or []
         """Parts of `gaps` without which the step has no modelled time."""
         self.refused = refused or []
-        """Parts of `gaps` that are policies; a plan replaces them."""
+        """Parts of `gaps` that a plan replaces: policies, batch and accumulation."""
         self.fails = fails or []
         """Parts of `gaps` that the trainer itself cannot run."""
         self.parts = parts

@@ -41,9 +41,6 @@ _NEURON_DEVICES = {"trn2": 64, "trn2n": 64}
 """Logical NeuronCores per machine: 16 chips with 4 logical cores of two physical cores each."""
 MOST_DEVICES = 1 << 40
 
-LARGEST_SLICES = {"tpu-v4": 4096, "tpu-v5e": 256, "tpu-v5p": 6144, "tpu-v6e": 256}
-"""Chips of the largest slice of each kind (Google Cloud documentation, TPU versions)."""
-
 
 class Instance(Frozen):
     """An instance name and the devices that it stands for."""
@@ -96,8 +93,15 @@ def read(name: str) -> Instance:
 def named(device: str, devices: int, slices: int = 1) -> str:
     """The name of an instance with this many JAX devices in all.
 
-    Raises `ValueError` if no name is known for the kind of device, or slices do not divide it.
+    GPUs whose machines have no name here are named by the kind of device: `gpu-gb200-64`. Raises
+    `ValueError` if no name is known for the kind of device, if slices do not divide it, or for
+    slices of GPUs.
     """
+    if slices > 1 and _is_gpu(device):
+        raise ValueError(
+            f"{device} has no slices: JAX takes each node for one, and a plan lays axes on nodes "
+            "by itself; leave --slices out"
+        )
     if devices % slices:
         raise ValueError(f"{slices:,} slices do not divide {devices:,} devices")
     for generation, (known, unit, _) in _TPUS.items():
@@ -107,7 +111,15 @@ def named(device: str, devices: int, slices: int = 1) -> str:
     for machine, known in _GPUS.items():
         if known == device:
             return f"gpu-{machine}-{devices}"
-    raise ValueError(f"no instance name is known for {device}: give an instance")
+    if _is_gpu(device):
+        return f"gpu-{device}-{devices}"
+    raise ValueError(f"no instance name is known for {device}: give --instance")
+
+
+def _is_gpu(device: str) -> bool:
+    from hlofast import devices
+
+    return device in devices.names() and devices.get(device).backend == "gpu"
 
 
 def _count(text: str) -> int | None:
@@ -147,13 +159,22 @@ def _bounded(devices: int) -> int | None:
 def _gpu(name: str, rest: str) -> Instance:
     machine, _, number = rest.rpartition("-")
     devices = _count(number)
-    device = _GPUS.get(machine)
+    device = _GPUS.get(machine) or (machine if _is_gpu(machine) else None)
     if devices is None or not machine:
-        return Instance(name, "GPU names have the form gpu-MACHINE-NUMBER", device=device)
-    devices_per_host = _GPUS_OF_HOST if device else None
+        message = "GPU names have the form gpu-MACHINE-NUMBER or gpu-DEVICE-NUMBER"
+        return Instance(name, message, device=device)
+    devices_per_host = _GPUS_OF_HOST if machine in _GPUS else _of_host(device)
     return Instance(
         name, f"{devices:,} GPUs", device=device, devices=devices, devices_per_host=devices_per_host
     )
+
+
+def _of_host(gpu: str | None) -> int | None:
+    """GPUs of a host; None if the table of devices does not tell."""
+    from hlofast import devices
+
+    count = None if gpu is None else devices.get(gpu).value("chips_per_host")
+    return None if count is None else int(count)
 
 
 def _neuron(name: str, rest: str) -> Instance:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from hlofast.config._front import Model
     from hlofast.config._implied import Implied
     from hlofast.config._plan_space import Option, State
     from hlofast.config._select import EffectiveConfig
@@ -55,11 +56,22 @@ _TERMS = _compared("bytes", "term", "Bytes per device")
 
 def own_batch(effective: EffectiveConfig) -> int | None:
     """Sequences of the config's own step; None if it does not tell them."""
+    return _own_model(effective).batch.sequences
+
+
+def no_batch(effective: EffectiveConfig) -> str:
+    """Why the config does not tell the sequences of its own step."""
+    model = _own_model(effective)
+    why = [why for path, why in model.refused if path not in ("", "remat_policy")]
+    return why[0] if why else "the config does not tell the sequences of a step"
+
+
+def _own_model(effective: EffectiveConfig) -> Model:
     # The batch of some trainers follows from the number of devices.
     mesh = {"data": effective.devices or 1} if effective.mesh is None else effective.mesh.shape
     front = effective.config.front
     steps = front.steps(effective.config)
-    return front.model(effective.config, dict(mesh), steps=steps).batch.sequences
+    return front.model(effective.config, dict(mesh), steps=steps)
 
 
 def read_choice(text: str) -> dict[str, float | str]:

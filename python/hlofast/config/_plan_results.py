@@ -6,7 +6,7 @@ from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import Whole, names
 from hlofast._verdict_figures import seconds, short_bytes
-from hlofast.config._instances import LARGEST_SLICES
+from hlofast.config import _torus
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
 from hlofast.config._plan import (
     HOST_SHARE,
@@ -17,7 +17,7 @@ from hlofast.config._plan import (
     Searched,
     shown_mesh,
 )
-from hlofast.config._plan_like import OWN, Likened, own_batch
+from hlofast.config._plan_like import OWN, Likened, no_batch, own_batch
 from hlofast.config._plan_space import MOST_MESHES
 from hlofast.config._time import EXPOSED, HIGH, JUDGED, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
@@ -163,7 +163,10 @@ class Plan(Result):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines to paste for the fastest choice: MaxText's arguments, AXLearn's mesh rule."""
+        """The lines to paste for the fastest choice: AXLearn's mesh rule, MaxText's arguments.
+
+        Arguments are written as a shell takes them: `shlex.split` gives their values.
+        """
         searched = self._searched
         if not searched.best:
             return ()
@@ -413,15 +416,14 @@ class Plan(Result):
     def _sizes(self) -> list[Note]:
         """Whether slices of this size exist."""
         searched = self._searched
-        most = LARGEST_SLICES.get(searched.device.name)
-        chips = searched.devices / searched.devices_per_chip / searched.slices
-        if most is None or chips <= most:
+        chips = int(searched.devices / searched.devices_per_chip / searched.slices)
+        text = _torus.no_slice(searched.device.name, chips)
+        if text is None:
             return []
-        slices = -(-searched.devices // int(searched.devices_per_chip * most))
-        text = (
-            f"a slice of {searched.device.name} has at most {most:,} chips, not {chips:,.0f}: "
-            f"plan {slices:,} slices (--slices {slices})"
-        )
+        most = _torus.largest(searched.device.name) or chips
+        if chips > most:
+            slices = -(-searched.devices // int(searched.devices_per_chip * most))
+            text += f": plan {slices:,} slices (--slices {slices})"
         return [Note("slice", text, chips=most)]
 
     def sections(self) -> tuple[Section, ...]:
@@ -498,11 +500,14 @@ def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | N
         # The verdict of the config pads an uneven batch; for another batch it says nothing.
         if searched.sequences in (None, own_batch(effective)):
             verdict = effective.verdict(searched.device)
-            return (own_batch(effective) or 0, verdict), None
+            failing = [row["text"] for row in effective.notes if row["kind"] == "fails"]
+            return (own_batch(effective) or 0, verdict), next(iter(failing), None)
         refusal = None if liked is None else liked.refusal
         return None, None if refusal is None else refusal.text
     problems = effective._problems()
-    verdict = Verdict(own.implied, searched.device, effective.devices, problems)
+    verdict = Verdict(
+        own.implied, searched.device, effective.devices, problems, runs=not effective._fails()
+    )
     return (candidate.sequences, verdict), None
 
 
@@ -554,8 +559,7 @@ def planned(
     if sequences is None:
         sequences = own_batch(effective)
         if sequences is None:
-            message = "the config does not tell the sequences of a step: give sequences (--batch)"
-            raise ValueError(message)
+            raise ValueError(f"{no_batch(effective)}: give sequences (--batch)")
     elif not 0 <= sequences <= LARGEST_SIZE:
         raise ValueError(f"sequences has to be between 0 and {LARGEST_SIZE:,}, not {sequences}")
     searched = Searched(

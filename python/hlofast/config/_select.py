@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast._core import Field
+from hlofast.config import _torus
 from hlofast.config._instances import MOST_DEVICES
 from hlofast.config._tree import Config, Modelled
 from hlofast.table import Table
@@ -125,7 +126,13 @@ class EffectiveConfig(Modelled):
 
         kind = self.instance.device if device is None else device
         target = None if kind is None else devices.get(kind)
-        return Verdict(self._implied(), target, self.devices, self._problems())
+        return Verdict(
+            self._implied(), target, self.devices, self._problems(), runs=not self._fails()
+        )
+
+    def _fails(self) -> bool:
+        """Whether the trainer itself stops at the config here: see `notes`."""
+        return "fails" in self.notes.values("kind")
 
     def _problems(self) -> tuple[tuple[str, str], ...]:
         """Paths and reasons why neither the effective config nor its figures are certain."""
@@ -156,6 +163,14 @@ class EffectiveConfig(Modelled):
 
 def _restored(fields: dict[str, Any]) -> EffectiveConfig:
     return EffectiveConfig(**fields)
+
+
+def slice_notes(instance: Instance, devices: int | None) -> list[tuple[str, str | None, str]]:
+    """A note if there are no slices with the devices of an instance."""
+    if instance.device is None or devices is None:
+        return []
+    text = _torus.no_slice(instance.device, devices // instance.slices)
+    return [] if text is None else [("devices", None, text)]
 
 
 def check_devices(devices: int | None) -> None:

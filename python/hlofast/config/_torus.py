@@ -22,6 +22,8 @@ _SMALL = {4: (2, 2, 1), 8: (2, 2, 2), 16: (2, 2, 4), 32: (2, 4, 4)}
 """Slices of TPU v4 and v5p below one cube of 4 by 4 by 4 chips."""
 _CUBE = 4
 _MOST_CHIPS = 1 << 14
+_LARGEST = {"tpu-v4": 4096, "tpu-v5e": 256, "tpu-v5p": 6144, "tpu-v6e": 256}
+"""Chips of the largest slice of each kind (Google Cloud documentation, TPU versions)."""
 _PLANAR, _CUBIC = ("tpu-v5e", "tpu-v6e"), ("tpu-v4", "tpu-v5p")
 
 
@@ -47,6 +49,27 @@ def shape(device: str, chips: int) -> tuple[int, ...] | None:
     if not arranged:
         return None
     return tuple(_CUBE * own for own in min(arranged, key=lambda own: (own[2] - own[0], own[2])))
+
+
+def largest(device: str) -> int | None:
+    """Chips of the largest slice of a kind of device; None if it is not known."""
+    return _LARGEST.get(device)
+
+
+def no_slice(device: str, chips: int) -> str | None:
+    """Why there is no slice with this many chips; None if there may be one."""
+    most = _LARGEST.get(device)
+    if most is None or chips < min(_PLANES):
+        return None
+    if chips > most:
+        return f"a slice of {device} has at most {most:,} chips, not {chips:,}"
+    if shape(device, chips) is not None:
+        return None
+    less, more = (
+        next(own for own in range(chips, chips + step * most, step) if shape(device, own))
+        for step in (-1, 1)
+    )
+    return f"slices of {device} have {less:,} or {more:,} chips, not {chips:,}"
 
 
 def is_laid(torus: tuple[int, ...], sizes: Iterable[int]) -> bool:

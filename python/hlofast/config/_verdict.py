@@ -90,6 +90,8 @@ class Verdict:
         device: Device | None,
         devices: int | None,
         problems: tuple[tuple[str, str], ...] = (),
+        *,
+        runs: bool = True,
     ) -> None:
         self.memory = memory = StepMemory(implied)
         self.flops, self.traffic = flops, traffic = StepFlops(implied), StepTraffic(implied)
@@ -107,8 +109,9 @@ class Verdict:
             count, parts = implied.rows()
             self.sequences_per_device = count / parts
         self.status = self._status(is_certain=not problems)
-        self._time(implied, flops, traffic, device)
-        self.statements = tuple(_statements(self, implied, memory))
+        self._time(implied, flops, traffic, device if runs else None)
+        told = {why for _, why in problems}
+        self.statements = tuple(_statements(self, implied, memory, told))
 
     @property
     def peak_bytes(self) -> int | None:
@@ -243,7 +246,10 @@ def _communication(implied: Implied, traffic: StepTraffic, device: Device) -> fl
     return total
 
 
-def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[str]:
+def _statements(
+    verdict: Verdict, implied: Implied, memory: StepMemory, noted: set[str]
+) -> list[str]:
+    """Statements about the figures; parts that a note explains are not named again."""
     statements = []
     for row in memory.replicated:
         statements.append(
@@ -302,5 +308,7 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
         statements.append(wide)
     told = dict.fromkeys([*memory.gaps, *verdict.flops.gaps, *verdict.traffic.gaps])
     for path, why in told:
+        if why in noted:
+            continue
         statements.append(f"not modelled: {path or 'the config'}: {why}")
     return statements

@@ -11,6 +11,7 @@ from hlofast.config._select import (
     RULES,
     EffectiveConfig,
     check_devices,
+    slice_notes,
 )
 from hlofast.config._tree import Config
 from hlofast.config.axlearn import _modifiers
@@ -195,6 +196,8 @@ def _effective(
         report.rule = rule.index
         effective = _with_rule(config, rule, report)
     count = devices if devices is not None else instance.devices
+    for note in slice_notes(instance, count):
+        report.note(*note)
     mesh = _resolved(effective, instance, count, report, is_given=devices is not None)
     if count is None and mesh is not None:
         count = mesh.device_count

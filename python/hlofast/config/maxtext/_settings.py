@@ -216,7 +216,11 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
     for kind, chosen in ((ENVIRONMENT, variables), (OVERRIDE, arguments)):
         for key, (value, source) in chosen.items():
             if key in settings.values:
-                value = _typed(value, settings.values[key], source)
+                before = settings.values[key]
+                if isinstance(_tables.defaults().get(key), float) and type(before) is int:
+                    # A file may write a number without a point.
+                    before = float(before)
+                value = _typed(value, before, source)
             elif key not in _tables.other_versions():
                 # Other versions may have a key of a similar name, but none that differs by
                 # underscores alone.
@@ -272,7 +276,9 @@ def _typed(value: Any, before: Any, source: str) -> Any:
             if str(value).lower() in words:
                 return words[str(value).lower()]
         elif kind in (int, float) and isinstance(value, (int, float, str)):
-            return kind(value)
+            number = kind(value)
+            if not isinstance(value, float) or number == value or kind is float:
+                return number
         elif kind is str and not isinstance(value, (list, dict)):
             return str(value)
     except (ValueError, OverflowError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache, lru_cache
 
 from hlofast.config import _mesh
@@ -26,8 +27,11 @@ _PARALLELISMS = {"stage": "pipeline"}
 """Names in the keys `ici_*_parallelism` that differ from those of the mesh axes."""
 
 
-def resolve(config: Config, devices: int | None, slices: int) -> Mesh:
-    """The mesh of a run; raises `MeshError` if there is none."""
+def resolve(config: Config, devices: int | None, slices: int, hosts: int | None = None) -> Mesh:
+    """The mesh of a run; raises `MeshError` if there is none.
+
+    `hosts` are those of GPUs, if the run takes each for a slice.
+    """
     axes = config.get("mesh_axes")
     if not isinstance(axes, tuple) or not all(isinstance(axis, str) for axis in axes):
         raise _mesh.MeshError("mesh_axes has to be a list of names")
@@ -41,7 +45,16 @@ def resolve(config: Config, devices: int | None, slices: int) -> Mesh:
             inner.insert(0, inner.pop(at))
             outer.insert(0, outer.pop(at))
     shape = {"ici_mesh_shape": inner, "dcn_mesh_shape": outer}
-    return _mesh.resolve(names, shape, devices, slices=slices)
+    return _mesh.resolve(names, shape, devices, slices=slices, hosts=hosts)
+
+
+def inner(config: Config, mesh: Mesh, slices: int) -> list[int]:
+    """The sizes of the mesh's axes inside a slice."""
+    names = list(mesh.shape)
+    outer = _sizes(config, names, "dcn")
+    rest = slices // math.prod(size for size in outer if size != -1)
+    across = [rest if size == -1 else size for size in outer] if slices > 1 else [1] * len(outer)
+    return [size // own for size, own in zip(mesh.shape.values(), across, strict=True)]
 
 
 def _sizes(config: Config, names: list[str], part: str) -> list[int]:

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import re
 
+from hlofast._text import names
 from hlofast.config import _instances, _mesh, _torus
 from hlofast.config._front import Batch, Learner, Model, Sources, Space
 from hlofast.config._parts import LARGEST_SIZE, FailsError, Gap, Parts, UnmodelledError, item_size
 from hlofast.config._plan_space import spread
 from hlofast.config._policies import UnknownPolicyError
-from hlofast.config._select import CHANGES, NEAR, NOTES, RULES, EffectiveConfig, check_devices
-from hlofast.config.maxtext import _pipeline, _remat, _settings, _sharding, _tables, _written
+from hlofast.config._select import (
+    CHANGES,
+    NEAR,
+    NOTES,
+    RULES,
+    EffectiveConfig,
+    check_devices,
+    slice_notes,
+)
+from hlofast.config.maxtext import (
+    _pipeline,
+    _refused,
+    _remat,
+    _settings,
+    _sharding,
+    _tables,
+    _written,
+)
 from hlofast.config.maxtext._blocks import build
 from hlofast.config.maxtext._builder import Run
 from hlofast.config.maxtext._logged import logged
@@ -19,9 +36,11 @@ from hlofast.table import Table, of_rows
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from hlofast._core import Mesh
     from hlofast.config._front import Values
+    from hlofast.config._implied import Implied
     from hlofast.config._instances import Instance
     from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
@@ -110,19 +129,23 @@ class MaxText:
             parts.gaps.append(Gap("decoder_block", str(config.get("decoder_block")), fault))
         gaps += [(gap.path, gap.why) for gap in parts.gaps]
         fails = [(gap.path, gap.why) for gap in parts.gaps if gap.fails]
-        batch = _batch(config, run, mesh, steps, gaps, fails)
+        wrong = _refused.quantization(config)
+        gaps += wrong
+        fails += wrong
+        refused: list[tuple[str, str]] = []
+        batch = _batch(config, run, mesh, steps, gaps, fails, refused)
         untimed = _staged(run, batch, gaps, fails)
         policies: dict[str, Policy | None] = dict.fromkeys(parts.units)
-        refused = []
         try:
             policy = _remat.policy_of(config)
         except UnknownPolicyError as error:
             refused.append(("remat_policy", str(error)))
+            gaps.append(refused[-1])
         else:
             policies = dict.fromkeys(parts.units, policy)
         gaps += [("decoder_block", why) for why in sorted(parts.unmoved)]
         quantization = config.get("quantization")
-        if quantization:
+        if quantization and not wrong:
             why = f"the rate of matmuls under quantization {quantization!r} is not modelled"
             untimed.append(("quantization", why))
         return Model(
@@ -132,7 +155,7 @@ class MaxText:
             policies,
             itemsize=None if run is None else run.itemsize,
             steps=steps,
-            gaps=[*gaps, *untimed, *refused],
+            gaps=[*gaps, *untimed],
             masks=[],
             untimed=untimed,
             refused=refused,
@@ -162,11 +185,10 @@ class MaxText:
     def select(self, config: Config, instance: str, devices: int | None) -> EffectiveConfig:
         """The run on an instance, such as `v5p-128` (as `compile_topology` names it)."""
         check_devices(devices)
-        name = instance if instance.startswith(("tpu-", "gpu-")) else f"tpu-{instance}"
-        found = _instances.read(name)
-        if found.device is None and name != instance:
-            found = _instances.read(instance)
-        return _effective(config, found, devices)
+        spelt = (instance, f"tpu-{instance}", f"gpu-{instance}")
+        found = [_instances.read(name) for name in spelt]
+        known = next((own for own in found if own.device is not None), found[0])
+        return _effective(config, known, devices)
 
     def select_all(self, config: Config, devices: int | None) -> list[EffectiveConfig]:
         """The run on its `compile_topology`, or on devices that it does not name."""
@@ -211,8 +233,7 @@ class MaxText:
 
     def written(self, config: Config, candidate: Candidate, instance: str) -> list[str]:
         """Arguments of the command line."""
-        del instance
-        return _written.arguments(config, candidate)
+        return _written.arguments(config, candidate, instance)
 
 
 FRONT = MaxText()
@@ -226,17 +247,17 @@ def _effective(config: Config, instance: Instance, devices: int | None) -> Effec
     mesh: Mesh | None = None
     if count is None:
         notes.append(("devices", None, instance.why))
+    notes += slice_notes(instance, count)
     try:
-        mesh = _sharding.resolve(config, count, instance.slices)
+        mesh = _sharding.resolve(config, count, instance.slices, _nodes(config, instance, count))
     except _mesh.MeshError as error:
         notes.append(("mesh", "ici_*_parallelism", str(error)))
     if mesh is not None and _is_split(config, mesh, instance, count):
         text = "axes of the mesh split axes of the torus: MaxText fails here unless "
         notes.append(("mesh", _SPLIT, f"{text}{_SPLIT}=true"))
-    custom = config.get("custom_mesh")
-    if custom:
-        text = f"custom_mesh {custom!r} reorders devices, which is not modelled; sizes are exact"
-        notes.append(("mesh", "custom_mesh", text))
+    if mesh is not None:
+        inner = _sharding.inner(config, mesh, instance.slices)
+        notes += _refused.ring(config, instance.slices, inner)
     if count is None and mesh is not None:
         count = mesh.device_count
     effective = EffectiveConfig(
@@ -251,18 +272,21 @@ def _effective(config: Config, instance: Instance, devices: int | None) -> Effec
         notes=of_rows(NOTES, notes),
         near=of_rows(NEAR, ()),
     )
-    uneven = _uneven(effective)
-    if not uneven:
+    implied = effective._implied()
+    failing = [*_uneven(implied), *(("fails", path, why) for path, why in implied.fails)]
+    if not failing:
         return effective
     return EffectiveConfig(
         **{name: getattr(effective, name) for name in EffectiveConfig.__slots__ if name != "notes"},
-        notes=of_rows(NOTES, [*notes, *uneven]),
+        notes=of_rows(NOTES, [*notes, *failing]),
     )
 
 
 def _is_split(config: Config, mesh: Mesh, instance: Instance, count: int | None) -> bool:
     """Whether JAX refuses the mesh of a slice."""
-    if count is None or instance.device is None or config.get(_SPLIT) or config.get("custom_mesh"):
+    if count is None or instance.device is None or config.get(_SPLIT):
+        return False
+    if _refused.has_ring(config, instance.slices):
         return False
     torus = _torus.shape(instance.device, count // instance.slices)
     # Slices are taken to fill the outermost axes.
@@ -275,8 +299,28 @@ def _is_split(config: Config, mesh: Mesh, instance: Instance, count: int | None)
     )
 
 
+def _nodes(config: Config, instance: Instance, count: int | None) -> int | None:
+    """The nodes of GPUs, each of which JAX takes for a slice; None where MaxText takes one slice.
+
+    Raises `MeshError` for a `num_slices` at which MaxText fails.
+    """
+    each = instance.devices_per_host
+    if each is None or count is None or count % each:
+        return None
+    nodes, given = count // each, config.get("num_slices")
+    if given not in (None, -1, 1, nodes):
+        text = f"num_slices is {given!r}, and JAX takes each of the {nodes:,} nodes for a slice"
+        raise _mesh.MeshError(text)
+    return None if given == 1 else nodes
+
+
 def _with_slices(config: Config, instance: Instance) -> Instance:
-    """The instance with the number of slices that the config gives, if its name gives none."""
+    """The instance with the number of slices that the config gives, if its name gives none.
+
+    The slices of GPUs are their nodes, which the name of the instance counts.
+    """
+    if instance.devices_per_host is not None:
+        return instance
     for key in ("compile_topology_num_slices", "num_slices"):
         slices = config.get(key)
         if instance.slices == 1 and type(slices) is int and 1 < slices <= _instances.MOST_DEVICES:
@@ -293,17 +337,19 @@ def _with_slices(config: Config, instance: Instance) -> Instance:
     return instance
 
 
-def _uneven(effective: EffectiveConfig) -> list[tuple[str, str | None, str]]:
+def _uneven(implied: Implied) -> list[tuple[str, str | None, str]]:
     """Weights that the mesh does not divide evenly, which JAX refuses."""
-    implied = effective._implied()
-    notes: list[tuple[str, str | None, str]] = []
+    found: dict[str, list[str]] = {}
     for parameter in implied.parts.parameters if implied.mesh else ():
         for size, axes in zip(parameter.shape, parameter.sharding, strict=True):
             if size % implied.shards(axes):
                 cut = ",".join(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
-                text = f"MaxText fails here: {cut} ({implied.shards(axes)}) does not divide {size}"
-                notes.append(("fails", parameter.path, text))
-    return notes
+                text = f"{cut} ({implied.shards(axes)}) does not divide {size}"
+                found.setdefault(text, []).append(parameter.path)
+    return [
+        ("fails", paths[0], f"MaxText fails here: {text} of {names(paths, most=2)}")
+        for text, paths in found.items()
+    ]
 
 
 def _batch(
@@ -313,28 +359,33 @@ def _batch(
     steps: int | None,
     gaps: list[tuple[str, str]],
     fails: list[tuple[str, str]],
+    refused: list[tuple[str, str]],
 ) -> Batch:
     """The tokens of a step on all devices of the mesh, and the axes that shard them."""
     length = config.get("max_target_length")
     if type(length) is not int or not 0 < length <= LARGEST_SIZE:
         gaps.append(("max_target_length", f"max_target_length is {length!r}"))
         length = None
-    each = config.get("per_device_batch_size")
+    each: Any = config.get("per_device_batch_size")
     devices = 1
     for size in mesh.values():
         devices *= size
     sequences = None
-    if isinstance(each, bool) or not isinstance(each, (int, float)) or not 0 < each < 1e9:
-        gaps.append(("per_device_batch_size", f"per_device_batch_size is {each!r}"))
+    wrong = _refused.batch(config)
+    if wrong:
+        refused += [(key, why) for key, why, _ in wrong]
+        gaps += refused
+        fails += [(key, why) for key, why, is_failing in wrong if is_failing]
     elif not mesh:
         why = "the mesh is not known: give an instance whose devices the parallelism divides"
         gaps.append(("per_device_batch_size", why))
     else:
         sequences = int(devices * each) * (steps or 1)
         if not 0 < sequences <= _MOST_SEQUENCES:
-            fault = FailsError("MaxText", f"{sequences:,} sequences")
-            fails.append(("per_device_batch_size", str(fault)))
+            why = f"per_device_batch_size {each!r} makes {sequences:,} sequences"
+            fails.append(("per_device_batch_size", str(FailsError("MaxText", why))))
             gaps.append(fails[-1])
+            refused.append(fails[-1])
             sequences = None
     axes = ((), ()) if run is None else run.token_axes
     unplaced = {axis: why for axis, why in _UNPLACED.items() if mesh.get(axis, 1) > 1}
