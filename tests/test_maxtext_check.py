@@ -95,6 +95,51 @@ def test_values_that_the_policy_does_not_keep(dumps) -> None:
     assert sizes[-2:] == [64 * 8 * 2048 * 7168 * 2] * 2
 
 
+class TestArguments:
+    def test_overrides_and_a_base(self, tmp_path: Path) -> None:
+        instance, *values = RUNS["16b"]
+        run, base = tmp_path / "run.yml", tmp_path / "configs" / "base.yml"
+        run.write_text("base_config: base.yml\nattention: flash\n")
+        base.parent.mkdir()
+        base.write_text(hlofast.config.loads("", path="run.yml").to_text())
+        given = [*values, *COMMON]
+        told = ("--instance", instance, "--base", base)
+        for arguments in (
+            (run, *given, path("16b"), *told),
+            (run, path("16b"), *told, *given),
+            (*given, path("16b"), *told),
+        ):
+            done = hlofast_command("check", *arguments)
+            assert done.returncode == 0, done.stdout + done.stderr
+        other = (*given, "per_device_batch_size=4")
+        wrong = hlofast_command("check", run, *other, path("16b"), *told)
+        assert wrong.returncode == 1 and "error: sizes" in wrong.stdout
+        lost = hlofast_command("check", run, *given, path("16b"), "--instance", instance)
+        assert lost.returncode == 3 and "give MaxText's base.yml (--base)" in lost.stderr
+
+    def test_variables(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        instance, *values = RUNS["16b"]
+        monkeypatch.setenv("M_MAX_TARGET_LENGTH", "4096")
+        done = hlofast_command(
+            "check", *values, "attention=flash", path("16b"), "--instance", instance
+        )
+        assert done.returncode == 1 and "sequence" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("steps=1",), "give the FILE to compare with"),
+            (("a.yml", "b.yml", "c.txt"), "give one CONFIG and one FILE"),
+            (("mesh.toml", "steps=1", "step.txt"), "need a MaxText config"),
+        ],
+    )
+    def test_misuse(self, arguments, words, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "mesh.toml").write_text("[mesh]\naxes = { data = 4 }\n")
+        done = hlofast_command("check", *arguments)
+        assert done.returncode == 2 and words in done.stderr
+
+
 def test_a_policy_that_is_misspelt(tmp_path: Path) -> None:
     run = tmp_path / "run.yml"
     run.write_text("remat_policy: minimul\nper_device_batch_size: 6\nglobal_parameter_scale: 16\n")

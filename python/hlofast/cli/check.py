@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, results
+from hlofast.cli import FINDINGS, UNREADABLE, USAGE, configs, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from hlofast._check import Check, Declaration, Expectations
     from hlofast.config import EffectiveConfig
@@ -17,12 +18,14 @@ examples:
   hlofast check --expect limits.toml step.txt                     limits only
   hlofast check fuji-70B.txt step.txt --instance tpu-v6e-256-4     an AXLearn golden config
   hlofast check run.yml step.txt --instance v5p-128               a MaxText config
+  hlofast check run.yml per_device_batch_size=4 step.txt --instance v5p-128 --base base.yml
   hlofast check --expect limits.toml dump/ --markdown             the largest program of a folder
   hlofast check mesh.toml step.txt --fail-on warning
   hlofast check --json mesh.toml step.txt | jq '.results[].tables.findings[] | [.severity, .code]'
 
 CONFIG is an AXLearn golden config or a MaxText config, with --instance for its mesh, or a TOML
-description of the intended program. Anything the description leaves out is not compared:
+description of the intended program. KEY=VALUE, --base and environment variables M_KEY apply to
+MaxText configs as in hlofast config. Anything the description leaves out is not compared:
 
   [mesh]
   axes = { data = 4, fsdp = 64, model = 4 }      # in order, the last axis varies fastest
@@ -50,6 +53,8 @@ The --expect file holds limits: peak.max = "15.5GiB", flops.max = 2e15,
 collectives.fsdp.all-gather.max_bytes = "1.6GiB", lint.forbid = ["missed-reduce-scatter"].
 Exit code 1 if there are errors.
 """
+IS_MIXED = True
+"""Whether files and overrides may stand between options."""
 SAMPLE = 1 << 16
 """Bytes read from a file to tell its format."""
 
@@ -59,12 +64,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
         "config",
-        nargs="?",
-        metavar="CONFIG",
+        nargs="*",
+        metavar="CONFIG|KEY=VALUE",
         help="the declaration: a TOML description or a trainer config",
     )
     results.add_usual(parser, several=False)
     inputs.add_instance(parser)
+    configs.add_base(parser)
     parser.add_argument("--expect", metavar="FILE.toml", help="limits that the program must meet")
     parser.add_argument(
         "--fail-on",
@@ -79,8 +85,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compares the declaration with every module of the file."""
-    if arguments.config is None and arguments.expect is None:
-        inputs.complain("nothing to compare with: give CONFIG or --expect FILE.toml")
+    if (problem := _sort(arguments)) is not None:
+        inputs.complain(problem)
         return USAGE
     if arguments.json and arguments.markdown:
         inputs.complain("--json and --markdown exclude each other")
@@ -115,6 +121,22 @@ def run(arguments: argparse.Namespace) -> int:
             shower.show(check, sections[:1] if arguments.markdown else sections, loaded)
     shower.end(reader.errors)
     return reader.exit_code() or (FINDINGS if failed else 0)
+
+
+def _sort(arguments: argparse.Namespace) -> str | None:
+    """Tells overrides, CONFIG and FILE apart; returns what is wrong with them."""
+    files, arguments.overrides = configs.separated([*arguments.config, arguments.file])
+    if not files:
+        return "give the FILE to compare with, a text or a directory of dumps"
+    if len(files) > 2:
+        return f"give one CONFIG and one FILE, not {', '.join(files)}"
+    *declared, arguments.file = files
+    if not declared and arguments.overrides:
+        declared = [configs.DEFAULTS]
+    arguments.config = declared[0] if declared else None
+    if arguments.config is None and arguments.expect is None:
+        return "nothing to compare with: give CONFIG or --expect FILE.toml"
+    return None
 
 
 def _main_file(path: str, wanted: str | None, failures: inputs.Failures) -> str | None:
@@ -160,7 +182,13 @@ def _read(
 
     path, expected = arguments.config, None
     try:
-        declaration = read_declaration(path, arguments.instance, arguments.device_count)
+        declaration = read_declaration(
+            path,
+            arguments.instance,
+            arguments.device_count,
+            overrides=arguments.overrides,
+            base=arguments.base,
+        )
         if arguments.expect is not None:
             path = arguments.expect
             expected = hlofast.Expectations.load(path)
@@ -178,26 +206,36 @@ def _read(
 
 
 def read_declaration(
-    path: str | None, instance: str | None, devices: int | None
+    path: str | None,
+    instance: str | None,
+    devices: int | None,
+    *,
+    overrides: Sequence[str] = (),
+    base: str | None = None,
 ) -> Declaration | EffectiveConfig:
     """Returns the declaration in a file; a trainer config needs an `instance`.
 
-    Raises `UsageError` for contradictory arguments, and the errors of reading the file.
+    `overrides` and `base` are those of `configs.loaded`. Raises `UsageError` for contradictory
+    arguments, and the errors of reading the file.
     """
     import hlofast
     from hlofast import config
 
     if path is None:
         return hlofast.Declaration()
-    with open(path, "rb") as file:
-        start = file.read(SAMPLE)
+    start = b""
+    if path != configs.DEFAULTS:
+        with open(path, "rb") as file:
+            start = file.read(SAMPLE)
     if path.endswith(".toml") or not config.is_config(start, path=path):
+        if overrides or base is not None:
+            raise UsageError("KEY=VALUE and --base need a MaxText config")
         if instance is not None:
             raise UsageError("--instance needs a trainer config, and this is a TOML description")
         return hlofast.Declaration.load(path)
     if instance is None:
         raise UsageError("a trainer config needs --instance, which gives its mesh")
-    found = config.load(path).select(instance, devices)
+    found = configs.loaded(path, overrides, base).select(instance, devices)
     if found.mesh is None and found.instance.devices is None and devices is None:
         # Otherwise a misspelt name would switch the checks of the mesh off.
         raise UsageError(f"--instance {instance}: {found.instance.why}; give --device-count too")

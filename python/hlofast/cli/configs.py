@@ -9,11 +9,12 @@ from hlofast.cli import inputs
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from hlofast.config import Config
 
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
-_DEFAULTS = "defaults.yml"
+DEFAULTS = "defaults.yml"
 """The name of MaxText's defaults, where only overrides are given."""
 
 
@@ -22,19 +23,45 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE|KEY=VALUE", help='config; "-" is standard input'
     )
+    add_base(parser)
+
+
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """Declares the file of MaxText's defaults."""
     parser.add_argument("--base", metavar="FILE", help="base.yml for MaxText configs")
 
 
 def split(arguments: argparse.Namespace) -> None:
     """Separates files from overrides; overrides alone apply to MaxText's defaults."""
+    arguments.files, arguments.overrides = separated(arguments.files)
+    if not arguments.files:
+        arguments.files = [DEFAULTS]
+
+
+def separated(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The files and the overrides among arguments."""
     import os
 
-    given = arguments.files
     overrides = [each for each in given if _OVERRIDE.match(each) and not os.path.exists(each)]
-    arguments.overrides = overrides
-    arguments.files = [each for each in given if each not in overrides]
-    if not arguments.files:
-        arguments.files = [_DEFAULTS]
+    return [each for each in given if each not in overrides], overrides
+
+
+def loaded(path: str, overrides: Sequence[str] = (), base: str | None = None) -> Config:
+    """The config in a FILE argument under overrides and the process' environment.
+
+    Raises `OSError` and `ConfigError`.
+    """
+    import os
+
+    from hlofast import config
+
+    return config.loads(
+        "" if path == DEFAULTS else inputs.read(path),
+        path="<stdin>" if path == "-" else path,
+        overrides=overrides,
+        base=base,
+        environment={key: text for key, text in os.environ.items() if key.startswith("M_")},
+    )
 
 
 def read(
@@ -44,23 +71,13 @@ def read(
 
     Without `arguments`, the file is read as written.
     """
-    import os
-
     from hlofast import config
 
     name = "<stdin>" if path == "-" else path
-    overrides = () if arguments is None else arguments.overrides
-    base = None if arguments is None else arguments.base
-    environment = {key: text for key, text in os.environ.items() if key.startswith("M_")}
     try:
-        text = "" if path == _DEFAULTS else inputs.read(path)
-        return config.loads(
-            text,
-            path=name,
-            overrides=overrides,
-            base=base,
-            environment=None if arguments is None else environment,
-        )
+        if arguments is None:
+            return config.loads(inputs.read(path), path=name)
+        return loaded(path, arguments.overrides, arguments.base)
     except (OSError, ModuleNotFoundError, config.ConfigError) as error:
         failures.failed(name, error)
         return None

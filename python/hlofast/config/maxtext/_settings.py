@@ -26,6 +26,8 @@ FILE, MODEL, OVERRIDE, ENVIRONMENT, DEFAULT, DERIVED = (
 )  # fmt: skip
 _INHERITS = "base_config"
 _PREFIX = "M_"
+_BASE = "base.yml"
+"""The name of MaxText's file of defaults."""
 _MOST_INHERITED = 10
 _SUFFIXES = (".yml", ".yaml")
 _RULES = "logical_axis_rules"
@@ -132,7 +134,7 @@ def _inherited(
             raise _yaml.fault(
                 "invalid-base", f"{_INHERITS} has to name a .yml file, not {parent!r}", where
             )
-        found = os.path.join(os.path.dirname(name or ""), parent)
+        found = _parent(parent, name, sources)
         if any(other is not None and _same(other, found) for other, _ in files):
             raise _yaml.fault("cyclic-base", f"{_INHERITS} {parent} inherits from itself", where)
         if len(files) > _MOST_INHERITED:
@@ -143,9 +145,24 @@ def _inherited(
         except (OSError, ValueError) as error:
             # A path with a null character is a ValueError.
             message = f"{_INHERITS} {parent}: {getattr(error, 'strerror', None) or error}"
+            if isinstance(error, FileNotFoundError) and sources.base is None:
+                message += "; give MaxText's base.yml (--base), beside which it is looked for too"
             raise _yaml.fault("missing-base", message, where) from None
         files.append((found, _yaml.read(content, found)))
     return files
+
+
+def _parent(parent: str, name: str | None, sources: Sources) -> str:
+    """The path of the file that a file inherits from.
+
+    MaxText looks beside the file, then in its folder of configs: that of the given base.
+    """
+    beside = os.path.join(os.path.dirname(name or ""), parent)
+    if sources.base is None or os.path.lexists(beside):
+        return beside
+    if os.path.basename(parent) == _BASE:
+        return sources.base
+    return os.path.join(os.path.dirname(sources.base), parent)
 
 
 def _same(first: str, second: str) -> bool:
@@ -166,15 +183,15 @@ def _base(
 ) -> tuple[str | None, dict[str, _yaml.Entry]] | None:
     """The file of defaults below the root of a run's files, if it needs one and there is one."""
     given = sources.base
-    if given is not None:
-        return given, _yaml.read(_content(given, sources), given)
     name, entries = root
+    if given is not None and (name is None or not _same(name, given)):
+        return given, _yaml.read(_content(given, sources), given)
     if _is_complete(entries) or name is None:
         return None
     folder = os.path.dirname(name)
     # Beside the file, or above a folder of models.
     for place in ("", os.pardir, os.path.join(os.pardir, os.pardir)):
-        found = os.path.join(folder, place, "base.yml")
+        found = os.path.join(folder, place, _BASE)
         if os.path.isfile(found) and not _same(found, name):
             read = _yaml.read(_content(found, sources), found)
             if _is_complete(read):
