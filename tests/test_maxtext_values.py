@@ -100,6 +100,18 @@ class TestSources:
         assert (cfg["steps"], cfg["scan_layers"], cfg["remat_policy"]) == (20, False, "minimal")
         assert cfg.origin("steps") == ("override", "steps=20")
 
+    def test_arguments_are_a_list_or_a_mapping(self, files):
+        values = {"steps": 20, "scan_layers": False, "adam_eps": 1e-6, "mesh_axes": ("data",)}
+        cfg = config.load(files / "base.yml", overrides=values)
+        assert {key: cfg[key] for key in values} == values
+        with pytest.raises(TypeError, match=r"a list such as \['steps=1'\]"):
+            config.load(files / "base.yml", overrides="steps=1")
+
+    def test_no_path_is_the_defaults(self):
+        cfg = config.load(overrides={"model_name": "llama3.1-8b"})
+        assert cfg.parameter_count() == 8_030_261_248
+        assert cfg.select("v5p-64").verdict().status == "fits"
+
     def test_environment_variables(self, files):
         variables = {"M_STEPS": "30", "HOME": "/", "M_SCAN_LAYERS": "False"}
         cfg = config.load(files / "base.yml", environment=variables)
@@ -250,6 +262,20 @@ class TestRefusals:
         assert "did you mean M_REMAT_POLICY?" in noted[0]["text"]
 
     @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("steps: 1\ndecoder_block: {a: 1}\n", "run.yml:2: decoder_block has to be a single"),
+            ("opt_type: [[1], [2]]\n", "run.yml:1: opt_type has to be a single value"),
+            ("mesh_axes: {a: 1}\n", "run.yml:1: mesh_axes has to be a list"),
+            ("mlp_activations: [[silu]]\n", "mlp_activations has to be a list of single values"),
+            ("context_parallel_strategy: [a]\n", "context_parallel_strategy has to be a single"),
+        ],
+    )
+    def test_lists_in_place_of_values(self, tmp_path, text, words):
+        error = self.refused(path=write(tmp_path, "run.yml", text))
+        assert error.kind == "invalid-value" and words in str(error)
+
+    @pytest.mark.parametrize(
         ("name", "words"),
         [
             ("M_STEPZ", "M_STEPZ: no key 'stepz'; did you mean M_STEPS?"),
@@ -342,7 +368,13 @@ class TestHostileYaml:
                 "weight_dtype", "gradient_accumulation_steps", "capacity_factor"],
     )  # fmt: skip
     def test_absurd_values_leave_figures_unknown(self, key, value):
-        cfg = config.loads(f"{key}: {value}\nscan_layers: true\n", path="run.yml")
+        text = f"{key}: {value}\nscan_layers: true\n"
+        lists = {"mesh_axes": "[]", "mlp_activations": "[]", "logical_axis_rules": "[] [[1]]"}
+        if value[0] in "[{" and value not in lists.get(key, "").split():
+            with pytest.raises(ConfigError, match=f"run.yml:1: {key} has to be"):
+                config.loads(text, path="run.yml")
+            return
+        cfg = config.loads(text, path="run.yml")
         effective = cfg.select("v5e-256")
         effective.verdict()
         cfg.parameter_count()

@@ -22,20 +22,36 @@ def loads(
     text: str | bytes,
     *,
     path: str | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, object] = (),
     base: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
     """Reads a trainer config (UTF-8 if given as bytes).
 
     AXLearn: the text of `debug_string`. MaxText: YAML; `overrides` are its arguments
-    (`"per_device_batch_size=4"`), `base` is the `base.yml` if the text names none and none lies
-    beside it, `environment` holds its variables (`M_KEY`). Errors use `path` as the name of the
-    text. Raises `ConfigError` with the place of the first fault.
+    (`["per_device_batch_size=4"]` or `{"per_device_batch_size": 4}`), `base` is the `base.yml` if
+    the text names none and none lies beside it, `environment` holds its variables (`M_KEY`). Errors
+    use `path` as the name of the text. Raises `ConfigError` with the place of the first fault.
     """
+    return read(text, path, _sources(overrides, base, environment))
+
+
+def _sources(
+    overrides: Sequence[str] | Mapping[str, object],
+    base: str | os.PathLike[str] | None,
+    environment: Mapping[str, str] | None,
+) -> Sources:
+    from collections.abc import Mapping
     from os import fspath
 
-    return read(text, path, Sources(overrides, None if base is None else fspath(base), environment))
+    if isinstance(overrides, Mapping):
+        from json import dumps
+
+        # YAML reads what JSON writes.
+        overrides = [f"{key}={dumps(value)}" for key, value in overrides.items()]
+    if isinstance(overrides, str):
+        raise TypeError(f"overrides has to be a list such as [{overrides!r}] or a mapping")
+    return Sources(overrides, None if base is None else fspath(base), environment)
 
 
 def read(text: str | bytes, path: str | None, sources: Sources) -> Config:
@@ -49,15 +65,20 @@ def defaults(sources: Sources) -> Config:
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     *,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, object] = (),
     base: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
-    """Reads the config in a file: see `loads`. Raises `OSError` if the file cannot be read."""
+    """Reads the config in a file: see `loads`; without a path, MaxText's defaults.
+
+    Raises `ConfigError`, and `OSError` if the file cannot be read.
+    """
     from os import fspath
 
+    if path is None:
+        return defaults(_sources(overrides, base, environment))
     name = fspath(path)
     with open(name, "rb") as file:  # noqa: PTH123 - pathlib would slow the start of the verb
         text = file.read(MOST_BYTES + 1)

@@ -106,7 +106,22 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
         _note_misspelt(settings)
     given = _given(settings, sources, known)
     _apply_model(settings, folders, given, sources)
+    _refuse_nested(settings)
     return settings
+
+
+def _refuse_nested(settings: Settings) -> None:
+    """Raises `ConfigError` for lists and dictionaries in place of single values."""
+    known = dict.fromkeys(_tables.other_versions(), "") | _tables.defaults()
+    for key in known.keys() & settings.values.keys():
+        value, place = settings.values[key], settings.origins[key].place
+        is_nested = isinstance(value, (list, dict))
+        is_list = isinstance(value, list) and isinstance(known[key], list)
+        if is_nested and not is_list:
+            what = "a list" if isinstance(known[key], list) else "a single value"
+            raise _yaml.fault("invalid-value", f"{key} has to be {what}", place)
+        if is_list and key != _RULES and any(isinstance(own, (list, dict)) for own in value):
+            raise _yaml.fault("invalid-value", f"{key} has to be a list of single values", place)
 
 
 def _note_misspelt(settings: Settings) -> None:
