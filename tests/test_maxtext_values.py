@@ -425,6 +425,24 @@ class TestCommandLine:
         assert (origins["per_device_batch_size"], origins["head_dim"]) == ("override", "model")
         assert selected["facts"]["mesh"]["value"] == "fsdp=256"
 
+    def test_tables_of_memory_sum_to_the_figures(self):
+        given = ("model_name=llama3.1-8b", "--instance", "v5e-64")
+        _, selected = document("config", *given)["results"]
+        facts = {name: fact["value"] for name, fact in selected["facts"].items()}
+        terms = selected["tables"]["peak_terms"]
+        assert (
+            sum(row["bytes"] for row in terms if row["is_needed"]) == facts["expected_peak_bytes"]
+        )
+        assert sum(row["bytes"] for row in terms) == facts["relaxed_peak_bytes"]
+        held = [row for row in selected["tables"]["memory"] if row["place"] == "device"]
+        assert sum(row["bytes"] for row in held) == facts["hbm_lower_bound"]
+        out = hlofast_command("config", *given).stdout
+        peak = out.split("Terms of the peak")[1].split("\n\n")[0]
+        sizes = re.findall(r"([\d,]+)  yes", peak)
+        shown = re.search(r"\npeak +([\d,]+) B", out)[1]
+        assert sum(int(size.replace(",", "")) for size in sizes) == int(shown.replace(",", ""))
+        assert re.search(r"\nsequences/device +12\n", out)
+
     def test_environment(self, files, monkeypatch):
         monkeypatch.setenv("M_BASE_NUM_DECODER_LAYERS", "1")
         out = hlofast_command("config", files / "base.yml")

@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "config",
         nargs="*",
         metavar="CONFIG|KEY=VALUE",
-        help="the declaration: a TOML description or a trainer config",
+        help="the declaration: a TOML description or a trainer config, with values of MaxText",
     )
     results.add_usual(parser, several=False)
     inputs.add_instance(parser)

@@ -42,8 +42,8 @@ _IMPLIED = (
     Field("bytes", "excess_bytes", "Bytes by which the expected peak exceeds the memory.",
           label="excess", nullable=True),
     Field("bytes", "host_bytes", "Host memory per device.", label="host", nullable=True),
-    Field("number", "sequences_per_device", "Sequences on a device at a time.", label="sequences",
-          nullable=True),
+    Field("number", "sequences_per_device", "Sequences on a device at a time.",
+          label="sequences/device", nullable=True),
     Field("count", "parameters", "Parameters of the model.", nullable=True),
     Field("flops", "executed", "Operations of a step on all devices.", label="executed FLOP",
           nullable=True),
@@ -90,6 +90,8 @@ _SHORT = (
     *("capacity_bytes", "host_bytes", "status", "binding_term"),
     *("step_bound_seconds", "step_seconds", "mfu"),
 )
+_MEMORY = "Memory of one device, without short-lived values: the bound"
+_PEAK = "Terms of the peak (those needed) and of the relaxed peak (all)"
 _LISTED = ("rule", "instance", "devices", "mesh", "accumulation_steps", "changes", "noted")
 _TRAFFIC = ("tensor_kind", "kind", "axes", "phase", "payload", "count", "total_payload", "tensor")
 _DIFFERENCES = ("path", "before", "after", "change")
@@ -189,7 +191,8 @@ class Selected(Result):
         time = of_rows(PARTS, ()) if own is None else own.table
         return (
             Section("changes", "Changes of the rule", changes, ("path", "before", "after", "why")),
-            Section("memory", "Memory of one device", memory.take(held), shown, is_whole=True),
+            Section("memory", _MEMORY, memory.take(held), shown, is_whole=True),
+            Section("peak_terms", _PEAK, verdict.memory.expected_terms, is_whole=True),
             Section("time", "Parts of the step", time, is_whole=True),
             Section("traffic", "Traffic of one device in a step", traffic, _TRAFFIC),
         )
@@ -200,11 +203,10 @@ class Selected(Result):
         shape = {} if effective.mesh is None else effective.mesh.shape
         shown = {own.name: own for own in self.sections()}
         # JSON includes terms of zero bytes.
-        shown["memory"] = Section("memory", "Memory of one device", memory.table)
+        shown["memory"] = Section("memory", _MEMORY, memory.table)
         return (
             Section("mesh", "The mesh", of_rows(_AXES, shape.items())),
             *shown.values(),
-            Section("peak_terms", "Terms of the peak", memory.expected_terms),
             Section("replicated", "Large replicated parameters", memory.replicated),
             Section("unmodelled", "Not modelled", effective.unmodelled()),
             Section("noted", "Notes by value", effective.notes),
