@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 import hlofast
-from hlofast.config import Config, _plan
+from hlofast.config import Config, _plan, _plan_meshes, _plan_space
 from test_cli import hlofast_command
 
 EIGHT = ("model_name=llama3.1-8b", "per_device_batch_size=4", "max_target_length=8192")
@@ -145,9 +145,11 @@ class TestSearch:
         searched = small._searched
         fitting = [
             own
-            for mesh in _plan._plan_space.meshes(searched.axes, 16, 1)
-            if _plan._plan_space.first_gap(searched.implied(mesh)) is None
-            and _plan._plan_space.uneven(searched.implied(mesh)) is None
+            for mesh in _plan_meshes.meshes(
+                dict.fromkeys(searched.axes, _plan_meshes.divisors(16)), 16, 1
+            )
+            if _plan_space.first_gap(searched.implied(mesh)) is None
+            and _plan_meshes.uneven(searched.implied(mesh)) is None
             for own in searched.of_mesh(mesh)
         ]
         fastest = min(own.seconds for own in fitting)
@@ -188,7 +190,7 @@ class TestSearch:
         assert best["chip_hours"] == pytest.approx(hours)
 
     def test_slices_fill_the_outermost_axes(self) -> None:
-        spread = _plan._plan_space.spread
+        spread = _plan_space.spread
         assert spread((1, 4, 64), 4) == [1, 4, 1]
         assert spread((8, 32), 4) == [4, 1]
         assert spread((2, 128), 4) == [2, 2]
@@ -302,6 +304,47 @@ class TestSearch:
         assert why["tensor"] == "it does the same as tensor_sequence here"
         assert "tensor_sequence" not in why
 
+    @pytest.mark.parametrize(
+        ("overrides", "instance", "mesh"),
+        [
+            (("model_name=llama3.1-8b",), "v5p-10080", {"data": 315, "fsdp": 16}),
+            (("model_name=deepseek3-671b",), "v5p-4608", {"data": 9, "fsdp": 256}),
+        ],
+    )
+    def test_devices_with_many_divisors(self, overrides, instance, mesh) -> None:
+        """These have tens of thousands of meshes, most of which do not divide the weights."""
+        plan = run(*overrides, "per_device_batch_size=1").plan(instance)
+        assert plan.best is not None and not any(note.code == "mesh" and "searched" in note.text
+                                                 for note in plan.notes)  # fmt: skip
+        likened = plan.like({**mesh, "policy": "full"})
+        assert likened.is_fitting
+        assert plan.best["step_seconds"] <= likened.choice[1].seconds * (1 + _plan.TIE)
+
+    def test_sizes_that_do_not_divide_what_they_shard(self) -> None:
+        """Every mesh that is left out has such a size, and none that is searched has one."""
+        plan = run("model_name=llama3.1-8b", "per_device_batch_size=0.5").plan("v5e-24")
+        dropped = {(axis, size) for axis, sizes, _ in plan._searched.sizes.dropped
+                   for size in sizes}  # fmt: skip
+        assert {("fsdp", 3), ("tensor", 24), ("data", 8)} <= dropped
+        assert ("data", 3) not in dropped and ("fsdp", 4) not in dropped
+        every = dict.fromkeys(plan._searched.axes, _plan_meshes.divisors(24))
+        searched = list(_plan_meshes.meshes(plan._searched.sizes.axes, 24, 1))
+        for mesh in _plan_meshes.meshes(every, 24, 1):
+            implied = plan._searched.implied(mesh)
+            runs = _plan_meshes.uneven(implied) is None and plan._searched.groups(implied)
+            assert (mesh in searched) == dropped.isdisjoint(mesh.items())
+            assert mesh in searched or not runs
+        shown = {(row["axis"], row["sizes"]): row["why"] for row in plan.tables["sizes"]}
+        assert shown["data", "8, 24"] == "12 sequences of a step"
+        assert shown["fsdp", "3, 6, 12, 24"].startswith("4,096 of ")
+
+    def test_sizes_that_do_not_divide_together_share_a_line(self) -> None:
+        plan = run("model_name=gpt-oss-20b", "per_device_batch_size=4").plan("v5p-512")
+        reasons = plan.tables["excluded"]["reason"]
+        told = [own for own in reasons if "divide 2,880 of" in own]
+        assert len(told) == len({own.partition(" = ")[0] for own in told})
+        assert any("do not divide" in own for own in told)
+
     def test_many_devices(self) -> None:
         # 6,720 divisors.
         plan = run(*SEVEN).plan("v5e-16", devices=963_761_198_400, sequences=0)
@@ -357,11 +400,16 @@ class TestNothingFits:
         assert "more devices or shorter sequences need less" in needed
         assert usable < float(needed.partition(" GiB")[0]) < float(per_device)
 
-    def test_a_search_that_is_cut_does_not_claim_more_than_it_saw(self) -> None:
-        """`data=315,fsdp=16` fits, but is not among the meshes that are searched."""
-        plan = run("model_name=llama3.1-8b", "per_device_batch_size=1").plan("v5p-10080")
-        assert plan.best is None
-        assert "no choice fits among the 5,000 meshes that are searched; " in plan.notes[0].text
+    def test_a_search_that_is_cut_says_which_meshes_it_saw(self, monkeypatch) -> None:
+        monkeypatch.setattr(_plan_meshes, "MOST_MESHES", 4)
+        few = run("model_name=llama3.1-405b").plan("v5e-16")
+        assert "no choice fits among the 4 meshes that are searched; " in few.notes[0].text
+        plan = run(*SEVEN).plan("v5e-16")
+        (note,) = (own for own in plan.notes if own.text.startswith("only"))
+        assert note.text == (
+            "only 4 meshes are searched: all with fewer than 2 axes above 1, and not all with 2"
+        )
+        assert all("," not in mesh for mesh in plan.ranked["mesh"])
 
     def test_exit_code(self) -> None:
         done = hlofast_command("plan", "model_name=llama3.1-405b", "--instance", "v5e-16")

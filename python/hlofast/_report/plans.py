@@ -41,7 +41,7 @@ def contents(plan: Plan) -> Contents:
         Section("step", "Its step and its memory",
                 sheets=[shown["parts"], shown["terms"], shown["traffic"]]),
         Section("excluded", "What was left out",
-                sheets=[shown["excluded"], shown["unused"]]),
+                sheets=[shown["excluded"], shown["sizes"], shown["unused"]]),
     ]  # fmt: skip
     return Contents(plan.title, "plan", (), _verdict(plan), _statements(plan), sections)
 

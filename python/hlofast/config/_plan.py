@@ -14,7 +14,7 @@ import sys
 from bisect import bisect_right
 from itertools import islice
 
-from hlofast.config import _plan_space, _torus
+from hlofast.config import _plan_meshes, _plan_space, _torus
 from hlofast.config._flops import StepFlops
 from hlofast.config._front import Batch
 from hlofast.config._implied import Implied
@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hlofast.config._plan_meshes import Indivisible
     from hlofast.config._select import EffectiveConfig
     from hlofast.config._time import Rates
     from hlofast.devices import Device
@@ -62,15 +63,22 @@ _FAR = f"a bound of the step is {WORTH - 1:.0%} slower than the best choice"
 class Excluded:
     """Candidates that a plan dropped for one reason."""
 
-    __slots__ = ("candidates", "example", "least", "reason")
+    __slots__ = ("_why", "candidates", "example", "least", "sizes")
 
-    def __init__(self, reason: str, example: str) -> None:
-        self.reason = reason
+    def __init__(self, why: str | Indivisible, example: str) -> None:
+        self._why = why
+        self.sizes: set[int] = set()
+        """The shards that do not divide a dimension."""
         self.example = example
         """The first mesh for which it holds."""
         self.candidates = 0
         self.least: tuple[int, str] | None = None
         """The fewest bytes that one of them takes at least, and its mesh; None if unknown."""
+
+    @property
+    def reason(self) -> str:
+        """Why they were dropped."""
+        return self._why if isinstance(self._why, str) else self._why.told(self.sizes)
 
 
 class Modelled:
@@ -156,7 +164,7 @@ class Searched:
         if state_dtype is not None:
             for name, values in self.front.states(self.config, state_dtype):
                 self.states.append(State(name, self.config.replace(values), values))
-        self.excluded: dict[str, Excluded] = {}
+        self.excluded: dict[str | Indivisible, Excluded] = {}
         self._splits: dict[tuple[int, ...], bool] = {}
         self.unmodelled: set[str] = set()
         """Reasons of `excluded` that the config is not modelled on a mesh."""
@@ -181,15 +189,19 @@ class Searched:
         """Seconds per sequence from which on a choice is not worth its search."""
         self.rates: Rates = rates_of(device, self.implied({}).rates)
         self._choose_axes()
-        meshes = _plan_space.meshes(self.axes, devices, self.slices)
+        self.sizes = _plan_meshes.Sizes(self.implied({}), self.axes, devices, sequences)
+        """The sizes of axes that are searched."""
+        meshes = _plan_meshes.meshes(self.sizes.axes, devices, self.slices)
         # The fewer axes a mesh has, the likelier it is fast: later ones are then dropped early.
-        for mesh in sorted(islice(meshes, _plan_space.MOST_MESHES), key=_used):
+        for mesh in islice(meshes, _plan_meshes.MOST_MESHES):
             found = [self._search(mesh, own) for own in self.states]
             best = self._leading([own for own in found if own is not None])
             if best is not None:
                 self.best.append(best)
-        self.is_cut = next(meshes, None) is not None
-        """Whether there are more meshes than a plan searches."""
+        further = next(meshes, None)
+        self.cut_at = None if further is None else sum(size > 1 for size in further.values())
+        """The axes above 1 of the first mesh beyond those that a plan searches; None if it searches
+        all."""
         self.best = [own for own in self.best if own.seconds_per_sequence <= self._far]
         self.best.sort(key=lambda own: own.seconds_per_sequence)
         self._order_equal()
@@ -217,7 +229,7 @@ class Searched:
 
     def _choose_axes(self) -> None:
         """Drops axes along which nothing is modelled, or that do the same as an earlier one."""
-        prime = next((own for own in _plan_space.divisors(self.devices) if own > 1), 1)
+        prime = next((own for own in _plan_meshes.divisors(self.devices) if own > 1), 1)
         plain = list(_plan_space.gaps_of(self.implied({})))
         self.gap = plain[0].text if plain else None
         known: dict[str, tuple[float, ...]] = {}
@@ -252,12 +264,19 @@ class Searched:
         self.axes = [axis for axis in self.space.axes if axis in known]
 
     def _exclude(
-        self, reason: str, mesh: dict[str, int], count: int, needed: int | None = None
+        self,
+        why: str | tuple[Indivisible, int],
+        mesh: dict[str, int],
+        count: int,
+        needed: int | None = None,
     ) -> None:
         """Drops `count` candidates of a mesh, each of which takes `needed` bytes or more."""
         if not count:
             return
+        reason, shards = (why, None) if isinstance(why, str) else why
         found = self.excluded.setdefault(reason, Excluded(reason, shown_mesh(mesh)))
+        if shards is not None:
+            found.sizes.add(shards)
         found.candidates += count
         self.candidates += count
         if needed is not None and (found.least is None or needed < found.least[0]):
@@ -284,10 +303,11 @@ class Searched:
         options = [] if gap is not None else self.options(implied)
         groups = self.groups(implied)
         count = max(1, len(options)) * max(1, len(groups))
-        reason = _plan_space.uneven(implied) if gap is None else gap.text
-        if reason is None and not groups:
-            shards = implied.shards(implied.batch.axes)
-            reason = f"{shards:,} shards do not divide the batch of {self.sequences:,} sequences"
+        reason: str | tuple[Indivisible, int] | None
+        reason = _plan_meshes.uneven(implied) if gap is None else gap.text
+        if reason is None and not groups and self.sequences is not None:
+            axes = tuple(axis for axis in implied.batch.axes if mesh.get(axis, 1) > 1)
+            reason = _plan_meshes.of_batch(axes, self.sequences), implied.shards(axes)
         needed = None
         if reason is None and (held_always := sum(state(implied)[:3])) > self.capacity:
             reason, needed = STATE, held_always
@@ -512,11 +532,6 @@ def _batch(batch: Batch, sequences: int) -> Batch:
     return Batch(
         sequences, batch.length, batch.axes, batch.sequence_axes, is_placed=batch.is_placed
     )
-
-
-def _used(mesh: dict[str, int]) -> int:
-    """The number of axes with more than one device."""
-    return sum(size > 1 for size in mesh.values())
 
 
 def shown_mesh(mesh: dict[str, int]) -> str:

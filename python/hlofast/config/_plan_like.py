@@ -8,7 +8,7 @@ import re
 from hlofast._core import Field
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.config import _plan_space
+from hlofast.config import _plan_meshes, _plan_space
 from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
 from hlofast.config._plan_space import Candidate, Obstacle
 from hlofast.config._verdict import TOO_LARGE, UNKNOWN
@@ -230,8 +230,8 @@ class Likened(Result):
                 return Obstacle(f"{axis} is not modelled: {why}", fails=False)
         gaps = list(_plan_space.gaps_of(implied))
         failing = next((gap for gap in gaps if gap.fails), None)
-        if failing is None and (uneven := _plan_space.uneven(implied)) is not None:
-            failing = Obstacle(uneven, fails=True)
+        if failing is None and (uneven := _plan_meshes.uneven(implied)) is not None:
+            failing = Obstacle(uneven[0].told([uneven[1]]), fails=True)
         return failing or (gaps[0] if gaps else None)
 
     def _failing(self, candidate: Candidate, shards: int) -> str | None:

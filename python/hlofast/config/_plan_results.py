@@ -6,7 +6,7 @@ from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import Whole, names
 from hlofast._verdict_figures import seconds, short_bytes
-from hlofast.config import _torus
+from hlofast.config import _plan_meshes, _torus
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
 from hlofast.config._plan import (
     HOST_SHARE,
@@ -18,7 +18,6 @@ from hlofast.config._plan import (
     shown_mesh,
 )
 from hlofast.config._plan_like import OWN, Likened, no_batch, own_batch
-from hlofast.config._plan_space import MOST_MESHES
 from hlofast.config._time import EXPOSED, HIGH, JUDGED, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
 from hlofast.table import of_rows
@@ -85,6 +84,11 @@ _EXCLUDED = (
     Field("count", "candidates", "Candidates dropped for it.", adds_up=True),
     Field("text", "example", "The first mesh for which it holds."),
 )
+_SIZES = (
+    Field("name", "axis", "The mesh axis."),
+    Field("text", "sizes", "The sizes that the plan does not search."),
+    Field("text", "why", "What they do not divide.", label="do not divide"),
+)
 _UNUSED = (
     Field("name", "axis", "The mesh axis."),
     Field("text", "why", "Why the plan leaves its size at 1."),
@@ -120,7 +124,7 @@ class Plan(Result):
         Field("bytes", "capacity_bytes", "Memory of a device.", label="memory"),
         Field("bytes", "usable_bytes", "Memory that a choice may use: a share is left free, "
               "because peaks are modelled.", label="usable"),
-        Field("count", "candidates", "Choices in all."),
+        Field("count", "candidates", "Choices on the meshes that are searched."),
         Field("count", "modelled", "Choices that no bound dropped, whose step was modelled."),
         *(field.replace(nullable=True) for field in _CHOICE),
         Field("seconds", "step_low_seconds", "10th percentile of the expected step, from the "
@@ -320,8 +324,9 @@ class Plan(Result):
         searched = self._searched
         notes = []
         if not searched.best:
+            cut = searched.cut_at is not None
             among = (
-                f" among the {MOST_MESHES:,} meshes that are searched" if searched.is_cut else ""
+                f" among the {_plan_meshes.MOST_MESHES:,} meshes that are searched" if cut else ""
             )
             most = max(searched.excluded.values(), key=lambda own: own.candidates, default=None)
             if most is None or most.reason in searched.unmodelled:
@@ -354,8 +359,11 @@ class Plan(Result):
         if left:
             text = f"no size is chosen for mesh axes that are not modelled: {names(left)}"
             notes.append(Note("mesh", text))
-        if searched.best and searched.is_cut:
-            text = f"only the first {MOST_MESHES:,} meshes are searched"
+        if (cut_at := searched.cut_at) is not None:
+            text = (
+                f"only {_plan_meshes.MOST_MESHES:,} meshes are searched: all with fewer than "
+                f"{cut_at} axes above 1, and not all with {cut_at}"
+            )
             notes.append(Note("mesh", text))
         if any(own.host for own in searched.best[:1]):
             text = (
@@ -445,6 +453,9 @@ class Plan(Result):
             Section("traffic", "Its traffic by mesh axis", traffic_of(best[:1]), is_whole=True),
             Section("excluded", "Dropped candidates", of_rows(
                 _EXCLUDED, [(own.reason, own.candidates, own.example) for own in rows])),
+            Section("sizes", "Sizes that are not searched", of_rows(
+                _SIZES, [(axis, _plan_meshes.shown(sizes), f"{own.size:,} {own.of}")
+                         for axis, sizes, own in searched.sizes.dropped])),
         )  # fmt: skip
 
     def every_section(self) -> tuple[Section, ...]:

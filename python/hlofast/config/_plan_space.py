@@ -1,4 +1,4 @@
-"""The choices of a plan: meshes, batches and checkpoint policies."""
+"""The choices of a plan: candidates with their checkpoint policies and types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hlofast.config._traffic import StepTraffic, unmodelled_traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
     from hlofast.config._front import Front, Space
@@ -26,8 +26,6 @@ MOST_NAMES = 10
 are kept."""
 MOST_CHOSEN = 16
 """Limit on the subsets of names that become policies, of those that no other subset beats."""
-MOST_MESHES = 5_000
-"""Limit on the meshes of a plan."""
 _SAME = 0.001
 """Share by which axes that do the same may differ: norms, for example, lie along one of them."""
 
@@ -252,13 +250,6 @@ def _sizes(implied: Implied) -> dict[str, int]:
     return sizes
 
 
-def meshes(axes: Sequence[str], devices: int, slices: int) -> Iterator[dict[str, int]]:
-    """All meshes with these axes, outermost first, along whose outermost axes slices lie."""
-    for sizes in _factored(devices, len(axes)):
-        if spread(sizes, slices) is not None:
-            yield dict(zip(axes, sizes, strict=True))
-
-
 def spread(sizes: Iterable[int], slices: int) -> list[int] | None:
     """The number of slices along each axis, outermost first; None if slices do not divide them.
 
@@ -272,23 +263,6 @@ def spread(sizes: Iterable[int], slices: int) -> list[int] | None:
         across.append(own)
         slices //= own
     return across if slices == 1 else None
-
-
-def _factored(total: int, count: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write `total` as a product of `count` factors."""
-    if count <= 1:
-        if count == 1 or total == 1:
-            yield (total,) * count
-        return
-    for first in divisors(total):
-        for rest in _factored(total // first, count - 1):
-            yield (first, *rest)
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, in ascending order."""
-    small = [own for own in range(1, int(number**0.5) + 1) if number % own == 0]
-    return sorted({*small, *(number // own for own in small)})
 
 
 def footprint(implied: Implied) -> tuple[float, ...]:
@@ -311,17 +285,6 @@ def footprint(implied: Implied) -> tuple[float, ...]:
 def is_same(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     """Whether two footprints differ by less than a plan can tell."""
     return all(math.isclose(own, like, rel_tol=_SAME) for own, like in zip(one, other, strict=True))
-
-
-def uneven(implied: Implied) -> str | None:
-    """Why the mesh does not divide the weights evenly, which JAX refuses; None if it does."""
-    for parameter in implied.parts.parameters:
-        for size, axes in zip(parameter.shape, parameter.sharding, strict=True):
-            shards = implied.shards(axes)
-            if size % shards:
-                cut = ",".join(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
-                return f"{cut} = {shards} does not divide {size:,} of {parameter.path}"
-    return None
 
 
 class Obstacle(NamedTuple):
