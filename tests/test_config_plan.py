@@ -381,8 +381,6 @@ class TestNothingFits:
         assert plan.best is None
         assert plan.lines == ()
         assert "the state exceeds the memory" in plan.notes[0].text
-        with pytest.raises(ValueError, match="nothing fits"):
-            plan.like({"fsdp": 16})
         own = plan.like({"own": 1})
         assert not own.is_fitting
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+import hlofast
 from hlofast._verdict_figures import seconds
 from hlofast.config._plan_like import read_choice
 from test_config_plan import EIGHT, SEVEN, run
@@ -12,11 +13,83 @@ def eight():
     return run(*EIGHT).plan("v5p-512")
 
 
+@pytest.fixture(scope="module")
+def large():
+    return run("model_name=llama3.1-405b", "per_device_batch_size=2").plan("v5e-16")
+
+
 def test_a_policy_that_a_plan_lists_has_commas() -> None:
     choice = read_choice("fsdp=64,policy=save query_proj mlpwi_0, offload context,batch=0.5")
     assert choice == {
         "fsdp": 64, "policy": "save query_proj mlpwi_0, offload context", "batch": 0.5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("mesh=data=4,fsdp=16,policy=full", {"data": 4, "fsdp": 16, "policy": "full"}),
+        ("policy=full,mesh=data=4:fsdp=16", {"data": 4, "fsdp": 16, "policy": "full"}),
+    ],
+)
+def test_a_mesh_may_have_its_name(text: str, choice: dict[str, int | str]) -> None:
+    assert read_choice(text) == choice
+
+
+@pytest.mark.parametrize("text", ["64", "mesh", "mesh=64", "fsdp=64:tensor=4", "own=2,full"])
+def test_an_error_shows_the_form(text: str) -> None:
+    with pytest.raises(ValueError, match="write a choice as fsdp=64,tensor=4,policy=full, or own"):
+        read_choice(text)
+
+
+class TestWithoutBest:
+    """Choices of a run of which nothing fits."""
+
+    def test_a_whole_choice_has_its_figures(self, large) -> None:
+        likened = large.like("data=4,fsdp=4,policy=minimal,batch=1")
+        lines = ("ici_data_parallelism=4", "ici_fsdp_parallelism=4", "remat_policy=minimal")
+        config = run(
+            "model_name=llama3.1-405b", "per_device_batch_size=1", *lines,
+            "gradient_accumulation_steps=2",
+        )  # fmt: skip
+        verdict = config.select("v5e-16").verdict()
+        facts = {fact.name: fact.value for fact in likened.facts}
+        assert facts["peak_bytes"] == verdict.expected_peak_bytes
+        assert facts["step_seconds"] == pytest.approx(verdict.step_seconds)
+        assert facts["fits"] is False and not likened.is_fitting
+        over = facts["peak_bytes"] - facts["usable_bytes"]
+        (note,) = likened.notes
+        assert note.text == f"it does not fit: its peak exceeds the usable memory by {over:,} B"
+        rows = list(likened.tables["peak"])
+        assert sum(row["this"] for row in rows) == facts["peak_bytes"]
+        assert {row["best"] for row in rows} == {row["more"] for row in rows} == {None}
+
+    @pytest.mark.parametrize(
+        ("choice", "completed"),
+        [
+            ("fsdp=16", "policy=full (the config's),batch=1,accumulation=2"),
+            ("policy=minimal", "fsdp=16,batch=1,accumulation=2"),
+            ("fsdp=16,batch=2", "policy=full (the config's)"),
+        ],
+    )
+    def test_defaults_complete_a_choice(self, large, choice, completed) -> None:
+        likened = large.like(choice)
+        assert likened.notes[-1].text == (
+            f"nothing fits, so defaults complete the choice: {completed}"
+        )
+        assert likened.choice[0].axes == {"fsdp": 16}
+
+    def test_a_policy_without_a_model_is_replaced_by_the_least(self) -> None:
+        plan = run("model_name=llama3.1-405b", "remat_policy=future").plan("v5e-16")
+        assert plan.like("fsdp=16").choice[0].option.name == "offload layer inputs"
+
+    def test_offloaded_values_beyond_the_host(self) -> None:
+        device = hlofast.devices.get("tpu-v5e").replace(host_memory_bytes=8e9)
+        plan = run(*SEVEN).plan("v5e-16", device=device)
+        likened = plan.like("fsdp=16,policy=minimal_offloaded,batch=4")
+        assert likened.notes[0].text.startswith(
+            "it does not fit: its offloaded values exceed the usable host memory by "
+        )
 
 
 class TestLike:

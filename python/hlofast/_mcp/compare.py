@@ -117,7 +117,6 @@ def _place(session: Session, program: Program) -> dict[str, Any]:
 def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     from hlofast import devices
     from hlofast.config import _instances
-    from hlofast.config._plan_like import read_choice
 
     config = _config(session, arguments.get("path"), arguments.get("overrides", []))
     device, count, name = None, None, arguments.get("instance")
@@ -133,7 +132,7 @@ def _plan(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     if "like" not in arguments:
         answer.show(plan, plan.sections())
         return
-    liked = plan.like(read_choice(arguments["like"]))
+    liked = plan.like(arguments["like"])
     answer.show(liked, liked.sections())
 
 

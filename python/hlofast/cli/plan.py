@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--like",
         metavar="CHOICE",
         help="compare a choice with the best: own, or AXIS=N, policy=NAME, state=NAME, batch=N, "
-        "accumulation=N",
+        "accumulation=N, joined by commas",
     )
     parser.add_argument(
         "-o",
@@ -164,10 +164,8 @@ def _plans(config: Config, arguments: argparse.Namespace) -> list[Plan]:
 
 
 def _liked(plan: Plan, text: str) -> Likened:
-    from hlofast.config._plan_like import read_choice
-
     try:
-        return plan.like(read_choice(text))
+        return plan.like(text)
     except ValueError as error:
         raise ValueError(f"--like: {error}") from None
 

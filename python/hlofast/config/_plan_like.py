@@ -9,6 +9,7 @@ from hlofast._core import Field
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.config import _plan_meshes, _plan_space
+from hlofast.config._memory import kept_of
 from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
 from hlofast.config._plan_space import Candidate, Obstacle
 from hlofast.config._verdict import TOO_LARGE, UNKNOWN
@@ -34,6 +35,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _MOST = 1e9
 _EXACT = 1e-6
 """Relative error of a number of sequences that counts as whole."""
+_EXAMPLE = "fsdp=64,tensor=4,policy=full"
 _DIFFERENT = (
     Field("word", "choice", "What is chosen."),
     Field("text", "this", "This choice."),
@@ -45,8 +47,14 @@ def _compared(kind: str, first: str, unit: str) -> tuple[Field, ...]:
     return (
         Field("word", first, "The part."),
         Field(kind, "this", f"{unit} of this choice."),
-        Field(kind, "best", f"{unit} of the fastest choice that fits."),
-        Field(kind, "more", f"{unit} that this choice takes beyond the fastest one.", signed=True),
+        Field(kind, "best", f"{unit} of the fastest choice that fits.", nullable=True),
+        Field(
+            kind,
+            "more",
+            f"{unit} that this choice takes beyond the fastest one.",
+            signed=True,
+            nullable=True,
+        ),
     )
 
 
@@ -75,10 +83,18 @@ def _own_model(effective: EffectiveConfig) -> Model:
 
 
 def read_choice(text: str) -> dict[str, float | str]:
-    """Reads a choice such as `fsdp=64,policy=full`; raises `ValueError` for other text."""
+    """Reads a choice such as `fsdp=64,policy=full`; raises `ValueError` for other text.
+
+    `mesh=` may precede the axes, which `:` may separate: `mesh=data=4:fsdp=16,policy=full`.
+    """
     choice: dict[str, float | str] = {}
     last = ""
-    for part in text.split(","):
+    parts = [
+        axis
+        for part in text.split(",")
+        for axis in (part.strip()[5:].split(":") if part.strip().startswith("mesh=") else [part])
+    ]
+    for part in parts:
         key, equals, value = part.strip().partition("=")
         if last == "policy" and key and not equals:
             # Names of policies that the plan lists: `save one two, offload three`.
@@ -94,7 +110,7 @@ def read_choice(text: str) -> dict[str, float | str]:
         elif key and key != OWN and _NUMBER.fullmatch(value):
             choice[key] = float(value) if "." in value else int(value)
         else:
-            raise ValueError(f"{part!r} is neither own nor NAME=VALUE")
+            raise ValueError(f"{part!r} is not NAME=VALUE: write a choice as {_EXAMPLE}, or own")
     return choice
 
 
@@ -104,7 +120,7 @@ class Likened(Result):
     Returned by `Plan.like`.
     """
 
-    __slots__ = ("_best", "_is_own", "_searched", "_this", "refusal")
+    __slots__ = ("_best", "_completed", "_is_own", "_searched", "_this", "refusal")
 
     VERB = "plan"
     FACTS = (
@@ -131,6 +147,7 @@ class Likened(Result):
         self.refusal: Obstacle | None = None
         """Why the trainer cannot run the choice, or why it has no figures; None if it has."""
         self._is_own = OWN in choice
+        self._completed: list[str] = []
         self._this = self._modelled(dict(choice))
 
     @property
@@ -171,12 +188,12 @@ class Likened(Result):
         for key in choice:
             if key not in known:
                 near = meant(key, known) or ";"
-                raise ValueError(f"{key!r} is not a choice{near} known: {', '.join(sorted(known))}")
+                names = ", ".join(sorted(known))
+                message = f"{key!r} is not a choice{near} known: {names}; for example {_EXAMPLE}"
+                raise ValueError(message)
         is_own = OWN in choice
         if is_own and (len(choice) > 1 or choice[OWN] != 1):
             raise ValueError(f"{OWN} is a whole choice: give it alone")
-        if self._best is None and not is_own:
-            raise ValueError("nothing fits, so no choice can be completed: give own")
         mesh = self._mesh(choice, is_own=is_own)
         kept = self._state(choice, is_own=is_own)
         implied = searched.implied(mesh, kept)
@@ -184,10 +201,23 @@ class Likened(Result):
         shards = implied.shards(implied.batch.axes)
         sequences, rows, steps = self._batch(choice, mesh, shards, is_own=is_own)
         candidate = Candidate(mesh, searched.slices, sequences, rows, steps, option, kept)
+        if self._best is None and not is_own:
+            self._completed = self._completing(choice, candidate)
         self.refusal = self._refused(implied, candidate, shards)
         if self.refusal is not None:
             return candidate, None
         return candidate, searched.model(implied, candidate)
+
+    def _completing(self, choice: dict[str, float | str], candidate: Candidate) -> list[str]:
+        """The parts of a candidate that a choice leaves out."""
+        parts = []
+        if choice.keys().isdisjoint(self._searched.space.axes):
+            parts.append(shown_mesh(candidate.mesh))
+        if "policy" not in choice:
+            parts.append(f"policy={candidate.option.name}")
+        if choice.keys().isdisjoint(_NUMBERS):
+            parts.append(f"batch={candidate.per_device:g},accumulation={candidate.steps}")
+        return parts
 
     def _batch(
         self, choice: dict[str, float | str], mesh: dict[str, int], shards: int, *, is_own: bool
@@ -217,7 +247,9 @@ class Likened(Result):
                 if "accumulation" in choice:
                     parts += f" and accumulation={steps:,}"
                 raise ValueError(f"{parts} does not make the {sequences:,} sequences of a step")
-        steps = steps or (best.steps if best else 1)
+        # Without a best choice, that of the least memory: one sequence of a shard at a time.
+        fewest = 1 if sequences % shards else sequences // shards
+        steps = steps or (best.steps if best else fewest)
         return sequences, sequences // (shards * steps), steps
 
     def _refused(self, implied: Implied, candidate: Candidate, shards: int) -> Obstacle | None:
@@ -260,10 +292,14 @@ class Likened(Result):
             if mesh is None:
                 raise ValueError("the config has no mesh on this instance")
             return dict(mesh.shape)
-        best = self._best.candidate.mesh if self._best else {}
+        best = self._best.candidate.mesh if self._best else None
+        if not axes and best is None:
+            if searched.effective.mesh is None:
+                raise ValueError(f"nothing fits: give the mesh of the choice too, as {_EXAMPLE}")
+            best = dict(searched.effective.mesh.shape)
         return {axis: int(axes.get(axis, 1)) for axis in searched.axes} | {
             axis: int(size) for axis, size in axes.items()
-        } if axes else dict(best)  # fmt: skip
+        } if axes else dict(best or {})  # fmt: skip
 
     def _state(self, choice: dict[str, float | str], *, is_own: bool) -> State:
         """The types of weights and moments."""
@@ -291,6 +327,8 @@ class Likened(Result):
         searched = self._searched
         if name is None and self._best is not None:
             return self._best.candidate.option
+        if name is None:
+            return self._own_or_least(implied)
         if name == OWN:
             return searched.own_option()
         options = searched.options(implied)
@@ -303,6 +341,14 @@ class Likened(Result):
             f"policy {name!r} is not known{near} known: {', '.join(known)}, {OWN}, and the sets "
             "of values that the plan lists"
         )
+
+    def _own_or_least(self, implied: Implied) -> Option:
+        """The config's own policy; if it is not modelled, the one that keeps least."""
+        try:
+            return self._searched.own_option()
+        except ValueError:
+            options = self._searched.options(implied)
+            return min(options, key=lambda own: sum(kept_of(implied, own.policies, own.fates)[:2]))
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -334,7 +380,13 @@ class Likened(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Why the choice is not taken."""
+        """Why the choice is not taken, and what completes it."""
+        if not self._completed:
+            return self._verdict()
+        text = f"nothing fits, so defaults complete the choice: {','.join(self._completed)}"
+        return (*self._verdict(), Note("completed", text))
+
+    def _verdict(self) -> tuple[Note, ...]:
         _, own = self._this
         if self.refusal is not None:
             head = "it has no figures" if self._fits[0] is None else "only its memory is modelled"
@@ -343,7 +395,11 @@ class Likened(Result):
             return (Note("refused", f"{head}: {self.refusal.text}"),)
         if own is not None and not own.fits:
             over = own.peak - self._searched.usable
-            text = f"it does not fit: its peak exceeds the usable memory by {over:,} B"
+            text = f"its peak exceeds the usable memory by {over:,} B"
+            if over <= 0:
+                over = own.host - self._searched.host
+                text = f"its offloaded values exceed the usable host memory by {over:,} B"
+            text = f"it does not fit: {text}"
             return (Note("does-not-fit", text),)
         best = self._best
         if own is None or best is None or not self._different():
@@ -362,12 +418,13 @@ class Likened(Result):
         _, own = self._this
         best = self._best
         parts = terms = None
-        if own is not None and best is not None:
-            share = best.candidate.sequences / own.candidate.sequences
+        if own is not None:
+            share = best.candidate.sequences / own.candidate.sequences if best else 1
             parts = _beside(
-                {name: seconds * share for name, seconds in own.time.parts}, dict(best.time.parts)
+                {name: seconds * share for name, seconds in own.time.parts},
+                dict(best.time.parts) if best else None,
             )
-            terms = _beside(dict(own.terms), dict(best.terms))
+            terms = _beside(dict(own.terms), dict(best.terms) if best else None)
         return (
             Section("different", "What differs", self._different(), is_whole=True),
             Section("step", "Parts of the step, of as many sequences", of_rows(_PARTS, parts or ()),
@@ -409,12 +466,13 @@ def _whole(value: float) -> int:
 
 
 def _beside(
-    this: dict[str, float], best: dict[str, float]
-) -> list[tuple[str, float, float, float]]:
-    """Both figures of every name, the largest loss first."""
-    names = dict.fromkeys((*best, *this))
+    this: dict[str, float], best: dict[str, float] | None
+) -> list[tuple[str, float, float | None, float | None]]:
+    """Both figures of every name, the largest loss first; the figures alone without a best."""
+    if best is None:
+        return [(name, this[name], None, None) for name in sorted(this, key=lambda own: -this[own])]
     rows = [
         (name, this.get(name, 0), best.get(name, 0), this.get(name, 0) - best.get(name, 0))
-        for name in names
+        for name in dict.fromkeys((*best, *this))
     ]
-    return sorted(rows, key=lambda row: -row[3])
+    return [*sorted(rows, key=lambda row: -row[3])]

@@ -17,7 +17,7 @@ from hlofast.config._plan import (
     Searched,
     shown_mesh,
 )
-from hlofast.config._plan_like import OWN, Likened, no_batch, own_batch
+from hlofast.config._plan_like import OWN, Likened, no_batch, own_batch, read_choice
 from hlofast.config._time import EXPOSED, HIGH, JUDGED, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
 from hlofast.table import of_rows
@@ -463,15 +463,16 @@ class Plan(Result):
         return (*self.sections(), Section("unused", "Axes left at 1",
                                           of_rows(_UNUSED, self._searched.unused)))  # fmt: skip
 
-    def like(self, choice: Mapping[str, float | str]) -> Likened:
+    def like(self, choice: Mapping[str, float | str] | str) -> Likened:
         """Compares another choice with the fastest one that fits.
 
         `choice` has sizes of mesh axes (all, or none), `policy` (a name of the trainer's, or
-        `own`), `batch` (sequences per device and accumulation step) and `accumulation`; what it
-        leaves out is taken from the fastest choice. `{"own": 1}` is the config's own choice. Raises
-        `ValueError` for a choice that the plan does not know.
+        `own`), `batch` (sequences per device and accumulation step) and `accumulation`, or is the
+        text that `--like` takes. What it leaves out is taken from the fastest choice, or from the
+        config if nothing fits. `{"own": 1}` is the config's own choice. Raises `ValueError` for a
+        choice that the plan does not know.
         """
-        return Likened(self._searched, choice)
+        return Likened(self._searched, read_choice(choice) if isinstance(choice, str) else choice)
 
     def report(self, path: str | PathLike[str] | None = None, *, plots: bool = True) -> Report:
         """An HTML page about the plan, written to `path` if given; charts need bokeh.
