@@ -10,7 +10,7 @@ import pytest
 
 import hlofast
 from hlofast.config import Config, _plan, _plan_meshes, _plan_space
-from test_cli import hlofast_command
+from test_cli import document, hlofast_command
 
 EIGHT = ("model_name=llama3.1-8b", "per_device_batch_size=4", "max_target_length=8192")
 SEVEN = ("model_name=llama2-7b", "per_device_batch_size=4", "max_target_length=2048")
@@ -148,7 +148,7 @@ class TestSearch:
             for mesh in _plan_meshes.meshes(
                 dict.fromkeys(searched.axes, _plan_meshes.divisors(16)), 16, 1
             )
-            if _plan_space.first_gap(searched.implied(mesh)) is None
+            if not list(_plan_space.gaps_of(searched.implied(mesh)))
             and _plan_meshes.uneven(searched.implied(mesh)) is None
             for own in searched.of_mesh(mesh)
         ]
@@ -415,13 +415,53 @@ class TestNothingFits:
         assert "no choice fits" in done.stdout
 
 
-def test_types_without_a_step_time_are_not_ranked() -> None:
-    config = run("model_name=llama3.1-8b", "dtype=float32")
-    plan = config.plan("v5p-128")
-    why = "no step time for elements of 4 bytes: peaks are for bfloat16"
-    assert plan.best is None and plan.notes[0].text.endswith(why)
-    verdict = config.select("v5p-128").verdict()
-    assert verdict.step_seconds is None and why in verdict.statements
+class TestWithoutTimes:
+    """Runs whose memory is modelled and whose step time is not."""
+
+    @pytest.mark.parametrize(
+        ("override", "why"),
+        [
+            ("dtype=float32", "no step time for elements of 4 bytes: peaks are for bfloat16"),
+            (
+                "quantization=int8",
+                "quantization: the rate of matmuls under quantization 'int8' is not modelled",
+            ),
+        ],
+    )
+    def test_choices_that_fit_have_no_times(self, override: str, why: str) -> None:
+        config = run(*SEVEN, override)
+        plan = config.plan("v5e-16", tokens=1e9)
+        (note,) = (own for own in plan.notes if own.code == "untimed")
+        assert note.text == (
+            f"step times are not modelled: {why}; choices are ranked as if matmuls ran at the "
+            "rate of bfloat16"
+        )
+        times = (
+            "step_seconds", "slower_seconds", "mfu", "tokens_per_second", "exposed_seconds",
+            "time_binds", "chip_hours",
+        )  # fmt: skip
+        for table in (plan.ranked, plan.frontier):
+            assert len(table)
+            assert all(row[name] is None for row in table for name in times)
+            assert not any(row["is_tied"] for row in table)
+        assert not len(plan.tables["parts"])
+        assert not {"step_seconds", "step_low_seconds", "mfu"} & {
+            fact.name for fact in plan.facts if fact.value is not None
+        }
+        verdict = run(*SEVEN, override, *plan.lines).select("v5e-16").verdict()
+        assert verdict.expected_peak_bytes == plan.best["peak_bytes"]
+        assert verdict.step_seconds is None and any(why in own for own in verdict.statements)
+
+    def test_they_rank_as_without_the_reason(self) -> None:
+        plan, plain = (run(*SEVEN, *more).plan("v5p-32") for more in (("quantization=int8",), ()))
+        for name in ("mesh", "policy"):
+            assert list(plan.ranked[name]) == list(plain.ranked[name])
+
+    def test_machines_without_times_are_not_compared(self) -> None:
+        given = ("model_name=llama2-7b", "quantization=int8", "--device", "v5e", "--device", "v5p")
+        results = document("plan", *given, "--chips", "16")["results"]
+        for row in results[-1]["tables"]["machines"]:
+            assert row["chip_hours"] is None and "step times are not modelled" in row["why"]
 
 
 def test_ten_thousand_candidates_need_few_models() -> None:

@@ -35,6 +35,14 @@ class TestPage:
         page = run("model_name=llama3.1-405b").plan("v5e-16").report()
         assert page.verdict == {"step": None}
         assert "no choice fits" in page.html
+        assert "Nothing to change" not in page.html
+
+    def test_no_step_times(self, tmp_path: Path) -> None:
+        plan = run("model_name=llama2-7b", "quantization=int8").plan("v5e-16")
+        page = plan.report(tmp_path / "plan.html")
+        assert page.verdict == {"step": None, "peak": plan.best["peak_bytes"]}
+        (finding,) = page.tables["findings"]
+        assert finding["text"].startswith("step times are not modelled: quantization: ")
 
     def test_in_a_browser(self, browser: Browser, eight, tmp_path: Path) -> None:
         pytest.importorskip("bokeh")

@@ -28,9 +28,8 @@ _BARS = 16
 def contents(plan: Plan) -> Contents:
     """Returns the contents of the page."""
     facts = [(fact.field.label, known_as(fact)) for fact in plan.facts if fact.name not in _FIGURES]
-    tables = plan.tables
     shown = _sheets(plan)
-    has_choice = len(tables["ranked"]) > 0
+    has_choice = plan.best is not None and plan.best["step_seconds"] is not None
     sections = [
         Section("choice", "The fastest choice", facts=facts, code=_code(shown),
                 notes=[note.text for note in plan.notes]),
@@ -74,7 +73,8 @@ def machines(compared: Machines) -> Contents:
         shown = _sheets(plan, f"plan{at}_")
         notes = [note.text for note in plan.notes]
         sheets = [shown["ranked"], shown["excluded"]]
-        charts = [steps(plan, f"steps{at}")] if plan.best is not None else []
+        is_timed = plan.best is not None and plan.best["step_seconds"] is not None
+        charts = [steps(plan, f"steps{at}")] if is_timed else []
         sections.append(
             Section(
                 f"plan{at}", plan.title, sheets=sheets, notes=notes, charts=charts,
@@ -134,6 +134,13 @@ def _verdict(plan: Plan) -> list[Figure]:
         (note, *_) = plan.notes
         return [Figure("step", "Step time", None, "nothing fits", note.text)]
     known = {fact.name: fact.value for fact in plan.facts}
+    if best["step_seconds"] is None:
+        (why,) = (note.text for note in plan.notes if note.code == "untimed")
+        usable, peak = short_bytes(known["usable_bytes"]), best["peak_bytes"]
+        return [
+            Figure("step", "Step time", None, "not modelled", why),
+            Figure("peak", "Peak memory", peak, short_bytes(peak), f"of {usable} that are usable"),
+        ]
     low, high = seconds(known["step_low_seconds"]), seconds(known["step_high_seconds"])
     usable = short_bytes(known["usable_bytes"])
     step, peak, waiting = best["step_seconds"], best["peak_bytes"], best["exposed_seconds"]
@@ -148,8 +155,14 @@ def _verdict(plan: Plan) -> list[Figure]:
 
 
 def _statements(plan: Plan) -> list[Statement]:
-    """What the config's own choice loses; nothing if it is the fastest or not known."""
+    """What the config's own choice loses; nothing if it is the fastest or not known.
+
+    Why no times are compared, if they are not.
+    """
     best = plan.best
+    untold = [note for note in plan.notes if note.code in ("nothing-fits", "untimed")]
+    if untold:
+        return [Statement(note.code, note.text) for note in untold]
     known = {fact.name: fact.value for fact in plan.facts}
     own = known["own_step_seconds"]
     if best is None or own is None or not known["own_sequences"]:

@@ -168,6 +168,9 @@ class Searched:
         self._splits: dict[tuple[int, ...], bool] = {}
         self.unmodelled: set[str] = set()
         """Reasons of `excluded` that the config is not modelled on a mesh."""
+        self.untimed: str | None = None
+        """Why the step has no modelled time; choices are then ranked by the time of the same step
+        without the reason. None if it has one."""
         self.gap: str | None = None
         """Why the config is not modelled without a mesh."""
         self.axes: list[str] = []
@@ -242,9 +245,10 @@ class Searched:
         each = {axis: self.implied({axis: prime}) for axis in axes if axis not in never}
         gaps = {axis: list(_plan_space.gaps_of(implied)) for axis, implied in each.items()}
         # What holds for all axes says nothing of one: so few devices may have no whole sequence.
-        common = set(plain).union(set.intersection(*map(set, gaps.values())) if gaps else ())
+        each_told = [{own.text for own in told} for told in gaps.values()]
+        common = {own.text for own in plain}.union(set.intersection(*each_told) if gaps else ())
         for axis, implied in each.items():
-            gap = next((own for own in gaps[axis] if own not in common), None)
+            gap = next((own for own in gaps[axis] if own.text not in common), None)
             if implied.batch.sequences is None:
                 implied.batch = _batch(implied.batch, self.sequences or self.devices)
             if gap is not None:
@@ -299,7 +303,10 @@ class Searched:
 
     def _search(self, mesh: dict[str, int], kept: State) -> Modelled | None:
         implied = self.implied(mesh, kept)
-        gap = _plan_space.first_gap(implied)
+        gaps = list(_plan_space.gaps_of(implied))
+        gap = next((own for own in gaps if not own.has_memory), None)
+        if gap is None and gaps:
+            self.untimed = gaps[0].text
         options = [] if gap is not None else self.options(implied)
         groups = self.groups(implied)
         count = max(1, len(options)) * max(1, len(groups))

@@ -120,7 +120,9 @@ class Likened(Result):
     Returned by `Plan.like`.
     """
 
-    __slots__ = ("_best", "_completed", "_is_own", "_searched", "_this", "refusal")
+    __slots__ = (
+        "_best", "_completed", "_is_own", "_searched", "_this", "_untimed", "refusal",
+    )  # fmt: skip
 
     VERB = "plan"
     FACTS = (
@@ -148,6 +150,7 @@ class Likened(Result):
         """Why the trainer cannot run the choice, or why it has no figures; None if it has."""
         self._is_own = OWN in choice
         self._completed: list[str] = []
+        self._untimed: str | None = None
         self._this = self._modelled(dict(choice))
 
     @property
@@ -261,6 +264,8 @@ class Likened(Result):
             if candidate.mesh.get(axis, 1) > 1:
                 return Obstacle(f"{axis} is not modelled: {why}", fails=False)
         gaps = list(_plan_space.gaps_of(implied))
+        self._untimed = next((gap.text for gap in gaps if gap.has_memory), None)
+        gaps = [gap for gap in gaps if not gap.has_memory]
         failing = next((gap for gap in gaps if gap.fails), None)
         if failing is None and (uneven := _plan_meshes.uneven(implied)) is not None:
             failing = Obstacle(uneven[0].told([uneven[1]]), fails=True)
@@ -356,9 +361,10 @@ class Likened(Result):
         candidate, own = self._this
         best, searched = self._best, self._searched
         fits, peak = self._fits
-        seconds = None if own is None else own.seconds
+        has_time = own is not None and self._untimed is None
+        seconds = own.seconds if own is not None and has_time else None
         slower = None
-        if own is not None and best is not None:
+        if own is not None and best is not None and has_time:
             slower = own.seconds_per_sequence - best.seconds_per_sequence
             slower *= best.candidate.sequences
         facts = [
@@ -382,11 +388,11 @@ class Likened(Result):
     def notes(self) -> tuple[Note, ...]:
         """Why the choice is not taken, and what completes it."""
         if not self._completed:
-            return self._verdict()
+            return self._told()
         text = f"nothing fits, so defaults complete the choice: {','.join(self._completed)}"
-        return (*self._verdict(), Note("completed", text))
+        return (*self._told(), Note("completed", text))
 
-    def _verdict(self) -> tuple[Note, ...]:
+    def _told(self) -> tuple[Note, ...]:
         _, own = self._this
         if self.refusal is not None:
             head = "it has no figures" if self._fits[0] is None else "only its memory is modelled"
@@ -400,10 +406,10 @@ class Likened(Result):
                 over = own.host - self._searched.host
                 text = f"its offloaded values exceed the usable host memory by {over:,} B"
             text = f"it does not fit: {text}"
-            return (Note("does-not-fit", text),)
+            return (Note("does-not-fit", text), *self._timeless())
         best = self._best
-        if own is None or best is None or not self._different():
-            return ()
+        if self._untimed is not None or own is None or best is None or not self._different():
+            return self._timeless()
         slower = own.seconds_per_sequence / best.seconds_per_sequence - 1
         if abs(slower) > JUDGED_APART:
             return ()
@@ -413,6 +419,12 @@ class Likened(Result):
         )
         return (Note("tied", text, slower=slower),)
 
+    def _timeless(self) -> tuple[Note, ...]:
+        """Why the choice has no step time."""
+        if self._untimed is None:
+            return ()
+        return (Note("untimed", f"only its memory is modelled: {self._untimed}"),)
+
     def sections(self) -> tuple[Section, ...]:
         """What differs: the choices, the parts of the step, the terms of the peak."""
         _, own = self._this
@@ -420,10 +432,11 @@ class Likened(Result):
         parts = terms = None
         if own is not None:
             share = best.candidate.sequences / own.candidate.sequences if best else 1
-            parts = _beside(
-                {name: seconds * share for name, seconds in own.time.parts},
-                dict(best.time.parts) if best else None,
-            )
+            if self._untimed is None:
+                parts = _beside(
+                    {name: seconds * share for name, seconds in own.time.parts},
+                    dict(best.time.parts) if best else None,
+                )
             terms = _beside(dict(own.terms), dict(best.terms) if best else None)
         return (
             Section("different", "What differs", self._different(), is_whole=True),

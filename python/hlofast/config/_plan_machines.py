@@ -42,7 +42,7 @@ _MACHINES = (
     Field("word", "time_binds", "The largest part of the step.", label="most time", nullable=True),
     Field("text", "mesh", "Mesh axes with more than one device.", nullable=True),
     Field("name", "policy", "The checkpoint policy.", nullable=True),
-    Field("text", "why", "Why nothing fits.", nullable=True),
+    Field("text", "why", "Why nothing fits, or why the step has no time.", nullable=True),
 )  # fmt: skip
 _SHOWN = (
     "instance", "chips", "chip_hours", "dearer", "is_tied", "hours", "step_seconds", "mfu",
@@ -81,7 +81,7 @@ class Machines(Result):
 
     @property
     def table(self) -> Table:
-        """The machines, the cheapest first; those on which nothing fits last."""
+        """The machines, the cheapest first; those without chip hours last."""
         rows = sorted(map(self._row, self.plans), key=lambda row: row["chip_hours"] or 1e300)
         least = rows[0]["chip_hours"] if rows else None
         for row in rows:
@@ -101,11 +101,14 @@ class Machines(Result):
             row["why"] = plan.notes[0].text
             return row
         row |= {name: best[name] for name in best if name in row}
+        row["is_tied"] = row["dearer"] = None
+        if best["tokens_per_second"] is None:
+            row["why"] = next(note.text for note in plan.notes if note.code == "untimed")
+            return row
         rate = best["tokens_per_second"] * each
         row["tokens_per_second"] = rate
         row["chip_hours"] = self.tokens / rate / _SECONDS_PER_HOUR
         row["hours"] = row["chip_hours"] / row["chips"]
-        row["is_tied"] = row["dearer"] = None
         return row
 
     @property

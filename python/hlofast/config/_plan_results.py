@@ -46,23 +46,25 @@ _CHOICE = (
 )  # fmt: skip
 _FIGURES = (
     Field("count", "sequences", "Sequences of a step on all devices."),
-    Field("seconds", "step_seconds", "The modelled time of a step.", label="step"),
+    Field("seconds", "step_seconds", "The modelled time of a step.", label="step", nullable=True),
     Field("seconds", "slower_seconds", "Seconds by which a step of as many sequences as the best "
-          "choice's takes longer.", label="slower by", signed=True),
+          "choice's takes longer.", label="slower by", signed=True, nullable=True),
     Field("flag", "is_tied", "Whether the step is so near to the fastest that the model's error "
-          "on published steps does not tell them apart.", label="tied"),
+          "on published steps does not tell them apart; no without times.", label="tied"),
     Field("flag", "is_split", "Whether axes of the mesh split axes of the slice's torus, which JAX "
           "refuses by default.", label="splits torus"),
-    Field("ratio", "mfu", "Model FLOPs utilisation of the modelled step.", label="MFU"),
-    Field("number", "tokens_per_second", "Tokens per second and device.", label="tokens/s/device"),
+    Field("ratio", "mfu", "Model FLOPs utilisation of the modelled step.", label="MFU",
+          nullable=True),
+    Field("number", "tokens_per_second", "Tokens per second and device.", label="tokens/s/device",
+          nullable=True),
     Field("bytes", "peak_bytes", "The expected peak when memory is short.", label="peak"),
     Field("bytes", "state_bytes", "Parameters and optimizer state.", label="state"),
     Field("bytes", "kept_bytes", "Layer inputs and saved values.", label="kept"),
     Field("bytes", "host_bytes", "Host memory per device.", label="host"),
     Field("seconds", "exposed_seconds", "Time of collectives that no work hides.",
-          label="exposed"),
+          label="exposed", nullable=True),
     Field("text", "traffic", "Payload of the collectives of a step and device, by mesh axes."),
-    Field("word", "time_binds", "The largest part of the step.", label="most time"),
+    Field("word", "time_binds", "The largest part of the step.", label="most time", nullable=True),
     Field("word", "memory_binds", "The largest term of the peak.", label="most memory"),
     Field("number", "chip_hours", "Chip hours for the tokens of the budget.", label="chip hours",
           nullable=True),
@@ -74,6 +76,11 @@ _SHOWN = (
 )  # fmt: skip
 _OF_BEST = {"slower_seconds", "is_tied"}
 """Figures of other choices against the best."""
+_OF_TIME = (
+    "step_seconds", "slower_seconds", "mfu", "tokens_per_second", "exposed_seconds", "time_binds",
+    "chip_hours",
+)  # fmt: skip
+"""Figures that a step without a modelled time has not."""
 _FRONTIER = (
     "peak_bytes", "step_seconds", "slower_seconds", "mesh", "per_device_batch",
     "accumulation_steps", "policy",
@@ -201,12 +208,16 @@ class Plan(Result):
         return self._fitting
 
     def _is_tied(self, own: Modelled) -> bool:
+        if self._searched.untimed is not None:
+            return False
         best = self._searched.best[0] if self._searched.best else own
         return own.seconds_per_sequence <= best.seconds_per_sequence * (1 + JUDGED_APART)
 
     @property
     def simplest(self) -> Mapping[str, Any] | None:
-        """The figures of the simplest choice that is tied with the fastest; None if nothing fits.
+        """The figures of the simplest choice that is tied with the fastest.
+
+        None if nothing fits or steps have no times.
 
         Simple are, in this order, the config's own types, no offloading, a mesh that JAX lays on
         the torus, little traffic between slices or hosts, few mesh axes, no accumulation, and a
@@ -265,7 +276,8 @@ class Plan(Result):
             max(own.terms, key=lambda term: term[1])[0],
             hours,
         )
-        return dict(zip((field.name for field in (*_CHOICE, *_FIGURES)), values, strict=True))
+        row = dict(zip((field.name for field in (*_CHOICE, *_FIGURES)), values, strict=True))
+        return row if searched.untimed is None else {**row, **dict.fromkeys(_OF_TIME)}
 
     def _shown(self) -> tuple[str, ...]:
         """Columns of the ranking in text; the types of the state where they may differ."""
@@ -297,9 +309,10 @@ class Plan(Result):
             )
         ]
         if best is not None:
-            seconds = best["step_seconds"]
-            known = {**best, "step_low_seconds": seconds * (1 + LOW)}
-            known["step_high_seconds"] = seconds * (1 + HIGH)
+            known = dict(best)
+            if (seconds := best["step_seconds"]) is not None:
+                known["step_low_seconds"] = seconds * (1 + LOW)
+                known["step_high_seconds"] = seconds * (1 + HIGH)
             chosen = {field.name for field in _CHOICE} | {"sequences"}
             facts += [
                 Fact(field, known[field.name], "exact" if field.name in chosen else "modelled")
@@ -339,7 +352,13 @@ class Plan(Result):
             notes.append(Note("nothing-fits", text))
         unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
         notes += [Note("not-checked", row["text"]) for row in unchecked]
-        if searched.device.name not in JUDGED:
+        if searched.best and searched.untimed is not None:
+            text = (
+                f"step times are not modelled: {searched.untimed}; choices are ranked as if "
+                "matmuls ran at the rate of bfloat16"
+            )
+            notes.append(Note("untimed", text))
+        elif searched.device.name not in JUDGED:
             text = f"the model of the step was not judged on {searched.device.name}"
             notes.append(Note("judged", text))
         if searched.best and searched.best[0].candidate.is_split:
@@ -437,7 +456,8 @@ class Plan(Result):
     def sections(self) -> tuple[Section, ...]:
         """What to paste, the fastest choice of each mesh, memory against time, what was dropped."""
         searched, best = self._searched, self._searched.best
-        parts = best[0].time.table if best else of_rows(PARTS, ())
+        is_timed = bool(best) and searched.untimed is None
+        parts = best[0].time.table if is_timed else of_rows(PARTS, ())
         terms = of_rows(_TERMS, best[0].terms if best else ())
         rows = sorted(searched.excluded.values(), key=lambda own: -own.candidates)
         # Paragraphs keep lines whole, so that they can be pasted.
@@ -491,7 +511,9 @@ class Plan(Result):
         best = self.best
         if best is None:
             return f"<Plan on {self.title}: nothing fits>"
-        step = f"{best['step_seconds']:.4g} s"
+        step = "no step time"
+        if best["step_seconds"] is not None:
+            step = f"{best['step_seconds']:.4g} s"
         return f"<Plan on {self.title}: {best['mesh']}, {best['policy']}, {step}>"
 
 

@@ -293,19 +293,17 @@ class Obstacle(NamedTuple):
     text: str
     fails: bool
     """Whether the trainer cannot run it; otherwise hlofast does not model it."""
-
-
-def first_gap(implied: Implied) -> Obstacle | None:
-    """The first reason why bytes or seconds are not known on a mesh; None if they are."""
-    return next(gaps_of(implied), None)
+    has_memory: bool = False
+    """Whether the bytes are modelled all the same, so that the step time alone is missing."""
 
 
 def gaps_of(implied: Implied) -> Iterator[Obstacle]:
     """The reasons why bytes or seconds are not known on a mesh."""
     # First, because it holds on every mesh.
     if (wide := too_wide(implied)) is not None:
-        yield Obstacle(wide, fails=False)
+        yield Obstacle(wide, fails=False, has_memory=implied.has_activations)
     told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *unmodelled_traffic(implied))
     for gap in told:
         path, why = gap
-        yield Obstacle(f"{path}: {why}", fails=gap in implied.fails)
+        has_memory = implied.has_activations and gap in implied.untimed
+        yield Obstacle(f"{path}: {why}", fails=gap in implied.fails, has_memory=has_memory)
