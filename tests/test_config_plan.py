@@ -398,6 +398,42 @@ class TestNothingFits:
         assert "more devices or shorter sequences need less" in needed
         assert usable < float(needed.partition(" GiB")[0]) < float(per_device)
 
+    @pytest.mark.parametrize(
+        ("overrides", "instance"),
+        [
+            (("model_name=llama2-7b", "per_device_batch_size=1"), "v5e-4"),
+            (("model_name=llama3.1-405b", "per_device_batch_size=1"), "v5e-256"),
+            (("model_name=llama3.1-405b", "per_device_batch_size=1"), "v5e-64"),
+        ],
+    )
+    def test_narrower_types_are_named_where_they_fit(self, overrides, instance) -> None:
+        config = run(*overrides)
+        plan = config.plan(instance)
+        assert plan.best is None
+        narrow = config.plan(instance, state_dtype="bfloat16")
+        told = "would fit (--state-dtype bfloat16)"
+        assert (told in plan.notes[0].text) == (narrow.best is not None)
+        if narrow.best is not None:
+            assert f"; {narrow.best['state_types']} {told}" in plan.notes[0].text
+        assert told not in narrow.notes[0].text
+
+    def test_batches_that_every_mesh_divides_are_named(self) -> None:
+        config = run("model_name=llama2-7b")
+        plan = config.plan("v5e-256", sequences=7)
+        (note,) = (own for own in plan.notes if own.code == "batch")
+        assert note.text == (
+            "7 sequences of a step do not divide on all meshes of 256 devices; 256 do (--batch)"
+        )
+        assert config.plan("v5e-256", sequences=256).best is not None
+        large = run("model_name=llama3.1-405b").plan("v5e-64", sequences=1000)
+        (note,) = (own for own in large.notes if own.code == "batch")
+        assert "; 960 or 1,024 do" in note.text
+        # No axis has a size that divides both the weights and the batch.
+        odd = config.plan("v5e-7", sequences=5)
+        assert odd.notes[0].text == (
+            "no choice can be planned; no mesh of 7 devices divides the weights and the batch"
+        )
+
     def test_a_search_that_is_cut_says_which_meshes_it_saw(self, monkeypatch) -> None:
         monkeypatch.setattr(_plan_meshes, "MOST_MESHES", 4)
         few = run("model_name=llama3.1-405b").plan("v5e-16")

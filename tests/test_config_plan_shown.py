@@ -107,6 +107,13 @@ class TestCommand:
             "tpu-v5litepod-32-2 and tpu-v6e-32-2",
         ]
 
+    def test_the_machine_is_that_of_the_config(self) -> None:
+        given = ("model_name=llama2-7b", "compile_topology=v5e-16", "compile_topology_num_slices=2")
+        (shown,) = document("plan", *given)["results"]
+        assert shown["name"] == "tpu-v5e-16" and shown["facts"]["devices"]["value"] == 32
+        (other,) = document("plan", *given, "--instance", "v5p-32")["results"]
+        assert other["name"] == "tpu-v5p-32"
+
     def test_a_reader_may_stop_reading(self) -> None:
         command = [sys.executable, "-P", "-m", "hlofast", "plan", "model_name=llama2-7b"]
         with subprocess.Popen(
@@ -178,7 +185,8 @@ class TestCommand:
             (("--device", "mi300x", "--chips", "64"), "network_bandwidth of mi300x is not known"),
             (("--device", "h100", "--chips", "64", "--slices", "2"), "leave --slices out"),
             (("--device", "v5e", "--chips", "16", "--slices", "3"), "do not divide"),
-            (("--instance", "somewhere"), "kind of device is not known"),
+            (("--instance", "somewhere"), "such as tpu-v5p-64, gpu-p5.48xlarge-64"),
+            (("--instance", "tpu-v9-64"), "MaxText also takes v5p-64"),
             (("--instance", "v5p-7"), "number of devices is not known"),
         ],
     )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hlofast.config import Config
     from hlofast.config._plan_like import Likened
     from hlofast.config._plan_results import Plan
+    from hlofast.devices import Device
 
 EXAMPLES = """\
 examples:
@@ -28,7 +29,8 @@ examples:
 A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy: the
 trainer's own policies, and sets of named values to save or to offload. The batch of a step stays
 that of the config, or of --batch. Choices whose peak exceeds the memory are dropped; the others are
-ranked by the modelled step time. --device and --instance may be repeated: several machines are
+ranked by the modelled step time. Without --instance and --device, the machine is that of the
+config (compile_topology of MaxText). --device and --instance may be repeated: several machines are
 compared in chip hours. Exit code 1: nothing fits, or the choice of --like does not.
 """
 IS_MIXED = True
@@ -105,7 +107,11 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         shown: list[Plan] = []
         try:
-            for plan in _plans(config, arguments):
+            machines = _machines(config, arguments)
+            if not machines:
+                inputs.complain(f"{_MACHINE}, or a MaxText config with compile_topology")
+                return USAGE
+            for plan in _plans(config, arguments, machines):
                 if arguments.like is None:
                     shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
@@ -137,17 +143,36 @@ def run(arguments: argparse.Namespace) -> int:
     return DONE if is_fitting else FINDINGS
 
 
-def _plans(config: Config, arguments: argparse.Namespace) -> list[Plan]:
-    """The plans of a config, one for each machine."""
+def _machines(
+    config: Config, arguments: argparse.Namespace
+) -> list[tuple[str, int | None, Device | None]]:
+    """Instances with the number of their devices and their kind, where given.
+
+    Without options, the instance that the config names; none if it names none.
+    """
     from hlofast import devices
     from hlofast.config import _instances
 
+    if not arguments.instance and not arguments.device:
+        named = config.select_all(arguments.device_count)
+        if len(named) != 1 or named[0].instance.device is None:
+            return []
+        return [(named[0].instance.name, arguments.device_count, None)]
     names: list[tuple[str, int | None, devices.Device | None]] = []
     names += [(name, arguments.device_count, None) for name in arguments.instance]
     for kind in arguments.device:
         device = devices.get(kind)
         count = int(arguments.chips * int(device.value("jax_devices") or 1))
         names.append((_instances.named(device.name, count, arguments.slices or 1), count, device))
+    return names
+
+
+def _plans(
+    config: Config,
+    arguments: argparse.Namespace,
+    machines: list[tuple[str, int | None, Device | None]],
+) -> list[Plan]:
+    """The plans of a config, one for each machine."""
     return [
         config.plan(
             name,
@@ -159,7 +184,7 @@ def _plans(config: Config, arguments: argparse.Namespace) -> list[Plan]:
             offloads=not arguments.no_offload,
             state_dtype=arguments.state_dtype,
         )
-        for name, count, device in names
+        for name, count, device in machines
     ]
 
 
@@ -170,9 +195,12 @@ def _liked(plan: Plan, text: str) -> Likened:
         raise ValueError(f"--like: {error}") from None
 
 
+_MACHINE = "give --instance NAME, or --device NAME with --chips N"
+
+
 def _misuse(arguments: argparse.Namespace) -> str | None:
-    if bool(arguments.instance) == bool(arguments.device):
-        return "give --instance NAME, or --device NAME with --chips N"
+    if arguments.instance and arguments.device:
+        return _MACHINE
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
     if arguments.slices is not None and not arguments.device:

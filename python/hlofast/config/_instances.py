@@ -41,6 +41,10 @@ _NEURON_DEVICES = {"trn2": 64, "trn2n": 64}
 """Logical NeuronCores per machine: 16 chips with 4 logical cores of two physical cores each."""
 MOST_DEVICES = 1 << 40
 
+_FORMS = (
+    "names have a form such as tpu-v5p-64, gpu-p5.48xlarge-64 or neuron-trn2.48xlarge-64; MaxText "
+    "also takes v5p-64"
+)
 
 class Instance(Frozen):
     """An instance name and the devices that it stands for."""
@@ -87,7 +91,7 @@ def read(name: str) -> Instance:
         return _gpu(name, rest)
     if kind == "neuron":
         return _neuron(name, rest)
-    return Instance(name, "not a known kind of instance; names start with tpu-, gpu- or neuron-")
+    return Instance(name, f"not a known kind of instance: {_FORMS}")
 
 
 def named(device: str, devices: int, slices: int = 1) -> str:
@@ -132,7 +136,7 @@ def _count(text: str) -> int | None:
 def _tpu(name: str, rest: str) -> Instance:
     generation, *numbers = rest.split("-")
     if generation not in _TPUS:
-        return Instance(name, f"unknown TPU generation {generation!r}")
+        return Instance(name, f"unknown TPU generation {generation!r}: {_FORMS}")
     device, unit, counted = _TPUS[generation]
     counts = [_count(number) for number in numbers]
     total, slices = (*counts, 1, 1)[:2] if len(counts) == 1 else (*counts, None, None)[:2]

@@ -26,7 +26,7 @@ from hlofast.config._time import GATHERS, LOW, NETWORK, Demand, StepTime, rates_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hlofast.config._plan_meshes import Indivisible
     from hlofast.config._select import EffectiveConfig
@@ -194,7 +194,8 @@ class Searched:
         self._choose_axes()
         self.sizes = _plan_meshes.Sizes(self.implied({}), self.axes, devices, sequences)
         """The sizes of axes that are searched."""
-        meshes = _plan_meshes.meshes(self.sizes.axes, devices, self.slices)
+        self._narrowing: dict[str, str | None] = {}
+        meshes = self._meshes()
         # The fewer axes a mesh has, the likelier it is fast: later ones are then dropped early.
         for mesh in islice(meshes, _plan_meshes.MOST_MESHES):
             found = [self._search(mesh, own) for own in self.states]
@@ -432,6 +433,44 @@ class Searched:
             for option in self.options(implied)
         )
         return [own for each in candidates if (own := self.model(implied, each)).fits]
+
+    def narrowing(self, dtype: str) -> str | None:
+        """The types of the state, narrowed to `dtype`, with which a choice fits."""
+        if dtype not in self._narrowing:
+            self._narrowing[dtype] = next(
+                (
+                    name
+                    for name, values in self.front.states(self.config, dtype)
+                    if self._can_fit(State(name, self.config.replace(values), values))
+                ),
+                None,
+            )
+        return self._narrowing[dtype]
+
+    def _can_fit(self, chosen: State) -> bool:
+        """Whether a choice with these types fits on a mesh."""
+        for mesh in self._meshes():
+            implied = self.implied(mesh, chosen)
+            if sum(state(implied)[:3]) > self.usable or _plan_meshes.uneven(implied) is not None:
+                continue
+            if not all(gap.has_memory for gap in _plan_space.gaps_of(implied)):
+                continue
+            options = self.options(implied)
+            on_device = [option for option in options if not option.offloads]
+            # Few sequences at a time take little, but accumulation takes sums of gradients.
+            groups = self.groups(implied)
+            for group in dict.fromkeys((*groups[:1], *groups[-1:])):
+                for among in (options, on_device):
+                    least = min(self._offers(implied, among), key=lambda offer: offer.kept)
+                    each = Candidate(mesh, self.slices, *group, least.option, chosen)
+                    if self.model(implied, each).fits:
+                        return True
+        return False
+
+    def _meshes(self) -> Iterator[dict[str, int]]:
+        """The meshes that are searched, and one more if there are more."""
+        meshes = _plan_meshes.meshes(self.sizes.axes, self.devices, self.slices)
+        return islice(meshes, _plan_meshes.MOST_MESHES + 1)
 
     def own_option(self) -> Option:
         """The config's own policy; raises `ValueError` if it is not modelled."""

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._text import Whole, names
+from hlofast._text import Whole
 from hlofast._verdict_figures import seconds, short_bytes
-from hlofast.config import _plan_meshes, _torus
+from hlofast.config import _plan_meshes
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
 from hlofast.config._plan import (
-    HOST_SHARE,
     JUDGED_APART,
     MARGIN,
-    STATE,
     Modelled,
     Searched,
     shown_mesh,
 )
 from hlofast.config._plan_like import OWN, Likened, no_batch, own_batch, read_choice
-from hlofast.config._time import EXPOSED, HIGH, JUDGED, LOW, PARTS
+from hlofast.config._plan_notes import notes_of
+from hlofast.config._time import EXPOSED, HIGH, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
 from hlofast.table import of_rows
 
@@ -334,83 +333,7 @@ class Plan(Result):
     @property
     def notes(self) -> tuple[Note, ...]:
         """Why nothing fits, and what limits the plan."""
-        searched = self._searched
-        notes = []
-        if not searched.best:
-            cut = searched.cut_at is not None
-            among = (
-                f" among the {_plan_meshes.MOST_MESHES:,} meshes that are searched" if cut else ""
-            )
-            most = max(searched.excluded.values(), key=lambda own: own.candidates, default=None)
-            if most is None or most.reason in searched.unmodelled:
-                why = searched.gap if most is None else most.reason
-                text = (
-                    f"no choice can be planned{among}; {why or 'no axis of the mesh is modelled'}"
-                )
-            else:
-                text = f"no choice fits{among}; mostly: {most.reason}{self._way_out()}"
-            notes.append(Note("nothing-fits", text))
-        unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
-        notes += [Note("not-checked", row["text"]) for row in unchecked]
-        if searched.best and searched.untimed is not None:
-            text = (
-                f"step times are not modelled: {searched.untimed}; choices are ranked as if "
-                "matmuls ran at the rate of bfloat16"
-            )
-            notes.append(Note("untimed", text))
-        elif searched.device.name not in JUDGED:
-            text = f"the model of the step was not judged on {searched.device.name}"
-            notes.append(Note("judged", text))
-        if searched.best and searched.best[0].candidate.is_split:
-            notes.append(Note("splits-torus", searched.front.split))
-        if self._refusal is not None:
-            text = f"the config's own choice is not compared: {self._refusal}"
-            notes.append(Note("own-choice", text))
-        notes += self._ties()
-        notes += self._sizes()
-        if searched.best and searched.best[0].candidate.state.values:
-            text = (
-                "rounding of weights and moments to a narrower type is not modelled: updates "
-                "below the type's precision are lost, which may change the training"
-            )
-            notes.append(Note("state-types", text))
-        left = searched.unmodelled_axes
-        if left:
-            text = f"no size is chosen for mesh axes that are not modelled: {names(left)}"
-            notes.append(Note("mesh", text))
-        if (cut_at := searched.cut_at) is not None:
-            text = (
-                f"only {_plan_meshes.MOST_MESHES:,} meshes are searched: all with fewer than "
-                f"{cut_at} axes above 1, and not all with {cut_at}"
-            )
-            notes.append(Note("mesh", text))
-        if any(own.host for own in searched.best[:1]):
-            text = (
-                f"offloaded values may take {HOST_SHARE:.0%} of the host memory of a device, which "
-                "is assumed; their moves are assumed to overlap with the work of all layers"
-            )
-            notes.append(Note("host", text))
-        return tuple(notes)
-
-    def _way_out(self) -> str:
-        """What the choice that takes least is short of, and what would make it fit."""
-        searched = self._searched
-        least = {own.reason: own.least for own in searched.excluded.values() if own.least}
-        # Where the state fits on some mesh, it is not what is short.
-        whole = {reason: own for reason, own in least.items() if reason != STATE}
-        if not least:
-            return ""
-        needed, mesh = min((whole or least).values())
-        if not whole:
-            devices = -(-needed * searched.devices // searched.usable)
-            return (
-                f". The state takes {short_bytes(needed)} or more per device ({mesh}): "
-                f"{devices:,} or more such devices could hold it"
-            )
-        return (
-            f". A device needs {short_bytes(needed)} or more ({mesh}), of "
-            f"{short_bytes(searched.usable)} usable: more devices or shorter sequences need less"
-        )
+        return notes_of(self._searched, self._refusal, self._ties())
 
     def _ties(self) -> list[Note]:
         """The choices that the model's error does not tell from the fastest."""
@@ -439,19 +362,6 @@ class Plan(Result):
         else:
             return []
         return [Note("tied", text, meshes=count, seconds=simplest["step_seconds"])]
-
-    def _sizes(self) -> list[Note]:
-        """Whether slices of this size exist."""
-        searched = self._searched
-        chips = int(searched.devices / searched.devices_per_chip / searched.slices)
-        text = _torus.no_slice(searched.device.name, chips)
-        if text is None:
-            return []
-        most = _torus.largest(searched.device.name) or chips
-        if chips > most:
-            slices = -(-searched.devices // int(searched.devices_per_chip * most))
-            text += f": plan {slices:,} slices (--slices {slices})"
-        return [Note("slice", text, chips=most)]
 
     def sections(self) -> tuple[Section, ...]:
         """What to paste, the fastest choice of each mesh, memory against time, what was dropped."""
