@@ -184,7 +184,7 @@ class TestLike:
         [
             ({"rows": 4}, "'rows' is not a choice"),
             ({"policy": "best"}, "policy 'best' is not known"),
-            ({"policy": "minimal_flsh"}, "did you mean minimal_flash"),
+            ({"policy": "minimal_with_contxt"}, "did you mean minimal_with_context"),
             ({"fdsp": 16}, "'fdsp' is not a choice; did you mean fsdp"),
             ({"state": "narrow"}, "state 'narrow' is not known; known: own"),
             ({"fsdp": 0}, "fsdp has a size"),
@@ -209,6 +209,16 @@ class TestLike:
         (note,) = eight.like({"data": 2, "fsdp": 128}).notes
         assert note.code == "tied" and 0 < note.figures["slower"] < 0.095
         assert not eight.like({"own": 1}).notes and not eight.like({}).notes
+
+    def test_both_names_of_a_policy_are_known(self, eight) -> None:
+        former, later = (
+            eight.like({"policy": name}) for name in ("minimal_flash", "minimal_with_context")
+        )
+        assert former.choice[1].peak == later.choice[1].peak
+        assert former.choice[0].option.name == "minimal_flash"
+        # MaxText warns of the former name.
+        assert "minimal_flash" not in {*eight.ranked["policy"], *eight.frontier["policy"]}
+        assert "remat_policy=minimal_with_context" in eight.lines
 
     def test_what_does_not_fit(self) -> None:
         plan = run(*SEVEN).plan("v5e-16")

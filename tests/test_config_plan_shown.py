@@ -123,6 +123,13 @@ class TestCommand:
             process.stdout.close()
             assert process.stderr.read() == b""
 
+    @pytest.mark.parametrize(("text", "tokens"), [("15T", 15e12), ("1.5b", 1.5e9), ("2e9", 2e9)])
+    def test_token_budgets(self, text: str, tokens: float) -> None:
+        given = ("model_name=llama2-7b", "--instance", "v5e-16", "--tokens", text)
+        (shown,) = document("plan", *given)["results"]
+        facts = {name: fact["value"] for name, fact in shown["facts"].items()}
+        assert facts["chip_hours"] == pytest.approx(tokens / facts["tokens_per_second"] / 3600)
+
     def test_overrides_between_options(self) -> None:
         apart = ("--instance", "v5e-16", "model_name=llama2-7b", "--no-offload")
         (shown,) = document("plan", *apart, "per_device_batch_size=2")["results"]
@@ -160,6 +167,7 @@ class TestCommand:
             ("--instance", "v5e-16", "--state-dtype", "int8"),
             ("--instance", "v5e-16", "--margin", "1"),
             ("--instance", "v5e-16", "--tokens", "0"),
+            ("--instance", "v5e-16", "--tokens", "15X"),
         ],
     )
     def test_usage(self, arguments) -> None:

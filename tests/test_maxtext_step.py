@@ -29,6 +29,9 @@ MINIMAL = (*QKV, "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo")
 KEPT = {
     "full": {},
     "minimal": dict.fromkeys(MINIMAL, "saved"),
+    "minimal_with_context": dict.fromkeys((*MINIMAL, "context"), "saved"),
+    "minimal_with_quantization": dict.fromkeys(MINIMAL, "saved"),
+    "minimal_with_context_and_quantization": dict.fromkeys((*MINIMAL, "context"), "saved"),
     "minimal_flash": dict.fromkeys((*MINIMAL, "context"), "saved"),
     "save_out_proj": {"out_proj": "saved"},
     "qkv_proj_offloaded": dict.fromkeys(QKV, "offloaded"),

@@ -20,6 +20,7 @@ _RATES = {
     for prefix, factor in _PREFIXES.items()
     for unit in ("", "flop/s", "flops/s", "flops", "flop")
 }
+_COUNTS = {"": 1} | {letter: 1000**power for power, letter in enumerate("kmbt", 1)}
 _MOST_CHARACTERS = 64
 """Limit on the length of a number with its unit.
 
@@ -28,6 +29,7 @@ Longer texts are refused, because parsing their digits takes time.
 
 BYTES_HELP = "a number of bytes such as 16GiB, 16GB or 95G (G is GiB, as XLA writes it)"
 SECONDS_HELP = "a time such as 300ms, 1.2s or 0.3"
+COUNT_HELP = "a number such as 1e12, 300B or 15T"
 RATE_HELP = "a rate such as 197T, 197TFLOP/s or 1.97e14"
 
 
@@ -73,6 +75,11 @@ def read_rate(text: float | str) -> float:
     if not 0 < rate < float("inf"):
         raise ValueError(f"{text!r} is not {RATE_HELP}")
     return rate
+
+
+def read_count(text: str) -> float:
+    """Reads a number of things: `15T`, `300B`, `1.5M`, `1e12`; raises `ValueError` for others."""
+    return _quantity(text, _COUNTS, COUNT_HELP)
 
 
 def _quantity(text: float | str, units: Mapping[str, float], what: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _files, _text
+from hlofast import _files, _text, _units
 from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, configs, inputs, pages, results
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hlofast plan model_name=llama3.1-8b --device v5p --chips 128
-  hlofast plan run.yml --instance v6e-256 --tokens 1e12          chip hours for 10^12 tokens
+  hlofast plan run.yml --instance v6e-256 --tokens 15T           chip hours for 15 * 10^12 tokens
   hlofast plan fuji-70B.txt --device v5e --device v6e --chips 256 --slices 4
   hlofast plan run.yml --device v5p --chips 512 --batch 0        let the plan choose the batch
   hlofast plan run.yml --instance v5p-512 --state-dtype bfloat16  narrower moments and weights too
@@ -51,7 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="sequences of a step on all devices; 0: the plan chooses (default: the config's)",
     )
-    parser.add_argument("--tokens", type=_tokens, metavar="N", help="token budget of chip hours")
+    parser.add_argument(
+        "--tokens", type=_tokens, metavar="N", help="token budget of chip hours, such as 15T"
+    )
     parser.add_argument(
         "--margin",
         type=_share,
@@ -225,10 +227,13 @@ def _number(text: str) -> float:
 
 
 def _tokens(text: str) -> float:
-    """Reads a token budget such as 1e12."""
+    """Reads a token budget such as 15T."""
     from argparse import ArgumentTypeError
 
-    value = _number(text)
+    try:
+        value = _units.read_count(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
     if value < 1:
         raise ArgumentTypeError(f"not a number of tokens: {text!r}; give one such as 1e12")
     return value

@@ -417,11 +417,18 @@ class Searched:
         return offers
 
     def options(self, implied: Implied) -> list[Option]:
-        """The policies for a mesh that is modelled."""
+        """The policies for a mesh that is modelled; of names for the same policy, the first."""
+        return self._vocabulary(implied).options(implied)
+
+    def named_options(self, implied: Implied) -> list[Option]:
+        """The policies that the trainer names, under all of their names."""
+        return self._vocabulary(implied).named
+
+    def _vocabulary(self, implied: Implied) -> Vocabulary:
         count = len(implied.parts.values)
         if count not in self._vocabularies:
             self._vocabularies[count] = Vocabulary(self.front, self.space, implied)
-        return self._vocabularies[count].options(implied)
+        return self._vocabularies[count]
 
     def of_mesh(self, mesh: dict[str, int], kept: State | None = None) -> list[Modelled]:
         """All choices of a mesh that fit, with the config's own types or others."""

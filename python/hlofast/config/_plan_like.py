@@ -336,11 +336,11 @@ class Likened(Result):
             return self._own_or_least(implied)
         if name == OWN:
             return searched.own_option()
-        options = searched.options(implied)
+        options = [*searched.options(implied), *searched.named_options(implied)]
         for option in options:
             if option.name == name:
                 return option
-        known = [option.name for option in options if option.is_named]
+        known = list(dict.fromkeys(option.name for option in options if option.is_named))
         near = meant(str(name), [option.name for option in options]) or ";"
         raise ValueError(
             f"policy {name!r} is not known{near} known: {', '.join(known)}, {OWN}, and the sets "

@@ -18,8 +18,9 @@ _SAVED = {
     # MaxText rematerialises layers under every policy; with this one it keeps nothing either.
     "none": (),
     "minimal": _MINIMAL,
-    "minimal_flash": (*_MINIMAL, "context"),
     "minimal_with_context": (*_MINIMAL, "context"),
+    # The former name, of which MaxText warns. Plans take the first of two names.
+    "minimal_flash": (*_MINIMAL, "context"),
     "save_dot_with_context_except_mlp": (*_QKV, "context", "out_proj"),
     "save_dot_except_mlpwi": (*_QKV, "out_proj", "mlpwo"),
     "save_dot_except_mlp": (*_QKV, "out_proj"),
@@ -32,6 +33,11 @@ _OFFLOADED = {
     "minimal_offloaded": _MINIMAL,
 }
 """Names that a policy keeps in host memory."""
+_QUANTIZED = {
+    "minimal_with_quantization": "minimal",
+    "minimal_with_context_and_quantization": "minimal_with_context",
+}
+"""Policies that also save quantised values, with those that save the same where there are none."""
 TENSORS = (
     "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "query_proj", "key_proj", "value_proj",
     "qkv_proj", "out_proj", "mla_q", "mla_kv", "moe_mlpwi_1",
@@ -49,6 +55,10 @@ def policy_of(config: Config) -> Policy:
     name = config.get("remat_policy")
     if name == "custom":
         return _custom(config)
+    if name in _QUANTIZED:
+        if config.get("quantization"):
+            raise UnknownPolicyError(f"the quantised values that {name} saves are not modelled")
+        name = _QUANTIZED[name]
     if isinstance(name, str) and name in NAMED:
         return named(name)
     known = (*NAMED, "custom")
