@@ -36,6 +36,7 @@ _MOST = 1e9
 _EXACT = 1e-6
 """Relative error of a number of sequences that counts as whole."""
 _EXAMPLE = "fsdp=64,tensor=4,policy=full"
+FILE = Field("name", "file", "The file of the config.", nullable=True)
 _DIFFERENT = (
     Field("word", "choice", "What is chosen."),
     Field("text", "this", "This choice."),
@@ -126,6 +127,7 @@ class Likened(Result):
 
     VERB = "plan"
     FACTS = (
+        FILE,
         Field("text", "mesh", "Mesh axes with more than one device."),
         Field("text", "policy", "The checkpoint policy."),
         Field("number", "per_device_batch", "Sequences of a step per device and accumulation step.",
@@ -368,6 +370,7 @@ class Likened(Result):
             slower = own.seconds_per_sequence - best.seconds_per_sequence
             slower *= best.candidate.sequences
         facts = [
+            ("file", searched.config.file, "configuration"),
             ("mesh", shown_mesh(candidate.mesh), "configuration"),
             ("policy", candidate.option.name, "configuration"),
             ("per_device_batch", candidate.per_device, "configuration"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.config._plan import JUDGED_APART
+from hlofast.config._plan_like import FILE
 from hlofast.config._time import JUDGED
 from hlofast.table import of_rows
 
@@ -61,6 +62,7 @@ class Machines(Result):
 
     VERB = "plan"
     FACTS = (
+        FILE,
         Field("count", "tokens", "The token budget.", label="tokens"),
         Field("name", "instance", "The machine that takes the fewest chip hours.", nullable=True),
         Field("number", "chip_hours", "Its chip hours for the tokens of the budget.",
@@ -117,6 +119,7 @@ class Machines(Result):
         first = next(iter(self.table))
         return self._facts(
             (
+                ("file", self.plans[0].file if self.plans else None, "configuration"),
                 ("tokens", int(self.tokens), self._source),
                 ("instance", first["instance"] if first["chip_hours"] else None, "modelled"),
                 ("chip_hours", first["chip_hours"], "modelled"),

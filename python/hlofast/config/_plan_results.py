@@ -15,7 +15,7 @@ from hlofast.config._plan import (
     Searched,
     shown_mesh,
 )
-from hlofast.config._plan_like import OWN, Likened, no_batch, own_batch, read_choice
+from hlofast.config._plan_like import FILE, OWN, Likened, no_batch, own_batch, read_choice
 from hlofast.config._plan_notes import notes_of
 from hlofast.config._time import EXPOSED, HIGH, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
@@ -123,6 +123,7 @@ class Plan(Result):
 
     VERB = "plan"
     FACTS = (
+        FILE,
         Field("name", "instance", "The name of the instance."),
         Field("name", "device", "The kind of device."),
         Field("count", "devices", "JAX devices."),
@@ -159,6 +160,11 @@ class Plan(Result):
     def title(self) -> str:
         """The name of the instance."""
         return self._searched.effective.instance.name
+
+    @property
+    def file(self) -> str | None:
+        """The file of the config; None if it has none."""
+        return self._searched.config.file
 
     @property
     def devices_per_chip(self) -> float:
@@ -296,6 +302,7 @@ class Plan(Result):
         facts = [
             *self._facts(
                 (
+                    ("file", self.file, "configuration"),
                     ("instance", instance.name, "configuration"),
                     ("device", searched.device.name, "configuration"),
                     ("devices", searched.devices, "configuration"),
