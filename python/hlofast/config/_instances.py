@@ -46,6 +46,7 @@ _FORMS = (
     "also takes v5p-64"
 )
 
+
 class Instance(Frozen):
     """An instance name and the devices that it stands for."""
 
