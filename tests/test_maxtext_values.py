@@ -88,6 +88,19 @@ class TestSources:
         assert cfg.origin("base_emb_dim") == ("default", f"{files / 'base.yml'}:5")
         assert "base_config" not in cfg
 
+    def test_without_its_base_a_file_has_the_defaults_that_hlofast_knows(self, tmp_path):
+        cfg = config.load(write(tmp_path, "run.yml", "base_config: base.yml\nsteps: 7\n"))
+        assert cfg["steps"] == 7 and cfg.origin("base_emb_dim")[0] == "default"
+        effective = cfg.select("v5p-64")
+        (text,) = (row["text"] for row in effective.notes if row["path"] == "base_config")
+        assert "run.yml:1: there is no base.yml here" in text and "(--base)" in text
+
+    def test_a_run_that_sets_nothing_is_said_to_be_the_default(self, tmp_path):
+        for text, is_told in (("", True), ("steps: 7\n", False)):
+            notes = config.load(write(tmp_path, "run.yml", text)).select("v5p-64").notes
+            told = [row["text"] for row in notes]
+            assert ("nothing is set: this is the model of MaxText's defaults" in told) == is_told
+
     def test_the_rules_of_a_file_that_inherits_replace_all_rules(self, files):
         text = "base_config: base.yml\nlogical_axis_rules: [['norm', 'fsdp']]\n"
         cfg = config.load(write(files, "run.yml", text))

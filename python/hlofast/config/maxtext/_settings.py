@@ -77,7 +77,7 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     """The settings of a run; raises `ConfigError`."""
     settings = Settings()
     settings.file = path
-    files = _inherited(text, path, sources)
+    files = _inherited(settings, text, path, sources)
     base = _base(files[-1], sources)
     # Keys that an older base.yml lacks are off by default.
     unset = Origin(DEFAULT, f"MaxText {_tables.version()}")
@@ -106,6 +106,9 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
         _note_misspelt(settings)
     given = _given(settings, sources, known)
     _apply_model(settings, folders, given, sources)
+    if all(origin.kind == DEFAULT for origin in settings.origins.values()):
+        text = "nothing is set: this is the model of MaxText's defaults"
+        settings.notes.append(("not-checked", None, text))
     _refuse_nested(settings)
     return settings
 
@@ -136,9 +139,9 @@ def _note_misspelt(settings: Settings) -> None:
 
 
 def _inherited(
-    text: str | bytes, path: str | None, sources: Sources
+    settings: Settings, text: str | bytes, path: str | None, sources: Sources
 ) -> list[tuple[str | None, dict[str, _yaml.Entry]]]:
-    """The file and those that it inherits from, nearest first."""
+    """The file and those that it inherits from, nearest first; no base.yml if it is not there."""
     files: list[tuple[str | None, dict[str, _yaml.Entry]]] = [(path, _yaml.read(text, path))]
     while _INHERITS in files[-1][1]:
         name, entries = files[-1]
@@ -158,9 +161,15 @@ def _inherited(
         try:
             content = _content(found, sources)
         except (OSError, ValueError) as error:
+            is_gone = isinstance(error, FileNotFoundError) and sources.base is None
+            if is_gone and os.path.basename(parent) == _BASE:
+                own = f"the defaults are those of MaxText {_tables.version()}"
+                text = f"{where}: there is no {_BASE} here, so {own}; give your own (--base)"
+                settings.notes.append(("not-checked", _INHERITS, text))
+                return files
             # A path with a null character is a ValueError.
             message = f"{_INHERITS} {parent}: {getattr(error, 'strerror', None) or error}"
-            if isinstance(error, FileNotFoundError) and sources.base is None:
+            if is_gone:
                 message += "; give MaxText's base.yml (--base), beside which it is looked for too"
             raise _yaml.fault("missing-base", message, where) from None
         files.append((found, _yaml.read(content, found)))
