@@ -90,7 +90,7 @@ API: dict[str, Callable[[Any], Result | list[Result]]] = {
     "show": lambda a: module_of(a, a.file).show(a.name),
     "diff": lambda a: module_of(a, a.before).diff(module_of(a, a.after)),
     "check": lambda a: hlofast.check(
-        hlofast.config.load(a.config).select(a.instance), module_of(a, a.file)
+        hlofast.config.load(a.config[0]).select(a.instance), module_of(a, a.file)
     ),
     "config": configured,
     "plan": planned,

@@ -114,6 +114,7 @@ class TestArguments:
         other = (*given, "per_device_batch_size=4")
         wrong = hlofast_command("check", run, *other, path("16b"), *told)
         assert wrong.returncode == 1 and "error: sizes" in wrong.stdout
+        run.write_text("base_config: gone.yml\nattention: flash\n")
         lost = hlofast_command("check", run, *given, path("16b"), "--instance", instance)
         assert lost.returncode == 3 and "give MaxText's base.yml (--base)" in lost.stderr
 
