@@ -57,8 +57,11 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
 
 
 def _gaps(effective: EffectiveConfig) -> tuple[tuple[str, str], ...]:
-    """Parts that are not modelled, and problems of the rule and its mesh."""
-    kinds = ("selector", "no-rule", "not-modelled", "fails", "not-known", "devices", "mesh")
+    """Parts that are not modelled or not checked, and problems of the rule and its mesh."""
+    kinds = (
+        "selector", "no-rule", "not-modelled", "not-checked", "fails", "not-known", "devices",
+        "mesh",
+    )  # fmt: skip
     notes = [
         (row["path"] or row["kind"], row["text"]) for row in effective.notes if row["kind"] in kinds
     ]
