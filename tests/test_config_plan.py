@@ -369,6 +369,35 @@ class TestOwnChoice:
             cfg.plan("v5e-16")
         assert cfg.plan("v5e-16", sequences=64).best["sequences"] == 64
 
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ("remat_policy=junk", "remat_policy 'junk' is not modelled"),
+            ("ici_tensor_parallelism=3", "are not divisible by 3"),
+            ("ici_fsdp_parallelism=0", "a size that is neither positive nor -1"),
+            ("ici_pipeline_parallelism=4", "stage is not modelled"),
+        ],
+    )
+    def test_why_it_has_no_figures(self, given, words) -> None:
+        plan = run(*SEVEN, given).plan("v6e-64")
+        (note,) = (note for note in plan.notes if note.code == "own-choice")
+        assert words in note.text and plan.best is not None
+
+    def test_a_step_of_computation_alone_is_not_shown(self) -> None:
+        plan = run(*SEVEN, "mesh_axes=['data','fsdp']").plan("v6e-64")
+        facts = {fact.name: fact.value for fact in plan.facts}
+        assert facts["own_status"] == "fits" and facts["own_step_seconds"] is None
+
+    def test_a_run_that_fails_on_every_mesh_has_no_plan(self) -> None:
+        cfg = run("model_name=llama3.1-8b", "per_device_batch_size=4", "global_parameter_scale=3")
+        with pytest.raises(ValueError, match="not a power of two: MaxText fails here"):
+            cfg.plan("v6e-64")
+
+    def test_a_batch_that_the_trainer_pads_has_its_memory(self) -> None:
+        path = "tests/fixtures/configs/decoder_small.txt"
+        liked = hlofast.config.load(path).plan("tpu-v5p-512").like({"own": 1})
+        assert liked.is_fitting and liked.refusal is not None and not liked.refusal.fails
+
     def test_one_that_the_trainer_cannot_run_has_no_step(self) -> None:
         plan = run("model_name=llama3.1-8b", "per_device_batch_size=2").plan("v5p-384")
         facts = {fact.name: fact.value for fact in plan.facts}
@@ -399,6 +428,18 @@ class TestNothingFits:
         needed = many.notes[0].text.partition("A device needs ")[2]
         assert "more devices or shorter sequences need less" in needed
         assert usable < float(needed.partition(" GiB")[0]) < float(per_device)
+
+    def test_more_devices_do_not_hold_what_no_axis_divides(self) -> None:
+        odd = ("override_model_config=true", "base_emb_dim=7777")
+        plan = run("model_name=llama3.1-8b", "per_device_batch_size=4", *odd).plan("v6e-64")
+        (note,) = (note for note in plan.notes if note.code == "nothing-fits")
+        assert "no size of an axis that divides the weights shards it further" in note.text
+
+    @pytest.mark.parametrize(("chips", "is_whole"), [(12, False), (4, True), (16, True)])
+    def test_gpus_fill_nodes(self, chips: int, is_whole: bool) -> None:
+        cfg = run(*SEVEN)
+        told = [note.text for note in cfg.plan(f"gpu-p5.48xlarge-{chips}").notes]
+        assert ("12 devices are not a whole number of nodes of 8" in told) != is_whole
 
     @pytest.mark.parametrize(
         ("overrides", "instance"),
@@ -470,10 +511,9 @@ class TestWithoutTimes:
         config = run(*SEVEN, override)
         plan = config.plan("v5e-16", tokens=1e9)
         (note,) = (own for own in plan.notes if own.code == "untimed")
-        assert note.text == (
-            f"step times are not modelled: {why}; choices are ranked as if matmuls ran at the "
-            "rate of bfloat16"
-        )
+        text = f"step times are not modelled: {why}; choices are ranked as if matmuls ran at the "
+        copies = ", and copies that only quantised steps hold are not in the memory"
+        assert note.text == f"{text}rate of bfloat16" + (copies if "quantization" in why else "")
         times = (
             "step_seconds", "slower_seconds", "mfu", "tokens_per_second", "exposed_seconds",
             "time_binds", "chip_hours",

@@ -25,6 +25,8 @@ PLANTED = [
     ("16b", ("max_target_length=4096",), {("sizes", "sequence")}),
     ("16b", ("global_parameter_scale=8",), {("sizes", "width")}),
     ("16b", ("weight_dtype=bfloat16",), {("state-bytes", "parameters and optimizer state")}),
+    ("16b", ("quantization=int8",), {("matmul-types", "type of matmuls")}),
+    ("16b", ("attention=dot_product",), {("attention", "attention")}),
     ("16b", ("gradient_accumulation_steps=2",), {("gathered-bytes", "weights of layers")}),
     (
         "16b",

@@ -534,3 +534,24 @@ class TestCommand:
         done = hlofast_command("what-if", "--json", "--mesh", MESH, "--sequence", "tokens=32", path)
         own = json.loads(done.stdout)["results"][0]
         assert own["facts"]["change"]["value"] == "sequence 16 → 32"
+
+
+@pytest.mark.parametrize("name", ["pipeline_v5e_8", "pipeline_v5p_8", "pipeline_cpu_2x2x2"])
+def test_a_batch_that_loops_with_literal_counts_take_is_undecided(name):
+    """Stages take one sequence an iteration: twice as many sequences are more iterations."""
+    result = hlofast.load(FIXTURES / "sharded" / f"{name}.txt.gz").what_if(batch="2x")
+    facts = {fact.name: fact.value for fact in result.facts}
+    assert (
+        facts.get("flops_after") is None
+        and facts["flops_before"]
+        and set(result.undecided.values()) == {"loops"}
+    )
+    (note,) = (note.text for note in result.notes if note.code == "undecided-flops")
+    assert "matmuls compute as much with the other batch" in note
+
+
+def test_a_sequence_that_weights_share_may_be_a_width():
+    module = hlofast.load(FIXTURES / "sharded" / "layers_v6e_8.txt.gz")
+    told = {note.code: note.text for note in module.what_if(sequence="2x").notes}
+    assert "a dimension of weights[0], weights[1] too" in told["shared-sequence"]
+    assert "shared-sequence" not in {note.code for note in module.what_if(batch="2x").notes}

@@ -324,6 +324,8 @@ class WhatIf(Result):
     @property
     def flops_undecided(self) -> float:
         """The share of FLOPs in matmuls that may compute more or less; 0 if the text decides."""
+        if _what_if_decided.ignores_batch(self):
+            return 1.0
         return _what_if_decided.unsure_share(self._work, self.changed)
 
     @property

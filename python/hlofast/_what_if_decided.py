@@ -28,6 +28,7 @@ ONE = "one"
 SIZE = "size"
 SCORES = "scores"
 POLICY = "policy"
+LOOPS = "loops"
 WHY = {
     LOOKUP: "the partitioner may split the lookup in a table otherwise",
     MATMUL: "the compiler may pass shards of matmuls around a ring, or stop doing so",
@@ -35,6 +36,7 @@ WHY = {
     SCALARS: "sums of scalars may be combined otherwise",
     ONE: "dimensions of one element, which compiled shapes lack, grow or vanish",
     SIZE: "sizes are attributed by an assumption",
+    LOOPS: "loops over sequences have trip counts that are literals of the program",
     POLICY: "the compiler fuses, schedules and combines anew under another policy",
     SCORES: "arrays of positions by positions may be fused otherwise",
 }
@@ -53,6 +55,10 @@ _SCALARS = 4096
 _SMALL = 0.01
 """The share of FLOPs that may be of unsure matmuls in a figure: the error of a change stays below
 it where these are divided by two as many devices, or not at all."""
+_LITTLE = 0.75
+"""The share of a batch up to which fewer sequences have to show in the FLOPs of matmuls."""
+_FOLLOWS = 0.1
+"""The share of the batch's change below which FLOPs do not follow it."""
 _LOOKUPS = ("gather", "scatter", "scatter-add", "scatter_add", "take")
 
 
@@ -74,6 +80,23 @@ def missing_flops(work: Work, changed: Module) -> int:
     factors, _ = work
     flops = _matmul_flops(changed) if factors else {}
     return round(sum((factor - 1) * flops.get(row, 0) for row, factor in factors))
+
+
+def ignores_batch(result: WhatIf) -> bool:
+    """Returns whether matmuls compute as much although the batch changes a lot.
+
+    The program then counts sequences in loops of its own, as pipelines do. It is not told for
+    changes of the batch together with others, which may compensate it.
+    """
+    asked = result.asked
+    changed = [own for own in result.symbols if asked.get(own.number, own.size) != own.size]
+    more = prod(asked[own.number] / own.size for own in changed if own.size)
+    is_alone = result.new_mesh is None and all(own.role == "batch" for own in changed)
+    if not is_alone or _LITTLE < more < 1 / _LITTLE:
+        return False
+    before = sum(_matmul_flops(result.module).values())
+    after = sum(_matmul_flops(result.changed).values())
+    return before > 0 and abs(after / before - 1) < abs(more - 1) * _FOLLOWS
 
 
 def is_much(flops: int, changed: Module) -> bool:
@@ -144,6 +167,9 @@ class _Choices:
     def collectives(self) -> Iterator[tuple[str, str]]:
         """Yields name and reason."""
         if not self.is_mesh and not self.is_input:
+            return
+        if ignores_batch(self.result):
+            yield from ((row["name"], LOOPS) for row in self.rows)
             return
         is_one, is_lookup = self._one(), self._is_lookup_open()
         sums = {row["axes"] for row in self.rows if _is_scalar(row)}

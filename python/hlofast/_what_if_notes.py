@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _what_if_decided
 from hlofast._result import Note
+from hlofast._text import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +51,14 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             + "; ".join(_what_if_decided.WHY[reason] for reason in reasons)
             + "; the range is that of the errors of such changes",
         )
-    if share := result.flops_undecided:
+    if _what_if_decided.ignores_batch(result):
+        yield Note(
+            "undecided-flops",
+            "the text does not decide FLOPs and times: matmuls compute as much with the other "
+            f"batch, since {_what_if_decided.WHY[_what_if_decided.LOOPS]}",
+            share=1.0,
+        )
+    elif share := result.flops_undecided:
         yield Note(
             "undecided-flops",
             f"the text does not decide FLOPs and times: matmuls with {share:.0%} of the FLOPs may "
@@ -69,6 +77,16 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
         )
 
 
+def _shared(result: WhatIf) -> Iterator[Note]:
+    """A sequence may be the width of the model: a dimension of an input that weights share."""
+    inputs = {name for own in result.symbols if own.role == "batch" for name, _ in own.parameters}
+    for own in result.symbols:
+        others = sorted({name for name, _ in own.parameters} - inputs)
+        if own.role == "sequence" and own.number in result.asked and others:
+            text = f"the sequence is a dimension of {names(others, most=3)} too: if it is the width"
+            yield Note("shared-sequence", f"{text} of the model, the figures are of another width")
+
+
 def notes(result: WhatIf) -> Iterator[Note]:
     """Yields the notes of a result."""
     yield Note(
@@ -83,6 +101,7 @@ def notes(result: WhatIf) -> Iterator[Note]:
             f"the partitioner may choose other collectives on another mesh: {OTHER_MESH}",
         )
     yield from _undecided(result)
+    yield from _shared(result)
     dimensions, followed, assumed, constant, conflicts, _, unsharded = result._coverage
     if constant or assumed:
         yield Note(

@@ -21,6 +21,7 @@ from hlofast._check.declaration import (
 from hlofast._check.donation import donation
 from hlofast._check.expectations import Expectations, expectations
 from hlofast._check.kept import kept_values
+from hlofast._check.kinds import attention, matmul_types
 from hlofast._check.loops import accumulation, layers
 from hlofast._check.parameters import shardings
 from hlofast._check.program import Program
@@ -55,6 +56,8 @@ _COMPARISONS = (
     _gaps,
     device_count,
     collective_axes,
+    matmul_types,
+    attention,
     shardings,
     kept_values,
     layers,
@@ -69,6 +72,10 @@ _COMPARISONS = (
 )
 
 
+_CAUSES = frozenset(
+    ("sizes", "layer-loops", "accumulation-steps", "device-count", "matmul-types", "attention")
+)
+"""Comparisons from which others follow."""
 _PARAGRAPH = ("subject", "declared", "compiled", "message", "name")
 _LABELS = ("subject", "declared", "compiled", "conclusion", "evidence")
 
@@ -140,7 +147,10 @@ class Check(Result):
         return table(self.found(), self.module)
 
     def found(self, *codes: str) -> tuple[Comparison, ...]:
-        """The findings, optionally only of `codes`: errors first, then by bytes at stake."""
+        """The findings, optionally only of `codes`: errors first, then by bytes at stake.
+
+        Of each severity those come first that others follow from: another model or batch.
+        """
         unknown = [code for code in codes if code not in CODES]
         if unknown:
             raise ValueError(f"no comparison {unknown[0]!r}; one of {', '.join(CODES)}")
@@ -150,7 +160,11 @@ class Check(Result):
             if comparison.severity != AGREES and (not codes or comparison.code in codes)
         ]
         findings.sort(
-            key=lambda comparison: (SEVERITIES.index(comparison.severity), -(comparison.bytes or 0))
+            key=lambda comparison: (
+                SEVERITIES.index(comparison.severity),
+                comparison.code not in _CAUSES,
+                -(comparison.bytes or 0),
+            )
         )
         return tuple(findings)
 

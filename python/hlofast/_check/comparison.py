@@ -21,6 +21,8 @@ CODES = {
     "not-declared": "parts that the declaration leaves open and that are not compared",
     "device-count": "devices of the mesh and of the program",
     "sizes": "batch, sequence length, element type or widths that explain other differences",
+    "matmul-types": "element types that matmuls multiply",
+    "attention": "whether attention is a kernel or matmuls",
     "collective-axes": "collectives whose groups follow no mesh axes",
     "parameter-sharding": "the sharding of a parameter",
     "parameter-missing": "a declared parameter that the program does not have",

@@ -101,6 +101,11 @@ class Declaration:
     """Tokens of a sequence."""
     dtype: str | None = None
     """The element type of activations, as XLA writes it: `bf16`."""
+    matmul_type: str | None = None
+    """The start of the type that quantised matmuls multiply (`s8`, `f8`), empty where none are
+    quantised. Configs tell it; TOML has no key for it."""
+    fuses_attention: bool | None = None
+    """Whether attention is a kernel. Configs tell it; TOML has no key for it."""
     donates: bool = False
     """Whether the step donates its state; not compared if not."""
     available: int | None = None

@@ -48,6 +48,8 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
         batch=implied.batch.sequences,
         sequence=implied.batch.length,
         dtype=_DTYPES.get(implied.itemsize) if implied.has_activations else None,
+        matmul_type=effective.config.front.matmul_type(effective.config),
+        fuses_attention=effective.config.front.fuses_attention(effective.config),
         # AXLearn's trainer always donates its state.
         donates=True,
         available=effective.verdict().capacity_bytes,

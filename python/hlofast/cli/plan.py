@@ -202,7 +202,7 @@ _MACHINE = "give --instance NAME, or --device NAME with --chips N"
 
 def _misuse(arguments: argparse.Namespace) -> str | None:
     if arguments.instance and arguments.device:
-        return _MACHINE
+        return f"machines are given by --instance or by --device, not by both: {_MACHINE}"
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
     if arguments.slices is not None and not arguments.device:

@@ -250,6 +250,12 @@ class Front(Protocol):
     def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
         """The ways to keep weights and moments in a type: a name, and the values that do it."""
 
+    def matmul_type(self, config: Config) -> str | None:
+        """The start of the type that quantised matmuls multiply, empty without; None if unknown."""
+
+    def fuses_attention(self, config: Config) -> bool | None:
+        """Whether attention is a kernel; None if the config does not tell."""
+
     def own_policy(self, config: Config) -> str:
         """What a plan calls the config's own policy."""
 

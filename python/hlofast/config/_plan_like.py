@@ -260,7 +260,7 @@ class Likened(Result):
     def _refused(self, implied: Implied, candidate: Candidate, shards: int) -> Obstacle | None:
         why = self._failing(candidate, shards)
         if why is not None:
-            return Obstacle(why, fails=True)
+            return Obstacle(why, fails=not self._pads)
         space = self._searched.space
         for axis, why in (*space.worse.items(), *space.unmodelled.items()):
             if candidate.mesh.get(axis, 1) > 1:
@@ -272,6 +272,12 @@ class Likened(Result):
         if failing is None and (uneven := _plan_meshes.uneven(implied)) is not None:
             failing = Obstacle(uneven[0].told([uneven[1]]), fails=True)
         return failing or (gaps[0] if gaps else None)
+
+    @property
+    def _pads(self) -> bool:
+        """Whether it is the config's own choice, which the trainer runs, with a padded batch."""
+        effective = self._searched.effective
+        return self._is_own and effective.verdict(self._searched.device).status != UNKNOWN
 
     def _failing(self, candidate: Candidate, shards: int) -> str | None:
         """Why the trainer cannot run a choice, whatever it trains."""

@@ -145,7 +145,8 @@ class Machines(Result):
     def sections(self) -> tuple[Section, ...]:
         """The machines side by side."""
         title = f"The fastest choice of each machine, for {self.tokens:,.0f} tokens"
-        return (Section("machines", title, self.table, _SHOWN, is_whole=True),)
+        shown = (*_SHOWN, "why") if any(self.table.values("why")) else _SHOWN
+        return (Section("machines", title, self.table, shown, is_whole=True),)
 
     def report(self, path: str | PathLike[str] | None = None, *, plots: bool = True) -> Report:
         """An HTML page about the machines, written to `path` if given; charts need bokeh.

@@ -6,9 +6,13 @@ from hlofast._result import Note
 from hlofast._text import names
 from hlofast._verdict_figures import short_bytes
 from hlofast.config import _plan_meshes, _torus
+from hlofast.config._memory import state
 from hlofast.config._plan import HOST_SHARE, STATE, Searched
 from hlofast.config._time import JUDGED
 
+_SPREAD = 1.25
+"""Bytes of the state on all devices over those of one copy, above which not all devices shard it:
+weights that stay whole, such as norms, are a small part."""
 _NARROW = "bfloat16"
 """The type of weights and moments that is proposed where the state is what takes most."""
 
@@ -40,6 +44,8 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
             f"step times are not modelled: {searched.untimed}; choices are ranked as if "
             "matmuls ran at the rate of bfloat16"
         )
+        if "quantization" in searched.untimed:
+            text += ", and copies that only quantised steps hold are not in the memory"
         notes.append(Note("untimed", text))
     elif searched.device.name not in JUDGED:
         text = f"the model of the step was not judged on {searched.device.name}"
@@ -89,6 +95,12 @@ def _way_out(searched: Searched) -> str:
         narrow = searched.narrowing(_NARROW)
     more = "" if narrow is None else f"; {narrow} would fit (--state-dtype {_NARROW})"
     if not whole:
+        everything = sum(state(searched.implied({}))[:3])
+        if needed * searched.devices > _SPREAD * everything:
+            return (
+                f". The state takes {short_bytes(needed)} or more per device ({mesh}): no size of "
+                f"an axis that divides the weights shards it further{more}"
+            )
         devices = -(-needed * searched.devices // searched.usable)
         return (
             f". The state takes {short_bytes(needed)} or more per device ({mesh}): "
@@ -116,6 +128,10 @@ def _batches(searched: Searched) -> list[Note]:
 
 def _slices(searched: Searched) -> list[Note]:
     """Whether slices of this size exist."""
+    each = searched.effective.instance.devices_per_host
+    if each is not None and searched.devices > each and searched.devices % each:
+        nodes = f"{searched.devices:,} devices are not a whole number of nodes of {each}"
+        return [Note("slice", nodes, chips=searched.devices // each * each)]
     chips = int(searched.devices / searched.devices_per_chip / searched.slices)
     text = _torus.no_slice(searched.device.name, chips)
     if text is None:

@@ -114,8 +114,9 @@ class Plan(Result):
 
     A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy.
     For every mesh whose step is at most half as long again as the fastest, `ranked` has the
-    fastest choice that fits; `frontier` has the choices of the fastest mesh that no other beats in
-    both memory and time. Seconds and bytes are modelled as in `EffectiveConfig.verdict`. Returned
+    fastest choice that fits, and of choices within 0.5 % of it the one without offloading and with
+    the least memory; `frontier` has the choices of the fastest mesh that no other beats in both
+    memory and time. Seconds and bytes are modelled as in `EffectiveConfig.verdict`. Returned
     by `Config.plan`.
     """
 
@@ -332,7 +333,7 @@ class Plan(Result):
                  "configuration"),
                 ("own_status", None if own is None else own[1].status, "modelled"),
                 ("own_sequences", None if own is None else own[0], "configuration"),
-                ("own_step_seconds", None if own is None else own[1].step_seconds, "modelled"),
+                ("own_step_seconds", _step(own), "modelled"),
             )
         )  # fmt: skip
         return tuple(facts)
@@ -434,6 +435,13 @@ class Plan(Result):
         return f"<Plan on {self.title}: {best['mesh']}, {best['policy']}, {step}>"
 
 
+def _step(own: tuple[int, Verdict] | None) -> float | None:
+    """The step of the config's own choice; None where it covers computation only."""
+    if own is None or own[1].communication_seconds is None:
+        return None
+    return own[1].step_seconds
+
+
 def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | None]:
     """The sequences and the verdict of the config's own choice, or why the trainer refuses it.
 
@@ -442,19 +450,24 @@ def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | N
     from hlofast.config._verdict import Verdict
 
     effective = searched.effective
+    # Why there is no mesh comes before what else is wrong.
+    kinds = ("mesh", "fails") if effective.mesh is None else ("fails",)
+    told = [row["text"] for kind in kinds for row in effective.notes if row["kind"] == kind]
     try:
         liked = Likened(searched, {OWN: 1})
-    except ValueError:
+    except ValueError as error:
         liked = None
+        told.append(str(error))
     candidate, own = (None, None) if liked is None else liked.choice
     if own is None or candidate is None:
+        if liked is not None and liked.refusal is not None:
+            told.append(liked.refusal.text)
         # The verdict of the config pads an uneven batch; for another batch it says nothing.
         if searched.sequences in (None, own_batch(effective)):
             verdict = effective.verdict(searched.device)
-            failing = [row["text"] for row in effective.notes if row["kind"] == "fails"]
-            return (own_batch(effective) or 0, verdict), next(iter(failing), None)
-        refusal = None if liked is None else liked.refusal
-        return None, None if refusal is None else refusal.text
+            told += [f"{path}: {why}" if path else why for path, why in verdict.gaps]
+            return (own_batch(effective) or 0, verdict), next(iter(told), None)
+        return None, next(iter(told), None)
     problems = effective._problems()
     verdict = Verdict(
         own.implied, searched.device, effective.devices, problems, runs=not effective._fails()
@@ -500,6 +513,11 @@ def planned(
     if capacity(target) is None:
         raise ValueError(f"the memory of {target.name} is not known")
     target.require("flops.bf16")
+    failing = [row["text"] for row in effective.notes if row["kind"] == "fails" and not row["path"]]
+    failing += [text for kind, _, text in getattr(effective.config, "settings_notes", ())
+                if kind == "fails"]  # fmt: skip
+    if failing:
+        raise ValueError(failing[0])
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ValueError(f"tokens has to be a positive number, not {tokens!r}")
     if state_dtype is not None and state_dtype not in ITEM_SIZES:

@@ -163,6 +163,16 @@ class Axlearn:
             found.append((f"weights and moments {dtype}", {"model.dtype": named}))
         return found
 
+    def matmul_type(self, config: Config) -> str | None:
+        """Layers that quantise are not read."""
+        del config
+        return None
+
+    def fuses_attention(self, config: Config) -> bool | None:
+        """`FlashAttention` computes with matmuls where its kernels do not apply."""
+        del config
+        return None
+
     def own_policy(self, config: Config) -> str:
         """Policies of AXLearn have no names of their own."""
         del config

@@ -22,6 +22,10 @@ _QUANTIZATIONS = (
     "te_fp8_currentscaling", "te_mxfp8", "te_nvfp4", "te_nvfp4_no_rht", "serve_fp8_weight",
 )  # fmt: skip
 """`QuantizationType` of MaxText 0.2.5, and `_get_quant_config` of its `quantizations.py`."""
+_MULTIPLIED = {"int8": "s8", "int4": "s4", **dict.fromkeys(
+    ("fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "nanoo_fp8", "fp8_e4m3", "fp8_e5m2"), "f8"
+)}  # fmt: skip
+"""What the matmuls of layers multiply; the others keep a type for a part of them."""
 _NONE = (None, "", "none")
 _MOST_PER_DEVICE = 1e9
 
@@ -60,6 +64,12 @@ def ring(config: Config, slices: int, inner: Sequence[int]) -> list[Note]:
             f"{' and '.join(map(str, _RINGS[custom][1:]))} devices inside a slice, not {wide}"
         )
     return [(kind, "custom_mesh", text)]
+
+
+def matmul_type(config: Config) -> str | None:
+    """The start of the type that quantised matmuls multiply, empty without; None if unknown."""
+    kind = config.get("quantization")
+    return "" if kind in _NONE else _MULTIPLIED.get(str(kind))
 
 
 def quantization(config: Config) -> list[tuple[str, str]]:

@@ -221,6 +221,15 @@ class MaxText:
             found.append((f"weights and moments {dtype}", {"weight_dtype": dtype, "mu_dtype": ""}))
         return found
 
+    def matmul_type(self, config: Config) -> str | None:
+        """`quantization`."""
+        return _refused.matmul_type(config)
+
+    def fuses_attention(self, config: Config) -> bool | None:
+        """`attention`; `autoselected` depends on the device and on sizes."""
+        kind = str(config.get("attention"))
+        return {"dot_product": False, "flash": True, "cudnn_flash_te": True}.get(kind)
+
     def own_policy(self, config: Config) -> str:
         """`remat_policy`."""
         return f"{config.get('remat_policy')} (the config's)"
