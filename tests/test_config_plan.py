@@ -9,6 +9,7 @@ import shlex
 import pytest
 
 import hlofast
+from conftest import FIXTURES
 from hlofast.config import Config, _plan, _plan_meshes, _plan_space
 from test_cli import document, hlofast_command
 
@@ -394,7 +395,7 @@ class TestOwnChoice:
             cfg.plan("v6e-64")
 
     def test_a_batch_that_the_trainer_pads_has_its_memory(self) -> None:
-        path = "tests/fixtures/configs/decoder_small.txt"
+        path = FIXTURES / "configs" / "decoder_small.txt"
         liked = hlofast.config.load(path).plan("tpu-v5p-512").like({"own": 1})
         assert liked.is_fitting and liked.refusal is not None and not liked.refusal.fails
 
