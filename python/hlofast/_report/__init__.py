@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hlofast._module import Module
     from hlofast._report.data import Contents
     from hlofast._report.pages import Pages
-    from hlofast._verdict import Statement
+    from hlofast._verdict_statements import Statement
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
 

@@ -10,8 +10,9 @@ from hlofast._report.step import bars
 from hlofast._result import Fact
 from hlofast._summary import Summary
 from hlofast._time import Time
-from hlofast._verdict import Statement, Verdict
+from hlofast._verdict import Verdict
 from hlofast._verdict_figures import UNKNOWN_DEVICE, UNKNOWN_MESH, Figure
+from hlofast._verdict_statements import Statement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

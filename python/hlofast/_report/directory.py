@@ -13,8 +13,8 @@ from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.data import Contents, Section
 from hlofast._report.sheet import Sheet, sheet_of
 from hlofast._scan import scan
-from hlofast._verdict import Statement
 from hlofast._verdict_figures import Figure, seconds, short, short_bytes
+from hlofast._verdict_statements import Statement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

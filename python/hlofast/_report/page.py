@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hlofast._report.data import Contents, Section
     from hlofast._report.sheet import Sheet
     from hlofast._report.step import Bar
-    from hlofast._verdict import Statement
     from hlofast._verdict_figures import Figure
+    from hlofast._verdict_statements import Statement
 
 SCRIPTS = ("columns.js", "grid.js", "charts.js", "memory.js", "instructions.js", "page.js")
 _FIRST = 12

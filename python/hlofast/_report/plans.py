@@ -8,8 +8,8 @@ from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.data import Contents, Section
 from hlofast._report.sheet import Sheet, sheet_of
 from hlofast._text import binary, known_as
-from hlofast._verdict import Statement
 from hlofast._verdict_figures import Figure, seconds, short_bytes
+from hlofast._verdict_statements import Statement
 from hlofast.config._plan import JUDGED_APART
 
 TYPE_CHECKING = False

@@ -11,8 +11,8 @@ from hlofast._report.scopes import scopes
 from hlofast._report.scopes import seconds as seconds_by_scope
 from hlofast._report.sheet import Sheet, field_of
 from hlofast._summary import sharding_of
-from hlofast._verdict import Statement, remat_statements
 from hlofast._verdict_figures import UNKNOWN_DEVICE, UNKNOWN_MESH
+from hlofast._verdict_statements import Statement, remat_statements
 from hlofast.table import Table
 
 TYPE_CHECKING = False

@@ -8,8 +8,8 @@
 //! gather, at the price of the memory for which the weights were sharded.
 //!
 //! The result of any other collective is either needed by recomputed work alone, or is an activation
-//! that the forward pass can keep. Keeping it takes memory, which the message states; a checkpoint inside a
-//! checkpoint repeats a collective twice, but keeps one result.
+//! that the forward pass can keep. Keeping it takes memory, which the message states; a checkpoint
+//! inside a checkpoint repeats a collective twice, but keeps one result.
 
 use super::finding::Measure;
 use super::program::{Program, bytes, counted, form, grouped, percent};

@@ -1,4 +1,4 @@
-//! The results of hand-written kernels.
+//! The results of hand-written kernels, and whether a policy of names reaches them.
 //!
 //! Attention kernels write statistics into whole lanes, of which the program reads one: it slices the
 //! result, and XLA writes a slice of one element as a reduction. What is kept is that lane.

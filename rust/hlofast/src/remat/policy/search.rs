@@ -4,9 +4,10 @@
 //! superfluous, and the peak moves. So policies are judged by the model itself, and those that no
 //! other one beats in both peak and work are kept. If there are few values, every policy is tried.
 //! Otherwise two paths lead from nothing to everything and back, one value at a time, the one that
-//! saves most work per byte first; then single values and pairs of values change their fates in the best
-//! policies around the budget while that helps. The results of a kernel count as one value here: it runs again
-//! if one of them is not kept. `benches/policy_search.py` compares the result with every policy tried.
+//! saves most work per byte first; then single values and pairs of values change their fates in the
+//! best policies around the budget while that helps. The results of a kernel count as one value
+//! here: it runs again if one of them is not kept. `benches/policy_search.py` compares the result
+//! with every policy tried.
 
 use super::{Fate, Outcome, Policies, Prices, SavableKind};
 use crate::ir::intern::BuildMix;
@@ -99,7 +100,7 @@ impl Ord for Move {
 }
 
 /// Savable values that share their fate.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Unit {
     members: Vec<usize>,
     /// Whether a policy can move them to host memory.
@@ -120,9 +121,9 @@ impl Unit {
     }
 }
 
-/// The values that a search considers, largest first. Saving a value that is cheap to recompute gains next
-/// to nothing, and the results of collectives that the partitioner inserts have no name in the
-/// program.
+/// The values that a search considers, largest first. Saving a value that is cheap to recompute
+/// gains next to nothing, and the results of collectives that the partitioner inserts have no name
+/// in the program.
 fn units(policies: &Policies, module: &Module, prices: &Prices<'_>) -> Vec<Unit> {
     use SavableKind::{BatchedProduct, Input, Kernel, Product};
     let mut units: Vec<(i64, Unit)> = Vec::new();
@@ -156,7 +157,7 @@ pub struct Search<'a, 'b> {
     policies: &'a Policies,
     module: &'a Module,
     prices: &'a Prices<'b>,
-    /// The savable values that may be saved, largest first, with the other results of the same kernel.
+    /// The values that may be saved, largest first.
     values: Vec<Unit>,
     /// The fates that a value may have.
     fates: &'static [Fate],
@@ -373,15 +374,15 @@ impl<'a, 'b> Search<'a, 'b> {
         let Some((value, rest)) = values.split_first() else {
             return self.see(fates);
         };
-        let unit = self.values[*value].clone();
-        let before = unit.fate(fates);
-        for fate in self.fates.iter().filter(|fate| **fate != before && unit.allows(**fate)) {
-            if self.tried < most {
+        let before = self.values[*value].fate(fates);
+        for fate in self.fates.iter().filter(|fate| **fate != before) {
+            let unit = &self.values[*value];
+            if self.tried < most && unit.allows(*fate) {
                 unit.set(fates, *fate);
                 self.vary(fates, rest, most);
             }
         }
-        unit.set(fates, before);
+        self.values[*value].set(fates, before);
     }
 }
 

@@ -1,0 +1,230 @@
+"""`Statement`: what the verdict and pages say to change."""
+
+from __future__ import annotations
+
+from hlofast import _text as output
+from hlofast._context import device_for
+from hlofast._verdict_figures import short, short_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hlofast._policies import Policies
+    from hlofast._policy import Policy
+    from hlofast._verdict import Verdict
+
+LEAST_GAIN = 0.01
+"""The share of the step that another checkpoint policy must save to be named."""
+_OF_CHECKPOINTS = frozenset(("recomputed-collectives", "recomputed-twice"))
+"""Findings of what checkpoints recompute, part of which another policy would keep."""
+
+
+class Statement:
+    """A piece of advice: a fact to know or a change to make."""
+
+    __slots__ = ("code", "lines", "place", "proof", "remedy", "seconds", "stake", "text", "verb")
+
+    def __init__(
+        self,
+        code: str,
+        text: str = "",
+        *,
+        lines: Iterable[tuple[str, str]] = (),
+        stake: str = "",
+        seconds: float | None = None,
+        remedy: str = "",
+        place: str = "",
+        proof: Iterable[tuple[int, str]] = (),
+        verb: str = "",
+    ) -> None:
+        self.code = code
+        self.text = text
+        self.lines = tuple(lines)
+        """Labels with texts, if the advice has several parts."""
+        self.stake = stake
+        self.seconds = seconds
+        """Seconds of the step at stake; None if unknown."""
+        self.remedy = remedy
+        self.place = place
+        self.proof = tuple(proof)
+        """Rows and names of the instructions that are the evidence."""
+        self.verb = verb
+        """The verb that also lists the advice."""
+
+
+def statements_of(verdict: Verdict) -> tuple[Statement, ...]:
+    """Returns a peak that does not fit, findings of `lint`, policies, and advice from `remat`.
+
+    Those with seconds at stake come first, largest first.
+    """
+    known = verdict.findings.counts()
+    advice = [
+        statement
+        for statement in remat_statements(verdict)
+        if statement.remedy and statement.code not in known
+    ]
+    findings, policies = _findings(verdict), _recomputed(verdict)
+    for other in policies:
+        for own in findings:
+            if own.code in _OF_CHECKPOINTS and own.remedy:
+                own.remedy = f"an alternative to {other.code}: {own.remedy}"
+    found = [*findings, *policies, *advice]
+    found.sort(key=lambda statement: -(statement.seconds or 0.0))
+    return (*_too_large(verdict), *found)
+
+
+def remat_statements(verdict: Verdict) -> list[Statement]:
+    """Returns the statements of `remat`."""
+    statements = []
+    for statement in verdict.remat.statements:
+        proof = list(zip(statement.instructions, statement.names, strict=True))[:4]
+        remedy = statement.advice or ""
+        statements.append(
+            Statement(statement.code, statement.text, remedy=remedy, proof=proof, verb="remat")
+        )
+    return statements
+
+
+def _too_large(verdict: Verdict) -> list[Statement]:
+    """A statement if the peak exceeds the memory of the device."""
+    peak = next(figure.value for figure in verdict.figures if figure.key == "peak")
+    if peak is None or verdict.hbm is None or peak <= verdict.hbm:
+        return []
+    over = short_bytes(int(peak - verdict.hbm))
+    return [
+        Statement(
+            "does-not-fit",
+            "the bytes allocated in HBM exceed the device memory of "
+            f"{short_bytes(int(verdict.hbm))} by {over}",
+            stake=f"{over} over",
+            remedy=_policy(verdict)
+            or "rematerialise residuals (hlofast remat chooses them), shard or offload more, "
+            "or use a smaller batch",
+            verb="remat",
+        )
+    ]
+
+
+def _policies(verdict: Verdict) -> Policies | None:
+    hbm = None if verdict.hbm is None else int(verdict.hbm)
+    device = device_for(verdict.module, None)
+    policies = verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
+    # Statements are of what XLA has compiled.
+    return None if policies is None or policies.is_modelled else policies
+
+
+def _policy(verdict: Verdict) -> str | None:
+    """The checkpoint policy that fits, with what it needs and costs, or what fits besides policies.
+
+    None if neither is known.
+    """
+    policies = _policies(verdict)
+    chosen = None if policies is None else policies.chosen
+    if policies is None or chosen is None:
+        return None
+    if not chosen.fits:
+        return policies.way_out
+    before, after = policies.step_seconds, chosen.step_seconds
+    step = ""
+    if before is not None and after is not None:
+        step = f" and a step of {output.seconds(after)} instead of {output.seconds(before)}"
+    return (
+        f"put the layers under jax.checkpoint with {_named(chosen)}: about "
+        f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat gives the code"
+    )
+
+
+def _named(policy: Policy) -> str:
+    moved = sum(policy.is_offloaded(at) for at in policy.saved_numbers)
+    name = f"a policy that saves {output.counted(len(policy.saved) - moved, 'value')}"
+    if moved:
+        name += f" and moves {moved} to host memory"
+    return policy.built_in or name
+
+
+def _recomputed(verdict: Verdict) -> list[Statement]:
+    """A statement if another checkpoint policy makes a step faster that fits as it is."""
+    step = next(figure.value for figure in verdict.figures if figure.key == "step")
+    if step is None or verdict.hbm is None:
+        return []
+    policies = _policies(verdict)
+    if policies is None or policies.peak > verdict.hbm:
+        return []
+    chosen = policies.chosen
+    now = policies.as_compiled.added_seconds
+    own = None if chosen is None else chosen.added_seconds
+    if chosen is None or now is None or own is None or now - own < LEAST_GAIN * step:
+        return []
+    free, gain = short_bytes(int(verdict.hbm) - policies.peak), output.seconds(now - own)
+    after = (
+        f"{_named(chosen)}: about {short_bytes(chosen.peak)} at the peak, {gain} less a step "
+        "(modelled); hlofast remat gives the code"
+    )
+    if not policies.is_checkpointed:
+        return [
+            Statement(
+                "stored-for-longer",
+                "the step stores values for the backward pass, and loses time for lack of memory, "
+                "longer than recomputing part of them takes",
+                stake=gain,
+                seconds=now - own,
+                remedy="storing costs more than recomputing: put the layers under jax.checkpoint "
+                f"with {after}",
+                verb="remat",
+            )
+        ]
+    return [
+        Statement(
+            "room-to-save",
+            f"the layers recompute {output.seconds(now)} of work, and {free} of device memory are "
+            "free",
+            stake=gain,
+            seconds=now - own,
+            remedy=f"change the checkpoint policy to {after}",
+            verb="remat",
+        )
+    ]
+
+
+def _findings(verdict: Verdict) -> list[Statement]:
+    """Returns the findings of `lint`, most costly first; a remedy stands at its first finding."""
+    statements = []
+    said: set[str] = set()
+    for finding in verdict.findings:
+        stakes = []
+        if finding.bytes is not None:
+            words = {
+                "wire": "sent",
+                "payload": "in collectives",
+                "memory": "of memory",
+                "traffic": "moved",
+            }
+            stakes.append(
+                f"{short_bytes(finding.bytes)} {words.get(finding.bytes_are or '', '')}".strip()
+            )
+        if finding.flops is not None:
+            stakes.append(short(finding.flops, "FLOP"))
+        if finding.seconds is not None:
+            stakes.append(output.seconds(finding.seconds))
+        stake = ", ".join(stakes)
+        if stake and finding.is_lower_bound:
+            stake = f"at least {stake}"
+        place = finding.source_file or ""
+        if place and finding.source_line:
+            place += f":{finding.source_line}"
+        proof = list(zip(finding.instructions, finding.shown_names, strict=True))[:4]
+        statements.append(
+            Statement(
+                finding.code,
+                finding.message,
+                stake=stake,
+                seconds=finding.seconds,
+                remedy="" if finding.remedy in said else finding.remedy,
+                place=place,
+                proof=proof,
+                verb="lint",
+            )
+        )
+        said.add(finding.remedy)
+    return statements
