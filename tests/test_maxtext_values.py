@@ -93,7 +93,7 @@ class TestSources:
         assert cfg["steps"] == 7 and cfg.origin("base_emb_dim")[0] == "default"
         effective = cfg.select("v5p-64")
         (text,) = (row["text"] for row in effective.notes if row["path"] == "base_config")
-        assert "run.yml:1: there is no base.yml here" in text and "(--base)" in text
+        assert "run.yml:1: base.yml was not found, so the defaults are those of MaxText" in text
 
     def test_a_run_that_sets_nothing_is_said_to_be_the_default(self, tmp_path):
         for text, is_told in (("", True), ("steps: 7\n", False)):

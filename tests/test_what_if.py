@@ -312,7 +312,7 @@ class TestWork:
         assert "flops_after" not in {fact.name for fact in result.facts}
 
     def test_halves_of_heads(self) -> None:
-        """The halves of a rotated head are no shares of an axis with two devices."""
+        """An axis of two devices does not divide the halves of a rotated head."""
         module = hlofast.load(FIXTURES / "sharded" / "decoder_v5p_2.txt.gz")
         before, after = module.what_if(mesh={"axis_0": 4}).figures["flops"]
         assert after == pytest.approx(before / 2, rel=0.01)

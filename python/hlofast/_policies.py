@@ -50,8 +50,8 @@ class Policies:
     """The layers of a step, and what the step needs under other checkpoint policies."""
 
     __slots__ = (
-        "_as_compiled", "_chosen", "_data", "_frontier", "_remat", "_savable", "_usable", "hbm",
-        "host_memory", "is_checkpointed", "module", "step_seconds",
+        "_as_compiled", "_chosen", "_data", "_frontier", "_remat", "_remedies", "_savable",
+        "_usable", "hbm", "host_memory", "is_checkpointed", "module", "step_seconds",
     )  # fmt: skip
 
     def __init__(self, remat: Remat, data: PolicyData, hbm: int | None, usable: int | None) -> None:
@@ -71,6 +71,7 @@ class Policies:
         if device is not None and not self.is_modelled:
             self.step_seconds = self.module.time(device, mesh=remat.mesh).step_seconds
         self._savable: Table | None = None
+        self._remedies: Table | None = None
         self._usable = usable
         self._as_compiled: Policy | None = None
         self._chosen: tuple[Policy | None] | None = None
@@ -433,7 +434,9 @@ class Policies:
         lowest = self.chosen
         if lowest is None or lowest.fits or self.hbm is None:
             return None
-        return remedies(lowest, lowest.peak - self.hbm)
+        if self._remedies is None:
+            self._remedies = remedies(lowest, lowest.peak - self.hbm)
+        return self._remedies
 
     @property
     def way_out(self) -> str | None:

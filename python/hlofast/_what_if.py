@@ -171,8 +171,8 @@ class WhatIf(Result):
     """
 
     __slots__ = (
-        "_choices", "_coverage", "_figures", "_open", "_scaled", "asked", "changed", "mesh",
-        "module", "new_mesh", "policy", "symbols",
+        "_choices", "_coverage", "_figures", "_ignores", "_open", "_scaled", "asked", "changed",
+        "mesh", "module", "new_mesh", "policy", "symbols",
     )  # fmt: skip
 
     VERB = "what-if"
@@ -231,6 +231,7 @@ class WhatIf(Result):
         """The checkpoint policy after the change; None if it stays."""
         self._figures: dict[str, tuple[Any, Any]] | None = None
         self._open: dict[str, str] | None = None
+        self._ignores: bool | None = None
 
     def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
         """New sizes of the symbols with a role, by number."""
@@ -322,9 +323,16 @@ class WhatIf(Result):
         return _what_if_decided.peak(self)
 
     @property
+    def ignores_batch(self) -> bool:
+        """Whether matmuls compute as much although the batch changes: the text does not decide."""
+        if self._ignores is None:
+            self._ignores = _what_if_decided.ignores_batch(self)
+        return self._ignores
+
+    @property
     def flops_undecided(self) -> float:
         """The share of FLOPs in matmuls that may compute more or less; 0 if the text decides."""
-        if _what_if_decided.ignores_batch(self):
+        if self.ignores_batch:
             return 1.0
         return _what_if_decided.unsure_share(self._work, self.changed)
 

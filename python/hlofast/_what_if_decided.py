@@ -168,7 +168,7 @@ class _Choices:
         """Yields name and reason."""
         if not self.is_mesh and not self.is_input:
             return
-        if ignores_batch(self.result):
+        if self.result.ignores_batch:
             yield from ((row["name"], LOOPS) for row in self.rows)
             return
         is_one, is_lookup = self._one(), self._is_lookup_open()

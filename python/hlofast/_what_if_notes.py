@@ -51,7 +51,7 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
             + "; ".join(_what_if_decided.WHY[reason] for reason in reasons)
             + "; the range is that of the errors of such changes",
         )
-    if _what_if_decided.ignores_batch(result):
+    if result.ignores_batch:
         yield Note(
             "undecided-flops",
             "the text does not decide FLOPs and times: matmuls compute as much with the other "

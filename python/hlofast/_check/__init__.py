@@ -21,7 +21,7 @@ from hlofast._check.declaration import (
 from hlofast._check.donation import donation
 from hlofast._check.expectations import Expectations, expectations
 from hlofast._check.kept import kept_values
-from hlofast._check.kinds import attention, matmul_types
+from hlofast._check.kinds import kinds
 from hlofast._check.loops import accumulation, layers
 from hlofast._check.parameters import shardings
 from hlofast._check.program import Program
@@ -56,8 +56,7 @@ _COMPARISONS = (
     _gaps,
     device_count,
     collective_axes,
-    matmul_types,
-    attention,
+    kinds,
     shardings,
     kept_values,
     layers,

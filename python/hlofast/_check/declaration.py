@@ -102,8 +102,8 @@ class Declaration:
     dtype: str | None = None
     """The element type of activations, as XLA writes it: `bf16`."""
     matmul_type: str | None = None
-    """The start of the type that quantised matmuls multiply (`s8`, `f8`), empty where none are
-    quantised. Configs tell it; TOML has no key for it."""
+    """The type that quantised matmuls multiply (`s8`), empty where none are quantised. Configs tell
+    it; TOML has no key for it."""
     fuses_attention: bool | None = None
     """Whether attention is a kernel. Configs tell it; TOML has no key for it."""
     donates: bool = False

@@ -13,59 +13,54 @@ if TYPE_CHECKING:
 
 _NARROW = ("s8", "u8", "s4", "u4", "f8", "f4")
 """Starts of the element types that quantised matmuls multiply."""
-_KERNEL = "fused_attention"
 
 
-def matmul_types(program: Program) -> Iterator[Comparison]:
-    """Whether matmuls multiply the type of the declared quantisation, if any."""
-    declared = program.declaration.matmul_type
+def kinds(program: Program) -> Iterator[Comparison]:
+    """The type that matmuls multiply, and whether attention is a kernel."""
+    rows = program.module.matmuls().to_pylist()
+    if rows:
+        yield from _types(program.declaration.matmul_type, rows)
+        yield from _attention(program, rows)
+
+
+def _types(declared: str | None, rows: list[dict[str, Any]]) -> Iterator[Comparison]:
+    """Whether matmuls multiply the declared type, or none is quantised."""
     if declared is None:
         return
-    rows = program.module.matmuls().to_pylist()
     wanted = (declared,) if declared else _NARROW
-    narrow = [row for row in rows if _multiplies(row, wanted)]
-    if not rows or (not narrow and not declared):
+    narrow = [
+        row
+        for row in rows
+        if any(str(row[side]).startswith(wanted) for side in ("lhs_dtype", "rhs_dtype"))
+    ]
+    if not narrow and not declared:
         return
-    types = sorted(
-        {str(row[side]) for row in narrow or rows for side in ("lhs_dtype", "rhs_dtype")}
-    )
-    found = ", ".join(own for own in types if own in ("bf16", "f32", "f16") or own[:2] in _NARROW)
-    subject, told = "type of matmuls", f"{declared}..." if declared else "not quantised"
-    if declared and narrow:
-        share = f"{len(narrow):,} of {len(rows):,} matmuls multiply {declared}"
-        yield Comparison("matmul-types", AGREES, subject, told, found, share)
-        return
-    first = (narrow or rows)[0]["instruction"]
-    message = (
-        f"{len(narrow):,} of {len(rows):,} matmuls are quantised"
-        if narrow
-        else f"none of {len(rows):,} matmuls multiplies {declared}: the program is not quantised"
-    )
-    yield Comparison("matmul-types", ERROR, subject, told, found, message, None, first)
+    told = declared or "not quantised"
+    found = f"{len(narrow):,} of {len(rows):,} matmuls"
+    severity, message, row = AGREES, f"{found} multiply {declared}", None
+    if not declared:
+        severity, message = ERROR, f"{found} are quantised"
+    elif not narrow:
+        severity, message = ERROR, f"{found} multiply {declared}: the program is not quantised"
+    if severity == ERROR:
+        row = (narrow or rows)[0]["instruction"]
+    yield Comparison("matmul-types", severity, "type of matmuls", told, found, message, None, row)
 
 
-def _multiplies(row: dict[str, Any], starts: tuple[str, ...]) -> bool:
-    return any(str(row[side]).startswith(starts) for side in ("lhs_dtype", "rhs_dtype"))
-
-
-def attention(program: Program) -> Iterator[Comparison]:
-    """Whether attention is a kernel as declared."""
+def _attention(program: Program, rows: list[dict[str, Any]]) -> Iterator[Comparison]:
+    """Whether attention is a kernel as declared; not compared with kernels of unknown kind."""
     declared = program.declaration.fuses_attention
     if declared is None:
         return
-    rows = program.module.matmuls().to_pylist()
-    kernels = [row for row in rows if row["kind"] == _KERNEL]
-    if not rows:
+    kernels = [row for row in rows if row["kind"] == "fused_attention"]
+    if declared and not kernels and len(program.module.cost()._data.unknown_products()):
         return
+    row = kernels[0]["instruction"] if kernels else None
+    severity, message = ERROR, "attention runs in a kernel, which keeps no scores"
+    if declared == bool(kernels):
+        severity, message = AGREES, "as declared"
+    elif declared:
+        message = "no attention kernel is in the program: it computes scores of all positions"
     words = ("matmuls", "a kernel")
     told, found = words[declared], words[bool(kernels)]
-    row = kernels[0]["instruction"] if kernels else None
-    if declared == bool(kernels):
-        yield Comparison("attention", AGREES, "attention", told, found, "as declared", None, row)
-        return
-    message = (
-        "attention runs in a kernel, which keeps no scores"
-        if kernels
-        else "no attention kernel is in the program: scores of positions by positions are computed"
-    )
-    yield Comparison("attention", ERROR, "attention", told, found, message, None, row)
+    yield Comparison("attention", severity, "attention", told, found, message, None, row)

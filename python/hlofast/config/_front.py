@@ -250,8 +250,11 @@ class Front(Protocol):
     def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
         """The ways to keep weights and moments in a type: a name, and the values that do it."""
 
+    def failing(self, config: Config) -> str | None:
+        """Why the trainer fails at a config on every mesh; None if it may run."""
+
     def matmul_type(self, config: Config) -> str | None:
-        """The start of the type that quantised matmuls multiply, empty without; None if unknown."""
+        """The type that quantised matmuls multiply, empty without; None if unknown."""
 
     def fuses_attention(self, config: Config) -> bool | None:
         """Whether attention is a kernel; None if the config does not tell."""

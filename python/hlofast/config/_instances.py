@@ -83,6 +83,14 @@ class Instance(Frozen):
         return f"<Instance {self.name}: {count} devices>"
 
 
+def broken_nodes(instance: Instance, devices: int) -> str | None:
+    """The reason if devices fill some nodes whole and one in part; None otherwise."""
+    each = instance.devices_per_host
+    if each is None or devices <= each or devices % each == 0:
+        return None
+    return f"{devices:,} devices are not a whole number of nodes of {each}"
+
+
 def read(name: str) -> Instance:
     """Reads an instance name."""
     kind, _, rest = name.partition("-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast._result import Note
 from hlofast._text import names
 from hlofast._verdict_figures import short_bytes
-from hlofast.config import _plan_meshes, _torus
+from hlofast.config import _instances, _plan_meshes, _torus
 from hlofast.config._memory import state
 from hlofast.config._plan import HOST_SHARE, STATE, Searched
 from hlofast.config._time import JUDGED
@@ -127,11 +127,10 @@ def _batches(searched: Searched) -> list[Note]:
 
 
 def _slices(searched: Searched) -> list[Note]:
-    """Whether slices of this size exist."""
-    each = searched.effective.instance.devices_per_host
-    if each is not None and searched.devices > each and searched.devices % each:
-        nodes = f"{searched.devices:,} devices are not a whole number of nodes of {each}"
-        return [Note("slice", nodes, chips=searched.devices // each * each)]
+    """Whether there are slices, or whole nodes, with so many devices."""
+    nodes = _instances.broken_nodes(searched.effective.instance, searched.devices)
+    if nodes is not None:
+        return [Note("slice", nodes)]
     chips = int(searched.devices / searched.devices_per_chip / searched.slices)
     text = _torus.no_slice(searched.device.name, chips)
     if text is None:

@@ -450,7 +450,7 @@ def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | N
     from hlofast.config._verdict import Verdict
 
     effective = searched.effective
-    # Why there is no mesh comes before what else is wrong.
+    # Without a mesh, the reason for that is told first.
     kinds = ("mesh", "fails") if effective.mesh is None else ("fails",)
     told = [row["text"] for kind in kinds for row in effective.notes if row["kind"] == kind]
     try:
@@ -513,11 +513,8 @@ def planned(
     if capacity(target) is None:
         raise ValueError(f"the memory of {target.name} is not known")
     target.require("flops.bf16")
-    failing = [row["text"] for row in effective.notes if row["kind"] == "fails" and not row["path"]]
-    failing += [text for kind, _, text in getattr(effective.config, "settings_notes", ())
-                if kind == "fails"]  # fmt: skip
-    if failing:
-        raise ValueError(failing[0])
+    if (failing := effective.config.front.failing(effective.config)) is not None:
+        raise ValueError(failing)
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ValueError(f"tokens has to be a positive number, not {tokens!r}")
     if state_dtype is not None and state_dtype not in ITEM_SIZES:

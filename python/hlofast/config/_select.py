@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hlofast._core import Field
-from hlofast.config import _torus
-from hlofast.config._instances import MOST_DEVICES
+from hlofast.config import _instances, _torus
 from hlofast.config._tree import Config, Modelled
 from hlofast.table import Table
 
@@ -166,13 +165,16 @@ def _restored(fields: dict[str, Any]) -> EffectiveConfig:
 
 
 def slice_notes(instance: Instance, devices: int | None) -> list[tuple[str, str | None, str]]:
-    """A note if there are no slices with the devices of an instance."""
+    """A note if no slice has so many chips, or if the devices do not fill whole nodes."""
     if instance.device is None or devices is None:
         return []
-    text = _torus.no_slice(instance.device, devices // instance.slices)
+    text = _instances.broken_nodes(instance, devices)
+    text = text or _torus.no_slice(instance.device, devices // instance.slices)
     return [] if text is None else [("devices", None, text)]
 
 
 def check_devices(devices: int | None) -> None:
-    if devices is not None and not 1 <= devices <= MOST_DEVICES:
-        raise ValueError(f"devices has to be between 1 and {MOST_DEVICES:,}, not {devices}")
+    if devices is not None and not 1 <= devices <= _instances.MOST_DEVICES:
+        raise ValueError(
+            f"devices has to be between 1 and {_instances.MOST_DEVICES:,}, not {devices}"
+        )

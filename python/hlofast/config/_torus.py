@@ -57,7 +57,7 @@ def largest(device: str) -> int | None:
 
 
 def no_slice(device: str, chips: int) -> str | None:
-    """Why there is no slice with this many chips; None if there may be one."""
+    """The reason if no slice of a device has this many chips; None if one may."""
     most = _LARGEST.get(device)
     if most is None or chips < min(_PLANES):
         return None

@@ -22,10 +22,9 @@ _QUANTIZATIONS = (
     "te_fp8_currentscaling", "te_mxfp8", "te_nvfp4", "te_nvfp4_no_rht", "serve_fp8_weight",
 )  # fmt: skip
 """`QuantizationType` of MaxText 0.2.5, and `_get_quant_config` of its `quantizations.py`."""
-_MULTIPLIED = {"int8": "s8", "int4": "s4", **dict.fromkeys(
-    ("fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "nanoo_fp8", "fp8_e4m3", "fp8_e5m2"), "f8"
-)}  # fmt: skip
-"""What the matmuls of layers multiply; the others keep a type for a part of them."""
+_MULTIPLIED = {"int8": "s8"}
+"""What the matmuls of layers multiply. XLA widens narrower types, and f8, where a device cannot
+multiply them; the other quantizations keep a wide type for a part of the matmuls."""
 _NONE = (None, "", "none")
 _MOST_PER_DEVICE = 1e9
 
@@ -67,7 +66,7 @@ def ring(config: Config, slices: int, inner: Sequence[int]) -> list[Note]:
 
 
 def matmul_type(config: Config) -> str | None:
-    """The start of the type that quantised matmuls multiply, empty without; None if unknown."""
+    """The type that quantised matmuls multiply, empty without; None if unknown."""
     kind = config.get("quantization")
     return "" if kind in _NONE else _MULTIPLIED.get(str(kind))
 

@@ -164,7 +164,7 @@ def _inherited(
             is_gone = isinstance(error, FileNotFoundError) and sources.base is None
             if is_gone and os.path.basename(parent) == _BASE:
                 own = f"the defaults are those of MaxText {_tables.version()}"
-                text = f"{where}: there is no {_BASE} here, so {own}; give your own (--base)"
+                text = f"{where}: {_BASE} was not found, so {own}; give yours with --base"
                 settings.notes.append(("not-checked", _INHERITS, text))
                 return files
             # A path with a null character is a ValueError.

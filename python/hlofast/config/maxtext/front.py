@@ -221,6 +221,11 @@ class MaxText:
             found.append((f"weights and moments {dtype}", {"weight_dtype": dtype, "mu_dtype": ""}))
         return found
 
+    def failing(self, config: Config) -> str | None:
+        """The first value at which MaxText fails when it reads the run."""
+        notes = getattr(config, "settings_notes", ())
+        return next((text for kind, _, text in notes if kind == "fails"), None)
+
     def matmul_type(self, config: Config) -> str | None:
         """`quantization`."""
         return _refused.matmul_type(config)
