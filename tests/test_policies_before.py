@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 import time
@@ -156,6 +157,22 @@ def test_a_checkpoint_in_a_checkpoint_is_read(lowered):
     for name in BUILT_IN.values():
         assert inner.policy(name).recomputed_flops == plain.policy(name).recomputed_flops
         assert inner.policy(name).kept == plain.policy(name).kept
+
+
+def test_a_value_that_many_rows_read_twice_is_visited_once(lowered):
+    """Sixty squares in a row: following each operand by itself would take 2 ** 60 steps."""
+    text = lowered["dense_v5e_8.none"].decode()
+    own = next(line for line in text.splitlines() if "multiply(convert_element_type.42," in line)
+    squares = [own.replace("mul.148 =", "own.0 =")]
+    for number in range(60):
+        name = "mul.148" if number == 59 else f"own.{number + 1}"
+        operands = f"multiply(own.{number}, own.{number})"
+        squares.append(re.sub(r"mul\.148 = (\S+) multiply\(.*?\)", rf"{name} = \1 {operands}", own))
+    squared = hlofast.loads(text.replace(own, "\n".join(squares))).remat().policies
+    policies = hlofast.loads(text).remat().policies
+    for policy in BUILT_IN.values():
+        flops = policies.policy(policy).recomputed_flops
+        assert squared.policy(policy).recomputed_flops == flops
 
 
 def test_the_narrower_forms_of_one_value():

@@ -1,9 +1,7 @@
 //! What one scan keeps and recomputes under a policy, and what that does to the bytes at each step.
 
 use super::base::Changes;
-use super::graph::Node;
-use super::kernels::kept_bytes;
-use super::savable::is_input;
+use super::fixed::Fixed;
 use super::scans::{Scan, is_heavy};
 use super::stored::{plain, writes_stack};
 use super::{Fate, Outcome, Policies, Prices, is_collective};
@@ -11,21 +9,20 @@ use crate::ir::{Module, Opcode, Row};
 use std::ops::RangeInclusive;
 
 /// What the backward body of a scan recomputes under a policy.
-pub struct Again {
+pub struct Again<'a> {
+    policies: &'a Policies,
     /// The scan's number.
     number: u32,
+    /// The scan.
+    pub scan: &'a Scan,
+    fixed: &'a Fixed,
     /// The recomputed nodes that stay in memory, in text order, with bytes, apart from those that
     /// the text recomputes itself.
     heavy: Vec<(u32, i64)>,
     /// The recomputed nodes that take time, in text order.
     runs: Vec<u32>,
-    /// By node: the last step of the backward body that needs it; None if none does.
-    last: Vec<Option<u32>>,
-    /// By node: the last recomputed node that reads it.
-    read_by: Vec<u32>,
-    is_needed: Vec<bool>,
     /// By node.
-    fate: Vec<Fate>,
+    states: Vec<State>,
     /// Bytes per iteration of inputs and saved values that are kept in device memory.
     kept: i64,
     /// Bytes per iteration of values in host memory, with the steps that read them, and whether the
@@ -33,72 +30,97 @@ pub struct Again {
     pub offloaded: Vec<(i64, RangeInclusive<u32>, bool)>,
 }
 
-impl Again {
-    pub fn new(
-        policies: &Policies,
-        number: u32,
-        scan: &Scan,
-        fates: &[Fate],
-        outcome: &mut Outcome,
-    ) -> Self {
+/// A node under a policy. The search visits every node of a body for every policy, so what it reads
+/// and writes there lies together.
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// One more than the last step of the backward body that needs the node; 0 if none does.
+    end: u32,
+    /// The last recomputed node that reads it.
+    read_by: u32,
+    fate: Fate,
+    is_needed: bool,
+    /// Whether the bytes of the saved value are counted.
+    is_counted: bool,
+    /// Whether a kernel runs again although a policy keeps some of its results.
+    must_run: bool,
+}
+
+impl State {
+    /// The last step of the backward body that needs the node; None if none does.
+    fn last(self) -> Option<u32> {
+        self.end.checked_sub(1)
+    }
+
+    fn is_kept(self) -> bool {
+        self.fate != Fate::Recomputed
+    }
+
+    fn need(&mut self, end: u32, read_by: u32) {
+        self.is_needed = true;
+        self.end = self.end.max(end);
+        self.read_by = self.read_by.max(read_by);
+    }
+}
+
+/// One more than a step.
+fn end_of(step: u32) -> u32 {
+    step.saturating_add(1)
+}
+
+impl<'a> Again<'a> {
+    /// What the scan `number` recomputes if the savable values have these fates. Adds to `outcome`
+    /// the values that are saved.
+    pub fn new(policies: &'a Policies, number: u32, fates: &[Fate], outcome: &mut Outcome) -> Self {
+        let (scan, fixed) = (&policies.scans[number as usize], &policies.fixed[number as usize]);
         let body = &scan.body;
-        let count = body.nodes.len();
-        let mut fate = vec![Fate::Recomputed; count];
-        let mut of = vec![None; count];
-        for (at, savable) in (0u32..).zip(&policies.savable) {
-            if savable.scan == number {
-                fate[savable.node as usize] = fates.get(at as usize).copied().unwrap_or_default();
-                of[savable.node as usize] = Some(at);
-            }
+        let mut states = vec![State::default(); body.nodes.len()];
+        for (node, _) in &fixed.kept_bytes {
+            let own = fixed.savable[*node as usize].and_then(|at| fates.get(at as usize));
+            states[*node as usize].fate = own.copied().unwrap_or_default();
         }
-        let instead = narrow_forms(policies, scan, &fate);
-        let mut is_counted = vec![false; count];
-        let mut must_run = vec![false; count];
         // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
         // their time in device memory.
         let mut moved: Vec<(usize, i64)> = Vec::new();
         let mut again = Again {
+            policies,
             number,
+            scan,
+            fixed,
             heavy: Vec::new(),
             runs: Vec::new(),
-            last: vec![None; count],
-            read_by: vec![0; count],
-            is_needed: vec![false; count],
-            fate,
+            states: Vec::new(),
             kept: 0,
             offloaded: Vec::new(),
         };
         for (node, last) in &scan.recomputed.needs {
-            let at = *node as usize;
-            again.is_needed[at] = true;
-            again.last[at] = again.last[at].max(Some(*last));
+            states[*node as usize].need(end_of(*last), 0);
         }
         for stack in scan.stacks.iter().filter(|stack| stack.is_read) {
-            let at = stack.node as usize;
-            again.is_needed[at] = true;
-            let is_light = is_light(scan, stack.node, &again.fate);
+            let is_light = is_light(scan, stack.node, &states);
             for read in &stack.reads {
                 let last = match &read.copies {
                     Some(_) if is_light => read.step,
                     _ => read.last,
                 };
-                again.last[at] = again.last[at].max(Some(last));
+                states[stack.node as usize].need(end_of(last), 0);
             }
+            states[stack.node as usize].is_needed = true;
         }
-        for node in (0..count as u32).rev() {
+        for (number, node) in fixed.visited.iter().copied().enumerate().rev() {
             let at = node as usize;
-            if !again.is_needed[at] {
+            if !states[at].is_needed {
                 continue;
             }
             let own = &body.nodes[at];
-            let size = body.bytes(node, &policies.sizes);
+            let size = fixed.bytes[at];
             if own.element.is_some() {
-                if !is_input(scan, node, &policies.sizes) {
+                if !fixed.is_input[at] {
                     continue;
                 }
                 // Nothing recomputes what a layer gets from the layer before.
-                if again.fate[at] == Fate::Offloaded {
-                    outcome.saved.extend(of[at]);
+                if states[at].fate == Fate::Offloaded {
+                    outcome.saved.extend(fixed.savable[at]);
                     moved.push((at, size));
                 } else {
                     again.kept = again.kept.saturating_add(size);
@@ -106,16 +128,20 @@ impl Again {
                 continue;
             }
             // A value whose narrower form is saved is read in that form.
+            let narrow = fixed.narrow[at].map(|narrow| narrow as usize);
+            let narrow = narrow.filter(|own| states[*own].is_kept() && !states[at].is_kept());
             let wide = at;
-            let at = instead[at].map_or(at, |narrow| narrow as usize);
-            again.last[at] = again.last[at].max(again.last[wide]);
-            if again.fate[at] != Fate::Recomputed && !must_run[at] {
-                if std::mem::replace(&mut is_counted[at], true) {
+            let at = narrow.unwrap_or(at);
+            states[at].end = states[at].end.max(states[wide].end);
+            let state = states[at];
+            if state.is_kept() && !state.must_run {
+                states[at].is_counted = true;
+                if state.is_counted {
                     continue;
                 }
-                outcome.saved.extend(of[at]);
-                let size = kept_bytes(body, at as u32, &policies.sizes);
-                match again.fate[at] {
+                outcome.saved.extend(fixed.savable[at]);
+                let size = fixed.kept_bytes_of(at as u32);
+                match state.fate {
                     Fate::Offloaded => moved.push((at, size)),
                     _ => again.kept = again.kept.saturating_add(size),
                 }
@@ -123,9 +149,9 @@ impl Again {
             }
             // A kernel runs again for any of its results that is not kept.
             if let Some(kernel) = own.whole {
-                must_run[kernel as usize] = true;
+                states[kernel as usize].must_run = true;
             }
-            let is_heavy = is_heavy(own.opcode);
+            let is_heavy = fixed.is_heavy[node as usize];
             let in_text = scan.recomputed.step_of(node);
             if is_heavy {
                 again.runs.push(node);
@@ -133,26 +159,22 @@ impl Again {
             if is_heavy && in_text.is_none() {
                 again.heavy.push((node, size));
             }
-            let (last, read_by) = (again.last[at], again.read_by[at]);
-            for operand in body.operands(node) {
-                let operand = *operand as usize;
-                again.is_needed[operand] = true;
-                if in_text.is_some() {
-                    again.last[operand] = again.last[operand].max(in_text);
-                } else if is_heavy {
-                    again.read_by[operand] = again.read_by[operand].max(node);
-                } else {
-                    again.last[operand] = again.last[operand].max(last);
-                    again.read_by[operand] = again.read_by[operand].max(read_by);
-                }
+            let (end, read_by) = match in_text {
+                Some(step) => (end_of(step), 0),
+                None if is_heavy => (0, node),
+                None => (state.end, state.read_by),
+            };
+            for operand in fixed.operands.get(number as u32) {
+                states[*operand as usize].need(end, read_by);
             }
         }
         let start = *scan.back_steps.start();
-        let steps = |at: usize| start..=again.last[at].unwrap_or(start);
+        let steps = |at: usize| start..=states[at].last().unwrap_or(start);
         let is_moved =
             |at: usize| scan.stacks.iter().any(|own| own.node as usize == at && own.is_host);
         again.offloaded =
             moved.into_iter().map(|(at, size)| (size, steps(at), is_moved(at))).collect();
+        again.states = states;
         again.heavy.reverse();
         again.runs.reverse();
         outcome.saved.sort_unstable();
@@ -166,8 +188,9 @@ impl Again {
         let (mut live, mut most, mut left) = (0i64, 0i64, 0i64);
         let mut ends: Vec<(u32, i64)> = Vec::new();
         for (node, size) in &self.heavy {
-            if self.last[*node as usize].is_none() {
-                ends.push((self.read_by[*node as usize], *size));
+            let state = self.states[*node as usize];
+            if state.last().is_none() {
+                ends.push((state.read_by, *size));
             } else {
                 left = left.saturating_add(*size);
             }
@@ -185,13 +208,8 @@ impl Again {
     }
 
     /// Changes the bytes at each step to those of the policy.
-    pub fn account(
-        &self,
-        policies: &Policies,
-        scan: &Scan,
-        bytes: &mut Changes<'_>,
-        outcome: &mut Outcome,
-    ) {
+    pub fn account(&self, bytes: &mut Changes<'_>, outcome: &mut Outcome) {
+        let (scan, timeline) = (self.scan, &self.policies.timeline);
         let trips = i64::try_from(scan.trips).unwrap_or(i64::MAX);
         let start = *scan.back_steps.start();
         for stack in &scan.stacks {
@@ -220,7 +238,7 @@ impl Again {
             bytes.add(group.aft.clone(), kept);
         }
         for stack in &scan.stacks {
-            if self.fate[stack.node as usize] != Fate::Offloaded {
+            if self.states[stack.node as usize].fate != Fate::Offloaded {
                 stack.moving.iter().for_each(|(size, steps)| bytes.add(steps.clone(), -size));
             }
         }
@@ -234,24 +252,29 @@ impl Again {
             bytes.add(scan.kept_steps(), *size);
         }
         for (node, size) in &self.heavy {
-            if let Some(last) = self.last[*node as usize] {
+            if let Some(last) = self.states[*node as usize].last() {
                 bytes.add(start..=last, *size);
             }
         }
-        let is_kept = |node: u32| self.fate[node as usize] != Fate::Recomputed;
-        for (size, steps) in scan.recomputed.superfluous(&scan.back, is_kept) {
-            bytes.add(steps, -size);
+        let is_kept = |node: u32| self.states[node as usize].is_kept();
+        if self.fixed.twins.iter().any(|node| is_kept(*node)) {
+            for (size, steps) in scan.recomputed.superfluous(&scan.back, is_kept) {
+                bytes.add(steps, -size);
+            }
+        } else {
+            for (size, steps) in &self.fixed.superfluous {
+                bytes.add(steps.clone(), -size);
+            }
         }
-        for shared in policies.timeline.shared(self.number) {
-            if shared.stacks.iter().any(|node| is_light(scan, *node, &self.fate)) {
+        for shared in timeline.shared(self.number) {
+            if shared.stacks.iter().any(|node| is_light(scan, *node, &self.states)) {
                 bytes.add(shared.steps.clone(), shared.bytes);
             }
         }
         for stack in &scan.stacks {
-            if is_light(scan, stack.node, &self.fate) {
-                if let Some(last) = policies.timeline.is_kept(scan, stack, |node| self.holds(node))
-                {
-                    bytes.add(start..=last, scan.body.bytes(stack.node, &policies.sizes));
+            if is_light(scan, stack.node, &self.states) {
+                if let Some(last) = timeline.is_kept(scan, stack, |node| self.holds(node)) {
+                    bytes.add(start..=last, self.fixed.bytes[stack.node as usize]);
                 }
                 continue;
             }
@@ -264,22 +287,23 @@ impl Again {
     }
 
     /// Whether a value of the forward body is written to device memory, to stay there or to move on.
-    pub fn stores(&self, scan: &Scan, node: u32) -> bool {
-        let at = node as usize;
-        let is_input = scan.body.nodes[at].element.is_some();
-        self.is_needed[at] && (is_input || self.fate[at] != Fate::Recomputed)
+    pub fn stores(&self, node: u32) -> bool {
+        let state = self.states[node as usize];
+        let is_input = self.scan.body.nodes[node as usize].element.is_some();
+        state.is_needed && (is_input || state.is_kept())
     }
 
     /// Bytes per iteration of each value that is kept, on the device or the host, and in the text is not,
     /// or that stays on the device and in the text does not.
-    pub fn kept_anew(&self, scan: &Scan, sizes: &[i64]) -> impl Iterator<Item = i64> {
-        let nodes = (0..scan.body.nodes.len() as u32).filter(|node| {
-            let fate = self.fate[*node as usize];
-            let is_kept = fate != Fate::Recomputed && self.stores(scan, *node);
-            let is_moved_back = fate == Fate::Saved && scan.body.on_host.contains(node);
+    pub fn kept_anew(&self) -> impl Iterator<Item = i64> {
+        let scan = self.scan;
+        let values = self.fixed.kept_bytes.iter().filter(|(node, _)| {
+            let state = self.states[*node as usize];
+            let is_kept = state.is_kept() && self.stores(*node);
+            let is_moved_back = state.fate == Fate::Saved && scan.body.on_host.contains(node);
             is_kept && (is_moved_back || scan.stack_nodes.binary_search(node).is_err())
         });
-        nodes.map(|node| kept_bytes(&scan.body, node, sizes))
+        values.map(|(_, bytes)| *bytes)
     }
 
     fn holds(&self, node: u32) -> bool {
@@ -287,21 +311,11 @@ impl Again {
     }
 
     /// Adds the cost of everything that runs again.
-    pub fn price(
-        &self,
-        module: &Module,
-        policies: &Policies,
-        scan: &Scan,
-        prices: &Prices<'_>,
-        outcome: &mut Outcome,
-    ) {
+    pub fn price(&self, module: &Module, prices: &Prices<'_>, outcome: &mut Outcome) {
+        let (policies, scan) = (self.policies, self.scan);
         if scan.is_again {
             repeat(module, policies, scan, prices, outcome);
         }
-        let multiplies = |node: &&Node| node.opcode.is_matmul();
-        let mut products: Vec<Row> =
-            scan.body.nodes.iter().filter(multiplies).map(|node| node.outer).collect();
-        products.sort_unstable();
         let mut outer: Vec<Row> = Vec::new();
         let mut multiplied: Vec<Row> = Vec::new();
         for number in &self.runs {
@@ -309,7 +323,7 @@ impl Again {
             outcome.again.push(node.row);
             let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
             // A reduction fused with a product takes the time of the product, which may be saved.
-            if is_dear || products.binary_search(&node.outer).is_err() {
+            if is_dear || self.fixed.products.binary_search(&node.outer).is_err() {
                 outer.push(node.outer);
             }
             let is_call = node.opcode == Opcode::CustomCall && node.whole.is_none();
@@ -366,38 +380,12 @@ fn repeat(
     outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
 }
 
-/// By node: the saved value in a narrower type in which the node is read, if the policy saves that and not
-/// the node: the widest narrower form that the program makes of it, since one in fewer bits does not hold
-/// what the other readers need.
-fn narrow_forms(policies: &Policies, scan: &Scan, fate: &[Fate]) -> Vec<Option<u32>> {
-    let body = &scan.body;
-    let size = |node: u32| {
-        let shape = body.nodes[node as usize].shape;
-        let own = body.own_bytes.get(&node).or_else(|| policies.sizes.get(shape.0 as usize));
-        own.copied().unwrap_or(0)
-    };
-    let mut widest: Vec<Option<u32>> = vec![None; body.nodes.len()];
-    for (narrow, node) in (0u32..).zip(&body.nodes) {
-        let wide = body.operands(narrow).first().filter(|_| node.opcode == Opcode::Convert);
-        let Some(wide) = wide.copied().filter(|wide| size(narrow) <= size(*wide)) else { continue };
-        let other = &mut widest[wide as usize];
-        if other.is_none_or(|other| size(other) <= size(narrow)) {
-            *other = Some(narrow);
-        }
-    }
-    let is_kept = |node: u32| fate[node as usize] != Fate::Recomputed;
-    for (wide, narrow) in (0u32..).zip(&mut widest) {
-        *narrow = narrow.filter(|narrow| is_kept(*narrow) && !is_kept(wide));
-    }
-    widest
-}
-
 /// Whether a stacked value would be recomputed inside the fusions that read it.
-fn is_light(scan: &Scan, node: u32, fate: &[Fate]) -> bool {
+fn is_light(scan: &Scan, node: u32, states: &[State]) -> bool {
     let mut at = node;
     loop {
         let own = &scan.body.nodes[at as usize];
-        if fate[at as usize] != Fate::Recomputed || own.element.is_some() || is_heavy(own.opcode) {
+        if states[at as usize].is_kept() || own.element.is_some() || is_heavy(own.opcode) {
             return false;
         }
         match scan.body.operands(at).first() {

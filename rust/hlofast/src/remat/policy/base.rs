@@ -49,6 +49,8 @@ pub struct Changes<'a> {
     timeline: &'a Timeline,
     /// By step: the change from the step before.
     changes: Vec<i64>,
+    /// The amounts of all changes: no sum of changes exceeds it.
+    total: i64,
 }
 
 impl Timeline {
@@ -150,7 +152,7 @@ impl Timeline {
 
     /// No changes yet.
     pub fn changes(&self) -> Changes<'_> {
-        Changes { timeline: self, changes: vec![0; self.bytes.len() + 1] }
+        Changes { timeline: self, changes: vec![0; self.bytes.len() + 1], total: 0 }
     }
 
     /// The last step that reads a stacked value, if a program that fits keeps the value because
@@ -176,6 +178,7 @@ impl Timeline {
 impl Changes<'_> {
     /// Adds `bytes` at each of `steps`.
     pub fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
+        self.total = self.total.saturating_add(bytes.saturating_abs());
         add(&mut self.changes, steps, bytes);
     }
 
@@ -187,16 +190,45 @@ impl Changes<'_> {
     /// The most bytes and their step. `prefixes` are work before a step: the most bytes that it
     /// needs, and those of them that the step itself counts.
     pub fn highest(&self, prefixes: &[(u32, (i64, i64))]) -> (i64, usize) {
+        let mut starts: Vec<(usize, i64)> = prefixes
+            .iter()
+            .map(|(start, (most, counted))| (*start as usize, most.saturating_sub(*counted).max(0)))
+            .collect();
+        starts.sort_unstable();
+        // Sums that saturate take three times as long, since each waits for the one before.
+        match self.total < i64::MAX {
+            true => self.highest_of(starts, i64::wrapping_add),
+            false => self.highest_of(starts, i64::saturating_add),
+        }
+    }
+
+    fn highest_of(
+        &self,
+        starts: Vec<(usize, i64)>,
+        plus: impl Fn(i64, i64) -> i64,
+    ) -> (i64, usize) {
+        let mut starts = starts.into_iter().peekable();
         let (mut most, mut step, mut sum) = (i64::MIN, 0, 0i64);
-        for (at, (bytes, change)) in self.timeline.bytes.iter().zip(&self.changes).enumerate() {
-            sum = sum.saturating_add(*change);
-            let mut own = bytes.saturating_add(sum);
-            for (_, (most, counted)) in prefixes.iter().filter(|(start, _)| *start as usize == at) {
-                own = own.max(bytes.saturating_add(sum).saturating_add(most - counted));
+        let (bytes, changes) = (&self.timeline.bytes, &self.changes);
+        let mut from = 0;
+        while from < bytes.len() {
+            // Work runs only before some steps.
+            let mut more = 0;
+            while let Some((_, own)) = starts.next_if(|(start, _)| *start <= from) {
+                more = more.max(own);
             }
-            if own > most {
-                (most, step) = (own, at);
+            let to = starts.peek().map_or(bytes.len(), |(start, _)| (*start).min(bytes.len()));
+            for (at, (bytes, change)) in
+                (from..to).zip(bytes[from..to].iter().zip(&changes[from..]))
+            {
+                sum = plus(sum, *change);
+                let own = bytes.saturating_add(sum).saturating_add(more);
+                more = 0;
+                if own > most {
+                    (most, step) = (own, at);
+                }
             }
+            from = to;
         }
         (most.max(0), step)
     }

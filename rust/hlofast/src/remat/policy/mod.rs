@@ -19,6 +19,7 @@ mod again;
 mod base;
 mod before;
 mod choose;
+mod fixed;
 mod graph;
 mod groups;
 mod hosted;
@@ -61,6 +62,7 @@ use crate::shares::Local;
 use again::Again;
 use base::Timeline;
 use before::{Before, scans_before};
+use fixed::Fixed;
 use graph::MOST_ROWS;
 use savable::find_savable;
 use scans::{Scan, scans};
@@ -130,8 +132,8 @@ pub struct Policies {
     /// What is known before optimisation; None in a scheduled module.
     before: Option<Before>,
     timeline: Timeline,
-    /// By shape: bytes.
-    sizes: Vec<i64>,
+    /// By scan.
+    fixed: Vec<Fixed>,
     /// The values that a policy could save, by scan and text order.
     pub savable: Vec<Savable>,
     /// Bytes at the peak as it is.
@@ -162,7 +164,15 @@ impl Policies {
                 timeline.apply(&changes);
             }
             let unrolled = Some(unrolled);
-            return Ok(Self { scans, unrolled, before: None, timeline, sizes, savable, peak });
+            return Ok(Self {
+                scans,
+                unrolled,
+                before: None,
+                timeline,
+                fixed: Vec::new(),
+                savable,
+                peak,
+            });
         }
         if let Some(reason) = unknown(module, cost, &scans, true, &mut { MOST_ROWS }) {
             return Err(reason);
@@ -170,7 +180,8 @@ impl Policies {
         let timeline = Timeline::new(module, memory, &values, &scans, &sizes, peak);
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, &sizes);
-        Ok(Self { scans, unrolled: None, before: None, timeline, sizes, savable, peak })
+        let fixed = fixed(&scans, &savable, &sizes);
+        Ok(Self { scans, unrolled: None, before: None, timeline, fixed, savable, peak })
     }
 
     /// The scans of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
@@ -190,8 +201,8 @@ impl Policies {
         }
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
-        let (unrolled, before, sizes) = (None, Some(before), Vec::new());
-        Ok(Self { scans, unrolled, before, timeline, sizes, savable, peak })
+        let fixed = fixed(&scans, &savable, &[]);
+        Ok(Self { scans, unrolled: None, before: Some(before), timeline, fixed, savable, peak })
     }
 
     /// Whether the module is not scheduled, so that all bytes are modelled.
@@ -268,21 +279,21 @@ impl Policies {
         };
         let mut bytes = self.timeline.changes();
         let mut prefixes = Vec::new();
-        let mut every: Vec<(&Scan, Again)> = Vec::new();
+        let mut every: Vec<Again<'_>> = Vec::new();
         for (number, scan) in (0u32..).zip(&self.scans) {
-            let again = Again::new(self, number, scan, fates, &mut outcome);
-            again.account(self, scan, &mut bytes, &mut outcome);
+            let again = Again::new(self, number, fates, &mut outcome);
+            again.account(&mut bytes, &mut outcome);
             prefixes.push((*scan.back_steps.start(), again.prefix()));
             let before = outcome.seconds;
-            again.price(module, self, scan, prices, &mut outcome);
+            again.price(module, prices, &mut outcome);
             let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
             let sizes = again.offloaded.iter().map(|(size, ..)| *size);
             let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
             outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);
-            every.push((scan, again));
+            every.push(again);
         }
-        outcome.storing = stored::stored(module, &every, &self.sizes, prices);
+        outcome.storing = stored::stored(module, &every, prices);
         if let Some(unrolled) = &self.unrolled {
             prefixes = unrolled.outcome(module, fates, prices, &mut bytes, &mut outcome);
             if outcome.on_host > 0 {
@@ -301,6 +312,11 @@ impl Policies {
         let own = self.before.as_ref().and_then(|before| before.flops(row));
         own.or_else(|| prices.flops(module, row))
     }
+}
+
+/// What no policy changes, by scan; `sizes` are the bytes of shapes.
+fn fixed(scans: &[Scan], savable: &[Savable], sizes: &[i64]) -> Vec<Fixed> {
+    (0u32..).zip(scans).map(|(number, scan)| Fixed::new(scan, number, savable, sizes)).collect()
 }
 
 fn is_collective(opcode: Opcode) -> bool {

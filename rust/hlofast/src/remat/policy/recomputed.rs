@@ -153,6 +153,11 @@ impl Recomputed {
         self.at.get(node as usize).copied().flatten()
     }
 
+    /// The values of the forward body that the backward body recomputes.
+    pub fn twins(&self) -> Vec<u32> {
+        self.twin.iter().flatten().copied().collect()
+    }
+
     /// Live ranges of recomputed values that are not needed when the values of the forward body for
     /// which `is_kept` holds are read from memory.
     pub fn superfluous<'a>(

@@ -36,27 +36,23 @@ const MOST_USERS: usize = 64;
 
 /// Seconds by which the step is longer than it is, because of what the scans keep under a policy;
 /// negative if they keep less. None without the seconds of rows, the bandwidth, or the number of runs.
-pub fn stored(
-    module: &Module,
-    scans: &[(&Scan, Again)],
-    sizes: &[i64],
-    prices: &Prices<'_>,
-) -> Option<f64> {
+pub fn stored(module: &Module, scans: &[Again<'_>], prices: &Prices<'_>) -> Option<f64> {
     prices.seconds?;
     let rate = prices.bytes_per_second?;
     // One row may fill, write or copy stacks of several scans.
     let mut rows: Vec<(Row, bool, i64)> = Vec::new();
     let mut seconds = 0.0;
-    for (scan, again) in scans {
+    for again in scans {
+        let scan = again.scan;
         let runs = prices.runs(scan.body_id)? as f64 * scan.share();
         // In a loop over parts of a batch, the scan runs once for each.
         let whole = runs / (scan.trips as f64).max(1.0);
         for stack in scan.stacks.iter().filter(|stack| !stack.is_host && !stack.is_weight) {
-            let is_kept = again.stores(scan, stack.node);
+            let is_kept = again.stores(stack.node);
             let bytes = (stack.bytes as f64 * whole) as i64;
             rows.extend(stack.rows.iter().map(|row| (*row, is_kept, bytes)));
         }
-        let anew: f64 = again.kept_anew(scan, sizes).map(|bytes| bytes as f64).sum();
+        let anew: f64 = again.kept_anew().map(|bytes| bytes as f64).sum();
         let passes = if scan.group.is_some() { PASSES_ANEW_IN_GROUPS } else { PASSES_ANEW };
         seconds += passes * anew * runs / rate;
     }

@@ -1,0 +1,146 @@
+//! What all policies of a scan have in common. A search asks for thousands of outcomes, so this is
+//! worked out once.
+
+use super::graph::Graph;
+use super::kernels::kept_bytes;
+use super::savable::{Savable, is_input};
+use super::scans::{Scan, is_heavy};
+use crate::ir::csr::Csr;
+use crate::ir::{Opcode, Row};
+use std::ops::RangeInclusive;
+
+/// What no policy changes about a scan.
+#[derive(Debug)]
+pub struct Fixed {
+    /// The nodes of the forward body that an outcome visits, ascending. Cheap work that one other
+    /// node reads counts as part of that node.
+    pub visited: Vec<u32>,
+    /// By visited node: the visited nodes that it reads.
+    pub operands: Csr,
+    /// By node of the forward body: its bytes.
+    pub bytes: Vec<i64>,
+    /// By node: whether XLA keeps its value in memory.
+    pub is_heavy: Vec<bool>,
+    /// By node: whether it is what a layer gets from the layer before.
+    pub is_input: Vec<bool>,
+    /// By node: the widest narrower form that the program makes of it, which is read in its place if a
+    /// policy keeps that form alone. One in fewer bits does not hold what the other readers need.
+    pub narrow: Vec<Option<u32>>,
+    /// By node: its number among the savable values of the module.
+    pub savable: Vec<Option<u32>>,
+    /// The nodes that a policy could keep, with the bytes of what is kept.
+    pub kept_bytes: Vec<(u32, i64)>,
+    /// The rows of the loop's body that compute products, ascending.
+    pub products: Vec<Row>,
+    /// The nodes that the text recomputes and a policy could keep.
+    pub twins: Vec<u32>,
+    /// Live ranges in the backward body that are not needed whatever a policy keeps.
+    pub superfluous: Vec<(i64, RangeInclusive<u32>)>,
+}
+
+impl Fixed {
+    /// What no policy changes about the scan `number`; `sizes` are the bytes of shapes.
+    pub fn new(scan: &Scan, number: u32, savable: &[Savable], sizes: &[i64]) -> Self {
+        let body = &scan.body;
+        let nodes = 0..body.nodes.len() as u32;
+        let mut savable_of = vec![None; body.nodes.len()];
+        for (at, own) in (0u32..).zip(savable).filter(|(_, own)| own.scan == number) {
+            savable_of[own.node as usize] = Some(at);
+        }
+        let keepable = nodes.clone().filter(|node| savable_of[*node as usize].is_some());
+        let products = body.nodes.iter().filter(|node| node.opcode.is_matmul());
+        let mut products: Vec<Row> = products.map(|node| node.outer).collect();
+        products.sort_unstable();
+        let narrow = narrow_forms(body, sizes);
+        let mut is_part = parts(scan, &narrow);
+        savable_of.iter().zip(&mut is_part).for_each(|(own, is_part)| *is_part &= own.is_none());
+        let (visited, operands) = contracted(body, &is_part);
+        Fixed {
+            visited,
+            operands,
+            bytes: nodes.clone().map(|node| body.bytes(node, sizes)).collect(),
+            is_heavy: body.nodes.iter().map(|node| is_heavy(node.opcode)).collect(),
+            is_input: nodes.map(|node| is_input(scan, node, sizes)).collect(),
+            narrow,
+            kept_bytes: keepable.map(|node| (node, kept_bytes(body, node, sizes))).collect(),
+            savable: savable_of,
+            products,
+            twins: scan.recomputed.twins(),
+            superfluous: scan.recomputed.superfluous(&scan.back, |_| false).collect(),
+        }
+    }
+
+    /// Bytes of what is kept of a node that a policy could keep.
+    pub fn kept_bytes_of(&self, node: u32) -> i64 {
+        let at = self.kept_bytes.binary_search_by_key(&node, |(node, _)| *node);
+        at.map_or(0, |at| self.kept_bytes[at].1)
+    }
+}
+
+/// By node: the widest narrower form that the program makes of it.
+fn narrow_forms(body: &Graph, sizes: &[i64]) -> Vec<Option<u32>> {
+    let size = |node: u32| {
+        let shape = body.nodes[node as usize].shape;
+        let own = body.own_bytes.get(&node).or_else(|| sizes.get(shape.0 as usize));
+        own.copied().unwrap_or(0)
+    };
+    let mut widest: Vec<Option<u32>> = vec![None; body.nodes.len()];
+    for (narrow, node) in (0u32..).zip(&body.nodes) {
+        let wide = body.operands(narrow).first().filter(|_| node.opcode == Opcode::Convert);
+        let Some(wide) = wide.copied().filter(|wide| size(narrow) <= size(*wide)) else { continue };
+        let other = &mut widest[wide as usize];
+        if other.is_none_or(|other| size(other) <= size(narrow)) {
+            *other = Some(narrow);
+        }
+    }
+    widest
+}
+
+/// By node: whether what a policy changes about it follows from the one node that reads it.
+fn parts(scan: &Scan, narrow: &[Option<u32>]) -> Vec<bool> {
+    let body = &scan.body;
+    let mut is_part: Vec<bool> = (0u32..)
+        .zip(&body.nodes)
+        .map(|(number, node)| {
+            let is_own = node.element.is_some() || node.whole.is_some() || is_heavy(node.opcode);
+            let is_in_text = scan.recomputed.step_of(number).is_some();
+            !is_own && !is_in_text && body.users(number).len() == 1
+        })
+        .collect();
+    let needs = scan.recomputed.needs.iter().map(|(node, _)| *node);
+    let own = needs.chain(scan.stacks.iter().map(|stack| stack.node));
+    own.for_each(|node| is_part[node as usize] = false);
+    for (wide, narrow) in narrow.iter().enumerate() {
+        if let Some(narrow) = narrow {
+            is_part[wide] = false;
+            is_part[*narrow as usize] = false;
+        }
+    }
+    is_part
+}
+
+/// The nodes that are no parts of others, and what they and their parts read.
+fn contracted(body: &Graph, is_part: &[bool]) -> (Vec<u32>, Csr) {
+    let nodes = 0..body.nodes.len() as u32;
+    let visited: Vec<u32> = nodes.filter(|node| !is_part[*node as usize]).collect();
+    let mut operands = Csr { offsets: vec![0], items: Vec::new() };
+    // By node: the last visited node that has reached it. A node may read another one twice.
+    let mut reached = vec![u32::MAX; body.nodes.len()];
+    let mut open = Vec::new();
+    for node in &visited {
+        open.push(*node);
+        while let Some(at) = open.pop() {
+            for operand in body.operands(at) {
+                if std::mem::replace(&mut reached[*operand as usize], *node) == *node {
+                    continue;
+                }
+                match is_part[*operand as usize] {
+                    true => open.push(*operand),
+                    false => operands.items.push(*operand),
+                }
+            }
+        }
+        operands.offsets.push(operands.items.len() as u32);
+    }
+    (visited, operands)
+}
