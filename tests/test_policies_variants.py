@@ -103,3 +103,17 @@ def test_a_checkpoint_in_a_checkpoint(texts, compiled):
     for policy, name in BUILT_IN.items():
         peak = compiled["inner_v5e_8"][policy]
         assert policies.policy(name).peak == pytest.approx(peak, rel=0.05)
+
+
+def test_what_a_stage_of_a_pipeline_gets_is_its_input():
+    """MaxText selects it, from the stage before or from the batch, and checkpoints what follows."""
+    module = hlofast.load(FIXTURES / "maxtext_dumps" / "8b_stages.txt.xz")
+    policies = module.remat().policies
+    rows = policies.savable.to_pylist()
+    inputs = [row for row in rows if row["kind"] == "input"]
+    assert [row["op_name"].rpartition("/")[2] for row in inputs] == ["select_n"]
+    assert not any(row["kind"] == "other" for row in rows)
+    # The step is compiled under `full`, which keeps the inputs alone.
+    nothing = policies.policy("nothing_saveable")
+    assert nothing.kept == inputs[0]["bytes"]
+    assert nothing.peak == policies.as_compiled.peak

@@ -7,10 +7,9 @@
 use super::simulation::Simulation;
 use crate::comms::Collectives;
 use crate::flow::{has_compiler_clones, is_compiler_clone};
-use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
-use hashbrown::HashMap;
 use memchr::memmem;
+use std::collections::BTreeMap;
 
 /// Seconds of a step in which XLA recomputes values by itself, and in which transfers beside which
 /// their computation has work to do are waited for, whatever the cause. 0 if XLA recomputes nothing by
@@ -50,8 +49,9 @@ pub fn pressure_seconds(
 
 /// Seconds in which rows repeat others: all clones of a row if it is still there, else all but one.
 fn repeated(module: &Module, rows: impl Iterator<Item = Row>, seconds: impl Fn(Row) -> f64) -> f64 {
-    // By name of the original: the sum of all clones, and the longest.
-    let mut clones: HashMap<&[u8], (f64, f64), BuildMix> = HashMap::default();
+    // By name of the original: the sum of all clones, and the longest. In order, so that the sum of
+    // all does not depend on hashes.
+    let mut clones: BTreeMap<&[u8], (f64, f64)> = BTreeMap::new();
     let mut others = Vec::new();
     for row in rows {
         let (name, own) = (module.instruction_name(row), seconds(row));

@@ -97,7 +97,7 @@ impl<'a> Again<'a> {
             states[*node as usize].need(end_of(*last), 0);
         }
         for stack in scan.stacks.iter().filter(|stack| stack.is_read) {
-            let is_light = is_light(scan, stack.node, &states);
+            let is_light = is_light(scan, fixed, stack.node, &states);
             for read in &stack.reads {
                 let last = match &read.copies {
                     Some(_) if is_light => read.step,
@@ -114,7 +114,7 @@ impl<'a> Again<'a> {
             }
             let own = &body.nodes[at];
             let size = fixed.bytes[at];
-            if own.element.is_some() {
+            if is_input(scan, fixed, node) {
                 if !fixed.is_input[at] {
                     continue;
                 }
@@ -267,12 +267,12 @@ impl<'a> Again<'a> {
             }
         }
         for shared in timeline.shared(self.number) {
-            if shared.stacks.iter().any(|node| is_light(scan, *node, &self.states)) {
+            if shared.stacks.iter().any(|node| is_light(scan, self.fixed, *node, &self.states)) {
                 bytes.add(shared.steps.clone(), shared.bytes);
             }
         }
         for stack in &scan.stacks {
-            if is_light(scan, stack.node, &self.states) {
+            if is_light(scan, self.fixed, stack.node, &self.states) {
                 if let Some(last) = timeline.is_kept(scan, stack, |node| self.holds(node)) {
                     bytes.add(start..=last, self.fixed.bytes[stack.node as usize]);
                 }
@@ -289,7 +289,7 @@ impl<'a> Again<'a> {
     /// Whether a value of the forward body is written to device memory, to stay there or to move on.
     pub fn stores(&self, node: u32) -> bool {
         let state = self.states[node as usize];
-        let is_input = self.scan.body.nodes[node as usize].element.is_some();
+        let is_input = is_input(self.scan, self.fixed, node);
         state.is_needed && (is_input || state.is_kept())
     }
 
@@ -380,12 +380,17 @@ fn repeat(
     outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b);
 }
 
+/// Whether a node is an element of the state, or what checkpointed layers get.
+fn is_input(scan: &Scan, fixed: &Fixed, node: u32) -> bool {
+    scan.body.nodes[node as usize].element.is_some() || fixed.is_input[node as usize]
+}
+
 /// Whether a stacked value would be recomputed inside the fusions that read it.
-fn is_light(scan: &Scan, node: u32, states: &[State]) -> bool {
+fn is_light(scan: &Scan, fixed: &Fixed, node: u32, states: &[State]) -> bool {
     let mut at = node;
     loop {
         let own = &scan.body.nodes[at as usize];
-        if states[at as usize].is_kept() || own.element.is_some() || is_heavy(own.opcode) {
+        if states[at as usize].is_kept() || is_input(scan, fixed, at) || is_heavy(own.opcode) {
             return false;
         }
         match scan.body.operands(at).first() {

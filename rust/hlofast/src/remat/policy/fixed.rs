@@ -3,7 +3,7 @@
 
 use super::graph::Graph;
 use super::kernels::kept_bytes;
-use super::savable::{Savable, is_input};
+use super::savable::{Savable, SavableKind};
 use super::scans::{Scan, is_heavy};
 use crate::ir::csr::Csr;
 use crate::ir::{Opcode, Row};
@@ -55,12 +55,13 @@ impl Fixed {
         let mut is_part = parts(scan, &narrow);
         savable_of.iter().zip(&mut is_part).for_each(|(own, is_part)| *is_part &= own.is_none());
         let (visited, operands) = contracted(body, &is_part);
+        let is_input = |own: u32| savable[own as usize].kind == SavableKind::Input;
         Fixed {
             visited,
             operands,
-            bytes: nodes.clone().map(|node| body.bytes(node, sizes)).collect(),
+            bytes: nodes.map(|node| body.bytes(node, sizes)).collect(),
             is_heavy: body.nodes.iter().map(|node| is_heavy(node.opcode)).collect(),
-            is_input: nodes.map(|node| is_input(scan, node, sizes)).collect(),
+            is_input: savable_of.iter().map(|own| own.is_some_and(is_input)).collect(),
             narrow,
             kept_bytes: keepable.map(|node| (node, kept_bytes(body, node, sizes))).collect(),
             savable: savable_of,

@@ -3,7 +3,7 @@
 use super::graph::Node;
 use super::kernels::{has_stacked_slice, is_named_inside, kept_bytes};
 use super::named;
-use super::scans::{Scan, is_unchanged};
+use super::scans::{Scan, is_heavy, is_unchanged};
 use super::{LEAST, is_collective};
 use crate::cost::custom_call::{CustomCallKind, custom_call_cost};
 use crate::ir::{Module, Opcode, Row, ShapeId};
@@ -82,13 +82,15 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
         for (node, _) in &scan.recomputed.needs {
             is_needed[*node as usize] = true;
         }
+        let is_argument = arguments(scan, sizes);
         let from = savable.len();
         let mut inputs = Vec::new();
         for node in (0..count as u32).rev() {
             let at = node as usize;
             let opcode = body.nodes[at].opcode;
-            if is_needed[at] && is_input(scan, node, sizes) {
+            if is_needed[at] && (is_input(scan, node, sizes) || is_argument[at]) {
                 inputs.push(node);
+                continue;
             }
             if !is_needed[at] || body.nodes[at].element.is_some() {
                 continue;
@@ -126,15 +128,51 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
             let own = &body.nodes[node as usize];
             let trips = i64::try_from(scan.trips).unwrap_or(i64::MAX);
             let bytes = body.bytes(node, sizes).saturating_mul(trips);
-            let (row, kind) = (taker(module, own), SavableKind::Input);
+            let row = if own.element.is_some() { taker(module, own) } else { own.row };
+            let kind = SavableKind::Input;
             Savable { scan: number, row, bytes, shape: own.shape, kind, is_kept: true, node }
         }));
     }
     savable
 }
 
-/// Whether a node is what a layer gets from the layer before.
-pub fn is_input(scan: &Scan, node: u32, sizes: &[i64]) -> bool {
+/// By node of a body: whether it is what checkpointed layers get, made by cheap work from what the
+/// iteration before hands on. So a pipeline selects what a stage gets, from the stage before or from the
+/// batch. It is kept, and nothing that it is made from.
+fn arguments(scan: &Scan, sizes: &[i64]) -> Vec<bool> {
+    let body = &scan.body;
+    let mut is_argument = vec![false; body.nodes.len()];
+    if !scan.recomputed.is_checkpointed {
+        return is_argument;
+    }
+    let stacks = || scan.stacks.iter().filter(|stack| !stack.is_weight);
+    // By node: whether cheap work makes it from inputs that are not kept.
+    let mut is_made: Vec<bool> = Vec::with_capacity(body.nodes.len());
+    let mut is_stacked = vec![false; body.nodes.len()];
+    stacks().for_each(|stack| is_stacked[stack.node as usize] = true);
+    for (number, node) in (0u32..).zip(&body.nodes) {
+        let at = number as usize;
+        is_made.push(match node.element {
+            Some(_) => is_input(scan, number, sizes) && !is_stacked[at],
+            None => {
+                let mut operands = body.operands(number).iter().map(|own| *own as usize);
+                let is_fixed = |own: usize| scan.recomputed.is_fixed[own];
+                !is_heavy(node.opcode)
+                    && !is_fixed(at)
+                    && operands.all(|own| is_fixed(own) || is_made[own] && !is_stacked[own])
+            }
+        });
+    }
+    for stack in stacks().filter(|stack| stack.is_read) {
+        let at = stack.node as usize;
+        let is_own = body.nodes[at].element.is_none() && is_made[at];
+        is_argument[at] = is_own && body.bytes(stack.node, sizes) >= LEAST;
+    }
+    is_argument
+}
+
+/// Whether a node is an element of the state that a layer gets from the layer before.
+fn is_input(scan: &Scan, node: u32, sizes: &[i64]) -> bool {
     let body = &scan.body;
     body.nodes[node as usize].element.is_some()
         && !is_unchanged(body, node)
