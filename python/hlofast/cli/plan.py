@@ -113,7 +113,15 @@ def run(arguments: argparse.Namespace) -> int:
             if not machines:
                 inputs.complain(f"{_MACHINE}, or a MaxText config with compile_topology")
                 return USAGE
-            for plan in _plans(config, arguments, machines):
+            for name, count, device in machines:
+                try:
+                    plan = _plan(config, arguments, name, count, device)
+                except ValueError as error:
+                    if len(machines) == 1:
+                        raise
+                    # The others can be planned.
+                    failures.failed(path, ValueError(f"{name}: {error}"))
+                    continue
                 if arguments.like is None:
                     shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
@@ -169,25 +177,24 @@ def _machines(
     return names
 
 
-def _plans(
+def _plan(
     config: Config,
     arguments: argparse.Namespace,
-    machines: list[tuple[str, int | None, Device | None]],
-) -> list[Plan]:
-    """The plans of a config, one for each machine."""
-    return [
-        config.plan(
-            name,
-            count,
-            device=device,
-            sequences=arguments.batch,
-            tokens=arguments.tokens,
-            margin=arguments.margin,
-            offloads=not arguments.no_offload,
-            state_dtype=arguments.state_dtype,
-        )
-        for name, count, device in machines
-    ]
+    name: str,
+    count: int | None,
+    device: Device | None,
+) -> Plan:
+    """The plan of a config on a machine."""
+    return config.plan(
+        name,
+        count,
+        device=device,
+        sequences=arguments.batch,
+        tokens=arguments.tokens,
+        margin=arguments.margin,
+        offloads=not arguments.no_offload,
+        state_dtype=arguments.state_dtype,
+    )
 
 
 def _liked(plan: Plan, text: str) -> Likened:

@@ -11,6 +11,7 @@ from hlofast._result import Fact, Note, Result, Section
 from hlofast.config import _plan_meshes, _plan_space
 from hlofast.config._memory import kept_of
 from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
+from hlofast.config._plan_notes import overridden
 from hlofast.config._plan_space import Candidate, Obstacle
 from hlofast.config._verdict import TOO_LARGE, UNKNOWN
 from hlofast.table import of_rows
@@ -396,10 +397,11 @@ class Likened(Result):
     @property
     def notes(self) -> tuple[Note, ...]:
         """Why the choice is not taken, and what completes it."""
-        if not self._completed:
-            return self._told()
-        text = f"nothing fits, so defaults complete the choice: {','.join(self._completed)}"
-        return (*self._told(), Note("completed", text))
+        notes = [*self._told(), *overridden(self._searched)]
+        if self._completed:
+            text = f"nothing fits, so defaults complete the choice: {','.join(self._completed)}"
+            notes.append(Note("completed", text))
+        return tuple(notes)
 
     def _told(self) -> tuple[Note, ...]:
         _, own = self._this

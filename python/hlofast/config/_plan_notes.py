@@ -37,6 +37,7 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
             text = f"no choice fits{among}; mostly: {most.reason}{_way_out(searched)}"
         notes.append(Note("nothing-fits", text))
         notes += _batches(searched)
+    notes += overridden(searched)
     unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
     notes += [Note("not-checked", row["text"]) for row in unchecked]
     if searched.best and searched.untimed is not None:
@@ -80,6 +81,17 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
         )
         notes.append(Note("host", text))
     return tuple(notes)
+
+
+def overridden(searched: Searched) -> list[Note]:
+    """What a plan takes in place of what the name of the instance says."""
+    instance, kind = searched.effective.instance, searched.device.name
+    given = _instances.overridden(instance, searched.devices)
+    notes = [] if given is None else [Note("overridden", given)]
+    if instance.device not in (None, kind):
+        text = f"figures are those of {kind}, but the name says {instance.device}"
+        notes.append(Note("overridden", text))
+    return notes
 
 
 def _way_out(searched: Searched) -> str:

@@ -513,7 +513,7 @@ def planned(
     if capacity(target) is None:
         raise ValueError(f"the memory of {target.name} is not known")
     target.require("flops.bf16")
-    if (failing := effective.config.front.failing(effective.config)) is not None:
+    if (failing := effective.config.front.failing(effective.config, target)) is not None:
         raise ValueError(failing)
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ValueError(f"tokens has to be a positive number, not {tokens!r}")

@@ -165,12 +165,13 @@ def _restored(fields: dict[str, Any]) -> EffectiveConfig:
 
 
 def slice_notes(instance: Instance, devices: int | None) -> list[tuple[str, str | None, str]]:
-    """A note if no slice has so many chips, or if the devices do not fill whole nodes."""
-    if instance.device is None or devices is None:
-        return []
-    text = _instances.broken_nodes(instance, devices)
-    text = text or _torus.no_slice(instance.device, devices // instance.slices)
-    return [] if text is None else [("devices", None, text)]
+    """Notes if the name says another number of devices, no slice has so many chips, or the devices
+    do not fill whole nodes."""
+    texts = [_instances.overridden(instance, devices)]
+    if instance.device is not None and devices is not None:
+        text = _instances.broken_nodes(instance, devices)
+        texts.append(text or _torus.no_slice(instance.device, devices // instance.slices))
+    return [("devices", None, text) for text in texts if text is not None]
 
 
 def check_devices(devices: int | None) -> None:

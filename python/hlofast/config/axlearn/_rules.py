@@ -198,7 +198,7 @@ def _effective(
     count = devices if devices is not None else instance.devices
     for note in slice_notes(instance, count):
         report.note(*note)
-    mesh = _resolved(effective, instance, count, report, is_given=devices is not None)
+    mesh = _resolved(effective, instance, count, report)
     if count is None and mesh is not None:
         count = mesh.device_count
     return EffectiveConfig(
@@ -239,13 +239,10 @@ def _say_nothing_matches(
 
 
 def _resolved(
-    config: Config, instance: Instance, count: int | None, report: Report, *, is_given: bool
+    config: Config, instance: Instance, count: int | None, report: Report
 ) -> Mesh | None:
     """The mesh of the config on the instance; None, with a note, if there is none."""
-    if is_given and instance.devices is not None and instance.devices != count:
-        text = f"{count:,} devices are given, but the name says {instance.devices:,}"
-        report.note("devices", None, f"{text} ({instance.why})")
-    elif count is None:
+    if count is None:
         report.note("devices", None, instance.why)
     hosts = None
     each = instance.devices_per_host

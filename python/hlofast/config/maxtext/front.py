@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
     from hlofast.config._tree import Config
+    from hlofast.devices import Device
 
 _KEY = re.compile(r"^([A-Za-z_]\w*):(?:[ \t\r]|$)", re.M)
 _ENTRY = re.compile(r"^[^\s#].*", re.M)
@@ -221,10 +222,11 @@ class MaxText:
             found.append((f"weights and moments {dtype}", {"weight_dtype": dtype, "mu_dtype": ""}))
         return found
 
-    def failing(self, config: Config) -> str | None:
-        """The first value at which MaxText fails when it reads the run."""
+    def failing(self, config: Config, device: Device) -> str | None:
+        """The first value at which MaxText fails when it reads the run, or runs its attention."""
         notes = getattr(config, "settings_notes", ())
-        return next((text for kind, _, text in notes if kind == "fails"), None)
+        told = next((text for kind, _, text in notes if kind == "fails"), None)
+        return told or _refused.attention(config, device)
 
     def matmul_type(self, config: Config) -> str | None:
         """`quantization`."""
@@ -255,7 +257,12 @@ FRONT = MaxText()
 
 def _effective(config: Config, instance: Instance, devices: int | None) -> EffectiveConfig:
     """Resolves the mesh of a run on an instance."""
+    from hlofast import devices as known
+
     notes: list[tuple[str, str | None, str]] = [*getattr(config, "settings_notes", ())]
+    if instance.device is not None:
+        why = _refused.attention(config, known.get(instance.device))
+        notes += [] if why is None else [("fails", "attention", why)]
     instance = _with_slices(config, instance)
     count = devices if devices is not None else instance.devices
     mesh: Mesh | None = None
