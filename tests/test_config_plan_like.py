@@ -4,7 +4,7 @@ import pytest
 
 import hlofast
 from hlofast._verdict_figures import seconds
-from hlofast.config._plan_like import read_choice
+from hlofast.config._plan_choice import read_choice
 from test_config_plan import EIGHT, SEVEN, run
 
 

@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
                     shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
                     if not to_stdout:
-                        shower.show(plan, plan.every_section() if arguments.json else None)
+                        shower.show(plan)
                 else:
                     liked = _liked(plan, arguments.like)
                     is_fitting = is_fitting and liked.is_fitting

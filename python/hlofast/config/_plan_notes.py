@@ -28,7 +28,7 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
         cut = searched.cut_at is not None
         among = f" among the {_plan_meshes.MOST_MESHES:,} meshes that are searched" if cut else ""
         most = max(searched.excluded.values(), key=lambda own: own.candidates, default=None)
-        if most is None or most.reason in searched.unmodelled:
+        if most is None or most.why in searched.unmodelled:
             why = searched.gap if most is None else most.reason
             if most is None and searched.sizes.dropped:
                 why = f"no mesh of {searched.devices:,} devices divides the weights and the batch"
@@ -36,7 +36,8 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
         else:
             text = f"no choice fits{among}; mostly: {most.reason}{_way_out(searched)}"
         notes.append(Note("nothing-fits", text))
-        notes += _batches(searched)
+        if searched.gap is None:
+            notes += _batches(searched)
     notes += overridden(searched)
     unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
     notes += [Note("not-checked", row["text"]) for row in unchecked]
@@ -45,8 +46,6 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
             f"step times are not modelled: {searched.untimed}; choices are ranked as if "
             "matmuls ran at the rate of bfloat16"
         )
-        if "quantization" in searched.untimed:
-            text += ", and copies that only quantised steps hold are not in the memory"
         notes.append(Note("untimed", text))
     elif searched.device.name not in JUDGED:
         text = f"the model of the step was not judged on {searched.device.name}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from hlofast._core import Field
 from hlofast.config import _instances, _torus
 from hlofast.config._tree import Config, Modelled
@@ -165,8 +167,7 @@ def _restored(fields: dict[str, Any]) -> EffectiveConfig:
 
 
 def slice_notes(instance: Instance, devices: int | None) -> list[tuple[str, str | None, str]]:
-    """Notes if the name says another number of devices, no slice has so many chips, or the devices
-    do not fill whole nodes."""
+    """Notes on devices that are not as many as the name says, or not whole nodes or slices."""
     texts = [_instances.overridden(instance, devices)]
     if instance.device is not None and devices is not None:
         text = _instances.broken_nodes(instance, devices)
@@ -174,8 +175,22 @@ def slice_notes(instance: Instance, devices: int | None) -> list[tuple[str, str 
     return [("devices", None, text) for text in texts if text is not None]
 
 
+def check_instance(instance: object) -> None:
+    if not isinstance(instance, str):
+        raise TypeError(f"instance has to be a name such as tpu-v5p-128, not {instance!r}")
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is an integer of any kind."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def check_devices(devices: int | None) -> None:
-    if devices is not None and not 1 <= devices <= _instances.MOST_DEVICES:
+    if devices is None:
+        return
+    if not is_whole(devices):
+        raise TypeError(f"devices has to be a whole number, not {devices!r}")
+    if not 1 <= devices <= _instances.MOST_DEVICES:
         raise ValueError(
             f"devices has to be between 1 and {_instances.MOST_DEVICES:,}, not {devices}"
         )

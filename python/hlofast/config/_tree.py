@@ -345,6 +345,10 @@ class Config(Modelled, Mapping["Any", "Any"]):
         not give a number or gives another one. The result's `notes` list unmodelled parts and the
         places where the trainer would fail. Raises `ValueError` if `devices` is out of range.
         """
+        from hlofast.config._select import check_devices, check_instance
+
+        check_instance(instance)
+        check_devices(devices)
         return self.front.select(self, instance, devices)
 
     def select_all(self, devices: int | None = None) -> list[EffectiveConfig]:
@@ -354,6 +358,9 @@ class Config(Modelled, Mapping["Any", "Any"]):
         selector as the name if they cannot be listed. `devices` applies to names that do not give
         the number of devices; without it, an ambiguous name occurs once for each reading.
         """
+        from hlofast.config._select import check_devices
+
+        check_devices(devices)
         return self.front.select_all(self, devices)
 
     def plan(

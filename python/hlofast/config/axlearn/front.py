@@ -67,7 +67,9 @@ class Axlearn:
         """The model of a trainer's config, or of a model's config."""
         parts = parts_of(config)
         batch = _batch(config, is_of_images=parts.is_of_images)
-        gaps = [(gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in parts.gaps]
+        gaps = [
+            (gap.path, f"{gap.klass}: {gap.why}" if gap.klass else gap.why) for gap in parts.gaps
+        ]
         untimed = [(gap.path, f"{gap.klass}: {gap.why}") for gap in parts.missing]
         unexchanged = _unexchanged(parts, mesh)
         fails = [own for own, gap in zip(gaps, parts.gaps, strict=True) if gap.fails]

@@ -16,7 +16,6 @@ from hlofast.config._select import (
     NOTES,
     RULES,
     EffectiveConfig,
-    check_devices,
     slice_notes,
 )
 from hlofast.config.maxtext import (
@@ -147,7 +146,11 @@ class MaxText:
         gaps += [("decoder_block", why) for why in sorted(parts.unmoved)]
         quantization = config.get("quantization")
         if quantization and not wrong:
-            why = f"the rate of matmuls under quantization {quantization!r} is not modelled"
+            # Told wherever a figure of the memory is shown.
+            why = (
+                f"the rate of matmuls under quantization {quantization!r} is not modelled; memory "
+                "is that of unquantised values, without copies that only quantised steps hold"
+            )
             untimed.append(("quantization", why))
         return Model(
             parts,
@@ -185,7 +188,6 @@ class MaxText:
 
     def select(self, config: Config, instance: str, devices: int | None) -> EffectiveConfig:
         """The run on an instance, such as `v5p-128` (as `compile_topology` names it)."""
-        check_devices(devices)
         spelt = (instance, f"tpu-{instance}", f"gpu-{instance}")
         found = [_instances.read(name) for name in spelt]
         known = next((own for own in found if own.device is not None), found[0])
@@ -193,7 +195,6 @@ class MaxText:
 
     def select_all(self, config: Config, devices: int | None) -> list[EffectiveConfig]:
         """The run on its `compile_topology`, or on devices that it does not name."""
-        check_devices(devices)
         topology = config.get("compile_topology")
         if isinstance(topology, str) and topology:
             return [self.select(config, topology, devices)]
@@ -365,7 +366,7 @@ def _uneven(implied: Implied) -> list[tuple[str, str | None, str]]:
         for size, axes in zip(parameter.shape, parameter.sharding, strict=True):
             if size % implied.shards(axes):
                 cut = ",".join(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
-                text = f"{cut} ({implied.shards(axes)}) does not divide {size}"
+                text = f"{cut} = {implied.shards(axes)} does not divide {size:,}"
                 found.setdefault(text, []).append(parameter.path)
     return [
         ("fails", paths[0], f"MaxText fails here: {text} of {names(paths, most=2)}")
