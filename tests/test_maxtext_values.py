@@ -241,7 +241,7 @@ class TestRefusals:
         ("given", "kind", "words"),
         [
             ("stepz=2", "unknown-key", "did you mean steps?"),
-            ("steps=two", "invalid-override", "steps=two: the value has to be int"),
+            ("steps=two", "invalid-override", "steps=two: the value has to be a whole number"),
             ("scan_layers=7", "invalid-override", "true or false"),
             ("a" + ".b" * 3000 + "=1", "invalid-override", "more than 20 nested keys"),
             ("steps", "invalid-override", "write key=value"),

@@ -213,8 +213,8 @@ def rate(value: float, unit: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Returns a number with six digits; large ones with all digits of their whole part."""
-    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
+    """Returns a number with six digits, or with its whole part where that has up to nine."""
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e9 else f"{value:,.6g}"
 
 
 def figure(field: Field, value: Any) -> str:

@@ -212,6 +212,8 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return f"machines are given by --instance or by --device, not by both: {_MACHINE}"
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
+    if arguments.device_count is not None and arguments.device:
+        return "--device-count belongs to --instance; --chips gives the devices of --device"
     if arguments.slices is not None and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
     if arguments.output is not None and (arguments.like or len(arguments.files) > 1):

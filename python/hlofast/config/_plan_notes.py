@@ -36,7 +36,7 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
         else:
             text = f"no choice fits{among}; mostly: {most.reason}{_way_out(searched)}"
         notes.append(Note("nothing-fits", text))
-        if searched.gap is None:
+        if searched.excluded or searched.sizes.dropped:
             notes += _batches(searched)
     notes += overridden(searched)
     unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]

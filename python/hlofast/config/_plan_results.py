@@ -533,7 +533,7 @@ def planned(
         message = f"sequences has to be a whole number from 0 to {LARGEST_SIZE:,}"
         raise ValueError(f"{message}, not {sequences!r}")
     searched = Searched(
-        effective, target, effective.devices, sequences=sequences or None,
+        effective, target, effective.devices, sequences=int(sequences) or None,
         margin=MARGIN if margin is None else margin, offloads=offloads, state_dtype=state_dtype,
     )  # fmt: skip
     return Plan(searched, tokens)

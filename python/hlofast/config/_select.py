@@ -185,12 +185,14 @@ def is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def check_devices(devices: int | None) -> None:
+def check_devices(devices: int | None) -> int | None:
+    """The number of devices as Python's integer, which it may not be."""
     if devices is None:
-        return
+        return None
     if not is_whole(devices):
         raise TypeError(f"devices has to be a whole number, not {devices!r}")
     if not 1 <= devices <= _instances.MOST_DEVICES:
         raise ValueError(
             f"devices has to be between 1 and {_instances.MOST_DEVICES:,}, not {devices}"
         )
+    return int(devices)

@@ -348,8 +348,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         from hlofast.config._select import check_devices, check_instance
 
         check_instance(instance)
-        check_devices(devices)
-        return self.front.select(self, instance, devices)
+        return self.front.select(self, instance, check_devices(devices))
 
     def select_all(self, devices: int | None = None) -> list[EffectiveConfig]:
         """The config under every mesh rule; the config without a rule comes last.
@@ -360,8 +359,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         """
         from hlofast.config._select import check_devices
 
-        check_devices(devices)
-        return self.front.select_all(self, devices)
+        return self.front.select_all(self, check_devices(devices))
 
     def plan(
         self,

@@ -59,8 +59,9 @@ class Axlearn:
         from hlofast.config.axlearn._text import loads
 
         if sources:
+            where = "" if path is None else f"{path}: "
             message = "overrides and base files apply to MaxText configs; this is not YAML"
-            raise ConfigError(message, path=path, kind="no-overrides")
+            raise ConfigError(f"{where}{message}", path=path, kind="no-overrides")
         return loads(text, path=path)
 
     def model(self, config: Config, mesh: Mapping[str, int], *, steps: int | None) -> Model:

@@ -35,6 +35,11 @@ _SUFFIXES = (".yml", ".yaml")
 _RULES = "logical_axis_rules"
 _COMPLETE = ("mesh_axes", _RULES)
 """Keys of a file that stands for itself: the only files with them are full lists of all keys."""
+_KINDS = {
+    list: "a list", dict: "a dictionary", bool: "true or false", int: "a whole number",
+    float: "a number", str: "text",
+}  # fmt: skip
+"""What an argument has to be, by the type of the value that it replaces."""
 _LARGEST_SCALE = 1 << 40
 
 
@@ -329,7 +334,7 @@ def _typed(value: Any, before: Any, source: str) -> Any:
         pass
     if before is None:
         return value
-    shown = {list: "a list", dict: "a dictionary", bool: "true or false"}.get(kind, kind.__name__)
+    shown = _KINDS.get(kind, kind.__name__)
     raise _yaml.fault("invalid-override", f"{source}: the value has to be {shown}", None)
 
 
