@@ -212,7 +212,7 @@ class TestMeshes:
                 {"ici_mesh_shape": [1, 2, 1], "dcn_mesh_shape": [4, 1, 1]},
                 8,
                 1,
-                "ici_mesh_shape b=2 makes 2, not 8 devices each",
+                "ici_mesh_shape b=2 makes 2, not 8 devices",
             ),
             (
                 {"ici_mesh_shape": [1, 2, -1], "dcn_mesh_shape": [4, 1, 1]},
