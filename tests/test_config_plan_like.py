@@ -186,7 +186,7 @@ class TestLike:
         [
             ({"rows": 4}, "'rows' is not a choice"),
             ({"policy": "best"}, "policy 'best' is not known"),
-            ({"policy": "minimal_with_contxt"}, "did you mean minimal_with_context"),
+            ({"policy": "minimal_with_contxt"}, "did you mean 'minimal_with_context'"),
             ({"fdsp": 16}, "'fdsp' is not a choice; did you mean fsdp"),
             ({"state": "narrow"}, "state 'narrow' is not known; known: own"),
             ({"fsdp": 0}, "fsdp has to be a whole number from 1 to 256, not 0"),

@@ -273,6 +273,8 @@ class Searched:
             else:
                 self.unused.append((axis, f"it does the same as {same} here"))
         self.axes = [axis for axis in self.space.axes if axis in known]
+        if prime == 1:
+            self.unused, self.unmodelled_axes = [], []  # One device leaves nothing to size.
 
     def _exclude(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hlofast._core import Field
-from hlofast._names import meant
+from hlofast._names import nearest
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import counted
 from hlofast.config import _plan_meshes, _plan_space
@@ -291,7 +291,9 @@ class Likened(Result):
             if option.name == name:
                 return option
         known = list(dict.fromkeys(option.name for option in options if option.is_named))
-        near = meant(str(name), [option.name for option in options]) or ";"
+        # Names have commas.
+        close = " or ".join(map(repr, nearest(str(name), [option.name for option in options])))
+        near = f"; did you mean {close}?" if close else ";"
         raise ValueError(
             f"policy {name!r} is not known{near} known: {', '.join(known)}, {OWN}, and the sets "
             "of values that the plan lists"
