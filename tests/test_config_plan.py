@@ -160,7 +160,7 @@ class TestSearch:
             own = [
                 one.seconds
                 for one in fitting
-                if _plan.shown_mesh(one.candidate.mesh) == row["mesh"]
+                if _plan_meshes.shown_mesh(one.candidate.mesh) == row["mesh"]
             ]
             assert row["step_seconds"] <= min(own) * (1 + _plan.TIE)
 

@@ -226,6 +226,8 @@ class TestLike:
             numbers = {"batch": row["per_device_batch"], "accumulation": row["accumulation_steps"]}
             likened = eight.like({"mesh": row["mesh"], "policy": row["policy"], **numbers})
             assert likened.choice[1].peak == row["peak_bytes"]
+        (note,) = eight.like({"mesh": "one device"}).notes
+        assert "the mesh has 1 device, not 256" in note.text
 
     @pytest.mark.parametrize("batch", [1e-7, 0.3])
     def test_a_batch_of_no_whole_sequences(self, batch: float) -> None:

@@ -287,13 +287,13 @@ class Searched:
         if not count:
             return
         reason, size = (why, None) if isinstance(why, str) else why
-        found = self.excluded.setdefault(reason, Excluded(reason, shown_mesh(mesh)))
+        found = self.excluded.setdefault(reason, Excluded(reason, _plan_meshes.shown_mesh(mesh)))
         if size is not None:
             found.sizes.add(size)
         found.candidates += count
         self.candidates += count
         if needed is not None and (found.least is None or needed < found.least[0]):
-            found.least = needed, shown_mesh(mesh)
+            found.least = needed, _plan_meshes.shown_mesh(mesh)
 
     def groups(self, implied: Implied) -> list[tuple[int, int, int]]:
         """Sequences of a step, sequences of a shard at a time, and accumulation."""
@@ -593,8 +593,3 @@ def _batch(batch: Batch, sequences: int) -> Batch:
     return Batch(
         sequences, batch.length, batch.axes, batch.sequence_axes, is_placed=batch.is_placed
     )
-
-
-def shown_mesh(mesh: dict[str, int]) -> str:
-    """The axes with more than one device."""
-    return ",".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from numbers import Real
 
 from hlofast._names import meant
+from hlofast.config._plan_meshes import ONE_DEVICE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def checked(choice: object, axes: Collection[str], devices: int) -> Choice:
     if isinstance(choice, str):
         parts: Mapping[Any, Any] = read_choice(choice)
     elif isinstance(choice, Mapping):
-        parts = _flat(choice)
+        parts = _flat(choice, axes)
     else:
         message = f"a choice has to be a mapping such as {_MAPPING}, or text such as {EXAMPLE!r}"
         raise TypeError(f"{message}, not {choice!r}")
@@ -85,12 +86,14 @@ def checked(choice: object, axes: Collection[str], devices: int) -> Choice:
     return {key: _value(key, value, devices) for key, value in parts.items()}
 
 
-def _flat(choice: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The parts of a choice, with the axes of its mesh among them."""
+def _flat(choice: Mapping[Any, Any], every: Collection[str]) -> Mapping[Any, Any]:
+    """The parts of a choice, with the axes of its mesh among them; `every` are all axes."""
     if _MESH not in choice:
         return choice
     mesh = choice[_MESH]
-    axes = read_choice(mesh) if isinstance(mesh, str) else mesh
+    axes = mesh
+    if isinstance(mesh, str):
+        axes = dict.fromkeys(every, 1) if mesh == ONE_DEVICE else read_choice(mesh)
     if not isinstance(axes, Mapping) or not axes.keys().isdisjoint((*NUMBERS, *WORDS, OWN, _MESH)):
         example = "{'fsdp': 64, 'tensor': 4} or 'fsdp=64,tensor=4'"
         raise ValueError(f"{_MESH} has to be sizes of axes, such as {example}, not {mesh!r}")

@@ -10,8 +10,9 @@ from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import counted
 from hlofast.config import _plan_meshes, _plan_space
 from hlofast.config._memory import kept_of
-from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
+from hlofast.config._plan import JUDGED_APART, Modelled, Searched
 from hlofast.config._plan_choice import EXAMPLE, NUMBERS, OWN, checked
+from hlofast.config._plan_meshes import shown_mesh
 from hlofast.config._plan_notes import overridden
 from hlofast.config._plan_space import Candidate, Obstacle
 from hlofast.config._verdict import TOO_LARGE, UNKNOWN

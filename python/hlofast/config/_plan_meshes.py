@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_MESHES = 5_000
 """Limit on the meshes of a plan."""
+ONE_DEVICE = "one device"
+"""How a mesh is shown that has no axis with more than one device."""
 
 
 class Indivisible(NamedTuple):
@@ -65,6 +67,11 @@ def shown(sizes: Sequence[int], most: int = 8) -> str:
     """The first sizes, and the number of further ones."""
     text = ", ".join(str(size) for size in sizes[:most])
     return text if len(sizes) <= most else f"{text} and {len(sizes) - most:,} more"
+
+
+def shown_mesh(mesh: Mapping[str, int]) -> str:
+    """The axes with more than one device."""
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or ONE_DEVICE
 
 
 def uneven(implied: Implied) -> tuple[Indivisible, int] | None:

@@ -8,15 +8,10 @@ from hlofast._text import Whole
 from hlofast._verdict_figures import seconds, short_bytes
 from hlofast.config import _plan_meshes
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
-from hlofast.config._plan import (
-    JUDGED_APART,
-    MARGIN,
-    Modelled,
-    Searched,
-    shown_mesh,
-)
+from hlofast.config._plan import JUDGED_APART, MARGIN, Modelled, Searched
 from hlofast.config._plan_choice import OWN
 from hlofast.config._plan_like import FILE, Likened, no_batch, own_batch
+from hlofast.config._plan_meshes import shown_mesh
 from hlofast.config._plan_notes import notes_of
 from hlofast.config._time import EXPOSED, HIGH, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
