@@ -182,6 +182,7 @@ class TestCommand:
             ("--instance", "v5e-16", "--slices", "2"),
             ("--device", "v5e", "--chips", "16", "--slices", "0"),
             ("--device", "v5e", "--chips", "16", "--device-count", "8"),
+            ("--instance", "v5e-16", "--like", "own", "--tokens", "15T"),
             ("--instance", "v5e-16", "--state-dtype", "int8"),
             ("--instance", "v5e-16", "--margin", "1"),
             ("--instance", "v5e-16", "--tokens", "0"),

@@ -221,6 +221,12 @@ class TestMeshes:
                 "dcn_mesh_shape a=4 makes 4, not 2 slices",
             ),
             (
+                {"ici_mesh_shape": [1, 2, -1], "dcn_mesh_shape": [1, 1, 1]},
+                None,
+                1,
+                "c=-1 needs the number of devices, which is not known",
+            ),
+            (
                 {"ici_mesh_shape": [1, 2, -1], "dcn_mesh_shape": [4, 1, 1]},
                 9,
                 4,

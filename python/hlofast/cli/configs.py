@@ -82,5 +82,6 @@ def read(
             return config.loads(inputs.read(path), path=name)
         return loaded(path, arguments.overrides, arguments.base)
     except (OSError, ModuleNotFoundError, config.ConfigError) as error:
-        failures.failed(name, error)
+        # It may be that of another file, such as the base.
+        failures.failed(getattr(error, "filename", None) or name, error)
         return None

@@ -218,6 +218,8 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
     if arguments.output is not None and (arguments.like or len(arguments.files) > 1):
         return "-o writes the page of one config: give one config, and no --like"
+    if arguments.like is not None and arguments.tokens is not None:
+        return "--tokens is the budget of a plan's chip hours, which --like does not compare"
     if arguments.files.count("-") > 1:
         return "standard input can be read only once"
     return None

@@ -62,7 +62,8 @@ def _hybrid(
     if devices is not None and devices % blocks:
         raise MeshError(f"{devices:,} devices cannot be spread evenly over {blocks:,} {word}")
     each = None if devices is None else devices // blocks
-    inner = _inferred(names, inner, each, f"devices of each of {blocks:,} {word}")
+    of_each = f" of each of {blocks:,} {word}" if blocks > 1 else ""
+    inner = _inferred(names, inner, each, f"devices{of_each}")
     # If the number of devices is not given, the shape determines it.
     across = None if devices is None and -1 not in outer else blocks
     outer = _inferred(names, outer, across, word)

@@ -325,6 +325,8 @@ class Config(Modelled, Mapping["Any", "Any"]):
         """
         from hlofast.config._difference import difference_table
 
+        if not isinstance(other, Config):
+            raise TypeError(f"a config differs from another Config, not from {other!r}")
         return difference_table(self, other)
 
     def rules(self) -> Table:
