@@ -151,6 +151,16 @@ class TestReading:
         with pytest.raises(FileNotFoundError):
             hlofast.config.load(tmp_path / "none.txt")
 
+    @pytest.mark.parametrize("text", [None, 3, Path("run.txt")])
+    def test_what_is_no_text(self, text: Any) -> None:
+        with pytest.raises(TypeError, match=r"a config has to be text or bytes, not .*; load"):
+            loads(text)
+
+    def test_a_config_differs_from_configs_alone(self, small: Config) -> None:
+        other: Any = "run.txt"
+        with pytest.raises(TypeError, match="a config differs from another Config, not from"):
+            small.diff(other)
+
 
 class TestMapping:
     def test_paths_and_keys(self, small: Config) -> None:

@@ -160,7 +160,7 @@ class TestSearch:
             own = [
                 one.seconds
                 for one in fitting
-                if _plan.shown_mesh(one.candidate.mesh) == row["mesh"]
+                if _plan_meshes.shown_mesh(one.candidate.mesh) == row["mesh"]
             ]
             assert row["step_seconds"] <= min(own) * (1 + _plan.TIE)
 
@@ -346,6 +346,33 @@ class TestSearch:
         assert len(told) == len({own.partition(" = ")[0] for own in told})
         assert any("do not divide" in own for own in told)
 
+    @pytest.mark.parametrize(
+        ("axis", "rest"), [("context", "2,048 tokens into blocks of 512"), ("seq", "8 heads; ")]
+    )
+    def test_sizes_that_a_trainer_refuses_share_a_line(self, axis: str, rest: str) -> None:
+        cfg = run(*SEVEN)
+        if axis == "seq":
+            cfg = hlofast.config.load(FIXTURES / "configs" / "decoder_70b_split.txt")
+        plan = cfg.plan("tpu-v5p-128")
+        (told,) = (row for row in plan.tables["excluded"] if f"divide {rest}" in row["reason"])
+        found = re.search(rf"\b{axis} = ([\d, ]+) do not divide ", told["reason"])
+        assert found is not None
+        sizes = [int(size) for size in found[1].split(", ")]
+        assert len(sizes) > 1 and sizes == sorted(set(sizes))
+        # The search met each of them, and all its candidates are counted once.
+        likened = [plan.like({axis: size, "fsdp": 64 // size}) for size in sizes]
+        assert all(f"{axis} = {size} does not divide {rest}" in own.notes[0].text
+                   for size, own in zip(sizes, likened, strict=True))  # fmt: skip
+        facts = {fact.name: fact.value for fact in plan.facts}
+        dropped = sum(plan.tables["excluded"]["candidates"])
+        assert facts["candidates"] == facts["modelled"] + dropped
+
+    def test_text_says_why_axes_are_left_at_one(self) -> None:
+        text = str(run(*SEVEN).plan("v5e-16"))
+        _, _, left = text.partition("\nAxes left at 1\n")
+        assert "\nsequence " in left and "versions since 0.2 have no such axis" in left
+        assert re.search(r"\nexpert +it does the same as fsdp here\n", left)
+
     def test_many_devices(self) -> None:
         # 6,720 divisors.
         devices = 963_761_198_400
@@ -404,7 +431,7 @@ class TestOwnChoice:
         facts = {fact.name: fact.value for fact in plan.facts}
         assert facts["own_step_seconds"] is None and plan.best is not None
         (note,) = (note for note in plan.notes if note.code == "own-choice")
-        assert "fsdp (192) does not divide 4096" in note.text
+        assert "fsdp = 192 does not divide 4,096" in note.text
 
 
 class TestNothingFits:
@@ -489,6 +516,12 @@ class TestNothingFits:
         )
         assert all("," not in mesh for mesh in plan.ranked["mesh"])
 
+    def test_parts_without_a_model_are_told_before_their_type(self) -> None:
+        cfg = hlofast.config.load(FIXTURES / "configs" / "hybrid_mesh.txt")
+        (first, *others) = cfg.plan("tpu-v5p-128", sequences=8).notes
+        assert first.text == "no choice can be planned; the config: the class is not modelled"
+        assert not any(note.code == "batch" for note in others)
+
     def test_exit_code(self) -> None:
         done = hlofast_command("plan", "model_name=llama3.1-405b", "--instance", "v5e-16")
         assert done.returncode == 1
@@ -504,7 +537,9 @@ class TestWithoutTimes:
             ("dtype=float32", "no step time for elements of 4 bytes: peaks are for bfloat16"),
             (
                 "quantization=int8",
-                "quantization: the rate of matmuls under quantization 'int8' is not modelled",
+                "quantization: the rate of matmuls under quantization 'int8' is not modelled; "
+                "memory is that of unquantised values, without copies that only quantised steps "
+                "hold",
             ),
         ],
     )
@@ -513,8 +548,9 @@ class TestWithoutTimes:
         plan = config.plan("v5e-16", tokens=1e9)
         (note,) = (own for own in plan.notes if own.code == "untimed")
         text = f"step times are not modelled: {why}; choices are ranked as if matmuls ran at the "
-        copies = ", and copies that only quantised steps hold are not in the memory"
-        assert note.text == f"{text}rate of bfloat16" + (copies if "quantization" in why else "")
+        assert note.text == f"{text}rate of bfloat16"
+        (note,) = (own for own in plan.like({"own": 1}).notes if own.code == "untimed")
+        assert note.text == f"only its memory is modelled: {why}"
         times = (
             "step_seconds", "slower_seconds", "mfu", "tokens_per_second", "exposed_seconds",
             "time_binds", "chip_hours",

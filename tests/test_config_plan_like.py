@@ -4,7 +4,7 @@ import pytest
 
 import hlofast
 from hlofast._verdict_figures import seconds
-from hlofast.config._plan_like import read_choice
+from hlofast.config._plan_choice import read_choice
 from test_config_plan import EIGHT, SEVEN, run
 
 
@@ -156,6 +156,7 @@ class TestLike:
         ("choice", "why"),
         [
             ({"fsdp": 128}, "128 devices, not 256"),
+            ({"fsdp": 1}, "the mesh has 1 device, not 256"),
             ({"fsdp": 16, "tensor": 16}, "does not divide 8"),
             ({"accumulation": 3}, "do not divide into"),
             ({"data": 2, "context": 128}, "context"),
@@ -185,11 +186,21 @@ class TestLike:
         [
             ({"rows": 4}, "'rows' is not a choice"),
             ({"policy": "best"}, "policy 'best' is not known"),
-            ({"policy": "minimal_with_contxt"}, "did you mean minimal_with_context"),
+            ({"policy": "minimal_with_contxt"}, "did you mean 'minimal_with_context'"),
             ({"fdsp": 16}, "'fdsp' is not a choice; did you mean fsdp"),
             ({"state": "narrow"}, "state 'narrow' is not known; known: own"),
-            ({"fsdp": 0}, "fsdp has a size"),
-            ({"batch": "many"}, "batch is not 'many'"),
+            ({"fsdp": 0}, "fsdp has to be a whole number from 1 to 256, not 0"),
+            ({"fsdp": True}, "fsdp has to be a whole number from 1 to 256, not True"),
+            ({"fsdp": "64"}, "fsdp has to be a whole number from 1 to 256, not '64'"),
+            ({"accumulation": 1.5}, "accumulation has to be a whole number from 1 to .*, not 1.5"),
+            ({"policy": None}, "policy has to be a name, not None"),
+            ({1: 2}, "1 is not a choice; known: "),
+            ({"mesh": 64}, "mesh has to be sizes of axes, such as .*, not 64"),
+            ({"mesh": {"policy": "full"}}, "mesh has to be sizes of axes, such as "),
+            ({"mesh": {"fsdp": 64}, "fsdp": 64}, "fsdp is given twice"),
+            ({"mesh": {"fdsp": 64}}, "'fdsp' is not a choice; did you mean fsdp"),
+            ({"batch": "many"}, "batch has to be a number of sequences above 0, not 'many'"),
+            ({"batch": float("nan")}, "batch has to be a number of sequences above 0, not nan"),
             ({"own": 0}, "own is a whole choice: give it alone"),
             ({"own": 1, "policy": "full"}, "own is a whole choice: give it alone"),
             ({"batch": 3}, "batch=3 on 256 devices does not make the 1,024 sequences"),
@@ -199,6 +210,24 @@ class TestLike:
     def test_what_is_no_choice(self, eight, choice, why) -> None:
         with pytest.raises(ValueError, match=why):
             eight.like(choice)
+
+    @pytest.mark.parametrize("choice", [None, 64, ["fsdp=64"], b"own"])
+    def test_what_is_neither_a_mapping_nor_text(self, eight, choice) -> None:
+        why = "a choice has to be a mapping such as .*, or text such as .*, not "
+        with pytest.raises(TypeError, match=why):
+            eight.like(choice)
+
+    def test_a_mesh_may_be_one_part(self, eight) -> None:
+        flat = eight.like({"fsdp": 64, "tensor": 4, "policy": "full"})
+        for mesh in ("fsdp=64,tensor=4", {"fsdp": 64, "tensor": 4}, {"fsdp": 64.0, "tensor": 4.0}):
+            assert eight.like({"mesh": mesh, "policy": "full"}).to_choice() == flat.to_choice()
+        # As the rows of a plan have it.
+        for row in list(eight.ranked)[:3]:
+            numbers = {"batch": row["per_device_batch"], "accumulation": row["accumulation_steps"]}
+            likened = eight.like({"mesh": row["mesh"], "policy": row["policy"], **numbers})
+            assert likened.choice[1].peak == row["peak_bytes"]
+        (note,) = eight.like({"mesh": "one device"}).notes
+        assert "the mesh has 1 device, not 256" in note.text
 
     @pytest.mark.parametrize("batch", [1e-7, 0.3])
     def test_a_batch_of_no_whole_sequences(self, batch: float) -> None:

@@ -43,6 +43,9 @@ class TestPage:
         assert page.verdict == {"step": None, "peak": plan.best["peak_bytes"]}
         (finding,) = page.tables["findings"]
         assert finding["text"].startswith("step times are not modelled: quantization: ")
+        assert "memory is that of unquantised values" in page.html
+        # Without times there is no chart.
+        assert "Memory against time on the fastest mesh" in page.html
 
     def test_in_a_browser(self, browser: Browser, eight, tmp_path: Path) -> None:
         pytest.importorskip("bokeh")
@@ -178,6 +181,8 @@ class TestCommand:
             ("--device", "v5e"),
             ("--instance", "v5e-16", "--slices", "2"),
             ("--device", "v5e", "--chips", "16", "--slices", "0"),
+            ("--device", "v5e", "--chips", "16", "--device-count", "8"),
+            ("--instance", "v5e-16", "--like", "own", "--tokens", "15T"),
             ("--instance", "v5e-16", "--state-dtype", "int8"),
             ("--instance", "v5e-16", "--margin", "1"),
             ("--instance", "v5e-16", "--tokens", "0"),

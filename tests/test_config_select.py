@@ -197,7 +197,7 @@ class TestMeshes:
         [
             ([-1, -1, 2], 8, 1, "only one axis can be -1: a=-1,b=-1,c=2"),
             ([-1, 3, 1], 8, 1, "a=-1: 8 devices are not divisible by 3"),
-            ([2, 2, 1], 8, 1, "the mesh a=2,b=2,c=1 has 4 devices, not 8"),
+            ([2, 2, 1], 8, 1, "the mesh a=2,b=2 has 4 devices, not 8"),
             ([2, 2], 4, 1, "mesh_shape has 2 sizes for 3 axes"),
             ([0, 2, 1], 4, 1, "neither positive nor -1"),
             ([1, 3, 4], 12, 4, "4 slices do not divide b=3, the first axis"),
@@ -205,20 +205,26 @@ class TestMeshes:
             ([1, "x", 1], 1, 1, "has to be a list of integers"),
             (None, 1, 1, "the config has no mesh_shape"),
             ([-1, 1, 1], None, 1, "a=-1 needs the number of devices, which is not known"),
-            ([2**40, 2**40, 1], None, 1, "c=1 has more than 1,099,511,627,776 devices"),
+            ([2**40, 2**40, 1], None, 1, "b=1099511627776 has more than 1,099,511,627,776 devices"),
             ([int(1e308), 1, 1], None, 1, "mesh_shape has a size above 1,099,511,627,776"),
             ({"ici_mesh_shape": [1, 1, 1]}, 1, 1, "dcn_mesh_shape, not ici_mesh_shape"),
             (
                 {"ici_mesh_shape": [1, 2, 1], "dcn_mesh_shape": [4, 1, 1]},
                 8,
                 1,
-                "ici_mesh_shape a=1,b=2,c=1 makes 2, not 8 devices each",
+                "ici_mesh_shape b=2 makes 2, not 8 devices",
             ),
             (
                 {"ici_mesh_shape": [1, 2, -1], "dcn_mesh_shape": [4, 1, 1]},
                 8,
                 2,
-                "dcn_mesh_shape a=4,b=1,c=1 makes 4, not 2 slices",
+                "dcn_mesh_shape a=4 makes 4, not 2 slices",
+            ),
+            (
+                {"ici_mesh_shape": [1, 2, -1], "dcn_mesh_shape": [1, 1, 1]},
+                None,
+                1,
+                "c=-1 needs the number of devices, which is not known",
             ),
             (
                 {"ici_mesh_shape": [1, 2, -1], "dcn_mesh_shape": [4, 1, 1]},

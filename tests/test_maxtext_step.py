@@ -126,7 +126,7 @@ class TestMesh:
 
     def test_uneven_weights_are_noted(self):
         effective = run("base_emb_dim=2040").select("v5e-256")
-        assert "fsdp (256) does not divide 2040" in noted(effective)["fails"]
+        assert "fsdp = 256 does not divide 2,040" in noted(effective)["fails"]
         assert effective.verdict().status == "unknown"
 
 

@@ -216,6 +216,15 @@ class TestSources:
             ("steps", "10", "2")
         ]
 
+    @pytest.mark.parametrize("overrides", [None, 3, [3], "steps=1"])
+    def test_overrides_are_a_list_or_a_mapping(self, overrides):
+        with pytest.raises(TypeError, match=r"overrides has to be a list such as .* or a mapping"):
+            config.load(overrides=overrides)
+
+    def test_the_origin_of_no_value(self):
+        with pytest.raises(KeyError, match="no 'base_emb_dm'; did you mean base_emb_dim"):
+            config.load().origin("base_emb_dm")
+
 
 class TestRefusals:
     def refused(self, *given, environment=None, path):
@@ -241,7 +250,7 @@ class TestRefusals:
         ("given", "kind", "words"),
         [
             ("stepz=2", "unknown-key", "did you mean steps?"),
-            ("steps=two", "invalid-override", "steps=two: the value has to be int"),
+            ("steps=two", "invalid-override", "steps=two: the value has to be a whole number"),
             ("scan_layers=7", "invalid-override", "true or false"),
             ("a" + ".b" * 3000 + "=1", "invalid-override", "more than 20 nested keys"),
             ("steps", "invalid-override", "write key=value"),
@@ -472,6 +481,12 @@ class TestCommandLine:
     def test_an_error_names_the_place(self, files):
         out = hlofast_command("config", write(files, "run.yml", "steps: [1\n"))
         assert out.returncode == 3 and "run.yml:2:1: error: " in out.stderr
+
+    def test_an_error_names_the_file_that_is_not_there(self, files):
+        path = write(files, "run.yml", "steps: 1\n")
+        out = hlofast_command("config", path, "--base", files / "none.yml")
+        none = files / "none.yml"
+        assert (out.returncode, out.stderr) == (3, f"hlofast: {none}: No such file or directory\n")
 
 
 def test_a_base_whose_path_is_no_path_is_an_error_with_its_place(files):

@@ -212,6 +212,11 @@ def rate(value: float, unit: str) -> str:
     return f"{value:.4g} {unit}"
 
 
+def _number(value: float) -> str:
+    """Returns a number with six digits, or with its whole part where that has up to nine."""
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e9 else f"{value:,.6g}"
+
+
 def figure(field: Field, value: Any) -> str:
     """Returns the value of a fact with its unit."""
     if value is None:
@@ -227,7 +232,7 @@ def figure(field: Field, value: Any) -> str:
     if field.kind == "ratio":
         return str(signed_share(value) if field.signed else share(value, 1))
     if isinstance(value, float):
-        return f"{value:,.6g}"
+        return _number(value)
     return _cell(value)
 
 
@@ -278,7 +283,7 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
         return label(value, 2 * LABEL)
     if field.signed and isinstance(value, int):
         return Figure(f"{value:+,}")
-    return Figure(f"{value:,.6g}") if isinstance(value, float) else value
+    return Figure(_number(value)) if isinstance(value, float) else value
 
 
 def cell(field: Field, value: Any, module: Module | None = None) -> str:

@@ -387,6 +387,8 @@ def get(device: str | Device) -> Device:
 
     Raises `UnknownDeviceError` (a `KeyError` and a `ValueError`) for an unknown name.
     """
+    if not isinstance(device, (str, Device)):
+        raise TypeError(f"device has to be a name or a Device, not {device!r}")
     return device if isinstance(device, Device) else _built_in_table()[device]
 
 

@@ -36,7 +36,8 @@ def contents(plan: Plan) -> Contents:
         Section("meshes", "The fastest choice of each mesh",
                 charts=[steps(plan)] if has_choice else [], sheets=[shown["ranked"]]),
         Section("frontier", "Memory against time",
-                charts=[frontier(plan)] if has_choice else []),
+                charts=[frontier(plan)] if has_choice else [],
+                sheets=[] if has_choice else [shown["frontier"]]),
         Section("step", "Its step and its memory",
                 sheets=[shown["parts"], shown["terms"], shown["traffic"]]),
         Section("excluded", "What was left out",
@@ -48,7 +49,7 @@ def contents(plan: Plan) -> Contents:
 def _sheets(plan: Plan, prefix: str = "") -> dict[str, Sheet]:
     """The tables of a plan; the columns that text output shows come first."""
     sheets = {}
-    for own in plan.every_section():
+    for own in plan.sections():
         columns = list(own.columns)
         if own.name == "ranked":
             columns += [name for name in own.table.columns if name not in columns]

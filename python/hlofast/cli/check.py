@@ -223,11 +223,11 @@ def read_declaration(
 
     if path is None:
         return hlofast.Declaration()
-    start = b""
-    if path != configs.DEFAULTS:
+    is_config = path is configs.DEFAULTS
+    if not is_config and not path.endswith(".toml"):
         with open(path, "rb") as file:
-            start = file.read(SAMPLE)
-    if path.endswith(".toml") or not config.is_config(start, path=path):
+            is_config = config.is_config(file.read(SAMPLE), path=path)
+    if not is_config:
         if overrides or base is not None:
             raise UsageError("KEY=VALUE and --base need a MaxText config")
         if instance is not None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from hlofast.config import Config
 
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
-DEFAULTS = "defaults.yml"
-"""The name of MaxText's defaults, where only overrides are given."""
+DEFAULTS = "MaxText's defaults"
+"""What messages name in place of a FILE, where only overrides are given; told by its identity."""
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -55,12 +55,15 @@ def loaded(path: str, overrides: Sequence[str] = (), base: str | None = None) ->
 
     from hlofast import config
 
+    variables = {key: text for key, text in os.environ.items() if key.startswith("M_")}
+    if path is DEFAULTS:
+        return config.load(overrides=overrides, base=base, environment=variables)
     return config.loads(
-        "" if path == DEFAULTS else inputs.read(path),
+        inputs.read(path),
         path="<stdin>" if path == "-" else path,
         overrides=overrides,
         base=base,
-        environment={key: text for key, text in os.environ.items() if key.startswith("M_")},
+        environment=variables,
     )
 
 
@@ -79,5 +82,6 @@ def read(
             return config.loads(inputs.read(path), path=name)
         return loaded(path, arguments.overrides, arguments.base)
     except (OSError, ModuleNotFoundError, config.ConfigError) as error:
-        failures.failed(name, error)
+        # It may be that of another file, such as the base.
+        failures.failed(getattr(error, "filename", None) or name, error)
         return None

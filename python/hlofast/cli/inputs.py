@@ -526,7 +526,7 @@ def add_instance(parser: argparse.ArgumentParser, *, several: bool = False) -> N
         "--device-count",
         type=count,
         metavar="N",
-        help="number of devices, if the instance name does not give it",
+        help="number of devices, if the instance name gives none or another",
     )
 
 

@@ -113,12 +113,20 @@ def run(arguments: argparse.Namespace) -> int:
             if not machines:
                 inputs.complain(f"{_MACHINE}, or a MaxText config with compile_topology")
                 return USAGE
-            for plan in _plans(config, arguments, machines):
+            for name, count, device in machines:
+                try:
+                    plan = _plan(config, arguments, name, count, device)
+                except ValueError as error:
+                    if len(machines) == 1:
+                        raise
+                    # The others can be planned.
+                    failures.failed(path, ValueError(f"{name}: {error}"))
+                    continue
                 if arguments.like is None:
                     shown.append(plan)
                     is_fitting = is_fitting and plan.best is not None
                     if not to_stdout:
-                        shower.show(plan, plan.every_section() if arguments.json else None)
+                        shower.show(plan)
                 else:
                     liked = _liked(plan, arguments.like)
                     is_fitting = is_fitting and liked.is_fitting
@@ -169,25 +177,24 @@ def _machines(
     return names
 
 
-def _plans(
+def _plan(
     config: Config,
     arguments: argparse.Namespace,
-    machines: list[tuple[str, int | None, Device | None]],
-) -> list[Plan]:
-    """The plans of a config, one for each machine."""
-    return [
-        config.plan(
-            name,
-            count,
-            device=device,
-            sequences=arguments.batch,
-            tokens=arguments.tokens,
-            margin=arguments.margin,
-            offloads=not arguments.no_offload,
-            state_dtype=arguments.state_dtype,
-        )
-        for name, count, device in machines
-    ]
+    name: str,
+    count: int | None,
+    device: Device | None,
+) -> Plan:
+    """The plan of a config on a machine."""
+    return config.plan(
+        name,
+        count,
+        device=device,
+        sequences=arguments.batch,
+        tokens=arguments.tokens,
+        margin=arguments.margin,
+        offloads=not arguments.no_offload,
+        state_dtype=arguments.state_dtype,
+    )
 
 
 def _liked(plan: Plan, text: str) -> Likened:
@@ -205,10 +212,14 @@ def _misuse(arguments: argparse.Namespace) -> str | None:
         return f"machines are given by --instance or by --device, not by both: {_MACHINE}"
     if bool(arguments.device) != (arguments.chips is not None):
         return "--device and --chips belong together"
+    if arguments.device_count is not None and arguments.device:
+        return "--device-count belongs to --instance; --chips gives the devices of --device"
     if arguments.slices is not None and not arguments.device:
         return "--slices belongs to --chips; an instance name has its own, as v5litepod-256-4"
     if arguments.output is not None and (arguments.like or len(arguments.files) > 1):
         return "-o writes the page of one config: give one config, and no --like"
+    if arguments.like is not None and arguments.tokens is not None:
+        return "--tokens is the budget of a plan's chip hours, which --like does not compare"
     if arguments.files.count("-") > 1:
         return "standard input can be read only once"
     return None

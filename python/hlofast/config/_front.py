@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hlofast.config._policies import Policy
     from hlofast.config._select import EffectiveConfig
     from hlofast.config._tree import Config
+    from hlofast.devices import Device
     from hlofast.table import Table
 
     Values = dict[str, Any]
@@ -250,8 +251,8 @@ class Front(Protocol):
     def states(self, config: Config, dtype: str) -> list[tuple[str, Values]]:
         """The ways to keep weights and moments in a type: a name, and the values that do it."""
 
-    def failing(self, config: Config) -> str | None:
-        """Why the trainer fails at a config on every mesh; None if it may run."""
+    def failing(self, config: Config, device: Device) -> str | None:
+        """Why the trainer fails at a config on every mesh of these devices; None if it may run."""
 
     def matmul_type(self, config: Config) -> str | None:
         """The type that quantised matmuls multiply, empty without; None if unknown."""

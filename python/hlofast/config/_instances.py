@@ -91,6 +91,14 @@ def broken_nodes(instance: Instance, devices: int) -> str | None:
     return f"{devices:,} devices are not a whole number of nodes of {each}"
 
 
+def overridden(instance: Instance, devices: int | None) -> str | None:
+    """A sentence if the given number of devices is not that of the name; None otherwise."""
+    if devices is None or instance.devices in (None, devices):
+        return None
+    text = f"{devices:,} devices are given, but the name says {instance.devices:,}"
+    return f"{text} ({instance.why})"
+
+
 def read(name: str) -> Instance:
     """Reads an instance name."""
     kind, _, rest = name.partition("-")

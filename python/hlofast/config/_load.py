@@ -33,6 +33,8 @@ def loads(
     the text names none and none lies beside it, `environment` holds its variables (`M_KEY`). Errors
     use `path` as the name of the text. Raises `ConfigError` with the place of the first fault.
     """
+    if not isinstance(text, (str, bytes)):
+        raise TypeError(f"a config has to be text or bytes, not {text!r}; load reads files")
     return read(text, path, _sources(overrides, base, environment))
 
 
@@ -41,7 +43,7 @@ def _sources(
     base: str | os.PathLike[str] | None,
     environment: Mapping[str, str] | None,
 ) -> Sources:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from os import fspath
 
     if isinstance(overrides, Mapping):
@@ -51,6 +53,9 @@ def _sources(
         overrides = [f"{key}={dumps(value)}" for key, value in overrides.items()]
     if isinstance(overrides, str):
         raise TypeError(f"overrides has to be a list such as [{overrides!r}] or a mapping")
+    if not isinstance(overrides, Sequence) or not all(isinstance(own, str) for own in overrides):
+        message = "overrides has to be a list such as ['per_device_batch_size=4'] or a mapping"
+        raise TypeError(f"{message}, not {overrides!r}")
     return Sources(overrides, None if base is None else fspath(base), environment)
 
 

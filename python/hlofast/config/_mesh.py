@@ -62,13 +62,15 @@ def _hybrid(
     if devices is not None and devices % blocks:
         raise MeshError(f"{devices:,} devices cannot be spread evenly over {blocks:,} {word}")
     each = None if devices is None else devices // blocks
-    inner = _inferred(names, inner, each, f"devices of each of {blocks:,} {word}")
+    of_each = f" of each of {blocks:,} {word}" if blocks > 1 else ""
+    inner = _inferred(names, inner, each, f"devices{of_each}")
     # If the number of devices is not given, the shape determines it.
     across = None if devices is None and -1 not in outer else blocks
     outer = _inferred(names, outer, across, word)
     for sizes, count, what in ((inner, each, "ici_mesh_shape"), (outer, across, "dcn_mesh_shape")):
         if count is not None and math.prod(sizes) != count:
-            counted = f"{count:,} {word}" if what[0] == "d" else f"{count:,} devices each"
+            each_of = " each" if blocks > 1 else ""
+            counted = f"{count:,} {word}" if what[0] == "d" else f"{count:,} devices{each_of}"
             message = f"{what} {_shown(names, sizes)} makes {math.prod(sizes):,}, not {counted}"
             raise MeshError(message)
     sizes = [size * count for size, count in zip(inner, outer, strict=True)]
@@ -131,7 +133,10 @@ def _inferred(names: list[str], sizes: list[int], count: int | None, what: str) 
 
 
 def _shown(names: list[str], sizes: list[int]) -> str:
-    return ",".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
+    """The axes that are not 1; all axes if all are."""
+    is_single = all(size == 1 for size in sizes)
+    pairs = zip(names, sizes, strict=True)
+    return ",".join(f"{name}={size}" for name, size in pairs if size != 1 or is_single)
 
 
 def _mesh(

@@ -28,10 +28,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hlofast.config._plan_meshes import Indivisible
+    from hlofast.config._plan_meshes import Indivisible, Undivided
     from hlofast.config._select import EffectiveConfig
     from hlofast.config._time import Rates
     from hlofast.devices import Device
+
+    Why = str | Indivisible | Undivided
+    """Why candidates are dropped, without the size of an axis, if it tells one."""
+    Sized = tuple[Indivisible | Undivided, int]
+    """A reason with that size."""
 
 HOST_SHARE = 0.75
 """Share of the host memory that offloaded values may take; an assumption: checkpoints and input
@@ -63,12 +68,13 @@ _FAR = f"a bound of the step is {WORTH - 1:.0%} slower than the best choice"
 class Excluded:
     """Candidates that a plan dropped for one reason."""
 
-    __slots__ = ("_why", "candidates", "example", "least", "sizes")
+    __slots__ = ("candidates", "example", "least", "sizes", "why")
 
-    def __init__(self, why: str | Indivisible, example: str) -> None:
-        self._why = why
+    def __init__(self, why: Why, example: str) -> None:
+        self.why = why
+        """The key of `Searched.excluded`."""
         self.sizes: set[int] = set()
-        """The shards that do not divide a dimension."""
+        """The sizes for which it holds; empty if it tells none."""
         self.example = example
         """The first mesh for which it holds."""
         self.candidates = 0
@@ -78,7 +84,7 @@ class Excluded:
     @property
     def reason(self) -> str:
         """Why they were dropped."""
-        return self._why if isinstance(self._why, str) else self._why.told(self.sizes)
+        return self.why if isinstance(self.why, str) else self.why.told(self.sizes)
 
 
 class Modelled:
@@ -164,9 +170,9 @@ class Searched:
         if state_dtype is not None:
             for name, values in self.front.states(self.config, state_dtype):
                 self.states.append(State(name, self.config.replace(values), values))
-        self.excluded: dict[str | Indivisible, Excluded] = {}
+        self.excluded: dict[Why, Excluded] = {}
         self._splits: dict[tuple[int, ...], bool] = {}
-        self.unmodelled: set[str] = set()
+        self.unmodelled: set[Why] = set()
         """Reasons of `excluded` that the config is not modelled on a mesh."""
         self.untimed: str | None = None
         """Why the step has no modelled time; choices are then ranked by the time of the same step
@@ -267,10 +273,12 @@ class Searched:
             else:
                 self.unused.append((axis, f"it does the same as {same} here"))
         self.axes = [axis for axis in self.space.axes if axis in known]
+        if prime == 1:
+            self.unused, self.unmodelled_axes = [], []  # One device leaves nothing to size.
 
     def _exclude(
         self,
-        why: str | tuple[Indivisible, int],
+        why: str | Sized,
         mesh: dict[str, int],
         count: int,
         needed: int | None = None,
@@ -278,14 +286,14 @@ class Searched:
         """Drops `count` candidates of a mesh, each of which takes `needed` bytes or more."""
         if not count:
             return
-        reason, shards = (why, None) if isinstance(why, str) else why
-        found = self.excluded.setdefault(reason, Excluded(reason, shown_mesh(mesh)))
-        if shards is not None:
-            found.sizes.add(shards)
+        reason, size = (why, None) if isinstance(why, str) else why
+        found = self.excluded.setdefault(reason, Excluded(reason, _plan_meshes.shown_mesh(mesh)))
+        if size is not None:
+            found.sizes.add(size)
         found.candidates += count
         self.candidates += count
         if needed is not None and (found.least is None or needed < found.least[0]):
-            found.least = needed, shown_mesh(mesh)
+            found.least = needed, _plan_meshes.shown_mesh(mesh)
 
     def groups(self, implied: Implied) -> list[tuple[int, int, int]]:
         """Sequences of a step, sequences of a shard at a time, and accumulation."""
@@ -311,8 +319,8 @@ class Searched:
         options = [] if gap is not None else self.options(implied)
         groups = self.groups(implied)
         count = max(1, len(options)) * max(1, len(groups))
-        reason: str | tuple[Indivisible, int] | None
-        reason = _plan_meshes.uneven(implied) if gap is None else gap.text
+        reason: str | Sized | None
+        reason = _plan_meshes.uneven(implied) if gap is None else _plan_meshes.sized(gap.text)
         if reason is None and not groups and self.sequences is not None:
             axes = tuple(axis for axis in implied.batch.axes if mesh.get(axis, 1) > 1)
             reason = _plan_meshes.of_batch(axes, self.sequences), implied.shards(axes)
@@ -322,7 +330,7 @@ class Searched:
         if reason is not None:
             self._exclude(reason, mesh, count, needed)
             if gap is not None:
-                self.unmodelled.add(gap.text)
+                self.unmodelled.add(reason if isinstance(reason, str) else reason[0])
             return None
         return self._fastest(mesh, implied, options, kept)
 
@@ -585,8 +593,3 @@ def _batch(batch: Batch, sequences: int) -> Batch:
     return Batch(
         sequences, batch.length, batch.axes, batch.sequence_axes, is_placed=batch.is_placed
     )
-
-
-def shown_mesh(mesh: dict[str, int]) -> str:
-    """The axes with more than one device."""
-    return ",".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"

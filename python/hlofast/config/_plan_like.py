@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
 
 from hlofast._core import Field
-from hlofast._names import meant
+from hlofast._names import nearest
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._text import counted
 from hlofast.config import _plan_meshes, _plan_space
 from hlofast.config._memory import kept_of
-from hlofast.config._plan import JUDGED_APART, Modelled, Searched, shown_mesh
+from hlofast.config._plan import JUDGED_APART, Modelled, Searched
+from hlofast.config._plan_choice import EXAMPLE, NUMBERS, OWN, checked
+from hlofast.config._plan_meshes import shown_mesh
+from hlofast.config._plan_notes import overridden
 from hlofast.config._plan_space import Candidate, Obstacle
 from hlofast.config._verdict import TOO_LARGE, UNKNOWN
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
     from hlofast.config._front import Model
@@ -26,16 +29,8 @@ if TYPE_CHECKING:
     from hlofast.config._select import EffectiveConfig
     from hlofast.table import Table
 
-OWN = "own"
-"""The config's own choice: all of it, or its policy alone."""
-_NUMBERS = ("batch", "accumulation")
-"""Sequences of a step per device and accumulation step, and accumulation steps."""
-_WORDS = ("policy", "state")
-_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-_MOST = 1e9
 _EXACT = 1e-6
 """Relative error of a number of sequences that counts as whole."""
-_EXAMPLE = "fsdp=64,tensor=4,policy=full"
 FILE = Field("name", "file", "The file of the config.", nullable=True)
 _DIFFERENT = (
     Field("word", "choice", "What is chosen."),
@@ -83,38 +78,6 @@ def _own_model(effective: EffectiveConfig) -> Model:
     return front.model(effective.config, dict(mesh), steps=steps)
 
 
-def read_choice(text: str) -> dict[str, float | str]:
-    """Reads a choice such as `fsdp=64,policy=full`; raises `ValueError` for other text.
-
-    `mesh=` may precede the axes, which `:` may separate: `mesh=data=4:fsdp=16,policy=full`.
-    """
-    choice: dict[str, float | str] = {}
-    last = ""
-    parts = [
-        axis
-        for part in text.split(",")
-        for axis in (part.strip()[5:].split(":") if part.strip().startswith("mesh=") else [part])
-    ]
-    for part in parts:
-        key, equals, value = part.strip().partition("=")
-        if last == "policy" and key and not equals:
-            # Names of policies that the plan lists: `save one two, offload three`.
-            choice[last] = f"{choice[last]}, {key}"
-            continue
-        last = key
-        if key in choice:
-            raise ValueError(f"{key} is given twice")
-        if not equals and key == OWN:
-            choice[key] = 1
-        elif key in _WORDS and value:
-            choice[key] = value
-        elif key and key != OWN and _NUMBER.fullmatch(value):
-            choice[key] = float(value) if "." in value else int(value)
-        else:
-            raise ValueError(f"{part!r} is not NAME=VALUE: write a choice as {_EXAMPLE}, or own")
-    return choice
-
-
 class Likened(Result):
     """A choice of a run against the fastest one that fits: what it loses, and where.
 
@@ -145,15 +108,16 @@ class Likened(Result):
               signed=True),
     )  # fmt: skip
 
-    def __init__(self, searched: Searched, choice: Mapping[str, float | str]) -> None:
+    def __init__(self, searched: Searched, given: object) -> None:
         self._searched = searched
         self._best = searched.best[0] if searched.best else None
         self.refusal: Obstacle | None = None
         """Why the trainer cannot run the choice, or why it has no figures; None if it has."""
+        choice = checked(given, searched.space.axes, searched.devices)
         self._is_own = OWN in choice
         self._completed: list[str] = []
         self._untimed: str | None = None
-        self._this = self._modelled(dict(choice))
+        self._this = self._modelled(choice)
 
     @property
     def title(self) -> str:
@@ -188,17 +152,7 @@ class Likened(Result):
         return verdict.status != TOO_LARGE, verdict.expected_peak_bytes
 
     def _modelled(self, choice: dict[str, float | str]) -> tuple[Candidate, Modelled | None]:
-        searched = self._searched
-        known = {*searched.space.axes, *_NUMBERS, "policy", "state", OWN}
-        for key in choice:
-            if key not in known:
-                near = meant(key, known) or ";"
-                names = ", ".join(sorted(known))
-                message = f"{key!r} is not a choice{near} known: {names}; for example {_EXAMPLE}"
-                raise ValueError(message)
-        is_own = OWN in choice
-        if is_own and (len(choice) > 1 or choice[OWN] != 1):
-            raise ValueError(f"{OWN} is a whole choice: give it alone")
+        searched, is_own = self._searched, OWN in choice
         mesh = self._mesh(choice, is_own=is_own)
         kept = self._state(choice, is_own=is_own)
         implied = searched.implied(mesh, kept)
@@ -220,7 +174,7 @@ class Likened(Result):
             parts.append(shown_mesh(candidate.mesh))
         if "policy" not in choice:
             parts.append(f"policy={candidate.option.name}")
-        if choice.keys().isdisjoint(_NUMBERS):
+        if choice.keys().isdisjoint(NUMBERS):
             parts.append(f"batch={candidate.per_device:g},accumulation={candidate.steps}")
         return parts
 
@@ -230,8 +184,8 @@ class Likened(Result):
         """Sequences of a step, sequences of a shard at a time, and accumulation."""
         searched = self._searched
         best = None if self._best is None else self._best.candidate
-        each = self._number(choice, "batch")
-        steps = int(self._number(choice, "accumulation") or 0)
+        each = _number(choice, "batch")
+        steps = int(_number(choice, "accumulation") or 0)
         devices = math.prod(mesh.values())
         sequences = searched.sequences
         if is_own:
@@ -283,23 +237,21 @@ class Likened(Result):
         """Why the trainer cannot run a choice, whatever it trains."""
         searched = self._searched
         if candidate.devices != searched.devices:
-            return f"the mesh has {candidate.devices:,} devices, not {searched.devices:,}"
+            return f"the mesh has {counted(candidate.devices, 'device')}, not {searched.devices:,}"
         if _plan_space.spread(candidate.mesh.values(), searched.slices) is None:
             return f"{searched.slices:,} slices do not divide the outermost axes of the mesh"
         parts = candidate.steps * shards
         if candidate.sequences % parts:
+            steps = f" and {counted(candidate.steps, 'accumulation step')}" * (candidate.steps > 1)
             return (
-                f"{candidate.sequences:,} sequences do not divide into {shards:,} shards and "
-                f"{candidate.steps:,} accumulation steps"
+                f"{counted(candidate.sequences, 'sequence')} do not divide into "
+                f"{counted(shards, 'shard')}{steps}"
             )
         return None
 
     def _mesh(self, choice: dict[str, float | str], *, is_own: bool) -> dict[str, int]:
         searched = self._searched
         axes = {axis: size for axis, size in choice.items() if axis in searched.space.axes}
-        for axis, size in axes.items():
-            if not isinstance(size, int) or not 0 < size <= searched.devices:
-                raise ValueError(f"{axis} has a size between 1 and {searched.devices:,}: {size!r}")
         if is_own:
             mesh = searched.effective.mesh
             if mesh is None:
@@ -308,7 +260,7 @@ class Likened(Result):
         best = self._best.candidate.mesh if self._best else None
         if not axes and best is None:
             if searched.effective.mesh is None:
-                raise ValueError(f"nothing fits: give the mesh of the choice too, as {_EXAMPLE}")
+                raise ValueError(f"nothing fits: give the mesh of the choice too, as {EXAMPLE}")
             best = dict(searched.effective.mesh.shape)
         return {axis: int(axes.get(axis, 1)) for axis in searched.axes} | {
             axis: int(size) for axis, size in axes.items()
@@ -327,15 +279,6 @@ class Likened(Result):
         names = ", ".join(own.name for own in searched.states[1:])
         raise ValueError(f"state {name!r} is not known; known: {OWN}{', ' if names else ''}{names}")
 
-    def _number(self, choice: dict[str, float | str], name: str) -> float | None:
-        value = choice.get(name)
-        if value is None:
-            return None
-        is_whole = name == "batch" or isinstance(value, int)
-        if isinstance(value, str) or not is_whole or not 0 < value < _MOST:
-            raise ValueError(f"{name} is not {value!r}")
-        return value
-
     def _option(self, implied: Implied, name: float | str | None) -> Option:
         searched = self._searched
         if name is None and self._best is not None:
@@ -349,7 +292,9 @@ class Likened(Result):
             if option.name == name:
                 return option
         known = list(dict.fromkeys(option.name for option in options if option.is_named))
-        near = meant(str(name), [option.name for option in options]) or ";"
+        # Names have commas.
+        close = " or ".join(map(repr, nearest(str(name), [option.name for option in options])))
+        near = f"; did you mean {close}?" if close else ";"
         raise ValueError(
             f"policy {name!r} is not known{near} known: {', '.join(known)}, {OWN}, and the sets "
             "of values that the plan lists"
@@ -396,10 +341,11 @@ class Likened(Result):
     @property
     def notes(self) -> tuple[Note, ...]:
         """Why the choice is not taken, and what completes it."""
-        if not self._completed:
-            return self._told()
-        text = f"nothing fits, so defaults complete the choice: {','.join(self._completed)}"
-        return (*self._told(), Note("completed", text))
+        notes = [*self._told(), *overridden(self._searched)]
+        if self._completed:
+            text = f"nothing fits, so defaults complete the choice: {','.join(self._completed)}"
+            notes.append(Note("completed", text))
+        return tuple(notes)
 
     def _told(self) -> tuple[Note, ...]:
         _, own = self._this
@@ -479,6 +425,11 @@ class Likened(Result):
 
     def __repr__(self) -> str:
         return f"<Likened {shown_mesh(self._this[0].mesh)}, {self._this[0].option.name}>"
+
+
+def _number(choice: dict[str, float | str], name: str) -> float | None:
+    value = choice.get(name)
+    return None if value is None else float(value) if name == "batch" else int(value)
 
 
 def _whole(value: float) -> int:

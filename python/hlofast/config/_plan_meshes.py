@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from hlofast.config._plan_space import spread
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST_MESHES = 5_000
 """Limit on the meshes of a plan."""
+ONE_DEVICE = "one device"
+"""How a mesh is shown that has no axis with more than one device."""
 
 
 class Indivisible(NamedTuple):
@@ -27,15 +30,48 @@ class Indivisible(NamedTuple):
 
     def told(self, sizes: Iterable[int]) -> str:
         """The reason for these sizes of the axes together."""
-        many = sorted(sizes)
-        verb = "does" if len(many) == 1 else "do"
-        return f"{','.join(self.axes)} = {shown(many)} {verb} not divide {self.size:,} {self.of}"
+        return _undivided(",".join(self.axes), sizes, f"{self.size:,} {self.of}")
+
+
+class Undivided(NamedTuple):
+    """A reason of a front that differs between sizes of an axis, without the size."""
+
+    axes: str
+    """The text up to the size."""
+    what: str
+    """What the size does not divide, to the end of the text."""
+
+    def told(self, sizes: Iterable[int]) -> str:
+        """The reason for these sizes."""
+        return _undivided(self.axes, sizes, self.what)
+
+
+_SIZE = re.compile(r"(.*\w) = ([\d,]+) does not divide (.+)", re.DOTALL)
+"""How fronts tell that an axis does not divide something."""
+
+
+def sized(reason: str) -> str | tuple[Undivided, int]:
+    """A reason without the size that it tells, and the size; the reason itself if it tells none."""
+    found = _SIZE.fullmatch(reason)
+    if found is None:
+        return reason
+    return Undivided(found[1], found[3]), int(found[2].replace(",", ""))
+
+
+def _undivided(axes: str, sizes: Iterable[int], what: str) -> str:
+    many = sorted(sizes)
+    return f"{axes} = {shown(many)} {'does' if len(many) == 1 else 'do'} not divide {what}"
 
 
 def shown(sizes: Sequence[int], most: int = 8) -> str:
     """The first sizes, and the number of further ones."""
     text = ", ".join(str(size) for size in sizes[:most])
     return text if len(sizes) <= most else f"{text} and {len(sizes) - most:,} more"
+
+
+def shown_mesh(mesh: Mapping[str, int]) -> str:
+    """The axes with more than one device."""
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or ONE_DEVICE
 
 
 def uneven(implied: Implied) -> tuple[Indivisible, int] | None:

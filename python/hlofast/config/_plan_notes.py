@@ -28,7 +28,7 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
         cut = searched.cut_at is not None
         among = f" among the {_plan_meshes.MOST_MESHES:,} meshes that are searched" if cut else ""
         most = max(searched.excluded.values(), key=lambda own: own.candidates, default=None)
-        if most is None or most.reason in searched.unmodelled:
+        if most is None or most.why in searched.unmodelled:
             why = searched.gap if most is None else most.reason
             if most is None and searched.sizes.dropped:
                 why = f"no mesh of {searched.devices:,} devices divides the weights and the batch"
@@ -36,7 +36,9 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
         else:
             text = f"no choice fits{among}; mostly: {most.reason}{_way_out(searched)}"
         notes.append(Note("nothing-fits", text))
-        notes += _batches(searched)
+        if searched.excluded or searched.sizes.dropped:
+            notes += _batches(searched)
+    notes += overridden(searched)
     unchecked = [row for row in searched.effective.notes if row["kind"] == "not-checked"]
     notes += [Note("not-checked", row["text"]) for row in unchecked]
     if searched.best and searched.untimed is not None:
@@ -44,8 +46,6 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
             f"step times are not modelled: {searched.untimed}; choices are ranked as if "
             "matmuls ran at the rate of bfloat16"
         )
-        if "quantization" in searched.untimed:
-            text += ", and copies that only quantised steps hold are not in the memory"
         notes.append(Note("untimed", text))
     elif searched.device.name not in JUDGED:
         text = f"the model of the step was not judged on {searched.device.name}"
@@ -80,6 +80,17 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
         )
         notes.append(Note("host", text))
     return tuple(notes)
+
+
+def overridden(searched: Searched) -> list[Note]:
+    """What a plan takes in place of what the name of the instance says."""
+    instance, kind = searched.effective.instance, searched.device.name
+    given = _instances.overridden(instance, searched.devices)
+    notes = [] if given is None else [Note("overridden", given)]
+    if instance.device not in (None, kind):
+        text = f"figures are those of {kind}, but the name says {instance.device}"
+        notes.append(Note("overridden", text))
+    return notes
 
 
 def _way_out(searched: Searched) -> str:

@@ -8,14 +8,10 @@ from hlofast._text import Whole
 from hlofast._verdict_figures import seconds, short_bytes
 from hlofast.config import _plan_meshes
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
-from hlofast.config._plan import (
-    JUDGED_APART,
-    MARGIN,
-    Modelled,
-    Searched,
-    shown_mesh,
-)
-from hlofast.config._plan_like import FILE, OWN, Likened, no_batch, own_batch, read_choice
+from hlofast.config._plan import JUDGED_APART, MARGIN, Modelled, Searched
+from hlofast.config._plan_choice import OWN
+from hlofast.config._plan_like import FILE, Likened, no_batch, own_batch
+from hlofast.config._plan_meshes import shown_mesh
 from hlofast.config._plan_notes import notes_of
 from hlofast.config._time import EXPOSED, HIGH, LOW, PARTS
 from hlofast.config._traffic import StepTraffic
@@ -394,23 +390,20 @@ class Plan(Result):
             Section("sizes", "Sizes that are not searched", of_rows(
                 _SIZES, [(axis, _plan_meshes.shown(sizes), f"{own.size:,} {own.of}")
                          for axis, sizes, own in searched.sizes.dropped])),
+            Section("unused", "Axes left at 1", of_rows(_UNUSED, searched.unused), is_whole=True),
         )  # fmt: skip
-
-    def every_section(self) -> tuple[Section, ...]:
-        """All tables."""
-        return (*self.sections(), Section("unused", "Axes left at 1",
-                                          of_rows(_UNUSED, self._searched.unused)))  # fmt: skip
 
     def like(self, choice: Mapping[str, float | str] | str) -> Likened:
         """Compares another choice with the fastest one that fits.
 
-        `choice` has sizes of mesh axes (all, or none), `policy` (a name of the trainer's, or
-        `own`), `batch` (sequences per device and accumulation step) and `accumulation`, or is the
-        text that `--like` takes. What it leaves out is taken from the fastest choice, or from the
-        config if nothing fits. `{"own": 1}` is the config's own choice. Raises `ValueError` for a
-        choice that the plan does not know.
+        `choice` has sizes of mesh axes (all, or none; also together, as `mesh`), `policy` (a name
+        of the trainer's, or `own`), `state`, `batch` (sequences per device and accumulation step)
+        and `accumulation`, or is the text that `--like` takes. What it leaves out is taken from the
+        fastest choice, or from the config if nothing fits. `{"own": 1}` is the config's own choice.
+        Raises `ValueError` for a choice that the plan does not know, and `TypeError` for what is
+        neither a mapping nor text.
         """
-        return Likened(self._searched, read_choice(choice) if isinstance(choice, str) else choice)
+        return Likened(self._searched, choice)
 
     def report(self, path: str | PathLike[str] | None = None, *, plots: bool = True) -> Report:
         """An HTML page about the plan, written to `path` if given; charts need bokeh.
@@ -475,6 +468,10 @@ def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | N
     return (candidate.sequences, verdict), None
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def traffic_of(modelled: list[Modelled]) -> Table:
     """Payload by mesh axes."""
     return of_rows(_AXES, _payloads(modelled))
@@ -502,6 +499,7 @@ def planned(
 ) -> Plan:
     """See `Config.plan`."""
     from hlofast import devices
+    from hlofast.config._select import is_whole
     from hlofast.config._verdict import capacity
 
     kind = effective.instance.device if device is None else device
@@ -513,23 +511,24 @@ def planned(
     if capacity(target) is None:
         raise ValueError(f"the memory of {target.name} is not known")
     target.require("flops.bf16")
-    if (failing := effective.config.front.failing(effective.config)) is not None:
+    if (failing := effective.config.front.failing(effective.config, target)) is not None:
         raise ValueError(failing)
-    if tokens is not None and not 0 < tokens < float("inf"):
+    if tokens is not None and (not _is_number(tokens) or not 0 < tokens < float("inf")):
         raise ValueError(f"tokens has to be a positive number, not {tokens!r}")
     if state_dtype is not None and state_dtype not in ITEM_SIZES:
         known = ", ".join(ITEM_SIZES)
         raise ValueError(f"state_dtype is not a type of weights: {state_dtype!r}; known: {known}")
-    if margin is not None and not 0 <= margin < 1:
-        raise ValueError(f"margin has to be from 0 to 1, not {margin!r}")
+    if margin is not None and (not _is_number(margin) or not 0 <= margin < 1):
+        raise ValueError(f"margin has to be a number from 0 and below 1, not {margin!r}")
     if sequences is None:
         sequences = own_batch(effective)
         if sequences is None:
             raise ValueError(f"{no_batch(effective)}: give sequences (--batch)")
-    elif not 0 <= sequences <= LARGEST_SIZE:
-        raise ValueError(f"sequences has to be between 0 and {LARGEST_SIZE:,}, not {sequences}")
+    elif not is_whole(sequences) or not 0 <= sequences <= LARGEST_SIZE:
+        message = f"sequences has to be a whole number from 0 to {LARGEST_SIZE:,}"
+        raise ValueError(f"{message}, not {sequences!r}")
     searched = Searched(
-        effective, target, effective.devices, sequences=sequences or None,
+        effective, target, effective.devices, sequences=int(sequences) or None,
         margin=MARGIN if margin is None else margin, offloads=offloads, state_dtype=state_dtype,
     )  # fmt: skip
     return Plan(searched, tokens)

@@ -299,11 +299,15 @@ class Obstacle(NamedTuple):
 
 def gaps_of(implied: Implied) -> Iterator[Obstacle]:
     """The reasons why bytes or seconds are not known on a mesh."""
-    # First, because it holds on every mesh.
-    if (wide := too_wide(implied)) is not None:
-        yield Obstacle(wide, fails=False, has_memory=implied.has_activations)
+    # First, because it holds on every mesh; last where parts of the model are not known at all.
+    wide = too_wide(implied)
+    if wide is not None and implied.has_activations:
+        yield Obstacle(wide, fails=False, has_memory=True)
     told = (*implied.gaps, *implied.learner.gaps, *implied.masks, *unmodelled_traffic(implied))
     for gap in told:
         path, why = gap
         has_memory = implied.has_activations and gap in implied.untimed
-        yield Obstacle(f"{path}: {why}", fails=gap in implied.fails, has_memory=has_memory)
+        text = f"{path or 'the config'}: {why}"
+        yield Obstacle(text, fails=gap in implied.fails, has_memory=has_memory)
+    if wide is not None and not implied.has_activations:
+        yield Obstacle(wide, fails=False)

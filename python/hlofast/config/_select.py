@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from hlofast._core import Field
 from hlofast.config import _instances, _torus
 from hlofast.config._tree import Config, Modelled
@@ -165,16 +167,32 @@ def _restored(fields: dict[str, Any]) -> EffectiveConfig:
 
 
 def slice_notes(instance: Instance, devices: int | None) -> list[tuple[str, str | None, str]]:
-    """A note if no slice has so many chips, or if the devices do not fill whole nodes."""
-    if instance.device is None or devices is None:
-        return []
-    text = _instances.broken_nodes(instance, devices)
-    text = text or _torus.no_slice(instance.device, devices // instance.slices)
-    return [] if text is None else [("devices", None, text)]
+    """Notes on devices that are not as many as the name says, or not whole nodes or slices."""
+    texts = [_instances.overridden(instance, devices)]
+    if instance.device is not None and devices is not None:
+        text = _instances.broken_nodes(instance, devices)
+        texts.append(text or _torus.no_slice(instance.device, devices // instance.slices))
+    return [("devices", None, text) for text in texts if text is not None]
 
 
-def check_devices(devices: int | None) -> None:
-    if devices is not None and not 1 <= devices <= _instances.MOST_DEVICES:
+def check_instance(instance: object) -> None:
+    if not isinstance(instance, str):
+        raise TypeError(f"instance has to be a name such as tpu-v5p-128, not {instance!r}")
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is an integer of any kind."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_devices(devices: int | None) -> int | None:
+    """The number of devices as Python's integer, which it may not be."""
+    if devices is None:
+        return None
+    if not is_whole(devices):
+        raise TypeError(f"devices has to be a whole number, not {devices!r}")
+    if not 1 <= devices <= _instances.MOST_DEVICES:
         raise ValueError(
             f"devices has to be between 1 and {_instances.MOST_DEVICES:,}, not {devices}"
         )
+    return int(devices)

@@ -325,6 +325,8 @@ class Config(Modelled, Mapping["Any", "Any"]):
         """
         from hlofast.config._difference import difference_table
 
+        if not isinstance(other, Config):
+            raise TypeError(f"a config differs from another Config, not from {other!r}")
         return difference_table(self, other)
 
     def rules(self) -> Table:
@@ -345,7 +347,10 @@ class Config(Modelled, Mapping["Any", "Any"]):
         not give a number or gives another one. The result's `notes` list unmodelled parts and the
         places where the trainer would fail. Raises `ValueError` if `devices` is out of range.
         """
-        return self.front.select(self, instance, devices)
+        from hlofast.config._select import check_devices, check_instance
+
+        check_instance(instance)
+        return self.front.select(self, instance, check_devices(devices))
 
     def select_all(self, devices: int | None = None) -> list[EffectiveConfig]:
         """The config under every mesh rule; the config without a rule comes last.
@@ -354,7 +359,9 @@ class Config(Modelled, Mapping["Any", "Any"]):
         selector as the name if they cannot be listed. `devices` applies to names that do not give
         the number of devices; without it, an ambiguous name occurs once for each reading.
         """
-        return self.front.select_all(self, devices)
+        from hlofast.config._select import check_devices
+
+        return self.front.select_all(self, check_devices(devices))
 
     def plan(
         self,

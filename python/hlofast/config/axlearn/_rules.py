@@ -10,7 +10,6 @@ from hlofast.config._select import (
     NOTES,
     RULES,
     EffectiveConfig,
-    check_devices,
     slice_notes,
 )
 from hlofast.config._tree import Config
@@ -132,7 +131,6 @@ def _with_rule(config: Config, rule: Rule, report: Report) -> Config:
 
 def select(config: Config, name: str, devices: int | None = None) -> EffectiveConfig:
     """See `Config.select`."""
-    check_devices(devices)
     report = Report()
     near: list[tuple[Rule, int, list[str]]] = []
     for rule in rules(config, report):
@@ -150,7 +148,6 @@ def select(config: Config, name: str, devices: int | None = None) -> EffectiveCo
 
 def select_all(config: Config, devices: int | None = None) -> list[EffectiveConfig]:
     """See `Config.select_all`."""
-    check_devices(devices)
     configs: list[EffectiveConfig] = []
     taken: set[str] = set()
     for rule in rules(config):
@@ -198,7 +195,7 @@ def _effective(
     count = devices if devices is not None else instance.devices
     for note in slice_notes(instance, count):
         report.note(*note)
-    mesh = _resolved(effective, instance, count, report, is_given=devices is not None)
+    mesh = _resolved(effective, instance, count, report)
     if count is None and mesh is not None:
         count = mesh.device_count
     return EffectiveConfig(
@@ -238,14 +235,9 @@ def _say_nothing_matches(
         report.note("no-rule", f"mesh_rules[{rule.index}]", f"{text}{wanted}, {rest}")
 
 
-def _resolved(
-    config: Config, instance: Instance, count: int | None, report: Report, *, is_given: bool
-) -> Mesh | None:
+def _resolved(config: Config, instance: Instance, count: int | None, report: Report) -> Mesh | None:
     """The mesh of the config on the instance; None, with a note, if there is none."""
-    if is_given and instance.devices is not None and instance.devices != count:
-        text = f"{count:,} devices are given, but the name says {instance.devices:,}"
-        report.note("devices", None, f"{text} ({instance.why})")
-    elif count is None:
+    if count is None:
         report.note("devices", None, instance.why)
     hosts = None
     each = instance.devices_per_host

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hlofast.config._policies import Policy
     from hlofast.config._select import EffectiveConfig
     from hlofast.config.axlearn._builder import ModelParts
+    from hlofast.devices import Device
     from hlofast.table import Table
 
 _BATCH_SIZES = (
@@ -58,15 +59,18 @@ class Axlearn:
         from hlofast.config.axlearn._text import loads
 
         if sources:
+            where = "" if path is None else f"{path}: "
             message = "overrides and base files apply to MaxText configs; this is not YAML"
-            raise ConfigError(message, path=path, kind="no-overrides")
+            raise ConfigError(f"{where}{message}", path=path, kind="no-overrides")
         return loads(text, path=path)
 
     def model(self, config: Config, mesh: Mapping[str, int], *, steps: int | None) -> Model:
         """The model of a trainer's config, or of a model's config."""
         parts = parts_of(config)
         batch = _batch(config, is_of_images=parts.is_of_images)
-        gaps = [(gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in parts.gaps]
+        gaps = [
+            (gap.path, f"{gap.klass}: {gap.why}" if gap.klass else gap.why) for gap in parts.gaps
+        ]
         untimed = [(gap.path, f"{gap.klass}: {gap.why}") for gap in parts.missing]
         unexchanged = _unexchanged(parts, mesh)
         fails = [own for own, gap in zip(gaps, parts.gaps, strict=True) if gap.fails]
@@ -163,9 +167,9 @@ class Axlearn:
             found.append((f"weights and moments {dtype}", {"model.dtype": named}))
         return found
 
-    def failing(self, config: Config) -> str | None:
+    def failing(self, config: Config, device: Device) -> str | None:
         """Golden configs come from trainers that were built."""
-        del config
+        del config, device
         return None
 
     def matmul_type(self, config: Config) -> str | None:

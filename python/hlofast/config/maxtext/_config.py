@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast._names import meant
 from hlofast.config import _values
 from hlofast.config._paths import Attribute
 from hlofast.config._tree import SETTINGS, Config, Leaf
@@ -52,8 +53,13 @@ class MaxTextConfig(Config):
         return of_rows(SETTINGS, rows)
 
     def origin(self, key: str) -> tuple[str, str]:
-        """The origin of a value and its place: `("override", "dtype=float32")`."""
+        """The origin of a value and its place: `("override", "dtype=float32")`.
+
+        Raises `KeyError` if there is no such value.
+        """
         effective = _settings.derived(self._raw)
+        if key not in effective.origins:
+            raise KeyError(f"the config has no {key!r}{meant(str(key), effective.origins)}")
         origin = effective.origins[key]
         return origin.kind, origin.place
 

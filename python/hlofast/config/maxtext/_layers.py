@@ -12,13 +12,14 @@ import math
 
 from hlofast.config._parts import FailsError, UnmodelledError
 from hlofast.config._traffic import GATHER, RAGGED, REDUCE, SUM
+from hlofast.config.maxtext._refused import GPU_KERNELS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast.config._parts import Axes, Feature
     from hlofast.config.maxtext._builder import Builder, Run
 
-_KERNELS = ("flash", "cudnn_flash_te", "cudnn_flash_jax")
+_KERNELS = ("flash", *GPU_KERNELS)
 _SHORTEST_KERNEL = 128
 """Sequences below this length do not use a kernel when MaxText selects it."""
 _STRATEGY = "all_gather"

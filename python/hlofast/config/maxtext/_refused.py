@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hlofast.config._tree import Config
+    from hlofast.devices import Device
 
     Note = tuple[str, str | None, str]
 
@@ -25,6 +26,9 @@ _QUANTIZATIONS = (
 _MULTIPLIED = {"int8": "s8"}
 """What the matmuls of layers multiply. XLA widens narrower types, and f8, where a device cannot
 multiply them; the other quantizations keep a wide type for a part of the matmuls."""
+GPU_KERNELS = ("cudnn_flash_te", "cudnn_flash_jax")
+"""Kernels of attention that need cuDNN: `attention_op.py` of MaxText 0.2.5 imports Transformer
+Engine for the first, which a GPU build alone has, and JAX stops at the second without cuDNN."""
 _NONE = (None, "", "none")
 _MOST_PER_DEVICE = 1e9
 
@@ -79,6 +83,15 @@ def quantization(config: Config) -> list[tuple[str, str]]:
     near = meant(str(kind), _QUANTIZATIONS) or ";"
     why = f"no quantization {kind!r}{near} known: {', '.join(_QUANTIZATIONS)}"
     return [("quantization", str(FailsError("MaxText", why)))]
+
+
+def attention(config: Config, device: Device) -> str | None:
+    """Why MaxText fails at `attention` on a kind of device, if it does."""
+    kernel = config.get("attention")
+    if kernel not in GPU_KERNELS or device.backend == "gpu":
+        return None
+    why = f"attention {kernel!r} needs cuDNN, which {device.name} lacks; take flash"
+    return str(FailsError("MaxText", why))
 
 
 def batch(config: Config) -> list[tuple[str, str, bool]]:

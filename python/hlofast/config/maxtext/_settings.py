@@ -26,6 +26,8 @@ FILE, MODEL, OVERRIDE, ENVIRONMENT, DEFAULT, DERIVED = (
 )  # fmt: skip
 _INHERITS = "base_config"
 _PREFIX = "M_"
+_DEFAULTS = "MaxText's defaults"
+"""The file of a run without one."""
 _BASE = "base.yml"
 """The name of MaxText's file of defaults."""
 _MOST_INHERITED = 10
@@ -33,6 +35,11 @@ _SUFFIXES = (".yml", ".yaml")
 _RULES = "logical_axis_rules"
 _COMPLETE = ("mesh_axes", _RULES)
 """Keys of a file that stands for itself: the only files with them are full lists of all keys."""
+_KINDS = {
+    list: "a list", dict: "a dictionary", bool: "true or false", int: "a whole number",
+    float: "a number", str: "text",
+}  # fmt: skip
+"""What an argument has to be, by the type of the value that it replaces."""
 _LARGEST_SCALE = 1 << 40
 
 
@@ -56,7 +63,7 @@ class Settings:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
         self.file: str | None = None
-        """The file that was read."""
+        """The file that was read, or what stands for it; None for a text without a name."""
         self.notes: list[tuple[str, str | None, str]] = []
         """Kind, key and text of notes on the values."""
 
@@ -76,7 +83,8 @@ class Settings:
 def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     """The settings of a run; raises `ConfigError`."""
     settings = Settings()
-    settings.file = path
+    # Without a text, the run is the file of defaults under its overrides.
+    settings.file = path if path is not None or text else sources.base or _DEFAULTS
     files = _inherited(settings, text, path, sources)
     base = _base(files[-1], sources)
     # Keys that an older base.yml lacks are off by default.
@@ -326,7 +334,7 @@ def _typed(value: Any, before: Any, source: str) -> Any:
         pass
     if before is None:
         return value
-    shown = {list: "a list", dict: "a dictionary", bool: "true or false"}.get(kind, kind.__name__)
+    shown = _KINDS.get(kind, kind.__name__)
     raise _yaml.fault("invalid-override", f"{source}: the value has to be {shown}", None)
 
 

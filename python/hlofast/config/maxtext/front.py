@@ -16,7 +16,6 @@ from hlofast.config._select import (
     NOTES,
     RULES,
     EffectiveConfig,
-    check_devices,
     slice_notes,
 )
 from hlofast.config.maxtext import (
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from hlofast.config._plan_space import Candidate
     from hlofast.config._policies import Policy
     from hlofast.config._tree import Config
+    from hlofast.devices import Device
 
 _KEY = re.compile(r"^([A-Za-z_]\w*):(?:[ \t\r]|$)", re.M)
 _ENTRY = re.compile(r"^[^\s#].*", re.M)
@@ -146,7 +146,11 @@ class MaxText:
         gaps += [("decoder_block", why) for why in sorted(parts.unmoved)]
         quantization = config.get("quantization")
         if quantization and not wrong:
-            why = f"the rate of matmuls under quantization {quantization!r} is not modelled"
+            # Told wherever a figure of the memory is shown.
+            why = (
+                f"the rate of matmuls under quantization {quantization!r} is not modelled; memory "
+                "is that of unquantised values, without copies that only quantised steps hold"
+            )
             untimed.append(("quantization", why))
         return Model(
             parts,
@@ -184,7 +188,6 @@ class MaxText:
 
     def select(self, config: Config, instance: str, devices: int | None) -> EffectiveConfig:
         """The run on an instance, such as `v5p-128` (as `compile_topology` names it)."""
-        check_devices(devices)
         spelt = (instance, f"tpu-{instance}", f"gpu-{instance}")
         found = [_instances.read(name) for name in spelt]
         known = next((own for own in found if own.device is not None), found[0])
@@ -192,7 +195,6 @@ class MaxText:
 
     def select_all(self, config: Config, devices: int | None) -> list[EffectiveConfig]:
         """The run on its `compile_topology`, or on devices that it does not name."""
-        check_devices(devices)
         topology = config.get("compile_topology")
         if isinstance(topology, str) and topology:
             return [self.select(config, topology, devices)]
@@ -221,10 +223,11 @@ class MaxText:
             found.append((f"weights and moments {dtype}", {"weight_dtype": dtype, "mu_dtype": ""}))
         return found
 
-    def failing(self, config: Config) -> str | None:
-        """The first value at which MaxText fails when it reads the run."""
+    def failing(self, config: Config, device: Device) -> str | None:
+        """The first value at which MaxText fails when it reads the run, or runs its attention."""
         notes = getattr(config, "settings_notes", ())
-        return next((text for kind, _, text in notes if kind == "fails"), None)
+        told = next((text for kind, _, text in notes if kind == "fails"), None)
+        return told or _refused.attention(config, device)
 
     def matmul_type(self, config: Config) -> str | None:
         """`quantization`."""
@@ -255,7 +258,12 @@ FRONT = MaxText()
 
 def _effective(config: Config, instance: Instance, devices: int | None) -> EffectiveConfig:
     """Resolves the mesh of a run on an instance."""
+    from hlofast import devices as known
+
     notes: list[tuple[str, str | None, str]] = [*getattr(config, "settings_notes", ())]
+    if instance.device is not None:
+        why = _refused.attention(config, known.get(instance.device))
+        notes += [] if why is None else [("fails", "attention", why)]
     instance = _with_slices(config, instance)
     count = devices if devices is not None else instance.devices
     mesh: Mesh | None = None
@@ -358,7 +366,7 @@ def _uneven(implied: Implied) -> list[tuple[str, str | None, str]]:
         for size, axes in zip(parameter.shape, parameter.sharding, strict=True):
             if size % implied.shards(axes):
                 cut = ",".join(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
-                text = f"{cut} ({implied.shards(axes)}) does not divide {size}"
+                text = f"{cut} = {implied.shards(axes)} does not divide {size:,}"
                 found.setdefault(text, []).append(parameter.path)
     return [
         ("fails", paths[0], f"MaxText fails here: {text} of {names(paths, most=2)}")
