@@ -136,9 +136,9 @@ pub fn find_savable(module: &Module, scans: &[Scan], sizes: &[i64]) -> Vec<Savab
     savable
 }
 
-/// By node of a body: whether it is what checkpointed layers get, made by cheap work from what the
-/// iteration before hands on. So a pipeline selects what a stage gets, from the stage before or from the
-/// batch. It is kept, and nothing that it is made from.
+/// By node of a body: whether it is what checkpointed layers get, made by cheap work from several values
+/// that the iteration before hands on. So a pipeline selects what a stage gets, from the stage before or
+/// from the batch. It is kept, and nothing that it is made from.
 fn arguments(scan: &Scan, sizes: &[i64]) -> Vec<bool> {
     let body = &scan.body;
     let mut is_argument = vec![false; body.nodes.len()];
@@ -146,27 +146,29 @@ fn arguments(scan: &Scan, sizes: &[i64]) -> Vec<bool> {
         return is_argument;
     }
     let stacks = || scan.stacks.iter().filter(|stack| !stack.is_weight);
-    // By node: whether cheap work makes it from inputs that are not kept.
-    let mut is_made: Vec<bool> = Vec::with_capacity(body.nodes.len());
     let mut is_stacked = vec![false; body.nodes.len()];
     stacks().for_each(|stack| is_stacked[stack.node as usize] = true);
+    // By node: the first and the last of the inputs, none of them kept, from which cheap work makes it.
+    let mut made_of: Vec<Option<(u32, u32)>> = Vec::with_capacity(body.nodes.len());
     for (number, node) in (0u32..).zip(&body.nodes) {
-        let at = number as usize;
-        is_made.push(match node.element {
-            Some(_) => is_input(scan, number, sizes) && !is_stacked[at],
-            None => {
-                let mut operands = body.operands(number).iter().map(|own| *own as usize);
-                let is_fixed = |own: usize| scan.recomputed.is_fixed[own];
-                !is_heavy(node.opcode)
-                    && !is_fixed(at)
-                    && operands.all(|own| is_fixed(own) || is_made[own] && !is_stacked[own])
-            }
-        });
+        let is_own = node.element.is_some() && is_input(scan, number, sizes);
+        let mut found = is_own.then_some((number, number));
+        let is_cheap = node.element.is_none() && !is_heavy(node.opcode);
+        let operands = body.operands(number).iter().map(|own| *own as usize);
+        for own in operands.filter(|own| is_cheap && !scan.recomputed.is_fixed[*own]) {
+            let Some((first, last)) = made_of[own].filter(|_| !is_stacked[own]) else {
+                found = None;
+                break;
+            };
+            let (low, high) = found.unwrap_or((first, last));
+            found = Some((low.min(first), high.max(last)));
+        }
+        made_of.push(found);
     }
     for stack in stacks().filter(|stack| stack.is_read) {
         let at = stack.node as usize;
-        let is_own = body.nodes[at].element.is_none() && is_made[at];
-        is_argument[at] = is_own && body.bytes(stack.node, sizes) >= LEAST;
+        let is_of_several = made_of[at].is_some_and(|(first, last)| first < last);
+        is_argument[at] = is_of_several && body.bytes(stack.node, sizes) >= LEAST;
     }
     is_argument
 }
