@@ -541,8 +541,8 @@ def test_wire_bytes_of_collectives_with_several_results(program):
     module = hlofast.load(FIXTURES / "sharded" / f"{program}.txt.gz")
     nothing = module.remat().policies.policy("nothing_saveable")
     sent = sum(row["wire_bytes"] for row in nothing.recomputed_collectives)
-    # The table has the iterations inside the loop, of 80 layers one is peeled off.
-    assert nothing.recomputed_wire_bytes == pytest.approx(sent, rel=1 / 79)
+    # Also of the layer that is peeled off the loop over 80 layers of `offload_v6e_256`.
+    assert nothing.recomputed_wire_bytes == sent
 
 
 def test_everything_saveable(texts, checkpointed):

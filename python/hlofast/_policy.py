@@ -157,13 +157,13 @@ class Policy:
 
         Columns: `axes` (None if unknown), `kind`, `collectives`, `wire_bytes`.
         """
-        again = set(self.again)
+        sent: dict[int, int | None] = self._figures["sent"]
         groups: dict[tuple[str | None, str], list[int]] = {}
         for row in self._policies.collectives():
-            if row["instruction"] in again:
+            if row["instruction"] in sent:
                 group = groups.setdefault((row["axes"], row["kind"]), [0, 0])
                 group[0] += 1
-                group[1] += row["total_wire_bytes"] or 0
+                group[1] += sent[row["instruction"]] or 0
         order = sorted(groups.items(), key=lambda own: (-own[1][1], str(own[0])))
         return of_rows(fields.AGAIN, [(*key, *sums) for key, sums in order])
 

@@ -91,7 +91,7 @@ class Remat(Result):
         self.mesh = mesh
         """The mesh that was given."""
         self.hbm = hbm
-        """Peak bytes to plan for; None for the lowest peak."""
+        """Peak bytes to plan for; None for the lowest peak, in steps of at least 0.1 %."""
         self.device = device
         """The device whose seconds order the candidates; None without a device."""
         self._plan: _core.PlanData | None = None
@@ -570,7 +570,7 @@ class Remat(Result):
                 return "the peak fits as it is; nothing to recompute"
             return "the peak fits as it is; a checkpoint policy makes the step faster"
         if self.fits is None:
-            return "the peak is lower" if self.steps else "no candidate lowers the peak"
+            return "the peak is lower" if self.steps else "no candidate lowers the peak by 0.1 %"
         if self.fits:
             return "fits"
         text = "does not fit" if self.steps else "no candidate lowers the peak, and it does not fit"

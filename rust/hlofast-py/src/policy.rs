@@ -76,6 +76,11 @@ fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     figures.set_item("again", again)?;
     figures.set_item("flops", outcome.flops)?;
     figures.set_item("wire_bytes", outcome.wire_bytes)?;
+    let sent = PyDict::new(py);
+    for (row, bytes) in &outcome.sent {
+        sent.set_item(row.0, bytes)?;
+    }
+    figures.set_item("sent", sent)?;
     figures.set_item("seconds", outcome.seconds)?;
     figures.set_item("moving", outcome.moving)?;
     figures.set_item("waiting", outcome.waiting)?;

@@ -24,6 +24,8 @@ pub const FLOPS_PER_BYTE: i128 = 100;
 /// See [`PlanOptions::most_measured`].
 pub const MOST_ROWS: usize = 4_000_000;
 
+/// Without a budget, a candidate has to lower the peak by one part in this many.
+const LEAST_PART: i64 = 1000;
 /// Limit on the depth of nested fusions that are examined.
 const DEEPEST: u32 = 4;
 
@@ -38,7 +40,8 @@ const UNSCHEDULED: &str = "XLA has not scheduled the module, and merges what a t
 pub struct PlanOptions {
     /// How memory is counted.
     pub counting: Counting,
-    /// The largest acceptable peak in bytes; None plans for the lowest possible peak.
+    /// The largest acceptable peak in bytes; None plans for the lowest peak, in steps of at least one
+    /// part in a thousand.
     pub budget: Option<i64>,
     /// Limit on the rewritten modules that are measured. The limit is lowered, to no less than 8,
     /// if these modules together would have more than four million instructions.
@@ -251,7 +254,7 @@ impl Planner<'_> {
         self.options.budget.is_some_and(|budget| peak <= budget)
     }
 
-    /// Chooses candidates one after another while the peak falls, until the budget is met; then
+    /// Chooses candidates one after another that lower the peak, until the budget is met; then
     /// drops candidates that the budget does not need.
     fn choose(&mut self, plan: &mut Plan) {
         if self.fits(plan.before) {
@@ -259,6 +262,7 @@ impl Planner<'_> {
         }
         let mut taken: Vec<usize> = Vec::new();
         let mut peak = plan.before;
+        let least = self.options.budget.map_or(plan.before / LEAST_PART, |_| 0);
         for number in 0..plan.entries.len() {
             let entry = &plan.entries[number];
             // A candidate that saves no memory by itself may save some together with others.
@@ -267,7 +271,7 @@ impl Planner<'_> {
             }
             taken.push(number);
             match self.measure(&plan.recomputes(&taken).unwrap_or_default()) {
-                Ok((less, _)) if less < peak => peak = less,
+                Ok((less, _)) if less < peak - least => peak = less,
                 _ => {
                     taken.pop();
                 }

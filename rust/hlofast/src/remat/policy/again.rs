@@ -333,8 +333,7 @@ impl<'a> Again<'a> {
             }
             if is_collective(node.opcode) && node.whole.is_none() {
                 let sent = prices.wire_bytes(module, node.row).and_then(|own| scan.of_layers(own));
-                outcome.wire_bytes =
-                    outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
+                outcome.send(node.row, sent);
             }
         }
         multiplied.sort_unstable();
@@ -372,8 +371,7 @@ fn repeat(
                 outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
             }
         } else if is_collective(node.opcode) && node.whole.is_none() {
-            let sent = prices.wire_bytes(module, node.row);
-            outcome.wire_bytes = outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
+            outcome.send(node.row, prices.wire_bytes(module, node.row));
         }
     }
     let seconds = prices.seconds_of(module, scan.forward, 0);

@@ -103,6 +103,8 @@ pub struct Outcome {
     pub flops: Option<i64>,
     /// Bytes that each device sends again in a step, around rings; None if unknown.
     pub wire_bytes: Option<i64>,
+    /// The collectives that run again, with the bytes that each device sends for all layers.
+    pub sent: Vec<(Row, Option<i64>)>,
     /// Seconds that the work takes again, without overlap; None without a device or if unknown.
     pub seconds: Option<f64>,
     /// Seconds in which values move to host memory and back; None if unknown.
@@ -115,6 +117,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Adds a collective that runs again, in which each device sends so many bytes.
+    fn send(&mut self, row: Row, bytes: Option<i64>) {
+        self.sent.push((row, bytes));
+        self.wire_bytes = self.wire_bytes.zip(bytes).and_then(|(a, b)| a.checked_add(b));
+    }
+
     /// Seconds that the policy adds to a step that recomputes nothing and keeps what the step as it is
     /// keeps, to rank policies; None if unknown. Storing counts where its time is known. What a step gains
     /// that no longer lacks memory does not count: it is the same for all policies that fit.

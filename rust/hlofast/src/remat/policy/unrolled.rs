@@ -554,9 +554,7 @@ impl Unrolled {
                 outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
             }
             if is_collective(node.opcode) && node.whole.is_none() {
-                let sent = prices.wire_bytes(module, node.row);
-                outcome.wire_bytes =
-                    outcome.wire_bytes.zip(sent).and_then(|(a, b)| a.checked_add(b));
+                outcome.send(node.row, prices.wire_bytes(module, node.row));
             }
         }
         outer.sort_unstable();
