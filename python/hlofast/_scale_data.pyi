@@ -5,7 +5,7 @@ from typing import final
 from hlofast import _module
 from hlofast._core import Mesh, Module
 
-_Symbol = tuple[str, int, int, list[tuple[str, int]], list[str], int, int]
+_Symbol = tuple[tuple[str, str], int, int, list[tuple[str, int]], list[str], int, int]
 _Work = tuple[list[tuple[int, float]], list[int]]
 
 def _scale(module: Module, mesh: Mesh | None = None) -> ScaleData:

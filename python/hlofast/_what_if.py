@@ -73,7 +73,8 @@ _AXES = (
     ),
 )
 _SYMBOLS = (
-    Field("word", "role", "Batch, sequence, layers, accumulation, or other."),
+    Field("word", "role",
+          "Batch, sequence, layers, accumulation, width, heads, vocabulary, or other."),
     Field("text", "name", "The entry parameter with the shortest name that has the symbol."),
     Field("count", "size", "The size over all devices, as compiled."),
     Field("count", "new_size", "The size after the change.", label="new size"),
@@ -85,27 +86,22 @@ _SYMBOLS = (
     Field("count", "loops", "Loops that run once per element."),
     Field("text", "evidence", "Why the symbol has its role."),
 )  # fmt: skip
-_EVIDENCE = {
-    "batch": "first dimension of an input",
-    "sequence": "second dimension of an input",
-    "layers": "a loop takes one slice per iteration",
-    "accumulation": "a loop takes one slice of an input per iteration",
-    "other": "a dimension of parameters",
-}
 
 
 class Symbol:
     """What dimensions of a module stand for: from `WhatIf.symbols`."""
 
     __slots__ = (
-        "axes", "dimensions", "loops", "number", "parameters", "role", "shift", "size",
+        "axes", "dimensions", "evidence", "loops", "number", "parameters", "role", "shift", "size",
     )  # fmt: skip
 
     def __init__(self, number: int, fields: tuple[Any, ...]) -> None:
         self.number = number
-        role, size, shift, parameters, axes, dimensions, loops = fields
+        (role, evidence), size, shift, parameters, axes, dimensions, loops = fields
         self.role: str = role
-        """Batch, sequence, layers, accumulation, or other."""
+        """Batch, sequence, layers, accumulation, width, heads, vocabulary, or other."""
+        self.evidence: str = evidence
+        """Why the symbol has its role."""
         self.size: int = size
         """The size over all devices, as compiled."""
         self.shift: int = shift
@@ -171,8 +167,8 @@ class WhatIf(Result):
     """
 
     __slots__ = (
-        "_choices", "_coverage", "_figures", "_ignores", "_open", "_scaled", "asked", "changed",
-        "mesh", "module", "new_mesh", "policy", "symbols",
+        "_choices", "_coverage", "_figures", "_ignores", "_open", "_reasons", "_scaled", "asked",
+        "changed", "mesh", "module", "new_mesh", "policy", "symbols",
     )  # fmt: skip
 
     VERB = "what-if"
@@ -232,6 +228,7 @@ class WhatIf(Result):
         self._figures: dict[str, tuple[Any, Any]] | None = None
         self._open: dict[str, str] | None = None
         self._ignores: bool | None = None
+        self._reasons: list[str] | None = None
 
     def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
         """New sizes of the symbols with a role, by number."""
@@ -320,7 +317,9 @@ class WhatIf(Result):
     @property
     def peak_undecided(self) -> list[str]:
         """The reasons why the compiler may need another peak; empty if the text decides it."""
-        return _what_if_decided.peak(self)
+        if self._reasons is None:
+            self._reasons = _what_if_decided.peak(self)
+        return self._reasons
 
     @property
     def ignores_batch(self) -> bool:
@@ -332,7 +331,7 @@ class WhatIf(Result):
     @property
     def flops_undecided(self) -> float:
         """The share of FLOPs in matmuls that may compute more or less; 0 if the text decides."""
-        if self.ignores_batch:
+        if self.ignores_batch or _what_if_decided.grows_from_one(self):
             return 1.0
         return _what_if_decided.unsure_share(self._work, self.changed)
 
@@ -388,15 +387,32 @@ class WhatIf(Result):
         if self.undecided and self.policy is None:
             decided = sum(row["decided"] or 0 for row in self.wire_bytes)
             values.append(("wire_bytes_decided", decided, "modelled"))
-        needed, reasons = self.figures["xla_peak"][1], self.peak_undecided
-        if needed is not None and reasons:
-            least, most = _what_if_decided.peak_between(needed, reasons)
-            values += [("xla_peak_least", least, "modelled"), ("xla_peak_most", most, "modelled")]
-        known = _memory.quiet(self.changed).hbm
-        needed = self.figures["allocated_in_hbm"][1] or self.figures["xla_peak"][1]
+        between = self._between("xla_peak")
+        if between is not None and self.peak_undecided:
+            names = ("xla_peak_least", "xla_peak_most")
+            values += ((*own, "modelled") for own in zip(names, between, strict=True))
+        known, needed = _memory.quiet(self.changed).hbm, self.needed
         if known is not None and needed is not None:
-            values += [("hbm", *known), ("fits", needed <= known[0], "modelled")]
+            is_sure = needed[1] <= known[0] or needed[0] > known[0]
+            fits = needed[1] <= known[0] if is_sure else None
+            values += [("hbm", *known), ("fits", fits, "modelled")]
         return self._facts(value for value in values if value[1] is not None)
+
+    def _between(self, figure: str) -> tuple[int, int] | None:
+        """What a figure of memory may be after the change; None if unknown."""
+        before, after = self.figures[figure]
+        if after is None or not self.peak_undecided:
+            return None if after is None else (after, after)
+        decided = _what_if_decided
+        modules = (self.module, self.changed)
+        # What XLA's peak counts may be the heap of fast memory, which need not grow with a size.
+        is_fast = figure == "xla_peak" and any(decided.counts_fast_memory(own) for own in modules)
+        return decided.between(self, after, before, is_fast)
+
+    @property
+    def needed(self) -> tuple[int, int] | None:
+        """The least and the most memory that the changed step may need; None if unknown."""
+        return self._between("allocated_in_hbm") or self._between("xla_peak")
 
     @property
     def change(self) -> str:
@@ -459,7 +475,17 @@ class WhatIf(Result):
 
     @property
     def symbol_table(self) -> Table:
-        """What dimensions stand for, with the sizes before and after."""
+        """What dimensions stand for, with the sizes before and after.
+
+        Symbols that differ from one before only in their parameters come last: most are one
+        dimension of the program that the shares of devices hide.
+        """
+        seen: set[tuple[str, int, str]] = set()
+        repeats = []
+        for own in self.symbols:
+            kind = own.role, own.size, "×".join(own.axes)
+            repeats.append(kind in seen)
+            seen.add(kind)
         rows = [
             (
                 own.role,
@@ -471,9 +497,11 @@ class WhatIf(Result):
                 len(own.parameters),
                 own.dimensions,
                 own.loops,
-                _EVIDENCE[own.role],
+                own.evidence,
             )
-            for own in self.symbols
+            for is_repeat in (False, True)
+            for own, repeats_one in zip(self.symbols, repeats, strict=True)
+            if repeats_one is is_repeat
         ]
         return of_rows(_SYMBOLS, rows)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from math import prod
 
+from hlofast import _memory
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +31,7 @@ SIZE = "size"
 SCORES = "scores"
 POLICY = "policy"
 LOOPS = "loops"
+FAST = "fast"
 WHY = {
     LOOKUP: "the partitioner may split the lookup in a table otherwise",
     MATMUL: "the compiler may pass shards of matmuls around a ring, or stop doing so",
@@ -39,6 +42,7 @@ WHY = {
     LOOPS: "loops over sequences have trip counts that are literals of the program",
     POLICY: "the compiler fuses, schedules and combines anew under another policy",
     SCORES: "arrays of positions by positions may be fused otherwise",
+    FAST: "arrays may change between fast memory and HBM, and fast memory holds many of them",
 }
 """By reason: why the text does not decide."""
 
@@ -99,6 +103,15 @@ def ignores_batch(result: WhatIf) -> bool:
     return before > 0 and abs(after / before - 1) < abs(more - 1) * _FOLLOWS
 
 
+def grows_from_one(result: WhatIf) -> bool:
+    """Returns whether a device of another mesh has several sequences instead of one.
+
+    Compiled shapes then lack the batch, and matmuls that pass shards around a ring may seem to
+    compute less: on `held_fsdp_v6e` FLOPs are up to 33 % off.
+    """
+    return result.new_mesh is not None and _Choices(result).grows_from_one()
+
+
 def is_much(flops: int, changed: Module) -> bool:
     """Returns whether these FLOPs are too many of a module's to be left out of its time."""
     return abs(flops) > _SMALL * changed.cost().flops
@@ -123,12 +136,69 @@ OFF = {
     POLICY: (-0.12, 0.12),
 }
 """By reason: smallest and largest error of the peak in changes of the fitted programs."""
+_MOVED = 1 / 3
+"""The share of the bytes in fast memory that the compiler may place otherwise: the largest error in
+nine changes of the batch of `layers_v6e_8`, `decoder_v5e_2` and `decoder_v6e_4` of `sharded/`,
+compiled, whose peaks or allocated bytes are off by at most 33 % of these bytes."""
+_MUCH = 0.05
+"""The share of the memory in HBM above which such bytes leave a peak undecided."""
 
 
-def peak_between(peak: int, reasons: list[str]) -> tuple[int, int]:
-    """Returns what a modelled peak may be, from the errors of changes with these reasons."""
-    low, high = min(OFF[own][0] for own in reasons), max(OFF[own][1] for own in reasons)
-    return int(peak / (1 + high)), int(peak / (1 + low))
+def moved(result: WhatIf) -> int:
+    """Returns the bytes that the compiler may move between fast memory and HBM."""
+    if result.change == "none":
+        return 0
+    return round(_MOVED * max(_fast(own) for own in (result.module, result.changed)))
+
+
+def counts_fast_memory(module: Module) -> bool:
+    """Returns whether XLA's peak of a module counts the heap of fast memory."""
+    return _account(module).get("heap_memory_space", 0) != 0 and bool(_fast(module))
+
+
+def _fast(module: Module) -> int:
+    """The bytes in fast memory at once."""
+    return _account(module).get("fast_peak_in_bytes") or 0
+
+
+def _account(module: Module) -> dict[str, int]:
+    return _memory.quiet(module)._account()
+
+
+def between(result: WhatIf, needed: int, before: int | None, is_fast: bool) -> tuple[int, int]:
+    """Returns what modelled bytes may be, from the errors of changes with the same reasons.
+
+    If all sizes change one way, they are not less, or not more, than the bytes `before`: of the 52
+    pairs of compiled variants in `what_if/records.jsonl` that differ in one of batch, sequence and
+    layers, none needs less HBM with more of it. With `is_fast` they count the heap of fast memory,
+    which may be as much smaller or larger as arrays may move.
+    """
+    reasons = result.peak_undecided
+    errors = [OFF[own] for own in reasons if own in OFF]
+    low, high = (
+        min((own[0] for own in errors), default=0),
+        max((own[1] for own in errors), default=0),
+    )
+    least, most = int(needed / (1 + high)), int(needed / (1 + low))
+    slack = moved(result) if FAST in reasons or is_fast else 0
+    if FAST in reasons:
+        least, most = max(least - slack, 0), most + slack
+    slack = slack if is_fast else 0
+    if before is not None and (sign := way(result)):
+        if sign > 0:
+            least, most = max(least, before - slack), max(most, before)
+        else:
+            least, most = min(least, before), min(most, before + slack)
+    return least, most
+
+
+def way(result: WhatIf) -> int:
+    """Returns 1 if sizes only grow, -1 if they only shrink, 0 if neither or more changes."""
+    asked = result.asked.items()
+    signs = {(new > old) - (new < old) for number, new in asked
+             if (old := result.symbols[number].size) != new}  # fmt: skip
+    is_alone = result.policy is None and result.new_mesh in (None, result.mesh)
+    return signs.pop() if len(signs) == 1 and is_alone else 0
 
 
 def peak(result: WhatIf) -> list[str]:
@@ -203,15 +273,24 @@ class _Choices:
             yield SCORES
         if self.is_mesh and any(self._may_turn(row) for row in self.rows if not _of_lookup(row)):
             yield MATMUL
+        needed = self.result.figures["allocated_in_hbm"][1]
+        if needed is not None and moved(self.result) > _MUCH * needed:
+            yield FAST
+
+    def _sequences(self) -> Iterator[tuple[int, int]]:
+        """Yields the sequences of a device before and after, by input."""
+        for own in self.of_role["batch"]:
+            before = own.size // prod(self.old.get(axis, 1) for axis in own.axes)
+            yield before, self._size(own) // prod(self.new.get(axis, 1) for axis in own.axes)
 
     def _one(self) -> bool:
         """Whether a device has one sequence before or after, and another number otherwise."""
-        for own in self.of_role["batch"]:
-            before = own.size // prod(self.old.get(axis, 1) for axis in own.axes)
-            after = self._size(own) // prod(self.new.get(axis, 1) for axis in own.axes)
-            if before != after and min(before, after) <= 1:
-                return True
-        return False
+        own = self._sequences()
+        return any(before != after and min(before, after) <= 1 for before, after in own)
+
+    def grows_from_one(self) -> bool:
+        """Whether a device of another mesh has several sequences instead of one."""
+        return self.is_mesh and any(before <= 1 < after for before, after in self._sequences())
 
     def _is_lookup_open(self) -> bool:
         """Whether the partitioner may split lookups otherwise."""

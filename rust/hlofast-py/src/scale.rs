@@ -9,9 +9,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Role, size, what is added to the parameter's dimension, parameters with their dimensions, axes,
-/// number of dimensions, number of loops.
-type SymbolFields = (&'static str, i64, i64, Vec<(String, usize)>, Vec<String>, usize, usize);
+/// Role and why, size, what is added to the parameter's dimension, parameters with their dimensions,
+/// axes, number of dimensions, number of loops.
+type SymbolFields =
+    ((&'static str, &'static str), i64, i64, Vec<(String, usize)>, Vec<String>, usize, usize);
 
 /// Rows of matmuls with the factor of their work, and rows of matmuls whose work is unsure.
 type Work = (Vec<(u32, f64)>, Vec<u32>);
@@ -66,7 +67,7 @@ impl ScaleData {
                 let name = |axis: &usize| Some(mesh?.axes().get(*axis)?.name.clone());
                 let axes = found.axes.iter().filter_map(name).collect();
                 let parameters = found.parameters.clone();
-                let role = found.role.as_str();
+                let role = (found.role.as_str(), found.evidence.as_str());
                 (role, found.size, found.shift, parameters, axes, found.dimensions, found.loops)
             });
             Ok(fields.collect())

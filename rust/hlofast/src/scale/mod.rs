@@ -5,7 +5,8 @@
 //! each instruction ties dimensions of its operands and results together, so the products spread over
 //! the module (`spread.rs`, `rules.rs`, `collectives.rs`). The roles of symbols follow from their
 //! place (`symbols.rs`): batch and sequence are dimensions of the inputs, the layers are what a loop
-//! takes slices of. New sizes of symbols and axes then give a new size to every dimension, and the
+//! takes slices of; width, heads and vocabulary are what matmuls and lookups make of the others
+//! (`roles.rs`). New sizes of symbols and axes then give a new size to every dimension, and the
 //! module's text is written again with them (`rewrite.rs`), with the trip counts of loops and the
 //! device groups of collectives. All analyses run on the new module as on any other.
 //!
@@ -17,6 +18,7 @@ mod hidden;
 mod places;
 mod reshapes;
 mod rewrite;
+mod roles;
 mod rules;
 mod size;
 mod spread;
@@ -32,6 +34,7 @@ use crate::flow::trip_count::TripCount;
 use crate::ir::{Module, Row};
 use crate::memory::xla_account;
 use places::Places;
+pub use roles::Evidence;
 use size::Sizes;
 use spread::{How, Spread};
 use std::collections::HashMap;
@@ -55,7 +58,13 @@ pub enum Role {
     Layers,
     /// What a loop over parts of the batch takes slices of.
     Accumulation,
-    /// Another dimension of parameters: width, heads, vocabulary and so on.
+    /// Features of a token between layers.
+    Width,
+    /// What attention computes apart: heads, times their size where weights merge both.
+    Heads,
+    /// Rows of the table that tokens look up, and results for each of them.
+    Vocabulary,
+    /// Another dimension of parameters.
     Other,
 }
 
@@ -67,6 +76,9 @@ impl Role {
             Role::Sequence => "sequence",
             Role::Layers => "layers",
             Role::Accumulation => "accumulation",
+            Role::Width => "width",
+            Role::Heads => "heads",
+            Role::Vocabulary => "vocabulary",
             Role::Other => "other",
         }
     }
@@ -78,6 +90,8 @@ pub struct Found {
     root: u32,
     /// What it stands for.
     pub role: Role,
+    /// Why it stands for that.
+    pub evidence: Evidence,
     /// What most dimensions add to the parameter's dimension: -1 for the positions of tokens that
     /// are shifted by one.
     pub shift: i64,

@@ -6,6 +6,30 @@ use super::spread::{Spread, Trust};
 use crate::ir::decode::{AttributeValue, DimensionLabel, WindowDimension, decode};
 use crate::ir::{Opcode, Row};
 
+/// The dimensions of a matmul.
+#[derive(Default)]
+pub(super) struct Product {
+    /// Of both operands and the result: one matmul per element.
+    pub batch: Vec<[u32; 3]>,
+    /// Of the first operand and the result.
+    pub left: Vec<(u32, u32)>,
+    /// Of the second operand and the result.
+    pub right: Vec<(u32, u32)>,
+    /// Of both operands, summed.
+    pub summed: Vec<(u32, u32)>,
+    /// Dimensions of one element that a convolution's result has for summed ones.
+    windows: Vec<u32>,
+}
+
+impl Product {
+    /// Dimensions that are the same.
+    fn pairs(&self) -> Vec<(u32, u32)> {
+        let batch = self.batch.iter().flat_map(|[l, r, o]| [(*l, *r), (*l, *o), (*r, *o)]);
+        let others = self.left.iter().chain(&self.right).chain(&self.summed).copied();
+        batch.chain(others).collect()
+    }
+}
+
 impl Spread<'_> {
     /// The integers of an attribute.
     pub(super) fn integers(&self, row: Row, key: &str) -> Vec<i64> {
@@ -126,48 +150,63 @@ impl Spread<'_> {
     }
 
     fn dot(&mut self, row: Row) {
-        let (Some(lhs), Some(rhs), Some(result)) =
-            (self.operand(row, 0), self.operand(row, 1), self.places.array(row))
-        else {
-            return;
-        };
+        for (a, b) in self.dot_dims(row).map(|own| own.pairs()).unwrap_or_default() {
+            self.same(a, b);
+        }
+    }
+
+    fn dot_dims(&self, row: Row) -> Option<Product> {
+        let (lhs, rhs) = (self.operand(row, 0)?, self.operand(row, 1)?);
+        let result = self.places.array(row)?;
         let list = |key| -> Vec<usize> {
             let all = self.integers(row, key);
             all.into_iter().filter_map(|dim| usize::try_from(dim).ok()).collect()
         };
         let (batch_l, batch_r) = (list("lhs_batch_dims"), list("rhs_batch_dims"));
         let (sum_l, sum_r) = (list("lhs_contracting_dims"), list("rhs_contracting_dims"));
-        let mut pairs = Vec::new();
-        for (l, r) in batch_l.iter().zip(&batch_r).chain(sum_l.iter().zip(&sum_r)) {
-            pairs.extend(lhs.at(*l).zip(rhs.at(*r)));
-        }
+        let both = |l: &[usize], r: &[usize]| -> Vec<(u32, u32)> {
+            let pairs = l.iter().zip(r);
+            pairs.filter_map(|(l, r)| lhs.at(*l).zip(rhs.at(*r))).collect()
+        };
         let free = |slot: Slot, batch: &[usize], sum: &[usize]| -> Vec<u32> {
             let all = slot.dims().enumerate();
             let all = all.filter(|(index, _)| !batch.contains(index) && !sum.contains(index));
             all.map(|(_, dim)| dim).collect()
         };
-        let of_result = batch_l.iter().filter_map(|dim| lhs.at(*dim));
-        let of_result = of_result.chain(free(lhs, &batch_l, &sum_l));
-        let of_result = of_result.chain(free(rhs, &batch_r, &sum_r));
-        pairs.extend(of_result.zip(result.dims()));
-        for (a, b) in pairs {
-            self.same(a, b);
+        let mut of_result = result.dims();
+        let shared = both(&batch_l, &batch_r);
+        let batch = shared.into_iter().zip(of_result.by_ref()).map(|((l, r), o)| [l, r, o]);
+        Some(Product {
+            batch: batch.collect(),
+            left: free(lhs, &batch_l, &sum_l).into_iter().zip(of_result.by_ref()).collect(),
+            right: free(rhs, &batch_r, &sum_r).into_iter().zip(of_result).collect(),
+            summed: both(&sum_l, &sum_r),
+            windows: Vec::new(),
+        })
+    }
+
+    fn convolution(&mut self, row: Row) {
+        let Some(product) = self.convolution_dims(row) else { return };
+        for dim in &product.windows {
+            self.set(*dim, vec![Factor::constant(1)]);
+        }
+        for (a, b) in product.pairs() {
+            if self.places.size(a) != 1 || self.places.size(b) != 1 {
+                self.same(a, b);
+            }
         }
     }
 
     /// TPU programs write matmuls as convolutions: a spatial dimension is a batch dimension, a
     /// contracted dimension or a dimension of one operand, and the sizes tell which.
-    fn convolution(&mut self, row: Row) {
-        let (Some(lhs), Some(rhs), Some(result)) =
-            (self.operand(row, 0), self.operand(row, 1), self.places.array(row))
-        else {
-            return;
-        };
-        let Some(value) = self.module.attribute_bytes(row, "dim_labels") else { return };
+    fn convolution_dims(&self, row: Row) -> Option<Product> {
+        let (lhs, rhs) = (self.operand(row, 0)?, self.operand(row, 1)?);
+        let result = self.places.array(row)?;
+        let value = self.module.attribute_bytes(row, "dim_labels")?;
         let Ok(AttributeValue::DimensionLabels(labels)) =
             decode(b"dim_labels", Opcode::Convolution, value)
         else {
-            return;
+            return None;
         };
         let place = |list: &[DimensionLabel], slot: Slot, label| {
             list.iter().position(|own| *own == label).and_then(|index| slot.at(index))
@@ -176,10 +215,10 @@ impl Spread<'_> {
         let left = |label| place(&labels.lhs, lhs, label);
         let right = |label| place(&labels.rhs, rhs, label);
         let output = |label| place(&labels.output, result, label);
-        let mut pairs = Vec::new();
-        pairs.extend(left(L::Batch).zip(output(L::Batch)));
-        pairs.extend(right(L::OutputFeature).zip(output(L::Feature)));
-        pairs.extend(left(L::Feature).zip(right(L::InputFeature)));
+        let mut product = Product::default();
+        product.left.extend(left(L::Batch).zip(output(L::Batch)));
+        product.right.extend(right(L::OutputFeature).zip(output(L::Feature)));
+        product.summed.extend(left(L::Feature).zip(right(L::InputFeature)));
         let window = match self.module.attribute_bytes(row, "window") {
             Some(value) => decode(b"window", Opcode::Convolution, value).ok(),
             None => None,
@@ -199,25 +238,29 @@ impl Spread<'_> {
                 dim.stride > 1 && [l, r, o].iter().all(|own| size(*own) == dim.stride)
             };
             if dim.is_some_and(|dim| dim.base_dilation > 1 || is_strided(dim)) {
-                // A batch dimension of both operands.
-                pairs.extend([(l, r), (l, o), (r, o)]);
+                product.batch.push([l, r, o]);
             } else if dim.is_some_and(|dim| dim.padding_low > 0 || dim.padding_high > 0) {
                 // A dimension of the second operand only.
                 if size(l) == 1 {
-                    pairs.push((r, o));
+                    product.right.push((r, o));
                 }
             } else if size(r) == 1 {
-                pairs.push((l, o));
+                product.left.push((l, o));
             } else if size(o) == 1 {
                 // The window covers the dimension, which is summed.
-                pairs.push((l, r));
-                self.set(o, vec![Factor::constant(1)]);
+                product.summed.push((l, r));
+                product.windows.push(o);
             }
         }
-        for (a, b) in pairs {
-            if self.places.size(a) != 1 || self.places.size(b) != 1 {
-                self.same(a, b);
-            }
+        Some(product)
+    }
+
+    /// The dimensions of a matmul by what it does with them.
+    pub(super) fn product(&self, row: Row) -> Option<Product> {
+        match self.module.opcode(row) {
+            Opcode::Dot => self.dot_dims(row),
+            Opcode::Convolution => self.convolution_dims(row),
+            _ => None,
         }
     }
 
@@ -440,6 +483,12 @@ impl Spread<'_> {
         let operands: Vec<Row> = self.module.operands(row).iter().map(|row| Row(*row)).collect();
         match target {
             b"\"ConcatBitcast\"" => {
+                if let Some(whole) = self.tiled_by(row).and_then(|whole| self.places.array(whole))
+                    && let Some(result) = self.places.array(row)
+                {
+                    self.same_arrays(whole, result);
+                    return;
+                }
                 let (Some(first), Some(result)) = (self.operand(row, 0), self.places.array(row))
                 else {
                     return;

@@ -1,6 +1,7 @@
 //! What entry parameters say: symbols for their dimensions, and which symbol is the batch, the
 //! sequence, the layers.
 
+use super::roles::Evidence;
 use super::size::{Factor, MOST_AXES, Symbol};
 use super::spread::{How, Spread};
 use super::{Found, Role};
@@ -250,38 +251,43 @@ impl Spread<'_> {
         let inputs = self.inputs(seeds, &looped);
         self.join_batches(seeds, &looped, &inputs);
         let root = |seed: &Seed| self.symbols.root(seed.symbol).0;
-        let mut roles: BTreeMap<u32, Role> = BTreeMap::new();
+        let mut roles: BTreeMap<u32, (Role, Evidence)> = BTreeMap::new();
         for row in &inputs {
             let of_input: Vec<&Seed> = seeds.all.iter().filter(|seed| seed.row == *row).collect();
             let free: Vec<&&Seed> =
                 of_input.iter().filter(|seed| !looped.contains(&root(seed))).collect();
             for seed in of_input.iter().filter(|seed| looped.contains(&root(seed))) {
-                roles.insert(root(seed), Role::Accumulation);
+                roles.insert(root(seed), (Role::Accumulation, Evidence::SlicedInput));
             }
             let mut free = free.into_iter();
             if let Some(batch) = free.next() {
-                roles.insert(root(batch), Role::Batch);
+                roles.insert(root(batch), (Role::Batch, Evidence::First));
             }
             if let Some(sequence) = free.next() {
                 let is_one =
                     self.symbols.all.get(root(sequence) as usize).is_some_and(|s| s.size <= 1);
-                if !is_one && roles.get(&root(sequence)) != Some(&Role::Batch) {
-                    roles.entry(root(sequence)).or_insert(Role::Sequence);
+                let role = roles.get(&root(sequence)).map(|(role, _)| *role);
+                if !is_one && role != Some(Role::Batch) {
+                    let own = (Role::Sequence, Evidence::Second);
+                    roles.entry(root(sequence)).or_insert(own);
                 }
             }
         }
         for root in &looped {
-            roles.entry(*root).or_insert(Role::Layers);
+            roles.entry(*root).or_insert((Role::Layers, Evidence::Sliced));
         }
+        self.other_roles(seeds, loops, &inputs, &mut roles);
         let shifts = self.shifts();
         for seed in &seeds.all {
             let root = root(seed);
-            let role = roles.get(&root).copied().unwrap_or(Role::Other);
+            let unknown = (Role::Other, Evidence::Parameters);
+            let (role, evidence) = roles.get(&root).copied().unwrap_or(unknown);
             let shift = shifts.get(&root).map_or(0, |(shift, _)| *shift);
             let size = self.symbols.all.get(root as usize).map_or(0, |symbol| symbol.size);
             let entry = found.entry(root).or_insert_with(|| Found {
                 root,
                 role,
+                evidence,
                 shift,
                 size: size.saturating_add(shift),
                 parameters: Vec::new(),
@@ -348,7 +354,7 @@ impl Spread<'_> {
         inputs
     }
 
-    fn size_of_symbol(&self, symbol: u32) -> i64 {
+    pub(super) fn size_of_symbol(&self, symbol: u32) -> i64 {
         let (root, shift) = self.symbols.root(symbol);
         self.symbols.all.get(root as usize).map_or(0, |own| own.size.saturating_add(shift))
     }

@@ -1,4 +1,5 @@
-//! Arrays that are copied in parts and put together again, as the compiler prefetches large arrays.
+//! Arrays that are copied in parts and put together again, as the compiler prefetches large arrays,
+//! perhaps as bytes.
 
 use super::spread::Spread;
 use crate::ir::{Opcode, Row};
@@ -37,11 +38,22 @@ impl Spread<'_> {
         let found = operands.iter().map(|part| self.slice_of(Row(*part)));
         let found = found.collect::<Option<Vec<(Row, Row)>>>()?;
         let source = found.first()?.0;
-        let whole = self.places.array(source)?;
-        let result = self.places.array(row)?;
-        let is_whole = self.places.sizes(whole) == self.places.sizes(result);
+        if found.iter().any(|(own, _)| *own != source) {
+            return None;
+        }
         let slices: Vec<Row> = found.iter().map(|(_, slice)| *slice).collect();
-        (is_whole && found.iter().all(|(own, _)| *own == source)).then_some((source, slices))
+        let result = self.places.array(row)?;
+        let is_whole = |own: &Row| {
+            let own = self.places.array(*own);
+            own.is_some_and(|own| self.places.sizes(own) == self.places.sizes(result))
+        };
+        // Large arrays are copied as bytes.
+        let of_bytes = || {
+            let is_view = module.opcode(source) == Opcode::Bitcast;
+            module.operands(source).first().filter(|_| is_view).map(|own| Row(*own))
+        };
+        let whole = Some(source).filter(is_whole).or_else(|| of_bytes().filter(is_whole))?;
+        Some((whole, slices))
     }
 
     /// The source of a slice, perhaps an asynchronous one, and the slice.
