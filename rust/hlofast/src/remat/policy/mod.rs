@@ -27,6 +27,7 @@ mod laid_groups;
 mod laid_values;
 mod layered;
 mod layout;
+mod loaded;
 mod named;
 mod nameless;
 mod origins;
@@ -276,13 +277,21 @@ impl Policies {
             let before = outcome.seconds;
             again.price(module, self, scan, prices, &mut outcome);
             let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
-            let sizes = again.offloaded.iter().map(|(size, ..)| *size);
-            let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
+            let own = [(scan, again)];
+            let sizes = own[0].1.offloaded.iter().map(|(size, ..)| *size);
+            let moved = sizes.fold(0, i64::saturating_add);
+            let more = match moved {
+                0 => Some([0.0; 2]),
+                _ => stored::stored(module, &own, &self.sizes, prices),
+            };
+            let more = more.zip(seconds).map(|([fore, aft], again)| [fore, aft + again]);
+            let moves = prices.moves(module, scan, moved, more);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
             outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);
-            every.push((scan, again));
+            every.extend(own);
         }
-        outcome.storing = stored::stored(module, &every, &self.sizes, prices);
+        let stored = stored::stored(module, &every, &self.sizes, prices);
+        outcome.storing = stored.map(|[fore, aft]| fore + aft);
         if let Some(unrolled) = &self.unrolled {
             prefixes = unrolled.outcome(module, fates, prices, &mut bytes, &mut outcome);
             if outcome.on_host > 0 {
