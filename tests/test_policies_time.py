@@ -36,8 +36,37 @@ def test_step_times_under_policies_are_those_of_compiled_programs():
         compiled = hlofast.loads(text).time(f"tpu-{chip}").step_seconds
         errors[program] = own.step_seconds / compiled - 1
     assert len(errors) >= 20
-    assert statistics.median(map(abs, errors.values())) <= 0.15
-    assert max(map(abs, errors.values())) <= 0.4
+    assert statistics.median(map(abs, errors.values())) <= 0.06
+    assert max(map(abs, errors.values())) <= 0.25
+
+
+def test_collectives_that_gradients_need_anyway_are_not_recomputed():
+    """The experts' weights are gathered for the gradients; XLA shares these with the recomputation."""
+    policies = hlofast.loads(TEXTS["moe_v6e_8"]).remat(device="tpu-v6e").policies
+    own = policies.policy(BUILT_IN["plain_dots"])
+    text = hlofast.loads(CHECKPOINTED["moe_v6e_8.plain_dots"]).text
+    gathers = [line for line in text.splitlines() if " all-gather(" in line]
+    again = [line for line in gathers if "transpose(jvp())" in line and "mlp/" in line]
+    assert len(again) == 3 and len(own.recomputed_collectives) == 0
+
+
+def test_recomputed_loops_hide_their_transfers():
+    """Products beside which their operands move take no longer again than they do in the loop."""
+    policies = hlofast.loads(TEXTS["gelu_v6e_8"]).remat(device="tpu-v6e").policies
+    module = policies.module
+    rows = module.time("tpu-v6e").table()
+    [(forward, trips)] = policies._data.loops()
+    row = rows.row(forward)
+    taken = row["end_seconds"] - row["start_seconds"]
+    assert trips > 1 and policies.policy(BUILT_IN["nothing"]).recomputed_seconds < taken
+
+
+def test_steps_that_offload_wait_as_compiled():
+    """The judge moves values over the link to the host, as the model of policies does."""
+    known = policy_accuracy.steps()["scanned, to policies that offload"]
+    errors = [abs(row["error"]) for row in known if row["text"] == "none"]
+    assert len(errors) == 12
+    assert statistics.median(errors) <= 0.1 and max(errors) <= 0.25
 
 
 def test_policies_that_keep_the_same_take_as_long():

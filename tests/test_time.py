@@ -225,6 +225,23 @@ ENTRY %e (p: f32[1000], q: f32[1000]) -> (f32[1000], f32[1000]) {
 """
         assert hlofast.loads(text).time(toy()).step_seconds == pytest.approx(8e-6)
 
+    def test_moves_between_device_and_host_take_the_link_to_the_host(self) -> None:
+        text = """HloModule m, is_scheduled=true
+ENTRY %e (p: f32[1000], q: f32[1000]) -> (f32[1000], f32[1000]) {
+  %p = f32[1000]{0} parameter(0)
+  %q = f32[1000]{0:S(5)} parameter(1)
+  %away = (f32[1000]{0:S(5)}, f32[1000]{0}, u32[]{:S(2)}) copy-start(%p)
+  %back = (f32[1000]{0}, f32[1000]{0:S(5)}, u32[]{:S(2)}) copy-start(%q)
+  %gone = f32[1000]{0:S(5)} copy-done(%away)
+  %here = f32[1000]{0} copy-done(%back)
+  ROOT %t = (f32[1000]{0:S(5)}, f32[1000]{0}) tuple(%gone, %here)
+}
+"""
+        # 4000 bytes in each direction, at the same time.
+        module = hlofast.loads(text)
+        assert module.time(toy(host_bandwidth=1e6)).step_seconds == pytest.approx(4e-3)
+        assert module.time(toy(host_bandwidth=1e5)).step_seconds == pytest.approx(4e-2)
+
 
 class TestUnknown:
     def test_missing_figures_are_named(self) -> None:

@@ -78,7 +78,10 @@ class Policy:
 
     @property
     def recomputed_seconds(self) -> float | None:
-        """Seconds of the recomputed work, without overlap; None if unknown."""
+        """Seconds of the recomputed work; None if unknown.
+
+        Transfers that run beside other work count with what the step waits for them.
+        """
         seconds: float | None = self._figures["seconds"]
         return seconds
 
@@ -92,8 +95,8 @@ class Policy:
     def waiting_seconds(self) -> float | None:
         """Seconds by which these moves lengthen the step; None if unknown.
 
-        The values of one layer move while another layer computes; collectives hide nothing. Moves
-        that nothing waits for slow the step by 2 % of their time, as they take HBM bandwidth.
+        The values of one layer move while another layer runs, and half of its work hides them.
+        Moves that nothing waits for slow the step by 2 % of their time, as they take HBM bandwidth.
         """
         seconds: float | None = self._figures["waiting"]
         return seconds

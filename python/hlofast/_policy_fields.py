@@ -36,7 +36,7 @@ _OUTCOME = (
     Field(
         "seconds",
         "recomputed_seconds",
-        "Modelled time of the recomputed work of a step, without overlap.",
+        "Modelled time of the recomputed work of a step, without transfers that nothing waits for.",
         label="recomputation time",
         nullable=True,
     ),
@@ -141,10 +141,10 @@ GROUPS_ON_HOST = (
     "TPUs refuses 8 of 9 programs that were compiled so"
 )
 MOVING = (
-    "a value on its way to or from host memory is assumed to move while one layer computes, as XLA "
-    "on TPU schedules it, at the bandwidth between a chip and its host ({bandwidth:.3g} B/s, "
-    "{source}); waiting is what takes longer, and at least 2 % of the time of moves, because they "
-    "take HBM bandwidth"
+    "a value on its way to or from host memory is assumed to move while one layer runs, as XLA on "
+    "TPU schedules it, at the bandwidth between a chip and its host ({bandwidth:.3g} B/s, "
+    "{source}); waiting is what takes longer than half of the layer, and at least 2 % of the time "
+    "of moves, because they take HBM bandwidth"
 )
 ERROR_BEFORE = (
     "XLA has not scheduled the module, so all peaks are modelled from its graph: the arguments, "
@@ -173,8 +173,8 @@ _STEPS_ERROR = (
     "times is "
 )
 STEPS_ERROR = _STEPS_ERROR + (
-    "11 % and the worst 39 %, on 35 scanned programs; on 12 policies that move values to host "
-    "memory 13 % and 82 %"
+    "3.7 % and the worst 21 %, on 35 scanned programs; on 12 policies that move values to host "
+    "memory 3.6 % and 16 %"
 )
 STEPS_ERROR_CHECKPOINTED = _STEPS_ERROR + (
     "2.1 % and the worst 20 %, on 28 policies chosen from texts whose scanned layers are "
@@ -182,7 +182,7 @@ STEPS_ERROR_CHECKPOINTED = _STEPS_ERROR + (
 )
 STEPS_ERROR_UNROLLED = _STEPS_ERROR + "2.5 % and the worst 13 %, on 6 programs without scans"
 STEPS_ERROR_GROUPS = _STEPS_ERROR + (
-    "8.3 % and the worst 28 %, on 12 programs whose layers are scanned in groups"
+    "4.5 % and the worst 17 %, on 12 programs whose layers are scanned in groups"
 )
 STEPS_ERROR_GROUPS_CHECKPOINTED = _STEPS_ERROR + (
     "4.1 % and the worst 21 %, on 48 changes of policy from texts whose layers are scanned in "

@@ -23,8 +23,14 @@ pub struct PolicyData {
 pub struct Timing {
     /// By row: seconds of one execution; for collectives, seconds on the network.
     pub seconds: Vec<f64>,
+    /// By computation: seconds of one run in the played schedule.
+    pub played: Vec<f64>,
     /// By row: the bound of its time by bytes and FLOPs.
     pub bounds: Vec<f64>,
+    /// By row: the bound by FLOPs alone.
+    pub flop_bounds: Vec<f64>,
+    /// By row: the bound by bytes alone.
+    pub byte_bounds: Vec<f64>,
     /// HBM bytes per second, if known.
     pub bytes_per_second: Option<f64>,
     /// Seconds of a step that it would not take if its memory sufficed.
@@ -50,7 +56,13 @@ impl PolicyData {
         let seconds = timing.map(|own| own.seconds.as_slice());
         let prices = Prices::new(stage.cost(), stage.collectives(), seconds).with_host(host);
         match timing {
-            Some(own) => prices.with_memory(&own.bounds, own.bytes_per_second),
+            Some(own) => prices
+                .with_memory(
+                    &own.bounds,
+                    [&own.flop_bounds, &own.byte_bounds],
+                    own.bytes_per_second,
+                )
+                .with_schedule(&own.played),
             None => prices,
         }
     }

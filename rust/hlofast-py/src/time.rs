@@ -11,7 +11,7 @@ use hlofast::ir::Module as CoreModule;
 use hlofast::table;
 use hlofast::time::collective::{self, Group, Kind};
 use hlofast::time::gpu_collectives;
-use hlofast::time::{Device, Estimates, Model, Options, Time, Topology, pressure_seconds};
+use hlofast::time::{Device, Estimates, Model, Options, Time, Topology, pressure};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -92,14 +92,34 @@ pub fn _time(
 }
 
 impl TimeData {
-    /// What policies are priced with.
+    /// What policies are priced with. Waits that a lack of memory explains are left out of the seconds:
+    /// a policy that needs less has none.
     pub fn timing(&self) -> Timing {
         let (stage, time) = (&self.timed.stage, &self.timed.time);
+        let (module, collectives) = (stage.module(), stage.collectives());
+        let pressure = pressure(module, collectives, &time.simulation);
+        let played = time.simulation.computations.iter().zip(&pressure.waited);
+        let mut seconds = self.seconds_alone();
+        for (own, (_, exposed)) in collectives.collectives.iter().zip(&time.simulation.collectives)
+        {
+            // What is asynchronous takes what the step waits for it.
+            let Some(done) = own.done else { continue };
+            let waited = pressure.waited.get(module.computation_of(done).0 as usize);
+            let exposed = if waited.is_some_and(|own| *own > 0.0) { 0.0 } else { *exposed };
+            for row in [own.row, own.outer] {
+                if let Some(slot) = seconds.get_mut(row.0 as usize) {
+                    *slot = slot.min(exposed);
+                }
+            }
+        }
         Timing {
-            seconds: self.seconds_alone(),
+            seconds,
+            played: played.map(|(split, waited)| (split.seconds - waited).max(0.0)).collect(),
             bounds: time.rows.roofline_seconds.clone(),
+            flop_bounds: time.rows.peak_seconds.clone(),
+            byte_bounds: time.rows.bandwidth_seconds.clone(),
             bytes_per_second: time.rows.bytes_per_second,
-            pressure: pressure_seconds(stage.module(), stage.collectives(), &time.simulation),
+            pressure: pressure.seconds,
         }
     }
 

@@ -11,17 +11,23 @@ use crate::ir::{Module, Row};
 use memchr::memmem;
 use std::collections::BTreeMap;
 
-/// Seconds of a step in which XLA recomputes values by itself, and in which transfers beside which
-/// their computation has work to do are waited for, whatever the cause. 0 if XLA recomputes nothing by
-/// itself, since then its memory sufficed.
-pub fn pressure_seconds(
-    module: &Module,
-    collectives: &Collectives,
-    simulation: &Simulation,
-) -> f64 {
+/// What a lack of memory costs.
+#[derive(Clone, Debug, Default)]
+pub struct Pressure {
+    /// Seconds of a step in which XLA recomputes values by itself, and in which transfers beside which
+    /// their computation has work to do are waited for, whatever the cause. 0 if XLA recomputes nothing
+    /// by itself, since then its memory sufficed.
+    pub seconds: f64,
+    /// By computation: seconds of one run in which such transfers are waited for.
+    pub waited: Vec<f64>,
+}
+
+/// What a lack of memory costs a step.
+pub fn pressure(module: &Module, collectives: &Collectives, simulation: &Simulation) -> Pressure {
+    let mut found = Pressure { seconds: 0.0, waited: vec![0.0; module.computations().len()] };
     let of = |column: &[f64], row: Row| column.get(row.0 as usize).copied().unwrap_or(0.0);
     if !has_compiler_clones(module) {
-        return 0.0;
+        return found;
     }
     let mut beside: Vec<Beside> = vec![Beside::default(); module.computations().len()];
     for (collective, (seconds, exposed)) in
@@ -33,18 +39,20 @@ pub fn pressure_seconds(
             own.hidden += (seconds - exposed).max(0.0);
         }
     }
-    let mut sum = 0.0;
     let runs = simulation.executions.iter().map(|runs| *runs as f64);
-    for ((computation, own), runs) in module.computations().iter().zip(beside).zip(runs) {
+    let parts = module.computations().iter().zip(beside).zip(&mut found.waited);
+    for (((computation, own), place), runs) in parts.zip(runs) {
         if runs == 0.0 {
             continue;
         }
         let seconds = |row: Row| of(&simulation.taken, row) - of(&simulation.exposed, row);
         let work: f64 = computation.rows().map(Row).map(seconds).sum();
         let waited = own.exposed.min((work - own.hidden).max(0.0));
-        sum += runs * (waited + repeated(module, computation.rows().map(Row), seconds));
+        *place = waited;
+        let again = repeated(module, computation.rows().map(Row), seconds);
+        found.seconds += runs * (waited + again);
     }
-    sum
+    found
 }
 
 /// Seconds in which rows repeat others: all clones of a row if it is still there, else all but one.

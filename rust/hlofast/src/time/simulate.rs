@@ -5,6 +5,7 @@
 
 use super::communication::Communication;
 use super::device::Device;
+use super::host::host_bytes;
 use super::links::{Flight, Links};
 use super::place::Lane;
 use super::recording::{Recording, Resource, Stretch};
@@ -59,6 +60,7 @@ fn play<'a>(
         cost,
         rows,
         copy_rate: device.share(device.hbm_bandwidth),
+        host_rate: rows.host_bytes_per_second,
         copies_compete: device.is_gpu,
         transfers: vec![Transfer::None; count],
         further: HashMap::new(),
@@ -102,6 +104,8 @@ struct Player<'a> {
     cost: &'a Cost,
     rows: &'a Rows,
     copy_rate: Option<f64>,
+    /// Bytes per second of the link to the host, in one direction.
+    host_rate: Option<f64>,
     /// Whether asynchronous copies within HBM slow the kernels beside them by as much as they take.
     copies_compete: bool,
     transfers: Vec<Transfer>,
@@ -204,6 +208,7 @@ impl Player<'_> {
             clock: 0.0,
             links: Links::new(self.result.axes.len()),
             copies: 0.0,
+            host: [0.0; 2],
             split: Split::default(),
             calls,
         };
@@ -285,6 +290,14 @@ impl Player<'_> {
         }
         match opcode {
             Opcode::CopyStart | Opcode::AsyncStart => {
+                if let Some((lane, seconds)) = self.moved_to_host(row) {
+                    let begin = play.clock.max(play.host[lane]);
+                    let end = begin + seconds;
+                    play.host[lane] = end;
+                    self.keep(row, Resource::Copies, begin, end);
+                    self.last_of_channel.insert(row.0, end);
+                    return end;
+                }
                 let begin = play.clock.max(play.copies);
                 let end = begin + self.copied(row);
                 if self.copies_compete && opcode == Opcode::AsyncStart {
@@ -474,6 +487,13 @@ impl Player<'_> {
         }
     }
 
+    /// The direction and the seconds of an asynchronous copy or slice between the device and its host;
+    /// None if it is another one, or the bandwidth is unknown.
+    fn moved_to_host(&self, row: Row) -> Option<(usize, f64)> {
+        let (lane, bytes) = host_bytes(self.module, row)?;
+        Some((lane, bytes as f64 / self.host_rate?))
+    }
+
     /// Seconds of an asynchronous copy or slice at HBM bandwidth.
     fn copied(&self, row: Row) -> f64 {
         let Some(rate) = self.copy_rate else { return 0.0 };
@@ -543,6 +563,8 @@ struct Play<'a> {
     links: Links,
     /// When the copy engine is free.
     copies: f64,
+    /// When the link to the host is free, by direction.
+    host: [f64; 2],
     split: Split,
     /// Calls of the computation, ascending by row.
     calls: &'a [Call],

@@ -3,7 +3,7 @@
 use super::base::Changes;
 use super::fixed::Fixed;
 use super::scans::{Scan, is_heavy};
-use super::stored::{plain, writes_stack};
+use super::stored::{plain, writes_stack, written};
 use super::{Fate, Outcome, Policies, Prices, is_collective};
 use crate::ir::{Module, Opcode, Row};
 use std::ops::RangeInclusive;
@@ -320,6 +320,9 @@ impl<'a> Again<'a> {
         let mut multiplied: Vec<Row> = Vec::new();
         for number in &self.runs {
             let node = &scan.body.nodes[*number as usize];
+            if scan.recomputed.is_anyway(*number) {
+                continue;
+            }
             outcome.again.push(node.row);
             let is_dear = node.opcode.is_matmul() || is_collective(node.opcode);
             // A reduction fused with a product takes the time of the product, which may be saved.
@@ -347,7 +350,9 @@ impl<'a> Again<'a> {
         for row in outer {
             // What runs again writes no stack.
             let seconds = match writes_stack(scan, row) {
-                true => plain(module, row, prices),
+                true => {
+                    written(scan, row, prices).and_then(|stacks| plain(module, row, stacks, prices))
+                }
                 false => prices.seconds_of(module, row, 0),
             };
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b * scan.share());

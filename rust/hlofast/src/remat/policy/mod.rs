@@ -28,6 +28,7 @@ mod laid_groups;
 mod laid_values;
 mod layered;
 mod layout;
+mod loaded;
 mod named;
 mod nameless;
 mod origins;
@@ -296,12 +297,19 @@ impl Policies {
             again.price(module, prices, &mut outcome);
             let seconds = outcome.seconds.zip(before).map(|(after, before)| after - before);
             let sizes = again.offloaded.iter().map(|(size, ..)| *size);
-            let moves = prices.moves(module, scan, sizes.fold(0, i64::saturating_add), seconds);
+            let moved = sizes.fold(0, i64::saturating_add);
+            let more = match moved {
+                0 => Some([0.0; 2]),
+                _ => stored::stored(module, std::slice::from_ref(&again), prices),
+            };
+            let more = more.zip(seconds).map(|([fore, aft], again)| [fore, aft + again]);
+            let moves = prices.moves(module, scan, moved, more);
             outcome.moving = outcome.moving.zip(moves).map(|(sum, (own, _))| sum + own);
             outcome.waiting = outcome.waiting.zip(moves).map(|(sum, (_, own))| sum + own);
             every.push(again);
         }
-        outcome.storing = stored::stored(module, &every, prices);
+        let stored = stored::stored(module, &every, prices);
+        outcome.storing = stored.map(|[fore, aft]| fore + aft);
         if let Some(unrolled) = &self.unrolled {
             prefixes = unrolled.outcome(module, fates, prices, &mut bytes, &mut outcome);
             if outcome.on_host > 0 {

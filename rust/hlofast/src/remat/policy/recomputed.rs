@@ -11,12 +11,13 @@
 
 use super::graph::Graph;
 use super::hosted::is_fetched;
+use super::is_collective;
 use super::kernels::kept_bytes;
 use super::named::{components, is_checkpointed};
 use super::products::Products;
 use super::scans::{is_heavy, is_unchanged, node_of};
 use crate::ir::intern::BuildMix;
-use crate::ir::{ElementType, Module, Opcode};
+use crate::ir::{Dimension, ElementType, Module, Opcode};
 use crate::memory::LiveValue;
 use hashbrown::HashMap;
 use std::ops::RangeInclusive;
@@ -47,6 +48,9 @@ pub struct Recomputed {
     pub products: Products,
     /// By node of the forward body: whether it is made from weights and constants alone.
     pub is_fixed: Vec<bool>,
+    /// By node of the forward body: whether it is a collective that gathers weights and that the gradients
+    /// need in the same form, so that the backward body runs it whatever is recomputed.
+    is_anyway: Vec<bool>,
     /// Whether the layers are under `jax.checkpoint`.
     pub is_checkpointed: bool,
     /// By node of the backward body: whether the gradients read it, also through cheap work.
@@ -89,12 +93,18 @@ impl Recomputed {
         };
         // By node: the last step at which gradients read it.
         let mut read: Vec<Option<u32>> = vec![None; back.nodes.len()];
+        let mut gathered: HashMap<Gathered, u32, BuildMix> = HashMap::default();
         for node in (0..back.nodes.len() as u32).rev() {
             let at = node as usize;
             let last = match found.is_again[at] {
                 false => Some(step_of(at)),
                 true => read[at],
             };
+            if found.is_again[at] && last.is_some() {
+                gathered_as(module, back, node).into_iter().for_each(|key| {
+                    *gathered.entry(key).or_default() += 1;
+                });
+            }
             if let Some(forward) = found.twin[at] {
                 found.set_step(body, forward, step_of(at));
                 // Gradients need weights anyway.
@@ -112,7 +122,20 @@ impl Recomputed {
                 *operand = (*operand).max(last);
             }
         }
+        found.is_anyway = vec![false; body.nodes.len()];
+        for node in (0..body.nodes.len() as u32).filter(|node| found.is_fixed[*node as usize]) {
+            let known = gathered_as(module, body, node).and_then(|key| gathered.get_mut(&key));
+            if let Some(left) = known.filter(|left| **left > 0) {
+                *left -= 1;
+                found.is_anyway[node as usize] = true;
+            }
+        }
         found
+    }
+
+    /// Whether the backward body runs a collective of the forward body for the gradients in any case.
+    pub fn is_anyway(&self, node: u32) -> bool {
+        self.is_anyway.get(node as usize).copied().unwrap_or(false)
     }
 
     /// Notes the step at which a value of the forward body is recomputed, with its partial products.
@@ -288,6 +311,21 @@ pub fn expensive(graph: &Graph, products: &Products) -> Vec<(u32, u32)> {
     };
     let values = (0..graph.nodes.len() as u32).filter(is_value);
     values.map(|node| (node, products.of[node as usize].unwrap_or(node))).collect()
+}
+
+/// A collective of weights: its opcode, the dimensions of its result, and its line of the source.
+type Gathered = (u16, Vec<Dimension>, (i32, i32));
+
+fn gathered_as(module: &Module, graph: &Graph, node: u32) -> Option<Gathered> {
+    let own = &graph.nodes[node as usize];
+    if !is_collective(own.opcode) {
+        return None;
+    }
+    let array = module.shapes().array(own.shape)?;
+    let columns = module.metadata_columns();
+    let at = |column: &[i32]| column.get(own.row.0 as usize).copied().unwrap_or(-1);
+    let line = (at(&columns.source_file), at(&columns.source_line));
+    Some((own.opcode as u16, array.dimensions().collect(), line))
 }
 
 #[derive(PartialEq, Eq, Hash)]

@@ -4,6 +4,7 @@ use super::NoPolicies;
 use super::graph::{Graph, MOST_ROWS, Value};
 use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
+use super::loaded::readers;
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
 pub use super::stacks::{Read, Stack};
@@ -365,6 +366,7 @@ impl Finder<'_> {
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             stack.reads = users.map(|user| self.read(&back, *user, end)).collect();
+            stack.readers = readers(module, back_id, &stack.read_as);
             // Several elements of the state may share a row.
             stack.rows.sort_unstable();
             stack.rows.dedup();

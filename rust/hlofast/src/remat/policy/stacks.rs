@@ -27,6 +27,8 @@ pub struct Stack {
     /// The rows that fill it, write it and copy it as a whole; in groups of layers also those of the
     /// stack of one group, and the slices that the backward body of a group takes out.
     pub rows: Vec<Row>,
+    /// The rows of the backward body that read it, with whether they only move its values.
+    pub readers: Vec<(Row, bool)>,
     /// Bytes and live ranges of copies of the whole stack in another order.
     pub turned: Vec<(i64, RangeInclusive<u32>)>,
     /// If it is in host memory: bytes and steps of its values on their way, in device memory.
@@ -56,6 +58,7 @@ impl Stack {
             is_read: false,
             is_host: false,
             rows: Vec::new(),
+            readers: Vec::new(),
             turned: Vec::new(),
             moving: Vec::new(),
             fore: Vec::new(),

@@ -4,7 +4,9 @@
 //! kernels copy the whole stack into another order. A policy that keeps a value no longer, or keeps
 //! another one, changes these seconds. A row that only moves the stack goes with it. A row that also
 //! makes the value stays, without the stores: they are slow if the layout of the stack is not that of the
-//! value, so what stays takes `PLAIN` times the bound by bytes and FLOPs, if that is less.
+//! value, so what stays takes `PLAIN` times the bound by its FLOPs and its other bytes, if that is less.
+//! So does a row of the backward loop that computes with a slice of a stack which is dropped; rows that
+//! only take the slice out and copy it go (`loaded.rs`).
 //! A row whose values nothing else reads goes too. In groups of layers, the stack of one group is filled,
 //! copied into the stack of all groups, and taken out of it again. Layers without a loop have no stacks:
 //! what they keep is written and read anyway. `benches/h100_steps.py` compares with clocks,
@@ -17,8 +19,9 @@ use super::scans::Scan;
 use crate::flow::updates;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
-/// The time of a row without its stores, over the bound by its bytes and FLOPs: of 1.0, 1.3 and 1.6 the
-/// one with the least median error on texts for TPUs without checkpointing, whose layouts differ most.
+/// The time of a row without its stores, over the bound by its FLOPs and other bytes: of 1.0, 1.3 and 1.6
+/// the one with the least median error on texts for TPUs without checkpointing, whose layouts differ most.
+/// Together with reads that are dropped too, 1.0 and 1.6 have larger errors of chosen policies or of others.
 const PLAIN: f64 = 1.3;
 /// How often a value that is kept passes HBM: to be written and to be read.
 const PASSES: f64 = 2.0;
@@ -34,14 +37,17 @@ const PASSES_ANEW_IN_GROUPS: f64 = 14.0;
 /// Limit on the users of a row that are looked at.
 const MOST_USERS: usize = 64;
 
-/// Seconds by which the step is longer than it is, because of what the scans keep under a policy;
-/// negative if they keep less. None without the seconds of rows, the bandwidth, or the number of runs.
-pub fn stored(module: &Module, scans: &[Again<'_>], prices: &Prices<'_>) -> Option<f64> {
+/// Seconds by which the forward and the backward pass are longer than they are, because of what the
+/// scans keep under a policy; negative if they keep less. None without the seconds of rows, the
+/// bandwidth, or the number of runs.
+pub fn stored(module: &Module, scans: &[Again<'_>], prices: &Prices<'_>) -> Option<[f64; 2]> {
     prices.seconds?;
     let rate = prices.bytes_per_second?;
     // One row may fill, write or copy stacks of several scans.
     let mut rows: Vec<(Row, bool, i64)> = Vec::new();
-    let mut seconds = 0.0;
+    // The same for rows that read stacks, with whether they only move them.
+    let mut readers: Vec<(Row, bool, i64, bool)> = Vec::new();
+    let mut seconds = [0.0; 2];
     for again in scans {
         let scan = again.scan;
         let runs = prices.runs(scan.body_id)? as f64 * scan.share();
@@ -51,24 +57,65 @@ pub fn stored(module: &Module, scans: &[Again<'_>], prices: &Prices<'_>) -> Opti
             let is_kept = again.stores(stack.node);
             let bytes = (stack.bytes as f64 * whole) as i64;
             rows.extend(stack.rows.iter().map(|row| (*row, is_kept, bytes)));
+            readers.extend(stack.readers.iter().map(|(row, moves)| (*row, is_kept, bytes, *moves)));
         }
         let anew: f64 = again.kept_anew().map(|bytes| bytes as f64).sum();
         let passes = if scan.group.is_some() { PASSES_ANEW_IN_GROUPS } else { PASSES_ANEW };
-        seconds += passes * anew * runs / rate;
+        // Half of the passes are those of the backward loop.
+        let passed = passes * anew * runs / rate;
+        seconds = seconds.map(|own| own + passed / 2.0);
     }
     rows.sort_unstable();
     for own in rows.chunk_by(|a, b| a.0 == b.0) {
-        let of = |is_kept: bool| {
-            let bytes = own.iter().filter(|entry| entry.1 == is_kept).map(|entry| entry.2 as f64);
-            bytes.sum::<f64>()
-        };
-        let (kept, dropped) = (of(true), of(false));
+        let (kept, dropped) = by_fate(own.iter().map(|entry| (entry.1, entry.2)));
         if dropped > 0.0 {
             let all = stores(module, own[0].0, kept + dropped, rate, prices)?;
-            seconds -= all * dropped / (kept + dropped);
+            seconds[0] -= all * dropped / (kept + dropped);
+        }
+    }
+    readers.sort_unstable();
+    for own in readers.chunk_by(|a, b| a.0 == b.0) {
+        let (kept, dropped) = by_fate(own.iter().map(|entry| (entry.1, entry.2)));
+        if dropped > 0.0 {
+            let (row, is_move) = (own[0].0, own[0].3);
+            // A row that computes still waits for the slices that are kept.
+            if is_move || kept <= 0.0 {
+                let all = loads(module, row, is_move, prices)?;
+                seconds[1] -= all * dropped / (kept + dropped);
+            }
         }
     }
     Some(seconds)
+}
+
+/// Bytes that are kept and bytes that are dropped, of pairs of whether they are kept and bytes.
+fn by_fate(bytes: impl Iterator<Item = (bool, i64)>) -> (f64, f64) {
+    bytes.fold((0.0, 0.0), |(kept, dropped), (is_kept, bytes)| match is_kept {
+        true => (kept + bytes as f64, dropped),
+        false => (kept, dropped + bytes as f64),
+    })
+}
+
+/// Seconds of all runs of a row that reading stacks takes. Transfers run beside other work, and products
+/// read the recomputed value as well.
+fn loads(module: &Module, row: Row, is_move: bool, prices: &Prices<'_>) -> Option<f64> {
+    use Opcode::{AsyncDone, AsyncStart, CopyDone, CopyStart};
+    let runs_beside = |own| matches!(own, AsyncDone | AsyncStart | CopyDone | CopyStart);
+    if runs_beside(module.opcode(row)) || multiplies(module, row) {
+        return Some(0.0);
+    }
+    let seconds = prices.seconds_of(module, row, 0)?;
+    Some(match is_move {
+        true => seconds,
+        false => (seconds - plain(module, row, 0.0, prices)?).max(0.0),
+    })
+}
+
+fn multiplies(module: &Module, row: Row) -> bool {
+    let opcode = module.opcode(row);
+    let fused = module.called(row, CallRole::Calls).filter(|_| opcode == Opcode::Fusion);
+    let mut rows = fused.into_iter().flat_map(|id| module.computation(id).rows());
+    opcode.is_matmul() || rows.any(|row| module.opcode(Row(row)).is_matmul())
 }
 
 /// Seconds of all runs of `row` that the stores into stacks take; `bytes` are those of the stacks.
@@ -83,17 +130,27 @@ fn stores(module: &Module, row: Row, bytes: f64, rate: f64, prices: &Prices<'_>)
     let seconds = prices.seconds_of(module, row, 0);
     let rest = match only_moves(module, row) || only_stores(module, row) {
         true => Some(0.0),
-        false => plain(module, row, prices),
+        false => plain(module, row, bytes, prices),
     };
     let seconds = seconds.zip(rest).map(|(seconds, rest)| (seconds - rest).max(0.0));
     prices.stores.borrow_mut().insert(row, seconds);
     seconds
 }
 
-/// Seconds of all runs of `row` without stores into stacks, at most those that it takes.
-pub fn plain(module: &Module, row: Row, prices: &Prices<'_>) -> Option<f64> {
+/// Seconds of all runs of `row` if it does not write `less` bytes of what it does, at most those that it
+/// takes.
+pub fn plain(module: &Module, row: Row, less: f64, prices: &Prices<'_>) -> Option<f64> {
     let seconds = prices.seconds_of(module, row, 0)?;
-    Some(prices.bound_of(module, row).map_or(seconds, |bound| seconds.min(PLAIN * bound)))
+    let bound = prices.bound_without(module, row, less);
+    Some(bound.map_or(seconds, |bound| seconds.min(PLAIN * bound)))
+}
+
+/// Bytes of stacks that all runs of `row` write.
+pub fn written(scan: &Scan, row: Row, prices: &Prices<'_>) -> Option<f64> {
+    let runs = prices.runs(scan.body_id)? as f64 * scan.share();
+    let whole = runs / (scan.trips as f64).max(1.0);
+    let stacks = scan.stacks.iter().filter(|stack| stack.rows.binary_search(&row).is_ok());
+    Some(stacks.map(|stack| stack.bytes as f64 * whole).sum())
 }
 
 /// Whether `row` writes one of the stacks of `scan`.
@@ -121,7 +178,7 @@ fn only_stores(module: &Module, row: Row) -> bool {
 }
 
 /// Whether a row computes nothing but where it writes.
-fn only_moves(module: &Module, row: Row) -> bool {
+pub fn only_moves(module: &Module, row: Row) -> bool {
     let fused = match module.opcode(row) {
         Opcode::Fusion => module.called(row, CallRole::Calls),
         _ => None,

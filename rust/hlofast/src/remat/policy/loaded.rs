@@ -1,0 +1,81 @@
+//! The rows of a backward body that read stacks.
+//!
+//! A policy that keeps a value no longer also saves taking it out of its stack: rows that only slice it
+//! out, copy it into another layout or widen it go, and rows that also compute no longer wait for a slice
+//! whose layout is not that of their other operands.
+
+use super::stored::only_moves;
+use crate::flow::is_compiler_clone;
+use crate::ir::{ComputationId, Dimension, Module, Opcode, Row, ShapeId};
+
+/// Limit on the rows that are followed from one stack.
+const MOST_READERS: usize = 256;
+
+/// The rows of a backward body that read the elements `read_as` of its state, with whether they only
+/// take slices out and copy them, ascending. What reshapes a slice belongs to the gradients that read
+/// it. Rows that XLA has cloned for lack of memory are left out: what they take is not a cost of the
+/// stack.
+pub fn readers(module: &Module, back: ComputationId, read_as: &[u32]) -> Vec<(Row, bool)> {
+    let element = |row: Row| {
+        let index = module.tuple_index(row).and_then(|index| u32::try_from(index).ok());
+        index.filter(|index| read_as.contains(index))
+    };
+    let parameter = module.parameter_rows(back).first().copied();
+    let users = |row: u32| module.users().get(row).iter().copied().map(Row);
+    // Rows, and the sizes of one slice of their stack.
+    let mut open: Vec<(Row, Vec<i64>)> = Vec::new();
+    for row in parameter.into_iter().flat_map(users).filter(|row| element(*row).is_some()) {
+        let sizes = sizes(module, module.shape(row)).unwrap_or_default();
+        open.push((row, sizes.get(1..).unwrap_or_default().to_vec()));
+    }
+    let mut found: Vec<(Row, bool)> = Vec::new();
+    let mut seen = 0;
+    while let Some((at, slice)) = open.pop() {
+        seen += 1;
+        if seen > MOST_READERS {
+            break;
+        }
+        for user in users(at.0) {
+            if found.iter().any(|(row, _)| *row == user) {
+                continue;
+            }
+            match module.opcode(user) {
+                Opcode::GetTupleElement | Opcode::Bitcast => open.push((user, slice.clone())),
+                Opcode::Tuple | Opcode::While | Opcode::Conditional | Opcode::Call => {}
+                _ => {
+                    let is_move = only_moves(module, user) && shows(module, user, &slice);
+                    if !is_compiler_clone(module, user) {
+                        found.push((user, is_move));
+                    }
+                    if is_move {
+                        open.push((user, slice.clone()));
+                    }
+                }
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// The sizes of an array; None if one is not fixed.
+fn sizes(module: &Module, shape: ShapeId) -> Option<Vec<i64>> {
+    let array = module.shapes().array(shape)?;
+    let size = |own| match own {
+        Dimension::Static(size) => Some(size),
+        _ => None,
+    };
+    array.dimensions().map(size).collect()
+}
+
+/// Whether an array of the row's result has the sizes of a slice, in any order.
+fn shows(module: &Module, row: Row, slice: &[i64]) -> bool {
+    let sorted = |sizes: &[i64]| {
+        let mut sizes: Vec<i64> = sizes.iter().copied().filter(|size| *size != 1).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    let slice = sorted(slice);
+    let mut leaves = module.shapes().leaves(module.shape(row));
+    leaves.any(|leaf| sizes(module, leaf).is_some_and(|own| sorted(&own) == slice))
+}
