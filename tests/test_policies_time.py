@@ -159,10 +159,10 @@ def test_a_policy_chosen_for_a_step_that_fits_makes_it_faster():
     assert all(
         own <= (-0.02 if is_whole else -0.05) for own, is_whole in zip(promised, whole, strict=True)
     )
-    # The time model on the program compiled under the policy: each is faster, most by more.
+    # The time model on the program compiled under the policy: each is faster, by about as much.
     assert all(own < 0 for own in compiled)
-    pairs = zip(promised, compiled, strict=True)
-    assert sum(ours >= theirs for ours, theirs in pairs) >= len(plans) / 2
+    errors = sorted(abs(ours - theirs) for ours, theirs in zip(promised, compiled, strict=True))
+    assert errors[len(errors) // 2] <= 0.04 and errors[-1] <= 0.09
 
 
 def test_the_verdict_names_the_policy_that_is_faster():

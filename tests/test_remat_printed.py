@@ -42,7 +42,7 @@ def rewritten(program: str) -> list[tuple[str, int, hlofast.Module]]:
 def test_many_programs_were_judged() -> None:
     assert len(ROWS) >= 45
     assert len(JUDGED) >= 15
-    assert sum(row["what"] == "plan" for row in ROWS) >= 5
+    assert sum(row["what"] == "plan" for row in ROWS) >= 3
     assert set(JUDGED) <= set(PROGRAMS)
 
 

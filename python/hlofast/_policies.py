@@ -50,8 +50,8 @@ class Policies:
     """The layers of a step, and what the step needs under other checkpoint policies."""
 
     __slots__ = (
-        "_as_compiled", "_chosen", "_data", "_frontier", "_remat", "_remedies", "_savable",
-        "_usable", "hbm", "host_memory", "is_checkpointed", "module", "step_seconds",
+        "_as_compiled", "_chosen", "_data", "_found", "_frontier", "_remat", "_remedies",
+        "_savable", "_usable", "hbm", "host_memory", "is_checkpointed", "module", "step_seconds",
     )  # fmt: skip
 
     def __init__(self, remat: Remat, data: PolicyData, hbm: int | None, usable: int | None) -> None:
@@ -75,6 +75,7 @@ class Policies:
         self._usable = usable
         self._as_compiled: Policy | None = None
         self._chosen: tuple[Policy | None] | None = None
+        self._found: list[Policy] | None = None
         self._frontier: tuple[Policy, ...] | None = None
 
     @property
@@ -143,8 +144,9 @@ class Policies:
         `name` is `nothing_saveable`, `dots_with_no_batch_dims_saveable`, `dots_saveable`, or, if
         the layers are not checkpointed, `everything_saveable`. `save` and `offload` add values:
         rows of `savable`, or texts that are an instruction's name, a source line (`model.py:88`) or
-        part of an operation name; `layer_input` is what layers get from the layers before them.
-        Raises `ValueError` if nothing matches, and for results of kernels that no policy can move.
+        whole components of an operation name (`mlp/dot_general`); `layer_input` is what layers get
+        from the layers before them. Raises `ValueError` if nothing matches, if a value is both
+        saved and moved, and for results of kernels that no policy can move.
         """
         if name is not None and name not in BUILT_IN:
             hint = meant(name, BUILT_IN) or ";"
@@ -158,11 +160,16 @@ class Policies:
         kinds = BUILT_IN.get(name or "", ())
         fates = [SAVED if kind in kinds else RECOMPUTED for kind in self.savable.values("kind")]
         is_own = name is None
+        saved: set[int] = set()
         for wanted, fate in ((save, SAVED), (offload, OFFLOADED)):
             for one in wanted:
                 is_own = True
                 for row in self._matching(one):
+                    if fate == OFFLOADED and row in saved:
+                        name = self.savable.row(row)["name"]
+                        raise ValueError(f"{name} cannot be both saved and moved to host memory")
                     fates[row] = fate
+                    saved.update([row] if fate == SAVED else [])
         if offload:
             rows = self.savable.to_pylist()
             for kernel, at in _policy_code.kept_by_primitive(rows, fates).items():
@@ -213,7 +220,8 @@ class Policies:
                 return wanted in (row["name"], _policy_code.INPUT)
             place = f"{row['source_file']}:{row['source_line']}"
             ends = place == wanted or place.endswith(f"/{wanted}")
-            return ends or row["name"] == wanted or wanted in (row["op_name"] or "")
+            parts = f"/{row['op_name'] or ''}/"
+            return ends or row["name"] == wanted or f"/{wanted.strip('/')}/" in parts
 
         # Other values are cheap to recompute; a text means them only by name or line.
         found = [at for at, row in enumerate(rows) if matches(row)]
@@ -221,7 +229,8 @@ class Policies:
         if not found:
             raise ValueError(
                 f"no value to save matches {wanted!r}: give an instruction, a source line such as "
-                "model.py:88 or part of an operation name; see the table `savable`"
+                "model.py:88 or whole components of an operation name, such as attention or "
+                "mlp/dot_general; `remat` lists the values of a layer that a policy could save"
             )
         return heavy or found
 
@@ -248,12 +257,30 @@ class Policies:
         is_needed = self.is_checkpointed or self.hbm is None or self.peak > self.hbm
         if not is_needed and all((own.added_seconds or 0) >= 0 for own in self._built_in):
             return None
-        best = Policy(self, _CHOSEN, self._data.choose(budget, False))
+        best = self._fastest(budget, moves=False)
         if not is_needed:
             # Memory is not short, so moving values away gains nothing.
             return best
-        policies = (best, Policy(self, _CHOSEN, self._data.choose(budget, True)))
-        return policies[self._gains(*policies)]
+        moving = self._fastest(budget, moves=True)
+        return moving if self._gains(best, moving) else best
+
+    def _fastest(self, budget: int, *, moves: bool) -> Policy:
+        """The fastest policy within a budget that its search or that for the frontier finds."""
+        found = Policy(self, _CHOSEN, self._data.choose(budget, moves))
+        for own in self._searched:
+            is_allowed = own.peak <= budget and (moves or not own.on_host)
+            before, after = found.added_seconds, own.added_seconds
+            if is_allowed and before is not None and after is not None and after < before:
+                found = Policy(self, _CHOSEN, own.fates)
+        return found
+
+    @property
+    def _searched(self) -> list[Policy]:
+        """What the search for the frontier finds."""
+        if self._found is None:
+            found = self._data.frontier(self._budget)
+            self._found = [Policy(self, "own", own) for own in found]
+        return self._found
 
     def _is_better(self, chosen: Policy) -> bool:
         """Whether the step does not fit as it is, or `chosen` fits and makes it faster."""
@@ -322,8 +349,7 @@ class Policies:
         policy. Policies that differ by less than a 64th of all work are left out.
         """
         if self._frontier is None:
-            found = [Policy(self, "own", own) for own in self._data.frontier(self._budget)]
-            chosen = self.chosen
+            found, chosen = [*self._searched], self.chosen
             if chosen is not None and all(own._keeps != chosen._keeps for own in found):
                 found.append(chosen)
             self._frontier = tuple(_gaining(sorted(found, key=lambda own: own.peak), chosen))
@@ -353,16 +379,16 @@ class Policies:
         now = self.as_compiled
         storing = None if now.storing_seconds is None else 0.0
         again: tuple[object, ...] = (0, 0, 0.0)
-        if self.is_checkpointed:
+        if self.is_checkpointed or self.has_checkpointed_groups:
             again = (now.recomputed_flops, now.recomputed_wire_bytes, now.recomputed_seconds)
         is_fitting = None if self.hbm is None else self.peak <= self.hbm
         figures = (
             self.peak,
             self._fitting(self.peak, is_fitting, is_modelled=self.is_modelled),
             self._data.kept(),
-            None,
+            now.on_host,
             *again,
-            0.0,
+            now.waiting_seconds,
             storing,
             now.relief_seconds,
             self.step_seconds,
@@ -373,10 +399,11 @@ class Policies:
             same = every.pop().name
         rows: list[tuple[object, ...]] = [(_AS_IS, *figures, None, same)]
         shown: list[Policy] = []
-        for policy in (*every, *([] if self.chosen is None else [self.chosen]), *more):
+        for policy in (*every, *([] if self.chosen is None else [self.chosen])):
             if policy.name != same and all(own._keeps != policy._keeps for own in shown):
                 shown.append(policy)
-        rows += [policy._row() for policy in shown]
+        # What was asked for is shown even if another row keeps the same.
+        rows += [policy._row() for policy in (*shown, *more)]
         return of_rows(fields.POLICIES, rows)
 
     @property

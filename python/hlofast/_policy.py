@@ -8,7 +8,7 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from hlofast._policies import Policies
 
@@ -158,17 +158,16 @@ class Policy:
     def recomputed_collectives(self) -> Table:
         """The recomputed collectives by mesh axes and kind, with the bytes that a step sends.
 
-        Columns: `axes` (None if unknown), `kind`, `collectives`, `wire_bytes`.
+        Columns: `axes` (None if unknown), `kind`, `collectives`, `wire_bytes` (None if unknown).
         """
         sent: dict[int, int | None] = self._figures["sent"]
-        groups: dict[tuple[str | None, str], list[int]] = {}
+        groups: dict[tuple[str | None, str], list[int | None]] = {}
         for row in self._policies.collectives():
             if row["instruction"] in sent:
-                group = groups.setdefault((row["axes"], row["kind"]), [0, 0])
-                group[0] += 1
-                group[1] += sent[row["instruction"]] or 0
-        order = sorted(groups.items(), key=lambda own: (-own[1][1], str(own[0])))
-        return of_rows(fields.AGAIN, [(*key, *sums) for key, sums in order])
+                group = groups.setdefault((row["axes"], row["kind"]), [])
+                group.append(sent[row["instruction"]])
+        rows = [(*key, len(own), _sum(own)) for key, own in groups.items()]
+        return of_rows(fields.AGAIN, sorted(rows, key=lambda own: (-(own[-1] or 0), str(own))))
 
     @property
     def again(self) -> tuple[int, ...]:
@@ -242,3 +241,13 @@ class Policy:
 
     def __repr__(self) -> str:
         return f"<Policy {self.name}: peak {self.peak:,} B>"
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """The sum; None if an amount is unknown."""
+    total = 0
+    for own in amounts:
+        if own is None:
+            return None
+        total += own
+    return total

@@ -103,7 +103,12 @@ AGAIN = (
     Field("text", "axes", "The mesh axes that a collective runs along.", nullable=True),
     Field("word", "kind", "What the collective does."),
     Field("count", "collectives", "Number of recomputed collectives."),
-    Field("bytes", "wire_bytes", "Bytes that each device sends in a step, around rings."),
+    Field(
+        "bytes",
+        "wire_bytes",
+        "Bytes that each device sends in a step, around rings.",
+        nullable=True,
+    ),
 )
 ERROR = (
     "peaks under other policies are modelled: on 43 scanned programs compiled for TPUs under six "

@@ -469,8 +469,9 @@ class WhatIf(Result):
         if self.policy is not None:
             for policy, sign in ((self.policy, 1), (self.policy._policies.as_compiled, -1)):
                 for row in policy.recomputed_collectives:
-                    axes = row["axes"]
-                    after[axes] = (after.get(axes) or 0) + sign * row["wire_bytes"]
+                    axes, own = row["axes"], row["wire_bytes"]
+                    known = after.get(axes, 0)
+                    after[axes] = None if None in (own, known) else known + sign * own
         return after
 
     @property

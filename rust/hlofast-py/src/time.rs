@@ -107,7 +107,8 @@ impl TimeData {
             let waited = pressure.waited.get(module.computation_of(done).0 as usize);
             let exposed = if waited.is_some_and(|own| *own > 0.0) { 0.0 } else { *exposed };
             for row in [own.row, own.outer] {
-                if let Some(slot) = seconds.get_mut(row.0 as usize) {
+                let known = seconds.get_mut(row.0 as usize).filter(|own| own.is_finite());
+                if let Some(slot) = known {
                     *slot = slot.min(exposed);
                 }
             }

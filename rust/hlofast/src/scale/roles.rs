@@ -30,7 +30,7 @@ pub enum Evidence {
     Row,
     /// A loop over layers passes tokens of this length on, which matmuls with weights sum or make.
     Carried,
-    /// It is as long as a width, and divided over the same axes, unlike heads and vocabulary.
+    /// It is as long as a width, but not as heads or the vocabulary, and divided over the same axes.
     LikeWidth,
     /// A matmul of tokens with tokens runs once for each.
     Attention,
@@ -366,7 +366,7 @@ impl Spread<'_> {
                 continue;
             }
             let is_like = |role: Role| known.contains(&(role, like(*own, seen)));
-            if is_like(Role::Width) && !is_like(Role::Heads) {
+            if is_like(Role::Width) && !is_like(Role::Heads) && !is_like(Role::Vocabulary) {
                 found.insert(*own, (Role::Width, Evidence::LikeWidth));
             } else if facts & MADE != 0 && is_like(Role::Vocabulary) {
                 found.insert(*own, (Role::Vocabulary, Evidence::LikeRows));

@@ -55,6 +55,10 @@ impl Fixed {
         let mut is_part = parts(scan, &narrow);
         savable_of.iter().zip(&mut is_part).for_each(|(own, is_part)| *is_part &= own.is_none());
         let (visited, operands) = contracted(body, &is_part);
+        let mut twins = scan.recomputed.twins();
+        twins.retain(|node| savable_of[*node as usize].is_some());
+        twins.sort_unstable();
+        twins.dedup();
         let is_input = |own: u32| savable[own as usize].kind == SavableKind::Input;
         Fixed {
             visited,
@@ -66,7 +70,7 @@ impl Fixed {
             kept_bytes: keepable.map(|node| (node, kept_bytes(body, node, sizes))).collect(),
             savable: savable_of,
             products,
-            twins: scan.recomputed.twins(),
+            twins,
             superfluous: scan.recomputed.superfluous(&scan.back, |_| false).collect(),
         }
     }
@@ -80,11 +84,7 @@ impl Fixed {
 
 /// By node: the widest narrower form that the program makes of it.
 fn narrow_forms(body: &Graph, sizes: &[i64]) -> Vec<Option<u32>> {
-    let size = |node: u32| {
-        let shape = body.nodes[node as usize].shape;
-        let own = body.own_bytes.get(&node).or_else(|| sizes.get(shape.0 as usize));
-        own.copied().unwrap_or(0)
-    };
+    let size = |node: u32| body.size(node, sizes);
     let mut widest: Vec<Option<u32>> = vec![None; body.nodes.len()];
     for (narrow, node) in (0u32..).zip(&body.nodes) {
         let wide = body.operands(narrow).first().filter(|_| node.opcode == Opcode::Convert);
@@ -120,7 +120,7 @@ fn parts(scan: &Scan, narrow: &[Option<u32>]) -> Vec<bool> {
     is_part
 }
 
-/// The nodes that are no parts of others, and what they and their parts read.
+/// The nodes that are not parts of others, and what they and their parts read.
 fn contracted(body: &Graph, is_part: &[bool]) -> (Vec<u32>, Csr) {
     let nodes = 0..body.nodes.len() as u32;
     let visited: Vec<u32> = nodes.filter(|node| !is_part[*node as usize]).collect();

@@ -5,7 +5,7 @@
 //! does not fit, and because fusions repeat cheap work. A node is thus a value of the program, not a
 //! row of the text.
 
-use super::products::of_library;
+use super::products::{of_library, passes_on};
 use super::value::MOST_LEAVES;
 pub use super::value::Value;
 use crate::ir::csr::Csr;
@@ -154,10 +154,7 @@ impl Graph {
         if let Some(own) = self.own_bytes.get(&node) {
             return *own;
         }
-        let size = |node: u32| {
-            let shape = self.nodes[node as usize].shape;
-            sizes.get(shape.0 as usize).copied().unwrap_or(0).max(0)
-        };
+        let size = |node: u32| self.size(node, sizes);
         let users = self.users(node).iter();
         let narrowed = users.filter(|user| self.nodes[**user as usize].opcode == Opcode::Convert);
         let own = size(node) / self.wider.get(&node).copied().unwrap_or(1);
@@ -165,18 +162,18 @@ impl Graph {
         narrowed.map(|user| size(*user)).filter(|narrow| *narrow < own).max().unwrap_or(own)
     }
 
+    /// Bytes of a node in the type that it has in the text, by the bytes of shapes.
+    pub fn size(&self, node: u32, sizes: &[i64]) -> i64 {
+        let shape = self.nodes[node as usize].shape;
+        let own = self.own_bytes.get(&node).or_else(|| sizes.get(shape.0 as usize));
+        own.copied().unwrap_or(0).max(0)
+    }
+
     /// The result of a row of the computation.
     pub fn result(&self, row: Row) -> Value {
         let at = row.0.checked_sub(self.first_row).map(|at| at as usize);
         at.and_then(|at| self.results.get(at)).cloned().unwrap_or_default()
     }
-}
-
-/// Whether a custom call hands on its operands: a sharding, the border of manual partitioning, or the
-/// memory space of a value.
-fn passes_on(target: &[u8]) -> bool {
-    let is_border = target.starts_with(b"\"SPMD") || target.starts_with(b"\"xla.sdy.");
-    is_border || matches!(target, b"\"Sharding\"" | b"\"annotate_device_placement\"")
 }
 
 struct Builder<'a, 'b> {

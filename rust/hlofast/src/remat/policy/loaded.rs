@@ -6,9 +6,11 @@
 
 use super::stored::only_moves;
 use crate::flow::is_compiler_clone;
+use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Dimension, Module, Opcode, Row, ShapeId};
+use hashbrown::HashSet;
 
-/// Limit on the rows that are followed from one stack.
+/// Limit on the rows that read one stack, through rows that move its slices. Beyond it none is known.
 const MOST_READERS: usize = 256;
 
 /// The rows of a backward body that read the elements `read_as` of its state, with whether they only
@@ -25,19 +27,19 @@ pub fn readers(module: &Module, back: ComputationId, read_as: &[u32]) -> Vec<(Ro
     // Rows, and the sizes of one slice of their stack.
     let mut open: Vec<(Row, Vec<i64>)> = Vec::new();
     for row in parameter.into_iter().flat_map(users).filter(|row| element(*row).is_some()) {
-        let sizes = sizes(module, module.shape(row)).unwrap_or_default();
-        open.push((row, sizes.get(1..).unwrap_or_default().to_vec()));
+        if let Some(sizes) = sizes(module, module.shape(row)) {
+            open.push((row, sizes.get(1..).unwrap_or_default().to_vec()));
+        }
     }
     let mut found: Vec<(Row, bool)> = Vec::new();
-    let mut seen = 0;
+    let mut seen: HashSet<Row, BuildMix> = HashSet::default();
     while let Some((at, slice)) = open.pop() {
-        seen += 1;
-        if seen > MOST_READERS {
-            break;
-        }
         for user in users(at.0) {
-            if found.iter().any(|(row, _)| *row == user) {
+            if !seen.insert(user) {
                 continue;
+            }
+            if seen.len() > MOST_READERS {
+                return Vec::new();
             }
             match module.opcode(user) {
                 Opcode::GetTupleElement | Opcode::Bitcast => open.push((user, slice.clone())),

@@ -67,6 +67,7 @@ use fixed::Fixed;
 use graph::MOST_ROWS;
 use savable::find_savable;
 use scans::{Scan, scans};
+use std::collections::BTreeMap;
 use unknown::unknown;
 use unrolled::Unrolled;
 
@@ -104,8 +105,9 @@ pub struct Outcome {
     pub flops: Option<i64>,
     /// Bytes that each device sends again in a step, around rings; None if unknown.
     pub wire_bytes: Option<i64>,
-    /// The collectives that run again, with the bytes that each device sends for all layers.
-    pub sent: Vec<(Row, Option<i64>)>,
+    /// The collectives that run again, with the bytes that each device sends for all layers; None if
+    /// unknown.
+    pub sent: BTreeMap<Row, Option<i64>>,
     /// Seconds that the work takes again, without overlap; None without a device or if unknown.
     pub seconds: Option<f64>,
     /// Seconds in which values move to host memory and back; None if unknown.
@@ -120,8 +122,10 @@ pub struct Outcome {
 impl Outcome {
     /// Adds a collective that runs again, in which each device sends so many bytes.
     fn send(&mut self, row: Row, bytes: Option<i64>) {
-        self.sent.push((row, bytes));
-        self.wire_bytes = self.wire_bytes.zip(bytes).and_then(|(a, b)| a.checked_add(b));
+        let plus = |own: Option<i64>| own.zip(bytes).and_then(|(a, b)| a.checked_add(b));
+        // Where groups are checkpointed, a layer may run again twice.
+        self.sent.entry(row).and_modify(|own| *own = plus(*own)).or_insert(bytes);
+        self.wire_bytes = plus(self.wire_bytes);
     }
 
     /// Seconds that the policy adds to a step that recomputes nothing and keeps what the step as it is

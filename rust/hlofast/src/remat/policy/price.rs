@@ -17,7 +17,7 @@ const SLOWS: f64 = 0.02;
 
 /// The share of a layer's work that hides its moves: of 0.3 to 0.7 in steps of 0.1, the one with the least
 /// median and mean error of step times from texts without checkpointing to 8 texts that offload (medians
-/// 3.6 %; 4.0 to 6.9 % with others). XLA for TPUs starts the moves with the layer and waits for many in its
+/// 3.6 %; 4.0 to 6.9 % with others; `benches/policy_accuracy.py` prints them). XLA for TPUs starts the moves with the layer and waits for many in its
 /// middle.
 const HIDES: f64 = 0.5;
 
@@ -48,8 +48,8 @@ pub struct Prices<'a> {
     parts: Option<[&'a [f64]; 2]>,
     /// HBM bytes per second.
     pub(super) bytes_per_second: Option<f64>,
-    /// By row: seconds of all its executions that stores into stacks take.
-    pub(super) stores: RefCell<HashMap<Row, Option<f64>, BuildMix>>,
+    /// By row that writes stacks: whether it goes with them.
+    pub(super) only_stores: RefCell<HashMap<Row, bool, BuildMix>>,
 }
 
 impl<'a> Prices<'a> {
@@ -75,7 +75,7 @@ impl<'a> Prices<'a> {
             bounds: None,
             parts: None,
             bytes_per_second: None,
-            stores: RefCell::default(),
+            only_stores: RefCell::default(),
         }
     }
 
@@ -100,7 +100,7 @@ impl<'a> Prices<'a> {
     }
 
     /// The bound of the time of all executions of a row by its bytes and FLOPs; None if unknown.
-    pub(super) fn bound_of(&self, module: &Module, row: Row) -> Option<f64> {
+    fn bound_of(&self, module: &Module, row: Row) -> Option<f64> {
         let own = self.bounds?.get(row.0 as usize).copied().filter(|own| *own > 0.0)?;
         Some(own * self.runs(module.computation_of(row))? as f64)
     }

@@ -1,4 +1,5 @@
-//! The products of a body: which values they result in, and which nodes are parts of their sums.
+//! The products of a body: which values they result in, and which nodes are parts of their sums. What
+//! custom calls are to a graph.
 //!
 //! The partitioner adds up partial products, so one matmul of the program may be several matmuls,
 //! additions and a collective in the text. The last of these is the program's value.
@@ -22,6 +23,13 @@ pub fn of_library(module: &Module, row: Row) -> Option<ShapeId> {
         Some(parts) => parts.first().copied(),
         None => Some(shape),
     }
+}
+
+/// Whether a custom call hands on its operands: a sharding, the border of manual partitioning, or the
+/// memory space of a value.
+pub fn passes_on(target: &[u8]) -> bool {
+    let is_border = target.starts_with(b"\"SPMD") || target.starts_with(b"\"xla.sdy.");
+    is_border || matches!(target, b"\"Sharding\"" | b"\"annotate_device_placement\"")
 }
 
 /// The products of a body.

@@ -324,7 +324,11 @@ fn gathered_as(module: &Module, graph: &Graph, node: u32) -> Option<Gathered> {
     let array = module.shapes().array(own.shape)?;
     let columns = module.metadata_columns();
     let at = |column: &[i32]| column.get(own.row.0 as usize).copied().unwrap_or(-1);
+    // Without a line, any two collectives of the same shape would be alike.
     let line = (at(&columns.source_file), at(&columns.source_line));
+    if line.0 < 0 {
+        return None;
+    }
     Some((own.opcode as u16, array.dimensions().collect(), line))
 }
 

@@ -1,6 +1,6 @@
 //! What it costs to keep values from the forward to the backward loop, besides memory.
 //!
-//! A loop writes each stack in a row of its body, before it something fills the stack, and on GPUs
+//! A loop writes each stack in a row of its body; before the loop another row fills the stack, and on GPUs
 //! kernels copy the whole stack into another order. A policy that keeps a value no longer, or keeps
 //! another one, changes these seconds. A row that only moves the stack goes with it. A row that also
 //! makes the value stays, without the stores: they are slow if the layout of the stack is not that of the
@@ -77,7 +77,8 @@ pub fn stored(module: &Module, scans: &[Again<'_>], prices: &Prices<'_>) -> Opti
     for own in readers.chunk_by(|a, b| a.0 == b.0) {
         let (kept, dropped) = by_fate(own.iter().map(|entry| (entry.1, entry.2)));
         if dropped > 0.0 {
-            let (row, is_move) = (own[0].0, own[0].3);
+            // A row may move the slice of one stack, and compute with that of another.
+            let (row, is_move) = (own[0].0, own.iter().all(|entry| entry.3));
             // A row that computes still waits for the slices that are kept.
             if is_move || kept <= 0.0 {
                 let all = loads(module, row, is_move, prices)?;
@@ -124,17 +125,14 @@ fn stores(module: &Module, row: Row, bytes: f64, rate: f64, prices: &Prices<'_>)
         // Copies beside kernels take bandwidth from them on GPUs.
         return Some(PASSES * bytes / rate);
     }
-    if let Some(known) = prices.stores.borrow().get(&row) {
-        return *known;
+    let known = prices.only_stores.borrow().get(&row).copied();
+    let is_only = known.unwrap_or_else(|| only_moves(module, row) || only_stores(module, row));
+    prices.only_stores.borrow_mut().insert(row, is_only);
+    let seconds = prices.seconds_of(module, row, 0)?;
+    match is_only {
+        true => Some(seconds),
+        false => Some((seconds - plain(module, row, bytes, prices)?).max(0.0)),
     }
-    let seconds = prices.seconds_of(module, row, 0);
-    let rest = match only_moves(module, row) || only_stores(module, row) {
-        true => Some(0.0),
-        false => plain(module, row, bytes, prices),
-    };
-    let seconds = seconds.zip(rest).map(|(seconds, rest)| (seconds - rest).max(0.0));
-    prices.stores.borrow_mut().insert(row, seconds);
-    seconds
 }
 
 /// Seconds of all runs of `row` if it does not write `less` bytes of what it does, at most those that it
