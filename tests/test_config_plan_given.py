@@ -152,14 +152,14 @@ class TestArguments:
         plan = config.plan("v5e-16", tokens=numpy.int64(10**9), margin=numpy.float32(0.125))
         same = config.plan("v5e-16", tokens=10**9, margin=0.125)
         assert plan.to_json() == same.to_json() and str(plan) == str(same)
-        with pytest.raises(ValueError, match="margin has to be a number .* not (numpy|np)?.*True"):
+        with pytest.raises(ValueError, match=r"margin has to be a number .*True"):
             config.plan("v5e-16", margin=numpy.bool_(True))
 
     def test_texts_that_resemble_reasons(self) -> None:
         for text in (
             "x = , does not divide y",
             "fsdp = , does not divide y",
-            "fsdp = ５ does not divide y",
+            "fsdp = \N{ARABIC-INDIC DIGIT FIVE} does not divide y",
             f"fsdp = {'1' * 5000} does not divide y",
             "fsdp = 1 does not divide y",
         ):

@@ -525,7 +525,8 @@ def planned(
         raise ValueError(f"{message}, not {sequences!r}")
     searched = Searched(
         effective, target, effective.devices, sequences=int(sequences) or None,
-        margin=MARGIN if margin is None else float(margin), offloads=offloads, state_dtype=state_dtype,
+        margin=MARGIN if margin is None else float(margin), offloads=offloads,
+        state_dtype=state_dtype,
     )  # fmt: skip
     if tokens is not None:
         tokens = int(tokens) if is_whole(tokens) else float(tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from hlofast._core import Field
 from hlofast.config import _instances, _torus
 from hlofast.config._numbers import is_whole
