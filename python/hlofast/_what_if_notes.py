@@ -49,20 +49,23 @@ def missing(result: WhatIf, role: str) -> str:
 def _stages(result: WhatIf) -> tuple[str, int] | None:
     """The axis along which a loop passes values from stage to stage, and its devices.
 
-    Each device of the axis then holds one slice of weights, its stage. Axes along which matmuls
-    or attention pass shards around split longer dimensions.
+    Each device of the axis then holds one slice of most parameters, its stage. Axes along which
+    matmuls or attention pass shards around split longer dimensions; experts are few parameters.
     """
     devices = result.mesh.shape if result.mesh is not None else {}
-    held = {
-        axis
-        for own in result.symbols
-        if own.role not in ("batch", "sequence")
-        for axis in own.axes
-        if len(own.axes) == 1 and own.size == devices.get(axis)
-    }
+    parameters: set[str] = set()
+    held: dict[str, set[str]] = {}
+    for own in result.symbols:
+        if own.role in ("batch", "sequence"):
+            continue
+        names_of = {name for name, _ in own.parameters}
+        parameters |= names_of
+        if len(own.axes) == 1 and own.size == devices.get(own.axes[0]):
+            held.setdefault(own.axes[0], set()).update(names_of)
+    staged = {axis for axis, own in held.items() if len(own) > len(parameters) / 2}
     for row in result.module.collectives().tables["collectives"]:
         is_passed = row["kind"] == "collective-permute" and "/while/" in (row["op_name"] or "")
-        if is_passed and row["axes"] in held:
+        if is_passed and row["axes"] in staged:
             return row["axes"], devices[row["axes"]]
     return None
 
@@ -196,7 +199,7 @@ def notes(result: WhatIf) -> Iterator[Note]:
     if groups:
         yield Note(
             "unchanged-groups",
-            f"along no mesh axes, and left to the same devices: {counted(len(groups), 'collective')}",
+            f"left to the same devices, along no mesh axes: {counted(len(groups), 'collective')}",
             collectives=len(groups),
         )
     if result.policy is not None:
