@@ -117,6 +117,7 @@ class TestArguments:
             ({"sequences": "3"}, "sequences has to be a whole number from 0 to .*, not '3'"),
             ({"sequences": -1}, "sequences has to be a whole number from 0 to .*, not -1"),
             ({"tokens": "15T"}, "tokens has to be a positive number, not '15T'"),
+            ({"tokens": 10**400}, "tokens has to be a positive number, not 1000"),
             ({"margin": "5%"}, "margin has to be a number from 0 and below 1, not '5%'"),
             ({"margin": 1}, "margin has to be a number from 0 and below 1, not 1"),
             ({"devices": 0}, "devices has to be between 1 and"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import float_info
+
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import Whole
@@ -509,7 +511,7 @@ def planned(
     target.require("flops.bf16")
     if (failing := effective.config.front.failing(effective.config, target)) is not None:
         raise ValueError(failing)
-    if tokens is not None and (not is_number(tokens) or not 0 < tokens < float("inf")):
+    if tokens is not None and (not is_number(tokens) or not 0 < tokens <= float_info.max):
         raise ValueError(f"tokens has to be a positive number, not {tokens!r}")
     if state_dtype is not None and state_dtype not in ITEM_SIZES:
         known = ", ".join(ITEM_SIZES)
