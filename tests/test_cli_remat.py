@@ -225,3 +225,14 @@ def test_a_module_that_cannot_be_written_is_exit_code_3(tmp_path: Path) -> None:
     done = hlofast_command("remat", "--hbm", str(wanted), "--apply", "-o", out, unrolled)
     assert done.returncode == 3
     assert f"{out}: No such file or directory" in done.stderr
+
+
+def test_the_place_is_checked_even_where_nothing_would_be_written(tmp_path: Path) -> None:
+    unrolled = SHARDED / "mlp_unrolled_plain.txt.gz"
+    fits = ("remat", "--hbm", "16GiB", "--apply", "-o")
+    done = hlofast_command(*fits, tmp_path / "new.txt", unrolled)
+    assert done.returncode == 1 and "nothing was written" in done.stderr
+    for out, why in ((tmp_path / "none" / "new.txt", "No such file"), (tmp_path, "Is a directory")):
+        done = hlofast_command(*fits, out, unrolled)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr.startswith(f"hlofast: {out}: {why}")

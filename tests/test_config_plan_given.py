@@ -117,6 +117,7 @@ class TestArguments:
             ({"sequences": "3"}, "sequences has to be a whole number from 0 to .*, not '3'"),
             ({"sequences": -1}, "sequences has to be a whole number from 0 to .*, not -1"),
             ({"tokens": "15T"}, "tokens has to be a positive number, not '15T'"),
+            ({"tokens": 10**400}, "tokens has to be a positive number, not 1000"),
             ({"margin": "5%"}, "margin has to be a number from 0 and below 1, not '5%'"),
             ({"margin": 1}, "margin has to be a number from 0 and below 1, not 1"),
             ({"devices": 0}, "devices has to be between 1 and"),
@@ -146,3 +147,23 @@ class TestArguments:
         plan = run(*SEVEN).plan("v5e-16", numpy.int64(16), sequences=numpy.int64(64))
         same = run(*SEVEN).plan("v5e-16")
         assert plan.to_json() == same.to_json()
+
+    def test_numbers_of_numpy(self) -> None:
+        config = run(*SEVEN)
+        plan = config.plan("v5e-16", tokens=numpy.int64(10**9), margin=numpy.float32(0.125))
+        same = config.plan("v5e-16", tokens=10**9, margin=0.125)
+        assert plan.to_json() == same.to_json() and str(plan) == str(same)
+        with pytest.raises(ValueError, match=r"margin has to be a number .*True"):
+            config.plan("v5e-16", margin=numpy.bool_(True))
+
+    def test_texts_that_resemble_reasons(self) -> None:
+        for text in (
+            "x = , does not divide y",
+            "fsdp = , does not divide y",
+            "fsdp = \N{ARABIC-INDIC DIGIT FIVE} does not divide y",
+            f"fsdp = {'1' * 5000} does not divide y",
+            "fsdp = 1 does not divide y",
+        ):
+            plan = run(*SEVEN[:1], f"attention={text}").plan("v5e-16")
+            assert plan.best is None
+            assert text in " ".join(own["reason"] for own in plan.tables["excluded"])

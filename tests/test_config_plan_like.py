@@ -201,7 +201,11 @@ class TestLike:
             ({"mesh": {"fdsp": 64}}, "'fdsp' is not a choice; did you mean fsdp"),
             ({"batch": "many"}, "batch has to be a number of sequences above 0, not 'many'"),
             ({"batch": float("nan")}, "batch has to be a number of sequences above 0, not nan"),
-            ({"own": 0}, "own is a whole choice: give it alone"),
+            ({"own": 0}, "own is a whole choice: give {'own': 1}, or 'own' as text, not 0"),
+            ({"own": True}, "own is a whole choice: give .*, not True"),
+            ({"own": "1"}, "own is a whole choice: give .*, not '1'"),
+            ({"mesh": {}}, "mesh has to be sizes of axes, such as .*, or 'one device', not {}"),
+            ("mesh=one device:fsdp=64", "'one device' is not NAME=VALUE"),
             ({"own": 1, "policy": "full"}, "own is a whole choice: give it alone"),
             ({"batch": 3}, "batch=3 on 256 devices does not make the 1,024 sequences"),
             ({"batch": 2, "accumulation": 3}, "batch=2 on 256 devices and accumulation=3 does not"),
@@ -226,8 +230,9 @@ class TestLike:
             numbers = {"batch": row["per_device_batch"], "accumulation": row["accumulation_steps"]}
             likened = eight.like({"mesh": row["mesh"], "policy": row["policy"], **numbers})
             assert likened.choice[1].peak == row["peak_bytes"]
-        (note,) = eight.like({"mesh": "one device"}).notes
-        assert "the mesh has 1 device, not 256" in note.text
+        for one in ({"mesh": "one device"}, "mesh=one device", "policy=full, mesh=one device"):
+            (note,) = eight.like(one).notes
+            assert "the mesh has 1 device, not 256" in note.text
 
     @pytest.mark.parametrize("batch", [1e-7, 0.3])
     def test_a_batch_of_no_whole_sequences(self, batch: float) -> None:

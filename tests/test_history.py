@@ -320,6 +320,14 @@ class TestFind:
     def test_what_no_dump_has(self, history: hlofast.History) -> None:
         with pytest.raises(ValueError, match=r"'all-redce'.*did you mean all-reduce"):
             history.find("all-redce")
+        for nothing in ("", "%"):
+            with pytest.raises(ValueError, match="nothing to find: give the name of an instruct"):
+                history.find(nothing)
+
+    def test_nothing_is_refused(self, dump: Path) -> None:
+        done = hlofast_command("history", "--find", "", dump)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("hlofast: nothing to find: give")
 
     def test_for_people_and_programs(self, dump: Path) -> None:
         done = hlofast_command("history", "--find", "collective", dump)

@@ -175,7 +175,10 @@ class TestSizes:
     def test_without_a_change_the_figures_stay(self, step: hlofast.Module) -> None:
         result = step.what_if()
         assert all(before == after for before, after in result.figures.values())
-        assert result.change == "none"
+        assert result.change == "none" and not result.is_changed
+        kept = step.what_if(batch="1x", mesh=step.context.mesh)
+        assert not kept.is_changed and kept.figures == result.figures
+        assert step.what_if(batch="2x").is_changed
 
     def test_batch(self, step: hlofast.Module) -> None:
         changed = step.what_if(batch="2x").changed

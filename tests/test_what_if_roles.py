@@ -48,6 +48,27 @@ def test_the_second_dimension_of_an_input_that_matmuls_sum_with_weights_is_the_w
         module.what_if(sequence="2x")
 
 
+@pytest.mark.parametrize(
+    ("name", "axis", "stages"),
+    [
+        ("maxtext_dumps/8b_stages.txt.xz", "axis_0", 4),
+        ("sharded/pipeline_v5e_8.txt.gz", "axis_1", 4),
+        ("sharded/pipeline_v5p_8.txt.gz", "axis_1", 2),
+    ],
+)
+def test_layers_in_stages_cannot_change(name: str, axis: str, stages: int) -> None:
+    why = rf"layers: .* along {axis}, whose {stages} devices .* layers in pipelined stages cannot"
+    with pytest.raises(ValueError, match=why):
+        hlofast.load(FIXTURES / name).what_if(layers="2x")
+
+
+# Shards of tokens go round a ring, experts lie along an axis, and layers are written one by one.
+@pytest.mark.parametrize("name", ["ring_v6e_16", "experts_v6e_8", "mlp_unrolled_plain"])
+def test_layers_without_loops_or_stages(name: str) -> None:
+    with pytest.raises(ValueError, match="layers: no loop takes one slice of stacked parameters"):
+        sharded(name).what_if(layers="2x")
+
+
 SUM = """\
 add {
   a = f32[] parameter(0)

@@ -90,6 +90,9 @@ class HistoryFound(Result):
         """The dumps."""
         self.wanted = wanted
         """The name, opcode or `collective`."""
+        if not wanted.lstrip("%"):
+            message = "nothing to find: give the name of an instruction, an opcode, or collective"
+            raise ValueError(message)
         dumps = [
             (file, history.module(row))
             for row, (file, error) in enumerate(

@@ -213,8 +213,10 @@ def rate(value: float, unit: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Returns a number with six digits, or with its whole part where that has up to nine."""
-    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e9 else f"{value:,.6g}"
+    """Returns a number with six digits, or rounded to a whole one where that has up to nine."""
+    whole = f"{value:.0f}"
+    # Rounding may add a digit: 999,999.7 is 1,000,000, and 999,999,999.7 has ten.
+    return f"{value:,.0f}" if 1e6 <= abs(float(whole)) < 1e9 else f"{value:,.6g}"
 
 
 def figure(field: Field, value: Any) -> str:

@@ -234,7 +234,7 @@ class WhatIf(Result):
         """New sizes of the symbols with a role, by number."""
         own = [symbol for symbol in self.symbols if symbol.role == role]
         if not own:
-            raise ValueError(f"{role}: {_what_if_notes.MISSING[role]}")
+            raise ValueError(f"{role}: {_what_if_notes.missing(self, role)}")
         if isinstance(wanted, (int, str)):
             # Encoders and decoders with as many layers each count as one stack.
             if len({symbol.size for symbol in own}) > 1:
@@ -413,6 +413,15 @@ class WhatIf(Result):
     def needed(self) -> tuple[int, int] | None:
         """The least and the most memory that the changed step may need; None if unknown."""
         return self._between("allocated_in_hbm") or self._between("xla_peak")
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a size, the mesh or the policy differs from the module's."""
+        return (
+            any(self.symbols[number].size != size for number, size in self.asked.items())
+            or (self.new_mesh is not None and self.new_mesh != self.mesh)
+            or self.policy is not None
+        )
 
     @property
     def change(self) -> str:

@@ -146,7 +146,7 @@ _MUCH = 0.05
 
 def moved(result: WhatIf) -> int:
     """Returns the bytes that the compiler may move between fast memory and HBM."""
-    if result.change == "none":
+    if not result.is_changed:
         return 0
     return round(_MOVED * max(_fast(own) for own in (result.module, result.changed)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _memory, _what_if_decided
 from hlofast._result import Note
-from hlofast._text import names, size
+from hlofast._text import counted, names, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,44 @@ MISSING = {
 """By role: why it has no symbol."""
 
 
+_STAGES = (
+    "no loop runs over layers: a loop passes values along {axis}, whose {size:,} devices each hold "
+    "one of the {size:,} slices of weights; layers in pipelined stages cannot change"
+)
+
+
+def missing(result: WhatIf, role: str) -> str:
+    """Returns why a role has no symbol."""
+    if role == "layers" and (axis := _stages(result)) is not None:
+        name, size = axis
+        return _STAGES.format(axis=name, size=size)
+    return MISSING[role]
+
+
+def _stages(result: WhatIf) -> tuple[str, int] | None:
+    """The axis along which a loop passes values from stage to stage, and its devices.
+
+    Each device of the axis then holds one slice of most parameters, its stage. Axes along which
+    matmuls or attention pass shards around split longer dimensions; experts are few parameters.
+    """
+    devices = result.mesh.shape if result.mesh is not None else {}
+    parameters: set[str] = set()
+    held: dict[str, set[str]] = {}
+    for own in result.symbols:
+        if own.role in ("batch", "sequence"):
+            continue
+        names_of = {name for name, _ in own.parameters}
+        parameters |= names_of
+        if len(own.axes) == 1 and own.size == devices.get(own.axes[0]):
+            held.setdefault(own.axes[0], set()).update(names_of)
+    staged = {axis for axis, own in held.items() if len(own) > len(parameters) / 2}
+    for row in result.module.collectives().tables["collectives"]:
+        is_passed = row["kind"] == "collective-permute" and "/while/" in (row["op_name"] or "")
+        if is_passed and row["axes"] in staged:
+            return row["axes"], devices[row["axes"]]
+    return None
+
+
 def _undecided(result: WhatIf) -> Iterator[Note]:
     counts: dict[str, int] = {}
     for reason in result.undecided.values():
@@ -39,8 +77,8 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
     for reason, count in sorted(counts.items()):
         yield Note(
             f"undecided-{reason}",
-            f"{count:,} collectives are not decided by the text ({reason}): "
-            f"{_what_if_decided.WHY[reason]}",
+            f"{counted(count, 'collective')} {'is' if count == 1 else 'are'} not decided by the "
+            f"text ({reason}): {_what_if_decided.WHY[reason]}",
             collectives=count,
         )
     reasons = result.peak_undecided
@@ -133,35 +171,35 @@ def notes(result: WhatIf) -> Iterator[Note]:
     if conflicts:
         yield Note(
             "contradictions",
-            f"dimensions of {conflicts:,} instructions contradict each other; the first attribution"
-            " counts",
+            f"dimensions of {counted(conflicts, 'instruction')} contradict each other; the first "
+            "attribution counts",
             instructions=conflicts,
         )
     if unsharded:
         yield Note(
             "unsharded",
-            f"the sharding of {unsharded:,} entry parameters is unknown; their dimensions do not "
-            "follow the mesh",
+            f"the sharding of {counted(unsharded, 'entry parameter')} is unknown; their dimensions "
+            "do not follow the mesh",
             parameters=unsharded,
         )
     _, rounded, loops, groups, _ = result._scaled
     if rounded:
         yield Note(
             "rounded",
-            f"{rounded:,} dimensions do not divide evenly and are rounded up, as XLA pads them",
+            f"rounded up, as XLA pads what does not divide evenly: {counted(rounded, 'dimension')}",
             dimensions=rounded,
         )
     if loops:
         yield Note(
             "assumed-loops",
-            f"the trip counts of {len(loops):,} loops over devices are assumed to follow the mesh "
-            "axis",
+            f"the trip counts of {counted(len(loops), 'loop')} over devices are assumed to follow "
+            "the mesh axis",
             loops=len(loops),
         )
     if groups:
         yield Note(
             "unchanged-groups",
-            f"{len(groups):,} collectives follow no mesh axes and keep their devices",
+            f"left to the same devices, along no mesh axes: {counted(len(groups), 'collective')}",
             collectives=len(groups),
         )
     if result.policy is not None:

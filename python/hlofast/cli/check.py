@@ -131,10 +131,8 @@ def _sort(arguments: argparse.Namespace) -> str | None:
     if len(files) > 2:
         return f"give one CONFIG and one FILE, not {', '.join(files)}"
     *declared, arguments.file = files
-    if not declared and arguments.overrides:
-        declared = [configs.DEFAULTS]
     arguments.config = declared[0] if declared else None
-    if arguments.config is None and arguments.expect is None:
+    if not declared and not arguments.overrides and arguments.expect is None:
         return "nothing to compare with: give CONFIG or --expect FILE.toml"
     return None
 
@@ -180,10 +178,10 @@ def _read(
     """Returns declaration and limits; prints an error and returns the exit code on failure."""
     import hlofast
 
-    path, expected = arguments.config, None
+    path, expected = configs.named(arguments.config), None
     try:
         declaration = read_declaration(
-            path,
+            arguments.config,
             arguments.instance,
             arguments.device_count,
             overrides=arguments.overrides,
@@ -193,7 +191,7 @@ def _read(
             path = arguments.expect
             expected = hlofast.Expectations.load(path)
     except UsageError as error:
-        inputs.complain(f"{arguments.config}: {error}")
+        inputs.complain(f"{path}: {error}")
         return USAGE
     except (OSError, ValueError, hlofast.ParseError) as error:
         failures = inputs.Failures()
@@ -221,13 +219,13 @@ def read_declaration(
     import hlofast
     from hlofast import config
 
-    if path is None:
+    if path is None and not overrides:
         return hlofast.Declaration()
-    is_config = path is configs.DEFAULTS
-    if not is_config and not path.endswith(".toml"):
+    is_config = path is None
+    if path is not None and not path.endswith(".toml"):
         with open(path, "rb") as file:
             is_config = config.is_config(file.read(SAMPLE), path=path)
-    if not is_config:
+    if path is not None and not is_config:
         if overrides or base is not None:
             raise UsageError("KEY=VALUE and --base need a MaxText config")
         if instance is not None:

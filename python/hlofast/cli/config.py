@@ -102,7 +102,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     failures = inputs.Failures()
     shower = results.Shower(Compared, arguments)
     before = configs.read(arguments.files[0], arguments, failures)
-    after = configs.read(arguments.diff, None, failures)
+    after = configs.read_as_written(arguments.diff, failures)
     code = UNREADABLE
     if before is not None and after is not None:
         compared = Compared(before, after)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 
+from hlofast._maxtext import DEFAULTS
 from hlofast.cli import inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hlofast.config import Config
 
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
-DEFAULTS = "MaxText's defaults"
-"""What messages name in place of a FILE, where only overrides are given; told by its identity."""
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -32,10 +31,10 @@ def add_base(parser: argparse.ArgumentParser) -> None:
 
 
 def split(arguments: argparse.Namespace) -> None:
-    """Separates files from overrides; overrides alone apply to MaxText's defaults."""
+    """Separates files from overrides; None stands for MaxText's defaults, without files."""
     arguments.files, arguments.overrides = separated(arguments.files)
     if not arguments.files:
-        arguments.files = [DEFAULTS]
+        arguments.files = [None]
 
 
 def separated(given: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -46,8 +45,15 @@ def separated(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return [each for each in given if each not in overrides], overrides
 
 
-def loaded(path: str, overrides: Sequence[str] = (), base: str | None = None) -> Config:
+def named(path: str | None) -> str:
+    """What messages call a FILE argument, or MaxText's defaults."""
+    return DEFAULTS if path is None else path
+
+
+def loaded(path: str | None, overrides: Sequence[str] = (), base: str | None = None) -> Config:
     """The config in a FILE argument under overrides and the process' environment.
+
+    Without a path, it is MaxText's defaults.
 
     Raises `OSError` and `ConfigError`.
     """
@@ -56,7 +62,7 @@ def loaded(path: str, overrides: Sequence[str] = (), base: str | None = None) ->
     from hlofast import config
 
     variables = {key: text for key, text in os.environ.items() if key.startswith("M_")}
-    if path is DEFAULTS:
+    if path is None:
         return config.load(overrides=overrides, base=base, environment=variables)
     return config.loads(
         inputs.read(path),
@@ -68,20 +74,29 @@ def loaded(path: str, overrides: Sequence[str] = (), base: str | None = None) ->
 
 
 def read(
-    path: str, arguments: argparse.Namespace | None, failures: inputs.Failures
+    path: str | None, arguments: argparse.Namespace, failures: inputs.Failures
 ) -> Config | None:
-    """Returns the config in a FILE argument; prints an error and returns None if there is none.
+    """Returns the config in a FILE argument; prints an error and returns None if there is none."""
+    return _read(path, failures, lambda: loaded(path, arguments.overrides, arguments.base))
 
-    Without `arguments`, the file is read as written.
-    """
+
+def read_as_written(path: str, failures: inputs.Failures) -> Config | None:
+    """Like `read`, without overrides, other files and the environment."""
     from hlofast import config
 
     name = "<stdin>" if path == "-" else path
+    return _read(path, failures, lambda: config.loads(inputs.read(path), path=name))
+
+
+def _read(
+    path: str | None, failures: inputs.Failures, reader: Callable[[], Config]
+) -> Config | None:
+    from hlofast import config
+
     try:
-        if arguments is None:
-            return config.loads(inputs.read(path), path=name)
-        return loaded(path, arguments.overrides, arguments.base)
+        return reader()
     except (OSError, ModuleNotFoundError, config.ConfigError) as error:
         # It may be that of another file, such as the base.
+        name = "<stdin>" if path == "-" else named(path)
         failures.failed(getattr(error, "filename", None) or name, error)
         return None

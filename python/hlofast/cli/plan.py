@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
                     if len(machines) == 1:
                         raise
                     # The others can be planned.
-                    failures.failed(path, ValueError(f"{name}: {error}"))
+                    failures.failed(configs.named(path), ValueError(f"{name}: {error}"))
                     continue
                 if arguments.like is None:
                     shown.append(plan)
@@ -145,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
         except BrokenPipeError:
             raise  # The reader closed the pipe.
         except (OSError, ValueError) as error:
-            failures.failed(path, error)
+            failures.failed(configs.named(path), error)
     if not to_stdout:
         shower.end(failures.errors)
     if failures.errors:

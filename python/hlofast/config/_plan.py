@@ -320,7 +320,7 @@ class Searched:
         groups = self.groups(implied)
         count = max(1, len(options)) * max(1, len(groups))
         reason: str | Sized | None
-        reason = _plan_meshes.uneven(implied) if gap is None else _plan_meshes.sized(gap.text)
+        reason = _plan_meshes.uneven(implied) if gap is None else _plan_meshes.sized(gap.text, mesh)
         if reason is None and not groups and self.sequences is not None:
             axes = tuple(axis for axis in implied.batch.axes if mesh.get(axis, 1) > 1)
             reason = _plan_meshes.of_batch(axes, self.sequences), implied.shards(axes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from numbers import Real
 
 from hlofast._names import meant
+from hlofast.config._numbers import is_number
 from hlofast.config._plan_meshes import ONE_DEVICE
 
 TYPE_CHECKING = False
@@ -36,11 +36,7 @@ def read_choice(text: str) -> Choice:
     """
     choice: Choice = {}
     last = ""
-    parts = [
-        axis
-        for part in text.split(",")
-        for axis in (part.strip()[5:].split(":") if part.strip().startswith("mesh=") else [part])
-    ]
+    parts = [axis for part in text.split(",") for axis in _axes(part.strip())]
     for part in parts:
         key, equals, value = part.strip().partition("=")
         if last == "policy" and key and not equals:
@@ -52,13 +48,19 @@ def read_choice(text: str) -> Choice:
             raise ValueError(f"{key} is given twice")
         if not equals and key == OWN:
             choice[key] = 1
-        elif key in WORDS and value:
+        elif (key in WORDS and value) or (key == _MESH and value == ONE_DEVICE):
             choice[key] = value
         elif key and key != OWN and _NUMBER.fullmatch(value):
             choice[key] = float(value) if "." in value else int(value)
         else:
             raise ValueError(f"{part!r} is not NAME=VALUE: write a choice as {EXAMPLE}, or own")
     return choice
+
+
+def _axes(part: str) -> list[str]:
+    """The axes of a part that is a mesh of several devices, else the part."""
+    key, equals, mesh = part.partition("=")
+    return mesh.split(":") if equals and key == _MESH and mesh != ONE_DEVICE else [part]
 
 
 def checked(choice: object, axes: Collection[str], devices: int) -> Choice:
@@ -68,7 +70,7 @@ def checked(choice: object, axes: Collection[str], devices: int) -> Choice:
     not known, or have values that they cannot have.
     """
     if isinstance(choice, str):
-        parts: Mapping[Any, Any] = read_choice(choice)
+        parts: Mapping[Any, Any] = _flat(read_choice(choice), axes)
     elif isinstance(choice, Mapping):
         parts = _flat(choice, axes)
     else:
@@ -81,8 +83,12 @@ def checked(choice: object, axes: Collection[str], devices: int) -> Choice:
             names = ", ".join(sorted(known))
             message = f"{key!r} is not a choice{near} known: {names}; for example {EXAMPLE}"
             raise ValueError(message)
-    if OWN in parts and (len(parts) > 1 or parts[OWN] != 1):
-        raise ValueError(f"{OWN} is a whole choice: give it alone")
+    if OWN in parts:
+        if len(parts) > 1:
+            raise ValueError(f"{OWN} is a whole choice: give it alone")
+        if not is_number(parts[OWN]) or parts[OWN] != 1:
+            message = f"{OWN} is a whole choice: give {{'{OWN}': 1}}, or '{OWN}' as text"
+            raise ValueError(f"{message}, not {parts[OWN]!r}")
     return {key: _value(key, value, devices) for key, value in parts.items()}
 
 
@@ -94,9 +100,12 @@ def _flat(choice: Mapping[Any, Any], every: Collection[str]) -> Mapping[Any, Any
     axes = mesh
     if isinstance(mesh, str):
         axes = dict.fromkeys(every, 1) if mesh == ONE_DEVICE else read_choice(mesh)
-    if not isinstance(axes, Mapping) or not axes.keys().isdisjoint((*NUMBERS, *WORDS, OWN, _MESH)):
+    others = (*NUMBERS, *WORDS, OWN, _MESH)
+    # No axes would leave the mesh to the plan, which only a choice without a mesh means.
+    if not isinstance(axes, Mapping) or not axes or not axes.keys().isdisjoint(others):
         example = "{'fsdp': 64, 'tensor': 4} or 'fsdp=64,tensor=4'"
-        raise ValueError(f"{_MESH} has to be sizes of axes, such as {example}, not {mesh!r}")
+        accepted = f"{example}, or {ONE_DEVICE!r}"
+        raise ValueError(f"{_MESH} has to be sizes of axes, such as {accepted}, not {mesh!r}")
     rest = {key: value for key, value in choice.items() if key != _MESH}
     twice = axes.keys() & rest.keys()
     if twice:
@@ -110,12 +119,11 @@ def _value(key: str, value: Any, devices: int) -> float | str:
         if not isinstance(value, str) or not value:
             raise ValueError(f"{key} has to be a name, not {value!r}")
         return value
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
     if key == "batch":
-        if not is_number or not 0 < value < _MOST:
+        if not is_number(value) or not 0 < value < _MOST:
             raise ValueError(f"{key} has to be a number of sequences above 0, not {value!r}")
         return float(value) if value != int(value) else int(value)
     most = int(_MOST) if key == "accumulation" else devices
-    if not is_number or not 0 < value <= most or value != int(value):
+    if not is_number(value) or not 0 < value <= most or value != int(value):
         raise ValueError(f"{key} has to be a whole number from 1 to {most:,}, not {value!r}")
     return int(value)

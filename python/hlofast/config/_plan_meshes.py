@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from typing import NamedTuple
 
 from hlofast.config._plan_space import spread
@@ -46,16 +46,19 @@ class Undivided(NamedTuple):
         return _undivided(self.axes, sizes, self.what)
 
 
-_SIZE = re.compile(r"(.*\w) = ([\d,]+) does not divide (.+)", re.DOTALL)
-"""How fronts tell that an axis does not divide something."""
+def sized(reason: str, mesh: Mapping[str, int]) -> str | tuple[Undivided, int]:
+    """A reason without the size that it tells, and the size; the reason itself if it tells none.
 
-
-def sized(reason: str) -> str | tuple[Undivided, int]:
-    """A reason without the size that it tells, and the size; the reason itself if it tells none."""
-    found = _SIZE.fullmatch(reason)
-    if found is None:
+    Fronts tell `AXIS,AXIS = SIZE does not divide WHAT`. Since a reason may quote the config, only
+    the size that these axes have on the mesh counts.
+    """
+    before, does_not, what = reason.partition(" does not divide ")
+    axes, equals, shown_size = before.rpartition(" = ")
+    named = axes.rpartition(" ")[2].split(",")
+    if not does_not or not equals or any(axis not in mesh for axis in named):
         return reason
-    return Undivided(found[1], found[3]), int(found[2].replace(",", ""))
+    size = math.prod(mesh[axis] for axis in named)
+    return (Undivided(axes, what), size) if shown_size in (f"{size}", f"{size:,}") else reason
 
 
 def _undivided(axes: str, sizes: Iterable[int], what: str) -> str:

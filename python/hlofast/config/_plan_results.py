@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from sys import float_info
+
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import Whole
 from hlofast._verdict_figures import seconds, short_bytes
 from hlofast.config import _plan_meshes
+from hlofast.config._numbers import is_number, is_whole
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
 from hlofast.config._plan import JUDGED_APART, MARGIN, Modelled, Searched
 from hlofast.config._plan_choice import OWN
@@ -468,10 +471,6 @@ def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | N
     return (candidate.sequences, verdict), None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def traffic_of(modelled: list[Modelled]) -> Table:
     """Payload by mesh axes."""
     return of_rows(_AXES, _payloads(modelled))
@@ -499,7 +498,6 @@ def planned(
 ) -> Plan:
     """See `Config.plan`."""
     from hlofast import devices
-    from hlofast.config._select import is_whole
     from hlofast.config._verdict import capacity
 
     kind = effective.instance.device if device is None else device
@@ -513,12 +511,12 @@ def planned(
     target.require("flops.bf16")
     if (failing := effective.config.front.failing(effective.config, target)) is not None:
         raise ValueError(failing)
-    if tokens is not None and (not _is_number(tokens) or not 0 < tokens < float("inf")):
+    if tokens is not None and (not is_number(tokens) or not 0 < tokens <= float_info.max):
         raise ValueError(f"tokens has to be a positive number, not {tokens!r}")
     if state_dtype is not None and state_dtype not in ITEM_SIZES:
         known = ", ".join(ITEM_SIZES)
         raise ValueError(f"state_dtype is not a type of weights: {state_dtype!r}; known: {known}")
-    if margin is not None and (not _is_number(margin) or not 0 <= margin < 1):
+    if margin is not None and (not is_number(margin) or not 0 <= margin < 1):
         raise ValueError(f"margin has to be a number from 0 and below 1, not {margin!r}")
     if sequences is None:
         sequences = own_batch(effective)
@@ -529,6 +527,9 @@ def planned(
         raise ValueError(f"{message}, not {sequences!r}")
     searched = Searched(
         effective, target, effective.devices, sequences=int(sequences) or None,
-        margin=MARGIN if margin is None else margin, offloads=offloads, state_dtype=state_dtype,
+        margin=MARGIN if margin is None else float(margin), offloads=offloads,
+        state_dtype=state_dtype,
     )  # fmt: skip
+    if tokens is not None:
+        tokens = int(tokens) if is_whole(tokens) else float(tokens)
     return Plan(searched, tokens)

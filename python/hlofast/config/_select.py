@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-
 from hlofast._core import Field
 from hlofast.config import _instances, _torus
+from hlofast.config._numbers import is_whole
 from hlofast.config._tree import Config, Modelled
 from hlofast.table import Table
 
@@ -178,11 +177,6 @@ def slice_notes(instance: Instance, devices: int | None) -> list[tuple[str, str 
 def check_instance(instance: object) -> None:
     if not isinstance(instance, str):
         raise TypeError(f"instance has to be a name such as tpu-v5p-128, not {instance!r}")
-
-
-def is_whole(value: object) -> bool:
-    """Whether a value is an integer of any kind."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_devices(devices: int | None) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os.path
 
+from hlofast._maxtext import DEFAULTS
 from hlofast._names import meant
 from hlofast.config.maxtext import _tables, _yaml
 
@@ -26,8 +27,6 @@ FILE, MODEL, OVERRIDE, ENVIRONMENT, DEFAULT, DERIVED = (
 )  # fmt: skip
 _INHERITS = "base_config"
 _PREFIX = "M_"
-_DEFAULTS = "MaxText's defaults"
-"""The file of a run without one."""
 _BASE = "base.yml"
 """The name of MaxText's file of defaults."""
 _MOST_INHERITED = 10
@@ -84,7 +83,7 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     """The settings of a run; raises `ConfigError`."""
     settings = Settings()
     # Without a text, the run is the file of defaults under its overrides.
-    settings.file = path if path is not None or text else sources.base or _DEFAULTS
+    settings.file = path if path is not None or text else sources.base or DEFAULTS
     files = _inherited(settings, text, path, sources)
     base = _base(files[-1], sources)
     # Keys that an older base.yml lacks are off by default.
@@ -115,7 +114,7 @@ def resolve(text: str | bytes, path: str | None, sources: Sources) -> Settings:
     given = _given(settings, sources, known)
     _apply_model(settings, folders, given, sources)
     if all(origin.kind == DEFAULT for origin in settings.origins.values()):
-        text = "nothing is set: this is the model of MaxText's defaults"
+        text = f"nothing is set: this is the model of {DEFAULTS}"
         settings.notes.append(("not-checked", None, text))
     _refuse_nested(settings)
     return settings
