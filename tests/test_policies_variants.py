@@ -117,3 +117,32 @@ def test_what_a_stage_of_a_pipeline_gets_is_its_input():
     nothing = policies.policy("nothing_saveable")
     assert nothing.kept == inputs[0]["bytes"]
     assert nothing.peak == policies.as_compiled.peak
+
+
+@pytest.mark.parametrize("program", ["groups_whole_v5e_8.nothing", "groups_whole_v5p_8.none"])
+def test_collectives_that_run_again_twice_are_added_up(program):
+    """Where groups are checkpointed, the layers of a group run again, and each layer once more."""
+    text = policy_texts.unpack("groups")[program]
+    nothing = hlofast.loads(text).remat().policies.policy("nothing_saveable")
+    sent = [row["wire_bytes"] for row in nothing.recomputed_collectives]
+    assert sum(sent) == nothing.recomputed_wire_bytes > 0
+
+
+def test_a_policy_that_was_asked_for_has_a_row(flash):
+    policies = flash
+    kept = [row["name"] for row in policies.savable.to_pylist() if row["kind"] == "matmul"]
+    plain = policies.policy("dots_with_no_batch_dims_saveable")
+    own = policies.policy(save=kept)
+    assert own.fates == plain.fates
+    assert policies._table([own]).values("policy")[-1] == "own"
+
+
+def test_values_match_by_whole_words_of_names(flash):
+    policies = flash
+    row = next(row for row in policies.savable.to_pylist() if row["kind"] == "matmul")
+    component = row["op_name"].split("/")[-2]
+    policies.policy(save=component)
+    with pytest.raises(ValueError, match="whole words of an operation name"):
+        policies.policy(save=component[:-1])
+    with pytest.raises(ValueError, match="cannot be both saved and moved to host memory"):
+        policies.policy(save=row["name"], offload=row["name"])

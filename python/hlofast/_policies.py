@@ -6,6 +6,7 @@ from hlofast import _policy_code, devices
 from hlofast import _policy_fields as fields
 from hlofast._names import meant
 from hlofast._policy import BUILT_IN, EVERYTHING, OFFLOADED, RECOMPUTED, SAVED, Policy
+from hlofast._policy_matching import matching
 from hlofast._policy_remedies import FIELDS as REMEDIES
 from hlofast._policy_remedies import remedies
 from hlofast._result import Note, Section
@@ -15,14 +16,12 @@ from hlofast.table import Table, of_rows, with_columns, with_source
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
 
     from hlofast._core import PolicyData
     from hlofast._module import Module
     from hlofast._remat import Remat
     from hlofast._report.chart import Chart
 
-    Row = dict[str, Any]
 
 MARGIN = 0.1
 """The share of the memory that a chosen policy leaves free. On the programs of
@@ -144,7 +143,7 @@ class Policies:
         `name` is `nothing_saveable`, `dots_with_no_batch_dims_saveable`, `dots_saveable`, or, if
         the layers are not checkpointed, `everything_saveable`. `save` and `offload` add values:
         rows of `savable`, or texts that are an instruction's name, a source line (`model.py:88`) or
-        whole components of an operation name (`mlp/dot_general`); `layer_input` is what layers get
+        whole words of an operation name (`mlp/dot_general`); `layer_input` is what layers get
         from the layers before them. Raises `ValueError` if nothing matches, if a value is both
         saved and moved, and for results of kernels that no policy can move.
         """
@@ -164,7 +163,7 @@ class Policies:
         for wanted, fate in ((save, SAVED), (offload, OFFLOADED)):
             for one in wanted:
                 is_own = True
-                for row in self._matching(one):
+                for row in matching(self.savable.to_pylist(), one):
                     if fate == OFFLOADED and row in saved:
                         name = self.savable.row(row)["name"]
                         raise ValueError(f"{name} cannot be both saved and moved to host memory")
@@ -198,41 +197,6 @@ class Policies:
         if self._as_compiled is None:
             self._as_compiled = Policy(self, _AS_IS, self._data.as_is())
         return self._as_compiled
-
-    def _matching(self, wanted: int | str) -> list[int]:
-        rows = self.savable.to_pylist()
-        if isinstance(wanted, int):
-            if not 0 <= wanted < len(rows):
-                raise ValueError(f"no value {wanted}; there are {len(rows)} values to save")
-            return [wanted]
-
-        if not wanted:
-            raise ValueError("a value to save must not be an empty text")
-        names = _policy_code.value_names(rows)
-        if wanted in names and wanted != _policy_code.INPUT:
-            return [at for at, name in enumerate(names) if name == wanted]
-        lines = _policy_code.of_lines(rows, names)
-        if wanted in lines:
-            return lines[wanted]
-
-        def matches(row: Row) -> bool:
-            if row["kind"] == "input":
-                return wanted in (row["name"], _policy_code.INPUT)
-            place = f"{row['source_file']}:{row['source_line']}"
-            ends = place == wanted or place.endswith(f"/{wanted}")
-            parts = f"/{row['op_name'] or ''}/"
-            return ends or row["name"] == wanted or f"/{wanted.strip('/')}/" in parts
-
-        # Other values are cheap to recompute; a text means them only by name or line.
-        found = [at for at, row in enumerate(rows) if matches(row)]
-        heavy = [at for at in found if rows[at]["kind"] != "other"]
-        if not found:
-            raise ValueError(
-                f"no value to save matches {wanted!r}: give an instruction, a source line such as "
-                "model.py:88 or whole components of an operation name, such as attention or "
-                "mlp/dot_general; `remat` lists the values of a layer that a policy could save"
-            )
-        return heavy or found
 
     @property
     def chosen(self) -> Policy | None:
@@ -451,6 +415,8 @@ class Policies:
             yield Note("policy-collectives", fields.NO_COLLECTIVES)
         elif any(own.recomputed_wire_bytes is None for own in known):
             yield Note("policy-collectives", fields.NO_WIRE_BYTES)
+        elif any(own.recomputed_wire_bytes for own in known):
+            yield Note("policy-collectives", fields.WIRE_BYTES)
 
     @property
     def remedies(self) -> Table | None:

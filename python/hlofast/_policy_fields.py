@@ -213,6 +213,11 @@ NO_KERNELS = (
     "FLOPs that a policy recomputes are unknown where it recomputes kernels (custom calls) whose "
     "FLOPs are unknown: --rules FILE can give them"
 )
+WIRE_BYTES = (
+    "recomputed wire bytes are those of collectives of this text; under another policy XLA also "
+    "gathers, adds up and splits others: of 26 programs that were compiled under a policy, 15 send "
+    "within 5 % of what this predicts in a step"
+)
 NO_WIRE_BYTES = (
     "bytes that a policy sends for recomputation are unknown where a recomputed collective has "
     "unknown device groups, or runs an unknown number of times"

@@ -336,7 +336,7 @@ impl<'a> Again<'a> {
             }
             if is_collective(node.opcode) && node.whole.is_none() {
                 let sent = prices.wire_bytes(module, node.row).and_then(|own| scan.of_layers(own));
-                outcome.send(node.row, sent);
+                outcome.send(prices.collective_of(node.row), sent);
             }
         }
         multiplied.sort_unstable();
@@ -376,7 +376,8 @@ fn repeat(
                 outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
             }
         } else if is_collective(node.opcode) && node.whole.is_none() {
-            outcome.send(node.row, prices.wire_bytes(module, node.row));
+            let sent = prices.wire_bytes(module, node.row);
+            outcome.send(prices.collective_of(node.row), sent);
         }
     }
     let seconds = prices.seconds_of(module, scan.forward, 0);

@@ -34,8 +34,9 @@ pub struct Host {
 pub struct Prices<'a> {
     cost: &'a Cost,
     pub(super) seconds: Option<&'a [f64]>,
-    /// By row of a collective: bytes that each device sends around rings in one execution.
-    sent: HashMap<Row, u64, BuildMix>,
+    /// By row of a collective: the row that stands for it, and the bytes that each device sends around
+    /// rings in one execution; None if unknown.
+    sent: HashMap<Row, (Row, Option<i64>), BuildMix>,
     /// By body of a loop: seconds of all its executions.
     bodies: RefCell<HashMap<ComputationId, f64, BuildMix>>,
     /// None if values cannot be moved to the host, or the time of that is unknown.
@@ -58,11 +59,11 @@ impl<'a> Prices<'a> {
     pub fn new(cost: &'a Cost, collectives: &Collectives, seconds: Option<&'a [f64]>) -> Self {
         let mut sent = HashMap::default();
         for collective in &collectives.collectives {
-            let Some(bytes) = collective.ring_wire_bytes() else { continue };
+            let bytes = collective.ring_wire_bytes().and_then(|own| i64::try_from(own).ok());
             let members = collective.members.start as usize..collective.members.end as usize;
             let members = collectives.members.get(members).unwrap_or_default();
             for row in members.iter().chain([&collective.outer, &collective.row]) {
-                sent.insert(*row, bytes);
+                sent.insert(*row, (collective.row, bytes));
             }
         }
         Self {
@@ -177,9 +178,14 @@ impl<'a> Prices<'a> {
         own.checked_mul(self.runs(module.computation_of(row))?)
     }
 
+    /// The row that stands for the collective to which a row belongs: its first one.
+    pub fn collective_of(&self, row: Row) -> Row {
+        self.sent.get(&row).map_or(row, |own| own.0)
+    }
+
     /// Bytes that each device sends around rings in all executions of a collective; None if unknown.
     pub fn wire_bytes(&self, module: &Module, row: Row) -> Option<i64> {
-        let bytes = i64::try_from(*self.sent.get(&row)?).ok()?;
+        let bytes = self.sent.get(&row)?.1?;
         bytes.checked_mul(self.runs(module.computation_of(row))?)
     }
 

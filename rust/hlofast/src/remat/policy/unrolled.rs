@@ -554,7 +554,8 @@ impl Unrolled {
                 outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
             }
             if is_collective(node.opcode) && node.whole.is_none() {
-                outcome.send(node.row, prices.wire_bytes(module, node.row));
+                let sent = prices.wire_bytes(module, node.row);
+                outcome.send(prices.collective_of(node.row), sent);
             }
         }
         outer.sort_unstable();
