@@ -217,6 +217,17 @@ def test_maxtext_names_the_results_of_attention():
     assert policies.policy(offload=kernels).code.endswith("\ncontext: 'offload'")
 
 
+def test_maxtext_calls_values_as_its_config_does():
+    """In the frontier, in policies of one's own, and for `--save`."""
+    path = FIXTURES / "maxtext_dumps" / "8b_stages.txt.xz"
+    policies = hlofast.load(path, device="tpu-v5p").remat(hbm="30GiB").policies
+    own = policies.policy(save=["query_proj", "mlpwi_1"], offload="out_proj")
+    assert own.described == "own: save query_proj, mlpwi_1; offload out_proj"
+    assert "query_proj: 'device'\nmlpwi_1: 'device'\nout_proj: 'offload'" in own.code
+    shown = {name for row in policies.frontier for name in (row["saved"] or "").split(", ")}
+    assert "query_proj" in shown and not any("linears" in name for name in shown)
+
+
 def test_code_in_the_spelling_of_flax():
     path = FIXTURES / "frames" / "linen.cpu.txt.xz"
     policies = hlofast.load(path).remat().policies

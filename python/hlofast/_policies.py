@@ -163,7 +163,7 @@ class Policies:
         for wanted, fate in ((save, SAVED), (offload, OFFLOADED)):
             for one in wanted:
                 is_own = True
-                for row in matching(self.savable.to_pylist(), one):
+                for row in matching(self.module, self.savable.to_pylist(), one):
                     if fate == OFFLOADED and row in saved:
                         name = self.savable.row(row)["name"]
                         raise ValueError(f"{name} cannot be both saved and moved to host memory")
@@ -322,7 +322,7 @@ class Policies:
     @property
     def frontier(self) -> Table:
         """Memory against step time: one row per policy of `best`."""
-        names = _policy_code.value_names(self.savable.to_pylist())
+        names = _policy_code.shown_names(self.module, self.savable.to_pylist())
         rows = []
         for number, policy in enumerate(self.best):
             kept = policy._kept_names(names)

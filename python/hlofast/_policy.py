@@ -192,7 +192,8 @@ class Policy:
         """The name; for one's own policy, the values that it saves and moves to host memory."""
         if self.name != "own":
             return self.name
-        names = _policy_code.value_names(self._policies.savable.to_pylist())
+        rows = self._policies.savable.to_pylist()
+        names = _policy_code.shown_names(self._policies.module, rows)
         pairs = zip(("save", "offload"), self._kept_names(names), strict=True)
         parts = [f"{verb} {_text.names(own)}" for verb, own in pairs if own]
         return "own: " + ("; ".join(parts) or "save nothing")

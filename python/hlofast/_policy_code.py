@@ -125,6 +125,25 @@ def value_names(rows: Sequence[Row]) -> list[str]:
     return [names[at] for at in range(len(rows))]
 
 
+def shown_names(module: Module, rows: Sequence[Row]) -> list[str]:
+    """The name of each value, as the trainer calls it where the text shows that."""
+    names = value_names(rows)
+    known = {at: name for at, row in enumerate(rows) if (name := _axlearn_name(row))}
+    if _is_maxtext(rows):
+        known = _maxtext_keys(module, rows)
+    elif not _is_axlearn(rows):
+        known = {}
+    return [known.get(at, name) for at, name in enumerate(names)]
+
+
+def _is_axlearn(rows: Sequence[Row]) -> bool:
+    return any(_AXLEARN.search(row["op_name"] or "") for row in rows)
+
+
+def _is_maxtext(rows: Sequence[Row]) -> bool:
+    return any(_MAXTEXT.search(row["source_file"] or "") for row in rows)
+
+
 def code(policy: Policy) -> str:
     """The code of a policy, in the spelling of the trainer if the text shows which one it is."""
     rows = policy._policies.savable.to_pylist()
@@ -324,7 +343,7 @@ def _parted(policy: Policy, names: Mapping[int, str]) -> tuple[list[str], list[s
 
 def _axlearn(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
     """A `RematSpec` of AXLearn; None if the text shows no AXLearn or a value has no name there."""
-    if not any(_AXLEARN.search(row["op_name"] or "") for row in rows):
+    if not _is_axlearn(rows):
         return None
     names = {at: name for at in policy.saved_numbers if (name := _axlearn_name(rows[at]))}
     if len(names) < len(policy.saved_numbers):
@@ -360,7 +379,7 @@ def _axlearn_name(row: Row) -> str | None:
 
 def _maxtext(policy: Policy, rows: Sequence[Row]) -> list[str] | None:
     """Keys of a MaxText config; None if the text shows no MaxText or a value has no key there."""
-    if not any(_MAXTEXT.search(row["source_file"] or "") for row in rows):
+    if not _is_maxtext(rows):
         return None
     keys = _maxtext_keys(policy._policies.module, rows)
     names = {at: keys[at] for at in policy.saved_numbers if at in keys}

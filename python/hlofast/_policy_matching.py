@@ -10,10 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hlofast._module import Module
     from hlofast._policy_code import Row
 
 
-def matching(rows: Sequence[Row], wanted: int | str) -> list[int]:
+def matching(module: Module, rows: Sequence[Row], wanted: int | str) -> list[int]:
     """The numbers of the savable values that are meant; `ValueError` if none is."""
     if isinstance(wanted, int):
         if not 0 <= wanted < len(rows):
@@ -23,8 +24,9 @@ def matching(rows: Sequence[Row], wanted: int | str) -> list[int]:
     if not wanted:
         raise ValueError("a value to save must not be an empty text")
     names = _policy_code.value_names(rows)
-    if wanted in names and wanted != _policy_code.INPUT:
-        return [at for at, name in enumerate(names) if name == wanted]
+    for known in (_policy_code.shown_names(module, rows), names):
+        if wanted in known and wanted != _policy_code.INPUT:
+            return [at for at, name in enumerate(known) if name == wanted]
     lines = _policy_code.of_lines(rows, names)
     if wanted in lines:
         return lines[wanted]
