@@ -12,6 +12,7 @@ import hlofast
 from conftest import FIXTURES
 
 sys.path.insert(0, str(FIXTURES))
+import gpu_texts
 import policy_texts
 
 SOURCE = FIXTURES / "policy_models.py"
@@ -215,6 +216,17 @@ def test_maxtext_names_the_results_of_attention():
         "remat_policy: 'custom'", "decoder_layer_input: 'device'", "context: 'device'",
     ]  # fmt: skip
     assert policies.policy(offload=kernels).code.endswith("\ncontext: 'offload'")
+
+
+def test_matmuls_that_xla_merges_on_gpus_are_told():
+    """It multiplies the weights of keys and values at once; the text has the line of one of them."""
+    policies = hlofast.loads(gpu_texts.texts()["gelu", "none"]).remat().policies
+    rows = policies.savable.to_pylist()
+    merged = [at for at, row in enumerate(rows) if row["shape"] == "bf16[4096,8192]"]
+    told = "XLA computes 2 matmuls as one here: name the result of each"
+    assert told in policies.policy(save=merged).code
+    others = [at for at, row in enumerate(rows) if "matmul" in row["kind"] and at not in merged]
+    assert others and told not in policies.policy(save=others).code
 
 
 def test_maxtext_calls_values_as_its_config_does():

@@ -285,6 +285,9 @@ def _named(policy: Policy, rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
             place = f"{_place(rows[own[0]])}, each of the {len(own)} results of this line"
         else:
             place = _place(row) + (f", {apart[at]}" if at in apart else "")
+            merged = _merged(policy._policies.module, row)
+            if merged:
+                place += f"; XLA computes {merged} matmuls as one here: name the result of each"
         statement = f'x = checkpoint_name(x, "{name}")  # {place}'
         if splash is not None:
             call = f'make_{splash[1]}(..., residual_checkpoint_name="{name}")'
@@ -323,6 +326,23 @@ def _frames(module: Module, row: Row) -> list[str]:
     metadata = module[row["instruction"]].metadata
     frames = () if metadata is None else metadata.stack_frames
     return [f"{frame.file}:{frame.line}" for frame in frames]
+
+
+def _merged(module: Module, row: Row) -> int:
+    """How many matmuls of the program a matmul of the text computes; 0 if it is not merged.
+
+    XLA for GPUs multiplies the operand that several matmuls share by their concatenated others.
+    """
+    for operand in module[row["instruction"]].operands:
+        called = [computation for _, computation in operand.calls]
+        made = called[0].root if operand.opcode == "fusion" and called else operand
+        if made is None or made.opcode != "concatenate":
+            continue
+        name = "" if made.metadata is None else made.metadata.op_name or ""
+        # A concatenation of the program has its own name; one of XLA that of a matmul's operand.
+        if not name.endswith("/concatenate"):
+            return len(made.operands)
+    return 0
 
 
 def _place(row: Row) -> str:
