@@ -182,7 +182,7 @@ STEPS_ERROR = _STEPS_ERROR + (
     "memory 3.6 % and 16 %"
 )
 STEPS_ERROR_CHECKPOINTED = _STEPS_ERROR + (
-    "2.1 % and the worst 20 %, on 28 policies chosen from texts whose scanned layers are "
+    "2.1 % and the worst 8 %, on 28 policies chosen from texts whose scanned layers are "
     "checkpointed"
 )
 STEPS_ERROR_UNROLLED = _STEPS_ERROR + "2.5 % and the worst 13 %, on 6 programs without scans"
@@ -190,8 +190,8 @@ STEPS_ERROR_GROUPS = _STEPS_ERROR + (
     "4.5 % and the worst 17 %, on 12 programs whose layers are scanned in groups"
 )
 STEPS_ERROR_GROUPS_CHECKPOINTED = _STEPS_ERROR + (
-    "4.1 % and the worst 21 %, on 48 changes of policy from texts whose layers are scanned in "
-    "groups and checkpointed; on 24 that were held out 2.6 % and 10 %"
+    "2.3 % and the worst 11 %, on 66 changes of policy from texts whose layers are scanned in "
+    "groups and checkpointed; on 30 that were held out 1.1 % and 6 %"
 )
 STEPS_ERROR_GPU = (
     "on an H100, 10 modelled changes of the step time under another policy are 5.9 points from "
