@@ -44,7 +44,7 @@ class TestPage:
         (finding,) = page.tables["findings"]
         assert finding["text"].startswith("step times are not modelled: quantization: ")
         assert "memory is that of unquantised values" in page.html
-        # Without times there is no chart.
+        # A plan without step times has no chart.
         assert "Memory against time on the fastest mesh" in page.html
 
     def test_in_a_browser(self, browser: Browser, eight, tmp_path: Path) -> None:

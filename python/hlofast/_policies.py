@@ -159,18 +159,18 @@ class Policies:
         kinds = BUILT_IN.get(name or "", ())
         fates = [SAVED if kind in kinds else RECOMPUTED for kind in self.savable.values("kind")]
         is_own = name is None
+        rows = self.savable.to_pylist() if save or offload else []
         saved: set[int] = set()
         for wanted, fate in ((save, SAVED), (offload, OFFLOADED)):
             for one in wanted:
                 is_own = True
-                for row in matching(self.module, self.savable.to_pylist(), one):
-                    if fate == OFFLOADED and row in saved:
-                        name = self.savable.row(row)["name"]
-                        raise ValueError(f"{name} cannot be both saved and moved to host memory")
-                    fates[row] = fate
-                    saved.update([row] if fate == SAVED else [])
+                for at in matching(self.module, rows, one):
+                    if fate == OFFLOADED and at in saved:
+                        value = rows[at]["name"]
+                        raise ValueError(f"{value} cannot be both saved and moved to host memory")
+                    fates[at] = fate
+                    saved.update([at] if fate == SAVED else [])
         if offload:
-            rows = self.savable.to_pylist()
             for kernel, at in _policy_code.kept_by_primitive(rows, fates).items():
                 own = [
                     fates[other] for other, row in enumerate(rows) if row["instruction"] == kernel

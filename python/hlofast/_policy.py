@@ -8,7 +8,7 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from hlofast._policies import Policies
 
@@ -166,7 +166,10 @@ class Policy:
             if row["instruction"] in sent:
                 group = groups.setdefault((row["axes"], row["kind"]), [])
                 group.append(sent[row["instruction"]])
-        rows = [(*key, len(own), _sum(own)) for key, own in groups.items()]
+        rows = []
+        for key, own in groups.items():
+            known = [size for size in own if size is not None]
+            rows.append((*key, len(own), sum(known) if len(known) == len(own) else None))
         return of_rows(fields.AGAIN, sorted(rows, key=lambda own: (-(own[-1] or 0), str(own))))
 
     @property
@@ -242,13 +245,3 @@ class Policy:
 
     def __repr__(self) -> str:
         return f"<Policy {self.name}: peak {self.peak:,} B>"
-
-
-def _sum(amounts: Iterable[int | None]) -> int | None:
-    """The sum; None if an amount is unknown."""
-    total = 0
-    for own in amounts:
-        if own is None:
-            return None
-        total += own
-    return total

@@ -214,9 +214,9 @@ NO_KERNELS = (
     "FLOPs are unknown: --rules FILE can give them"
 )
 WIRE_BYTES = (
-    "recomputed wire bytes are those of collectives of this text; under another policy XLA also "
-    "gathers, adds up and splits others: of 26 programs that were compiled under a policy, 15 send "
-    "within 5 % of what this predicts in a step"
+    "recomputed wire bytes count the collectives of this text; under another policy XLA may choose "
+    "other collectives: 15 of 26 programs that were compiled under a policy send within 5 % of the "
+    "bytes that this predicts for a step"
 )
 NO_WIRE_BYTES = (
     "bytes that a policy sends for recomputation are unknown where a recomputed collective has "

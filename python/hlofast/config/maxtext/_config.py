@@ -55,7 +55,7 @@ class MaxTextConfig(Config):
     def origin(self, key: str) -> tuple[str, str]:
         """The origin of a value and its place: `("override", "dtype=float32")`.
 
-        Raises `KeyError` if there is no such value.
+        Raises `KeyError` if the config has no value of that name.
         """
         effective = _settings.derived(self._raw)
         if key not in effective.origins:

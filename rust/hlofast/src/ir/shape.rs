@@ -54,6 +54,9 @@ impl Dimension {
     }
 }
 
+/// The memory space of the host, as XLA for TPUs numbers it in layouts.
+pub const HOST_SPACE: i64 = 5;
+
 /// A layout: the content of the braces after an array shape. The default of each field means "not
 /// written".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

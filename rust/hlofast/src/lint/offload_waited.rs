@@ -9,7 +9,7 @@ use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped};
 use super::site::{Rule, Site};
 use crate::comms::LoopPlaces;
-use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
+use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
 
 pub(super) const RULE: Rule = Rule {
     code: "offload-waited",
@@ -20,9 +20,6 @@ pub(super) const RULE: Rule = Rule {
     remedy: "keep the array on the device: remove the pair of jax.device_put, or offload only what \
              is needed again after other layers have run",
 };
-
-/// The memory space of the host.
-const HOST: i64 = 5;
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let module = program.module;
@@ -85,7 +82,7 @@ fn ends(module: &Module, row: Row) -> (Option<End>, Option<End>) {
     let end = |shape| {
         let array = module.shapes().array(shape)?;
         let space = array.layout.map_or(0, |layout| layout.memory_space);
-        Some(End { is_host: space == HOST, bytes: array.logical_bytes()? })
+        Some(End { is_host: space == HOST_SPACE, bytes: array.logical_bytes()? })
     };
     let source = module.operands(row).first().map(|row| module.shape(Row(*row)));
     let target = module.shapes().leaves(module.shape(row)).next();

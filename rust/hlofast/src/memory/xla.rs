@@ -16,12 +16,10 @@ use super::values::Reader;
 use super::{Frame, MemoryError, Rule};
 use crate::cost::Backend;
 use crate::ir::size::{ShapeCost, shape_costs};
-use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
+use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
 
 /// The memory space of HBM.
 const HBM: i64 = 0;
-/// The memory space of host memory in TPU programs.
-const HOST: i64 = 5;
 /// The memory space of fast on-chip memory.
 const FAST: i64 = 1;
 /// The memory space of the common memory of v4, which libtpu uses as fast memory.
@@ -146,7 +144,7 @@ pub(super) fn account_of(
             match space {
                 HBM => account.hbm = heap,
                 FAST | COMMON if heap.bytes > account.fast.bytes => account.fast = heap,
-                HOST => account.on_host = heap,
+                HOST_SPACE => account.on_host = heap,
                 _ => {}
             }
             if heap.bytes > account.heap {
@@ -291,7 +289,7 @@ fn signature(
     let entry = module.computation(module.entry());
     let mut totals = [[0i128; 3]; 2];
     let mut add = |node: u32, column: usize| {
-        let is_host = sizes.spaces[node as usize] == HOST;
+        let is_host = sizes.spaces[node as usize] == HOST_SPACE;
         totals[usize::from(is_host)][column] += i128::from(sizes.bytes[node as usize]);
     };
     for row in entry.rows() {

@@ -4,15 +4,14 @@ use super::residuals::shape_at;
 use crate::cost::Backend;
 use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Row};
+use crate::ir::{HOST_SPACE, Module, Row};
 use crate::memory::{
     Memory, MemoryError, Options, Order, Rule, Space, Tables, memory, xla_account,
 };
 use hashbrown::HashSet;
 
-/// Memory spaces of TPU programs, numbered as in layouts.
+/// The memory space of fast memory in TPU programs, numbered as in layouts.
 const FAST: i64 = 1;
-const HOST: i64 = 5;
 
 /// How the peak is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +102,7 @@ impl AtPeak<'_> {
         }
         Some(match first {
             FAST => "kept in fast memory",
-            HOST => "kept in host memory",
+            HOST_SPACE => "kept in host memory",
             0 => "kept in main memory",
             _ => "kept in another memory space",
         })

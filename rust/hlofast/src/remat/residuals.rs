@@ -6,7 +6,7 @@ use crate::flow::moved::{moves, step_back, wrapped};
 use crate::flow::origin::{End, Place, Through, origins};
 use crate::flow::{Attribution, Phase, Whose};
 use crate::ir::intern::BuildMix;
-use crate::ir::{CallRole, ComputationId, ElementType, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, ComputationId, ElementType, HOST_SPACE, Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
 
 /// The kind of a residual.
@@ -310,7 +310,7 @@ impl Spaces {
 
     fn add(&mut self, space: i64) {
         let distance = |space: i64| match space {
-            HOST => 2,
+            HOST_SPACE => 2,
             0 => 1,
             _ => 0,
         };
@@ -327,9 +327,6 @@ impl Spaces {
         self.farthest.unwrap_or(0)
     }
 }
-
-/// The memory space of the host.
-const HOST: i64 = 5;
 
 /// Whether `row` is kept anyway, or is computed without operands.
 fn is_free(module: &Module, row: Row) -> bool {

@@ -297,7 +297,8 @@ struct Seen {
 }
 
 impl Spread<'_> {
-    /// Adds to the roles of symbols, batch, sequence, layers and accumulation, those of the others.
+    /// Adds the roles width, heads and vocabulary to `roles`, which has those of batch, sequence, layers
+    /// and accumulation.
     /// `inputs` are the parameters that hold a batch.
     pub(super) fn other_roles(
         &self,

@@ -1,10 +1,8 @@
 //! Asynchronous transfers between a device and its host. They take the link to the host, which is far
 //! slower than HBM, in one of its two directions.
 
-use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, HOST_SPACE, Module, Opcode, Row, ShapeId};
 
-/// XLA's memory space of the host.
-const HOST: i64 = 5;
 /// Directions of the link.
 const TO_HOST: usize = 0;
 const FROM_HOST: usize = 1;
@@ -38,7 +36,7 @@ pub fn host_bytes(module: &Module, row: Row) -> Option<(usize, u64)> {
 fn between(module: &Module, from: ShapeId, to: ShapeId, moved: ShapeId) -> Option<(usize, u64)> {
     let is_host = |shape| {
         let array = module.shapes().array(shape)?;
-        Some(array.layout.is_some_and(|layout| layout.memory_space == HOST))
+        Some(array.layout.is_some_and(|layout| layout.memory_space == HOST_SPACE))
     };
     let lane = match (is_host(from)?, is_host(to)?) {
         (false, true) => TO_HOST,

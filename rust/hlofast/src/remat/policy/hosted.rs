@@ -6,11 +6,9 @@
 //! policy which does not move the value would not need.
 
 use super::graph::Graph;
-use crate::ir::{Module, Opcode, Row, ShapeId};
+use crate::ir::{HOST_SPACE, Module, Opcode, Row, ShapeId};
 use std::ops::RangeInclusive;
 
-/// The memory space of the host in texts for TPUs.
-const HOST: i64 = 5;
 /// Limit on the layers that leave a loop.
 const MOST_PEELED: u64 = 2;
 
@@ -29,7 +27,7 @@ pub fn elements(module: &Module, state: ShapeId) -> usize {
 
 fn is_on_host(module: &Module, shape: ShapeId) -> bool {
     let layout = module.shapes().array(shape).and_then(|array| array.layout);
-    layout.is_some_and(|layout| layout.memory_space == HOST)
+    layout.is_some_and(|layout| layout.memory_space == HOST_SPACE)
 }
 
 /// A stack in host memory.

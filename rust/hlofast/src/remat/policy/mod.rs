@@ -271,7 +271,8 @@ impl Policies {
         scan.is_some_and(|scan| scan.body.on_host.contains(&value.node))
     }
 
-    /// Nodes and steps that one outcome visits.
+    /// A bound of what one outcome visits, by which the policies that are tried are limited: nodes and
+    /// steps.
     fn work(&self) -> usize {
         let nodes = self.scans.iter().map(|scan| scan.body.nodes.len() + scan.back.nodes.len());
         let scans = self.scans.len().max(1);
