@@ -167,7 +167,8 @@ def test_it_shows_in_the_colours_around_it(
             frame.wait_for_function(
                 "paper => getComputedStyle(document.body).backgroundColor === paper", arg=paper
             )
-            assert frame.evaluate("document.documentElement.scrollHeight <= innerHeight")
+            # Waited for: BokehJS lays a chart out again after it has drawn it.
+            frame.wait_for_function("document.documentElement.scrollHeight <= innerHeight")
         theme = "dark" if is_dark else "light"
         report.wait_for_function(
             "theme => document.documentElement.dataset.theme === theme", arg=theme
