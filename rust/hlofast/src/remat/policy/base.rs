@@ -101,9 +101,15 @@ impl Timeline {
         Some(timeline)
     }
 
-    /// These bytes at each step; `rows` run there.
-    pub fn of_steps(bytes: Vec<i64>, rows: Vec<u32>) -> Self {
-        Timeline { bytes, rows, is_pressed: false, shared: Vec::new() }
+    /// The sums of these changes of the bytes from each step to the next; `rows` run there.
+    pub fn of_changes(mut changes: Vec<i64>, rows: Vec<u32>) -> Self {
+        let mut sum = 0i64;
+        for change in &mut changes {
+            sum = sum.saturating_add(*change);
+            *change = sum;
+        }
+        changes.truncate(rows.len());
+        Timeline { bytes: changes, rows, is_pressed: false, shared: Vec::new() }
     }
 
     /// The bytes at each step of a module whose layers are in its entry computation; `moved` are the

@@ -34,36 +34,32 @@ pub struct Before {
 }
 
 impl Before {
+    /// That of a module whose shapes cover several devices if `is_whole`.
+    pub fn new(module: &Module, cost: &Cost, local: &Local, is_whole: bool) -> Self {
+        Before { flops: flops(module, cost, local), is_whole }
+    }
+
     /// FLOPs of a product in a step on one device.
     pub fn flops(&self, row: Row) -> Option<i64> {
         self.flops.get(&row).copied()
     }
 }
 
-/// The scans of an unscheduled module, the bytes at each step and FLOPs of one device. An error if the
-/// model covers no scan, or if the module is too large.
+/// The scans of an unscheduled module and the bytes at each step. An error if the model covers no scan, or if
+/// the module is too large.
 pub fn scans_before(
     module: &Module,
     cost: &Cost,
     attribution: &Attribution,
     local: &Local,
-    is_whole: bool,
-) -> Result<(Vec<Scan>, Timeline, Before), NoPolicies> {
+) -> Result<(Vec<Scan>, Timeline), NoPolicies> {
     let mut budget = MOST_ROWS;
     let places = find(module, cost, attribution, &mut budget).ok_or(NoPolicies::NoLayers)?;
-    let (mut changes, rows, mut scans) = lay_out(module, cost, local, places, budget)?;
+    let (changes, rows, mut scans) = lay_out(module, cost, local, places, budget)?;
     scans.sort_by_key(|scan| scan.forward);
-    let mut sum = 0i64;
-    for change in &mut changes {
-        sum = sum.saturating_add(*change);
-        *change = sum;
-    }
-    changes.truncate(rows.len());
-    let timeline = Timeline::of_steps(changes, rows);
-    let before = Before { flops: flops(module, cost, local), is_whole };
     match scans.is_empty() {
         true => Err(NoPolicies::NoLayers),
-        false => Ok((scans, timeline, before)),
+        false => Ok((scans, Timeline::of_changes(changes, rows))),
     }
 }
 

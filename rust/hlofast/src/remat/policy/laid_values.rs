@@ -60,18 +60,25 @@ impl Layout<'_> {
     /// Adds the bytes of a softmax in the forward pass whose scores have many dimensions: first the scores
     /// and then their exponentials are in memory in the type in which these are summed, and both at the step
     /// that makes the exponentials. Backward passes read the scores in their own type.
-    pub fn hold_exponentials(&mut self, graph: &Graph, steps: &Steps) {
+    pub fn hold_exponentials(
+        &mut self,
+        graph: &Graph,
+        steps: &Steps,
+        until: impl Fn(u32) -> Option<u32>,
+    ) {
         for product in 0..graph.nodes.len() as u32 {
             let own = &graph.nodes[product as usize];
             let rank = self.local.product(own.row).map_or(0, |own| own.rank);
             if !own.opcode.is_matmul() || rank < GROUPED {
                 continue;
             }
+            let Some(until) = until(product) else { continue };
             let Some(made) = self.exponentials(graph, product) else { continue };
             let wide = self.own_bytes(graph, product).saturating_mul(self.bits(graph, made))
                 / self.bits(graph, product);
             let (first, sums) = (steps.runs[product as usize], steps.runs[made as usize]);
-            let last = steps.last[product as usize].unwrap_or(sums).max(sums);
+            let last = until.max(sums);
+            if std::env::var("DBG").is_ok() { eprintln!("exp {}..{} {} sums at {}", first, last, wide, sums); } // DBG
             self.add(first..=last, wide.saturating_sub(self.bytes(graph, product)));
             self.add(sums..=sums, wide);
         }

@@ -34,20 +34,7 @@ pub fn lay_out(
     places: Places,
     budget: usize,
 ) -> Result<LaidOut, NoPolicies> {
-    let mut layout = Layout {
-        module,
-        cost,
-        local,
-        places,
-        budget,
-        changes: Vec::new(),
-        rows: Vec::new(),
-        bodies: HashMap::default(),
-        changed: HashMap::default(),
-        stacked: HashMap::default(),
-        scans: Vec::new(),
-        unknown: None,
-    };
+    let mut layout = Layout::new(module, cost, local, places, budget);
     let entry = layout.places.graphs.remove(&module.entry()).ok_or(NoPolicies::NoLayers)?;
     let steps = layout.run(&entry, false, 0).ok_or(NoPolicies::NoLayers)?;
     layout.hold_arguments(&steps);
@@ -67,7 +54,7 @@ pub struct Steps {
     /// By node: the last step that reads it; None if nothing does.
     pub last: Vec<Option<u32>>,
     /// Values that take the memory of others as these end.
-    in_place: HashSet<u32, BuildMix>,
+    pub in_place: HashSet<u32, BuildMix>,
     /// By loop and element of its result: the node that takes the element.
     parts: HashMap<(u32, u32), u32, BuildMix>,
     /// The steps of the whole graph.
@@ -75,8 +62,21 @@ pub struct Steps {
 }
 
 impl Steps {
+    /// No steps yet; `start` is the first.
+    pub fn new(graph: &Graph, start: u32) -> Self {
+        let count = graph.nodes.len();
+        Steps {
+            runs: vec![0; count],
+            first: vec![0; count],
+            last: vec![None; count],
+            in_place: HashSet::default(),
+            parts: HashMap::default(),
+            all: start..=start,
+        }
+    }
+
     /// The first step at which the value of a node takes memory of its own.
-    fn held_from(&self, node: u32) -> u32 {
+    pub fn held_from(&self, node: u32) -> u32 {
         self.runs[node as usize].saturating_add(u32::from(self.in_place.contains(&node)))
     }
 
@@ -104,9 +104,9 @@ pub struct Layout<'a> {
     places: Places,
     budget: usize,
     /// By step: the change from the step before.
-    changes: Vec<i64>,
+    pub changes: Vec<i64>,
     /// By step: the row that runs.
-    rows: Vec<u32>,
+    pub rows: Vec<u32>,
     /// By loop: the graph of its body and its steps.
     pub bodies: HashMap<Row, Laid, BuildMix>,
     /// By loop: whether each element of its state has a buffer in device memory of its own.
@@ -118,6 +118,32 @@ pub struct Layout<'a> {
     unknown: Option<NoPolicies>,
 }
 
+impl<'a> Layout<'a> {
+    /// Nothing is laid out yet.
+    pub fn new(
+        module: &'a Module,
+        cost: &'a Cost,
+        local: &'a Local,
+        places: Places,
+        budget: usize,
+    ) -> Self {
+        Layout {
+            module,
+            cost,
+            local,
+            places,
+            budget,
+            changes: Vec::new(),
+            rows: Vec::new(),
+            bodies: HashMap::default(),
+            changed: HashMap::default(),
+            stacked: HashMap::default(),
+            scans: Vec::new(),
+            unknown: None,
+        }
+    }
+}
+
 impl Layout<'_> {
     pub fn add(&mut self, steps: RangeInclusive<u32>, bytes: i64) {
         if self.changes.len() <= self.rows.len() + 1 {
@@ -126,7 +152,8 @@ impl Layout<'_> {
         add(&mut self.changes, steps, bytes);
     }
 
-    fn step(&mut self, row: Row) -> u32 {
+    /// Adds a step.
+    pub fn step(&mut self, row: Row) -> u32 {
         self.rows.push(row.0);
         self.rows.len() as u32 - 1
     }
@@ -208,17 +235,9 @@ impl Layout<'_> {
     /// Gives the nodes of a graph their steps, with the bodies of loops in their places, and adds
     /// the bytes of their values. None if the module is too large.
     fn run(&mut self, graph: &Graph, is_backward: bool, depth: u32) -> Option<Steps> {
-        let count = graph.nodes.len();
         let transfers = Transfers::of(graph, self.local);
         let start = self.rows.len() as u32;
-        let mut steps = Steps {
-            runs: vec![0; count],
-            first: vec![0; count],
-            last: vec![None; count],
-            in_place: HashSet::default(),
-            parts: HashMap::default(),
-            all: start..=start,
-        };
+        let mut steps = Steps::new(graph, start);
         for node in order(graph, is_backward && transfers == Transfers::Many) {
             let own = graph.nodes[node as usize];
             steps.first[node as usize] = self.rows.len() as u32;
@@ -240,7 +259,8 @@ impl Layout<'_> {
         self.hold(graph, &steps);
         self.hold_gathered(graph, &steps, depth == 0);
         if !is_backward {
-            self.hold_exponentials(graph, &steps);
+            let until = |product: u32| steps.last[product as usize].or(Some(0));
+            self.hold_exponentials(graph, &steps, until);
         }
         let loops = looped(graph);
         let place = |row: Row| loops.binary_search_by_key(&row, |own| own.0).ok();
@@ -349,7 +369,7 @@ impl Layout<'_> {
             Some(mut inner) if depth < DEEPEST => {
                 if self.places.groups.binary_search(&row).is_ok() {
                     self.mark_transfers(&mut inner);
-                    let own = shared(&inner);
+                    let own = shared(&inner, |_, _| true);
                     inner.shared.extend(own);
                     mark_slices(&mut inner);
                 }
@@ -359,7 +379,7 @@ impl Layout<'_> {
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
                 self.mark_transfers(&mut graph);
-                let own = shared(&graph);
+                let own = shared(&graph, |_, _| true);
                 graph.shared.extend(own);
                 graph
             }
@@ -407,7 +427,7 @@ impl Layout<'_> {
     }
 
     /// Adds the arguments of the module, and the results that take no argument's place.
-    fn hold_arguments(&mut self, steps: &Steps) {
+    pub fn hold_arguments(&mut self, steps: &Steps) {
         let module = self.module;
         let bytes_of = |row: Row| -> i64 {
             let leaves = 0..module.shapes().leaf_count(module.shape(row)) as usize;
@@ -421,6 +441,7 @@ impl Layout<'_> {
         let is_donated = is_donated.iter().any(|own| module.header_attribute(own).is_some());
         let results = if is_donated { 0 } else { bytes_of(root) };
         let end = *steps.all.end();
+        if std::env::var("DBG").is_ok() { eprintln!("arguments {} results {}", arguments, results); } // DBG
         self.add(0..=end, arguments);
         self.add(end..=end, results);
     }

@@ -25,6 +25,7 @@ mod groups;
 mod hosted;
 mod kernels;
 mod laid_groups;
+mod laid_layers;
 mod laid_values;
 mod layered;
 mod layout;
@@ -43,6 +44,7 @@ mod savable;
 mod scans;
 mod search;
 mod stacks;
+mod stepped;
 mod stored;
 mod turned;
 mod unknown;
@@ -67,6 +69,7 @@ use fixed::Fixed;
 use graph::MOST_ROWS;
 use savable::find_savable;
 use scans::{Scan, scans};
+use stepped::Stepped;
 use std::collections::BTreeMap;
 use unknown::unknown;
 use unrolled::Unrolled;
@@ -168,24 +171,12 @@ impl Policies {
         let sizes = device_sizes(module, Backend::of_module(module));
         let scans = scans(module, cost, attribution, memory, &values, &sizes)?;
         if scans.is_empty() {
-            let own = Unrolled::new(module, attribution, memory, &mut values, &sizes, peak);
-            let (mut unrolled, mut timeline) = own.ok_or(NoPolicies::NoLayers)?;
-            let savable = unrolled.find_savable(module);
-            let kept = |value: &Savable| if value.is_kept { Fate::Saved } else { Fate::Recomputed };
-            let fates: Vec<Fate> = savable.iter().map(kept).collect();
-            if let Some(changes) = unrolled.beyond(&fates, timeline.changes()) {
-                timeline.apply(&changes);
-            }
-            let unrolled = Some(unrolled);
-            return Ok(Self {
-                scans,
-                unrolled,
-                before: None,
-                timeline,
-                fixed: Vec::new(),
-                savable,
-                peak,
-            });
+            let own = Stepped::scheduled(module, attribution, memory, &mut values, &sizes, peak);
+            let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
+            let unrolled = Unrolled::new(module, stepped, Some(&sizes));
+            let mut own = Self::of_layers(module, unrolled, timeline)?;
+            own.peak = peak;
+            return Ok(own);
         }
         if let Some(reason) = unknown(module, cost, &scans, true, &mut { MOST_ROWS }) {
             return Err(reason);
@@ -199,7 +190,7 @@ impl Policies {
 
     /// The scans of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
     /// whether its shapes cover several devices. All bytes are modelled. An error if the module has
-    /// no scan with known iterations that the model covers, or is too large.
+    /// no layers that the model covers, or is too large.
     pub fn before_schedule(
         module: &Module,
         cost: &Cost,
@@ -207,15 +198,42 @@ impl Policies {
         local: &Local,
         is_whole: bool,
     ) -> Result<Self, NoPolicies> {
-        let found = scans_before(module, cost, attribution, local, is_whole);
-        let (scans, timeline, before) = found?;
+        let before = Some(Before::new(module, cost, local, is_whole));
+        let (scans, timeline) = match scans_before(module, cost, attribution, local) {
+            Err(NoPolicies::NoLayers) => {
+                let own = Stepped::unscheduled(module, cost, attribution, local);
+                let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
+                let unrolled = Unrolled::new(module, stepped, None);
+                let own = Self::of_layers(module, unrolled, timeline)?;
+                return Ok(Self { before, ..own });
+            }
+            found => found?,
+        };
         if let Some(reason) = unknown(module, cost, &scans, false, &mut { MOST_ROWS }) {
             return Err(reason);
         }
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = fixed(&scans, &savable, &[]);
-        Ok(Self { scans, unrolled: None, before: Some(before), timeline, fixed, savable, peak })
+        Ok(Self { scans, unrolled: None, before, timeline, fixed, savable, peak })
+    }
+
+    /// Those of layers that are repeated without a loop. An error if there are none.
+    fn of_layers(
+        module: &Module,
+        unrolled: Option<Unrolled>,
+        mut timeline: Timeline,
+    ) -> Result<Self, NoPolicies> {
+        let mut unrolled = unrolled.ok_or(NoPolicies::NoLayers)?;
+        let savable = unrolled.find_savable(module);
+        let kept = |value: &Savable| if value.is_kept { Fate::Saved } else { Fate::Recomputed };
+        let fates: Vec<Fate> = savable.iter().map(kept).collect();
+        let peak = timeline.changes().highest(&[]).0;
+        if let Some(changes) = unrolled.beyond(&fates, timeline.changes()) {
+            timeline.apply(&changes);
+        }
+        let (scans, fixed) = (Vec::new(), Vec::new());
+        Ok(Self { scans, unrolled: Some(unrolled), before: None, timeline, fixed, savable, peak })
     }
 
     /// Whether the module is not scheduled, so that all bytes are modelled.

@@ -6,10 +6,9 @@ use super::layered::{Layers, inside};
 use super::named::components;
 use super::products::Products;
 use super::recomputed::{COMPONENTS, RECOMPUTED, STEPS, expensive};
-use super::scans::node_of;
+use super::stepped::Held;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode};
-use crate::memory::LiveValue;
 use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
@@ -35,7 +34,7 @@ impl Remade {
         module: &Module,
         graph: &Graph,
         layers: &Layers,
-        values: &[LiveValue],
+        values: &[Held],
         step_of: impl Fn(u32) -> u32,
     ) -> Self {
         let is_again: Vec<bool> = graph
@@ -89,18 +88,17 @@ impl Remade {
         }
         let is_value: HashSet<u32, BuildMix> = all.iter().map(|(node, _)| *node).collect();
         let mut live = Vec::new();
-        for value in values.iter().filter(|value| value.bytes > 0) {
-            let Some(node) = node_of(graph, value) else { continue };
+        for value in values {
+            let node = value.node;
             let mut forward = of.get(&node).copied();
             // Rows that compute the same value from the same operands are one node already.
             let is_same = || components(module, value.row).any(|name| name == RECOMPUTED);
             if forward.is_none() && is_value.contains(&node) && is_same() {
-                needs.push((node, value.last_step));
+                needs.push((node, *value.steps.end()));
                 twin[node as usize] = Some(node);
                 forward = Some(node);
             }
-            let steps = value.first_step..=value.last_step;
-            live.extend(forward.map(|forward| (forward, value.bytes, steps)));
+            live.extend(forward.map(|forward| (forward, value.bytes, value.steps.clone())));
         }
         Remade { live, twin, needs }
     }

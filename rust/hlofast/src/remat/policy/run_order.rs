@@ -81,13 +81,18 @@ pub fn gathered_weights<'a>(
 }
 
 /// The cheap values that several products read, which XLA computes once: not slices of stacks, which
-/// are in memory already.
-pub fn shared(graph: &Graph) -> Vec<u32> {
+/// are in memory already. `are_together` tells whether two products are in the same pass.
+pub fn shared(graph: &Graph, are_together: impl Fn(u32, u32) -> bool) -> Vec<u32> {
     let is_product = |user: &&u32| graph.nodes[**user as usize].opcode.is_matmul();
+    let are_several = |node: u32| {
+        let products = graph.users(node).iter().filter(is_product);
+        let mut rest = products.clone().skip(1);
+        products.zip(&mut rest).any(|(a, b)| are_together(*a, *b))
+    };
     let is_shared = |node: &u32| {
         let own = &graph.nodes[*node as usize];
         let is_cheap = own.element.is_none() && !is_heavy(own.opcode);
-        if !is_cheap || graph.users(*node).iter().filter(is_product).take(2).count() < 2 {
+        if !is_cheap || !are_several(*node) {
             return false;
         }
         let mut at = *node;

@@ -6,22 +6,20 @@
 //! layers (`prevent_cse`), so recomputation starts no earlier and weights are converted and
 //! gathered once more.
 
-use super::base::{Changes, Timeline};
-use super::graph::{Graph, MOST_ROWS};
-use super::layered::{Layers, layers};
+use super::base::Changes;
+use super::graph::Graph;
+use super::layered::Layers;
 use super::named;
 use super::origins::{Origin, origins};
 use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
-use super::retimed::{new_steps, retime, sums_last};
 use super::savable::is_value;
-use super::scans::{is_heavy, node_of};
+use super::scans::is_heavy;
+use super::stepped::{Held, Stepped};
 use super::{Fate, LEAST, Outcome, Savable, SavableKind, is_collective};
-use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
-use crate::memory::{LiveValue, Memory};
 use hashbrown::HashMap;
 use std::ops::RangeInclusive;
 
@@ -50,6 +48,8 @@ pub struct Unrolled {
     layer: Vec<Option<u32>>,
     /// By node: whether another layer or the rest of the forward pass reads it.
     is_boundary: Vec<bool>,
+    /// The first step of the backward pass.
+    back: u32,
     /// By layer: the step at which its backward part starts.
     starts: Vec<u32>,
     residuals: Vec<Residual>,
@@ -87,63 +87,22 @@ struct Again {
 }
 
 impl Unrolled {
-    /// The unrolled layers of `module`; None if there are none or the module is too large.
-    pub fn new(
-        module: &Module,
-        attribution: &Attribution,
-        memory: &Memory,
-        values: &mut [LiveValue],
-        sizes: &[i64],
-        peak: i64,
-    ) -> Option<(Self, Timeline)> {
-        let entry = module.entry();
-        let mut budget = MOST_ROWS;
-        let graph = Graph::new(module, entry, &[], &mut budget)?;
-        let layers = layers(module, attribution, &graph)?;
-        let count = graph.nodes.len();
-        let phases = attribution.phases(module);
-        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-        let is_checkpointed = named::is_checkpointed(module, &graph);
-        let is_backward = |row: Row| match phase(row) {
-            Phase::Backward => true,
-            Phase::Recompute => is_checkpointed,
-            _ => false,
-        };
-        let end = u32::try_from(memory.timeline.len()).ok()?;
-        let mut steps: Vec<u32> =
-            graph.nodes.iter().map(|node| memory.step_of(node.outer).unwrap_or(end)).collect();
-        let mut starts = vec![None; layers.count()];
-        for (at, node) in graph.nodes.iter().enumerate() {
-            if !node.opcode.is_matmul() || !is_backward(node.row) {
-                continue;
-            }
-            if let Some(layer) = layers.of_row(node.row) {
-                let start: &mut Option<u32> = &mut starts[layer as usize];
-                *start = Some(start.map_or(steps[at], |known| known.min(steps[at])));
-            }
-        }
-        // Layers that nothing differentiates keep nothing.
-        let starts: Vec<u32> = starts.into_iter().map(|start| start.unwrap_or(end)).collect();
-        let back = starts.iter().copied().min().filter(|start| *start < end)?;
-        // Barriers are in a checkpointed text already.
-        let new = match sums_last(module, &graph) || is_checkpointed {
-            true => (0..end).collect(),
-            false => new_steps(module, memory, &graph, &layers, &starts, &steps, phase),
-        };
-        let moved = retime(module, memory, &graph, &new, values);
-        for step in &mut steps {
-            *step = new.get(*step as usize).copied().unwrap_or(*step);
-        }
+    /// The unrolled layers of an entry computation. `sizes` are the bytes of shapes in a scheduled module.
+    pub fn new(module: &Module, stepped: Stepped, sizes: Option<&[i64]>) -> Option<Self> {
+        let Stepped { graph, layers, starts, steps, bytes, held, is_backward, is_checkpointed } =
+            stepped;
         let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
+        let count = graph.nodes.len();
         let mut unrolled = Unrolled {
             origins: origins(&graph),
             layer: vec![None; count],
             is_boundary: vec![false; count],
+            back: starts.iter().copied().min()?,
             starts,
             residuals: Vec::new(),
-            bytes: (0..count as u32).map(|node| graph.bytes(node, sizes)).collect(),
+            bytes,
             ends: vec![None; count],
             steps,
             products,
@@ -154,23 +113,21 @@ impl Unrolled {
             graph,
             layers,
         };
-        unrolled.place(is_backward);
-        unrolled.find_residuals(values, back);
+        unrolled.place(&is_backward);
+        unrolled.find_residuals(&held);
         if is_checkpointed {
             let own = &unrolled;
             let step_of = |node: u32| own.steps[node as usize];
-            let remade = Remade::new(module, &own.graph, &own.layers, values, step_of);
-            unrolled.remade = Some(remade);
-        } else {
-            unrolled.find_wide(module, sizes, back);
-            unrolled.find_early(values, back);
+            unrolled.remade = Some(Remade::new(module, &own.graph, &own.layers, &held, step_of));
+        } else if let Some(sizes) = sizes {
+            unrolled.find_wide(module, sizes);
+            unrolled.find_early(&held);
         }
-        let timeline = Timeline::of_entry(module, memory, values, &unrolled.graph, &moved, peak)?;
-        Some((unrolled, timeline))
+        Some(unrolled)
     }
 
     /// Finds the layer of each node of the forward pass, and the values that leave their layers.
-    fn place(&mut self, is_backward: impl Fn(Row) -> bool) {
+    fn place(&mut self, is_backward: &[bool]) {
         let graph = &self.graph;
         for (at, node) in graph.nodes.iter().enumerate() {
             if node.element.is_some() || self.origins[at] == Origin::Constants {
@@ -184,7 +141,7 @@ impl Unrolled {
                     read.filter_map(|operand| self.layer[*operand as usize]).max()
                 }
             };
-            self.layer[at] = own.filter(|_| !is_backward(node.row));
+            self.layer[at] = own.filter(|_| !is_backward[at]);
         }
         // Conversions and gathers of weights belong to the layer that reads them.
         for at in (0..graph.nodes.len()).rev() {
@@ -194,8 +151,8 @@ impl Unrolled {
                 self.layer[at] = users.min().or(self.layer[at]);
             }
         }
-        for (at, node) in graph.nodes.iter().enumerate() {
-            if is_backward(node.row) {
+        for at in 0..graph.nodes.len() {
+            if is_backward[at] {
                 continue;
             }
             for operand in graph.operands(at as u32) {
@@ -206,26 +163,21 @@ impl Unrolled {
         }
     }
 
-    /// Finds the values of layers that stay in memory until their backward part; `back` is the first
-    /// step of the backward pass.
-    fn find_residuals(&mut self, values: &[LiveValue], back: u32) {
-        for value in values.iter().filter(|value| value.bytes > 0 && value.first_step < back) {
-            let Some(node) = node_of(&self.graph, value) else { continue };
-            let at = node as usize;
-            let end = self.ends[at].map_or(value.last_step, |end| end.max(value.last_step));
+    /// Finds the values of layers that stay in memory until their backward part.
+    fn find_residuals(&mut self, held: &[Held]) {
+        for value in held.iter().filter(|value| *value.steps.start() < self.back) {
+            let (first, last) = (*value.steps.start(), *value.steps.end());
+            let at = value.node as usize;
+            let end = self.ends[at].map_or(last, |end| end.max(last));
             self.ends[at] = Some(end);
             let is_layers = self.layer[at].is_some() && !self.is_boundary[at];
-            if value.last_step < back || !is_layers || self.origins[at] == Origin::Constants {
+            if last < self.back || !is_layers || self.origins[at] == Origin::Constants {
                 continue;
             }
-            let users = self.graph.users(node).iter().map(|user| self.steps[*user as usize]);
-            let forward = users.filter(|step| *step < back).max().unwrap_or(value.first_step);
-            let from = value.first_step.max(forward.saturating_add(1));
-            self.residuals.push(Residual {
-                node,
-                bytes: value.bytes,
-                rest: from..=value.last_step,
-            });
+            let users = self.graph.users(value.node).iter().map(|user| self.steps[*user as usize]);
+            let forward = users.filter(|step| *step < self.back).max().unwrap_or(first);
+            let rest = first.max(forward.saturating_add(1))..=last;
+            self.residuals.push(Residual { node: value.node, bytes: value.bytes, rest });
         }
     }
 
@@ -234,10 +186,10 @@ impl Unrolled {
     /// value and other work is repeated in fusions. Without that reader XLA writes the wide type, before
     /// and after the work on each element, if the product has more dimensions than a matmul of TPUs
     /// can write in any order.
-    fn find_wide(&mut self, module: &Module, sizes: &[i64], back: u32) {
+    fn find_wide(&mut self, module: &Module, sizes: &[i64]) {
         let graph = &self.graph;
         for (at, node) in graph.nodes.iter().enumerate() {
-            let is_own = self.layer[at].is_some() && self.steps[at] < back;
+            let is_own = self.layer[at].is_some() && self.steps[at] < self.back;
             if !is_own || !node.opcode.is_matmul() || self.ends[at].is_none() {
                 continue;
             }
@@ -258,16 +210,16 @@ impl Unrolled {
 
     /// Finds weights that are gathered during the forward pass for a backward part, which the barriers
     /// of a checkpointed layer forbid.
-    fn find_early(&mut self, values: &[LiveValue], back: u32) {
-        for value in values.iter().filter(|value| value.bytes > 0 && value.first_step < back) {
-            let Some(node) = node_of(&self.graph, value) else { continue };
-            let own = &self.graph.nodes[node as usize];
-            let is_weight = self.origins[node as usize] == Origin::Weight && own.element.is_none();
+    fn find_early(&mut self, held: &[Held]) {
+        for value in held.iter().filter(|value| *value.steps.start() < self.back) {
+            let own = &self.graph.nodes[value.node as usize];
+            let is_weight =
+                self.origins[value.node as usize] == Origin::Weight && own.element.is_none();
             let layer = self.layers.of_row(own.row).filter(|_| is_weight);
             let Some(start) = layer.map(|layer| self.starts[layer as usize]) else { continue };
-            if self.layer[node as usize].is_none() && value.first_step < start {
-                let until = value.last_step.min(start.saturating_sub(1));
-                self.early.push((value.bytes, value.first_step..=until));
+            if self.layer[value.node as usize].is_none() && *value.steps.start() < start {
+                let until = (*value.steps.end()).min(start.saturating_sub(1));
+                self.early.push((value.bytes, *value.steps.start()..=until));
             }
         }
     }

@@ -1,0 +1,176 @@
+//! The steps and live ranges of the values of an entry computation that repeats layers without a loop:
+//! those of its schedule, or those that it would get.
+
+use super::base::Timeline;
+use super::graph::{Graph, MOST_ROWS};
+use super::layered::{Layers, layers};
+use super::laid_layers::{lay_out_layers, no_places};
+use super::layout::Layout;
+use super::named;
+use super::retimed::{new_steps, retime, sums_last};
+use super::scans::node_of;
+use crate::cost::Cost;
+use crate::flow::{Attribution, Phase};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row};
+use crate::memory::{LiveValue, Memory};
+use crate::shares::Local;
+use hashbrown::HashSet;
+use std::ops::RangeInclusive;
+
+/// A value of the entry computation in memory.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub node: u32,
+    /// The row that makes it.
+    pub row: Row,
+    pub bytes: i64,
+    pub steps: RangeInclusive<u32>,
+}
+
+/// An entry computation whose nodes have steps.
+pub struct Stepped {
+    pub graph: Graph,
+    pub layers: Layers,
+    /// By layer: the step at which its backward part starts.
+    pub starts: Vec<u32>,
+    /// By node: the step that computes it.
+    pub steps: Vec<u32>,
+    /// By node: bytes.
+    pub bytes: Vec<i64>,
+    pub held: Vec<Held>,
+    /// By node: whether it belongs to the backward pass.
+    pub is_backward: Vec<bool>,
+    /// Whether layers are under `jax.checkpoint`.
+    pub is_checkpointed: bool,
+}
+
+impl Stepped {
+    /// That of a scheduled module; None if it has no layers or is too large. `values` move to the steps
+    /// at which they would be in memory if layers were checkpointed.
+    pub fn scheduled(
+        module: &Module,
+        attribution: &Attribution,
+        memory: &Memory,
+        values: &mut [LiveValue],
+        sizes: &[i64],
+        peak: i64,
+    ) -> Option<(Self, Timeline)> {
+        let graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
+        let layers = layers(module, attribution, &graph)?;
+        let phases = attribution.phases(module);
+        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
+        let is_checkpointed = named::is_checkpointed(module, &graph);
+        let is_backward = backward(&graph, phase, is_checkpointed);
+        let end = u32::try_from(memory.timeline.len()).ok()?;
+        let mut steps: Vec<u32> =
+            graph.nodes.iter().map(|node| memory.step_of(node.outer).unwrap_or(end)).collect();
+        let starts = starts(&graph, &layers, &steps, end, &is_backward)?;
+        // Barriers are in a checkpointed text already.
+        let new = match sums_last(module, &graph) || is_checkpointed {
+            true => (0..end).collect(),
+            false => new_steps(module, memory, &graph, &layers, &starts, &steps, phase),
+        };
+        let moved = retime(module, memory, &graph, &new, values);
+        for step in &mut steps {
+            *step = new.get(*step as usize).copied().unwrap_or(*step);
+        }
+        let timeline = Timeline::of_entry(module, memory, values, &graph, &moved, peak)?;
+        let held = |value: &LiveValue| {
+            let steps = value.first_step..=value.last_step;
+            Some(Held { node: node_of(&graph, value)?, row: value.row, bytes: value.bytes, steps })
+        };
+        let held = values.iter().filter(|value| value.bytes > 0).filter_map(held).collect();
+        let bytes = (0..graph.nodes.len() as u32).map(|node| graph.bytes(node, sizes)).collect();
+        let stepped =
+            Self { graph, layers, starts, steps, bytes, held, is_backward, is_checkpointed };
+        Some((stepped, timeline))
+    }
+
+    /// That of a module that is not scheduled, with the bytes of `local`; None if it has no layers or is
+    /// too large.
+    pub fn unscheduled(
+        module: &Module,
+        cost: &Cost,
+        attribution: &Attribution,
+        local: &Local,
+    ) -> Option<(Self, Timeline)> {
+        let mut graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
+        // Calls are opened. What layers share, such as an activation function, is known by its call.
+        let rows = module.computation(module.entry()).rows();
+        for node in &mut graph.nodes {
+            if !rows.contains(&node.row.0) && !node.opcode.is_matmul() {
+                node.row = node.outer;
+            }
+        }
+        let layers = layers(module, attribution, &graph)?;
+        let phases = attribution.phases(module);
+        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
+        let is_checkpointed = named::is_checkpointed(module, &graph);
+        let is_backward = backward(&graph, phase, is_checkpointed);
+        let phases: Vec<Phase> = graph.nodes.iter().map(|node| phase(node.row)).collect();
+        let layer: Vec<Option<u32>> =
+            graph.nodes.iter().map(|node| layers.of_row(node.row)).collect();
+        let layout = Layout::new(module, cost, local, no_places(), MOST_ROWS);
+        let laid = lay_out_layers(layout, &mut graph, &phases, &layer);
+        let end = u32::try_from(laid.rows.len()).ok()?;
+        let (mut steps, bytes, held) = (laid.runs, laid.bytes, laid.held);
+        let starts = starts(&graph, &layers, &steps, end, &is_backward)?;
+        let back = starts.iter().copied().min()?;
+        let is_held: HashSet<u32, BuildMix> = held.iter().map(|own| own.node).collect();
+        // Cheap work is part of what reads it.
+        for node in (0..graph.nodes.len() as u32).rev().filter(|node| !is_held.contains(node)) {
+            let users = graph.users(node).iter().map(|user| steps[*user as usize]);
+            let forward = users.clone().filter(|step| *step < back).max();
+            let last = forward.or(users.max());
+            steps[node as usize] = last.unwrap_or(steps[node as usize]);
+        }
+        let timeline = Timeline::of_changes(laid.changes, laid.rows);
+        if std::env::var("DBG").is_ok() { // DBG
+            let (peak, at) = timeline.changes().highest(&[]);
+            let name = |row: Row| String::from_utf8_lossy(module.instruction_name(row)).into_owned();
+            let opname = |row: Row| named::components(module, row).take(3).map(|b| String::from_utf8_lossy(b).into_owned()).collect::<Vec<_>>().join("<");
+            eprintln!("PEAK {} at {} {}", peak, at, timeline.row(at).map(name).unwrap_or_default());
+            let mut own: Vec<&Held> = held.iter().filter(|h| h.steps.contains(&(at as u32))).collect();
+            own.sort_by_key(|h| -h.bytes);
+            for h in own.iter().take(60) {
+                let node = &graph.nodes[h.node as usize];
+                eprintln!("{:>12} {:>6}..{:<6} {:?} {} {} {} shared={}", h.bytes, h.steps.start(), h.steps.end(), node.opcode, name(node.row), String::from_utf8_lossy(&format!("{:?}", module.shapes().array(node.shape).map(|a| a.dimensions().map(|d| d.bound().unwrap_or(0)).collect::<Vec<_>>())).into_bytes()), opname(node.row), graph.shared.contains(&h.node));
+            }
+            eprintln!("held total {}", own.iter().map(|h| h.bytes).sum::<i64>());
+        }
+        let stepped =
+            Self { graph, layers, starts, steps, bytes, held, is_backward, is_checkpointed };
+        Some((stepped, timeline))
+    }
+}
+
+/// By node: whether it belongs to the backward pass.
+fn backward(graph: &Graph, phase: impl Fn(Row) -> Phase, is_checkpointed: bool) -> Vec<bool> {
+    let is_its = |phase: Phase| match phase {
+        Phase::Backward => true,
+        Phase::Recompute => is_checkpointed,
+        _ => false,
+    };
+    graph.nodes.iter().map(|node| is_its(phase(node.row))).collect()
+}
+
+/// By layer: the step of the first matmul of its backward part, or `end`. None if no layer has any.
+fn starts(
+    graph: &Graph,
+    layers: &Layers,
+    steps: &[u32],
+    end: u32,
+    is_backward: &[bool],
+) -> Option<Vec<u32>> {
+    // Layers that nothing differentiates keep nothing.
+    let mut starts = vec![end; layers.count()];
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let layer = layers.of_row(node.row).filter(|_| node.opcode.is_matmul() && is_backward[at]);
+        if let Some(layer) = layer {
+            let start = &mut starts[layer as usize];
+            *start = (*start).min(steps[at]);
+        }
+    }
+    starts.iter().any(|start| *start < end).then_some(starts)
+}
