@@ -37,6 +37,8 @@ pub struct Local {
     /// By row that is a matmul.
     products: HashMap<Row, LocalProduct, BuildMix>,
     exchanged: Exchanged,
+    /// Devices that the shapes cover together.
+    pub devices: u64,
 }
 
 impl Local {
@@ -49,6 +51,7 @@ impl Local {
             bytes: Vec::new(),
             products: HashMap::default(),
             exchanged: Exchanged::default(),
+            devices,
         };
         // Shapes with many leaves that many rows share are far larger than the text.
         if count > module.text().len().saturating_mul(16).saturating_add(1 << 20) {

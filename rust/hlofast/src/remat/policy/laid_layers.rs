@@ -68,17 +68,41 @@ pub fn lay_out_layers(
     let origins = origins(graph);
     let is_later = |node: u32| matches!(phases[node as usize], Phase::Backward | Phase::Recompute);
     let is_sum: Vec<bool> = sums(&layout, graph, &is_in_layer, &origins);
-    let own = shared(graph, |a, b| is_later(a) == is_later(b));
+    let transfers = Transfers::of(graph, layout.local, true);
+    // By node: whether its value, if it is computed once, is kept for the backward pass.
+    let is_kept: Vec<bool> = match transfers {
+        Transfers::Many => vec![true; graph.nodes.len()],
+        Transfers::All => is_softmax(graph).into_iter().map(|own| !own).collect(),
+        _ => vec![false; graph.nodes.len()],
+    };
+    let own = shared(graph, |node, a, b| is_kept[node as usize] || is_later(a) == is_later(b));
     graph.shared.extend(own.into_iter().filter(|own| is_in_layer[*own as usize]));
-    let transfers = Transfers::of(graph, layout.local);
     let mut steps = Steps::new(graph, 0);
     let starts = gradients(graph, phases, layer, &origins);
+    let is_last = is_last(graph);
+    // Gradients of weights that would free a large value are computed at once.
+    let is_small = |node: u32| match graph.operands(node) {
+        [a, b] => {
+            let is_gradient = phases[*a as usize] == Phase::Backward;
+            let (gradient, value) = if is_gradient { (*a, *b) } else { (*b, *a) };
+            layout.bytes(graph, value) <= layout.bytes(graph, gradient)
+        }
+        _ => false,
+    };
+    let is_late = |node: u32| {
+        let is_its = is_in_layer[node as usize] && is_later(node) && is_last[node as usize];
+        transfers == Transfers::All && is_its && is_small(node)
+    };
+    let last = (0..graph.nodes.len() as u32).rev();
+    let last = last.filter(|node| is_later(*node) && graph.nodes[*node as usize].opcode.is_matmul());
+    let last = last.filter(|node| is_in_layer[*node as usize] && !is_last[*node as usize]).next();
     // Barriers make what `jax.checkpoint` computes again wait for the gradient of the layer's result.
     let awaited = |node: u32| match phases[node as usize] {
         Phase::Recompute => layer[node as usize].and_then(|own| starts.get(&own)).copied(),
-        _ => None,
+        _ => last.filter(|_| is_late(node)),
     };
-    for node in order(graph, awaited, is_later) {
+    let order = order(graph, awaited, is_later);
+    for node in order {
         steps.runs[node as usize] = layout.step(graph.nodes[node as usize].row);
     }
     let end = (layout.rows.len() as u32).saturating_sub(1);
@@ -99,6 +123,7 @@ pub fn lay_out_layers(
         if !is_held(node) {
             match graph.shared.contains(&node) {
                 // The backward pass computes it again.
+                true if is_kept[at] => {}
                 true => own.aft = own.aft.or(reads[at].aft),
                 false => own = reads[at],
             }
@@ -133,7 +158,7 @@ pub fn lay_out_layers(
         let from = steps.held_from(node);
         let is_early = steps.runs[at] < back;
         let mut spans = Vec::new();
-        if is_held(node) {
+        if is_held(node) || is_kept[at] && graph.shared.contains(&node) {
             spans.push(from..=steps.last[at].unwrap_or(steps.runs[at]));
         } else if graph.shared.contains(&node) {
             let last = if is_early { own.fore } else { own.aft };
@@ -158,6 +183,33 @@ pub fn lay_out_layers(
     layout.hold_arguments(&steps);
     let Layout { changes, rows, .. } = layout;
     LaidLayers { runs: steps.runs, bytes, held, changes, rows }
+}
+
+/// By node: whether it is a product that no other product needs, such as the gradient of a weight.
+fn is_last(graph: &Graph) -> Vec<bool> {
+    let mut is_needed = vec![false; graph.nodes.len()];
+    let mut is_last = vec![false; graph.nodes.len()];
+    for node in (0..graph.nodes.len() as u32).rev() {
+        let is_product = graph.nodes[node as usize].opcode.is_matmul();
+        is_last[node as usize] = is_product && !is_needed[node as usize];
+        if is_product || is_needed[node as usize] {
+            graph.operands(node).iter().for_each(|own| is_needed[*own as usize] = true);
+        }
+    }
+    is_last
+}
+
+/// By node: whether cheap work makes it from exponentials that a sum reads.
+fn is_softmax(graph: &Graph) -> Vec<bool> {
+    let opcode = |node: u32| graph.nodes[node as usize].opcode;
+    let mut found = Vec::with_capacity(graph.nodes.len());
+    for node in 0..graph.nodes.len() as u32 {
+        let is_summed = || graph.users(node).iter().any(|own| opcode(*own) == Opcode::Reduce);
+        let is_made = || graph.operands(node).iter().any(|own| found[*own as usize]);
+        let own = opcode(node) == Opcode::Exponential && is_summed();
+        found.push(own || !is_heavy(opcode(node)) && is_made());
+    }
+    found
 }
 
 /// The order in which the nodes of a graph run. Text that XLA prints comes in an order in which what is

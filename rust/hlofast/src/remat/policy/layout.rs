@@ -235,7 +235,7 @@ impl Layout<'_> {
     /// Gives the nodes of a graph their steps, with the bodies of loops in their places, and adds
     /// the bytes of their values. None if the module is too large.
     fn run(&mut self, graph: &Graph, is_backward: bool, depth: u32) -> Option<Steps> {
-        let transfers = Transfers::of(graph, self.local);
+        let transfers = Transfers::of(graph, self.local, false);
         let start = self.rows.len() as u32;
         let mut steps = Steps::new(graph, start);
         for node in order(graph, is_backward && transfers == Transfers::Many) {
@@ -369,7 +369,7 @@ impl Layout<'_> {
             Some(mut inner) if depth < DEEPEST => {
                 if self.places.groups.binary_search(&row).is_ok() {
                     self.mark_transfers(&mut inner);
-                    let own = shared(&inner, |_, _| true);
+                    let own = shared(&inner, |_, _, _| true);
                     inner.shared.extend(own);
                     mark_slices(&mut inner);
                 }
@@ -379,7 +379,7 @@ impl Layout<'_> {
             None => {
                 let mut graph = Graph::new(self.module, body, &[], &mut self.budget)?;
                 self.mark_transfers(&mut graph);
-                let own = shared(&graph, |_, _| true);
+                let own = shared(&graph, |_, _, _| true);
                 graph.shared.extend(own);
                 graph
             }

@@ -30,15 +30,20 @@ pub enum Transfers {
     None,
     Few,
     Many,
+    /// From all devices.
+    All,
 }
 
 impl Transfers {
-    /// Those of a body.
-    pub fn of(graph: &Graph, local: &Local) -> Self {
-        let ways = gathered_weights(graph, local, false).map(|own| own.ways).max();
+    /// Those of a body, or of an entry computation that repeats layers (`is_entry`).
+    pub fn of(graph: &Graph, local: &Local, is_entry: bool) -> Self {
+        let ways = gathered_weights(graph, local, is_entry).map(|own| own.ways).max();
         match ways.unwrap_or(1) {
             ..2 => Transfers::None,
             2..MANY => Transfers::Few,
+            // XLA then adds up gradients of weights in loops around a ring, and puts them last if layers are
+            // not in a loop.
+            ways if is_entry && u64::try_from(ways) == Ok(local.devices) => Transfers::All,
             MANY.. => Transfers::Many,
         }
     }
@@ -81,13 +86,14 @@ pub fn gathered_weights<'a>(
 }
 
 /// The cheap values that several products read, which XLA computes once: not slices of stacks, which
-/// are in memory already. `are_together` tells whether two products are in the same pass.
-pub fn shared(graph: &Graph, are_together: impl Fn(u32, u32) -> bool) -> Vec<u32> {
+/// are in memory already. `are_together` tells whether two products that read a value use
+/// what one step computes.
+pub fn shared(graph: &Graph, are_together: impl Fn(u32, u32, u32) -> bool) -> Vec<u32> {
     let is_product = |user: &&u32| graph.nodes[**user as usize].opcode.is_matmul();
     let are_several = |node: u32| {
         let products = graph.users(node).iter().filter(is_product);
         let mut rest = products.clone().skip(1);
-        products.zip(&mut rest).any(|(a, b)| are_together(*a, *b))
+        products.zip(&mut rest).any(|(a, b)| are_together(node, *a, *b))
     };
     let is_shared = |node: &u32| {
         let own = &graph.nodes[*node as usize];
