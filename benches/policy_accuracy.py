@@ -366,6 +366,7 @@ def main() -> None:
     sets: dict[str, list[dict[str, Any]]] = {}
     after = [row for row in every if row["optimisation"] == "after"]
     before = [row for row in every if row["optimisation"] == "before" and row["kind"] == "texts"]
+    flat = [row for row in every if row["optimisation"] == "before" and row["kind"] == "unrolled"]
     grouped = [row for row in every if row["optimisation"] == "before" and row["kind"] == "groups"]
     kinds = {
         "not checkpointed": [r for r in after if r["text"] == "none" and r["kind"] == "texts"],
@@ -383,6 +384,8 @@ def main() -> None:
         ],
         "before optimisation": [row for row in before if row["text"] == "none"],
         "before optimisation, checkpointed": [row for row in before if row["text"] != "none"],
+        "unrolled before optimisation": [row for row in flat if row["text"] == "none"],
+        "unrolled before optimisation, checkpointed": [r for r in flat if r["text"] != "none"],
         "before optimisation, kernels": [
             r for r in every if r["optimisation"] == "before" and r["kind"] == "variants"
         ],

@@ -1,23 +1,20 @@
-//! Layers that an unscheduled module repeats without a loop: the steps at which their values would be in
-//! memory.
+//! Layers that an unscheduled module repeats without a loop: when their values would be in memory.
 //!
-//! What the backward pass reads of the forward pass is in memory until then. As in the bodies of loops, that
-//! are the values of products, kernels and reductions; XLA fuses cheap work into the operations that read
-//! its result, so a cheap value that products of both passes read is computed once in each pass. A sum of a product and
-//! what goes around it takes the place of the product.
+//! As in the bodies of loops, the values of products, kernels and reductions are in memory until the last
+//! of them that reads them, also through cheap work, which XLA fuses into the operations that read its
+//! result. A cheap value that several products read is computed once; for products of both passes it is
+//! computed once in each, unless weights come from many devices. XLA adds what goes around a layer to the
+//! layer's last product in one operation, so that the sum is in memory, and not the product.
 
 use super::graph::Graph;
+use super::layer_order::layer_order;
 use super::layout::{Layout, Steps};
 use super::origins::{Origin, origins};
-use super::pairs::Places;
 use super::run_order::{Transfers, gathered_weights, shared};
 use super::scans::is_heavy;
 use super::stepped::Held;
 use crate::flow::Phase;
 use crate::ir::Opcode;
-use crate::ir::intern::BuildMix;
-use hashbrown::HashMap;
-use std::collections::VecDeque;
 
 /// An entry computation that repeats layers, laid out.
 pub struct LaidLayers {
@@ -63,11 +60,11 @@ pub fn lay_out_layers(
     phases: &[Phase],
     layer: &[Option<u32>],
 ) -> LaidLayers {
-    let is_in_layer: Vec<bool> = layer.iter().map(Option::is_some).collect();
     layout.mark_transfers(graph);
     let origins = origins(graph);
     let is_later = |node: u32| matches!(phases[node as usize], Phase::Backward | Phase::Recompute);
-    let is_sum: Vec<bool> = sums(&layout, graph, &is_in_layer, &origins);
+    let is_in_layer = |node: u32| layer[node as usize].is_some();
+    let is_sum: Vec<bool> = sums(&layout, graph, is_in_layer, &origins);
     let transfers = Transfers::of(graph, layout.local, true);
     // By node: whether its value, if it is computed once, is kept for the backward pass.
     let is_kept: Vec<bool> = match transfers {
@@ -76,32 +73,9 @@ pub fn lay_out_layers(
         _ => vec![false; graph.nodes.len()],
     };
     let own = shared(graph, |node, a, b| is_kept[node as usize] || is_later(a) == is_later(b));
-    graph.shared.extend(own.into_iter().filter(|own| is_in_layer[*own as usize]));
+    graph.shared.extend(own.into_iter().filter(|own| is_in_layer(*own)));
     let mut steps = Steps::new(graph, 0);
-    let starts = gradients(graph, phases, layer, &origins);
-    let is_last = is_last(graph);
-    // Gradients of weights that would free a large value are computed at once.
-    let is_small = |node: u32| match graph.operands(node) {
-        [a, b] => {
-            let is_gradient = phases[*a as usize] == Phase::Backward;
-            let (gradient, value) = if is_gradient { (*a, *b) } else { (*b, *a) };
-            layout.bytes(graph, value) <= layout.bytes(graph, gradient)
-        }
-        _ => false,
-    };
-    let is_late = |node: u32| {
-        let is_its = is_in_layer[node as usize] && is_later(node) && is_last[node as usize];
-        transfers == Transfers::All && is_its && is_small(node)
-    };
-    let last = (0..graph.nodes.len() as u32).rev();
-    let last = last.filter(|node| is_later(*node) && graph.nodes[*node as usize].opcode.is_matmul());
-    let last = last.filter(|node| is_in_layer[*node as usize] && !is_last[*node as usize]).next();
-    // Barriers make what `jax.checkpoint` computes again wait for the gradient of the layer's result.
-    let awaited = |node: u32| match phases[node as usize] {
-        Phase::Recompute => layer[node as usize].and_then(|own| starts.get(&own)).copied(),
-        _ => last.filter(|_| is_late(node)),
-    };
-    let order = order(graph, awaited, is_later);
+    let order = layer_order(&layout, graph, phases, layer, &origins, transfers);
     for node in order {
         steps.runs[node as usize] = layout.step(graph.nodes[node as usize].row);
     }
@@ -134,19 +108,6 @@ pub fn lay_out_layers(
         let own = reads[node as usize];
         steps.last[node as usize] = own.aft.or(own.fore).map(|(_, last)| last);
     }
-    if let Ok(want) = std::env::var("DBGN") { // DBG
-        for node in nodes.clone() {
-            if layout.module.instruction_name(graph.nodes[node as usize].row) == want.as_bytes() {
-                for own in graph.operands(node) { let n = &graph.nodes[*own as usize]; eprintln!("phase {:?} layer {:?}", phases[node as usize], layer[node as usize]); eprintln!("operand {} {:?} number {} runs {} of {}", String::from_utf8_lossy(layout.module.instruction_name(n.row)), n.opcode, own, steps.runs[*own as usize], node); }
-                let mut open = vec![(node, 0)];
-                while let Some((at, depth)) = open.pop() {
-                    let row = graph.nodes[at as usize].row;
-                    eprintln!("{}{} {:?} runs {} last {:?} held {} shared {}", " ".repeat(depth), String::from_utf8_lossy(layout.module.instruction_name(row)), graph.nodes[at as usize].opcode, steps.runs[at as usize], steps.last[at as usize], is_held(at), graph.shared.contains(&at));
-                    if depth == 0 || !is_held(at) && depth < 12 { for user in graph.users(at) { open.push((*user, depth + 1)); } }
-                }
-            }
-        }
-    }
     steps.in_place = layout.in_place(graph, &steps, transfers);
     let bytes: Vec<i64> = nodes.clone().map(|node| layout.bytes(graph, node)).collect();
     let mut held = Vec::new();
@@ -176,27 +137,12 @@ pub fn lay_out_layers(
     for own in gathered_weights(graph, layout.local, true) {
         let runs = steps.runs[own.product as usize];
         layout.add(runs..=runs, own.bytes);
-        if std::env::var("DBG").is_ok() { eprintln!("gathered at {} {} ways {}", runs, own.bytes, own.ways); } // DBG
     }
     let until = |node: u32| reads[node as usize].fore.map(|(_, last)| last);
     layout.hold_exponentials(graph, &steps, until);
     layout.hold_arguments(&steps);
     let Layout { changes, rows, .. } = layout;
     LaidLayers { runs: steps.runs, bytes, held, changes, rows }
-}
-
-/// By node: whether it is a product that no other product needs, such as the gradient of a weight.
-fn is_last(graph: &Graph) -> Vec<bool> {
-    let mut is_needed = vec![false; graph.nodes.len()];
-    let mut is_last = vec![false; graph.nodes.len()];
-    for node in (0..graph.nodes.len() as u32).rev() {
-        let is_product = graph.nodes[node as usize].opcode.is_matmul();
-        is_last[node as usize] = is_product && !is_needed[node as usize];
-        if is_product || is_needed[node as usize] {
-            graph.operands(node).iter().for_each(|own| is_needed[*own as usize] = true);
-        }
-    }
-    is_last
 }
 
 /// By node: whether cheap work makes it from exponentials that a sum reads.
@@ -212,81 +158,12 @@ fn is_softmax(graph: &Graph) -> Vec<bool> {
     found
 }
 
-/// The order in which the nodes of a graph run. Text that XLA prints comes in an order in which what is
-/// needed late stands late. So the forward pass runs in text order, but products, and in the backward pass
-/// all work, run as soon as their operands are there, and after the node that is `awaited`.
-fn order(
-    graph: &Graph,
-    awaited: impl Fn(u32) -> Option<u32>,
-    is_later: impl Fn(u32) -> bool,
-) -> Vec<u32> {
-    let count = graph.nodes.len() as u32;
-    let mut is_soon = vec![false; graph.nodes.len()];
-    let mut missing = vec![0u32; graph.nodes.len()];
-    let mut awaiting: HashMap<u32, Vec<u32>, BuildMix> = HashMap::default();
-    for node in (0..count).rev() {
-        let (at, users) = (node as usize, graph.users(node));
-        let only_serves = || !users.is_empty() && users.iter().all(|own| is_soon[*own as usize]);
-        is_soon[at] = graph.nodes[at].opcode.is_matmul() || is_later(node) || only_serves();
-        missing[at] = graph.operands(node).len() as u32;
-        // The text has it before, so that this ends.
-        if let Some(own) = awaited(node).filter(|own| *own < node) {
-            awaiting.entry(own).or_default().push(node);
-            missing[at] += 1;
-        }
-    }
-    let mut order = Vec::with_capacity(graph.nodes.len());
-    let mut open = VecDeque::new();
-    let mut is_done = vec![false; graph.nodes.len()];
-    for next in 0..count {
-        open.push_back(next);
-        while let Some(node) = open.pop_front() {
-            if std::mem::replace(&mut is_done[node as usize], true) {
-                continue;
-            }
-            order.push(node);
-            let awaiting = awaiting.get(&node).into_iter().flatten();
-            for user in graph.users(node).iter().chain(awaiting) {
-                let left = &mut missing[*user as usize];
-                *left = left.saturating_sub(1);
-                if *left == 0 && is_soon[*user as usize] {
-                    open.push_back(*user);
-                }
-            }
-        }
-    }
-    order
-}
-
-/// By layer: the first gradient that its backward part gets from other layers.
-fn gradients(
-    graph: &Graph,
-    phases: &[Phase],
-    layer: &[Option<u32>],
-    origins: &[Origin],
-) -> HashMap<u32, u32, BuildMix> {
-    let mut found = HashMap::default();
-    let is_gradient = |node: u32| {
-        phases[node as usize] == Phase::Backward && origins[node as usize] == Origin::Values
-    };
-    for node in (0..graph.nodes.len() as u32).filter(|node| is_gradient(*node)) {
-        let Some(own) = layer[node as usize] else { continue };
-        let from = graph.operands(node).iter().copied();
-        let from = from.filter(|part| is_gradient(*part) && layer[*part as usize] != Some(own));
-        if let Some(first) = from.min() {
-            let known = found.entry(own).or_insert(first);
-            *known = first.min(*known);
-        }
-    }
-    found
-}
-
 /// By node: whether it is the sum of a product that nothing else reads and of another value, so that XLA
 /// adds it to the product in one operation.
 fn sums(
     layout: &Layout<'_>,
     graph: &Graph,
-    is_in_layer: &[bool],
+    is_in_layer: impl Fn(u32) -> bool,
     origins: &[Origin],
 ) -> Vec<bool> {
     let like = |node: u32| (layout.elements(graph, node), layout.bits(graph, node));
@@ -298,16 +175,11 @@ fn sums(
         };
         let of = [*a, *b];
         own.opcode == Opcode::Add
-            && is_in_layer[node as usize]
+            && is_in_layer(node)
             && of.into_iter().any(is_product)
-            && of.into_iter().all(|part| {
-                origins[part as usize] == Origin::Values && like(part) == like(node)
-            })
+            && of
+                .into_iter()
+                .all(|part| origins[part as usize] == Origin::Values && like(part) == like(node))
     };
     (0..graph.nodes.len() as u32).map(is_sum).collect()
-}
-
-/// Nothing to look for in loops.
-pub fn no_places() -> Places {
-    Places { pairs: Vec::new(), graphs: HashMap::default(), groups: Vec::new() }
 }

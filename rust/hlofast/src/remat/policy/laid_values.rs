@@ -78,7 +78,6 @@ impl Layout<'_> {
                 / self.bits(graph, product);
             let (first, sums) = (steps.runs[product as usize], steps.runs[made as usize]);
             let last = until.max(sums);
-            if std::env::var("DBG").is_ok() { eprintln!("exp {}..{} {} sums at {}", first, last, wide, sums); } // DBG
             self.add(first..=last, wide.saturating_sub(self.bytes(graph, product)));
             self.add(sums..=sums, wide);
         }

@@ -441,7 +441,6 @@ impl Layout<'_> {
         let is_donated = is_donated.iter().any(|own| module.header_attribute(own).is_some());
         let results = if is_donated { 0 } else { bytes_of(root) };
         let end = *steps.all.end();
-        if std::env::var("DBG").is_ok() { eprintln!("arguments {} results {}", arguments, results); } // DBG
         self.add(0..=end, arguments);
         self.add(end..=end, results);
     }

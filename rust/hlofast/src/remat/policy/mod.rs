@@ -27,6 +27,7 @@ mod kernels;
 mod laid_groups;
 mod laid_layers;
 mod laid_values;
+mod layer_order;
 mod layered;
 mod layout;
 mod loaded;
@@ -69,8 +70,8 @@ use fixed::Fixed;
 use graph::MOST_ROWS;
 use savable::find_savable;
 use scans::{Scan, scans};
-use stepped::Stepped;
 use std::collections::BTreeMap;
+use stepped::Stepped;
 use unknown::unknown;
 use unrolled::Unrolled;
 
@@ -174,9 +175,8 @@ impl Policies {
             let own = Stepped::scheduled(module, attribution, memory, &mut values, &sizes, peak);
             let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
             let unrolled = Unrolled::new(module, stepped, Some(&sizes));
-            let mut own = Self::of_layers(module, unrolled, timeline)?;
-            own.peak = peak;
-            return Ok(own);
+            let own = Self::of_layers(module, unrolled, timeline)?;
+            return Ok(Self { peak, ..own });
         }
         if let Some(reason) = unknown(module, cost, &scans, true, &mut { MOST_ROWS }) {
             return Err(reason);
@@ -188,7 +188,7 @@ impl Policies {
         Ok(Self { scans, unrolled: None, before: None, timeline, fixed, savable, peak })
     }
 
-    /// The scans of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
+    /// The layers of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
     /// whether its shapes cover several devices. All bytes are modelled. An error if the module has
     /// no layers that the model covers, or is too large.
     pub fn before_schedule(
@@ -203,6 +203,9 @@ impl Policies {
             Err(NoPolicies::NoLayers) => {
                 let own = Stepped::unscheduled(module, cost, attribution, local);
                 let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
+                if !stepped.graph.on_host.is_empty() {
+                    return Err(NoPolicies::Offloaded);
+                }
                 let unrolled = Unrolled::new(module, stepped, None);
                 let own = Self::of_layers(module, unrolled, timeline)?;
                 return Ok(Self { before, ..own });
@@ -334,7 +337,8 @@ impl Policies {
         let stored = stored::stored(module, &every, prices);
         outcome.storing = stored.map(|[fore, aft]| fore + aft);
         if let Some(unrolled) = &self.unrolled {
-            prefixes = unrolled.outcome(module, fates, prices, &mut bytes, &mut outcome);
+            let flops = |row: Row| self.flops(module, row, prices);
+            prefixes = unrolled.outcome(module, fates, (prices, flops), &mut bytes, &mut outcome);
             if outcome.on_host > 0 {
                 (outcome.moving, outcome.waiting) = (None, None);
             }

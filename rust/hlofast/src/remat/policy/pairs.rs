@@ -33,6 +33,7 @@ pub struct Pair {
 }
 
 /// The loops of a module and what contains them.
+#[derive(Default)]
 pub struct Places {
     /// Pairs of loops.
     pub pairs: Vec<Pair>,
@@ -55,7 +56,7 @@ pub fn find(
     }
     let phases = attribution.phases(module);
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-    let mut places = Places { pairs: Vec::new(), graphs: HashMap::default(), groups: Vec::new() };
+    let mut places = Places::default();
     let mut closed: Vec<Row> = Vec::new();
     let mut found: Vec<ComputationId> = Vec::new();
     // Loops and the loops around them.

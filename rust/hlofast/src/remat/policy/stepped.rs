@@ -3,10 +3,11 @@
 
 use super::base::Timeline;
 use super::graph::{Graph, MOST_ROWS};
+use super::laid_layers::lay_out_layers;
 use super::layered::{Layers, layers};
-use super::laid_layers::{lay_out_layers, no_places};
 use super::layout::Layout;
 use super::named;
+use super::pairs::Places;
 use super::retimed::{new_steps, retime, sums_last};
 use super::scans::node_of;
 use crate::cost::Cost;
@@ -111,7 +112,7 @@ impl Stepped {
         let phases: Vec<Phase> = graph.nodes.iter().map(|node| phase(node.row)).collect();
         let layer: Vec<Option<u32>> =
             graph.nodes.iter().map(|node| layers.of_row(node.row)).collect();
-        let layout = Layout::new(module, cost, local, no_places(), MOST_ROWS);
+        let layout = Layout::new(module, cost, local, Places::default(), MOST_ROWS);
         let laid = lay_out_layers(layout, &mut graph, &phases, &layer);
         let end = u32::try_from(laid.rows.len()).ok()?;
         let (mut steps, bytes, held) = (laid.runs, laid.bytes, laid.held);
@@ -126,19 +127,6 @@ impl Stepped {
             steps[node as usize] = last.unwrap_or(steps[node as usize]);
         }
         let timeline = Timeline::of_changes(laid.changes, laid.rows);
-        if std::env::var("DBG").is_ok() { // DBG
-            let (peak, at) = timeline.changes().highest(&[]);
-            let name = |row: Row| String::from_utf8_lossy(module.instruction_name(row)).into_owned();
-            let opname = |row: Row| named::components(module, row).take(3).map(|b| String::from_utf8_lossy(b).into_owned()).collect::<Vec<_>>().join("<");
-            eprintln!("PEAK {} at {} {}", peak, at, timeline.row(at).map(name).unwrap_or_default());
-            let mut own: Vec<&Held> = held.iter().filter(|h| h.steps.contains(&(at as u32))).collect();
-            own.sort_by_key(|h| -h.bytes);
-            for h in own.iter().take(60) {
-                let node = &graph.nodes[h.node as usize];
-                eprintln!("{:>12} {:>6}..{:<6} {:?} {} {} {} shared={}", h.bytes, h.steps.start(), h.steps.end(), node.opcode, name(node.row), String::from_utf8_lossy(&format!("{:?}", module.shapes().array(node.shape).map(|a| a.dimensions().map(|d| d.bound().unwrap_or(0)).collect::<Vec<_>>())).into_bytes()), opname(node.row), graph.shared.contains(&h.node));
-            }
-            eprintln!("held total {}", own.iter().map(|h| h.bytes).sum::<i64>());
-        }
         let stepped =
             Self { graph, layers, starts, steps, bytes, held, is_backward, is_checkpointed };
         Some((stepped, timeline))

@@ -371,19 +371,19 @@ impl Unrolled {
             && self.graph.nodes[at].element.is_none()
     }
 
-    /// Adds what the step needs if the savable values have these fates. Returns what runs at the
+    /// Adds what the step needs if the savable values have these fates; `flops` are those of products. Returns what runs at the
     /// starts of backward parts, for [`Changes::highest`].
     pub fn outcome(
         &self,
         module: &Module,
         fates: &[Fate],
-        prices: &Prices<'_>,
+        (prices, flops): (&Prices<'_>, impl Fn(Row) -> Option<i64>),
         bytes: &mut Changes<'_>,
         outcome: &mut Outcome,
     ) -> Vec<(u32, (i64, i64))> {
         let again = self.again(fates);
         let prefixes = self.account(&again, fates, bytes, outcome);
-        again.heavy.iter().for_each(|nodes| self.price(module, nodes, prices, outcome));
+        again.heavy.iter().for_each(|nodes| self.price(module, nodes, (prices, &flops), outcome));
         prefixes
     }
 
@@ -491,7 +491,13 @@ impl Unrolled {
     }
 
     /// Adds the cost of what runs again.
-    fn price(&self, module: &Module, nodes: &[u32], prices: &Prices<'_>, outcome: &mut Outcome) {
+    fn price(
+        &self,
+        module: &Module,
+        nodes: &[u32],
+        (prices, flops): (&Prices<'_>, impl Fn(Row) -> Option<i64>),
+        outcome: &mut Outcome,
+    ) {
         let mut outer: Vec<Row> = Vec::new();
         for node in nodes {
             let node = &self.graph.nodes[*node as usize];
@@ -502,8 +508,8 @@ impl Unrolled {
                 outer.push(node.outer);
             }
             if node.opcode.is_matmul() {
-                let flops = prices.flops(module, node.row);
-                outcome.flops = outcome.flops.zip(flops).and_then(|(a, b)| a.checked_add(b));
+                outcome.flops =
+                    outcome.flops.zip(flops(node.row)).and_then(|(a, b)| a.checked_add(b));
             }
             if is_collective(node.opcode) && node.whole.is_none() {
                 let sent = prices.wire_bytes(module, node.row);
