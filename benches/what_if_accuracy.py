@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import hlofast
+from hlofast import _what_if_wire
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "what_if"
 SIZES = ("batch", "sequence", "layers")
@@ -105,7 +106,7 @@ def judge_policies() -> list[dict[str, Any]]:
         try:
             result = own.what_if(policy=name)
             after = {key: values[1] for key, values in result.figures.items()}
-            sent = result._sent_by_axes()
+            sent = _what_if_wire.after(result)
             seconds = result.policy.step_seconds
         except ValueError as error:
             rows.append(row | {"refused": str(error)})
@@ -168,11 +169,13 @@ def judge(
         result = module.what_if(**wanted, mesh=mesh)
     except ValueError as error:
         return row | {"refused": str(error)}
-    peak, sent, seconds, flops = figures(result.changed)
+    peak, _, seconds, flops = figures(result.changed)
+    sent = _what_if_wire.after(result)
     flops += result.moves_work
     true_peak, true_sent, true_seconds, true_flops = truth
     table = result.wire_bytes
-    answered = {own["axes"]: own["after"] for own in table if own["undecided"] is None}
+    known = [own for own in table if own["after"] or own["axes"] in true_sent]
+    answered = {own["axes"]: own["after"] for own in known if own["undecided"] is None}
     return (
         row
         | compared(sent, true_sent)
@@ -181,7 +184,7 @@ def judge(
             "time_error": seconds / true_seconds - 1,
             "flops_error": flops / true_flops - 1,
             "flops_open": result.flops_undecided,
-            "open": sorted(set(result.undecided.values())),
+            "open": sorted({own["undecided"] for own in table} - {None}),
             "answered_axes": len(answered),
             "right_axes": sum(true_sent.get(axes) == size for axes, size in answered.items()),
             "peak_open": result.peak_undecided,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _core, _memory, _what_if_decided, _what_if_notes
+from hlofast import _core, _memory, _what_if_decided, _what_if_lookup, _what_if_notes, _what_if_wire
 from hlofast._context import mesh_for, read_mesh
 from hlofast._core import Field
 from hlofast._names import meant
@@ -48,29 +48,6 @@ _CHANGES = (
     Field("text", "before", "The figure of the module as compiled.", nullable=True),
     Field("text", "after", "The figure after the change.", nullable=True),
     Field("ratio", "ratio", "After divided by before.", nullable=True),
-)
-_AXES = (
-    Field("text", "axes", "The mesh axes along which collectives run.", nullable=True),
-    Field("bytes", "before", "Wire bytes as compiled.", nullable=True),
-    Field(
-        "bytes",
-        "after",
-        "Wire bytes after the change; unknown if the compiler may choose other collectives.",
-        nullable=True,
-    ),
-    Field("ratio", "ratio", "After divided by before.", nullable=True),
-    Field(
-        "bytes",
-        "decided",
-        "Wire bytes after the change of the collectives that the text decides.",
-        nullable=True,
-    ),
-    Field(
-        "text",
-        "undecided",
-        "Why the others are not decided; the notes explain the words.",
-        nullable=True,
-    ),
 )
 _SYMBOLS = (
     Field("word", "role",
@@ -167,8 +144,8 @@ class WhatIf(Result):
     """
 
     __slots__ = (
-        "_choices", "_coverage", "_figures", "_ignores", "_open", "_reasons", "_scaled", "asked",
-        "changed", "mesh", "module", "new_mesh", "policy", "symbols",
+        "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_reasons", "_scaled",
+        "asked", "changed", "mesh", "module", "new_mesh", "policy", "symbols",
     )  # fmt: skip
 
     VERB = "what-if"
@@ -227,6 +204,7 @@ class WhatIf(Result):
         """The checkpoint policy after the change; None if it stays."""
         self._figures: dict[str, tuple[Any, Any]] | None = None
         self._open: dict[str, str] | None = None
+        self._found: list[_what_if_lookup.Lookups | None] = []
         self._ignores: bool | None = None
         self._reasons: list[str] | None = None
 
@@ -305,6 +283,13 @@ class WhatIf(Result):
         return dict(zip(table.values("name"), table.values("wire_bytes"), strict=True))
 
     @property
+    def _lookups(self) -> _what_if_lookup.Lookups | None:
+        """What the partitioner makes of lookups in a table after the change; None if unknown."""
+        if not self._found:
+            self._found.append(_what_if_lookup.find(self))
+        return self._found[0]
+
+    @property
     def undecided(self) -> dict[str, str]:
         """By name: the collectives that the compiler may choose otherwise, and the reason.
 
@@ -313,6 +298,11 @@ class WhatIf(Result):
         if self._open is None:
             self._open = _what_if_decided.undecided(self)
         return self._open
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the text does not decide all wire bytes."""
+        return bool(self.undecided) or (self._lookups is not None and bool(self._lookups.padded))
 
     @property
     def peak_undecided(self) -> list[str]:
@@ -367,8 +357,10 @@ class WhatIf(Result):
                     # The text is of all devices together, the policy of one.
                     before = dict.fromkeys(before) | {"xla_peak": policies.peak}
                     after = dict.fromkeys(after) | {"xla_peak": self.policy.peak}
-            if self.undecided or self.policy is not None:
+            if self._is_open or self.policy is not None:
                 after["wire_bytes"] = None
+            elif self._lookups is not None and after["wire_bytes"] is not None:
+                after["wire_bytes"] = sum(own or 0 for own in _what_if_wire.after(self).values())
             self._figures = {name: (before[name], after[name]) for name, _, _ in _FIGURES}
         return self._figures
 
@@ -384,7 +376,7 @@ class WhatIf(Result):
         for name, (before, after) in self.figures.items():
             how = "exact" if name in ("flops", "wire_bytes") else "modelled"
             values += [(f"{name}_before", before, how), (f"{name}_after", after, "modelled")]
-        if self.undecided and self.policy is None:
+        if self._is_open and self.policy is None:
             decided = sum(row["decided"] or 0 for row in self.wire_bytes)
             values.append(("wire_bytes_decided", decided, "modelled"))
         between = self._between("xla_peak")
@@ -444,44 +436,7 @@ class WhatIf(Result):
     @property
     def wire_bytes(self) -> Table:
         """Wire bytes by mesh axes, before and after; `undecided` says which collectives lack."""
-        before, after = sent_by(self.module), self._sent_by_axes()
-        open_bytes: dict[str | None, int] = {}
-        reasons: dict[str | None, set[str]] = {}
-        for row in self.changed.collectives().tables["collectives"] if self.undecided else ():
-            reason = self.undecided.get(row["name"])
-            if reason is not None:
-                axes = row["axes"]
-                open_bytes[axes] = open_bytes.get(axes, 0) + (row["total_wire_bytes"] or 0)
-                reasons.setdefault(axes, set()).add(reason)
-        # Another choice of these may send along any axes.
-        anywhere = _what_if_decided.ANYWHERE.intersection(self.undecided.values())
-        names = sorted({*before, *after}, key=lambda own: (-(after.get(own) or 0), str(own)))
-        rows = []
-        for axes in names:
-            old, new = before.get(axes, 0), after.get(axes, 0)
-            decided = None if new is None else new - open_bytes.get(axes, 0)
-            if anywhere:
-                reasons.setdefault(axes, set()).update(anywhere)
-            if self.policy is not None:
-                reasons[axes], decided = {_what_if_decided.POLICY}, None
-            if axes in reasons:
-                new = None
-            ratio = new / old if old and new is not None else None
-            rows.append(
-                (axes, old, new, ratio, decided, ", ".join(sorted(reasons.get(axes, ()))) or None)
-            )
-        return of_rows(_AXES, rows)
-
-    def _sent_by_axes(self) -> dict[str | None, int | None]:
-        """The bytes that each device would send if all collectives stayed, by mesh axes."""
-        after = sent_by(self.changed)
-        if self.policy is not None:
-            for policy, sign in ((self.policy, 1), (self.policy._policies.as_compiled, -1)):
-                for row in policy.recomputed_collectives:
-                    axes, own = row["axes"], row["wire_bytes"]
-                    known = after.get(axes, 0)
-                    after[axes] = None if None in (own, known) else known + sign * own
-        return after
+        return _what_if_wire.by_axes(self)
 
     @property
     def symbol_table(self) -> Table:
@@ -553,17 +508,11 @@ def read_size(role: str, wanted: Size, old: int) -> int:
     return wanted
 
 
-def sent_by(module: Module) -> dict[str | None, int | None]:
-    """Returns the bytes that each device sends in a step, by mesh axes."""
-    table = module.collectives().by("axes")
-    return dict(zip(table.values("axes"), table.values("total_wire_bytes"), strict=True))
-
-
 def figures_of(module: Module) -> dict[str, Any]:
     """Returns the figures of a module by name; None if unknown."""
     memory = _memory.quiet(module)
     known = {fact.name: fact.value for fact in memory.facts}
-    sent = sent_by(module).values()
+    sent = _what_if_wire.sent_by(module).values()
     figures: dict[str, Any] = {
         "xla_peak": known.get("xla_peak"),
         "live_peak": known.get("live_peak"),

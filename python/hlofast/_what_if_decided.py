@@ -1,9 +1,10 @@
 """What of a change the compiled text decides, and what the compiler may choose otherwise.
 
-Sizes follow from the text, choices of the compiler do not: how a lookup in a table is partitioned,
-whether a matmul passes shards around a ring, how sums of scalars are combined. A collective that
-such a choice makes is undecided if the change can alter the choice. Thresholds are those of the
-programs of `what_if_models.py` that rules may be made for, with a margin.
+Sizes follow from the text, choices of the compiler do not: whether a matmul passes shards around
+a ring, how sums of scalars are combined, and, where the model of the partitioner
+(`_what_if_lookup.py`) does not make the collectives of the text, how a lookup is split. A
+collective that such a choice makes is undecided if the change can alter the choice. Thresholds are
+those of the programs of `what_if_models.py` that rules may be made for, with a margin.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from math import prod
 
 from hlofast import _memory
+from hlofast._what_if_lookup import of_lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +65,6 @@ _LITTLE = 0.75
 """The share of a batch up to which fewer sequences have to show in the FLOPs of matmuls."""
 _FOLLOWS = 0.1
 """The share of the batch's change below which FLOPs do not follow it."""
-_LOOKUPS = ("gather", "scatter", "scatter-add", "scatter_add", "take")
 
 
 def undecided(result: WhatIf) -> dict[str, str]:
@@ -244,11 +245,21 @@ class _Choices:
         is_one, is_lookup = self._one(), self._is_lookup_open()
         sums = {row["axes"] for row in self.rows if _is_scalar(row)}
         halos = {row["axes"] for row in self.rows if _is_nameless_transfer(row)}
+        lookups = self.result._lookups
+        known = {*lookups.removed, *lookups.kept} if lookups is not None else set()
         for row in self.rows:
             reason = None
+            if lookups is not None and row["name"] in known:
+                if not lookups.is_sure:
+                    yield row["name"], LOOKUP
+                elif row["axes"] in lookups.padded and row["kind"] == "reduce-scatter":
+                    yield row["name"], PADDING
+                elif self.is_mesh and row["instruction"] in self.unsure and _is_of_table(row):
+                    yield row["name"], SIZE  # What it sums beside is not known.
+                continue  # What the partitioner makes of it is known.
             if is_one and not _is_scalar(row):
                 reason = ONE
-            elif _of_lookup(row):
+            elif of_lookup(row):
                 reason = LOOKUP if is_lookup else None
             elif self.is_mesh and _is_scalar(row):
                 reason = SCALARS if len(sums) > 1 else None
@@ -257,7 +268,7 @@ class _Choices:
             elif self.is_mesh and row["axes"] in halos and _may_be_padded(row):
                 reason = PADDING
             # Weights and their sums keep their sizes on the same mesh, whatever they seem to be.
-            may_change = self.is_mesh or (_of_lookup(row) and not _is_of_table(row))
+            may_change = self.is_mesh or (of_lookup(row) and not _is_of_table(row))
             if reason is None and may_change and row["instruction"] in self.unsure:
                 reason = None if _is_scalar(row) else SIZE
             if reason is not None:
@@ -271,7 +282,7 @@ class _Choices:
             yield ONE
         if self.is_sequence and self.is_quadratic:
             yield SCORES
-        if self.is_mesh and any(self._may_turn(row) for row in self.rows if not _of_lookup(row)):
+        if self.is_mesh and any(self._may_turn(row) for row in self.rows if not of_lookup(row)):
             yield MATMUL
         needed = self.result.figures["allocated_in_hbm"][1]
         if needed is not None and moved(self.result) > _MUCH * needed:
@@ -294,7 +305,7 @@ class _Choices:
 
     def _is_lookup_open(self) -> bool:
         """Whether the partitioner may split lookups otherwise."""
-        own = [row for row in self.rows if _of_lookup(row)]
+        own = [row for row in self.rows if of_lookup(row)]
         batch = {axis for symbol in self.of_role["batch"] for axis in symbol.axes}
         before, after = self.tokens
         if not own:
@@ -336,10 +347,6 @@ class _Choices:
         if is_ring and min(sizes) >= _RING:
             return False
         return max(sizes) > 2
-
-
-def _of_lookup(row: dict[str, Any]) -> bool:
-    return (row["op_name"] or "").rpartition("/")[2] in _LOOKUPS
 
 
 def _is_backward(row: dict[str, Any]) -> bool:

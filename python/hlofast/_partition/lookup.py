@@ -1,0 +1,253 @@
+"""How XLA's partitioner splits lookups of rows in a table, and sums of gradients of such rows.
+
+This models `xla/service/spmd/gather_scatter_handler.cc`: of the ways to split a gather or a scatter
+the partitioner takes the one whose largest instruction needs the least memory, and of those with as
+little the one with the least traffic. Both follow from sizes and tilings alone.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from hlofast._partition import tiling as tl
+from hlofast._partition.reshard import COLLECTIVES, Graph, Placed, UnsureError, Value, reached
+from hlofast._partition.tiling import WHOLE, Tiling
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Way = Callable[["Splitter", "Lookup", bool], Value | None]
+
+_ROWS, _WIDTH = 0, 1
+"""Dimensions of a table."""
+_NONE = (2**63 - 1, 2**63 - 1)
+"""The cost of a way that is not possible."""
+
+
+class Lookup:
+    """A gather of rows, or a scatter of their gradients, within each of several groups of devices.
+
+    Positions have a last dimension of one element, as JAX writes them; rows have the width there.
+    """
+
+    __slots__ = ("positions", "rows", "shape", "table", "tiling", "width")
+
+    def __init__(
+        self,
+        table: Placed,
+        positions: Placed,
+        rows: Placed | None,
+        shape: tuple[int, ...],
+        wanted: Tiling,
+        width: int,
+    ) -> None:
+        self.table = table
+        self.positions = positions
+        self.rows = rows
+        """What a scatter adds; None in a gather."""
+        self.shape = shape
+        """The size of the result, and how it is wanted to be tiled."""
+        self.tiling = wanted
+        self.width = width
+        """The part of a row that a group takes."""
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of positions."""
+        return len(self.positions.base)
+
+    @property
+    def along(self) -> list[int]:
+        """Dimensions along which positions are looked up apart from each other."""
+        return list(range(self.rank - 1))
+
+    @property
+    def of_rows(self) -> Tiling:
+        """How rows are tiled, of a gather as they are wanted."""
+        return self.tiling if self.rows is None else self.rows.tiling
+
+
+class Splitter:
+    """Splits lookups in one table."""
+
+    __slots__ = ("full", "graph")
+
+    def __init__(self, graph: Graph, full: int) -> None:
+        self.graph = graph
+        self.full = full
+        """The width of the table on all devices together."""
+
+    def split(self, own: Lookup) -> Value:
+        """Returns the value of a lookup, split in the cheapest way on each level."""
+        ways = (Splitter._by_width, Splitter._by_table, Splitter._by_positions)
+        # XLA prefers an earlier way to one that costs as much.
+        for way in sorted(ways, key=lambda one: self._cost(one, own)):
+            found = way(self, own, True)
+            if found is not None:
+                return found
+        return self._plain(own)
+
+    def _cost(self, way: Way, own: Lookup) -> tuple[int, int]:
+        """The largest memory of an instruction, and the traffic, if a lookup is split only once."""
+        graph = Graph(self.graph.merges)
+
+        def fake(placed: Placed, name: str) -> Placed:
+            value = graph.add(name, (), placed.value.shape, placed.value.width)
+            return Placed(graph, value, placed.tiling, placed.base, placed.teams)
+
+        table, positions = fake(own.table, "table"), fake(own.positions, "positions")
+        rows = None if own.rows is None else fake(own.rows, "rows")
+        copy = Lookup(table, positions, rows, own.shape, own.tiling, own.width)
+        root = way(Splitter(graph, self.full), copy, False)
+        if root is None:
+            return _NONE
+        memory = traffic = 0
+        for value in reached([root]):
+            if value.op in COLLECTIVES:
+                traffic += value.traffic
+            if value.op in COLLECTIVES or value.op in ("gather", "scatter"):
+                memory = max(memory, value.memory)
+        return (memory, traffic) if memory else _NONE
+
+    def _next(self, own: Lookup, goes_on: bool) -> Value:
+        return self.split(own) if goes_on else self._plain(own)
+
+    def _plain(self, own: Lookup) -> Value:
+        """A lookup that is not split: each device of a group has all operands."""
+        operands = [own.table.whole().value, own.positions.whole().value]
+        if own.rows is not None:
+            operands.append(own.rows.whole().value)
+        op = "gather" if own.rows is None else "scatter"
+        value = self.graph.add(op, tuple(operands), own.shape, own.table.value.width)
+        return self._as_wanted(own, value, WHOLE)
+
+    def _as_wanted(self, own: Lookup, value: Value, tiled: Tiling) -> Value:
+        return Placed(self.graph, value, tiled, own.shape, own.table.teams).to(own.tiling).value
+
+    def _by_width(self, own: Lookup, goes_on: bool) -> Value | None:
+        """Each group has a part of the width."""
+        table, rank = own.table, own.rank
+        if table.tiling.is_whole or table.base[_WIDTH] != own.width:
+            return None
+        passed = tl.propagated(table.tiling, [_WIDTH], [rank - 1], rank)
+        if passed.is_whole:
+            return None
+        if own.width != self.full:
+            raise UnsureError("a width that is divided twice")
+        passed = tl.merged(own.of_rows, passed) or passed
+        many = tl.grouped(passed, [rank - 1])
+        mine = tl.grouped(table.tiling, [_WIDTH]).aligned(many)
+        count, devices = table.tiling.along(_WIDTH), len(table.tiling.devices)
+        each = tl.grouped_by_copies(
+            own.positions.tiling, count, devices, rank, _order_of_positions(rank)
+        ).aligned(many)
+        output, result = (many, passed) if own.rows is None else (mine, mine.ungrouped())
+        inner = Lookup(
+            table.within(mine),
+            own.positions.within(each),
+            None if own.rows is None else own.rows.within(many),
+            output.base(own.shape),
+            output.tiling,
+            table.value.shape[_WIDTH],
+        )
+        return self._as_wanted(own, self._next(inner, goes_on), result)
+
+    def _by_table(self, own: Lookup, goes_on: bool) -> Value | None:
+        """Each group has some rows of the table, and looks up those that lie there."""
+        table, rank, along = own.table, own.rank, own.along
+        count, devices = table.tiling.along(_ROWS), len(table.tiling.devices)
+        if count == 1:
+            return None
+        mine = tl.grouped(table.tiling, [_ROWS])
+        order, dims = _order_of_positions(rank), list(range(rank))
+        each = tl.grouped_by_copies(own.positions.tiling, count, devices, rank, order)
+        each = each.aligned(mine)
+        rows = tl.grouped_by_copies(own.of_rows, count, devices, rank, dims).aligned(mine)
+        if not each.tiling.is_whole and rows.tiling.is_whole:
+            spread = tl.propagated(own.positions.tiling, along, along, rank)
+            # XLA takes the rank of the table here in a scatter.
+            data_rank = rank if own.rows is None else len(table.base)
+            rows = tl.grouped_by_copies(spread, count, devices, data_rank, dims).aligned(mine)
+        if each.tiling.is_whole and not rows.tiling.is_whole:
+            spread = tl.propagated(own.of_rows, along, along, rank)
+            each = tl.grouped_by_copies(spread, count, devices, rank, order).aligned(mine)
+        moved = own.positions.to(each.ungrouped())
+        if own.rows is None:
+            moved = moved.renamed("clamp")
+        where = table.tiling, table.teams
+        inner = Lookup(
+            table.within(mine),
+            moved.renamed("shift", where).within(each),
+            None if own.rows is None else own.rows.within(rows),
+            (rows if own.rows is None else mine).base(own.shape),
+            (rows if own.rows is None else mine).tiling,
+            own.width,
+        )
+        value = self._next(inner, goes_on)
+        if own.rows is not None:
+            return self._as_wanted(own, value, mine.ungrouped())
+        # Rows that lie in other groups are zeros, and all groups are summed.
+        result = rows.ungrouped()
+        found = self.graph.add("mask", (moved.value,), moved.value.shape, 1, (), where)
+        mask = Placed(self.graph, found, moved.tiling, moved.base, moved.teams)
+        mask = mask.to(tl.propagated(result, along, along, rank))
+        kept = self.graph.add("select", (value, mask.value), value.shape, value.width)
+        part = Placed(self.graph, kept, result, own.shape, table.teams)
+        return self._as_wanted(own, part.summed(table.tiling, [_ROWS]), result)
+
+    def _by_positions(self, own: Lookup, goes_on: bool) -> Value | None:
+        """Each group has some positions, and looks them up in all of the table."""
+        rank, along, positions = own.rank, own.along, own.positions
+        if own.rows is None and positions.tiling.is_whole:
+            return None
+        finer = tl.merged(tl.propagated(own.of_rows, along, along, rank), positions.tiling)
+        if finer is not None:
+            positions = positions.to(finer)
+        tiled = positions.tiling
+        passed = tl.propagated(tiled, along, along, rank)
+        if passed.is_whole:
+            return None
+        passed = tl.merged(own.of_rows, passed) or passed
+        many = tl.grouped(passed, along)
+        each = tl.grouped(tiled, along).aligned(many)
+        table = tl.grouped_by_copies(
+            own.table.tiling,
+            prod(tiled.along(dim) for dim in along),
+            len(tiled.devices),
+            len(own.table.base),
+            self._order_of_table(own),
+        ).aligned(many)
+        whole = own.table.within(table)
+        if own.rows is None:
+            inner = Lookup(
+                whole,
+                positions.within(each),
+                None,
+                many.base(own.shape),
+                many.tiling,
+                own.width,
+            )
+            return self._as_wanted(own, self._next(inner, goes_on), passed)
+        inner = Lookup(
+            whole.renamed("select"),
+            positions.within(each),
+            own.rows.within(many),
+            table.base(own.shape),
+            table.tiling,
+            own.width,
+        )
+        result = table.ungrouped()
+        value = self._next(inner, goes_on)
+        part = Placed(self.graph, value, result, own.shape, own.table.teams)
+        return self._as_wanted(own, part.summed(tiled, along), result)
+
+    def _order_of_table(self, own: Lookup) -> list[int]:
+        """Dimensions of the table in the order in which they are replicated if need be."""
+        rows = [_ROWS] if own.table.tiling.along(_ROWS) > 1 else []
+        return [*rows, _WIDTH] if own.width == self.full else rows
+
+
+def _order_of_positions(rank: int) -> list[int]:
+    """Dimensions of positions in the order in which they are replicated if need be."""
+    return [rank - 1, *range(rank - 1)]

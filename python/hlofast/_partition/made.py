@@ -1,0 +1,225 @@
+"""What XLA's partitioner makes of the lookups of a training step: its collectives, as HLO."""
+
+from __future__ import annotations
+
+from math import prod
+
+from hlofast._partition import tiling as tl
+from hlofast._partition.lookup import Lookup, Splitter
+from hlofast._partition.reshard import (
+    COLLECTIVES,
+    ZEROS,
+    Graph,
+    Placed,
+    UnsureError,
+    Value,
+    reached,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Axes = tuple[str, ...]
+
+
+class Table:
+    """A table of weights, and the axes that divide it."""
+
+    __slots__ = ("axes", "bytes", "rows", "width")
+
+    def __init__(self, rows: int, width: int, axes: Sequence[Axes], element: int) -> None:
+        self.rows = rows
+        self.width = width
+        self.axes = axes
+        self.bytes = element
+        """Bytes of an element that is looked up."""
+
+
+class Input:
+    """Positions of rows, a batch by a sequence, and the axes that divide them and the rows."""
+
+    __slots__ = ("axes", "batch", "bytes", "sequence")
+
+    def __init__(self, batch: int, sequence: int, axes: Sequence[Axes], element: int) -> None:
+        self.batch = batch
+        self.sequence = sequence
+        self.axes = axes
+        self.bytes = element
+
+
+class Made:
+    """A collective of lookups."""
+
+    __slots__ = ("is_cut", "value")
+
+    def __init__(self, value: Value, is_cut: bool) -> None:
+        self.value = value
+        self.is_cut = is_cut
+        """Whether each device keeps its part of a sum: XLA may make a reduce-scatter of it."""
+
+
+class Split:
+    """What the partitioner makes of lookups."""
+
+    __slots__ = ("collectives", "cuts")
+
+    def __init__(self, collectives: list[Made], cuts: set[int]) -> None:
+        self.collectives = collectives
+        self.cuts = cuts
+        """Inputs of whose gradients of rows each device takes a part before all else."""
+
+
+def split(
+    mesh: dict[str, int],
+    table: Table,
+    inputs: Sequence[Input],
+    is_training: bool,
+    merges: bool = True,
+) -> Split:
+    """Returns the collectives of lookups, and of the sums of their gradients.
+
+    With `merges` one collective runs along several dimensions, as on TPUs. Raises `UnsureError`
+    where the model does not cover what the partitioner does.
+    """
+    graph = Graph(merges)
+    teams = (tuple(range(prod(mesh.values()))),)
+    size = table.rows, table.width
+    divided = tl.of_axes(mesh, table.axes)
+
+    def placed(name: str, own: tl.Tiling, base: tuple[int, ...], element: int, what: int) -> Placed:
+        if not own.is_even(base):
+            raise UnsureError("uneven tiles")
+        value = graph.add(name, (), own.shape(base), element, (), what)
+        return Placed(graph, value, own, base, teams)
+
+    splitter = Splitter(graph, table.width)
+    roots, sums = [], []
+    gradients: dict[int, Value] = {}
+    for at, own in enumerate(inputs):
+        shape = own.batch, own.sequence, table.width
+        tiled = tl.of_axes(mesh, (*own.axes, ()))
+        positions = placed("positions", tiled, (*shape[:2], 1), own.bytes, at)
+        whole = placed("table", divided, size, table.bytes, 0)
+        roots.append(splitter.split(Lookup(whole, positions, None, shape, tiled, table.width)))
+        if is_training:
+            zeros = placed(ZEROS, divided, size, table.bytes, 0)
+            gradient = placed("gradient", tiled, shape, table.bytes, at)
+            gradients[at] = gradient.value
+            lookup = Lookup(zeros, positions, gradient, size, divided, table.width)
+            sums.append(splitter.split(lookup))
+    values = list(reached([*roots, *_together(graph, sums)]))
+    users: dict[int, list[Value]] = {}
+    for value in values:
+        for operand in value.operands:
+            users.setdefault(id(operand), []).append(value)
+    found = [
+        Made(value, _is_cut(value, users.get(id(value), ())))
+        for value in values
+        if value.op in COLLECTIVES
+    ]
+    cuts = {
+        at
+        for at, gradient in gradients.items()
+        if any(user.op == "slice" for user in users.get(id(gradient), ()))
+    }
+    return Split(found, cuts)
+
+
+def _together(graph: Graph, sums: list[Value]) -> list[Value]:
+    """Adds gradients before they are summed over devices, where XLA does: of the same devices."""
+    kinds: dict[object, list[Value]] = {}
+    for root in sums:
+        chain = [root]
+        while chain[-1].op in (*COLLECTIVES, "slice"):
+            chain.append(chain[-1].operands[0])
+        kind = tuple((value.op, value.groups, value.shape) for value in chain[:-1])
+        kinds.setdefault(kind, []).append(root)
+    found = []
+    for own in kinds.values():
+        first = own[0]
+        if len(own) == 1:
+            found += own
+            continue
+        cut = first if first.op == "slice" else None
+        summed = first.operands[0] if cut is not None else first
+        if summed.op == "scatter":
+            found += own
+        elif summed.op != "all-reduce" or summed.operands[0].op in COLLECTIVES:
+            raise UnsureError("several gradients that move after they are summed")
+        else:
+            parts = [one.operands[0] if cut is not None else one for one in own]
+            operands = tuple(part.operands[0] for part in parts)
+            added = graph.add("add", operands, summed.shape, summed.width)
+            total = graph.add("all-reduce", (added,), summed.shape, summed.width, summed.groups)
+            if cut is not None:
+                total = graph.add("slice", (total,), cut.shape, cut.width, (), None, cut.taken)
+            found.append(total)
+    return found
+
+
+def _is_cut(value: Value, users: Sequence[Value]) -> bool:
+    """Whether a sum is only used in parts, of which each device of a group has another."""
+    if value.op != "all-reduce" or not users or any(own.op != "slice" for own in users):
+        return False
+    return all(_are_apart(value, own) for own in users)
+
+
+def _are_apart(value: Value, part: Value) -> bool:
+    """Whether the devices of each group take all parts along one dimension, each another."""
+    cut = [whole // own for whole, own in zip(value.shape, part.shape, strict=True) if whole != own]
+    if cut != [len(value.groups[0])] or part.taken is None:
+        return False
+    own, teams = part.taken
+    where = {}
+    for team in teams:
+        for at, device in enumerate(own.devices):
+            where[team[device]] = at // own.copies
+    return all(len({where[one] for one in group}) == len(group) for group in value.groups)
+
+
+_TYPES = {1: "pred", 2: "bf16", 4: "s32", 8: "s64"}
+_HEAD = """HloModule lookups
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+ENTRY %main () -> f32[] {
+"""
+
+
+def as_text(made: Sequence[Made]) -> str:
+    """Returns a module with the collectives, in their order, each with an operand of its own."""
+    lines: list[str] = []
+    for at, own in enumerate(made):
+        value, operand = own.value, own.value.operands[0]
+        groups = ",".join("{" + ",".join(map(str, group)) + "}" for group in value.groups)
+        more = f"channel_id={at + 1}"
+        if value.op == "collective-permute":
+            more += f", source_target_pairs={{{groups}}}"
+        else:
+            more += f", replica_groups={{{groups}}}"
+        source, result = operand.shape, value.shape
+        if value.op == "all-gather":
+            # One dimension stands for all that are gathered.
+            source, result = (prod(operand.shape),), (prod(value.shape),)
+            more += ", dimensions={0}, use_global_device_ids=true"
+        elif value.op == "all-reduce":
+            more += ", use_global_device_ids=true, to_apply=%add"
+        elif value.op == "all-to-all":
+            parts = len(value.groups[0])
+            source = result = (parts, prod(value.shape) // parts)
+            more += ", dimensions={0}"
+        kind = _TYPES[value.width]
+        lines += (
+            f"  %operand.{at} = {kind}[{_joined(source)}] constant({{...}})",
+            f"  %made.{at} = {kind}[{_joined(result)}] {value.op}(%operand.{at}), {more}",
+        )
+    return _HEAD + "\n".join((*lines, "  ROOT %done = f32[] constant(0)", "}", ""))
+
+
+def _joined(sizes: Sequence[int]) -> str:
+    return ",".join(map(str, sizes))
