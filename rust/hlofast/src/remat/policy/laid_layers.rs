@@ -72,7 +72,11 @@ pub fn lay_out_layers(
         Transfers::All => is_softmax(graph).into_iter().map(|own| !own).collect(),
         _ => vec![false; graph.nodes.len()],
     };
-    let own = shared(graph, |node, a, b| is_kept[node as usize] || is_later(a) == is_later(b));
+    let own = shared(graph, |node, a, b| {
+        let [a, b] = [a as usize, b as usize];
+        let are_together = is_kept[node as usize] || is_later(a as u32) == is_later(b as u32);
+        are_together && layer[a].is_some() && layer[b].is_some()
+    });
     graph.shared.extend(own.into_iter().filter(|own| is_in_layer(*own)));
     let mut steps = Steps::new(graph, 0);
     let order = layer_order(&layout, graph, phases, layer, &origins, transfers);

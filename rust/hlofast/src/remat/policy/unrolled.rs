@@ -371,8 +371,8 @@ impl Unrolled {
             && self.graph.nodes[at].element.is_none()
     }
 
-    /// Adds what the step needs if the savable values have these fates; `flops` are those of products. Returns what runs at the
-    /// starts of backward parts, for [`Changes::highest`].
+    /// Adds what the step needs if the savable values have these fates; `flops` are those of products.
+    /// Returns what runs at the starts of backward parts, for [`Changes::highest`].
     pub fn outcome(
         &self,
         module: &Module,
