@@ -73,7 +73,7 @@ pub(super) struct Assignment<'a> {
 }
 
 /// When a value is live: its first and last step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Use {
     start: u32,
     end: u32,
@@ -85,6 +85,15 @@ struct Allocation {
     bytes: i64,
     /// Ascending; consecutive uses overlap in at most one step.
     uses: Vec<Use>,
+    /// The first and the last use, which are the longest in most programs.
+    outermost: [Use; 2],
+}
+
+impl Use {
+    /// Whether both are live in more than a step in which one ends and the other begins.
+    fn overlaps(self, other: Use) -> bool {
+        self.start < other.end && other.start < self.end
+    }
 }
 
 impl Allocation {
@@ -93,11 +102,17 @@ impl Allocation {
             let at = self.uses.partition_point(|known| known < new);
             self.uses.insert(at, *new);
         }
+        if let (Some(first), Some(last)) = (self.uses.first(), self.uses.last()) {
+            self.outermost = [*first, *last];
+        }
     }
 
     /// Whether the allocation is free during `new`. `shares(operand, user)` tells whether two
     /// values may overlap in the step in which the first ends and the second begins.
     fn is_free(&self, new: Use, shares: impl Fn(u32, u32) -> bool) -> bool {
+        if self.outermost.iter().any(|known| known.overlaps(new)) {
+            return false;
+        }
         let before = self.uses.partition_point(|known| known.start <= new.end);
         for known in self.uses[..before].iter().rev() {
             if known.end < new.start {
@@ -163,9 +178,13 @@ impl<'a> Assignment<'a> {
         let mut tries = MOST_TRIES.max(64 * order.len());
         let mut uses = Vec::new();
         for (bytes, buffer) in order {
+            let kind = self.kinds[buffer];
+            // Most temporaries come before the first allocation, because they are larger.
+            if allocations.is_empty() && kind == Kind::Temporary {
+                continue;
+            }
             uses.clear();
             uses.extend(self.uses(buffer));
-            let kind = self.kinds[buffer];
             let mut fits = |index: &usize| {
                 if tries == 0 {
                     return false;
@@ -182,18 +201,19 @@ impl<'a> Assignment<'a> {
             };
             let mut place = None;
             if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
-                let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
+                let mut of_operands = self.operand_buffers(buffer).filter_map(|operand| {
                     let index = *allocated.get(operand as usize)?;
                     (index != usize::MAX).then_some(index)
                 });
-                place = of_operands.collect::<Vec<_>>().into_iter().find(&mut fits);
+                place = of_operands.find(&mut fits);
                 place = place.or_else(|| (0..allocations.len()).rev().find(&mut fits));
             }
             let index = match place {
                 Some(index) => index,
                 None if kind == Kind::Temporary => continue,
                 None => {
-                    allocations.push(Allocation { bytes, uses: Vec::new() });
+                    let outermost = [Use::default(); 2];
+                    allocations.push(Allocation { bytes, uses: Vec::new(), outermost });
                     allocations.len() - 1
                 }
             };
@@ -236,15 +256,17 @@ impl<'a> Assignment<'a> {
                 let place = |value: &u32| {
                     let step = self.reader.nodes.steps[*value as usize];
                     let row = Row(self.reader.steps.rows[step as usize]);
-                    (ranks[module.computation_of(row).0 as usize], positions[row.0 as usize])
+                    let rank = ranks[module.computation_of(row).0 as usize];
+                    u64::from(rank) << 32 | u64::from(positions[row.0 as usize])
                 };
                 let first = self.buffers.values(buffer).iter().map(place).min();
-                let is_temporary = *kind == Kind::Temporary;
-                order.push((-bytes, is_temporary, first.unwrap_or((NONE, NONE)), buffer));
+                // Ranks number computations, so the highest bit is free.
+                let is_temporary = u64::from(*kind == Kind::Temporary) << 63;
+                order.push((-bytes, is_temporary | first.unwrap_or(u64::MAX), buffer as u32));
             }
         }
         order.sort_unstable();
-        order.into_iter().map(|(bytes, _, _, buffer)| (-bytes, buffer)).collect()
+        order.into_iter().map(|(bytes, _, buffer)| (-bytes, buffer as usize)).collect()
     }
 
     /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are
@@ -339,7 +361,10 @@ impl<'a> Assignment<'a> {
     /// The heap of each memory space; `is_in_heap` marks, by buffer, the values in a heap.
     pub fn heaps(&self, is_in_heap: &[bool]) -> Result<BTreeMap<i64, Heap>, MemoryError> {
         let over = self.written_over(is_in_heap);
+        // Nearly all values are in HBM; by step, what its heap grows by.
+        let mut changes = vec![0i64; self.reader.steps.rows.len() + 2];
         let mut events: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
+        let mut has_values = false;
         let mut total = 0i128;
         for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
             for mut alive in self.uses(buffer) {
@@ -350,13 +375,27 @@ impl<'a> Assignment<'a> {
                 let bytes = self.sizes.bytes[alive.value as usize];
                 if bytes > 0 && alive.start <= alive.end {
                     total += i128::from(bytes);
-                    let heap = events.entry(self.sizes.spaces[alive.value as usize]).or_default();
-                    heap.extend([(alive.start, bytes), (alive.end.saturating_add(1), -bytes)]);
+                    if total > i128::from(i64::MAX) {
+                        return Err(MemoryError::TooLarge);
+                    }
+                    let (start, after) = (alive.start, alive.end.saturating_add(1));
+                    match self.sizes.spaces[alive.value as usize] {
+                        0 => {
+                            has_values = true;
+                            changes[start as usize] += bytes;
+                            changes[after as usize] -= bytes;
+                        }
+                        space => {
+                            let heap = events.entry(space).or_default();
+                            heap.extend([(start, bytes), (after, -bytes)]);
+                        }
+                    }
                 }
             }
         }
-        if total > i128::from(i64::MAX) {
-            return Err(MemoryError::TooLarge);
+        if has_values {
+            let grows = (0..).zip(changes).filter(|(_, bytes)| *bytes != 0);
+            events.insert(0, grows.collect());
         }
         let largest = |mut events: Vec<(u32, i64)>| {
             // Sorting puts ends before beginnings.

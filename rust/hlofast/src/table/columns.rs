@@ -163,6 +163,9 @@ impl Values {
     }
 }
 
+/// Bytes reserved for each text of a column; most texts are words, names and paths.
+const USUAL_TEXT: usize = 16;
+
 impl Columns {
     /// Adds a column.
     pub fn push(&mut self, field: Field, values: Values) {
@@ -206,6 +209,7 @@ impl Columns {
     pub fn texts<T: AsRef<[u8]>>(&mut self, field: Field, values: impl Iterator<Item = T>) {
         let mut texts = Texts::default();
         texts.bounds.reserve(self.len() + 1);
+        texts.bytes.reserve(USUAL_TEXT * self.len());
         values.for_each(|text| texts.push(text.as_ref()));
         self.push(field, Values::Texts(texts));
     }
