@@ -85,8 +85,16 @@ struct Allocation {
     bytes: i64,
     /// Ascending; consecutive uses overlap in at most one step.
     uses: Vec<Use>,
-    /// The first and the last use, which are the longest in most programs.
-    outermost: [Use; 2],
+}
+
+/// The allocations of a program.
+struct Allocations {
+    list: Vec<Allocation>,
+    /// By allocation: its first and its last use. They are the longest in most programs, and decide
+    /// most tries.
+    outermost: Vec<[Use; 2]>,
+    /// How many more allocations may be examined.
+    tries: usize,
 }
 
 impl Use {
@@ -102,17 +110,11 @@ impl Allocation {
             let at = self.uses.partition_point(|known| known < new);
             self.uses.insert(at, *new);
         }
-        if let (Some(first), Some(last)) = (self.uses.first(), self.uses.last()) {
-            self.outermost = [*first, *last];
-        }
     }
 
     /// Whether the allocation is free during `new`. `shares(operand, user)` tells whether two
     /// values may overlap in the step in which the first ends and the second begins.
     fn is_free(&self, new: Use, shares: impl Fn(u32, u32) -> bool) -> bool {
-        if self.outermost.iter().any(|known| known.overlaps(new)) {
-            return false;
-        }
         let before = self.uses.partition_point(|known| known.start <= new.end);
         for known in self.uses[..before].iter().rev() {
             if known.end < new.start {
@@ -128,6 +130,44 @@ impl Allocation {
             }
         }
         true
+    }
+}
+
+impl Allocations {
+    /// The first allocation of `among` that is free during all `uses` and whose bytes `fit`.
+    fn find(
+        &mut self,
+        mut among: impl Iterator<Item = usize>,
+        uses: &[Use],
+        fit: impl Fn(i64) -> bool,
+        shares: impl Fn(u32, u32) -> bool,
+    ) -> Option<usize> {
+        among.find(|index| {
+            if self.tries == 0 {
+                return false;
+            }
+            self.tries -= 1;
+            let [first, last] = self.outermost[*index];
+            if uses.iter().any(|alive| alive.overlaps(first) || alive.overlaps(last)) {
+                return false;
+            }
+            let allocation = &self.list[*index];
+            fit(allocation.bytes) && uses.iter().all(|alive| allocation.is_free(*alive, &shares))
+        })
+    }
+
+    fn open(&mut self, bytes: i64) -> usize {
+        self.list.push(Allocation { bytes, uses: Vec::new() });
+        self.outermost.push([Use::default(); 2]);
+        self.list.len() - 1
+    }
+
+    fn extend(&mut self, index: usize, uses: &[Use]) {
+        let allocation = &mut self.list[index];
+        allocation.extend(uses);
+        if let (Some(first), Some(last)) = (allocation.uses.first(), allocation.uses.last()) {
+            self.outermost[index] = [*first, *last];
+        }
     }
 }
 
@@ -171,53 +211,44 @@ impl<'a> Assignment<'a> {
         let order = self.order(donations);
         let mut is_in_heap: Vec<bool> =
             self.kinds.iter().map(|kind| *kind == Kind::Temporary).collect();
-        let mut allocations: Vec<Allocation> = Vec::new();
+        // Few programs need this many tries.
+        let tries = MOST_TRIES.max(64 * order.len());
+        let mut allocations = Allocations { list: Vec::new(), outermost: Vec::new(), tries };
         // By buffer: its allocation.
         let mut allocated = vec![usize::MAX; self.kinds.len()];
-        // Each try examines one allocation; few programs need this many.
-        let mut tries = MOST_TRIES.max(64 * order.len());
         let mut uses = Vec::new();
         for (bytes, buffer) in order {
             let kind = self.kinds[buffer];
             // Most temporaries come before the first allocation, because they are larger.
-            if allocations.is_empty() && kind == Kind::Temporary {
+            if allocations.list.is_empty() && kind == Kind::Temporary {
                 continue;
             }
             uses.clear();
             uses.extend(self.uses(buffer));
-            let mut fits = |index: &usize| {
-                if tries == 0 {
-                    return false;
-                }
-                tries -= 1;
-                let allocation = &allocations[*index];
-                // A result needs memory of exactly its own size.
-                let is_large_enough = match kind {
-                    Kind::Temporary => allocation.bytes >= bytes,
-                    _ => allocation.bytes == bytes,
-                };
-                let shares = |operand, user| self.shares(operand, user);
-                is_large_enough && uses.iter().all(|alive| allocation.is_free(*alive, shares))
+            // A result needs memory of exactly its own size.
+            let fit = |own: i64| match kind {
+                Kind::Temporary => own >= bytes,
+                _ => own == bytes,
             };
+            let shares = |operand, user| self.shares(operand, user);
             let mut place = None;
             if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
-                let mut of_operands = self.operand_buffers(buffer).filter_map(|operand| {
+                let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
                     let index = *allocated.get(operand as usize)?;
                     (index != usize::MAX).then_some(index)
                 });
-                place = of_operands.find(&mut fits);
-                place = place.or_else(|| (0..allocations.len()).rev().find(&mut fits));
+                place = allocations.find(of_operands, &uses, fit, shares);
+                if place.is_none() {
+                    let all = (0..allocations.list.len()).rev();
+                    place = allocations.find(all, &uses, fit, shares);
+                }
             }
             let index = match place {
                 Some(index) => index,
                 None if kind == Kind::Temporary => continue,
-                None => {
-                    let outermost = [Use::default(); 2];
-                    allocations.push(Allocation { bytes, uses: Vec::new(), outermost });
-                    allocations.len() - 1
-                }
+                None => allocations.open(bytes),
             };
-            allocations[index].extend(&uses);
+            allocations.extend(index, &uses);
             allocated[buffer] = index;
             is_in_heap[buffer] = false;
         }
@@ -272,15 +303,15 @@ impl<'a> Assignment<'a> {
     /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are
     /// tried first.
     fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = u32> + '_ {
-        let module = self.reader.module;
+        let Reader { module, steps, nodes, .. } = *self.reader;
         self.buffers.values(buffer).iter().flat_map(move |value| {
-            let step = self.reader.nodes.steps[*value as usize];
-            let row = Row(self.reader.steps.rows[step as usize]);
-            let is_array = self.reader.nodes.of(step).len() == 1;
-            let count = if is_array { module.operands(row).len() } else { 0 };
-            (0..count).filter_map(move |index| {
-                let operand = self.reader.operand(step, index)?.start;
-                self.buffers.of.get(self.values[operand as usize] as usize).copied()
+            let step = nodes.steps[*value as usize];
+            let row = Row(steps.rows[step as usize]);
+            let operands = if nodes.of(step).len() == 1 { module.operands(row) } else { &[] };
+            operands.iter().filter_map(move |operand| {
+                let from = steps.of(*operand).filter(|from| *from < step)?;
+                let value = self.values[nodes.of(from).start as usize];
+                self.buffers.of.get(value as usize).copied()
             })
         })
     }
