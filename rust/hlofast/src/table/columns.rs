@@ -276,8 +276,9 @@ impl Columns {
             return;
         }
         for ((field, values), (other_field, more)) in self.list.iter_mut().zip(other.list) {
-            let fits = *field == other_field && values.append(more);
-            debug_assert!(fits, "columns of one table are the same: {field:?}, {other_field:?}");
+            debug_assert_eq!(*field, other_field, "columns of one table are the same");
+            let fits = values.append(more);
+            debug_assert!(fits, "values of {field:?} are of one kind");
         }
     }
 }

@@ -113,12 +113,16 @@ fn column(field: &Field, values: &Values) -> (arrow_schema::Field, ArrayRef) {
             Arc::new(known.collect::<Float64Array>())
         }
         Values::Flags(flags) => Arc::new(BooleanArray::from(flags.clone())),
-        Values::Texts(texts) if let Some(array) = as_written(field, texts) => Arc::new(array),
         texts @ (Values::Texts(_) | Values::Runs(_)) => {
-            let all = texts.texts().into_iter().flatten();
+            let all = || texts.texts().into_iter().flatten();
+            let array = match texts {
+                Values::Texts(texts) => as_written(field, texts),
+                _ => as_written(field, &all().collect()),
+            };
             let known = |text: &&[u8]| !field.is_nullable || !text.is_empty();
-            let all = all.map(|text| Some(text).filter(known).map(String::from_utf8_lossy));
-            Arc::new(all.collect::<LargeStringArray>())
+            let readable =
+                || all().map(|text| Some(text).filter(known).map(String::from_utf8_lossy));
+            Arc::new(array.unwrap_or_else(|| readable().collect::<LargeStringArray>()))
         }
     };
     let own = arrow_schema::Field::new(&*field.name, array.data_type().clone(), true);
