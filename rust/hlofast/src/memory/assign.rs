@@ -275,7 +275,7 @@ impl<'a> Assignment<'a> {
         for (position, row) in post_order_of_all(module).into_iter().enumerate() {
             positions[row as usize] = position as u32;
         }
-        let mut order = Vec::new();
+        let mut order = Vec::with_capacity(self.kinds.len());
         for (buffer, kind) in self.kinds.iter().enumerate() {
             let bytes = self.bytes(buffer);
             let is_assigned = match kind {
