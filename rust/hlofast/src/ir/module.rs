@@ -500,7 +500,7 @@ impl Module {
     /// The raw value of attribute `key` of `row`.
     #[inline]
     pub fn attribute(&self, row: Row, key: &str) -> Option<Span> {
-        // So it is with most rows.
+        // Most rows have metadata or nothing.
         if self.tail(row).is_empty() || key != "metadata" && self.has_only_metadata(row) {
             return None;
         }

@@ -219,7 +219,7 @@ impl<'a> Assignment<'a> {
         let mut uses = Vec::new();
         for (bytes, buffer) in order {
             let kind = self.kinds[buffer];
-            // Most temporaries come before the first allocation, because they are larger.
+            // Temporaries that are larger than all results come before the first allocation.
             if allocations.list.is_empty() && kind == Kind::Temporary {
                 continue;
             }
