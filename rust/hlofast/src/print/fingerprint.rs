@@ -114,16 +114,6 @@ impl Record {
         self.bytes.extend_from_slice(&digest.to_le_bytes());
     }
 
-    fn digests(&mut self, digests: impl ExactSizeIterator<Item = Digest>) {
-        const SIZE: usize = size_of::<Digest>();
-        let start = self.bytes.len();
-        self.bytes.resize(start + SIZE * digests.len(), 0);
-        let places = self.bytes[start..].chunks_exact_mut(SIZE);
-        places.zip(digests).for_each(|(place, digest)| {
-            place.copy_from_slice(&digest.to_le_bytes());
-        });
-    }
-
     fn text(&mut self, text: &[u8]) {
         self.word(text.len() as u64);
         self.bytes.extend_from_slice(text);
@@ -226,7 +216,8 @@ impl<'a> Hasher<'a> {
         let shape = self.shapes.get(module.shape(row).0 as usize).copied().unwrap_or_default();
         let record = &mut self.record;
         record.begin(2);
-        record.digests([opcode, shape].into_iter());
+        record.digest(opcode);
+        record.digest(shape);
         match module.opcode(row) {
             Opcode::Parameter => record.word(module.parameter_number(row).unwrap_or(u64::MAX)),
             Opcode::Constant => {
@@ -237,8 +228,9 @@ impl<'a> Hasher<'a> {
         }
         let operands = module.operands(row);
         record.word(operands.len() as u64);
-        let of = |row: &u32| self.rows.get(*row as usize).copied().unwrap_or_default();
-        record.digests(operands.iter().map(of));
+        for operand in operands {
+            record.digest(self.rows.get(*operand as usize).copied().unwrap_or_default());
+        }
         let calls = module.calls(row);
         self.calls(calls);
         self.attributes(row, calls);
@@ -356,7 +348,7 @@ impl<'a> Hasher<'a> {
             record.text(names.computation(module, id));
         }
         record.word(all.len() as u64);
-        record.digests(all.iter().copied());
+        all.iter().for_each(|digest| record.digest(*digest));
         self.digests = all;
         let pairs = module.control_predecessors();
         let from = pairs.partition_point(|(row, _)| row.0 < computation.first_row);
