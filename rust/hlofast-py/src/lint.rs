@@ -76,7 +76,7 @@ pub fn findings<'py>(
         let file = row.and_then(|row| origin.source_file(*row));
         let line = row.map(|row| origin.source_line(*row)).filter(|line| *line > 0);
         let line = line.filter(|_| file.is_some());
-        dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(&file).into_owned()))?;
+        dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(file).into_owned()))?;
         dict.set_item("source_line", line)?;
         let name =
             |row: &Row| (row.0, String::from_utf8_lossy(&origin.argument_name(*row)).into_owned());

@@ -77,14 +77,13 @@ impl RematData {
     fn places(&self, rows: Vec<u32>) -> Vec<(String, String, i64)> {
         let module = self.module();
         let origin = self.held.stage.origin();
-        let text = |bytes: Option<Vec<u8>>| {
-            String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
-        };
+        let text =
+            |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
         let known = rows.into_iter().filter(|row| (*row as usize) < module.row_count()).map(Row);
         known
             .map(|row| {
                 let line = origin.source_line(row);
-                (text(origin.op_name(row)), text(origin.source_file(row)), line)
+                (text(origin.op_name(row).as_deref()), text(origin.source_file(row)), line)
             })
             .collect()
     }

@@ -232,6 +232,12 @@ pub fn summarise(module: &Module, options: &Options) -> Summary {
     }
 }
 
+/// Status and backend of `module`, as [`summarise`] finds them.
+pub fn status_and_backend(module: &Module) -> (Guess<Status>, Option<Guess<Backend>>) {
+    let facts = identity::Facts::of(module, &computation_uses(module));
+    (identity::status(module, &facts), identity::backend(module, &facts))
+}
+
 /// The backend that `module` was compiled for, as [`summarise`] finds it; much cheaper for programs
 /// with tiled layouts or library calls.
 pub fn backend(module: &Module) -> Option<Guess<Backend>> {

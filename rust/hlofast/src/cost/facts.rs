@@ -84,10 +84,11 @@ impl Facts {
     /// instruction counts as unknown.
     pub fn of_module(module: &Module) -> Self {
         let mut loops = trip_counts(module).into_iter();
+        let mut groups = GroupSize::default();
         let fact = |row: Row| {
             let fact = match module.opcode(row) {
                 Opcode::While => Fact::TripCount(loops.next()?.1),
-                _ => fact_of(module, row)?,
+                _ => fact_of(module, row, &mut groups)?,
             };
             Some((row.0, fact))
         };
@@ -215,7 +216,7 @@ fn parameters(module: &Module) -> Option<Csr> {
     Some(Csr::from_sorted(module.computations().len(), rows))
 }
 
-fn fact_of(module: &Module, row: Row) -> Option<Fact> {
+fn fact_of<'a>(module: &'a Module, row: Row, groups: &mut GroupSize<'a>) -> Option<Fact> {
     let opcode = module.opcode(row);
     match opcode {
         Opcode::Fusion => {
@@ -243,11 +244,11 @@ fn fact_of(module: &Module, row: Row) -> Option<Fact> {
         Opcode::Fft => integers(module, row, "fft_length").map(Fact::FftLengths),
         Opcode::Sort => sorted_dimension(module, row).map(Fact::SortedDimension),
         Opcode::AllReduce | Opcode::ReduceScatter => {
-            Some(Fact::Participants(participants(module, row)))
+            Some(Fact::Participants(participants(module, row, groups)))
         }
         Opcode::AllReduceDone => {
             let start = start_of(module, row)?;
-            Some(Fact::Participants(participants(module, start)))
+            Some(Fact::Participants(participants(module, start, groups)))
         }
         _ => None,
     }
@@ -383,22 +384,44 @@ pub(super) fn start_of(module: &Module, row: Row) -> Option<Row> {
 
 /// Devices in one group of a collective. Without groups all devices take part: the replicas, or
 /// replicas times partitions if the collective crosses partitions (it has a channel).
-pub(super) fn participants(module: &Module, row: Row) -> Option<u64> {
+fn participants<'a>(module: &'a Module, row: Row, groups: &mut GroupSize<'a>) -> Option<u64> {
     let count = |value: Option<i64>| u64::try_from(value?).ok();
     let replicas = count(module.replica_count())?;
     let partitions = count(module.num_partitions())?;
     let has_channel = module.attribute(row, "channel_id").is_some();
     let is_global = module.attribute_bytes(row, "use_global_device_ids") == Some(b"true");
-    let size = match value(module, row, "replica_groups") {
-        Some(AttributeValue::ReplicaGroups(groups)) => group_size(&groups),
-        Some(_) => return None,
-        None => None,
-    };
-    match size {
+    match groups.of(module, row)? {
         Some(size) if has_channel && !is_global => size.checked_mul(partitions),
         Some(size) => Some(size),
         None if has_channel || is_global => replicas.checked_mul(partitions),
         None => Some(replicas),
+    }
+}
+
+/// The text of the groups that were read last, and their size. Most collectives of a module have the
+/// groups of the one before.
+#[derive(Default)]
+struct GroupSize<'a> {
+    last: Option<(&'a [u8], Option<u64>)>,
+}
+
+impl<'a> GroupSize<'a> {
+    /// The size of the groups of `row`: `Some(None)` without groups, None if the attribute holds
+    /// something else.
+    fn of(&mut self, module: &'a Module, row: Row) -> Option<Option<u64>> {
+        let Some(text) = module.attribute_bytes(row, "replica_groups") else {
+            return Some(None);
+        };
+        if let Some((_, size)) = self.last.filter(|(known, _)| *known == text) {
+            return Some(size);
+        }
+        let size = match decode(b"replica_groups", module.opcode(row), text) {
+            Ok(AttributeValue::ReplicaGroups(groups)) => group_size(&groups),
+            Ok(_) => return None,
+            Err(_) => None,
+        };
+        self.last = Some((text, size));
+        Some(size)
     }
 }
 

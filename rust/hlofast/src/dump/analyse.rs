@@ -223,18 +223,18 @@ pub fn analyse(
     let (collectives, mesh, sent) = (analyses.collectives(), analyses.mesh(), analyses.sent());
     in_time("memory")?;
     let (in_memory, account) = analyses.memory_and_account();
-    let summary = analyses.summary_with(&summary::Options { shapes: 0 });
     let origin = analyses.origin();
     let mut tables: Vec<(TableKind, Columns)> = Vec::new();
     let mut add = |kind: TableKind, columns: Columns| tables.push((kind, columns));
     if wants(TableKind::Modules) {
         in_time("time")?;
         let timed = analyses.time();
+        let (status, backend) = summary::status_and_backend(module);
         let mut row = Columns::default();
         let number = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());
-        row.texts(Field::word("status", "The stage of compilation according to the text: unoptimised, annotated, partitioned, optimised or scheduled."), text(summary.status.value.as_str()));
-        let backend = summary.backend.as_ref().map_or("", |backend| backend.value.as_str());
+        row.texts(Field::word("status", "The stage of compilation according to the text: unoptimised, annotated, partitioned, optimised or scheduled."), text(status.value.as_str()));
+        let backend = backend.map_or("", |backend| backend.value.as_str());
         row.texts(
             Field::word("backend", "The backend: cpu, gpu or tpu.").nullable(),
             text(backend),
@@ -260,7 +260,7 @@ pub fn analyse(
             Field::bytes("text_bytes", "Bytes of the module as text.").summed(),
             number(module.text().len() as i64),
         );
-        row.numbers(common::instructions(), number(summary.instructions as i64));
+        row.numbers(common::instructions(), number(module.instruction_count() as i64));
         row.numbers(
             Field::count("computations", "Computations.").summed(),
             number(module.computation_count() as i64),
@@ -434,6 +434,7 @@ pub fn analyse(
         add(TableKind::Modules, row);
     }
     if wants(TableKind::Computations) {
+        let summary = analyses.summary_with(&summary::Options { shapes: 0 });
         add(TableKind::Computations, table::computations(module, counted, &summary));
     }
     if wants(TableKind::Instructions) {

@@ -6,14 +6,16 @@ use super::analyse::ModuleTables;
 use super::names::AxisNames;
 use crate::comms::DerivedMesh;
 use crate::time::Device;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Recent results. Files that are read concurrently are analysed separately.
 #[derive(Debug, Default)]
 pub struct Repeated {
     /// Maximum bytes kept.
     limit: usize,
+    /// The sizes that several files have; no other file can repeat one.
+    sizes: OnceLock<HashSet<u64>>,
     state: Mutex<State>,
 }
 
@@ -51,7 +53,16 @@ impl Repeated {
 
     /// Keeps up to `limit` bytes of results; 0 keeps nothing.
     pub fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default() }
+        Self { limit, sizes: OnceLock::new(), state: Mutex::default() }
+    }
+
+    fn may_repeat(&self, names: AxisNames<'_>) -> bool {
+        let found = &names.survey.found;
+        let sizes = self.sizes.get_or_init(|| {
+            let mut met = HashSet::new();
+            found.iter().map(|entry| entry.bytes).filter(|bytes| !met.insert(*bytes)).collect()
+        });
+        found.get(names.file as usize).is_some_and(|entry| sizes.contains(&entry.bytes))
     }
 
     /// The result of a file with this digest, if the file was analysed for this device and with the
@@ -80,7 +91,7 @@ impl Repeated {
         analysed: &ModuleTables,
         text_bytes: u64,
     ) {
-        if analysed.heap_bytes() > self.limit / 4 {
+        if analysed.heap_bytes() > self.limit / 4 || !self.may_repeat(names) {
             return;
         }
         let analysed = analysed.with_rows();

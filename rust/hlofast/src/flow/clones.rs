@@ -7,6 +7,9 @@ use super::contexts::Contexts;
 use super::phase::Phase;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
+/// What the names of all copies contain.
+const MARK: &[u8] = b".remat";
+
 /// Whether `row` is a copy made by a rematerialisation pass (XLA's or this library's); these are
 /// called `x.remat`, `x.remat2` and so on.
 pub(crate) fn is_compiler_clone(module: &Module, row: Row) -> bool {
@@ -21,7 +24,7 @@ pub(crate) fn is_compiler_clone(module: &Module, row: Row) -> bool {
 
 /// Whether a compiler has rematerialised values by itself: the module has such copies.
 pub(crate) fn has_compiler_clones(module: &Module) -> bool {
-    memchr::memmem::find(module.text(), b".remat").is_some()
+    memchr::memmem::find(module.text(), MARK).is_some()
         && module.rows().any(|row| is_compiler_clone(module, row))
 }
 
@@ -32,6 +35,9 @@ const LATE: u8 = 2;
 /// Marks copies of forward work that only backward or recompute work uses as recompute, including
 /// the computations they call.
 pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut [Phase]) {
+    if memchr::memmem::find(module.text(), MARK).is_none() {
+        return;
+    }
     // By position: kinds of its users, looking through unattributed rows.
     let mut users = vec![0u8; contexts.positions];
     let mut is_clone = vec![false; contexts.positions];

@@ -159,6 +159,7 @@ impl Module {
 
     /// Whether `row` has an attribute `metadata` and no other; false where that is not known without
     /// reading the text.
+    #[inline]
     pub(crate) fn has_only_metadata(&self, row: Row) -> bool {
         let start = self.tail(row).start as usize + 2 + METADATA.len();
         matches!(self.columns.value_ends(row), [_])

@@ -498,13 +498,19 @@ impl Module {
     }
 
     /// The raw value of attribute `key` of `row`.
+    #[inline]
     pub fn attribute(&self, row: Row, key: &str) -> Option<Span> {
+        // Most rows have metadata or nothing.
+        if self.tail(row).is_empty() || key != "metadata" && self.has_only_metadata(row) {
+            return None;
+        }
+        self.written_attribute(row, key)
+    }
+
+    fn written_attribute(&self, row: Row, key: &str) -> Option<Span> {
         let ends = self.columns.value_ends(row);
         let tail = self.tail(row);
         if ends.is_empty() || self.flags(row) & Flags::SUGAR != 0 {
-            if tail.is_empty() {
-                return None;
-            }
             let mut attributes = self.attributes(row);
             return attributes.find(|a| self.bytes(a.key) == key.as_bytes()).map(|a| a.value);
         }

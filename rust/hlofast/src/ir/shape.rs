@@ -271,6 +271,9 @@ impl ShapeTable {
 
     /// Sum of the leaves' unpadded bytes; None if some leaf is unbounded or the sum overflows.
     pub fn logical_bytes(&self, id: ShapeId) -> Option<u64> {
+        if let ShapeView::Array(array) = self.get(id) {
+            return array.logical_bytes();
+        }
         self.leaves(id).try_fold(0u64, |sum, leaf| {
             let bytes = match self.get(leaf) {
                 ShapeView::Array(array) => array.logical_bytes()?,

@@ -73,7 +73,7 @@ pub(super) struct Assignment<'a> {
 }
 
 /// When a value is live: its first and last step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Use {
     start: u32,
     end: u32,
@@ -85,6 +85,23 @@ struct Allocation {
     bytes: i64,
     /// Ascending; consecutive uses overlap in at most one step.
     uses: Vec<Use>,
+}
+
+/// The allocations of a program.
+struct Allocations {
+    list: Vec<Allocation>,
+    /// By allocation: its first and its last use. They are the longest in most programs, and decide
+    /// most tries.
+    outermost: Vec<[Use; 2]>,
+    /// How many more allocations may be examined.
+    tries: usize,
+}
+
+impl Use {
+    /// Whether both are live in more than a step in which one ends and the other begins.
+    fn overlaps(self, other: Use) -> bool {
+        self.start < other.end && other.start < self.end
+    }
 }
 
 impl Allocation {
@@ -113,6 +130,44 @@ impl Allocation {
             }
         }
         true
+    }
+}
+
+impl Allocations {
+    /// The first allocation of `among` that is free during all `uses` and whose bytes `fit`.
+    fn find(
+        &mut self,
+        mut among: impl Iterator<Item = usize>,
+        uses: &[Use],
+        fit: impl Fn(i64) -> bool,
+        shares: impl Fn(u32, u32) -> bool,
+    ) -> Option<usize> {
+        among.find(|index| {
+            if self.tries == 0 {
+                return false;
+            }
+            self.tries -= 1;
+            let [first, last] = self.outermost[*index];
+            if uses.iter().any(|alive| alive.overlaps(first) || alive.overlaps(last)) {
+                return false;
+            }
+            let allocation = &self.list[*index];
+            fit(allocation.bytes) && uses.iter().all(|alive| allocation.is_free(*alive, &shares))
+        })
+    }
+
+    fn open(&mut self, bytes: i64) -> usize {
+        self.list.push(Allocation { bytes, uses: Vec::new() });
+        self.outermost.push([Use::default(); 2]);
+        self.list.len() - 1
+    }
+
+    fn extend(&mut self, index: usize, uses: &[Use]) {
+        let allocation = &mut self.list[index];
+        allocation.extend(uses);
+        if let (Some(first), Some(last)) = (allocation.uses.first(), allocation.uses.last()) {
+            self.outermost[index] = [*first, *last];
+        }
     }
 }
 
@@ -156,48 +211,44 @@ impl<'a> Assignment<'a> {
         let order = self.order(donations);
         let mut is_in_heap: Vec<bool> =
             self.kinds.iter().map(|kind| *kind == Kind::Temporary).collect();
-        let mut allocations: Vec<Allocation> = Vec::new();
+        // Few programs need this many tries.
+        let tries = MOST_TRIES.max(64 * order.len());
+        let mut allocations = Allocations { list: Vec::new(), outermost: Vec::new(), tries };
         // By buffer: its allocation.
         let mut allocated = vec![usize::MAX; self.kinds.len()];
-        // Each try examines one allocation; few programs need this many.
-        let mut tries = MOST_TRIES.max(64 * order.len());
         let mut uses = Vec::new();
         for (bytes, buffer) in order {
+            let kind = self.kinds[buffer];
+            // Temporaries that are larger than all results come before the first allocation.
+            if allocations.list.is_empty() && kind == Kind::Temporary {
+                continue;
+            }
             uses.clear();
             uses.extend(self.uses(buffer));
-            let kind = self.kinds[buffer];
-            let mut fits = |index: &usize| {
-                if tries == 0 {
-                    return false;
-                }
-                tries -= 1;
-                let allocation = &allocations[*index];
-                // A result needs memory of exactly its own size.
-                let is_large_enough = match kind {
-                    Kind::Temporary => allocation.bytes >= bytes,
-                    _ => allocation.bytes == bytes,
-                };
-                let shares = |operand, user| self.shares(operand, user);
-                is_large_enough && uses.iter().all(|alive| allocation.is_free(*alive, shares))
+            // A result needs memory of exactly its own size.
+            let fit = |own: i64| match kind {
+                Kind::Temporary => own >= bytes,
+                _ => own == bytes,
             };
+            let shares = |operand, user| self.shares(operand, user);
             let mut place = None;
             if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
                 let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
                     let index = *allocated.get(operand as usize)?;
                     (index != usize::MAX).then_some(index)
                 });
-                place = of_operands.collect::<Vec<_>>().into_iter().find(&mut fits);
-                place = place.or_else(|| (0..allocations.len()).rev().find(&mut fits));
+                place = allocations.find(of_operands, &uses, fit, shares);
+                if place.is_none() {
+                    let all = (0..allocations.list.len()).rev();
+                    place = allocations.find(all, &uses, fit, shares);
+                }
             }
             let index = match place {
                 Some(index) => index,
                 None if kind == Kind::Temporary => continue,
-                None => {
-                    allocations.push(Allocation { bytes, uses: Vec::new() });
-                    allocations.len() - 1
-                }
+                None => allocations.open(bytes),
             };
-            allocations[index].extend(&uses);
+            allocations.extend(index, &uses);
             allocated[buffer] = index;
             is_in_heap[buffer] = false;
         }
@@ -224,7 +275,7 @@ impl<'a> Assignment<'a> {
         for (position, row) in post_order_of_all(module).into_iter().enumerate() {
             positions[row as usize] = position as u32;
         }
-        let mut order = Vec::new();
+        let mut order = Vec::with_capacity(self.kinds.len());
         for (buffer, kind) in self.kinds.iter().enumerate() {
             let bytes = self.bytes(buffer);
             let is_assigned = match kind {
@@ -236,29 +287,31 @@ impl<'a> Assignment<'a> {
                 let place = |value: &u32| {
                     let step = self.reader.nodes.steps[*value as usize];
                     let row = Row(self.reader.steps.rows[step as usize]);
-                    (ranks[module.computation_of(row).0 as usize], positions[row.0 as usize])
+                    let rank = ranks[module.computation_of(row).0 as usize];
+                    u64::from(rank) << 32 | u64::from(positions[row.0 as usize])
                 };
                 let first = self.buffers.values(buffer).iter().map(place).min();
-                let is_temporary = *kind == Kind::Temporary;
-                order.push((-bytes, is_temporary, first.unwrap_or((NONE, NONE)), buffer));
+                // Ranks number computations, so the highest bit is free.
+                let is_temporary = u64::from(*kind == Kind::Temporary) << 63;
+                order.push((-bytes, is_temporary | first.unwrap_or(u64::MAX), buffer as u32));
             }
         }
         order.sort_unstable();
-        order.into_iter().map(|(bytes, _, _, buffer)| (-bytes, buffer)).collect()
+        order.into_iter().map(|(bytes, _, buffer)| (-bytes, buffer as usize)).collect()
     }
 
     /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are
     /// tried first.
     fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = u32> + '_ {
-        let module = self.reader.module;
+        let Reader { module, steps, nodes, .. } = *self.reader;
         self.buffers.values(buffer).iter().flat_map(move |value| {
-            let step = self.reader.nodes.steps[*value as usize];
-            let row = Row(self.reader.steps.rows[step as usize]);
-            let is_array = self.reader.nodes.of(step).len() == 1;
-            let count = if is_array { module.operands(row).len() } else { 0 };
-            (0..count).filter_map(move |index| {
-                let operand = self.reader.operand(step, index)?.start;
-                self.buffers.of.get(self.values[operand as usize] as usize).copied()
+            let step = nodes.steps[*value as usize];
+            let row = Row(steps.rows[step as usize]);
+            let operands = if nodes.of(step).len() == 1 { module.operands(row) } else { &[] };
+            operands.iter().filter_map(move |operand| {
+                let from = steps.of(*operand).filter(|from| *from < step)?;
+                let value = self.values[nodes.of(from).start as usize];
+                self.buffers.of.get(value as usize).copied()
             })
         })
     }
@@ -339,7 +392,10 @@ impl<'a> Assignment<'a> {
     /// The heap of each memory space; `is_in_heap` marks, by buffer, the values in a heap.
     pub fn heaps(&self, is_in_heap: &[bool]) -> Result<BTreeMap<i64, Heap>, MemoryError> {
         let over = self.written_over(is_in_heap);
+        // Nearly all values are in HBM; by step, what its heap grows by.
+        let mut changes = vec![0i64; self.reader.steps.rows.len() + 2];
         let mut events: BTreeMap<i64, Vec<(u32, i64)>> = BTreeMap::new();
+        let mut has_values = false;
         let mut total = 0i128;
         for buffer in (0..is_in_heap.len()).filter(|buffer| is_in_heap[*buffer]) {
             for mut alive in self.uses(buffer) {
@@ -350,13 +406,27 @@ impl<'a> Assignment<'a> {
                 let bytes = self.sizes.bytes[alive.value as usize];
                 if bytes > 0 && alive.start <= alive.end {
                     total += i128::from(bytes);
-                    let heap = events.entry(self.sizes.spaces[alive.value as usize]).or_default();
-                    heap.extend([(alive.start, bytes), (alive.end.saturating_add(1), -bytes)]);
+                    if total > i128::from(i64::MAX) {
+                        return Err(MemoryError::TooLarge);
+                    }
+                    let (start, after) = (alive.start, alive.end.saturating_add(1));
+                    match self.sizes.spaces[alive.value as usize] {
+                        0 => {
+                            has_values = true;
+                            changes[start as usize] += bytes;
+                            changes[after as usize] -= bytes;
+                        }
+                        space => {
+                            let heap = events.entry(space).or_default();
+                            heap.extend([(start, bytes), (after, -bytes)]);
+                        }
+                    }
                 }
             }
         }
-        if total > i128::from(i64::MAX) {
-            return Err(MemoryError::TooLarge);
+        if has_values {
+            let grows = (0..).zip(changes).filter(|(_, bytes)| *bytes != 0);
+            events.insert(0, grows.collect());
         }
         let largest = |mut events: Vec<(u32, i64)>| {
             // Sorting puts ends before beginnings.

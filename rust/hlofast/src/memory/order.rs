@@ -25,22 +25,21 @@ pub(super) fn post_order_of_all(module: &Module) -> Vec<u32> {
 /// Operands before users, starting from unused rows, first to last.
 fn post_order(module: &Module, rows: Range<u32>, is_seen: &mut [bool], order: &mut Vec<u32>) {
     let users = module.users();
-    let mut stack: Vec<(u32, usize)> = Vec::new();
+    let mut stack: Vec<(u32, std::slice::Iter<'_, u32>)> = Vec::new();
     // Malformed text may contain cycles without outside users; these come last.
     let sinks = rows.clone().filter(|row| users.get(*row).is_empty());
     for start in sinks.chain(rows.clone()) {
         if std::mem::replace(&mut is_seen[start as usize], true) {
             continue;
         }
-        stack.push((start, 0));
-        while let Some((row, operand)) = stack.last_mut() {
-            match module.operands(Row(*row)).get(*operand).copied() {
-                Some(operand_row) => {
-                    *operand += 1;
-                    if rows.contains(&operand_row)
-                        && !std::mem::replace(&mut is_seen[operand_row as usize], true)
+        stack.push((start, module.operands(Row(start)).iter()));
+        while let Some((row, operands)) = stack.last_mut() {
+            match operands.next() {
+                Some(operand) => {
+                    if rows.contains(operand)
+                        && !std::mem::replace(&mut is_seen[*operand as usize], true)
                     {
-                        stack.push((operand_row, 0));
+                        stack.push((*operand, module.operands(Row(*operand)).iter()));
                     }
                 }
                 None => {

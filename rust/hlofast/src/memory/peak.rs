@@ -8,6 +8,7 @@ use super::values::Reader;
 use crate::cost::Backend;
 use crate::ir::size::{ShapeCost, shape_costs};
 use crate::ir::{Module, Row, ShapeId, ShapeView};
+use std::borrow::Cow;
 
 /// The peak of live bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,21 +60,16 @@ impl Sized {
             Sizes::Device => backend,
             Sizes::Logical => Backend::Cpu,
         };
-        let mut costs = match backend == Backend::of_module(module) {
-            true => module.shape_costs().to_vec(),
-            false => shape_costs(module.shapes(), backend, false),
+        let costs = match backend == Backend::of_module(module) {
+            true => Cow::Borrowed(module.shape_costs()),
+            false => Cow::Owned(shape_costs(module.shapes(), backend, false)),
         };
-        for (id, cost) in module.shapes().ids().zip(&mut costs) {
-            let is_counted = match options.space {
-                Space::All => true,
-                Space::One(space) => space == memory_space(module, id),
-            };
-            if !is_counted {
-                cost.size = 0;
-            }
-        }
-        let size =
-            |shape: ShapeId| costs.get(shape.0 as usize).map_or(0, |cost: &ShapeCost| cost.size);
+        let counted = |(id, cost): (ShapeId, &ShapeCost)| match options.space {
+            Space::One(space) if space != memory_space(module, id) => 0,
+            _ => cost.size,
+        };
+        let sizes: Vec<i64> = module.shapes().ids().zip(&*costs).map(counted).collect();
+        let size = |shape: ShapeId| sizes.get(shape.0 as usize).copied().unwrap_or(0);
         let mut sized = Sized {
             bytes: Vec::with_capacity(values.len()),
             weights: Vec::with_capacity(values.len()),

@@ -15,7 +15,7 @@ use super::ranges::{Buffers, Ranges};
 use super::values::Reader;
 use super::{Frame, MemoryError, Rule};
 use crate::cost::Backend;
-use crate::ir::size::{ShapeCost, shape_costs};
+use crate::ir::size::ShapeCost;
 use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
 
 /// The memory space of HBM.
@@ -207,7 +207,7 @@ fn assigned<T>(
 ) -> Result<T, MemoryError> {
     let buffers = Buffers::new(&frame.values, &mut sets);
     let reader = frame.reader(module);
-    let sizes = Sizes::new(&reader, Backend::of_module(module));
+    let sizes = Sizes::new(&reader);
     ranges.take_turns(&buffers, |ranges, first, second| {
         // In fast memory XLA allocates the replacement of a value before it frees the value; values
         // carried by loops and branches count as one.
@@ -229,14 +229,18 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    fn new(reader: &Reader<'_>, backend: Backend) -> Self {
+    fn new(reader: &Reader<'_>) -> Self {
         let module = reader.module;
-        let costs = shape_costs(module.shapes(), backend, false);
         let size = |(id, cost): (ShapeId, &ShapeCost)| {
             if module.shapes().tuple(id).is_some() { 0 } else { on_one_core(module, id, cost.size) }
         };
-        let by_shape: Vec<i64> = module.shapes().ids().zip(&costs).map(size).collect();
-        let mut sizes = Sizes { by_shape, bytes: Vec::new(), spaces: Vec::new() };
+        let by_shape: Vec<i64> =
+            module.shapes().ids().zip(module.shape_costs()).map(size).collect();
+        let spaces: Vec<i64> =
+            module.shapes().ids().map(|shape| memory_space(module, shape)).collect();
+        let count = reader.nodes.len();
+        let mut sizes =
+            Sizes { by_shape, bytes: Vec::with_capacity(count), spaces: Vec::with_capacity(count) };
         let mut shapes: Vec<ShapeId> = Vec::new();
         for row in &reader.steps.rows {
             let shape = module.shape(Row(*row));
@@ -248,7 +252,7 @@ impl Sizes {
             }
             for shape in &shapes {
                 sizes.bytes.push(sizes.of(*shape));
-                sizes.spaces.push(memory_space(module, *shape));
+                sizes.spaces.push(spaces.get(shape.0 as usize).copied().unwrap_or(0));
             }
         }
         sizes

@@ -1,9 +1,11 @@
 //! The table of values in memory.
 
-use super::{Columns, Field, Origin, common, index_text, shape_text};
+use super::{Columns, Field, Origin, Texts, Values, common, index_text, shape_text};
 use crate::flow::{Attribution, Phase};
-use crate::ir::Row;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Row, ShapeId};
 use crate::memory::{Classes, LiveValue, Memory};
+use hashbrown::HashMap;
 
 /// One row per value of `values`.
 pub fn buffers(
@@ -34,12 +36,22 @@ pub fn buffers(
     // Shapes written in the text stay far below this limit. Inferred shapes share parts, so their
     // texts may be of any length.
     let mut left = module.text().len().saturating_mul(8).saturating_add(1 << 20);
-    let shape = |value: &LiveValue| {
-        let text = shape_text(module, value.shape, left.max(256));
+    let mut known: HashMap<ShapeId, String, BuildMix> = HashMap::default();
+    let mut shapes = Texts::default();
+    for value in values {
+        let most = left.max(256);
+        let text = known
+            .entry(value.shape)
+            .and_modify(|text| {
+                if text.len() > most {
+                    *text = shape_text(module, value.shape, most);
+                }
+            })
+            .or_insert_with(|| shape_text(module, value.shape, most));
         left = left.saturating_sub(text.len());
-        text
-    };
-    table.texts(common::shape(), each().map(shape));
+        shapes.push(text.as_bytes());
+    }
+    table.push(common::shape(), Values::Texts(shapes));
     table.numbers(
         Field::bytes("bytes", "Bytes of memory that the value occupies.").summed(),
         each().map(|value| value.bytes),

@@ -5,6 +5,7 @@ use crate::comms::{Along, Collective, Collectives, Mesh, along};
 use crate::cost::PhaseExecutions;
 use crate::flow::Attribution;
 use crate::ir::{ElementType, Module, Row};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The collectives of a module and their places on a mesh.
@@ -76,7 +77,7 @@ impl Sent {
 
     /// The display name of the first array of the tensor kind that makes up most of `collective`'s
     /// bytes.
-    pub fn tensor(&self, origin: &Origin<'_>, collective: &Collective) -> Vec<u8> {
+    pub fn tensor<'a>(&self, origin: &Origin<'a>, collective: &Collective) -> Cow<'a, [u8]> {
         let range = collective.pieces.start as usize..collective.pieces.end as usize;
         let pieces = self.collectives.pieces.get(range).unwrap_or_default();
         let piece = pieces.iter().find(|piece| piece.moved == collective.moved);

@@ -163,6 +163,9 @@ impl Values {
     }
 }
 
+/// Bytes reserved for each text of a column; most texts are words, names and paths.
+const USUAL_TEXT: usize = 16;
+
 impl Columns {
     /// Adds a column.
     pub fn push(&mut self, field: Field, values: Values) {
@@ -206,6 +209,7 @@ impl Columns {
     pub fn texts<T: AsRef<[u8]>>(&mut self, field: Field, values: impl Iterator<Item = T>) {
         let mut texts = Texts::default();
         texts.bounds.reserve(self.len() + 1);
+        texts.bytes.reserve(USUAL_TEXT * self.len());
         values.for_each(|text| texts.push(text.as_ref()));
         self.push(field, Values::Texts(texts));
     }
@@ -272,8 +276,9 @@ impl Columns {
             return;
         }
         for ((field, values), (other_field, more)) in self.list.iter_mut().zip(other.list) {
-            let fits = *field == other_field && values.append(more);
-            debug_assert!(fits, "columns of one table are the same: {field:?}, {other_field:?}");
+            debug_assert_eq!(*field, other_field, "columns of one table are the same");
+            let fits = values.append(more);
+            debug_assert!(fits, "values of {field:?} are of one kind");
         }
     }
 }

@@ -6,6 +6,8 @@ use crate::flow::{Attribution, Sources};
 use crate::ir::decode::unescape;
 use crate::ir::{MetadataColumns, Module, Row, ShapeId};
 use crate::print::shape_to_text_within;
+use std::borrow::Cow;
+use std::fmt::Write;
 
 /// An unsigned number as a signed number; -1 if it is unknown or too large.
 pub fn number(value: Option<u64>) -> i64 {
@@ -23,9 +25,14 @@ pub fn narrow(value: i128) -> i64 {
 }
 
 /// A path into a shape, as `{0,1}`.
-pub fn index_text(path: &[u32]) -> String {
-    let path: Vec<String> = path.iter().map(u32::to_string).collect();
-    format!("{{{}}}", path.join(","))
+pub fn index_text(path: &[u32]) -> Cow<'static, [u8]> {
+    let Some((first, others)) = path.split_first() else { return Cow::Borrowed(b"{}") };
+    let mut text = format!("{{{first}");
+    for index in others {
+        let _ = write!(text, ",{index}");
+    }
+    text.push('}');
+    Cow::Owned(text.into_bytes())
 }
 
 /// The length at which a shape's text is cut. Inferred shapes share parts, so their full text may
@@ -68,23 +75,23 @@ impl<'a> Origin<'a> {
     }
 
     /// The name of parameter `row` in the program; its own name if the text has only a scope for it.
-    pub fn argument_name(&self, row: Row) -> Vec<u8> {
+    pub fn argument_name(&self, row: Row) -> Cow<'a, [u8]> {
         let is_scope = |name: &[u8]| memchr::memmem::find(name, b")/").is_some();
         let name = self.op_name(row).filter(|name| !is_scope(name));
-        name.unwrap_or_else(|| self.module.instruction_name(row).to_vec())
+        name.unwrap_or_else(|| Cow::Borrowed(self.module.instruction_name(row)))
     }
 
     /// The operation name of `row`.
-    pub fn op_name(&self, row: Row) -> Option<Vec<u8>> {
+    pub fn op_name(&self, row: Row) -> Option<Cow<'a, [u8]>> {
         let id = usize::try_from(self.columns.op_name[row.0 as usize]).ok()?;
         let text = self.module.bytes(*self.columns.op_names.get(id)?);
-        Some(unescape(text).map_or_else(|_| text.to_vec(), |name| name.into_owned()))
+        Some(unescape(text).unwrap_or(Cow::Borrowed(text)))
     }
 
     /// The source file of `row`.
-    pub fn source_file(&self, row: Row) -> Option<Vec<u8>> {
+    pub fn source_file(&self, row: Row) -> Option<&'a [u8]> {
         let (file, _) = self.sources.place(self.columns, row);
-        self.sources.file(self.columns, file).map(<[u8]>::to_vec)
+        self.sources.file(self.columns, file)
     }
 
     /// The source line of `row`; -1 if unknown.
@@ -105,8 +112,8 @@ impl<'a> Origin<'a> {
     }
 
     /// The display name of the array of a piece: for a parameter its name in the program.
-    pub fn tensor(&self, piece: &Piece) -> Vec<u8> {
-        let Some(row) = piece.source else { return Vec::new() };
-        self.op_name(row).unwrap_or_else(|| self.module.instruction_name(row).to_vec())
+    pub fn tensor(&self, piece: &Piece) -> Cow<'a, [u8]> {
+        let Some(row) = piece.source else { return Cow::default() };
+        self.op_name(row).unwrap_or_else(|| Cow::Borrowed(self.module.instruction_name(row)))
     }
 }

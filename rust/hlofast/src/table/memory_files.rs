@@ -3,6 +3,7 @@
 use super::{Columns, Field, common, index_text, row_or_none};
 use crate::ir::Module;
 use crate::memory::FileRow;
+use std::borrow::Cow;
 
 /// One row per entry of the file.
 pub fn memory_file(module: &Module, rows: &[FileRow]) -> Columns {
@@ -11,7 +12,7 @@ pub fn memory_file(module: &Module, rows: &[FileRow]) -> Columns {
     table.numbers(common::instruction().nullable(), each().map(|entry| row_or_none(entry.row)));
     let name = |entry: &FileRow| entry.row.map(|row| module.instruction_name(row));
     table.texts(common::name().nullable(), each().map(|entry| name(entry).unwrap_or_default()));
-    let index = |entry: &FileRow| entry.row.map_or(String::new(), |_| index_text(&entry.path));
+    let index = |entry: &FileRow| entry.row.map_or(Cow::default(), |_| index_text(&entry.path));
     let doc = "Index of the value in a tuple result; {} for the whole result.";
     table.texts(Field::text("index", doc).nullable(), each().map(index));
     let field = Field::index("allocation", "The number of the allocation.").nullable();

@@ -137,7 +137,7 @@ pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Colum
     table.reals(field, each().map(|finding| finding.seconds.unwrap_or(f64::NAN)));
     let named = |row: &Row| origin.argument_name(*row);
     let values = |finding: &crate::lint::Finding| {
-        let names: Vec<Vec<u8>> = finding.parameters.iter().take(SHOWN).map(named).collect();
+        let names: Vec<_> = finding.parameters.iter().take(SHOWN).map(named).collect();
         names.join(&b", "[..])
     };
     let doc = "The parameters of the program that the finding is about, by their names (first 8).";

@@ -9,6 +9,7 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, LargeStringArray, RecordBatch,
     RecordBatchOptions, UInt32Array,
 };
+use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Schema};
 use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
@@ -113,15 +114,29 @@ fn column(field: &Field, values: &Values) -> (arrow_schema::Field, ArrayRef) {
         }
         Values::Flags(flags) => Arc::new(BooleanArray::from(flags.clone())),
         texts @ (Values::Texts(_) | Values::Runs(_)) => {
-            let all = texts.texts().into_iter().flatten();
+            let all = || texts.texts().into_iter().flatten();
+            let array = match texts {
+                Values::Texts(texts) => as_written(field, texts),
+                _ => as_written(field, &all().collect()),
+            };
             let known = |text: &&[u8]| !field.is_nullable || !text.is_empty();
-            let all = all.map(|text| Some(text).filter(known).map(String::from_utf8_lossy));
-            Arc::new(all.collect::<LargeStringArray>())
+            let readable =
+                || all().map(|text| Some(text).filter(known).map(String::from_utf8_lossy));
+            Arc::new(array.unwrap_or_else(|| readable().collect::<LargeStringArray>()))
         }
     };
     let own = arrow_schema::Field::new(&*field.name, array.data_type().clone(), true);
     let metadata = field.metadata().map(|(key, value)| (key.to_owned(), value.into_owned()));
     (own.with_metadata(HashMap::from(metadata)), array)
+}
+
+/// Texts in UTF-8 as Arrow holds them.
+fn as_written(field: &Field, texts: &Texts) -> Option<LargeStringArray> {
+    let (all, bounds) = texts.as_utf8().filter(|(_, bounds)| !bounds.is_empty())?;
+    let known = || bounds.windows(2).map(|pair| pair[0] < pair[1]);
+    let nulls = field.is_nullable.then(|| NullBuffer::from_iter(known()));
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(bounds.to_vec()));
+    LargeStringArray::try_new(offsets, Buffer::from(all.as_bytes()), nulls).ok()
 }
 
 /// The values of a column like `like` from the arrays that hold its parts.

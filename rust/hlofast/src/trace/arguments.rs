@@ -124,9 +124,10 @@ impl<'a> Described<'a> {
         let computation = module.computation_name(module.computation_of(row));
         arguments.push(("computation", Value::Text(Cow::Borrowed(computation))));
         if let Some(name) = self.origin.op_name(row) {
-            arguments.push(("op_name", Value::Text(Cow::Owned(name))));
+            arguments.push(("op_name", Value::Text(name)));
         }
-        if let Some(mut place) = self.origin.source_file(row) {
+        if let Some(file) = self.origin.source_file(row) {
+            let mut place = file.to_vec();
             let line = self.origin.source_line(row);
             if line > 0 {
                 place.extend_from_slice(format!(":{line}").as_bytes());
