@@ -151,12 +151,19 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
     for (program, policy), own in policy_texts.pairs("offloaded").items():
         compiled[program][policy] = own["peak"]
     loops = nameless()
+    loops_before = {
+        (program, own): policy_texts.without_scopes(text)
+        for (program, own), text in before.items()
+        if own == "none" and policy_texts.kind_of(program) == "unrolled"
+    }
     sets = (
         ("after", plain | checkpointed() | in_groups()),
         ("after", moved),
         ("after", loops),
         ("before", before),
+        ("before", loops_before),
     )
+    kinds = {id(moved): "offloaded", id(loops): "nameless", id(loops_before): "nameless"}
     # By program and policy: what the variants recompute under the policy, and what the others would
     # according to the text that XLA compiled without checkpointing.
     flops: dict[tuple[str, str], Any] = {
@@ -186,9 +193,7 @@ def rows(before: dict[tuple[str, str], bytes]) -> list[dict[str, Any]]:
                         "program": program,
                         "text": own,
                         "optimisation": optimisation,
-                        "kind": {id(moved): "offloaded", id(loops): "nameless"}.get(
-                            id(every), policy_texts.kind_of(program)
-                        ),
+                        "kind": kinds.get(id(every), policy_texts.kind_of(program)),
                         "policy": policy,
                         "held_out": program.startswith("held_"),
                         "peak": peak,
@@ -386,6 +391,9 @@ def main() -> None:
         "before optimisation, checkpointed": [row for row in before if row["text"] != "none"],
         "unrolled before optimisation": [row for row in flat if row["text"] == "none"],
         "unrolled before optimisation, checkpointed": [r for r in flat if r["text"] != "none"],
+        "plain loops before optimisation": [
+            r for r in every if r["optimisation"] == "before" and r["kind"] == "nameless"
+        ],
         "before optimisation, kernels": [
             r for r in every if r["optimisation"] == "before" and r["kind"] == "variants"
         ],

@@ -146,11 +146,6 @@ def test_values_in_host_memory_take_none_on_the_device(lowered):
     assert policies.policy("nothing_saveable").recomputed_flops > now.recomputed_flops
 
 
-def test_layers_without_a_loop_need_a_schedule(lowered):
-    remat = hlofast.loads(lowered["unrolled_v5e_8.none"]).remat()
-    assert remat.policies is None and "in a scheduled text" in remat.no_policies
-
-
 def test_a_checkpoint_in_a_checkpoint_is_read(lowered):
     inner = hlofast.loads(lowered["inner_v5e_8.nothing"]).remat().policies
     plain = hlofast.loads(lowered["inner_v5e_8.none"]).remat().policies

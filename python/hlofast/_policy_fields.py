@@ -157,6 +157,12 @@ ERROR_BEFORE = (
     "compiled for TPUs under six policies each the median error is 1.8 %, 80 % are within 5 %, "
     "95 % within 12 %, and the worst is 28 %"
 )
+ERROR_UNROLLED_BEFORE = (
+    "the text is from before optimisation, so all peaks are modelled from its graph: the arguments, "
+    "the values that the layers keep, and one layer and the head at work; on 14 programs without "
+    "scans compiled for TPUs under up to six policies each the median error is 2.3 %, 66 % are "
+    "within 5 %, 85 % within 12 %, and the worst is 41 %; where no scope numbers the layers, NN"
+)
 ERROR_GROUPS_BEFORE = (
     "XLA has not scheduled the module, so all peaks are modelled from its graph: the arguments, "
     "the values that the layers keep, and one layer and the head at work; on 9 programs whose "
@@ -238,6 +244,8 @@ def error_of(policies: Policies) -> str:
     if policies.backend == "gpu":
         return ERROR_BEFORE_GPU if policies.is_modelled else ERROR_GPU
     if policies.is_modelled:
+        if not policies.is_scanned:
+            return ERROR_UNROLLED_BEFORE
         return ERROR_GROUPS_BEFORE if policies.is_grouped else ERROR_BEFORE
     if not policies.is_scanned:
         return ERROR_UNROLLED_CHECKPOINTED if policies.is_checkpointed else ERROR_UNROLLED
@@ -281,9 +289,9 @@ ERROR_BEFORE_GPU = (
 REASONS = {
     "no-layers": (
         "the module has no scan over layers (a forward loop with a known number of iterations "
-        "whose stacked values a backward loop reads) and no layers of one kind without a loop in a "
-        "scheduled text, known by numbers in their scopes (`layer_0`) or by matmuls that depend on "
-        "each other and stem from one line, so no policy can be modelled"
+        "whose stacked values a backward loop reads) and no layers of one kind without a loop, known "
+        "by numbers in their scopes (`layer_0`) or by matmuls that depend on each other and stem "
+        "from one line, so no policy can be modelled"
     ),
     "nested": (
         "the layers are scanned in groups (a scan over layers inside a scan) whose inner loops do "
@@ -291,9 +299,10 @@ REASONS = {
         "give a text whose layers are in one scan"
     ),
     "offloaded": (
-        "the scheduled loops of the module have values in host memory that are not stacks as TPU "
-        "programs write and fetch them, such as weights: give the text before optimisation, or a "
-        "text compiled without offloading"
+        "scheduled loops of the module have values in host memory that are not stacks as TPU "
+        "programs write and fetch them, such as weights, or the module moves values of layers "
+        "without a loop there before optimisation: give the text before optimisation if there is a "
+        "scan, or a text compiled without offloading"
     ),
     "memory": "the memory of the module cannot be counted, so no policy can be modelled",
 }

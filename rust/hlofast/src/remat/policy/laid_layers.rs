@@ -64,7 +64,7 @@ pub fn lay_out_layers(
     let origins = origins(graph);
     let is_later = |node: u32| matches!(phases[node as usize], Phase::Backward | Phase::Recompute);
     let is_in_layer = |node: u32| layer[node as usize].is_some();
-    let is_sum: Vec<bool> = sums(&layout, graph, is_in_layer, &origins);
+    let is_sum = sums(&layout, graph, is_in_layer, &origins);
     let transfers = Transfers::of(graph, layout.local, true);
     // By node: whether its value, if it is computed once, is kept for the backward pass.
     let is_kept: Vec<bool> = match transfers {
@@ -73,9 +73,8 @@ pub fn lay_out_layers(
         _ => vec![false; graph.nodes.len()],
     };
     let own = shared(graph, |node, a, b| {
-        let [a, b] = [a as usize, b as usize];
-        let are_together = is_kept[node as usize] || is_later(a as u32) == is_later(b as u32);
-        are_together && layer[a].is_some() && layer[b].is_some()
+        let are_together = is_kept[node as usize] || is_later(a) == is_later(b);
+        are_together && is_in_layer(a) && is_in_layer(b)
     });
     graph.shared.extend(own.into_iter().filter(|own| is_in_layer(*own)));
     let mut steps = Steps::new(graph, 0);

@@ -40,29 +40,39 @@ pub fn layer_order(
         transfers == Transfers::All && is_its && frees_little(node)
     };
     let starts = gradients(graph, phases, layer, origins);
+    let is_forward = |node: &u32| {
+        let at = *node as usize;
+        graph.nodes[at].opcode.is_matmul() && phases[at] == Phase::Forward
+    };
+    let head = (0..graph.nodes.len() as u32).rev().find(is_forward);
     let awaited = |node: u32| match phases[node as usize] {
         Phase::Recompute => layer[node as usize].and_then(|own| starts.get(&own)).copied(),
+        // The gradient of the loss starts with work on labels alone.
+        Phase::Backward if layer[node as usize].is_none() => head,
         _ => None,
     };
-    order(graph, awaited, is_later, is_late)
+    // The loss is needed last: its place in the text is behind the backward pass.
+    let is_loss =
+        |node: u32| phases[node as usize] == Phase::Forward && layer[node as usize].is_none();
+    order(graph, awaited, |node| is_later(node) || is_loss(node), is_late)
 }
 
-/// Work runs in text order, but products, what only serves them, and what `is_later` as soon as their operands
+/// Work runs in text order, but products, what only serves them, and what `is_soon` as soon as their operands
 /// and the node that is `awaited` are there; what `is_late` when the text cannot go on without it.
 fn order(
     graph: &Graph,
     awaited: impl Fn(u32) -> Option<u32>,
-    is_later: impl Fn(u32) -> bool,
+    is_soon: impl Fn(u32) -> bool,
     is_late: impl Fn(u32) -> bool,
 ) -> Vec<u32> {
     let count = graph.nodes.len() as u32;
-    let mut is_soon = vec![false; graph.nodes.len()];
+    let mut runs_soon = vec![false; graph.nodes.len()];
     let mut missing = vec![0u32; graph.nodes.len()];
     let mut awaiting: HashMap<u32, Vec<u32>, BuildMix> = HashMap::default();
     for node in (0..count).rev() {
         let (at, users) = (node as usize, graph.users(node));
-        let only_serves = || !users.is_empty() && users.iter().all(|own| is_soon[*own as usize]);
-        is_soon[at] = graph.nodes[at].opcode.is_matmul() || is_later(node) || only_serves();
+        let only_serves = || !users.is_empty() && users.iter().all(|own| runs_soon[*own as usize]);
+        runs_soon[at] = graph.nodes[at].opcode.is_matmul() || is_soon(node) || only_serves();
         users.iter().for_each(|own| missing[*own as usize] += 1);
         // The text has it before, so that this ends.
         if let Some(own) = awaited(node).filter(|own| *own < node) {
@@ -70,7 +80,7 @@ fn order(
             missing[at] += 1;
         }
     }
-    let is_ready = |node: &u32| is_soon[*node as usize] && missing[*node as usize] == 0;
+    let is_ready = |node: &u32| runs_soon[*node as usize] && missing[*node as usize] == 0;
     let ready: VecDeque<u32> = (0..count).filter(is_ready).collect();
     let mut order = Vec::with_capacity(graph.nodes.len());
     let (mut open, mut late) = (ready, VecDeque::new());
@@ -78,7 +88,7 @@ fn order(
     let mut next = 0;
     loop {
         // The next node in the text; then what is late, if it waits for that or nothing else is left.
-        while next < count && (is_done[next as usize] || is_soon[next as usize]) {
+        while next < count && (is_done[next as usize] || runs_soon[next as usize]) {
             next += 1;
         }
         if next < count && missing[next as usize] == 0 {
@@ -98,7 +108,7 @@ fn order(
             for user in graph.users(node).iter().chain(awaiting) {
                 let left = &mut missing[*user as usize];
                 *left = left.saturating_sub(1);
-                if *left == 0 && is_soon[*user as usize] {
+                if *left == 0 && runs_soon[*user as usize] {
                     if is_late(*user) { &mut late } else { &mut open }.push_back(*user);
                 }
             }

@@ -30,7 +30,7 @@ pub enum Transfers {
     None,
     Few,
     Many,
-    /// From all devices.
+    /// From all devices, where layers are not in a loop.
     All,
 }
 
@@ -41,8 +41,8 @@ impl Transfers {
         match ways.unwrap_or(1) {
             ..2 => Transfers::None,
             2..MANY => Transfers::Few,
-            // XLA then adds up gradients of weights in loops around a ring, and puts them last if layers are
-            // not in a loop.
+            // XLA then adds up gradients of weights in loops around a ring, and puts these last
+            // (`layer_order.rs`).
             ways if is_entry && u64::try_from(ways) == Ok(local.devices) => Transfers::All,
             MANY.. => Transfers::Many,
         }

@@ -151,8 +151,8 @@ impl Unrolled {
                 self.layer[at] = users.min().or(self.layer[at]);
             }
         }
-        for at in 0..graph.nodes.len() {
-            if is_backward[at] {
+        for (at, is_backward) in is_backward.iter().enumerate() {
+            if *is_backward {
                 continue;
             }
             for operand in graph.operands(at as u32) {
