@@ -63,6 +63,15 @@ class Lookup:
         return list(range(self.rank - 1))
 
     @property
+    def is_gather(self) -> bool:
+        """Whether rows are looked up; otherwise their gradients are summed."""
+        return self.rows is None
+
+    def rows_within(self, own: tl.Grouped) -> Placed | None:
+        """Returns what each group adds."""
+        return None if self.rows is None else self.rows.within(own)
+
+    @property
     def of_rows(self) -> Tiling:
         """How rows are tiled, of a gather as they are wanted."""
         return self.tiling if self.rows is None else self.rows.tiling
@@ -118,7 +127,7 @@ class Splitter:
         operands = [own.table.whole().value, own.positions.whole().value]
         if own.rows is not None:
             operands.append(own.rows.whole().value)
-        op = "gather" if own.rows is None else "scatter"
+        op = "gather" if own.is_gather else "scatter"
         value = self.graph.add(op, tuple(operands), own.shape, own.table.value.width)
         return self._as_wanted(own, value, WHOLE)
 
@@ -142,11 +151,11 @@ class Splitter:
         each = tl.grouped_by_copies(
             own.positions.tiling, count, devices, rank, _order_of_positions(rank)
         ).aligned(many)
-        output, result = (many, passed) if own.rows is None else (mine, mine.ungrouped())
+        output, result = (many, passed) if own.is_gather else (mine, mine.ungrouped())
         inner = Lookup(
             table.within(mine),
             own.positions.within(each),
-            None if own.rows is None else own.rows.within(many),
+            own.rows_within(many),
             output.base(own.shape),
             output.tiling,
             table.value.shape[_WIDTH],
@@ -167,25 +176,26 @@ class Splitter:
         if not each.tiling.is_whole and rows.tiling.is_whole:
             spread = tl.propagated(own.positions.tiling, along, along, rank)
             # XLA takes the rank of the table here in a scatter.
-            data_rank = rank if own.rows is None else len(table.base)
+            data_rank = rank if own.is_gather else len(table.base)
             rows = tl.grouped_by_copies(spread, count, devices, data_rank, dims).aligned(mine)
         if each.tiling.is_whole and not rows.tiling.is_whole:
             spread = tl.propagated(own.of_rows, along, along, rank)
             each = tl.grouped_by_copies(spread, count, devices, rank, order).aligned(mine)
         moved = own.positions.to(each.ungrouped())
-        if own.rows is None:
+        if own.is_gather:
             moved = moved.renamed("clamp")
         where = table.tiling, table.teams
+        output = rows if own.is_gather else mine
         inner = Lookup(
             table.within(mine),
             moved.renamed("shift", where).within(each),
-            None if own.rows is None else own.rows.within(rows),
-            (rows if own.rows is None else mine).base(own.shape),
-            (rows if own.rows is None else mine).tiling,
+            own.rows_within(rows),
+            output.base(own.shape),
+            output.tiling,
             own.width,
         )
         value = self._next(inner, goes_on)
-        if own.rows is not None:
+        if not own.is_gather:
             return self._as_wanted(own, value, mine.ungrouped())
         # Rows that lie in other groups are zeros, and all groups are summed.
         result = rows.ungrouped()
@@ -199,7 +209,7 @@ class Splitter:
     def _by_positions(self, own: Lookup, goes_on: bool) -> Value | None:
         """Each group has some positions, and looks them up in all of the table."""
         rank, along, positions = own.rank, own.along, own.positions
-        if own.rows is None and positions.tiling.is_whole:
+        if own.is_gather and positions.tiling.is_whole:
             return None
         finer = tl.merged(tl.propagated(own.of_rows, along, along, rank), positions.tiling)
         if finer is not None:
@@ -219,26 +229,20 @@ class Splitter:
             self._order_of_table(own),
         ).aligned(many)
         whole = own.table.within(table)
-        if own.rows is None:
-            inner = Lookup(
-                whole,
-                positions.within(each),
-                None,
-                many.base(own.shape),
-                many.tiling,
-                own.width,
-            )
-            return self._as_wanted(own, self._next(inner, goes_on), passed)
+        output = many if own.is_gather else table
         inner = Lookup(
-            whole.renamed("select"),
+            whole if own.is_gather else whole.renamed("select"),
             positions.within(each),
-            own.rows.within(many),
-            table.base(own.shape),
-            table.tiling,
+            own.rows_within(many),
+            output.base(own.shape),
+            output.tiling,
             own.width,
         )
-        result = table.ungrouped()
         value = self._next(inner, goes_on)
+        if own.is_gather:
+            return self._as_wanted(own, value, passed)
+        # Each group has summed some gradients of all rows.
+        result = table.ungrouped()
         part = Placed(self.graph, value, result, own.shape, own.table.teams)
         return self._as_wanted(own, part.summed(tiled, along), result)
 

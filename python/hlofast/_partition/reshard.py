@@ -50,9 +50,6 @@ class Value:
         self.taken = taken
         """Which part of an array each device of some groups takes."""
 
-    def __repr__(self) -> str:
-        return f"<Value {self.op} {self.shape}>"
-
     @property
     def bytes(self) -> int:
         """Bytes of the array."""
@@ -141,13 +138,10 @@ class Placed:
 
     def within(self, own: tl.Grouped) -> Placed:
         """Returns the array as each group has it."""
-        placed = self.to(own.ungrouped())
-        teams = tuple(
-            tuple(team[one] for one in group) for team in self.teams for group in own.groups
-        )
-        return Placed(self.graph, placed.value, own.tiling, own.base(self.base), teams)
+        value, teams = self.to(own.ungrouped()).value, self._of_teams(own.groups)
+        return Placed(self.graph, value, own.tiling, own.base(self.base), teams)
 
-    def all_teams(self, groups: Groups) -> Groups:
+    def _of_teams(self, groups: Groups) -> Groups:
         """Returns groups of all devices, from those within each group."""
         return tuple(tuple(team[one] for one in group) for team in self.teams for group in groups)
 
@@ -161,9 +155,11 @@ class Placed:
         assert found is not None
         return found
 
-    def _part(self, shape: tuple[int, ...], own: Tiling) -> Value:
+    def _part(self, own: Tiling) -> Value:
+        """The part of its copy that each device takes."""
+        shape, taken = own.shape(self.base), (own, self.teams)
         return self.graph.add(
-            "slice", (self.value,), shape, self.value.width, (), self.tiling, (own, self.teams)
+            "slice", (self.value,), shape, self.value.width, (), self.tiling, taken
         )
 
     def _zeros(self, target: Tiling) -> Placed:
@@ -204,9 +200,12 @@ class Placed:
             return self.whole().to(target)
         if target.is_whole:
             return self
-        shape = target.shape(self.base)
-        value = self._part(shape, target)
-        return self._with(value, target)
+        return self._with(self._part(target), target)
+
+    def _at_once(self, target: Tiling) -> Placed | None:
+        """Returns the array with another tiling; None if all of it would have to be gathered."""
+        found = self._to(target, False)
+        return found if found is not None and found.tiling == target else None
 
     def _to_within(self, target: Tiling, equal: list[int]) -> Placed | None:
         """Changes the tiling among the devices that have the same tiles in some dimensions."""
@@ -224,7 +223,7 @@ class Placed:
             (self.value,),
             self.value.shape,
             self.value.width,
-            self.all_teams(pairs),
+            self._of_teams(pairs),
         )
         return self._with(value, target)
 
@@ -244,7 +243,7 @@ class Placed:
             together, rest = pairs[:1], pairs[1:]
         sizes = [self.tiling.along(one) // self.tiling.along(to) for one, to in together]
         own = _swapped(self.tiling, together)
-        groups = self.all_teams(tl.in_chunks(own, [to for _, to in together], sizes))
+        groups = self._of_teams(tl.neighbours(own, [to for _, to in together], sizes))
         shape = own.shape(self.base)
         value = self.graph.add(
             "all-to-all", (self.value,), shape, self.value.width, groups, tuple(together)
@@ -256,11 +255,8 @@ class Placed:
         fine = _compatible(self.tiling, target)
         if fine is None:
             return None
-        shape = fine.shape(self.base)
-        value = self.value
-        if shape != value.shape:
-            value = self._part(shape, fine)
-        placed = self._with(value, fine)
+        is_same = fine.shape(self.base) == self.value.shape
+        placed = self._with(self.value if is_same else self._part(fine), fine)
         return placed._permuted(target) if _is_permuted(fine, target) else placed
 
     def _gathered(self, target: Tiling) -> Placed | None:
@@ -276,9 +272,7 @@ class Placed:
                 dims.append(dim)
                 factors.append(factor)
         mine = tl.grouped(fine, dims, factors)
-        teams = tuple(
-            tuple(team[one] for one in group) for team in self.teams for group in mine.groups
-        )
+        teams = self._of_teams(mine.groups)
         inner = Placed(self.graph, placed.value, mine.tiling, target.shape(self.base), teams)
         return self._with(inner.replicated(dims), target)
 
@@ -298,13 +292,11 @@ class Placed:
         dims = [dim for dim in dims if own.along(dim) > 1]
         if any(self.base[dim] * 2 <= own.dims[dim] for dim in dims):
             raise UnsureError("fewer elements than half the tiles")
-        for chosen in [dims] if self.graph.merges else [[dim] for dim in reversed(dims)]:
-            if not chosen:
-                continue
+        for chosen in self._rounds(dims):
             shape = list(value.shape)
             for dim in chosen:
                 shape[dim] = self.base[dim]
-            groups = self.all_teams(tl.along_dims(own, chosen))
+            groups = self._of_teams(tl.neighbours(own, chosen))
             value = self.graph.add(
                 "all-gather", (value,), shape, value.width, groups, tuple(chosen)
             )
@@ -314,11 +306,16 @@ class Placed:
         """Sums the array over the devices that differ along some dimensions of a tiling."""
         value = self.value
         dims = [dim for dim in dims if own.along(dim) > 1]
-        for chosen in [dims] if self.graph.merges else [[dim] for dim in reversed(dims)]:
-            if chosen:
-                groups = self.all_teams(tl.along_dims(own, chosen))
-                value = self.graph.add("all-reduce", (value,), value.shape, value.width, groups)
+        for chosen in self._rounds(dims):
+            groups = self._of_teams(tl.neighbours(own, chosen))
+            value = self.graph.add("all-reduce", (value,), value.shape, value.width, groups)
         return value
+
+    def _rounds(self, dims: list[int]) -> list[list[int]]:
+        """The dimensions of each collective that runs along some dimensions."""
+        if self.graph.merges:
+            return [dims] if dims else []
+        return [[dim] for dim in reversed(dims)]
 
     def _exchanged_copies(self, target: Tiling) -> Placed | None:
         """Moves copies to tiles of another dimension, or the reverse."""
@@ -354,17 +351,15 @@ class Placed:
         if (split := _split_dim(self.base, own, target)) is not None:
             return self._split(target, *split)
         if (less := _without_a_dim(own, target)) is not None:
-            found = self.to(less)._to(target, False)
-            return found if found is not None and found.tiling == target else None
+            return self.to(less)._at_once(target)
         if own.is_partial and not target.is_partial:
             for dim, size in enumerate(target.dims):
                 if size != own.dims[dim] and own.dims[dim] == 1 and size % own.copies == 0:
                     order = list(range(len(own.dims)))
                     order[dim], order[-1] = order[-1], order[dim]
                     dims = [own.dims[at] for at in order]
-                    middle = tl.tiling(dims, tl.moved(own.devices, own.dims, order), True)
-                    found = self.to(middle)._to(target, False)
-                    return found if found is not None and found.tiling == target else None
+                    middle = tl.tiling(dims, tl.transposed(own.devices, own.dims, order), True)
+                    return self.to(middle)._at_once(target)
         return None
 
     def _split(self, target: Tiling, dim: int, size: int) -> Placed | None:
@@ -375,20 +370,16 @@ class Placed:
         inner = local * before.dims[dim + 1]
         base = (*self.base[:dim], self.base[dim] // inner, inner, *self.base[dim + 1 :])
         value = self.graph.add("reshape", (self.value,), shape, self.value.width)
-        placed = Placed(self.graph, value, before, base, self.teams)._to(after, False)
-        if placed is None or placed.tiling != after:
+        placed = Placed(self.graph, value, before, base, self.teams)._at_once(after)
+        if placed is None:
             return None
-        own = placed.tiling
-        dims = [*own.dims]
+        dims = [*after.dims]
         dims[dim : dim + 2] = [dims[dim] * dims[dim + 1]]
         shape = placed.value.shape
         shape = (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
         value = self.graph.add("reshape", (placed.value,), shape, self.value.width)
-        merged = self._with(value, own.reshaped(dims))
-        if merged.tiling == target:
-            return merged
-        found = merged._to(target, False)
-        return found if found is not None and found.tiling == target else None
+        merged = self._with(value, after.reshaped(dims))
+        return merged._at_once(target)
 
 
 def _is_permuted(own: Tiling, target: Tiling) -> bool:
@@ -466,7 +457,7 @@ def _swapped(own: Tiling, pairs: Sequence[tuple[int, int]]) -> Tiling:
         order = list(range(len(split)))
         one, other = places[source], places[target]
         order[one], order[other] = order[other], order[one]
-        devices = tl.moved(devices, split, order)
+        devices = tl.transposed(devices, split, order)
         dims[source], dims[target] = dims[target], dims[source]
     return tl.tiling(dims, devices, own.is_partial)
 
@@ -495,7 +486,7 @@ def _compatible(partial: Tiling, target: Tiling) -> Tiling | None:
     if target.is_partial:
         split.append(target.copies)
         order.append(len(split) - 1)
-    return tl.tiling(target.dims, tl.moved(partial.devices, split, order), target.is_partial)
+    return tl.tiling(target.dims, tl.transposed(partial.devices, split, order), target.is_partial)
 
 
 def _with_two(own: Tiling, dim: int, size: int) -> Tiling:
@@ -534,5 +525,5 @@ def _without_a_dim(own: Tiling, target: Tiling) -> Tiling | None:
         return None
     for dim in range(own.rank):
         if own.dims[dim] != 1 and own.dims[dim] * own.copies == target.copies:
-            return tl.replicated_along(own, [dim])
+            return tl.undivided(own, dim)
     return None
