@@ -214,7 +214,7 @@ class _Choices:
         self.result = result
         self.rows: list[dict[str, Any]] = list(result.module.collectives().tables["collectives"])
         self.sent: dict[str, int | None] | None = None
-        self.unsure, self.lookups, self.is_quadratic = result._choices
+        self.unsure, self.unattributed, self.lookups, self.is_quadratic = result._choices
         self.old: Mapping[str, int] = result.mesh.shape if result.mesh is not None else {}
         new_mesh = result.new_mesh or result.mesh
         self.new: Mapping[str, int] = new_mesh.shape if new_mesh is not None else {}

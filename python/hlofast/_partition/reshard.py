@@ -172,49 +172,30 @@ class Placed:
             return self
         if not (own.is_even(self.base) and target.is_even(self.base)):
             raise UnsureError("uneven tiles")
+        if target.is_whole:
+            return self._with(self.replicated(range(own.rank)), WHOLE)
+        if own.is_whole:
+            return self._with(self._part(target), target)
         if _is_permuted(own, target):
             return self._permuted(target)
         if (pairs := _exchanges(own, target)) is not None:
             return self._exchanged(target, pairs)
-        if not target.is_whole and own.is_partial:
-            found = self._sliced(target) or self._exchanged_copies(target)
-            if found is not None:
-                return found
-        if not own.is_whole and target.is_partial:
-            found = self._gathered(target) or self._exchanged_copies(target)
-            if found is not None:
-                return found
-        if not own.is_whole:
-            if not target.is_whole:
-                found = self._in_steps(target)
-                if found is not None:
-                    return found
-                equal = [
-                    dim for dim in range(len(self.base))
-                    if own.dims[dim] != 1 and own.dims[dim] == target.dims[dim]
-                ]  # fmt: skip
-                if equal:
-                    return self._to_within(target, equal)
-                if not may_replicate:
-                    return None
-            return self.whole().to(target)
-        if target.is_whole:
-            return self
-        return self._with(self._part(target), target)
+        if own.is_partial and (found := self._sliced(target)) is not None:
+            return found
+        if target.is_partial and (found := self._gathered(target)) is not None:
+            return found
+        if own.devices == target.devices and _are_copies_tiles(own, target):
+            raise UnsureError("copies that become tiles, or the reverse")
+        if (found := self._in_steps(target)) is not None:
+            return found
+        if any(own.dims[at] == target.dims[at] != 1 for at in range(own.rank)):
+            raise UnsureError("tiles that move within those of another dimension")
+        return self.whole().to(target) if may_replicate else None
 
     def _at_once(self, target: Tiling) -> Placed | None:
         """Returns the array with another tiling; None if all of it would have to be gathered."""
         found = self._to(target, False)
         return found if found is not None and found.tiling == target else None
-
-    def _to_within(self, target: Tiling, equal: list[int]) -> Placed | None:
-        """Changes the tiling among the devices that have the same tiles in some dimensions."""
-        mine = tl.grouped(self.tiling, equal)
-        wanted = tl.grouped(target, equal).aligned(mine)
-        placed = self.within(mine)
-        inner = placed._to(wanted.tiling, True)
-        assert inner is not None
-        return self._with(inner.value, wanted.ungrouped())._to(target, True)
 
     def _permuted(self, target: Tiling) -> Placed:
         pairs = tuple(zip(self.tiling.devices, target.devices, strict=True))
@@ -278,13 +259,7 @@ class Placed:
 
     def whole(self) -> Placed:
         """Returns the array with all of it on each device of a group."""
-        if self.tiling.is_whole:
-            return self
-        if self.value.op == ZEROS:
-            return self._zeros(WHOLE)
-        if not self.tiling.is_even(self.base):
-            raise UnsureError("uneven tiles")
-        return self._with(self.replicated(range(self.tiling.rank)), WHOLE)
+        return self.to(WHOLE)
 
     def replicated(self, dims: Sequence[int]) -> Value:
         """Gathers the array along some dimensions."""
@@ -316,34 +291,6 @@ class Placed:
         if self.graph.merges:
             return [dims] if dims else []
         return [[dim] for dim in reversed(dims)]
-
-    def _exchanged_copies(self, target: Tiling) -> Placed | None:
-        """Moves copies to tiles of another dimension, or the reverse."""
-        is_source = self.tiling.is_partial
-        partial, tiled = (self.tiling, target) if is_source else (target, self.tiling)
-        if not partial.is_partial or tiled.is_partial or tiled.is_whole:
-            return None
-        if len(tiled.dims) + 1 != len(partial.dims) or partial.dims[0] != 1:
-            return None
-        divided = -1
-        for dim in range(len(tiled.dims) - 1, -1, -1):
-            if tiled.dims[dim] > 1 and divided == -1:
-                if tiled.dims[dim] != partial.copies:
-                    return None
-                divided = dim
-            if tiled.dims[dim] != partial.dims[dim + 1]:
-                return None
-        if divided == -1 or partial.devices != tiled.devices:
-            return None
-        dims = list(tiled.dims)
-        dims[divided] = 1
-        middle = tl.tiling((*dims, partial.copies), tiled.devices, True)
-        if is_source:
-            pairs = _exchanges(self.tiling, middle)
-            return None if pairs is None else self._exchanged(middle, pairs).to(target)
-        placed = self.to(middle)
-        pairs = _exchanges(placed.tiling, target)
-        return None if pairs is None else placed._exchanged(target, pairs)
 
     def _in_steps(self, target: Tiling) -> Placed | None:
         """Changes a tiling through others that need less traffic than all of the array."""
@@ -385,18 +332,23 @@ class Placed:
 def _is_permuted(own: Tiling, target: Tiling) -> bool:
     """Whether two tilings differ only in which device has which tile."""
     return (
-        not own.is_whole
-        and own.dims == target.dims
+        own.dims == target.dims
         and own.is_partial == target.is_partial
         and own.devices != target.devices
     )
 
 
+def _are_copies_tiles(own: Tiling, target: Tiling) -> bool:
+    """Whether one tiling has as copies what are tiles of the last dimension in the other."""
+    return any(
+        more.is_partial and not less.is_partial and more.dims == (1, *less.dims)
+        for more, less in ((own, target), (target, own))
+    )
+
+
 def _exchanges(own: Tiling, target: Tiling) -> list[tuple[int, int]] | None:
     """The pairs of dimensions whose numbers of tiles change places, one after the other."""
-    if own.is_whole or target.is_whole or len(own.dims) != len(target.dims):
-        return None
-    if own.tiles != target.tiles:
+    if len(own.dims) != len(target.dims) or own.tiles != target.tiles:
         return None
     mine: dict[int, list[int]] = {}
     others: dict[int, list[int]] = {}
@@ -464,11 +416,7 @@ def _swapped(own: Tiling, pairs: Sequence[tuple[int, int]]) -> Tiling:
 
 def _compatible(partial: Tiling, target: Tiling) -> Tiling | None:
     """A tiling with the tiles of `target` that lie in those of `partial` on each device."""
-    if not partial.is_partial or len(partial.devices) != len(target.devices):
-        return None
     rank = partial.rank
-    if rank != target.rank:
-        return None
     more = []
     for size, wanted in zip(partial.dims[:rank], target.dims[:rank], strict=True):
         if wanted % size:
