@@ -67,9 +67,18 @@ class Lookup:
         """Whether rows are looked up; otherwise their gradients are summed."""
         return self.rows is None
 
-    def rows_within(self, own: tl.Grouped) -> Placed | None:
-        """Returns what each group adds."""
-        return None if self.rows is None else self.rows.within(own)
+    def of_groups(
+        self,
+        table: Placed,
+        positions: Placed,
+        row_groups: tl.Grouped,
+        table_groups: tl.Grouped,
+        width: int,
+    ) -> Lookup:
+        """Returns the lookup within each group, of what it has of the table and of positions."""
+        rows = None if self.rows is None else self.rows.within(row_groups)
+        result = row_groups if self.is_gather else table_groups
+        return Lookup(table, positions, rows, result.base(self.shape), result.tiling, width)
 
     @property
     def of_rows(self) -> Tiling:
@@ -139,27 +148,26 @@ class Splitter:
         table, rank = own.table, own.rank
         if table.tiling.is_whole or table.base[_WIDTH] != own.width:
             return None
-        passed = tl.propagated(table.tiling, [_WIDTH], [rank - 1], rank)
-        if passed.is_whole:
+        tiled_rows = tl.propagated(table.tiling, [_WIDTH], [rank - 1], rank)
+        if tiled_rows.is_whole:
             return None
         if own.width != self.full:
             raise UnsureError("a width that is divided twice")
-        passed = tl.merged(own.of_rows, passed) or passed
-        many = tl.grouped(passed, [rank - 1])
-        mine = tl.grouped(table.tiling, [_WIDTH]).aligned(many)
+        tiled_rows = tl.merged(own.of_rows, tiled_rows) or tiled_rows
+        row_groups = tl.grouped(tiled_rows, [rank - 1])
+        table_groups = tl.grouped(table.tiling, [_WIDTH]).aligned(row_groups)
         count, devices = table.tiling.along(_WIDTH), len(table.tiling.devices)
-        each = tl.grouped_by_copies(
+        position_groups = tl.grouped_by_copies(
             own.positions.tiling, count, devices, rank, _order_of_positions(rank)
-        ).aligned(many)
-        output, result = (many, passed) if own.is_gather else (mine, mine.ungrouped())
-        inner = Lookup(
-            table.within(mine),
-            own.positions.within(each),
-            own.rows_within(many),
-            output.base(own.shape),
-            output.tiling,
+        ).aligned(row_groups)
+        inner = own.of_groups(
+            table.within(table_groups),
+            own.positions.within(position_groups),
+            row_groups,
+            table_groups,
             table.value.shape[_WIDTH],
         )
+        result = tiled_rows if own.is_gather else table_groups.ungrouped()
         return self._as_wanted(own, self._next(inner, goes_on), result)
 
     def _by_table(self, own: Lookup, goes_on: bool) -> Value | None:
@@ -168,38 +176,39 @@ class Splitter:
         count, devices = table.tiling.along(_ROWS), len(table.tiling.devices)
         if count == 1:
             return None
-        mine = tl.grouped(table.tiling, [_ROWS])
+        table_groups = tl.grouped(table.tiling, [_ROWS])
         order, dims = _order_of_positions(rank), list(range(rank))
-        each = tl.grouped_by_copies(own.positions.tiling, count, devices, rank, order)
-        each = each.aligned(mine)
-        rows = tl.grouped_by_copies(own.of_rows, count, devices, rank, dims).aligned(mine)
-        if not each.tiling.is_whole and rows.tiling.is_whole:
+        position_groups = tl.grouped_by_copies(own.positions.tiling, count, devices, rank, order)
+        position_groups = position_groups.aligned(table_groups)
+        row_groups = tl.grouped_by_copies(own.of_rows, count, devices, rank, dims)
+        row_groups = row_groups.aligned(table_groups)
+        if not position_groups.tiling.is_whole and row_groups.tiling.is_whole:
             spread = tl.propagated(own.positions.tiling, along, along, rank)
             # XLA takes the rank of the table here in a scatter.
             data_rank = rank if own.is_gather else len(table.base)
-            rows = tl.grouped_by_copies(spread, count, devices, data_rank, dims).aligned(mine)
-        if each.tiling.is_whole and not rows.tiling.is_whole:
+            row_groups = tl.grouped_by_copies(spread, count, devices, data_rank, dims)
+            row_groups = row_groups.aligned(table_groups)
+        if position_groups.tiling.is_whole and not row_groups.tiling.is_whole:
             spread = tl.propagated(own.of_rows, along, along, rank)
-            each = tl.grouped_by_copies(spread, count, devices, rank, order).aligned(mine)
-        moved = own.positions.to(each.ungrouped())
+            position_groups = tl.grouped_by_copies(spread, count, devices, rank, order)
+            position_groups = position_groups.aligned(table_groups)
+        moved = own.positions.to(position_groups.ungrouped())
         if own.is_gather:
             moved = moved.renamed("clamp")
         where = table.tiling, table.teams
-        output = rows if own.is_gather else mine
-        inner = Lookup(
-            table.within(mine),
-            moved.renamed("shift", where).within(each),
-            own.rows_within(rows),
-            output.base(own.shape),
-            output.tiling,
+        inner = own.of_groups(
+            table.within(table_groups),
+            moved.renamed("shift", where).within(position_groups),
+            row_groups,
+            table_groups,
             own.width,
         )
         value = self._next(inner, goes_on)
         if not own.is_gather:
-            return self._as_wanted(own, value, mine.ungrouped())
+            return self._as_wanted(own, value, table_groups.ungrouped())
         # Rows that lie in other groups are zeros, and all groups are summed.
-        result = rows.ungrouped()
-        found = self.graph.add("mask", (moved.value,), moved.value.shape, 1, (), where)
+        result = row_groups.ungrouped()
+        found = self.graph.add("mask", (moved.value,), moved.value.shape, 1, what=where)
         mask = Placed(self.graph, found, moved.tiling, moved.base, moved.teams)
         mask = mask.to(tl.propagated(result, along, along, rank))
         kept = self.graph.add("select", (value, mask.value), value.shape, value.width)
@@ -215,34 +224,29 @@ class Splitter:
         if finer is not None:
             positions = positions.to(finer)
         tiled = positions.tiling
-        passed = tl.propagated(tiled, along, along, rank)
-        if passed.is_whole:
+        tiled_rows = tl.propagated(tiled, along, along, rank)
+        if tiled_rows.is_whole:
             return None
-        passed = tl.merged(own.of_rows, passed) or passed
-        many = tl.grouped(passed, along)
-        each = tl.grouped(tiled, along).aligned(many)
-        table = tl.grouped_by_copies(
+        tiled_rows = tl.merged(own.of_rows, tiled_rows) or tiled_rows
+        row_groups = tl.grouped(tiled_rows, along)
+        position_groups = tl.grouped(tiled, along).aligned(row_groups)
+        table_groups = tl.grouped_by_copies(
             own.table.tiling,
             prod(tiled.along(dim) for dim in along),
             len(tiled.devices),
             len(own.table.base),
             self._order_of_table(own),
-        ).aligned(many)
-        whole = own.table.within(table)
-        output = many if own.is_gather else table
-        inner = Lookup(
-            whole if own.is_gather else whole.renamed("select"),
-            positions.within(each),
-            own.rows_within(many),
-            output.base(own.shape),
-            output.tiling,
-            own.width,
-        )
+        ).aligned(row_groups)
+        table = own.table.within(table_groups)
+        if not own.is_gather:
+            table = table.renamed("select")
+        placed = positions.within(position_groups)
+        inner = own.of_groups(table, placed, row_groups, table_groups, own.width)
         value = self._next(inner, goes_on)
         if own.is_gather:
-            return self._as_wanted(own, value, passed)
+            return self._as_wanted(own, value, tiled_rows)
         # Each group has summed some gradients of all rows.
-        result = table.ungrouped()
+        result = table_groups.ungrouped()
         part = Placed(self.graph, value, result, own.shape, own.table.teams)
         return self._as_wanted(own, part.summed(tiled, along), result)
 

@@ -88,6 +88,7 @@ class Graph:
         operands: tuple[Value, ...],
         shape: Sequence[int],
         width: int,
+        *,
         groups: Groups = (),
         what: object = None,
         taken: tuple[Tiling, Groups] | None = None,
@@ -97,6 +98,19 @@ class Graph:
         if key not in self.known:
             self.known[key] = Value(op, operands, tuple(shape), width, groups, taken)
         return self.known[key]
+
+    def of_one(
+        self,
+        op: str,
+        operand: Value,
+        shape: Sequence[int] | None = None,
+        groups: Groups = (),
+        what: object = None,
+        taken: tuple[Tiling, Groups] | None = None,
+    ) -> Value:
+        """Returns the value of an instruction with one operand, by default as large as that."""
+        shape = operand.shape if shape is None else shape
+        return self.add(op, (operand,), shape, operand.width, groups=groups, what=what, taken=taken)
 
 
 def reached(roots: Sequence[Value]) -> Iterator[Value]:
@@ -124,17 +138,17 @@ class Placed:
         self.graph = graph
         self.value = value
         self.tiling = own
-        self.base = tuple(base)
         self.teams = teams
         """By group: its devices, which the tiling numbers from 0."""
+        self.base = tuple(base)
+        """The size of what a group has of the array, before it is tiled."""
 
     def _with(self, value: Value, own: Tiling) -> Placed:
         return Placed(self.graph, value, own, self.base, self.teams)
 
     def renamed(self, op: str, what: object = None) -> Placed:
         """Returns an array that is made of this one, with its size."""
-        value = self.graph.add(op, (self.value,), self.value.shape, self.value.width, (), what)
-        return self._with(value, self.tiling)
+        return self._with(self.graph.of_one(op, self.value, what=what), self.tiling)
 
     def within(self, own: tl.Grouped) -> Placed:
         """Returns the array as each group has it."""
@@ -158,9 +172,7 @@ class Placed:
     def _part(self, own: Tiling) -> Value:
         """The part of its copy that each device takes."""
         shape, taken = own.shape(self.base), (own, self.teams)
-        return self.graph.add(
-            "slice", (self.value,), shape, self.value.width, (), self.tiling, taken
-        )
+        return self.graph.of_one("slice", self.value, shape, what=self.tiling, taken=taken)
 
     def _zeros(self, target: Tiling) -> Placed:
         shape = target.shape(self.base)
@@ -199,13 +211,8 @@ class Placed:
 
     def _permuted(self, target: Tiling) -> Placed:
         pairs = tuple(zip(self.tiling.devices, target.devices, strict=True))
-        value = self.graph.add(
-            "collective-permute",
-            (self.value,),
-            self.value.shape,
-            self.value.width,
-            self._of_teams(pairs),
-        )
+        groups = self._of_teams(pairs)
+        value = self.graph.of_one("collective-permute", self.value, groups=groups)
         return self._with(value, target)
 
     def _exchanged(self, target: Tiling, pairs: list[tuple[int, int]]) -> Placed:
@@ -226,9 +233,7 @@ class Placed:
         own = _swapped(self.tiling, together)
         groups = self._of_teams(tl.neighbours(own, [to for _, to in together], sizes))
         shape = own.shape(self.base)
-        value = self.graph.add(
-            "all-to-all", (self.value,), shape, self.value.width, groups, tuple(together)
-        )
+        value = self.graph.of_one("all-to-all", self.value, shape, groups, tuple(together))
         return self._with(value, own)._exchanged(target, rest)
 
     def _sliced(self, target: Tiling) -> Placed | None:
@@ -272,9 +277,7 @@ class Placed:
             for dim in chosen:
                 shape[dim] = self.base[dim]
             groups = self._of_teams(tl.neighbours(own, chosen))
-            value = self.graph.add(
-                "all-gather", (value,), shape, value.width, groups, tuple(chosen)
-            )
+            value = self.graph.of_one("all-gather", value, shape, groups, tuple(chosen))
         return value
 
     def summed(self, own: Tiling, dims: Sequence[int]) -> Value:
@@ -283,7 +286,7 @@ class Placed:
         dims = [dim for dim in dims if own.along(dim) > 1]
         for chosen in self._rounds(dims):
             groups = self._of_teams(tl.neighbours(own, chosen))
-            value = self.graph.add("all-reduce", (value,), value.shape, value.width, groups)
+            value = self.graph.of_one("all-reduce", value, groups=groups)
         return value
 
     def _rounds(self, dims: list[int]) -> list[list[int]]:
@@ -316,7 +319,7 @@ class Placed:
         shape = (*self.value.shape[:dim], 1, local, *self.value.shape[dim + 1 :])
         inner = local * before.dims[dim + 1]
         base = (*self.base[:dim], self.base[dim] // inner, inner, *self.base[dim + 1 :])
-        value = self.graph.add("reshape", (self.value,), shape, self.value.width)
+        value = self.graph.of_one("reshape", self.value, shape)
         placed = Placed(self.graph, value, before, base, self.teams)._at_once(after)
         if placed is None:
             return None
@@ -324,7 +327,7 @@ class Placed:
         dims[dim : dim + 2] = [dims[dim] * dims[dim + 1]]
         shape = placed.value.shape
         shape = (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
-        value = self.graph.add("reshape", (placed.value,), shape, self.value.width)
+        value = self.graph.of_one("reshape", placed.value, shape)
         merged = self._with(value, after.reshaped(dims))
         return merged._at_once(target)
 
