@@ -278,15 +278,16 @@ class _Choices:
         """`SIZE` if the change may give a collective another size than the changed text has.
 
         On the same mesh weights and their sums keep their sizes, and of others all fitted ones that
-        are attributed by an assumption are right. What is attributed to nothing stays as it is in
-        the changed text, although what changes may be in it.
+        are attributed by an assumption are right. Where dimensions are attributed to nothing, the
+        changed text has them as they were, whatever flows into them.
         """
         if _is_scalar(row):
             return None
         if self.is_mesh or (of_lookup(row) and not _is_of_table(row)):
             return SIZE if row["instruction"] in self.unsure else None
-        is_open = row["instruction"] in self.unattributed and not _is_of_table(row)
-        return SIZE if is_open else None
+        if row["tensor_kind"] in ("weight", "gradient") or _is_of_table(row):
+            return None
+        return SIZE if row["instruction"] in self.unattributed else None
 
     def of_peak(self) -> Iterator[str]:
         """Yields the reasons why the peak is undecided."""
