@@ -211,7 +211,8 @@ impl Spread<'_> {
         let others: Vec<Factor> = known.into_iter().flatten().flatten().collect();
         let size = |at: &usize| to.get(*at).map_or(0, |piece| piece.size);
         let sizes: Vec<i64> = open.iter().map(size).collect();
-        let rest = if others.is_empty() { Some(factors) } else { quotient(self, &factors, &others) };
+        let rest =
+            if others.is_empty() { Some(factors) } else { quotient(self, &factors, &others) };
         // Where both sides have their factors from different parameters, which may be equal, pieces
         // of one element hold none.
         let is_one = self.trust == Trust::Dealt && sizes.iter().all(|size| *size == 1);
