@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Way = Callable[["Splitter", "Lookup", bool], Value | None]
+    Way = Callable[["Splitter", "Lookup"], Value | None]
 
 _ROWS, _WIDTH = 0, 1
 """Dimensions of a table."""
@@ -89,19 +89,21 @@ class Lookup:
 class Splitter:
     """Splits lookups in one table."""
 
-    __slots__ = ("full", "graph")
+    __slots__ = ("full", "graph", "splits_again")
 
-    def __init__(self, graph: Graph, full: int) -> None:
+    def __init__(self, graph: Graph, full: int, splits_again: bool = True) -> None:
         self.graph = graph
         self.full = full
         """The width of the table on all devices together."""
+        self.splits_again = splits_again
+        """Whether what a group looks up is split in turn."""
 
     def split(self, own: Lookup) -> Value:
         """Returns the value of a lookup, split in the cheapest way on each level."""
         ways = (Splitter._by_width, Splitter._by_table, Splitter._by_positions)
         # XLA prefers an earlier way to one that costs as much.
         for way in sorted(ways, key=lambda one: self._cost(one, own)):
-            found = way(self, own, True)
+            found = way(self, own)
             if found is not None:
                 return found
         return self._plain(own)
@@ -117,7 +119,7 @@ class Splitter:
         table, positions = fake(own.table, "table"), fake(own.positions, "positions")
         rows = None if own.rows is None else fake(own.rows, "rows")
         copy = Lookup(table, positions, rows, own.shape, own.tiling, own.width)
-        root = way(Splitter(graph, self.full), copy, False)
+        root = way(Splitter(graph, self.full, splits_again=False), copy)
         if root is None:
             return _NONE
         memory = traffic = 0
@@ -128,8 +130,8 @@ class Splitter:
                 memory = max(memory, value.memory)
         return (memory, traffic) if memory else _NONE
 
-    def _next(self, own: Lookup, goes_on: bool) -> Value:
-        return self.split(own) if goes_on else self._plain(own)
+    def _inner(self, own: Lookup) -> Value:
+        return self.split(own) if self.splits_again else self._plain(own)
 
     def _plain(self, own: Lookup) -> Value:
         """A lookup that is not split: each device of a group has all operands."""
@@ -143,7 +145,7 @@ class Splitter:
     def _as_wanted(self, own: Lookup, value: Value, tiled: Tiling) -> Value:
         return Placed(self.graph, value, tiled, own.shape, own.table.teams).to(own.tiling).value
 
-    def _by_width(self, own: Lookup, goes_on: bool) -> Value | None:
+    def _by_width(self, own: Lookup) -> Value | None:
         """Each group has a part of the width."""
         table, rank = own.table, own.rank
         if table.tiling.is_whole or table.base[_WIDTH] != own.width:
@@ -168,9 +170,9 @@ class Splitter:
             table.value.shape[_WIDTH],
         )
         result = tiled_rows if own.is_gather else table_groups.ungrouped()
-        return self._as_wanted(own, self._next(inner, goes_on), result)
+        return self._as_wanted(own, self._inner(inner), result)
 
-    def _by_table(self, own: Lookup, goes_on: bool) -> Value | None:
+    def _by_table(self, own: Lookup) -> Value | None:
         """Each group has some rows of the table, and looks up those that lie there."""
         table, rank, along = own.table, own.rank, own.along
         count, devices = table.tiling.along(_ROWS), len(table.tiling.devices)
@@ -203,7 +205,7 @@ class Splitter:
             table_groups,
             own.width,
         )
-        value = self._next(inner, goes_on)
+        value = self._inner(inner)
         if not own.is_gather:
             return self._as_wanted(own, value, table_groups.ungrouped())
         # Rows that lie in other groups are zeros, and all groups are summed.
@@ -215,7 +217,7 @@ class Splitter:
         part = Placed(self.graph, kept, result, own.shape, table.teams)
         return self._as_wanted(own, part.summed(table.tiling, [_ROWS]), result)
 
-    def _by_positions(self, own: Lookup, goes_on: bool) -> Value | None:
+    def _by_positions(self, own: Lookup) -> Value | None:
         """Each group has some positions, and looks them up in all of the table."""
         rank, along, positions = own.rank, own.along, own.positions
         if own.is_gather and positions.tiling.is_whole:
@@ -242,7 +244,7 @@ class Splitter:
             table = table.renamed("select")
         placed = positions.within(position_groups)
         inner = own.of_groups(table, placed, row_groups, table_groups, own.width)
-        value = self._next(inner, goes_on)
+        value = self._inner(inner)
         if own.is_gather:
             return self._as_wanted(own, value, tiled_rows)
         # Each group has summed some gradients of all rows.
