@@ -3,7 +3,7 @@
 The partitioner takes the cheapest way to split a lookup, which follows from sizes and shardings
 (`hlofast/_partition`). What it knows and the compiled text does not say, such as which axes divide
 the sequence of the rows that are looked up, is tried: only what makes the collectives of the text
-from its sizes counts, and only if all that does makes the same of the new sizes.
+from its sizes counts, and only if all that does makes equal collectives of the new sizes.
 """
 
 from __future__ import annotations
