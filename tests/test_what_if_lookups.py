@@ -99,9 +99,32 @@ class TestSplitOtherwise:
         assert not result.undecided
         assert figures(result, "after") == sent(truth)
 
+    @pytest.mark.parametrize(("before", "after"), [(0, 1), (2, 1)])
+    def test_sums_behind_exchanged_tokens(self, steps: Any, before: int, after: int) -> None:
+        """The sequence passes a bitcast to tiles, on whose two sides the width has other names."""
+        result, truth = changed(steps, "exchanged", before, after)
+        assert "other-lookup" in codes(result)
+        assert not result.undecided
+        assert figures(result, "after") == sent(truth)
+
 
 class TestUndecided:
     """What the text does not say stays open."""
+
+    def test_sizes_that_follow_nothing(self, steps: Any) -> None:
+        """Behind an operation of unknown meaning no dimension is known to be the sequence."""
+        own, module = steps["exchanged", 0]
+        text = module.to_text()
+        hidden = text.replace("bitcast(%copy.6)", 'custom-call(%copy.6), custom_call_target="Rows"')
+        assert hidden != text
+        module = hlofast.loads(hidden).with_context(mesh=own["mesh"], device="tpu-v5p")
+        result = module.what_if(sequence=4096)
+        assert result.undecided == {"all-reduce.1": "size"}
+        assert "undecided-size" in codes(result)
+        known = {row["axes"]: row["after"] for row in result.wire_bytes if not row["undecided"]}
+        exact = sent(steps["exchanged", 1][1])
+        assert known == {axes: exact.get(axes, 0) for axes in known}
+        assert "model" not in known
 
     @pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
     def test_a_sum_of_which_devices_take_parts(self, steps: Any, before: int, after: int) -> None:

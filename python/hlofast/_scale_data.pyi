@@ -20,10 +20,11 @@ class ScaleData:
 
         Raises `ValueError` if the module has too many dimensions.
         """
-    def choices(self) -> tuple[list[int], list[tuple[int, list[str]]], bool]:
-        """Rows of collectives whose size is not followed from parameters; by lookup in a table, the
-        table's rows and the axes that divide its other dimension; whether arrays of positions by
-        positions are in memory.
+    def choices(self) -> tuple[list[int], list[int], list[tuple[int, list[str]]], bool]:
+        """Rows of collectives whose size is not followed from parameters; of these, rows of those
+        whose size is not assumed to follow either; by lookup in a table, the table's rows and the
+        axes that divide its other dimension; whether arrays of positions by positions are in
+        memory.
         """
     def coverage(self) -> tuple[int, int, int, int, int, list[int], int]:
         """Dimensions larger than 1: all, followed, assumed, constant; instructions that contradict

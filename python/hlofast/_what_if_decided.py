@@ -40,7 +40,7 @@ WHY = {
     PADDING: "shards are padded to tiles otherwise",
     SCALARS: "sums of scalars may be combined otherwise",
     ONE: "dimensions of one element, which compiled shapes lack, grow or vanish",
-    SIZE: "sizes are attributed by an assumption",
+    SIZE: "sizes are attributed by an assumption, or to nothing",
     LOOPS: "loops over sequences have trip counts that are literals of the program",
     POLICY: "the compiler fuses, schedules and combines anew under another policy",
     SCORES: "arrays of positions by positions may be fused otherwise",
@@ -214,7 +214,7 @@ class _Choices:
         self.result = result
         self.rows: list[dict[str, Any]] = list(result.module.collectives().tables["collectives"])
         self.sent: dict[str, int | None] | None = None
-        self.unsure, self.lookups, self.is_quadratic = result._choices
+        self.unsure, self.unattributed, self.lookups, self.is_quadratic = result._choices
         self.old: Mapping[str, int] = result.mesh.shape if result.mesh is not None else {}
         new_mesh = result.new_mesh or result.mesh
         self.new: Mapping[str, int] = new_mesh.shape if new_mesh is not None else {}
@@ -227,6 +227,7 @@ class _Choices:
         changed = [own for own in result.symbols if self._size(own) != own.size]
         self.is_input = any(own.role in self.of_role for own in changed)
         self.is_sequence = any(own.role == "sequence" for own in changed)
+        self.is_layers = any(own.role == "layers" for own in changed)
 
     def _size(self, symbol: Any) -> int:
         return int(self.result.asked.get(symbol.number, symbol.size))
@@ -238,6 +239,8 @@ class _Choices:
     def collectives(self) -> Iterator[tuple[str, str]]:
         """Yields name and reason."""
         if not self.is_mesh and not self.is_input:
+            layers = (row for row in self.rows if not of_lookup(row)) if self.is_layers else ()
+            yield from ((row["name"], SIZE) for row in layers if self._size_reason(row))
             return
         if self.result.ignores_batch:
             yield from ((row["name"], LOOPS) for row in self.rows)
@@ -267,12 +270,24 @@ class _Choices:
                 reason = MATMUL
             elif self.is_mesh and row["axes"] in halos and _may_be_padded(row):
                 reason = PADDING
-            # Weights and their sums keep their sizes on the same mesh, whatever they seem to be.
-            may_change = self.is_mesh or (of_lookup(row) and not _is_of_table(row))
-            if reason is None and may_change and row["instruction"] in self.unsure:
-                reason = None if _is_scalar(row) else SIZE
+            reason = reason or self._size_reason(row)
             if reason is not None:
                 yield row["name"], reason
+
+    def _size_reason(self, row: dict[str, Any]) -> str | None:
+        """`SIZE` if the change may give a collective another size than the changed text has.
+
+        On the same mesh weights and their sums keep their sizes, and of others all fitted ones that
+        are attributed by an assumption are right. Where dimensions are attributed to nothing, the
+        changed text has them as they were, whatever flows into them.
+        """
+        if _is_scalar(row):
+            return None
+        if self.is_mesh or (of_lookup(row) and not _is_of_table(row)):
+            return SIZE if row["instruction"] in self.unsure else None
+        if row["tensor_kind"] in ("weight", "gradient") or _is_of_table(row):
+            return None
+        return SIZE if row["instruction"] in self.unattributed else None
 
     def of_peak(self) -> Iterator[str]:
         """Yields the reasons why the peak is undecided."""
@@ -346,6 +361,8 @@ class _Choices:
         sizes = self.old[axes], self.new[axes]
         if is_ring and min(sizes) >= _RING:
             return False
+        # `dot_handler.cc` of XLA's partitioner makes a ring only if it saves more than two of its
+        # transfers take: never on two devices.
         return max(sizes) > 2
 
 

@@ -3,7 +3,7 @@
 The partitioner takes the cheapest way to split a lookup, which follows from sizes and shardings
 (`hlofast/_partition`). What it knows and the compiled text does not say, such as which axes divide
 the sequence of the rows that are looked up, is tried: only what makes the collectives of the text
-from its sizes counts, and only if all that does makes the same of the new sizes.
+from its sizes counts, and only if all that does makes equal collectives of the new sizes.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def _change(
         part = sum(sizes[place] for place in places)
         removed[name] = (row["total_wire_bytes"] or 0) * part // max(sum(sizes), 1)
     old, new = meshes
-    first = _rows_of(before, old)
+    first, last = _rows_of(before, old), _rows_of(after, new)
     # By axes: reduce-scatters of the text, whose padding only the text says. They stay.
     stays: dict[str | None, list[str]] = {}
     for name, at in matched.cut.items():
@@ -356,7 +356,7 @@ def _change(
     sent: Sent = {}
     padded: set[str | None] = set()
     kept: set[str] = set()
-    for own, row in zip(after, _rows_of(after, new), strict=True):
+    for own, row in zip(after, last, strict=True):
         axes, size = row["axes"], row["wire_bytes"]
         if own.is_cut and stays.get(axes):
             kept.add(stays[axes].pop())
@@ -377,7 +377,7 @@ def _change(
             removed |= {own: changed[own]["total_wire_bytes"] or 0 for own in transfer}
 
     is_other = [own.value.op for own in before] != [own.value.op for own in after]
-    made = {(row["kind"], row["axes"], row["wire_bytes"]) for row in _rows_of(after, new)}
+    made = {(row["kind"], row["axes"], row["wire_bytes"]) for row in last}
     for name in matched.again:
         row = changed[name]
         if (row["kind"], row["axes"], row["wire_bytes"]) in made:

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Way = Callable[["Splitter", "Lookup", bool], Value | None]
+    Way = Callable[["Splitter", "Lookup"], Value | None]
 
 _ROWS, _WIDTH = 0, 1
 """Dimensions of a table."""
@@ -63,6 +63,24 @@ class Lookup:
         return list(range(self.rank - 1))
 
     @property
+    def is_gather(self) -> bool:
+        """Whether rows are looked up; otherwise their gradients are summed."""
+        return self.rows is None
+
+    def of_groups(
+        self,
+        table: Placed,
+        positions: Placed,
+        row_groups: tl.Grouped,
+        table_groups: tl.Grouped,
+        width: int,
+    ) -> Lookup:
+        """Returns the lookup within each group, of what it has of the table and of positions."""
+        rows = None if self.rows is None else self.rows.within(row_groups)
+        result = row_groups if self.is_gather else table_groups
+        return Lookup(table, positions, rows, result.base(self.shape), result.tiling, width)
+
+    @property
     def of_rows(self) -> Tiling:
         """How rows are tiled, of a gather as they are wanted."""
         return self.tiling if self.rows is None else self.rows.tiling
@@ -71,19 +89,21 @@ class Lookup:
 class Splitter:
     """Splits lookups in one table."""
 
-    __slots__ = ("full", "graph")
+    __slots__ = ("full", "graph", "splits_again")
 
-    def __init__(self, graph: Graph, full: int) -> None:
+    def __init__(self, graph: Graph, full: int, splits_again: bool = True) -> None:
         self.graph = graph
         self.full = full
         """The width of the table on all devices together."""
+        self.splits_again = splits_again
+        """Whether what a group looks up is split in turn."""
 
     def split(self, own: Lookup) -> Value:
         """Returns the value of a lookup, split in the cheapest way on each level."""
         ways = (Splitter._by_width, Splitter._by_table, Splitter._by_positions)
         # XLA prefers an earlier way to one that costs as much.
         for way in sorted(ways, key=lambda one: self._cost(one, own)):
-            found = way(self, own, True)
+            found = way(self, own)
             if found is not None:
                 return found
         return self._plain(own)
@@ -99,7 +119,7 @@ class Splitter:
         table, positions = fake(own.table, "table"), fake(own.positions, "positions")
         rows = None if own.rows is None else fake(own.rows, "rows")
         copy = Lookup(table, positions, rows, own.shape, own.tiling, own.width)
-        root = way(Splitter(graph, self.full), copy, False)
+        root = way(Splitter(graph, self.full, splits_again=False), copy)
         if root is None:
             return _NONE
         memory = traffic = 0
@@ -110,135 +130,125 @@ class Splitter:
                 memory = max(memory, value.memory)
         return (memory, traffic) if memory else _NONE
 
-    def _next(self, own: Lookup, goes_on: bool) -> Value:
-        return self.split(own) if goes_on else self._plain(own)
+    def _inner(self, own: Lookup) -> Value:
+        return self.split(own) if self.splits_again else self._plain(own)
 
     def _plain(self, own: Lookup) -> Value:
         """A lookup that is not split: each device of a group has all operands."""
         operands = [own.table.whole().value, own.positions.whole().value]
         if own.rows is not None:
             operands.append(own.rows.whole().value)
-        op = "gather" if own.rows is None else "scatter"
+        op = "gather" if own.is_gather else "scatter"
         value = self.graph.add(op, tuple(operands), own.shape, own.table.value.width)
         return self._as_wanted(own, value, WHOLE)
 
     def _as_wanted(self, own: Lookup, value: Value, tiled: Tiling) -> Value:
         return Placed(self.graph, value, tiled, own.shape, own.table.teams).to(own.tiling).value
 
-    def _by_width(self, own: Lookup, goes_on: bool) -> Value | None:
+    def _by_width(self, own: Lookup) -> Value | None:
         """Each group has a part of the width."""
         table, rank = own.table, own.rank
         if table.tiling.is_whole or table.base[_WIDTH] != own.width:
             return None
-        passed = tl.propagated(table.tiling, [_WIDTH], [rank - 1], rank)
-        if passed.is_whole:
+        tiled_rows = tl.propagated(table.tiling, [_WIDTH], [rank - 1], rank)
+        if tiled_rows.is_whole:
             return None
         if own.width != self.full:
             raise UnsureError("a width that is divided twice")
-        passed = tl.merged(own.of_rows, passed) or passed
-        many = tl.grouped(passed, [rank - 1])
-        mine = tl.grouped(table.tiling, [_WIDTH]).aligned(many)
+        tiled_rows = tl.merged(own.of_rows, tiled_rows) or tiled_rows
+        row_groups = tl.grouped(tiled_rows, [rank - 1])
+        table_groups = tl.grouped(table.tiling, [_WIDTH]).aligned(row_groups)
         count, devices = table.tiling.along(_WIDTH), len(table.tiling.devices)
-        each = tl.grouped_by_copies(
+        position_groups = tl.grouped_by_copies(
             own.positions.tiling, count, devices, rank, _order_of_positions(rank)
-        ).aligned(many)
-        output, result = (many, passed) if own.rows is None else (mine, mine.ungrouped())
-        inner = Lookup(
-            table.within(mine),
-            own.positions.within(each),
-            None if own.rows is None else own.rows.within(many),
-            output.base(own.shape),
-            output.tiling,
+        ).aligned(row_groups)
+        inner = own.of_groups(
+            table.within(table_groups),
+            own.positions.within(position_groups),
+            row_groups,
+            table_groups,
             table.value.shape[_WIDTH],
         )
-        return self._as_wanted(own, self._next(inner, goes_on), result)
+        result = tiled_rows if own.is_gather else table_groups.ungrouped()
+        return self._as_wanted(own, self._inner(inner), result)
 
-    def _by_table(self, own: Lookup, goes_on: bool) -> Value | None:
+    def _by_table(self, own: Lookup) -> Value | None:
         """Each group has some rows of the table, and looks up those that lie there."""
         table, rank, along = own.table, own.rank, own.along
         count, devices = table.tiling.along(_ROWS), len(table.tiling.devices)
         if count == 1:
             return None
-        mine = tl.grouped(table.tiling, [_ROWS])
+        table_groups = tl.grouped(table.tiling, [_ROWS])
         order, dims = _order_of_positions(rank), list(range(rank))
-        each = tl.grouped_by_copies(own.positions.tiling, count, devices, rank, order)
-        each = each.aligned(mine)
-        rows = tl.grouped_by_copies(own.of_rows, count, devices, rank, dims).aligned(mine)
-        if not each.tiling.is_whole and rows.tiling.is_whole:
+        position_groups = tl.grouped_by_copies(own.positions.tiling, count, devices, rank, order)
+        position_groups = position_groups.aligned(table_groups)
+        row_groups = tl.grouped_by_copies(own.of_rows, count, devices, rank, dims)
+        row_groups = row_groups.aligned(table_groups)
+        if not position_groups.tiling.is_whole and row_groups.tiling.is_whole:
             spread = tl.propagated(own.positions.tiling, along, along, rank)
             # XLA takes the rank of the table here in a scatter.
-            data_rank = rank if own.rows is None else len(table.base)
-            rows = tl.grouped_by_copies(spread, count, devices, data_rank, dims).aligned(mine)
-        if each.tiling.is_whole and not rows.tiling.is_whole:
+            data_rank = rank if own.is_gather else len(table.base)
+            row_groups = tl.grouped_by_copies(spread, count, devices, data_rank, dims)
+            row_groups = row_groups.aligned(table_groups)
+        if position_groups.tiling.is_whole and not row_groups.tiling.is_whole:
             spread = tl.propagated(own.of_rows, along, along, rank)
-            each = tl.grouped_by_copies(spread, count, devices, rank, order).aligned(mine)
-        moved = own.positions.to(each.ungrouped())
-        if own.rows is None:
+            position_groups = tl.grouped_by_copies(spread, count, devices, rank, order)
+            position_groups = position_groups.aligned(table_groups)
+        moved = own.positions.to(position_groups.ungrouped())
+        if own.is_gather:
             moved = moved.renamed("clamp")
         where = table.tiling, table.teams
-        inner = Lookup(
-            table.within(mine),
-            moved.renamed("shift", where).within(each),
-            None if own.rows is None else own.rows.within(rows),
-            (rows if own.rows is None else mine).base(own.shape),
-            (rows if own.rows is None else mine).tiling,
+        inner = own.of_groups(
+            table.within(table_groups),
+            moved.renamed("shift", where).within(position_groups),
+            row_groups,
+            table_groups,
             own.width,
         )
-        value = self._next(inner, goes_on)
-        if own.rows is not None:
-            return self._as_wanted(own, value, mine.ungrouped())
+        value = self._inner(inner)
+        if not own.is_gather:
+            return self._as_wanted(own, value, table_groups.ungrouped())
         # Rows that lie in other groups are zeros, and all groups are summed.
-        result = rows.ungrouped()
-        found = self.graph.add("mask", (moved.value,), moved.value.shape, 1, (), where)
+        result = row_groups.ungrouped()
+        found = self.graph.add("mask", (moved.value,), moved.value.shape, 1, what=where)
         mask = Placed(self.graph, found, moved.tiling, moved.base, moved.teams)
         mask = mask.to(tl.propagated(result, along, along, rank))
         kept = self.graph.add("select", (value, mask.value), value.shape, value.width)
         part = Placed(self.graph, kept, result, own.shape, table.teams)
         return self._as_wanted(own, part.summed(table.tiling, [_ROWS]), result)
 
-    def _by_positions(self, own: Lookup, goes_on: bool) -> Value | None:
+    def _by_positions(self, own: Lookup) -> Value | None:
         """Each group has some positions, and looks them up in all of the table."""
         rank, along, positions = own.rank, own.along, own.positions
-        if own.rows is None and positions.tiling.is_whole:
+        if own.is_gather and positions.tiling.is_whole:
             return None
         finer = tl.merged(tl.propagated(own.of_rows, along, along, rank), positions.tiling)
         if finer is not None:
             positions = positions.to(finer)
         tiled = positions.tiling
-        passed = tl.propagated(tiled, along, along, rank)
-        if passed.is_whole:
+        tiled_rows = tl.propagated(tiled, along, along, rank)
+        if tiled_rows.is_whole:
             return None
-        passed = tl.merged(own.of_rows, passed) or passed
-        many = tl.grouped(passed, along)
-        each = tl.grouped(tiled, along).aligned(many)
-        table = tl.grouped_by_copies(
+        tiled_rows = tl.merged(own.of_rows, tiled_rows) or tiled_rows
+        row_groups = tl.grouped(tiled_rows, along)
+        position_groups = tl.grouped(tiled, along).aligned(row_groups)
+        table_groups = tl.grouped_by_copies(
             own.table.tiling,
             prod(tiled.along(dim) for dim in along),
             len(tiled.devices),
             len(own.table.base),
             self._order_of_table(own),
-        ).aligned(many)
-        whole = own.table.within(table)
-        if own.rows is None:
-            inner = Lookup(
-                whole,
-                positions.within(each),
-                None,
-                many.base(own.shape),
-                many.tiling,
-                own.width,
-            )
-            return self._as_wanted(own, self._next(inner, goes_on), passed)
-        inner = Lookup(
-            whole.renamed("select"),
-            positions.within(each),
-            own.rows.within(many),
-            table.base(own.shape),
-            table.tiling,
-            own.width,
-        )
-        result = table.ungrouped()
-        value = self._next(inner, goes_on)
+        ).aligned(row_groups)
+        table = own.table.within(table_groups)
+        if not own.is_gather:
+            table = table.renamed("select")
+        placed = positions.within(position_groups)
+        inner = own.of_groups(table, placed, row_groups, table_groups, own.width)
+        value = self._inner(inner)
+        if own.is_gather:
+            return self._as_wanted(own, value, tiled_rows)
+        # Each group has summed some gradients of all rows.
+        result = table_groups.ungrouped()
         part = Placed(self.graph, value, result, own.shape, own.table.teams)
         return self._as_wanted(own, part.summed(tiled, along), result)
 

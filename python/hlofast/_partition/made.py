@@ -90,7 +90,7 @@ def split(
     def placed(name: str, own: tl.Tiling, base: tuple[int, ...], element: int, what: int) -> Placed:
         if not own.is_even(base):
             raise UnsureError("uneven tiles")
-        value = graph.add(name, (), own.shape(base), element, (), what)
+        value = graph.add(name, (), own.shape(base), element, what=what)
         return Placed(graph, value, own, base, teams)
 
     splitter = Splitter(graph, table.width)
@@ -151,9 +151,9 @@ def _together(graph: Graph, sums: list[Value]) -> list[Value]:
             parts = [one.operands[0] if cut is not None else one for one in own]
             operands = tuple(part.operands[0] for part in parts)
             added = graph.add("add", operands, summed.shape, summed.width)
-            total = graph.add("all-reduce", (added,), summed.shape, summed.width, summed.groups)
+            total = graph.of_one("all-reduce", added, groups=summed.groups)
             if cut is not None:
-                total = graph.add("slice", (total,), cut.shape, cut.width, (), None, cut.taken)
+                total = graph.of_one("slice", total, cut.shape, taken=cut.taken)
             found.append(total)
     return found
 

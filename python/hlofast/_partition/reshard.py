@@ -50,9 +50,6 @@ class Value:
         self.taken = taken
         """Which part of an array each device of some groups takes."""
 
-    def __repr__(self) -> str:
-        return f"<Value {self.op} {self.shape}>"
-
     @property
     def bytes(self) -> int:
         """Bytes of the array."""
@@ -91,6 +88,7 @@ class Graph:
         operands: tuple[Value, ...],
         shape: Sequence[int],
         width: int,
+        *,
         groups: Groups = (),
         what: object = None,
         taken: tuple[Tiling, Groups] | None = None,
@@ -100,6 +98,19 @@ class Graph:
         if key not in self.known:
             self.known[key] = Value(op, operands, tuple(shape), width, groups, taken)
         return self.known[key]
+
+    def of_one(
+        self,
+        op: str,
+        operand: Value,
+        shape: Sequence[int] | None = None,
+        groups: Groups = (),
+        what: object = None,
+        taken: tuple[Tiling, Groups] | None = None,
+    ) -> Value:
+        """Returns the value of an instruction with one operand, by default as large as that."""
+        shape = operand.shape if shape is None else shape
+        return self.add(op, (operand,), shape, operand.width, groups=groups, what=what, taken=taken)
 
 
 def reached(roots: Sequence[Value]) -> Iterator[Value]:
@@ -127,27 +138,24 @@ class Placed:
         self.graph = graph
         self.value = value
         self.tiling = own
-        self.base = tuple(base)
         self.teams = teams
         """By group: its devices, which the tiling numbers from 0."""
+        self.base = tuple(base)
+        """The size of what a group has of the array, before it is tiled."""
 
     def _with(self, value: Value, own: Tiling) -> Placed:
         return Placed(self.graph, value, own, self.base, self.teams)
 
     def renamed(self, op: str, what: object = None) -> Placed:
         """Returns an array that is made of this one, with its size."""
-        value = self.graph.add(op, (self.value,), self.value.shape, self.value.width, (), what)
-        return self._with(value, self.tiling)
+        return self._with(self.graph.of_one(op, self.value, what=what), self.tiling)
 
     def within(self, own: tl.Grouped) -> Placed:
         """Returns the array as each group has it."""
-        placed = self.to(own.ungrouped())
-        teams = tuple(
-            tuple(team[one] for one in group) for team in self.teams for group in own.groups
-        )
-        return Placed(self.graph, placed.value, own.tiling, own.base(self.base), teams)
+        value, teams = self.to(own.ungrouped()).value, self._of_teams(own.groups)
+        return Placed(self.graph, value, own.tiling, own.base(self.base), teams)
 
-    def all_teams(self, groups: Groups) -> Groups:
+    def _of_teams(self, groups: Groups) -> Groups:
         """Returns groups of all devices, from those within each group."""
         return tuple(tuple(team[one] for one in group) for team in self.teams for group in groups)
 
@@ -161,10 +169,10 @@ class Placed:
         assert found is not None
         return found
 
-    def _part(self, shape: tuple[int, ...], own: Tiling) -> Value:
-        return self.graph.add(
-            "slice", (self.value,), shape, self.value.width, (), self.tiling, (own, self.teams)
-        )
+    def _part(self, own: Tiling) -> Value:
+        """The part of its copy that each device takes."""
+        shape, taken = own.shape(self.base), (own, self.teams)
+        return self.graph.of_one("slice", self.value, shape, what=self.tiling, taken=taken)
 
     def _zeros(self, target: Tiling) -> Placed:
         shape = target.shape(self.base)
@@ -176,56 +184,35 @@ class Placed:
             return self
         if not (own.is_even(self.base) and target.is_even(self.base)):
             raise UnsureError("uneven tiles")
+        if target.is_whole:
+            return self._with(self.replicated(range(own.rank)), WHOLE)
+        if own.is_whole:
+            return self._with(self._part(target), target)
         if _is_permuted(own, target):
             return self._permuted(target)
         if (pairs := _exchanges(own, target)) is not None:
             return self._exchanged(target, pairs)
-        if not target.is_whole and own.is_partial:
-            found = self._sliced(target) or self._exchanged_copies(target)
-            if found is not None:
-                return found
-        if not own.is_whole and target.is_partial:
-            found = self._gathered(target) or self._exchanged_copies(target)
-            if found is not None:
-                return found
-        if not own.is_whole:
-            if not target.is_whole:
-                found = self._in_steps(target)
-                if found is not None:
-                    return found
-                equal = [
-                    dim for dim in range(len(self.base))
-                    if own.dims[dim] != 1 and own.dims[dim] == target.dims[dim]
-                ]  # fmt: skip
-                if equal:
-                    return self._to_within(target, equal)
-                if not may_replicate:
-                    return None
-            return self.whole().to(target)
-        if target.is_whole:
-            return self
-        shape = target.shape(self.base)
-        value = self._part(shape, target)
-        return self._with(value, target)
+        if own.is_partial and (found := self._sliced(target)) is not None:
+            return found
+        if target.is_partial and (found := self._gathered(target)) is not None:
+            return found
+        if own.devices == target.devices and _are_copies_tiles(own, target):
+            raise UnsureError("copies that become tiles, or the reverse")
+        if (found := self._in_steps(target)) is not None:
+            return found
+        if any(own.dims[at] == target.dims[at] != 1 for at in range(own.rank)):
+            raise UnsureError("tiles that move within those of another dimension")
+        return self.whole().to(target) if may_replicate else None
 
-    def _to_within(self, target: Tiling, equal: list[int]) -> Placed | None:
-        """Changes the tiling among the devices that have the same tiles in some dimensions."""
-        mine = tl.grouped(self.tiling, equal)
-        wanted = tl.grouped(target, equal).aligned(mine)
-        placed = self.within(mine)
-        inner = placed._to(wanted.tiling, True)
-        assert inner is not None
-        return self._with(inner.value, wanted.ungrouped())._to(target, True)
+    def _at_once(self, target: Tiling) -> Placed | None:
+        """Returns the array with another tiling; None if all of it would have to be gathered."""
+        found = self._to(target, False)
+        return found if found is not None and found.tiling == target else None
 
     def _permuted(self, target: Tiling) -> Placed:
         pairs = tuple(zip(self.tiling.devices, target.devices, strict=True))
-        value = self.graph.add(
-            "collective-permute",
-            (self.value,),
-            self.value.shape,
-            self.value.width,
-            self.all_teams(pairs),
-        )
+        groups = self._of_teams(pairs)
+        value = self.graph.of_one("collective-permute", self.value, groups=groups)
         return self._with(value, target)
 
     def _exchanged(self, target: Tiling, pairs: list[tuple[int, int]]) -> Placed:
@@ -244,11 +231,9 @@ class Placed:
             together, rest = pairs[:1], pairs[1:]
         sizes = [self.tiling.along(one) // self.tiling.along(to) for one, to in together]
         own = _swapped(self.tiling, together)
-        groups = self.all_teams(tl.in_chunks(own, [to for _, to in together], sizes))
+        groups = self._of_teams(tl.neighbours(own, [to for _, to in together], sizes))
         shape = own.shape(self.base)
-        value = self.graph.add(
-            "all-to-all", (self.value,), shape, self.value.width, groups, tuple(together)
-        )
+        value = self.graph.of_one("all-to-all", self.value, shape, groups, tuple(together))
         return self._with(value, own)._exchanged(target, rest)
 
     def _sliced(self, target: Tiling) -> Placed | None:
@@ -256,11 +241,8 @@ class Placed:
         fine = _compatible(self.tiling, target)
         if fine is None:
             return None
-        shape = fine.shape(self.base)
-        value = self.value
-        if shape != value.shape:
-            value = self._part(shape, fine)
-        placed = self._with(value, fine)
+        is_same = fine.shape(self.base) == self.value.shape
+        placed = self._with(self.value if is_same else self._part(fine), fine)
         return placed._permuted(target) if _is_permuted(fine, target) else placed
 
     def _gathered(self, target: Tiling) -> Placed | None:
@@ -276,21 +258,13 @@ class Placed:
                 dims.append(dim)
                 factors.append(factor)
         mine = tl.grouped(fine, dims, factors)
-        teams = tuple(
-            tuple(team[one] for one in group) for team in self.teams for group in mine.groups
-        )
+        teams = self._of_teams(mine.groups)
         inner = Placed(self.graph, placed.value, mine.tiling, target.shape(self.base), teams)
         return self._with(inner.replicated(dims), target)
 
     def whole(self) -> Placed:
         """Returns the array with all of it on each device of a group."""
-        if self.tiling.is_whole:
-            return self
-        if self.value.op == ZEROS:
-            return self._zeros(WHOLE)
-        if not self.tiling.is_even(self.base):
-            raise UnsureError("uneven tiles")
-        return self._with(self.replicated(range(self.tiling.rank)), WHOLE)
+        return self.to(WHOLE)
 
     def replicated(self, dims: Sequence[int]) -> Value:
         """Gathers the array along some dimensions."""
@@ -298,55 +272,28 @@ class Placed:
         dims = [dim for dim in dims if own.along(dim) > 1]
         if any(self.base[dim] * 2 <= own.dims[dim] for dim in dims):
             raise UnsureError("fewer elements than half the tiles")
-        for chosen in [dims] if self.graph.merges else [[dim] for dim in reversed(dims)]:
-            if not chosen:
-                continue
+        for chosen in self._rounds(dims):
             shape = list(value.shape)
             for dim in chosen:
                 shape[dim] = self.base[dim]
-            groups = self.all_teams(tl.along_dims(own, chosen))
-            value = self.graph.add(
-                "all-gather", (value,), shape, value.width, groups, tuple(chosen)
-            )
+            groups = self._of_teams(tl.neighbours(own, chosen))
+            value = self.graph.of_one("all-gather", value, shape, groups, tuple(chosen))
         return value
 
     def summed(self, own: Tiling, dims: Sequence[int]) -> Value:
         """Sums the array over the devices that differ along some dimensions of a tiling."""
         value = self.value
         dims = [dim for dim in dims if own.along(dim) > 1]
-        for chosen in [dims] if self.graph.merges else [[dim] for dim in reversed(dims)]:
-            if chosen:
-                groups = self.all_teams(tl.along_dims(own, chosen))
-                value = self.graph.add("all-reduce", (value,), value.shape, value.width, groups)
+        for chosen in self._rounds(dims):
+            groups = self._of_teams(tl.neighbours(own, chosen))
+            value = self.graph.of_one("all-reduce", value, groups=groups)
         return value
 
-    def _exchanged_copies(self, target: Tiling) -> Placed | None:
-        """Moves copies to tiles of another dimension, or the reverse."""
-        is_source = self.tiling.is_partial
-        partial, tiled = (self.tiling, target) if is_source else (target, self.tiling)
-        if not partial.is_partial or tiled.is_partial or tiled.is_whole:
-            return None
-        if len(tiled.dims) + 1 != len(partial.dims) or partial.dims[0] != 1:
-            return None
-        divided = -1
-        for dim in range(len(tiled.dims) - 1, -1, -1):
-            if tiled.dims[dim] > 1 and divided == -1:
-                if tiled.dims[dim] != partial.copies:
-                    return None
-                divided = dim
-            if tiled.dims[dim] != partial.dims[dim + 1]:
-                return None
-        if divided == -1 or partial.devices != tiled.devices:
-            return None
-        dims = list(tiled.dims)
-        dims[divided] = 1
-        middle = tl.tiling((*dims, partial.copies), tiled.devices, True)
-        if is_source:
-            pairs = _exchanges(self.tiling, middle)
-            return None if pairs is None else self._exchanged(middle, pairs).to(target)
-        placed = self.to(middle)
-        pairs = _exchanges(placed.tiling, target)
-        return None if pairs is None else placed._exchanged(target, pairs)
+    def _rounds(self, dims: list[int]) -> list[list[int]]:
+        """The dimensions of each collective that runs along some dimensions."""
+        if self.graph.merges:
+            return [dims] if dims else []
+        return [[dim] for dim in reversed(dims)]
 
     def _in_steps(self, target: Tiling) -> Placed | None:
         """Changes a tiling through others that need less traffic than all of the array."""
@@ -354,17 +301,15 @@ class Placed:
         if (split := _split_dim(self.base, own, target)) is not None:
             return self._split(target, *split)
         if (less := _without_a_dim(own, target)) is not None:
-            found = self.to(less)._to(target, False)
-            return found if found is not None and found.tiling == target else None
+            return self.to(less)._at_once(target)
         if own.is_partial and not target.is_partial:
             for dim, size in enumerate(target.dims):
                 if size != own.dims[dim] and own.dims[dim] == 1 and size % own.copies == 0:
                     order = list(range(len(own.dims)))
                     order[dim], order[-1] = order[-1], order[dim]
                     dims = [own.dims[at] for at in order]
-                    middle = tl.tiling(dims, tl.moved(own.devices, own.dims, order), True)
-                    found = self.to(middle)._to(target, False)
-                    return found if found is not None and found.tiling == target else None
+                    middle = tl.tiling(dims, tl.transposed(own.devices, own.dims, order), True)
+                    return self.to(middle)._at_once(target)
         return None
 
     def _split(self, target: Tiling, dim: int, size: int) -> Placed | None:
@@ -374,38 +319,39 @@ class Placed:
         shape = (*self.value.shape[:dim], 1, local, *self.value.shape[dim + 1 :])
         inner = local * before.dims[dim + 1]
         base = (*self.base[:dim], self.base[dim] // inner, inner, *self.base[dim + 1 :])
-        value = self.graph.add("reshape", (self.value,), shape, self.value.width)
-        placed = Placed(self.graph, value, before, base, self.teams)._to(after, False)
-        if placed is None or placed.tiling != after:
+        value = self.graph.of_one("reshape", self.value, shape)
+        placed = Placed(self.graph, value, before, base, self.teams)._at_once(after)
+        if placed is None:
             return None
-        own = placed.tiling
-        dims = [*own.dims]
+        dims = [*after.dims]
         dims[dim : dim + 2] = [dims[dim] * dims[dim + 1]]
         shape = placed.value.shape
         shape = (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
-        value = self.graph.add("reshape", (placed.value,), shape, self.value.width)
-        merged = self._with(value, own.reshaped(dims))
-        if merged.tiling == target:
-            return merged
-        found = merged._to(target, False)
-        return found if found is not None and found.tiling == target else None
+        value = self.graph.of_one("reshape", placed.value, shape)
+        merged = self._with(value, after.reshaped(dims))
+        return merged._at_once(target)
 
 
 def _is_permuted(own: Tiling, target: Tiling) -> bool:
     """Whether two tilings differ only in which device has which tile."""
     return (
-        not own.is_whole
-        and own.dims == target.dims
+        own.dims == target.dims
         and own.is_partial == target.is_partial
         and own.devices != target.devices
     )
 
 
+def _are_copies_tiles(own: Tiling, target: Tiling) -> bool:
+    """Whether one tiling has as copies what are tiles of the last dimension in the other."""
+    return any(
+        more.is_partial and not less.is_partial and more.dims == (1, *less.dims)
+        for more, less in ((own, target), (target, own))
+    )
+
+
 def _exchanges(own: Tiling, target: Tiling) -> list[tuple[int, int]] | None:
     """The pairs of dimensions whose numbers of tiles change places, one after the other."""
-    if own.is_whole or target.is_whole or len(own.dims) != len(target.dims):
-        return None
-    if own.tiles != target.tiles:
+    if len(own.dims) != len(target.dims) or own.tiles != target.tiles:
         return None
     mine: dict[int, list[int]] = {}
     others: dict[int, list[int]] = {}
@@ -466,18 +412,14 @@ def _swapped(own: Tiling, pairs: Sequence[tuple[int, int]]) -> Tiling:
         order = list(range(len(split)))
         one, other = places[source], places[target]
         order[one], order[other] = order[other], order[one]
-        devices = tl.moved(devices, split, order)
+        devices = tl.transposed(devices, split, order)
         dims[source], dims[target] = dims[target], dims[source]
     return tl.tiling(dims, devices, own.is_partial)
 
 
 def _compatible(partial: Tiling, target: Tiling) -> Tiling | None:
     """A tiling with the tiles of `target` that lie in those of `partial` on each device."""
-    if not partial.is_partial or len(partial.devices) != len(target.devices):
-        return None
     rank = partial.rank
-    if rank != target.rank:
-        return None
     more = []
     for size, wanted in zip(partial.dims[:rank], target.dims[:rank], strict=True):
         if wanted % size:
@@ -495,7 +437,7 @@ def _compatible(partial: Tiling, target: Tiling) -> Tiling | None:
     if target.is_partial:
         split.append(target.copies)
         order.append(len(split) - 1)
-    return tl.tiling(target.dims, tl.moved(partial.devices, split, order), target.is_partial)
+    return tl.tiling(target.dims, tl.transposed(partial.devices, split, order), target.is_partial)
 
 
 def _with_two(own: Tiling, dim: int, size: int) -> Tiling:
@@ -534,5 +476,5 @@ def _without_a_dim(own: Tiling, target: Tiling) -> Tiling | None:
         return None
     for dim in range(own.rank):
         if own.dims[dim] != 1 and own.dims[dim] * own.copies == target.copies:
-            return tl.replicated_along(own, [dim])
+            return tl.undivided(own, dim)
     return None

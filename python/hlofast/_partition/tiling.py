@@ -11,13 +11,13 @@ from math import prod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 Groups = tuple[tuple[int, ...], ...]
 
 
-def moved(flat: Sequence[int], dims: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Returns the elements of an array of size `dims` after its dimensions are reordered."""
+def transposed(flat: Sequence[int], dims: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Returns the elements of an array of size `dims` with its dimensions in another order."""
     strides = [1] * len(dims)
     for at in range(len(dims) - 2, -1, -1):
         strides[at] = strides[at + 1] * dims[at + 1]
@@ -46,9 +46,6 @@ class Tiling:
 
     def __hash__(self) -> int:
         return hash(self._key())
-
-    def __repr__(self) -> str:
-        return f"<Tiling {self.dims}{' partial' if self.is_partial else ''} {self.devices}>"
 
     def _key(self) -> tuple[object, ...]:
         return self.dims, self.devices, self.is_partial
@@ -87,9 +84,9 @@ class Tiling:
         """Whether all tiles of an array are equally large."""
         return all(size % own == 0 for size, own in zip(base, self.dims, strict=False))
 
-    def reshaped(self, dims: Sequence[int], is_partial: bool | None = None) -> Tiling:
+    def reshaped(self, dims: Sequence[int]) -> Tiling:
         """Returns the same devices in other dimensions."""
-        return tiling(dims, self.devices, self.is_partial if is_partial is None else is_partial)
+        return tiling(dims, self.devices, self.is_partial)
 
 
 WHOLE = Tiling((), (), False)
@@ -122,16 +119,13 @@ def of_axes(mesh: dict[str, int], dims: Sequence[Sequence[str]]) -> Tiling:
     copies = prod(mesh[axis] for axis in rest)
     if prod(tiles) == 1:
         return WHOLE
-    return tiling((*tiles, copies), moved(range(prod(sizes)), sizes, order), True)
+    return tiling((*tiles, copies), transposed(range(prod(sizes)), sizes, order), True)
 
 
-def replicated_along(own: Tiling, dims: Iterable[int]) -> Tiling:
-    """Returns a tiling that no longer divides some dimensions."""
-    dims = [dim for dim in dims if dim < own.rank]
-    factor = prod(own.dims[dim] for dim in dims)
-    if own.is_whole or factor == 1:
-        return own
-    return propagated(own, keep := [at for at in range(own.rank) if at not in dims], keep, own.rank)
+def undivided(own: Tiling, dim: int) -> Tiling:
+    """Returns a tiling that no longer divides a dimension: its tiles are copies."""
+    others = [at for at in range(own.rank) if at != dim]
+    return propagated(own, others, others, own.rank)
 
 
 def propagated(own: Tiling, source: Sequence[int], target: Sequence[int], rank: int) -> Tiling:
@@ -145,7 +139,7 @@ def propagated(own: Tiling, source: Sequence[int], target: Sequence[int], rank: 
     for at, old in pairs:
         dims[at] = own.dims[old]
     copies = own.copies * prod(own.dims[at] for at in rest)
-    return tiling((*dims, copies), moved(own.devices, own.dims, order), True)
+    return tiling((*dims, copies), transposed(own.devices, own.dims, order), True)
 
 
 def is_finer(shape: Sequence[int], fine: Tiling, coarse: Tiling) -> bool:
@@ -216,7 +210,7 @@ def _split(own: Tiling, dims: Sequence[int], copies: int) -> list[tuple[int, ...
         sizes = [dims[at] for at in old] + [size for size, _ in chosen]
         where = {at: number for number, at in enumerate(old)}
         where |= {at: len(old) + number for number, (_, at) in enumerate(chosen)}
-        ways.append(moved(own.devices, sizes, [where[at] for at in sorted(where)]))
+        ways.append(transposed(own.devices, sizes, [where[at] for at in sorted(where)]))
     return ways
 
 
@@ -304,7 +298,7 @@ class Grouped:
             if at in self.dims:
                 permuted.append(self.dims.index(at))
             permuted.append(number + at)
-        devices = moved(flat, (*self.sizes, *dims), permuted)
+        devices = transposed(flat, (*self.sizes, *dims), permuted)
         for dim, parts in zip(self.dims, self.sizes, strict=True):
             dims[dim] *= parts
         return tiling(dims, devices, is_partial)
@@ -326,7 +320,7 @@ def grouped(own: Tiling, dims: Sequence[int], inside: Sequence[int] | None = Non
             split.append(sizes[list(dims).index(at)])
         rest.append(len(split))
         split.append(size)
-    flat = moved(own.devices, split, [place[dim] for dim in dims] + rest)
+    flat = transposed(own.devices, split, [place[dim] for dim in dims] + rest)
     size = len(flat) // prod(sizes)
     groups = tuple(tuple(flat[at : at + size]) for at in range(0, len(flat), size))
     is_partial = own.is_partial
@@ -385,23 +379,16 @@ def _borrowed(own: Tiling, needed: int, replicable: Sequence[int]) -> list[int] 
     return None
 
 
-def along_dims(own: Tiling, dims: Sequence[int]) -> Groups:
-    """Returns the groups of devices that differ only in their place along some dimensions."""
-    return _by_place(own, lambda place: tuple(
-        0 if at in dims else number for at, number in enumerate(place)
-    ))  # fmt: skip
+def neighbours(own: Tiling, dims: Sequence[int], sizes: Sequence[int] | None = None) -> Groups:
+    """Returns the groups of devices that differ only in their place along some dimensions.
 
-
-def in_chunks(own: Tiling, dims: Sequence[int], sizes: Sequence[int]) -> Groups:
-    """Returns the groups of devices that are neighbours along dimensions, as many as `sizes`."""
-    chunk = dict(zip(dims, sizes, strict=True))
-    return _by_place(own, lambda place: tuple(
-        number // chunk.get(at, 1) for at, number in enumerate(place)
-    ))  # fmt: skip
-
-
-def _by_place(own: Tiling, key: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Groups:
+    A group has as many neighbours along each dimension as `sizes`, by default all.
+    """
+    chunk = dict(
+        zip(dims, (own.dims[dim] for dim in dims) if sizes is None else sizes, strict=True)
+    )
     groups: dict[tuple[int, ...], list[int]] = {}
     for place, device in zip(product(*map(range, own.dims)), own.devices, strict=True):
-        groups.setdefault(key(place), []).append(device)
+        key = tuple(number // chunk.get(at, 1) for at, number in enumerate(place))
+        groups.setdefault(key, []).append(device)
     return tuple(map(tuple, groups.values()))

@@ -49,8 +49,9 @@ impl ScaleData {
     }
 }
 
-/// Unsure collectives, lookups, and whether there are arrays of positions by positions.
-type Choices = (Vec<u32>, Vec<(i64, Vec<String>)>, bool);
+/// Unsure collectives, those of them that are attributed to nothing, lookups, and whether there are
+/// arrays of positions by positions.
+type Choices = (Vec<u32>, Vec<u32>, Vec<(i64, Vec<String>)>, bool);
 
 /// Dimensions, those followed, assumed and constant, contradictions, and parameters without a sharding.
 type Coverage = (usize, usize, usize, usize, usize, Vec<u32>, usize);
@@ -74,17 +75,18 @@ impl ScaleData {
         })
     }
 
-    /// Rows of collectives whose size is not followed from parameters; by lookup in a table, the
-    /// table's rows and the axes that divide its other dimension; whether arrays of positions by
-    /// positions are in memory.
+    /// Rows of collectives whose size is not followed from parameters; of these, rows of those whose
+    /// size is not assumed to follow either; by lookup in a table, the table's rows and the axes that
+    /// divide its other dimension; whether arrays of positions by positions are in memory.
     fn choices(&self, py: Python<'_>) -> PyResult<Choices> {
         let mesh = self.held.stage.mesh();
         self.with(py, |attributed| {
-            let rows = attributed.unsure().into_iter().map(|row| row.0).collect();
+            let rows = |own: Vec<hlofast::ir::Row>| own.into_iter().map(|row| row.0).collect();
+            let (unsure, open) = (rows(attributed.unsure()), rows(attributed.unattributed()));
             let name = |axis: &usize| Some(mesh?.axes().get(*axis)?.name.clone());
             let lookups = attributed.lookups().into_iter();
             let lookups = lookups.map(|own| (own.rows, own.axes.iter().filter_map(name).collect()));
-            Ok((rows, lookups.collect(), attributed.is_quadratic()))
+            Ok((unsure, open, lookups.collect(), attributed.is_quadratic()))
         })
     }
 

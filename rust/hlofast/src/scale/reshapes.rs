@@ -209,14 +209,16 @@ impl Spread<'_> {
             known.iter().enumerate().filter(|(_, own)| own.is_none()).map(|(at, _)| at).collect();
         // What is known is divided out first: a split by size alone would give it to the others.
         let others: Vec<Factor> = known.into_iter().flatten().flatten().collect();
-        let rest = if others.is_empty() {
-            factors
-        } else {
-            let Some(rest) = quotient(self, &factors, &others) else { return };
-            rest
-        };
         let size = |at: &usize| to.get(*at).map_or(0, |piece| piece.size);
         let sizes: Vec<i64> = open.iter().map(size).collect();
+        let rest =
+            if others.is_empty() { Some(factors) } else { quotient(self, &factors, &others) };
+        // Where both sides have their factors from different parameters, which may be equal, pieces
+        // of one element hold none.
+        let is_one = self.trust == Trust::Dealt && sizes.iter().all(|size| *size == 1);
+        let Some(rest) = rest.or_else(|| is_one.then(|| vec![Factor::constant(1)])) else {
+            return;
+        };
         let values = open.into_iter().zip(split(&rest, &sizes, self.may_cut()).unwrap_or_default());
         for (at, value) in values {
             if let Some(piece) = to.get(at)

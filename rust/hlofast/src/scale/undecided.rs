@@ -19,22 +19,31 @@ pub struct Lookup {
 impl Attributed<'_> {
     /// Collectives with dimensions that are attributed by an assumption, or to nothing.
     pub fn unsure(&self) -> Vec<Row> {
-        let places = &self.spread.places;
-        let is_unsure = |row: Row| {
-            (0..places.leaves(row)).filter_map(|leaf| places.leaf(row, leaf)).any(|slot| {
+        self.collectives_with(|how| how != How::Followed)
+    }
+
+    /// Collectives with dimensions that are attributed to nothing.
+    pub fn unattributed(&self) -> Vec<Row> {
+        self.collectives_with(|how| how == How::Constant)
+    }
+
+    /// Collectives with a dimension of several elements that is attributed in such a way.
+    fn collectives_with(&self, is_meant: impl Fn(How) -> bool) -> Vec<Row> {
+        let (module, places) = (self.spread.module, &self.spread.places);
+        let has_one = |row: &Row| {
+            (0..places.leaves(*row)).filter_map(|leaf| places.leaf(*row, leaf)).any(|slot| {
                 slot.dims().any(|dim| {
                     let how = self.spread.how.get(dim as usize);
-                    places.size(dim) > 1 && how.is_some_and(|how| *how != How::Followed)
+                    places.size(dim) > 1 && how.is_some_and(|how| is_meant(*how))
                 })
             })
         };
-        let module = self.spread.module;
         let is_collective = |row: &Row| {
             let opcode = module.opcode(*row);
             DeviceGroups::has_groups(opcode)
                 || matches!(opcode, Opcode::CollectivePermute | Opcode::CollectivePermuteStart)
         };
-        module.rows().filter(is_collective).filter(|row| is_unsure(*row)).collect()
+        module.rows().filter(is_collective).filter(has_one).collect()
     }
 
     /// Whether arrays of positions by positions are written to memory.
