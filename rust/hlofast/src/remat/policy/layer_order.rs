@@ -2,7 +2,7 @@
 //!
 //! XLA prints what is needed late at a late place of the text, so text order is not the order of execution: a
 //! gradient of a weight may stand next to the optimizer. Work of the backward pass runs as soon as its
-//! operands are there, and what `jax.checkpoint` computes again when the gradient of the layer's result is.
+//! operands are there, and what `jax.checkpoint` recomputes when the gradient of the layer's result is.
 //! If weights are split over all devices, XLA adds up their gradients in loops around a ring, and puts these
 //! loops last; those that free a large value ran at once in most of the programs that were compiled.
 
