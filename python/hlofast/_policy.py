@@ -191,6 +191,14 @@ class Policy:
         return tuple(own.name for own in known if own._keeps == self._keeps)
 
     @property
+    def counted(self) -> str:
+        """The policy of JAX that keeps the same values, or how many values it saves and moves."""
+        moved = sum(self.is_offloaded(at) for at in self.saved_numbers)
+        saved = _text.counted(len(self.saved_numbers) - moved, "value")
+        more = f" and moves {moved} to host memory" if moved else ""
+        return self.built_in or f"a policy that saves {saved}{more}"
+
+    @property
     def described(self) -> str:
         """The name; for one's own policy, the values that it saves and moves to host memory."""
         if self.name != "own":

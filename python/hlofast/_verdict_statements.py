@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hlofast._policies import Policies
-    from hlofast._policy import Policy
     from hlofast._verdict import Verdict
 
 LEAST_GAIN = 0.01
@@ -130,17 +129,9 @@ def _policy(verdict: Verdict) -> str | None:
     if before is not None and after is not None:
         step = f" and a step of {output.seconds(after)} instead of {output.seconds(before)}"
     return (
-        f"put the layers under jax.checkpoint with {_named(chosen)}: about "
+        f"put the layers under jax.checkpoint with {chosen.counted}: about "
         f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat gives the code"
     )
-
-
-def _named(policy: Policy) -> str:
-    moved = sum(policy.is_offloaded(at) for at in policy.saved_numbers)
-    name = f"a policy that saves {output.counted(len(policy.saved) - moved, 'value')}"
-    if moved:
-        name += f" and moves {moved} to host memory"
-    return policy.built_in or name
 
 
 def _recomputed(verdict: Verdict) -> list[Statement]:
@@ -158,7 +149,7 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
         return []
     free, gain = short_bytes(int(verdict.hbm) - policies.peak), output.seconds(now - own)
     after = (
-        f"{_named(chosen)}: about {short_bytes(chosen.peak)} at the peak, {gain} less a step "
+        f"{chosen.counted}: about {short_bytes(chosen.peak)} at the peak, {gain} less a step "
         "(modelled); hlofast remat gives the code"
     )
     if not policies.is_checkpointed:
