@@ -7,7 +7,8 @@ from hlofast import _remat_fields as fields
 from hlofast._context import other_backend
 from hlofast._core import Field
 from hlofast._cost import read_rules
-from hlofast._memory import RULES, SPACES, table_bytes
+from hlofast._memory import RULES, SPACES
+from hlofast._memory_account import table_bytes
 from hlofast._names import unknown
 from hlofast._remat_statements import Statement, change, operation, statements
 from hlofast._result import Fact, Note, Result, Section

@@ -84,12 +84,15 @@ def outcome(remat: Remat) -> str:
 def notes(remat: Remat) -> Iterator[Note]:
     """Why no values are planned; where policies were read, that they are what to follow."""
     plan, known = remat._plan, remat._policies
+    has_policies = known is not None and not isinstance(known, str)
     if plan is not None and plan.refusal() is not None:
         text = (
             f"no values are planned: {plan.refusal()}; peaks of candidates are those of "
             "the text in its order; plan on the scheduled module (after_optimizations), or "
             "recompute in the program with jax.checkpoint"
         )
+        if has_policies:
+            text += "; the peak to go by is that of the policies, modelled for one device"
         yield Note("plan-unscheduled", text)
-    if known is not None and not isinstance(known, str):
+    if has_policies:
         yield Note("plan-of-values", _HIDDEN if plan is None else _BESIDE)

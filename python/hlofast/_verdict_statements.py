@@ -91,11 +91,12 @@ def _too_large(verdict: Verdict) -> list[Statement]:
     if peak is None or verdict.hbm is None or peak <= verdict.hbm:
         return []
     over = short_bytes(int(peak - verdict.hbm))
+    is_scheduled = verdict.module.is_scheduled
+    what = "bytes allocated in HBM" if is_scheduled else "modelled bytes at the peak of one device"
     return [
         Statement(
             "does-not-fit",
-            "the bytes allocated in HBM exceed the device memory of "
-            f"{short_bytes(int(verdict.hbm))} by {over}",
+            f"the {what} exceed the device memory of {short_bytes(int(verdict.hbm))} by {over}",
             stake=f"{over} over",
             remedy=_policy(verdict)
             or "rematerialise residuals (hlofast remat chooses them), shard or offload more, "
@@ -108,9 +109,7 @@ def _too_large(verdict: Verdict) -> list[Statement]:
 def _policies(verdict: Verdict) -> Policies | None:
     hbm = None if verdict.hbm is None else int(verdict.hbm)
     device = device_for(verdict.module, None)
-    policies = verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
-    # Statements are of what XLA has compiled.
-    return None if policies is None or policies.is_modelled else policies
+    return verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
 
 
 def _policy(verdict: Verdict) -> str | None:
