@@ -32,7 +32,7 @@ class Policy:
 
     def __init__(self, policies: Policies, name: str, fates: Sequence[int]) -> None:
         self.name = name
-        """The name: a policy of JAX, `chosen`, or `own`."""
+        """The name: a policy of JAX, `chosen`, `smallest` where none fits, or `own`."""
         self.fates: tuple[int, ...] = tuple(fates)
         """By row of `Policies.savable`: 0 recomputed, 1 saved, 2 moved to host memory."""
         self._policies = policies
@@ -184,7 +184,7 @@ class Policy:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The modelled policies of JAX, and `chosen`, under which the same values are kept."""
+        """The modelled policies of JAX, and the chosen one, that keep the same values."""
         known = self._policies._built_in
         if self._policies.chosen is not None:
             known.append(self._policies.chosen)
