@@ -464,10 +464,8 @@ def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | N
             told += [f"{path}: {why}" if path else why for path, why in verdict.gaps]
             return (own_batch(effective) or 0, verdict), next(iter(told), None)
         return None, next(iter(told), None)
-    problems = effective._problems()
-    verdict = Verdict(
-        own.implied, searched.device, effective.devices, problems, runs=not effective._fails()
-    )
+    problems, runs = effective._problems(searched.device), not effective._fails(searched.device)
+    verdict = Verdict(own.implied, searched.device, effective.devices, problems, runs=runs)
     return (candidate.sequences, verdict), None
 
 
