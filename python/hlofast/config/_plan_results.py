@@ -5,11 +5,11 @@ from __future__ import annotations
 from sys import float_info
 
 from hlofast._core import Field
+from hlofast._numbers import is_number, is_whole
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import Whole
 from hlofast._verdict_figures import seconds, short_bytes
 from hlofast.config import _plan_meshes
-from hlofast.config._numbers import is_number, is_whole
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
 from hlofast.config._plan import JUDGED_APART, MARGIN, Modelled, Searched
 from hlofast.config._plan_choice import OWN

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hlofast._core import Field
+from hlofast._numbers import is_whole
 from hlofast.config import _instances, _torus
-from hlofast.config._numbers import is_whole
 from hlofast.config._tree import Config, Modelled
 from hlofast.table import Table
 
