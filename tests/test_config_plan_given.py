@@ -83,6 +83,33 @@ class TestKernelsOfGpus:
         config = run(*SEVEN, "attention=cudnn_flash_te")
         with pytest.raises(ValueError, match="which tpu-v5e lacks"):
             config.plan("gpu-p5.48xlarge-16", device="tpu-v5e")
+        verdict = config.select("gpu-p5.48xlarge-16").verdict("tpu-v5e")
+        assert verdict.status == "unknown"
+        assert [why for path, why in verdict.gaps if path == "attention"] == [
+            "MaxText fails here: attention 'cudnn_flash_te' needs cuDNN, which tpu-v5e lacks; "
+            "take flash"
+        ]
+
+    def test_a_name_of_tpus_refuses_nothing_on_gpus(self) -> None:
+        config = run(*SEVEN, "attention=cudnn_flash_te")
+        verdict = config.select("v5p-32").verdict("h100")
+        assert verdict.gaps == () and verdict.step_seconds
+        plan = config.plan("v5p-32", device="h100")
+        flash = run(*SEVEN, "attention=flash").plan("v5p-32", device="h100")
+        own, other = ({fact.name: fact.value for fact in each.facts} for each in (plan, flash))
+        assert own["own_status"] == other["own_status"] == "fits"
+        assert own["own_step_seconds"] == other["own_step_seconds"] is not None
+        assert "lacks" not in str(plan) + str(plan.like("own"))
+        # Without the device, the name is what counts.
+        assert "which tpu-v5p lacks" in str(config.select("v5p-32").verdict().gaps)
+
+    def test_nodes_of_gpus_say_nothing_of_tpus(self) -> None:
+        config = run(*SEVEN)
+        assert told(config.plan("a3-highgpu-8g-12"), "slice") == [
+            "12 devices are not a whole number of nodes of 8"
+        ]
+        (text,) = told(config.plan("a3-highgpu-8g-12", device="tpu-v5e"), "slice")
+        assert text.startswith("slices of tpu-v5e")
 
 
 class TestDefaults:

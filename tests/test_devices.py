@@ -4,6 +4,7 @@ import pickle
 import tomllib
 from importlib import resources
 
+import numpy
 import pytest
 
 import hlofast
@@ -190,3 +191,14 @@ def test_devices_are_values() -> None:
     assert repr(device).startswith("<Device h200: NVIDIA H200 SXM; FLOP/s bf16 9.894e+14")
     error = devices.UnknownFigureError("x", "clock")
     assert pickle.loads(pickle.dumps(error)).figure == "clock"
+
+
+def test_figures_are_numbers_of_any_library() -> None:
+    v5p = devices.get("tpu-v5p")
+    for given in (numpy.int64(2**35), numpy.float32(2**35), 2.0**35, 2**35):
+        changed = v5p.replace(hbm_bytes=given, flops={"bf16": given})
+        assert changed.value("hbm_bytes") == changed.value("flops.bf16") == 2**35
+        assert type(changed.value("hbm_bytes")) in (int, float)
+    for wrong in (True, numpy.bool_(True), numpy.float32("nan"), "5e10", None.__class__):
+        with pytest.raises(ValueError, match="positive number"):
+            v5p.replace(hbm_bytes=wrong)

@@ -11,7 +11,7 @@ import hlofast
 import lint_programs as programs
 from conftest import FIXTURES
 from hlofast import Findings
-from lint_programs import ADD, ALL, PAIRS, codes, fixture, lint, only
+from lint_programs import ADD, ALL, PAIRS, codes, lint, only
 
 
 def test_missed_reduce_scatter() -> None:
@@ -588,16 +588,3 @@ def test_what_is_found_in_dumps_is_consistent(path: Path) -> None:
             if finding.flops is not None:
                 assert 0 < finding.flops <= products
         assert list(module.lint()) == list(findings)
-
-
-def test_tied_embeddings_of_a_fixture() -> None:
-    module = fixture("seedlike/gpu_train_step.txt.gz")
-    finding = only(module.lint().of("reduced-twice"))
-    reduction, *pieces = (module[row] for row in finding.instructions)
-    assert reduction.opcode == "all-reduce"
-    slices = [piece for piece in pieces if piece.opcode == "slice"]
-    assert [piece.shape.bytes for piece in slices] == [finding.bytes] * 2
-    hot = only(module.lint().of("one-hot-matmul"))
-    products = [row for row in module.matmuls() if row["instruction"] in hot.instructions]
-    assert hot.flops == sum(row["flops"] for row in products)
-    assert set(hot.phases) == {"forward", "backward"}

@@ -1,10 +1,10 @@
-"""`Module.lint` on the seed documents."""
+"""`Module.lint` on the seed documents, and on a program like one of them."""
 
 from __future__ import annotations
 
 import hlofast
 from conftest import Seeds
-from lint_programs import only
+from lint_programs import fixture, only
 
 
 def test_seed_001(seeds: Seeds) -> None:
@@ -58,3 +58,16 @@ def test_seed_003(seeds: Seeds) -> None:
     assert "along model (4 devices)" in finding.message
     assert finding.source_line == 47
     assert finding.phases == ("backward",)
+
+
+def test_tied_embeddings_of_a_fixture() -> None:
+    module = fixture("seedlike/gpu_train_step.txt.gz")
+    finding = only(module.lint().of("reduced-twice"))
+    reduction, *pieces = (module[row] for row in finding.instructions)
+    assert reduction.opcode == "all-reduce"
+    slices = [piece for piece in pieces if piece.opcode == "slice"]
+    assert [piece.shape.bytes for piece in slices] == [finding.bytes] * 2
+    hot = only(module.lint().of("one-hot-matmul"))
+    products = [row for row in module.matmuls() if row["instruction"] in hot.instructions]
+    assert hot.flops == sum(row["flops"] for row in products)
+    assert set(hot.phases) == {"forward", "backward"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hlofast.cli import VERBS, file_of, inputs
+from hlofast.cli import VERBS, file_of, inputs, values
 from hlofast.cli.inputs import WITHOUT_CONTEXT
 from shown import figures
 from test_cli import document, hlofast_command
@@ -188,7 +188,7 @@ class TestTheyAreUsed:
 def test_numbers_of_devices_have_one_name(tmp_path: Path) -> None:
     for verb in ("check", "config", "stages", "report"):
         assert meaning(options(verb)["--device-count"]) == (
-            *("device_count", "N", inputs.count, None, None),
+            *("device_count", "N", values.count, None, None),
         )
     done = hlofast_command("report", tmp_path, "-o", tmp_path / "a.html", "--device-count", "4")
     assert (done.returncode, done.stderr) == (2, "hlofast: --device-count needs --config\n")

@@ -128,3 +128,47 @@ def test_code_names_the_values_of_the_policy(
         assert names(shown) == wanted
     tables = json.loads(printed(place, capsys, "--json"))["results"][0]["tables"]
     assert names("\n".join(row["code"] for row in tables["code"])) == wanted
+
+
+def test_where_there_are_policies_nothing_else_is_shown_to_follow(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remat = hlofast.load(place).remat(**OPTIONS)
+    page = hlofast.load(place, **OPTIONS).report(plots=False).html
+    assert "Checkpoint policies of the layers" in str(remat)
+    for text in (printed(place, capsys), str(remat), plain(remat._repr_html_()), plain(page)):
+        assert "Candidates (" not in text
+        assert "with the plan" not in text
+        assert text.count("hlofast remat --plan") == 1
+    # It is there for programs, and for those who ask.
+    tables = json.loads(printed(place, capsys, "--json"))["results"][0]["tables"]
+    assert tables["plan"] and tables["candidates"] and tables["policies"]
+    for more in (["--plan"], ["--rule", "xla"]):
+        asked = printed(place, capsys, *more)
+        assert "Candidates (" in asked and "with the plan" in asked
+        assert "follow a policy" in asked and "left out" not in asked
+    assert len(remat.candidates) == len(tables["candidates"])
+
+
+def test_without_policies_the_plan_of_single_values_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = FIXTURES / "train_step.after_optimizations.txt"
+    remat = hlofast.load(path).remat(hbm="1MiB")
+    assert remat.policies is None
+    for text in (printed(path, capsys, "--hbm", "1MiB"), str(remat), plain(remat._repr_html_())):
+        assert "with the plan" in text
+        assert "hlofast remat --plan" not in text
+
+
+def test_an_out_of_memory_message_is_answered_with_the_policy(place: Path, chosen: Policy) -> None:
+    module = hlofast.load(place)
+    messages = hlofast.oom(
+        "Ran out of memory in memory space hbm. Used 44.00G of 12.00G hbm", module
+    )
+    policies = module.remat(hbm="12GiB").policies
+    assert policies is not None and policies.chosen is not None
+    [own] = [own for own in messages.advice if "jax.checkpoint with" in own.text]
+    assert own.bytes == policies.peak - policies.chosen.peak
+    assert policies.chosen.counted in own.text
+    assert not any("rematerialise" in other.text for other in messages.advice)

@@ -9,7 +9,6 @@ import lzma
 import re
 import statistics
 import sys
-import warnings
 from html import escape
 from pathlib import Path
 
@@ -340,26 +339,6 @@ def test_the_frontier_of_a_module_without_policies_is_an_error(capsys):
     path = FIXTURES / "train_step.after_optimizations.txt"
     assert cli.main(["remat", "--frontier", str(path)]) == cli.USAGE
     assert "no policy can be modelled" in capsys.readouterr().err
-
-
-def test_nothing_fits_a_small_memory(dense):
-    policies = dense.remat(hbm="3GiB", device="tpu-v5e").policies
-    assert policies.chosen.fits is False
-    note = next(note for note in policies.notes if note.code == "no-policy-fits")
-    missing = note.figures["missing"]
-    assert missing == policies.chosen.peak - policies.hbm > 0
-    remedies = {row["change"]: row for row in policies.remedies}
-    assert {"batch", "mesh"} <= set(remedies)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        classes = dense.memory().by("class")
-    state = next(row for row in classes if row["class"] == "parameter")
-    shards = int(re.search(r"over (\d+) times", remedies["mesh"]["how"])[1])
-    assert remedies["mesh"]["saved"] == state["bytes"] - state["bytes"] // shards
-    for row in remedies.values():
-        assert row["enough"] == ("yes" if row["saved"] >= missing else "no")
-        assert note.figures[f"by_{row['change']}"] == row["saved"]
-    assert dense.remat(hbm="15.75GiB", device="tpu-v5e").policies.remedies is None
 
 
 def test_loops_of_one_pass_are_no_scan():

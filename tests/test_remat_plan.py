@@ -340,7 +340,7 @@ def test_command(tmp_path: Path) -> None:
     assert "no checkpoint policy is applied" in done.stderr
     assert (plan["rule"], plan["is_default"]) == ("xla", True)
     assert (plan["sizes"], plan["space"], plan["constants"]) == ("device", "hbm", "program")
-    done = hlofast_command("remat", UNROLLED, "--device", "tpu-v5e", "--hbm", "1100MB")
+    done = hlofast_command("remat", UNROLLED, "--device", "tpu-v5e", "--hbm", "1100MB", "--plan")
     assert done.returncode == 0, done.stderr
     text = done.stdout[done.stdout.index("\nPlan\n") :]
     assert "  fits     xla   hbm    tpu-v5e\n" in text

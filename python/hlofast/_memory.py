@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hlofast import _core
+from hlofast import _core, _memory_account
 from hlofast._core import Field
 from hlofast._fragment import refuse
-from hlofast._memory_account import account, beside, hbm_of, packing
+from hlofast._memory_account import account, beside, hbm_of, packing, table_bytes
 from hlofast._memory_file import MemoryFile
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hlofast._core import Instruction
     from hlofast._memory_data import MemoryData
     from hlofast._module import Module
+    from hlofast._policies import Policies
     from hlofast._shares import Shares
     from hlofast.devices import Device
 
@@ -66,22 +67,6 @@ def space_number(space: int | str | None) -> int | None:
         return int(digits)
     known, hint = ", ".join(SPACES), meant(space, [*SPACES, "all"])
     raise ValueError(f"memory space must be a number, all or one of {known}, not {space!r}{hint}")
-
-
-def table_bytes(device: str | Device | None) -> int | None:
-    """Returns the size in bytes to which a TPU rounds up the pointer tables of tuples.
-
-    None for other devices. Raises `UnknownDeviceError` for an unknown device name.
-    """
-    if device is None:
-        return None
-    from hlofast import devices
-
-    known = devices.get(device)
-    if known.backend != "tpu":
-        return None
-    size = known.value("tuple_table_bytes")
-    return None if size is None else int(size)
 
 
 def quiet(
@@ -139,11 +124,14 @@ class Memory(Result):
         Field("bytes", "allocated_in_hbm",
               "Bytes that XLA allocates in HBM: from its file, or else modelled.",
               label="allocated in HBM"),
+        Field("bytes", "modelled_peak",
+              "Before XLA has scheduled the module: modelled bytes at the peak of one device.",
+              label="modelled peak of one device"),
         Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
-        Field("flag", "fits", "Whether the bytes allocated in HBM fit the device.",
+        Field("flag", "fits", "Whether the bytes allocated in HBM, or modelled, fit the device.",
               label="fits"),
-        Field("bytes", "hbm_left", "HBM minus the bytes allocated in it.", label="left in HBM",
-              signed=True),
+        Field("bytes", "hbm_left", "HBM minus the bytes allocated in it, or modelled.",
+              label="left in HBM", signed=True),
         Field("bytes", "hbm_peak",
               "Parameters, results and constants in HBM, and the most temporaries live at once.",
               label="HBM peak"),
@@ -206,6 +194,7 @@ class Memory(Result):
         self._live: Table | None = None
         self._xla: dict[str, int] | None = None
         self._allocated: MemoryFile | None = None
+        self._before: list[Policies | None] = []
         self._undonated: dict[int, int] | None = None
         self._has_looked = False
         self.unusable_file: str | None = None
@@ -278,7 +267,8 @@ class Memory(Result):
         values += [(name, text, "configuration") for name, text in rules.items()]
         from hlofast._shares import labelled
 
-        return labelled(self.module, self._facts(values), ("bytes",))
+        of_one = ("modelled_peak", "hbm", "hbm_left")
+        return labelled(self.module, self._facts(values), ("bytes",), of_one)
 
     def _shares(self) -> Shares | None:
         """The share of one device; None if shapes already are the shapes of one device."""
@@ -292,6 +282,8 @@ class Memory(Result):
         allocated, how = self.allocated_in_hbm, "modelled" if needed is None else needed[1]
         if allocated is not None:
             yield "allocated_in_hbm", allocated, how
+        elif self.peak_before is not None:
+            yield "modelled_peak", self.peak_before.peak, "modelled"
         known = self.hbm
         if known is not None and needed is not None:
             yield "hbm", known[0], known[1]
@@ -420,23 +412,26 @@ class Memory(Result):
         return None if allocated is None or peak is None else allocated - peak
 
     @property
+    def peak_before(self) -> Policies | None:
+        """The model whose `peak` one device needs, of a module that is not scheduled.
+
+        None of other modules, where XLA's file tells the bytes, and where there is no model.
+        """
+        if not self._before:
+            known = None if self.allocated_in_hbm is not None else _memory_account.before(self)
+            self._before.append(known)
+        return self._before[0]
+
+    @property
     def needed(self) -> tuple[int, str] | None:
         """Bytes to compare with the memory of a device, and their provenance.
 
         `allocated_in_hbm` where it is known; for TPU programs whose heap cannot be packed
-        `hbm_peak`, a bound; for other modules `live_peak`. None for live bytes of another memory
-        space.
+        `hbm_peak`, a bound; before XLA has scheduled the module `peak_before.peak`, and `live_peak`
+        where there is no such model. None for live bytes of all devices together or of another
+        memory space.
         """
-        allocated = self.allocated_in_hbm
-        if allocated is not None:
-            is_told = self.allocated is not None and self.allocated.default_bytes is not None
-            return allocated, "exact" if is_told else "modelled"
-        parts = self._account()
-        if parts and self.backend == "tpu" and self.module.is_scheduled:
-            return parts["hbm_peak_in_bytes"], "bound"
-        if self.space not in (0, None):
-            return None
-        return self.live_peak, "bound" if self._data.doubts()["unknown_sizes"] else "modelled"
+        return _memory_account.needed(self)
 
     @property
     def hbm(self) -> tuple[int, str] | None:

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast._memory import Memory
     from hlofast._module import Module
+    from hlofast._policies import Policies
     from hlofast.devices import Device
 
 _FIELDS = (
@@ -120,3 +121,45 @@ def hbm_of(module: Module, device: Device | None) -> tuple[int, str] | None:
             except ValueError:
                 return None
     return None
+
+
+def before(memory: Memory) -> Policies | None:
+    """The model of a step before XLA has scheduled it; None of other modules."""
+    if memory.module.is_scheduled:
+        return None
+    try:
+        return memory.module.remat().policies
+    except (ValueError, OverflowError):
+        return None
+
+
+def needed(memory: Memory) -> tuple[int, str] | None:
+    """`Memory.needed`."""
+    allocated = memory.allocated_in_hbm
+    if allocated is not None:
+        is_told = memory.allocated is not None and memory.allocated.default_bytes is not None
+        return allocated, "exact" if is_told else "modelled"
+    parts = memory._account()
+    if parts and memory.backend == "tpu" and memory.module.is_scheduled:
+        return parts["hbm_peak_in_bytes"], "bound"
+    if memory.peak_before is not None:
+        return memory.peak_before.peak, "modelled"
+    if memory.space not in (0, None) or memory._shares() is not None:
+        return None
+    return memory.live_peak, "bound" if memory._data.doubts()["unknown_sizes"] else "modelled"
+
+
+def table_bytes(device: str | Device | None) -> int | None:
+    """Returns the size in bytes to which a TPU rounds up the pointer tables of tuples.
+
+    None for other devices. Raises `UnknownDeviceError` for an unknown device name.
+    """
+    if device is None:
+        return None
+    from hlofast import devices
+
+    known = devices.get(device)
+    if known.backend != "tpu":
+        return None
+    size = known.value("tuple_table_bytes")
+    return None if size is None else int(size)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._memory import Memory
+    from hlofast._policies import Policies
 
 
 LEAST_UNDONATED = 1 << 20
@@ -76,6 +77,8 @@ def notes(memory: Memory) -> Iterator[Note]:
         yield together
     yield from contradictions(memory)
     yield from assumed_device(memory.module.context)
+    if memory.peak_before is not None:
+        yield _before(memory, memory.peak_before)
     order = ORDERS[memory.schedule]
     if doubts["is_unscheduled"]:
         text = f"the module is not marked as scheduled; steps follow {order}"
@@ -127,6 +130,21 @@ def notes(memory: Memory) -> Iterator[Note]:
             bytes=less,
         )
     yield from _memories(memory)
+
+
+def _before(memory: Memory, policies: Policies) -> Note:
+    """What each peak of a module that is not scheduled is, and which to trust."""
+    from hlofast._policy_fields import error_of
+
+    together = "" if memory._shares() is None else ", of all devices together"
+    return Note(
+        "modelled-peak",
+        f"go by the modelled peak, {policies.peak:,} B: what one device needs once XLA has "
+        f"compiled the step ({error_of(policies)}); the live peak and the XLA peak count the "
+        f"values of this text in its order{together}, which XLA fuses, moves and shares, and are "
+        "not what a device needs",
+        bytes=policies.peak,
+    )
 
 
 _HEAPS = {1: "fast memory", 3: "fast memory", 5: "the host's memory"}

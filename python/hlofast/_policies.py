@@ -8,7 +8,7 @@ from hlofast._names import meant
 from hlofast._policy import BUILT_IN, EVERYTHING, OFFLOADED, RECOMPUTED, SAVED, Policy
 from hlofast._policy_matching import matching
 from hlofast._policy_remedies import FIELDS as REMEDIES
-from hlofast._policy_remedies import remedies
+from hlofast._policy_remedies import in_words, remedies
 from hlofast._result import Note, Section
 from hlofast._text import Whole
 from hlofast.table import Table, of_rows, with_columns, with_source
@@ -41,6 +41,8 @@ changes of step times are 5 points from clocks at the median (`benches/h100_step
 
 _AS_IS = "as compiled"
 _CHOSEN = "chosen"
+_SMALLEST = "smallest"
+"""The name of the policy with the lowest peak where none fits: no answer, so not chosen."""
 _FATES = ("recomputed", "saved", "offloaded")
 _UNUSED = "not needed"
 
@@ -205,14 +207,16 @@ class Policies:
         Values are recomputed, saved, or moved to host memory where that makes the step at least 1 %
         faster than the best policy without moves. Every policy of the matmuls and kernels is tried
         if there are few; beyond, values change their fates one by one and in pairs. If nothing
-        fits, it is the policy with the lowest peak. None without a memory to fit, and if the step
-        fits as it is and the policy would not make it faster, or without checkpointed layers not
-        5 % faster: storing values can take longer than recomputing them.
+        fits, it is the policy with the lowest peak, named `smallest`. None without a memory to fit,
+        and if the step fits as it is and the policy would not make it faster, or without
+        checkpointed layers not 5 % faster: storing values can take longer than recomputing them.
         """
         if self.hbm is None:
             return None
         if self._chosen is None:
             best = self._best(int(self.hbm * (1 - self.margin)))
+            if best is not None and not best.fits:
+                best = Policy(self, _SMALLEST, best.fates)
             self._chosen = (None if best is None or not self._is_better(best) else best,)
         return self._chosen[0]
 
@@ -422,7 +426,8 @@ class Policies:
     def remedies(self) -> Table | None:
         """Where no policy fits: what would, with the bytes of each change; None if one fits.
 
-        Columns: `change` (batch, accumulation, mesh, dtype), `saved`, `enough`, `how`.
+        Columns: `change` (batch, accumulation, mesh, dtype), `factor`, `saved`, `peak`, `enough`,
+        `how`.
         """
         lowest = self.chosen
         if lowest is None or lowest.fits or self.hbm is None:
@@ -441,14 +446,20 @@ class Policies:
         if missing <= 0:
             return "no checkpoint policy fits: the host memory is too small for the nearest"
         text = f"no checkpoint policy fits: the nearest needs {missing:,} B more than there are"
-        every = table.to_pylist()
-        enough = [row for row in every if row["enough"] == "yes"]
-        ways = [f"{row['how']} (about {row['saved']:,} B less)" for row in enough or every]
-        if not ways:
-            return text
-        return (
-            f"{text}; {'what helps' if enough else 'no change alone is enough'}: {'; '.join(ways)}"
-        )
+        ways = in_words(table, self.hbm)
+        return f"{text}; {ways}" if ways else text
+
+    @property
+    def code_shown(self) -> tuple[str, list[str]] | None:
+        """A heading and the lines of the chosen policy's code; no lines where no policy fits."""
+        lowest = self.chosen
+        if lowest is None or lowest.fits or self.hbm is None:
+            return None if lowest is None else lowest.code_shown
+        need = f"its peak is {lowest.peak:,} B of {self.hbm:,} B"
+        if lowest.peak <= self.hbm:
+            need = f"it keeps {lowest.on_host:,} B of {self.host_memory:,} B in host memory"
+        head = f"No code: `{lowest.name}` needs least of all policies and does not fit ({need})"
+        return head, []
 
     def _missing(self, missing: int) -> Note:
         """What no policy saves, and what would."""
@@ -494,8 +505,8 @@ class Policies:
         if not self.is_checkpointed:
             columns.remove("is_kept")
         values = Section("savable", title, savable, columns, figure="bytes")
-        head, lines = ("", []) if shown is None else shown.code_shown
-        own = [(head, [("", Whole(line)) for line in lines])] if lines else []
+        head, lines = (self if policy is None else policy).code_shown or ("", [])
+        own = [(head, [("", Whole(line)) for line in lines])] if head else []
         table = of_rows(fields.CODE, enumerate(lines, 1))
         code = Section("code", "Code", table, paragraphs=own)
         again = of_rows(fields.AGAIN, ()) if shown is None else shown.recomputed_collectives
@@ -506,9 +517,10 @@ class Policies:
             paragraphs=None if len(again) else (),
         )
         known = self.remedies
+        is_enough = known is not None and "yes" in known.values("enough")
         helps = Section(
             "remedies",
-            "What would make the step fit",
+            "What would make the step fit" if is_enough else "What saves most, and is not enough",
             of_rows(REMEDIES, ()) if known is None else known,
             paragraphs=None if known else (),
         )

@@ -32,7 +32,7 @@ class Policy:
 
     def __init__(self, policies: Policies, name: str, fates: Sequence[int]) -> None:
         self.name = name
-        """The name: a policy of JAX, `chosen`, or `own`."""
+        """The name: a policy of JAX, `chosen`, `smallest` where none fits, or `own`."""
         self.fates: tuple[int, ...] = tuple(fates)
         """By row of `Policies.savable`: 0 recomputed, 1 saved, 2 moved to host memory."""
         self._policies = policies
@@ -184,11 +184,19 @@ class Policy:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The modelled policies of JAX, and `chosen`, under which the same values are kept."""
+        """The modelled policies of JAX, and the chosen one, that keep the same values."""
         known = self._policies._built_in
         if self._policies.chosen is not None:
             known.append(self._policies.chosen)
         return tuple(own.name for own in known if own._keeps == self._keeps)
+
+    @property
+    def counted(self) -> str:
+        """The policy of JAX that keeps the same values, or how many values it saves and moves."""
+        moved = sum(self.is_offloaded(at) for at in self.saved_numbers)
+        saved = _text.counted(len(self.saved_numbers) - moved, "value")
+        more = f" and moves {moved} to host memory" if moved else ""
+        return self.built_in or f"a policy that saves {saved}{more}"
 
     @property
     def described(self) -> str:

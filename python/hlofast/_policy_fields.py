@@ -90,7 +90,7 @@ FRONTIER = (
     *_OUTCOME,
     Field("text", "saved", "The values kept in device memory.", nullable=True),
     Field("text", "offloaded", "The values moved to host memory.", nullable=True),
-    Field("text", "policy", "The names of the policy: of JAX, or chosen.", nullable=True),
+    Field("text", "policy", "The names of the policy: of JAX, chosen, or smallest.", nullable=True),
 )
 FATE = Field(
     "word",

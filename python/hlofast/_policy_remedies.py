@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._memory import quiet
+from hlofast._shares import shares
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hlofast._module import Module
     from hlofast._policy import Policy
 
 FIELDS = (
     Field("word", "change", "What to change: batch, accumulation, mesh or dtype."),
+    Field(
+        "count",
+        "factor",
+        "How many times less, or over how many times as many devices; unknown "
+        "where nothing is divided.",
+        nullable=True,
+    ),
     Field("bytes", "saved", "Bytes that the change takes off the lowest peak; modelled."),
+    Field(
+        "bytes", "peak", "Bytes at the lowest peak with the change; modelled.", label="peak with it"
+    ),
     Field("word", "enough", "Whether the change alone makes the step fit: yes or no."),
     Field("text", "how", "The change in words."),
 )
@@ -28,14 +40,18 @@ def remedies(lowest: Policy, missing: int) -> Table:
 
     Bytes of weights, their gradients and the optimizer state are those at the peak of the step as
     compiled; the rest of the lowest peak is taken to be proportional to the batch. Each change has
-    the smallest factor that is enough, of the powers of two up to `MOST_PARTS`, otherwise 2. Empty
-    where the bytes are not known.
+    the smallest factor that is enough, of the powers of two up to `MOST_PARTS`, otherwise the
+    largest. Empty where the bytes are not known.
     """
+    module = lowest._policies.module
     try:
-        memory = quiet(lowest._policies.module)
+        memory = quiet(module)
+        share = _share_of_one(module)
     except OverflowError:  # No change makes sizes fit that exceed 64 bits.
         return of_rows(FIELDS, ())
-    classes = {row["class"]: int(row["bytes"] or 0) for row in memory.by("class")}
+    if share is None:
+        return of_rows(FIELDS, ())
+    classes = {row["class"]: int(int(row["bytes"] or 0) * share) for row in memory.by("class")}
     state = sum(classes.get(name, 0) for name in _STATE)
     weights = sum(classes.get(name, 0) for name in _OF_WEIGHTS)
     wide = int(classes.get("optimizer_state", 0) * _share_of_float32(memory.values()))
@@ -44,36 +60,65 @@ def remedies(lowest: Policy, missing: int) -> Table:
     gradients = classes.get("gradient", 0) or classes.get("parameter", 0)
     batch, parts = _parts(of_batch, missing), _parts(of_batch, missing + gradients)
     shards = _parts(state, missing)
-    found = [
+    found: list[tuple[str, int | None, int, str]] = [
         (
             "batch",
+            batch,
             _saved(of_batch, batch),
             f"a batch per device of 1/{batch}, or a sequence sharded over {batch} devices",
         ),
         (
             "accumulation",
+            parts,
             _saved(of_batch, parts) - gradients,
             f"the same batch in {parts} parts, with accumulated gradients",
         ),
         (
             "mesh",
+            shards,
             _saved(state, shards),
             f"parameters and optimizer state sharded over {shards} times as many devices",
         ),
-        ("dtype", wide // 2, "optimizer state in bfloat16"),
+        ("dtype", None, wide // 2, "optimizer state in bfloat16"),
     ]
     told = [
-        (name, saved, "yes" if saved >= missing else "no", how)
-        for name, saved, how in found
+        (name, factor, saved, lowest.peak - saved, "yes" if saved >= missing else "no", how)
+        for name, factor, saved, how in found
         if saved > 0
     ]
-    return of_rows(FIELDS, sorted(told, key=lambda own: (own[2] == "no", -own[1])))
+    return of_rows(FIELDS, sorted(told, key=lambda own: (own[4] == "no", -own[2])))
+
+
+def in_words(table: Table, hbm: int) -> str:
+    """The changes that would do, or that none would and the smallest need that one reaches."""
+    every = table.to_pylist()
+    enough = [row for row in every if row["enough"] == "yes"]
+    if enough:
+        ways = "; ".join(f"{row['how']} (about {row['saved']:,} B less)" for row in enough)
+        return f"what helps: {ways}"
+    if not every:
+        return ""
+    least = min(every, key=lambda row: int(row["peak"]))
+    return (
+        f"no change of batch, accumulation or mesh by a factor of up to {MOST_PARTS}, nor of the "
+        f"type of the optimizer state, is enough alone: the smallest need reached is about "
+        f"{least['peak']:,} B of {hbm:,} B, with {least['how']}"
+    )
+
+
+def _share_of_one(module: Module) -> float | None:
+    """The share of one device in weights, where shapes cover several; None if unknown."""
+    own = shares(module)
+    if own is None:
+        return 1.0
+    held, whole = own.bytes_of(own.parameters)[0], sum(own.parameters.values("bytes"))
+    return None if held is None or not whole else held / whole
 
 
 def _parts(size: int, missing: int) -> int:
-    """The parts of `size` bytes of which one leaves `missing` bytes free; 2 if no number does."""
+    """The parts of `size` bytes of which one leaves `missing` bytes free; the most if none does."""
     parts = (1 << power for power in range(1, MOST_PARTS.bit_length()))
-    return next((own for own in parts if _saved(size, own) >= missing), 2)
+    return next((own for own in parts if _saved(size, own) >= missing), MOST_PARTS)
 
 
 def _saved(size: int, parts: int) -> int:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from hlofast import _core, _text
+from hlofast import _core, _remat_plan, _text
 from hlofast import _remat_fields as fields
 from hlofast._context import other_backend
 from hlofast._core import Field
 from hlofast._cost import read_rules
-from hlofast._memory import RULES, SPACES, table_bytes
+from hlofast._memory import RULES, SPACES
+from hlofast._memory_account import table_bytes
 from hlofast._names import unknown
-from hlofast._remat_statements import (
-    Statement,
-    change,
-    operation,
-    statements,
-    step_text,
-    what_to_do,
-)
+from hlofast._remat_statements import Statement, change, operation, statements
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._units import read_memory
 from hlofast.table import Table, column_of, of_rows, with_share, with_source
@@ -364,13 +358,7 @@ class Remat(Result):
         if not self.module.is_scheduled:
             text = "the module is not scheduled: live ranges follow text order"
             notes.append(Note("unscheduled", text))
-        if self._plan is not None and self._plan.refusal() is not None:
-            text = (
-                f"no values are planned: {self._plan.refusal()}; peaks of candidates are those of "
-                "the text in its order; plan on the scheduled module (after_optimizations), or "
-                "recompute in the program with jax.checkpoint"
-            )
-            notes.append(Note("plan-unscheduled", text))
+        notes += _remat_plan.notes(self)
         elsewhere = self.outside_phase()
         if elsewhere:
             flops = sum(row["flops"] or 0 for row in elsewhere)
@@ -406,13 +394,19 @@ class Remat(Result):
         return tuple(notes)
 
     def sections(
-        self, *, plan: bool = False, policy: Policy | None = None, frontier: bool = False
+        self,
+        *,
+        plan: bool = False,
+        policy: Policy | None = None,
+        frontier: bool = False,
+        values: bool | None = None,
     ) -> tuple[Section, ...]:
         """Phases, statements, all-gathers, residuals and recomputed instructions.
 
-        With `plan`, checkpoint policies, among them `policy`, and the plan come first; with
-        `frontier`, also the best policies of all budgets. Raises `ValueError` with `plan` if memory
-        cannot be counted.
+        With `plan`, checkpoint policies come first, among them `policy` and with `frontier` the
+        best of all budgets, then with `values` the plan of single values, by default only where
+        there are no policies: two answers to one question would compete. Raises `ValueError` with
+        `plan` if memory cannot be counted.
         """
         sections = [
             Section(
@@ -436,13 +430,13 @@ class Remat(Result):
         ]
         if not plan:
             return tuple(sections)
-        policies = (
-            () if self.policies is None else self.policies.sections(policy, frontier=frontier)
-        )
-        return (*policies, *self._of_plan(), *sections)
+        known = self.policies
+        policies = () if known is None else known.sections(policy, frontier=frontier)
+        shown = known is None if values is None else values
+        return (*policies, *(_remat_plan.sections(self) if shown else ()), *sections)
 
     def shown_sections(self) -> tuple[Section, ...]:
-        """As the command prints them: with policies and plan if there is a memory to fit."""
+        """As the command prints them: with policies, or a plan, if there is a memory to fit."""
         try:
             return self.sections(plan=self.hbm is not None)
         except ValueError:
@@ -450,7 +444,7 @@ class Remat(Result):
 
     def every_section(self) -> tuple[Section, ...]:
         """All tables, including the tables of a plan."""
-        return self.sections(plan=True, frontier=True)
+        return self.sections(plan=True, frontier=True, values=True)
 
     def _repr_html_(self) -> str:
         from hlofast._html import result
@@ -519,62 +513,6 @@ class Remat(Result):
                 group[at] += value
         rows = [(name, by, *sums, source) for (name, by, source), sums in groups.items()]
         return of_rows(fields.BY_OPERATION, sorted(rows, key=lambda row: (-row[4], -row[2])))
-
-    def _of_plan(self) -> tuple[Section, ...]:
-        """The plan in one row, its steps, and all candidates."""
-        plan, at = self._planned(), self.peak_at
-        space = plan.space()
-        name = next((own for own, number in SPACES.items() if number == space), f"S({space})")
-        row = (
-            self.peak,
-            None if at is None else at.row,
-            self.hbm,
-            self.peak_after,
-            None if self.fits is None else "yes" if self.fits else "no",
-            self._outcome(),
-            self.rule,
-            self._rule is None,
-            "device",
-            name,
-            "program" if self.rule == "xla" else "last_use",
-            getattr(self.device, "name", None),
-        )
-        candidates = list(self.candidates)
-        order = [at for at, own in enumerate(candidates) if own["chosen"] is not None]
-        order.sort(key=lambda at: int(candidates[at]["chosen"]))
-        steps, shown = [], []
-        for number, (at_, peak) in enumerate(zip(order, self.steps, strict=True), 1):
-            own = candidates[at_]
-            steps.append((number, at_, own["name"], peak, own["change"]))
-            shown.append((f"{number}. {step_text(own, peak)}", what_to_do(own)))
-        described = [own for own in self.candidates._described() if own[0].name != "residual"]
-        return (
-            Section("plan", "Plan", of_rows(fields.PLAN, [row]), fields.SHOWN_PLANNED),
-            Section("steps", "Steps", of_rows(fields.STEPS, steps), paragraphs=shown),
-            Section(
-                "candidates",
-                "Candidates",
-                Table(described),
-                fields.SHOWN_CANDIDATES,
-                figure="saved",
-            ),
-        )
-
-    def _outcome(self) -> str:
-        refusal = self._planned().refusal()
-        if refusal is not None and not self.fits:
-            return f"no values are planned: {refusal}"
-        chosen = None if self.policies is None else self.policies.chosen
-        if self.fits and not self.steps:
-            if chosen is None or not chosen.fits:
-                return "the peak fits as it is; nothing to recompute"
-            return "the peak fits as it is; a checkpoint policy makes the step faster"
-        if self.fits is None:
-            return "the peak is lower" if self.steps else "no candidate lowers the peak by 0.1 %"
-        if self.fits:
-            return "fits"
-        text = "does not fit" if self.steps else "no candidate lowers the peak, and it does not fit"
-        return text if chosen is None or not chosen.fits else f"{text}; a checkpoint policy does"
 
     def __reduce__(self) -> tuple[object, ...]:
         return remat, (self.module, self.hbm, self.device, self.mesh, self._rules, self._rule)

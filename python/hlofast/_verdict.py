@@ -283,6 +283,10 @@ class Verdict(Result):
         wrong = (*wrong, *assumed_device(self.module.context), *assumed_flops(self.cost))
         if self.measured is not None:
             wrong += tuple(_verdict_measured.notes(self.measured))
+        if self.memory is not None and (before := self.memory.peak_before) is not None:
+            from hlofast._policy_fields import error_of
+
+            wrong = (*wrong, Note("policy-error", error_of(before)))
         return wrong + tuple(
             Note("unknown", f"unknown: {', '.join(labels)}; {reason}")
             for reason, labels in reasons.items()

@@ -141,7 +141,8 @@ def _peak(verdict: Verdict) -> Figure:
     if verdict.memory is None:
         return Figure("peak", "Peak memory", None, "unknown", verdict.no_memory)
     memory = verdict.memory
-    if verdict.shares is not None:
+    is_before = memory.peak_before is not None
+    if verdict.shares is not None and not is_before:
         note = f"{held_by_one(verdict.shares)}; live peak{TOGETHER} {short_bytes(memory.live_peak)}"
         return Figure("peak", "Peak memory", None, "unknown", note)
     needed = memory.needed
@@ -150,6 +151,8 @@ def _peak(verdict: Verdict) -> Figure:
     peak, how = needed
     is_xla = memory.backend == "tpu" and verdict.module.is_scheduled
     rule = "HBM peak, without fragmentation" if is_xla else "live peak"
+    if is_before:
+        rule = "of one device, modelled from the text before XLA has scheduled it"
     if memory.allocated_in_hbm is not None:
         gaps = short_bytes(memory.fragmentation or 0)
         rule = f"allocated in HBM, {gaps} of it fragmentation"
@@ -158,8 +161,8 @@ def _peak(verdict: Verdict) -> Figure:
     if hbm is None:
         why = "HBM is unknown: " + (
             UNKNOWN_DEVICE
-            if verdict.time is None
-            else f"{verdict.time.device.name} does not list it; give --hbm"
+            if verdict.module.context.device is None
+            else f"{verdict.module.context.device.name} does not list it; give --hbm"
         )
         return Figure("peak", "Peak memory", peak, text, f"{rule}; {why}", how)
     note = f"{rule}; {output.share(peak, hbm)} of {short_bytes(int(hbm))} of HBM"

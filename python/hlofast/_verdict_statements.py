@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hlofast._policies import Policies
-    from hlofast._policy import Policy
     from hlofast._verdict import Verdict
 
 LEAST_GAIN = 0.01
@@ -92,11 +91,12 @@ def _too_large(verdict: Verdict) -> list[Statement]:
     if peak is None or verdict.hbm is None or peak <= verdict.hbm:
         return []
     over = short_bytes(int(peak - verdict.hbm))
+    is_scheduled = verdict.module.is_scheduled
+    what = "bytes allocated in HBM" if is_scheduled else "modelled bytes at the peak of one device"
     return [
         Statement(
             "does-not-fit",
-            "the bytes allocated in HBM exceed the device memory of "
-            f"{short_bytes(int(verdict.hbm))} by {over}",
+            f"the {what} exceed the device memory of {short_bytes(int(verdict.hbm))} by {over}",
             stake=f"{over} over",
             remedy=_policy(verdict)
             or "rematerialise residuals (hlofast remat chooses them), shard or offload more, "
@@ -109,9 +109,7 @@ def _too_large(verdict: Verdict) -> list[Statement]:
 def _policies(verdict: Verdict) -> Policies | None:
     hbm = None if verdict.hbm is None else int(verdict.hbm)
     device = device_for(verdict.module, None)
-    policies = verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
-    # Statements are of what XLA has compiled.
-    return None if policies is None or policies.is_modelled else policies
+    return verdict.module.remat(hbm=hbm, device=device, mesh=verdict.mesh).policies
 
 
 def _policy(verdict: Verdict) -> str | None:
@@ -130,17 +128,9 @@ def _policy(verdict: Verdict) -> str | None:
     if before is not None and after is not None:
         step = f" and a step of {output.seconds(after)} instead of {output.seconds(before)}"
     return (
-        f"put the layers under jax.checkpoint with {_named(chosen)}: about "
+        f"put the layers under jax.checkpoint with {chosen.counted}: about "
         f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat gives the code"
     )
-
-
-def _named(policy: Policy) -> str:
-    moved = sum(policy.is_offloaded(at) for at in policy.saved_numbers)
-    name = f"a policy that saves {output.counted(len(policy.saved) - moved, 'value')}"
-    if moved:
-        name += f" and moves {moved} to host memory"
-    return policy.built_in or name
 
 
 def _recomputed(verdict: Verdict) -> list[Statement]:
@@ -158,7 +148,7 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
         return []
     free, gain = short_bytes(int(verdict.hbm) - policies.peak), output.seconds(now - own)
     after = (
-        f"{_named(chosen)}: about {short_bytes(chosen.peak)} at the peak, {gain} less a step "
+        f"{chosen.counted}: about {short_bytes(chosen.peak)} at the peak, {gain} less a step "
         "(modelled); hlofast remat gives the code"
     )
     if not policies.is_checkpointed:

@@ -512,6 +512,9 @@ def figures_of(module: Module) -> dict[str, Any]:
     """Returns the figures of a module by name; None if unknown."""
     memory = _memory.quiet(module)
     known = {fact.name: fact.value for fact in memory.facts}
+    if memory.peak_before is not None:
+        # What `remat` and `memory` say of the text; peaks in its own order are not those of XLA.
+        known |= {"xla_peak": memory.peak_before.peak, "live_peak": None}
     sent = _what_if_wire.sent_by(module).values()
     figures: dict[str, Any] = {
         "xla_peak": known.get("xla_peak"),

@@ -11,6 +11,7 @@ from _collections_abc import Iterator, Mapping
 
 from hlofast import _core
 from hlofast._measurements import Measurements, read_measurements
+from hlofast._numbers import is_number, is_whole
 
 TYPE_CHECKING = False  # The command line reads devices; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -536,8 +537,11 @@ def _checked(where: str, key: str, value: Any) -> float | str:
 
 
 def _positive(where: str, value: Any) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= _LARGEST:
-        shown = repr(value) if is_number or isinstance(value, str) else type(value).__name__
+    number: float | None = None
+    if is_number(value):
+        number = int(value) if is_whole(value) else float(value)
+    if number is None or not 0 < number <= _LARGEST:
+        is_shown = number is not None or isinstance(value, str)
+        shown = repr(value) if is_shown else type(value).__name__
         raise ValueError(f"{where} has to be a positive number, not {shown}")
-    return value if isinstance(value, int) else float(value)
+    return number

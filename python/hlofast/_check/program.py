@@ -133,6 +133,8 @@ class Program:
         at = None if memory.at is None else memory.at.row
         if memory.backend == "tpu" and self.module.is_scheduled:
             return memory.hbm_peak, at, "as XLA counts it"
+        if memory.peak_before is not None:
+            return memory.peak_before.peak, None, "modelled before XLA has scheduled the module"
         return memory.live_peak, at, "live ranges, modelled"
 
     @cached_property

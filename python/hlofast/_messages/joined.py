@@ -105,7 +105,10 @@ class Joined:
         )  # fmt: skip
 
     def advice(self, message: Message) -> list[Advice]:
-        """Returns the plan of `remat` that lowers the peak, if the message is about temporaries."""
+        """Returns what `remat` says lowers the peak, if the message is about temporaries.
+
+        A checkpoint policy that fits, otherwise a plan of single values.
+        """
         limit = message.figures.get("limit")
         if message.space not in ("hbm", "gpu") or self.memory is None or not self.memory.live_peak:
             return []
@@ -113,6 +116,16 @@ class Joined:
             plan = self.module.remat(hbm=None if limit is None else limit.bytes)
             if not len(plan.residuals):
                 return []
+            policies = plan.policies
+            chosen = None if policies is None else policies.chosen
+            if policies is not None and chosen is not None and chosen.fits:
+                text = (
+                    f"put the layers of module {self.module.name} under jax.checkpoint with "
+                    f"{chosen.counted}: its peak goes from {_text.size(policies.peak)} to about "
+                    f"{_text.size(chosen.peak)}, which fits (modelled; hlofast remat --hbm "
+                    f"{plan.hbm} gives the code)"
+                )
+                return [Advice("residuals", text, policies.peak - chosen.peak)]
             saved = plan.peak - plan.peak_after
             outcome = "" if plan.fits is None else ", which fits" if plan.fits else ", not enough"
             steps = len(plan.steps)

@@ -218,13 +218,12 @@ def _remat(analyses: Analyses) -> Section:
     statements = [statement for statement in remat_statements(analyses) if not statement.remedy]
     policies = remat.policies
     drawn = None if policies is None else policies._chart
-    chosen = None if policies is None else policies.chosen
     return Section(
         "remat",
         "Recomputation",
         facts=facts_of(remat),
         charts=[] if drawn is None else [drawn],
-        code=None if chosen is None else chosen.code_shown,
+        code=None if policies is None else policies.code_shown,
         sheets=sheets,
         statements=statements,
         notes=notes_of(remat),

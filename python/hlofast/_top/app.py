@@ -77,6 +77,8 @@ class Main(Screen[None]):
             with Vertical(id="memory"):
                 at = memory.at
                 where = f" at {output.printable(at.name)}" if at is not None else ""
+                if memory.peak_before is not None:
+                    where += ", in the order of this text: not what one device needs"
                 yield Static(
                     Text(
                         f"Live bytes over {len(values):,} steps: live peak "

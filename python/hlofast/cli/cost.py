@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _text
 from hlofast._cost import Cost
 from hlofast._cost_sections import KEYS
-from hlofast.cli import USAGE, inputs, results
+from hlofast.cli import USAGE, inputs, results, values
 from hlofast.errors import ContextError
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     way.add_argument("--explain", action="store_true", help="explain how XLA's figures differ")
     parser.add_argument(
         "--peak-flops",
-        type=inputs.rate,
+        type=values.rate,
         metavar="197T",
         help="peak FLOP/s of one device, with --step-time (default: the device's)",
     )

@@ -7,29 +7,22 @@ import sys
 
 import hlofast
 from hlofast import _text as output
-from hlofast import _units
 from hlofast._context import FRAMES
-from hlofast.cli import UNREADABLE, USAGE
+from hlofast.cli import UNREADABLE, USAGE, values
 
 TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
-    from typing import Any, TypeVar
+    from collections.abc import Iterator
+    from typing import Any
 
     from hlofast import Context, Mesh, Messages, Module, ProfileSummary
     from hlofast.cli.results import Shower
     from hlofast.devices import Device
 
-    _Number = TypeVar("_Number", int, float)
-
 OUT_OF_MEMORY = "out of memory while reading it"
 _WITHOUT_MODULES = ("no-module", "not-hlo")
 """Kinds of errors of texts in which no module begins."""
-_MOST_DIGITS = 12
-"""Limit on the digits of a device count: enough for any machine, and few enough for fast
-arithmetic.
-"""
 
 
 def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
@@ -78,7 +71,9 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mesh", metavar="data=2,model=4", help="mesh axes (default: the mesh in the text)"
     )
-    parser.add_argument("--hosts", type=part, metavar="N", help="number of hosts in the mesh")
+    parser.add_argument(
+        "--hosts", type=values.part, metavar="N", help="number of hosts in the mesh"
+    )
     add_slices(parser)
     add_device(parser)
     parser.add_argument(
@@ -88,7 +83,9 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 def add_slices(parser: argparse.ArgumentParser) -> None:
     """Declares the argument that gives the number of slices."""
-    parser.add_argument("--slices", type=part, metavar="N", help="number of slices in the mesh")
+    parser.add_argument(
+        "--slices", type=values.part, metavar="N", help="number of slices in the mesh"
+    )
 
 
 def add_device(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -223,7 +220,7 @@ def _only_device(table: str) -> Device:
 def note_small(size: str) -> None:
     """Prints a note for an `--hbm` without a unit that is below 1 MiB: it is read as bytes."""
     number = size.strip()
-    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    is_number = number.isascii() and number.isdigit() and len(number) <= values.MOST_DIGITS
     if is_number and 0 < int(number) < 1 << 20:
         complain(f"note: --hbm {number} is read as bytes; did you mean {number}GiB or {number}MiB?")
 
@@ -524,62 +521,10 @@ def add_instance(parser: argparse.ArgumentParser, *, several: bool = False) -> N
     )
     parser.add_argument(
         "--device-count",
-        type=count,
+        type=values.count,
         metavar="N",
         help="number of devices, if the instance name gives none or another",
     )
-
-
-def count(text: str) -> int:
-    """Reads a device count, at least 1."""
-    if (number := _from_one(text)) is None:
-        from argparse import ArgumentTypeError
-
-        raise ArgumentTypeError(f"not a device count: {text!r}; give a whole number from 1, as 256")
-    return number
-
-
-def part(text: str) -> int:
-    """Reads a number of hosts or slices, at least 1."""
-    if (number := _from_one(text)) is None:
-        from argparse import ArgumentTypeError
-
-        raise ArgumentTypeError(f"not a whole number from 1: {text!r}")
-    return number
-
-
-def _from_one(text: str) -> int | None:
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-    return int(text) or None if is_number else None
-
-
-def size(text: str) -> int:
-    """Reads a number of bytes."""
-    return _quantity(_units.read_bytes, text)
-
-
-def seconds(text: str) -> float:
-    """Reads a time above 0, in seconds."""
-    return _quantity(_units.read_seconds, text)
-
-
-def seconds_or_none(text: str) -> float:
-    """Reads a time of at least 0, in seconds."""
-    return _quantity(lambda own: _units.read_seconds(own, least=0), text)
-
-
-def rate(text: str) -> float:
-    """Reads a rate in FLOP/s."""
-    return _quantity(_units.read_rate, text)
-
-
-def _quantity(read: Callable[[str], _Number], text: str) -> _Number:
-    try:
-        return read(text)
-    except ValueError as error:
-        from argparse import ArgumentTypeError
-
-        raise ArgumentTypeError(str(error)) from None
 
 
 def read(path: str, most: int | None = None) -> bytes:

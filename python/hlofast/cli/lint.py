@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast._lint import OPTIONS, RULES, Findings
 from hlofast._names import meant
-from hlofast.cli import FINDINGS, USAGE, inputs, results
+from hlofast.cli import FINDINGS, USAGE, inputs, results, values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-undonated-bytes",
-        type=inputs.size,
+        type=values.size,
         default=OPTIONS["min_undonated_bytes"],
         metavar="SIZE",
         help="smallest state that is reported as not donated (default %(default)s)",

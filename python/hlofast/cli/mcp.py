@@ -6,7 +6,7 @@ import os
 
 from hlofast._mcp.answer import MOST_TOKENS
 from hlofast._mcp.files import CACHE
-from hlofast.cli import DONE, UNREADABLE, USAGE, inputs
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-tokens",
-        type=inputs.count,
+        type=values.count,
         default=MOST_TOKENS,
         metavar="N",
         help=f"limit on the length of an answer (default {MOST_TOKENS})",
     )
     parser.add_argument(
         "--cache",
-        type=inputs.size,
+        type=values.size,
         default=CACHE,
         metavar="512MiB",
         help="memory for modules that are kept (default 512MiB)",

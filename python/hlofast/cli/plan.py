@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _files, _text, _units
-from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, configs, inputs, pages, results
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, configs, inputs, pages, results, values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configs.add_files(parser)
     inputs.add_instance(parser, several=True)
     inputs.add_device(parser, several=True)
-    parser.add_argument("--chips", type=inputs.count, metavar="N", help="chips in all")
+    parser.add_argument("--chips", type=values.count, metavar="N", help="chips in all")
     inputs.add_slices(parser)
     parser.add_argument(
         "--batch",

@@ -18,8 +18,8 @@ examples:
   hlofast remat module_0042.jit_train_step.after_optimizations.txt
   hlofast remat --mesh data=2,model=4 step.txt
   hlofast remat --top 0 step.txt                 every residual
-  hlofast remat --plan step.txt                  values to rematerialise to save memory
-  hlofast remat --hbm 16GiB --device tpu-v5e step.txt
+  hlofast remat --hbm 16GiB --device tpu-v5e step.txt     the checkpoint policy that fits
+  hlofast remat --plan step.txt                  single values to rematerialise
   hlofast remat --hbm 16GiB --device tpu-v5e --frontier step.txt
   hlofast remat --policy nothing_saveable step.txt
   hlofast remat --save model.py:88 --offload mlp/dot_general step.txt
@@ -31,18 +31,18 @@ are those that jax.checkpoint or the compiler computes a second time; they are r
 operation names, otherwise by an earlier instruction that computes the same value. A gathered array
 counts as kept if it, or a copy of it, is a residual.
 
-For a scan over layers, --plan also shows what the step would need under other checkpoint policies:
-the policies of JAX, the one of --policy, --save and --offload, and with --hbm the policy that
-fits and costs least time, and the best policies for other amounts of memory (without --hbm these
-are shown by --frontier). These figures are modelled from the text, which may be one before
-optimisation. Values to save are known by an instruction's name, a source line or part of an
-operation name.
+For a scan over layers, --hbm shows what the step would need under other checkpoint policies: the
+policies of JAX, the one of --policy, --save and --offload, the policy that fits and costs least
+time, as code, and the best policies for other amounts of memory (without --hbm these are shown by
+--frontier). These figures are modelled from the text, which may be one before optimisation. Values
+to save are known by an instruction's name, a source line or part of an operation name.
 
-A plan rewrites the module for each candidate and measures the peak of the result, by default as
-compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live bytes for
-other programs (--rule in_place); `hlofast memory` shows both. --apply writes the module with every
-step of the plan applied: a text to measure and compare, not a program to run. Checkpoint policies
-are not applied: they are code for the program.
+Where no policy can be modelled, a plan of single values takes their place; --plan shows it beside
+policies too. It rewrites the module for each candidate and measures the peak of the result, by
+default as compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live
+bytes for other programs (--rule in_place); `hlofast memory` shows both. --apply writes the module
+with every step of the plan applied: a text to measure and compare, not a program to run. Checkpoint
+policies are not applied: they are code for the program.
 """
 
 
@@ -50,9 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     results.add_usual(parser)
-    plan = parser.add_argument_group("rematerialisation plan (its other options imply --plan)")
+    plan = parser.add_argument_group("checkpoint policies, and a plan of single values")
     plan.add_argument(
-        "--plan", action="store_true", help="choose values to rematerialise, to lower the peak"
+        "--plan",
+        action="store_true",
+        help="choose single values to rematerialise, to lower the peak (default with --hbm where "
+        "checkpoint policies cannot be modelled)",
     )
     policies.add_policy(plan)
     plan.add_argument(
@@ -85,6 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
     given = (arguments.hbm, arguments.device, arguments.rule, *own)
     is_plan = arguments.plan or arguments.apply or arguments.frontier
     is_plan = is_plan or any(value is not None for value in given)
+    # Beside checkpoint policies the plan of single values is a second answer: only if asked for.
+    is_asked = arguments.plan or arguments.apply or arguments.rule is not None
+    wants_values = True if is_asked or arguments.json else None
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Remat, arguments)
     code = 0
@@ -98,7 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
         if is_plan:
             try:
                 policy = _policy(remat, *own, is_asked=arguments.frontier)
-                sections = remat.sections(plan=True, policy=policy, frontier=arguments.frontier)
+                sections = remat.sections(
+                    plan=True, policy=policy, frontier=arguments.frontier, values=wants_values
+                )
             except ValueError as error:
                 reader.refused(loaded.path, f"{loaded.path}: {loaded.module.name}: {error}")
         if arguments.apply:

@@ -6,7 +6,7 @@ import sys
 
 from hlofast import _scan
 from hlofast import _text as output
-from hlofast.cli import UNREADABLE, USAGE, inputs, results
+from hlofast.cli import UNREADABLE, USAGE, inputs, results, values
 from hlofast.errors import WorkerError
 
 TYPE_CHECKING = False
@@ -82,21 +82,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-bytes",
-        type=inputs.size,
+        type=values.size,
         default=_scan.MAX_BYTES,
         metavar="1GiB",
         help="skip files larger than this (default 1GiB)",
     )
     parser.add_argument(
         "--max-seconds",
-        type=inputs.seconds_or_none,
+        type=values.seconds_or_none,
         default=_scan.MAX_SECONDS,
         metavar="5min",
         help="give up on a file after this time (default 5min)",
     )
     parser.add_argument(
         "--batch-bytes",
-        type=inputs.size,
+        type=values.size,
         default=_scan.BATCH_BYTES,
         metavar="32MiB",
         help="bytes of text per part of the dataset (default 32MiB)",
@@ -104,7 +104,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         nargs="?",
-        type=inputs.seconds_or_none,
+        type=values.seconds_or_none,
         const=5.0,
         metavar="5s",
         help="scan repeatedly, pausing this long in between (default 5s)",

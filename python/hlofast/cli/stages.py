@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast._stages import Stages
-from hlofast.cli import inputs, results
+from hlofast.cli import inputs, results, values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     results.add_usual(parser)
     parser.add_argument(
         "--device-count",
-        type=inputs.count,
+        type=values.count,
         default=1,
         metavar="N",
         help="number of devices that share the stage evenly (default 1)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _trace
 from hlofast._trace import Trace
-from hlofast.cli import UNREADABLE, USAGE, inputs, results, time
+from hlofast.cli import UNREADABLE, USAGE, inputs, results, time, values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-duration",
-        type=inputs.seconds_or_none,
+        type=values.seconds_or_none,
         default=0.0,
         metavar="T",
         help="leave out slices shorter than T, such as 500ns or 1us",

@@ -254,6 +254,9 @@ class Front(Protocol):
     def failing(self, config: Config, device: Device) -> str | None:
         """Why the trainer fails at a config on every mesh of these devices; None if it may run."""
 
+    def fails_on(self, config: Config, device: Device) -> list[tuple[str, str]]:
+        """Paths of values at which the trainer fails on this kind of device, each with why."""
+
     def matmul_type(self, config: Config) -> str | None:
         """The type that quantised matmuls multiply, empty without; None if unknown."""
 

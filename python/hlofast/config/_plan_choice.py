@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from hlofast._names import meant
-from hlofast.config._numbers import is_number
+from hlofast._numbers import is_number
 from hlofast.config._plan_meshes import ONE_DEVICE
 
 TYPE_CHECKING = False

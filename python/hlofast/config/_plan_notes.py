@@ -139,8 +139,10 @@ def _batches(searched: Searched) -> list[Note]:
 
 def _slices(searched: Searched) -> list[Note]:
     """Whether there are slices, or whole nodes, with so many devices."""
-    nodes = _instances.broken_nodes(searched.effective.instance, searched.devices)
-    if nodes is not None:
+    instance = searched.effective.instance
+    nodes = _instances.broken_nodes(instance, searched.devices)
+    # The nodes of an instance are of its own kind of device.
+    if nodes is not None and searched.device.name == instance.device:
         return [Note("slice", nodes)]
     chips = int(searched.devices / searched.devices_per_chip / searched.slices)
     text = _torus.no_slice(searched.device.name, chips)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from sys import float_info
 
 from hlofast._core import Field
+from hlofast._numbers import is_number, is_whole
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._text import Whole
 from hlofast._verdict_figures import seconds, short_bytes
 from hlofast.config import _plan_meshes
-from hlofast.config._numbers import is_number, is_whole
 from hlofast.config._parts import ITEM_SIZES, LARGEST_SIZE
 from hlofast.config._plan import JUDGED_APART, MARGIN, Modelled, Searched
 from hlofast.config._plan_choice import OWN
@@ -464,10 +464,8 @@ def _own_choice(searched: Searched) -> tuple[tuple[int, Verdict] | None, str | N
             told += [f"{path}: {why}" if path else why for path, why in verdict.gaps]
             return (own_batch(effective) or 0, verdict), next(iter(told), None)
         return None, next(iter(told), None)
-    problems = effective._problems()
-    verdict = Verdict(
-        own.implied, searched.device, effective.devices, problems, runs=not effective._fails()
-    )
+    problems, runs = effective._problems(searched.device), not effective._fails(searched.device)
+    verdict = Verdict(own.implied, searched.device, effective.devices, problems, runs=runs)
     return (candidate.sequences, verdict), None
 
 

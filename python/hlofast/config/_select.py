@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hlofast._core import Field
+from hlofast._numbers import is_whole
 from hlofast.config import _instances, _torus
-from hlofast.config._numbers import is_whole
 from hlofast.config._tree import Config, Modelled
 from hlofast.table import Table
 
@@ -126,21 +126,30 @@ class EffectiveConfig(Modelled):
 
         kind = self.instance.device if device is None else device
         target = None if kind is None else devices.get(kind)
-        return Verdict(
-            self._implied(), target, self.devices, self._problems(), runs=not self._fails()
-        )
+        problems, runs = self._problems(target), not self._fails(target)
+        return Verdict(self._implied(), target, self.devices, problems, runs=runs)
 
-    def _fails(self) -> bool:
-        """Whether the trainer itself stops at the config here: see `notes`."""
-        return "fails" in self.notes.values("kind")
+    def _fails(self, device: Device | None) -> bool:
+        """Whether the trainer itself stops at the config on a kind of device: see `notes`."""
+        return any(kind == "fails" for kind, _, _ in self._notes_on(device))
 
-    def _problems(self) -> tuple[tuple[str, str], ...]:
+    def _problems(self, device: Device | None) -> tuple[tuple[str, str], ...]:
         """Paths and reasons why neither the effective config nor its figures are certain."""
-        return tuple(
-            (row["path"] or "", row["text"])
-            for row in self.notes
-            if row["kind"] in ("not-modelled", "fails")
-        )
+        known = self._notes_on(device)
+        return tuple((path, why) for kind, path, why in known if kind in ("not-modelled", "fails"))
+
+    def _notes_on(self, device: Device | None) -> list[tuple[str, str, str]]:
+        """Kind, path and text of the notes, of this kind of device in place of the instance's."""
+        from hlofast import devices
+
+        known = [(row["kind"], row["path"] or "", row["text"]) for row in self.notes]
+        own = self.instance.device
+        if device is None or device.name == own:
+            return known
+        front, config = self.config.front, self.config
+        others = set() if own is None else {*front.fails_on(config, devices.get(own))}
+        kept = [note for note in known if note[1:] not in others]
+        return [*kept, *(("fails", path, why) for path, why in front.fails_on(config, device))]
 
     def _implied(self) -> Implied:
         from hlofast.config._implied import Implied

@@ -172,6 +172,11 @@ class Axlearn:
         del config, device
         return None
 
+    def fails_on(self, config: Config, device: Device) -> list[tuple[str, str]]:
+        """None that is known."""
+        del config, device
+        return []
+
     def matmul_type(self, config: Config) -> str | None:
         """Layers that quantise are not read."""
         del config

@@ -227,7 +227,12 @@ class MaxText:
         """The first value at which MaxText fails when it reads the run, or runs its attention."""
         notes = getattr(config, "settings_notes", ())
         told = next((text for kind, _, text in notes if kind == "fails"), None)
-        return told or _refused.attention(config, device)
+        return told or next((why for _, why in self.fails_on(config, device)), None)
+
+    def fails_on(self, config: Config, device: Device) -> list[tuple[str, str]]:
+        """`attention`."""
+        why = _refused.attention(config, device)
+        return [] if why is None else [("attention", why)]
 
     def matmul_type(self, config: Config) -> str | None:
         """`quantization`."""
@@ -262,8 +267,8 @@ def _effective(config: Config, instance: Instance, devices: int | None) -> Effec
 
     notes: list[tuple[str, str | None, str]] = [*getattr(config, "settings_notes", ())]
     if instance.device is not None:
-        why = _refused.attention(config, known.get(instance.device))
-        notes += [] if why is None else [("fails", "attention", why)]
+        failing_here = FRONT.fails_on(config, known.get(instance.device))
+        notes += [("fails", path, why) for path, why in failing_here]
     instance = _with_slices(config, instance)
     count = devices if devices is not None else instance.devices
     mesh: Mesh | None = None
