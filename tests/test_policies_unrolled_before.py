@@ -114,9 +114,13 @@ def test_layers_of_a_plain_loop_are_found_by_structure(lowered, dense):
 
 def test_values_in_host_memory_are_refused(lowered):
     text = lowered["unrolled_v5e_8.none"].decode()
-    own = next(line for line in text.splitlines() if "bqghd,bkgd->bghqk" in line and " dot(" in line)
+    own = next(
+        line for line in text.splitlines() if "bqghd,bkgd->bghqk" in line and " dot(" in line
+    )
     name, shape = own.split()[0], own.split()[2]
-    place = f'  moved = {shape} custom-call({name}), custom_call_target="annotate_device_placement", '
+    place = (
+        f'  moved = {shape} custom-call({name}), custom_call_target="annotate_device_placement", '
+    )
     place += 'custom_call_has_side_effect=true, frontend_attributes={_xla_buffer_placement="pinned_host"}'
     changed = text.replace(own, f"{own}\n{place}")
     remat = hlofast.loads(changed).remat()
