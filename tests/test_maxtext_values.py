@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hlofast import config
@@ -204,6 +204,8 @@ class TestSources:
             lambda inner: st.lists(inner, max_size=3), max_leaves=5,
         )
     )  # fmt: skip
+    @example("${")
+    @example(["a\\${b}", "\\\\${"])
     def test_any_value_reads_back(self, value):
         cfg = config.loads("steps: 1\n", path="run.yml").with_value("prompt", value)
         again = config.loads(cfg.to_text(), path="again.yml")

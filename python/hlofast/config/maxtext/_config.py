@@ -75,7 +75,7 @@ class MaxTextConfig(Config):
     def to_text(self) -> str:
         """All values that are not derived, as YAML."""
         values = sorted(self._raw.values.items())
-        lines = [f"{_yaml.write(key)}: {_yaml.write(value)}" for key, value in values]
+        lines = [f"{_yaml.key_of(key)}: {_yaml.write(value)}" for key, value in values]
         return "\n".join(lines) + ("\n" if lines else "")
 
     def _with(self, keys: tuple[Key, ...], value: Value | Config) -> Config:

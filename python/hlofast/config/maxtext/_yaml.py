@@ -30,6 +30,8 @@ _FLOAT = re.compile(
 )
 """Numbers as OmegaConf reads them, which MaxText loads its files with: 1e-6 is a number."""
 _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]*|[1-9][0-9_]*)")
+_INTERPOLATION = re.compile(r"(\\*)\$\{")
+"""An interpolation of OmegaConf with the backslashes before it: an odd number makes it text."""
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(
@@ -103,13 +105,19 @@ def write(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(write, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{write(key)}: {write(own)}" for key, own in value.items()) + "}"
+        return "{" + ", ".join(f"{key_of(key)}: {write(own)}" for key, own in value.items()) + "}"
     if isinstance(value, str):
-        is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", value) and value not in _WORDS
-        return value if is_plain else '"' + "".join(map(_escaped, value)) + '"'
+        # Each backslash before an interpolation counts twice, and one more makes it text.
+        return key_of(_INTERPOLATION.sub(lambda own: f"{own[1] * 2}\\${{", value))
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return str(value)
+
+
+def key_of(text: str) -> str:
+    """Text as YAML on one line, with no regard to interpolations: a key."""
+    is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", text) and text not in _WORDS
+    return text if is_plain else '"' + "".join(map(_escaped, text)) + '"'
 
 
 def _escaped(character: str) -> str:
@@ -219,12 +227,13 @@ class _Reader:
 
     def _scalar(self, event: Any) -> Any:
         self._checked_tag(event, ("str", "int", "float", "bool", "null"))
-        if "${" in event.value:
+        if any(len(own[1]) % 2 == 0 for own in _INTERPOLATION.finditer(event.value)):
             message = "interpolation is not evaluated: write the value itself"
             raise self._fault("interpolation", message, event)
+        text = _INTERPOLATION.sub(lambda own: f"{own[1][: len(own[1]) // 2]}${{", event.value)
         if event.tag is not None:
-            return event.value if event.tag.endswith("str") else scalar(event.value)
-        return scalar(event.value) if event.implicit[0] else event.value
+            return text if event.tag.endswith("str") else scalar(text)
+        return scalar(text) if event.implicit[0] else text
 
     def _key(self, event: Any, known: dict[str, Any]) -> str:
         self._counted(1, event)

@@ -29,12 +29,14 @@ pub struct Remade {
 }
 
 impl Remade {
-    /// What `graph` recomputes; `step_of` gives the step of a node.
+    /// What `graph` recomputes; `step_of` gives the step of a node, `is_backward` whether it belongs to the
+    /// backward pass.
     pub fn new(
         module: &Module,
         graph: &Graph,
         layers: &Layers,
         values: &[Held],
+        is_backward: &[bool],
         step_of: impl Fn(u32) -> u32,
     ) -> Self {
         let is_again: Vec<bool> = graph
@@ -53,7 +55,8 @@ impl Remade {
                 .copied()
                 .partition(|(node, of)| is_again[*node as usize] || is_again[*of as usize]);
             for (node, named) in first.into_iter().rev() {
-                if twin[node as usize].is_none() {
+                // Gradients may have the names of what they are gradients of.
+                if twin[node as usize].is_none() && !is_backward[named as usize] {
                     let key = key(module, graph, layers, node, named, with_frame);
                     known.entry(key).or_default().push(node);
                 }

@@ -118,7 +118,9 @@ impl Unrolled {
         if is_checkpointed {
             let own = &unrolled;
             let step_of = |node: u32| own.steps[node as usize];
-            unrolled.remade = Some(Remade::new(module, &own.graph, &own.layers, &held, step_of));
+            let (graph, layers) = (&own.graph, &own.layers);
+            let remade = Remade::new(module, graph, layers, &held, &is_backward, step_of);
+            unrolled.remade = Some(remade);
         } else if let Some(sizes) = sizes {
             unrolled.find_wide(module, sizes);
             unrolled.find_early(&held);
