@@ -146,7 +146,7 @@ def test_where_there_are_policies_nothing_else_is_shown_to_follow(
     for more in (["--plan"], ["--rule", "xla"]):
         asked = printed(place, capsys, *more)
         assert "Candidates (" in asked and "with the plan" in asked
-        assert "follow a policy" in asked and "left out" not in asked
+        assert "follow a checkpoint policy" in asked and "left out" not in asked
     assert len(remat.candidates) == len(tables["candidates"])
 
 

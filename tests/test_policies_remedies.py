@@ -72,10 +72,10 @@ def test_an_absurd_memory_has_no_answer_and_no_code(texts, source, capsys, tmp_p
     for row in remedies:
         assert row["peak"] == lowest.peak - row["saved"] > policies.hbm
     least = min(row["peak"] for row in remedies)
-    assert "no change of batch, accumulation or mesh" in policies.way_out
-    assert (
-        f"the smallest need reached is about {least:,} B of {policies.hbm:,} B" in policies.way_out
-    )
+    assert "no single change of batch, accumulation or mesh" in policies.way_out
+    assert f"is about {least:,} B ({policies.hbm:,} B available)" in policies.way_out
+    (plan,) = (note.text for note in remat.notes if note.code == "plan-of-values")
+    assert "follow" not in plan
     # What somebody asks for has its code.
     assert "checkpoint_policies.nothing_saveable" in policies.policy("nothing_saveable").code
 
@@ -88,3 +88,39 @@ def test_remedies_before_optimisation_are_those_of_one_device(texts):
         policies = hlofast.loads(text).remat(hbm="0.3GiB").policies
         tables.append({row["change"]: row["saved"] for row in policies.remedies})
     assert tables[1]["mesh"] == pytest.approx(tables[0]["mesh"], rel=0.05)
+
+
+def test_shapes_of_all_devices_are_not_compared_with_one():
+    text = policy_texts.unpack("lowered")["dense_v5e_8.none"]
+    remat = hlofast.loads(text).remat(hbm="90GiB", device="tpu-v5e")
+    assert remat.fits is None and remat.policies.as_compiled.fits
+
+
+def test_a_message_gets_no_policy_that_needs_more(tmp_path, capsys):
+    """The model lets the step fit as it is; what is faster then keeps more."""
+    step, message = tmp_path / "step.txt", tmp_path / "message.log"
+    step.write_bytes(policy_texts.unpack("lowered")["dense_v5e_8.nothing"])
+    message.write_text(
+        "Ran out of memory in memory space hbm. Used 30.00G of 24.00G hbm. "
+        "Exceeded hbm capacity by 6.00G.\n"
+    )
+    chosen = hlofast.load(step).remat(hbm="24GiB").policies.chosen
+    assert chosen.fits and chosen.peak > hlofast.load(step).remat().policies.peak
+    assert cli.main(["oom", str(message), str(step)]) in (0, 1)
+    assert "jax.checkpoint with" not in capsys.readouterr().out
+
+
+def test_a_size_and_a_policy_start_from_the_same_peak():
+    module = hlofast.loads(policy_texts.unpack("lowered")["dense_v5e_8.none"])
+    alone = module.what_if(batch=64)
+    both = module.what_if(batch=64, policy="nothing_saveable")
+    assert both.figures["xla_peak"][0] == alone.figures["xla_peak"][0]
+    assert both.figures["xla_peak"][1] < alone.figures["xla_peak"][1]
+    assert "modelled-peak" in {note.code for note in alone.notes}
+
+
+def test_another_memory_has_no_modelled_peak():
+    module = hlofast.loads(policy_texts.unpack("lowered")["dense_v5e_8.none"])
+    assert module.memory().peak_before is not None
+    host = module.memory(space="host")
+    assert host.peak_before is None and host.needed is None

@@ -254,8 +254,8 @@ class Findings(Result):
         if not len(self) and self._fits is False:
             text = (
                 "no rule has a finding above its threshold, but the step does not fit the device: "
-                "`hlofast memory` says what holds its memory, `hlofast remat` which checkpoint "
-                "policy fits"
+                "`hlofast memory` says what holds its memory, `hlofast remat` whether a checkpoint "
+                "policy fits, and otherwise what would help"
             )
             notes.append(Note("too-large", text))
         elif not len(self):

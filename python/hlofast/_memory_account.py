@@ -124,8 +124,8 @@ def hbm_of(module: Module, device: Device | None) -> tuple[int, str] | None:
 
 
 def before(memory: Memory) -> Policies | None:
-    """The model of a step before XLA has scheduled it; None of other modules."""
-    if memory.module.is_scheduled:
+    """The model of a step before XLA has scheduled it; None of other modules and memory spaces."""
+    if memory.module.is_scheduled or memory.space not in (0, None):
         return None
     try:
         return memory.module.remat().policies

@@ -424,13 +424,15 @@ class Policies:
 
     @property
     def remedies(self) -> Table | None:
-        """Where no policy fits: what would, with the bytes of each change; None if one fits.
+        """Where no policy fits: what would, with the bytes of each change.
+
+        None if one fits, or if only host memory is too small.
 
         Columns: `change` (batch, accumulation, mesh, dtype), `factor`, `saved`, `peak`, `enough`,
         `how`.
         """
         lowest = self.chosen
-        if lowest is None or lowest.fits or self.hbm is None:
+        if lowest is None or lowest.fits or self.hbm is None or lowest.peak <= self.hbm:
             return None
         if self._remedies is None:
             self._remedies = remedies(lowest, lowest.peak - self.hbm)
@@ -440,12 +442,12 @@ class Policies:
     def way_out(self) -> str | None:
         """What is missing where no policy fits, and the changes that would do; None if one fits."""
         lowest, table = self.chosen, self.remedies
-        if lowest is None or table is None or self.hbm is None:
+        if lowest is None or lowest.fits or self.hbm is None:
             return None
         missing = lowest.peak - self.hbm
-        if missing <= 0:
+        if missing <= 0 or table is None:
             return "no checkpoint policy fits: the host memory is too small for the nearest"
-        text = f"no checkpoint policy fits: the nearest needs {missing:,} B more than there are"
+        text = f"no checkpoint policy fits: the nearest exceeds the memory by {missing:,} B"
         ways = in_words(table, self.hbm)
         return f"{text}; {ways}" if ways else text
 
@@ -458,8 +460,8 @@ class Policies:
         need = f"its peak is {lowest.peak:,} B of {self.hbm:,} B"
         if lowest.peak <= self.hbm:
             need = f"it keeps {lowest.on_host:,} B of {self.host_memory:,} B in host memory"
-        head = f"No code: `{lowest.name}` needs least of all policies and does not fit ({need})"
-        return head, []
+        least = f"`{lowest.name}` needs the least memory of all policies"
+        return f"No code: {least} and does not fit ({need})", []
 
     def _missing(self, missing: int) -> Note:
         """What no policy saves, and what would."""
@@ -517,7 +519,7 @@ class Policies:
             paragraphs=None if len(again) else (),
         )
         known = self.remedies
-        is_enough = known is not None and "yes" in known.values("enough")
+        is_enough = known is None or "yes" in known.values("enough")
         helps = Section(
             "remedies",
             "What would make the step fit" if is_enough else "What saves most, and is not enough",

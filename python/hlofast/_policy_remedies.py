@@ -100,9 +100,9 @@ def in_words(table: Table, hbm: int) -> str:
         return ""
     least = min(every, key=lambda row: int(row["peak"]))
     return (
-        f"no change of batch, accumulation or mesh by a factor of up to {MOST_PARTS}, nor of the "
-        f"type of the optimizer state, is enough alone: the smallest need reached is about "
-        f"{least['peak']:,} B of {hbm:,} B, with {least['how']}"
+        f"no single change of batch, accumulation or mesh, by a factor of up to {MOST_PARTS}, or "
+        f"of the type of the optimizer state is enough: the lowest peak that one reaches is about "
+        f"{least['peak']:,} B ({hbm:,} B available), with {least['how']}"
     )
 
 

@@ -241,8 +241,11 @@ class Remat(Result):
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak with the plan fits `hbm` bytes; None without `hbm`."""
-        return self._planned().fits()
+        """Whether the peak with the plan fits `hbm` bytes; None without `hbm`.
+
+        None also where the text is of several devices together: see `policies`.
+        """
+        return None if self.module.summary().devices_together > 1 else self._planned().fits()
 
     def apply(self, candidates: Iterable[int] | None = None) -> Module:
         """Returns a module that recomputes the chosen candidates.

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
     from hlofast._remat import Remat
 
+_FOLLOW = "follow a checkpoint policy; "
 _HIDDEN = (
-    "follow a checkpoint policy; a plan of single values to recompute instead is left out: hlofast "
-    "remat --plan shows it (Remat.steps and Remat.candidates in Python)"
+    "a plan of single values to recompute is left out: hlofast remat --plan shows it (Remat.steps "
+    "and Remat.candidates in Python)"
 )
 _BESIDE = (
-    "the checkpoint policies and the plan of single values are two ways to lower the same peak: "
-    "follow a policy, which covers all layers and is code for the program; the plan changes one "
-    "value of the text at a time"
+    "the checkpoint policies and the plan of single values are two ways to lower the same peak: a "
+    "policy covers all layers and is code for the program, the plan changes one value of the text "
+    "at a time"
 )
 
 
@@ -94,5 +95,8 @@ def notes(remat: Remat) -> Iterator[Note]:
         if has_policies:
             text += "; the peak to go by is that of the policies, modelled for one device"
         yield Note("plan-unscheduled", text)
-    if has_policies:
-        yield Note("plan-of-values", _HIDDEN if plan is None else _BESIDE)
+    if known is not None and not isinstance(known, str):
+        chosen = known.chosen
+        is_way = chosen is not None and chosen.fits
+        text = _HIDDEN if plan is None else _BESIDE
+        yield Note("plan-of-values", f"{_FOLLOW}{text}" if is_way else text)

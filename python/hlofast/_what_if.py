@@ -353,9 +353,9 @@ class WhatIf(Result):
                 after |= dict.fromkeys(("step_seconds", "exposed_seconds"))
             if self.policy is not None:
                 _under(self.policy, after)
-                if (policies := self.policy._policies).is_modelled:
-                    # The text is of all devices together, the policy of one.
-                    before = dict.fromkeys(before) | {"xla_peak": policies.peak}
+                if self.policy._policies.is_modelled:
+                    # The text is of all devices together, the policy and the peaks of one.
+                    before = dict.fromkeys(before) | {"xla_peak": before["xla_peak"]}
                     after = dict.fromkeys(after) | {"xla_peak": self.policy.peak}
             if self._is_open or self.policy is not None:
                 after["wire_bytes"] = None

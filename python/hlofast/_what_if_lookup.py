@@ -9,7 +9,7 @@ from its sizes counts, and only if all that does makes equal collectives of the 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, islice
 from math import prod
 
 TYPE_CHECKING = False
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from hlofast._partition.made import Axes, Made, Split
     from hlofast._what_if import Symbol, WhatIf
 
-_MOST_DEVICES = 4096
+_MOST_DEVICES = 1024
 """Devices up to which the model is tried: its work grows with them."""
+_MOST_TABLES = 4
+"""Limit on the tables that are tried."""
 _MOST_INPUTS = 3
 """Inputs of integers up to which all choices of those that are looked up are tried."""
 _ELEMENTS = (2, 4)
@@ -153,7 +155,9 @@ def _guesses(result: WhatIf, rows: list[dict[str, Any]]) -> Iterator[_Guess]:
     is_training = any(row["phase"] == "backward" for row in rows)
     inputs = list(_inputs(result, parameters, mesh))[:_MOST_INPUTS]
     chosen = [own for count in range(len(inputs), 0, -1) for own in combinations(inputs, count)]
-    for table in _tables(result, parameters, mesh):
+    tables = list(islice(_tables(result, parameters, mesh), _MOST_TABLES + 1))
+    # Which table is looked up is only known if all have been tried.
+    for table in tables if len(tables) <= _MOST_TABLES else ():
         for some in chosen:
             used = {axis for _, _, axes, _ in some for own in axes for axis in own}
             rest = [axis for axis, size in mesh.shape.items() if size > 1 and axis not in used]

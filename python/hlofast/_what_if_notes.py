@@ -173,6 +173,14 @@ def notes(result: WhatIf) -> Iterator[Note]:
         )
     yield from _undecided(result)
     yield from _shared(result)
+    devices = result.module.summary().devices_together
+    if result.figures["xla_peak"][0] is not None and devices > 1:
+        yield Note(
+            "modelled-peak",
+            "the peak is that of one device, modelled as `remat` does before optimisation; FLOPs, "
+            f"wire bytes and times are those of the text, whose shapes cover {devices} devices",
+            devices=devices,
+        )
     dimensions, followed, assumed, constant, conflicts, _, unsharded = result._coverage
     if constant or assumed:
         yield Note(

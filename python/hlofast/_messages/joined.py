@@ -118,7 +118,9 @@ class Joined:
                 return []
             policies = plan.policies
             chosen = None if policies is None else policies.chosen
-            if policies is not None and chosen is not None and chosen.fits:
+            # Where the model lets the step fit as it is, the chosen policy may be a faster one.
+            is_lower = policies is not None and chosen and chosen.peak < policies.peak
+            if policies is not None and chosen is not None and chosen.fits and is_lower:
                 text = (
                     f"put the layers of module {self.module.name} under jax.checkpoint with "
                     f"{chosen.counted}: its peak goes from {_text.size(policies.peak)} to about "
