@@ -415,7 +415,8 @@ class Memory(Result):
     def peak_before(self) -> Policies | None:
         """The model whose `peak` one device needs, of a module that is not scheduled.
 
-        None of other modules, where XLA's file tells the bytes, and where there is no model.
+        None if the module is scheduled, if a file of XLA gives the allocated bytes, or if no model
+        covers the module.
         """
         if not self._before:
             known = None if self.allocated_in_hbm is not None else _memory_account.before(self)
@@ -427,9 +428,8 @@ class Memory(Result):
         """Bytes to compare with the memory of a device, and their provenance.
 
         `allocated_in_hbm` where it is known; for TPU programs whose heap cannot be packed
-        `hbm_peak`, a bound; before XLA has scheduled the module `peak_before.peak`, and `live_peak`
-        where there is no such model. None for live bytes of all devices together or of another
-        memory space.
+        `hbm_peak`, a bound; before XLA has scheduled the module `peak_before.peak`; otherwise
+        `live_peak`. None if the live peak counts all devices together, or another memory space.
         """
         return _memory_account.needed(self)
 

@@ -130,6 +130,7 @@ def before(memory: Memory) -> Policies | None:
     try:
         return memory.module.remat().policies
     except (ValueError, OverflowError):
+        # Memory that cannot be counted, or sizes beyond 64 bits: `Memory` says so itself.
         return None
 
 

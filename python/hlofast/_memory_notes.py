@@ -139,10 +139,9 @@ def _before(memory: Memory, policies: Policies) -> Note:
     together = "" if memory._shares() is None else ", of all devices together"
     return Note(
         "modelled-peak",
-        f"go by the modelled peak, {policies.peak:,} B: what one device needs once XLA has "
-        f"compiled the step ({error_of(policies)}); the live peak and the XLA peak count the "
-        f"values of this text in its order{together}, which XLA fuses, moves and shares, and are "
-        "not what a device needs",
+        f"go by the modelled peak, {policies.peak:,} B, which one device needs once XLA has "
+        f"compiled the step; the live peak and the XLA peak count the values of this text in its "
+        f"order{together}, but XLA fuses, moves and shares them; {error_of(policies)}",
         bytes=policies.peak,
     )
 

@@ -407,9 +407,9 @@ class Remat(Result):
         """Phases, statements, all-gathers, residuals and recomputed instructions.
 
         With `plan`, checkpoint policies come first, among them `policy` and with `frontier` the
-        best of all budgets, then with `values` the plan of single values, by default only where
-        there are no policies: two answers to one question would compete. Raises `ValueError` with
-        `plan` if memory cannot be counted.
+        best of all budgets. With `values` the plan of single values follows; by default it does
+        so only if there are no policies. Raises `ValueError` with `plan` if memory cannot be
+        counted.
         """
         sections = [
             Section(

@@ -141,6 +141,7 @@ class _Guess:
         try:
             return made.split(dict(mesh.shape), table, inputs, self.is_training)
         except UnsureError:
+            # The lookup then stays as compiled, with the notes of a lookup that is not modelled.
             return None
 
 

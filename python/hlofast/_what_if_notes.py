@@ -162,9 +162,9 @@ def notes(result: WhatIf) -> Iterator[Note]:
     """Yields the notes of a result."""
     yield Note(
         "as-compiled",
-        "instructions, fusions, layouts, the schedule and the compiler's own rematerialisation are "
-        "those of the compiled module, and memory spaces too, except for arrays that outgrow fast "
-        f"memory; the compiler may choose others: {MEASURED}",
+        "instructions, fusions, layouts, memory spaces, the schedule and XLA's rematerialisation "
+        "are those of the compiled module; only arrays that outgrow fast memory move to HBM; XLA "
+        f"may choose otherwise: {MEASURED}",
     )
     if result.new_mesh is not None:
         yield Note(

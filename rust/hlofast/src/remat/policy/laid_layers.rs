@@ -99,8 +99,8 @@ pub fn lay_out_layers(
         let mut own = Reads::at(runs, back);
         if !is_held(node) {
             match graph.shared.contains(&node) {
-                // The backward pass recomputes it.
                 true if is_kept[at] => {}
+                // The backward pass recomputes it from its operands.
                 true => own.aft = own.aft.or(reads[at].aft),
                 false => own = reads[at],
             }
