@@ -81,12 +81,14 @@ impl Layers {
         self.layer.get(row.0 as usize).copied().filter(|layer| *layer != NONE)
     }
 
-    /// Sets the kinds of layers and the layers of rows.
+    /// Sets the kinds of layers and the layers of rows. A row of several nodes, such as a call that is
+    /// opened, is in the first layer that one of them is in: constants in it are in none.
     pub fn set(&mut self, kind: Vec<u32>, layers: impl Iterator<Item = (Row, Option<u32>)>) {
         self.kind = kind;
         for (row, layer) in layers {
             let at = row.0 as usize;
-            if let Some(known) = self.is_known.get_mut(at).filter(|known| !**known) {
+            let Some(known) = self.is_known.get_mut(at) else { continue };
+            if !*known || self.layer[at] == NONE {
                 *known = true;
                 self.layer[at] = layer.unwrap_or(NONE);
             }
