@@ -48,7 +48,7 @@ def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
     assert sum(error <= 0.12 for error in errors) >= 0.8 * len(errors)
 
 
-# Without what each names, the error was 30, 27, 55 and 20 % under this policy.
+# Without what each names, the error was 30, 27, 55, 20 and 26 % under this policy.
 @pytest.mark.parametrize(
     ("name", "policy", "error"),
     [
@@ -56,6 +56,7 @@ def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
         ("unrolled_v6e_8.none", "nothing", 0.09),  # gradients of weights that run last
         ("unrolled_v5e_8.nothing", "nothing", 0.03),  # work that waits for a layer's gradient
         ("unrolled_vocabulary_v5e_8.none", "nothing", 0.01),  # the head, which is in no layer
+        ("unrolled_fsdp_v5e_16.none", "plain_dots", 0.05),  # sums of rings, ahead of what they sum up
     ],
 )
 def test_values_are_in_memory_when_the_compiler_needs_them(lowered, compiled, name, policy, error):
@@ -106,11 +107,26 @@ def test_a_policy_is_chosen_for_a_memory(lowered, compiled):
     assert compiled["unrolled_v5e_8"]["none"] > policies.hbm
 
 
-def test_layers_of_a_plain_loop_are_found_by_structure(lowered, dense):
-    text = policy_texts.without_scopes(lowered["unrolled_v5e_8.none"])
-    policies = hlofast.loads(text).remat().policies
-    assert policies.peak == dense.peak and not policies.is_scanned
-    assert 0 < policies.policy("nothing_saveable").peak < policies.peak
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unrolled_v5e_8.none",
+        "unrolled_moe_v5p_8.none",
+        "unrolled_gelu_v5e_4.none",
+        "unrolled_vision_v6e_8.none",
+        "unrolled_v5e_8.nothing",
+    ],
+)
+def test_layers_of_a_plain_loop_are_those_with_scopes(lowered, name):
+    text = lowered[name]
+    named, plain = (
+        hlofast.loads(own).remat().policies for own in (text, policy_texts.without_scopes(text))
+    )
+    assert plain.peak == named.peak and not plain.is_scanned
+    for policy in BUILT_IN.values():
+        own, expected = plain.policy(policy), named.policy(policy)
+        assert own.recomputed_flops == expected.recomputed_flops, policy
+        assert (own.peak, own.kept) == (expected.peak, expected.kept), policy
 
 
 def test_values_in_host_memory_are_refused(lowered):

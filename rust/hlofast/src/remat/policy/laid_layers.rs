@@ -7,14 +7,16 @@
 //! layer's last product in one operation, so that the sum is in memory, and not the product.
 
 use super::graph::Graph;
-use super::layer_order::layer_order;
+use super::layer_order::{is_last, layer_order};
 use super::layout::{Layout, Steps};
 use super::origins::{Origin, origins};
+use super::rings::{Early, Rings};
 use super::run_order::{Transfers, gathered_weights, shared};
 use super::scans::is_heavy;
 use super::stepped::Held;
 use crate::flow::Phase;
 use crate::ir::Opcode;
+use std::ops::RangeInclusive;
 
 /// An entry computation that repeats layers, laid out.
 pub struct LaidLayers {
@@ -24,6 +26,8 @@ pub struct LaidLayers {
     pub bytes: Vec<i64>,
     /// The values in memory.
     pub held: Vec<Held>,
+    /// What is in memory before it is used, if layers are checkpointed.
+    pub early: Early,
     /// By step: the change of the bytes from the step before.
     pub changes: Vec<i64>,
     /// By step: the row that runs.
@@ -62,90 +66,161 @@ pub fn lay_out_layers(
 ) -> LaidLayers {
     layout.mark_transfers(graph);
     let origins = origins(graph);
-    let is_later = |node: u32| matches!(phases[node as usize], Phase::Backward | Phase::Recompute);
     let is_in_layer = |node: u32| layer[node as usize].is_some();
     let is_sum = sums(&layout, graph, is_in_layer, &origins);
     let transfers = Transfers::of(graph, layout.local, true);
-    // By node: whether its value, if it is computed once, is kept for the backward pass.
-    let is_kept: Vec<bool> = match transfers {
-        Transfers::Many => vec![true; graph.nodes.len()],
-        Transfers::All => is_softmax(graph).into_iter().map(|own| !own).collect(),
-        _ => vec![false; graph.nodes.len()],
-    };
+    let is_kept = kept_for_both(graph, transfers);
     let own = shared(graph, |node, a, b| {
-        let are_together = is_kept[node as usize] || is_later(a) == is_later(b);
+        let are_together = is_kept[node as usize] || is_later(phases, a) == is_later(phases, b);
         are_together && is_in_layer(a) && is_in_layer(b)
     });
     graph.shared.extend(own.into_iter().filter(|own| is_in_layer(*own)));
-    let mut steps = Steps::new(graph, 0);
     let order = layer_order(&layout, graph, phases, layer, &origins, transfers);
-    for node in order {
-        steps.runs[node as usize] = layout.step(graph.nodes[node as usize].row);
-    }
-    let end = (layout.rows.len() as u32).saturating_sub(1);
-    steps.all = 0..=end;
-    let nodes = 0..graph.nodes.len() as u32;
-    let products = nodes.clone().filter(|node| graph.nodes[*node as usize].opcode.is_matmul());
-    let back = products.clone().filter(|node| is_later(*node));
-    let back = back.map(|node| steps.runs[node as usize]).min().unwrap_or(end);
-    let mut reads = vec![Reads::default(); graph.nodes.len()];
-    let mut ends = Vec::new();
-    graph.root.leaves(&mut ends, &mut 0);
-    ends.into_iter().for_each(|own| reads[own as usize].add(Reads::at(end, back)));
-    // By node: whether its value is in memory from its step to its last reader.
-    let is_held = |node: u32| is_heavy(graph.nodes[node as usize].opcode) || is_sum[node as usize];
-    for node in nodes.clone().rev() {
-        let (at, runs) = (node as usize, steps.runs[node as usize]);
-        let mut own = Reads::at(runs, back);
-        if !is_held(node) {
-            match graph.shared.contains(&node) {
-                true if is_kept[at] => {}
-                // The backward pass recomputes it from its operands.
-                true => own.aft = own.aft.or(reads[at].aft),
-                false => own = reads[at],
-            }
-        }
-        graph.operands(node).iter().for_each(|operand| reads[*operand as usize].add(own));
-    }
-    for node in nodes.clone() {
-        let own = reads[node as usize];
-        steps.last[node as usize] = own.aft.or(own.fore).map(|(_, last)| last);
+    let mut steps = run(&mut layout, graph, order);
+    let values =
+        Values { graph, phases, is_sum, is_kept, back: first_backward(graph, phases, &steps) };
+    let reads = values.reads(&steps);
+    for (last, own) in steps.last.iter_mut().zip(&reads) {
+        *last = own.aft.or(own.fore).map(|(_, last)| last);
     }
     steps.in_place = layout.in_place(graph, &steps, transfers);
-    let bytes: Vec<i64> = nodes.clone().map(|node| layout.bytes(graph, node)).collect();
-    let mut held = Vec::new();
-    for node in nodes.clone() {
-        let (at, own) = (node as usize, reads[node as usize]);
-        if graph.nodes[at].element.is_some() {
-            continue;
-        }
-        let from = steps.held_from(node);
-        let is_early = steps.runs[at] < back;
-        let mut spans = Vec::new();
-        if is_held(node) || is_kept[at] && graph.shared.contains(&node) {
-            spans.push(from..=steps.last[at].unwrap_or(steps.runs[at]));
-        } else if graph.shared.contains(&node) {
-            let last = if is_early { own.fore } else { own.aft };
-            spans.extend(last.map(|(_, last)| from..=last));
-            let again = graph.users(node).iter().filter(|user| is_later(**user));
-            if is_early && again.take(2).count() == 2 {
-                spans.extend(own.aft.map(|(first, last)| first..=last));
-            }
-        }
-        let row = graph.nodes[at].row;
-        held.extend(spans.into_iter().map(|steps| Held { node, row, bytes: bytes[at], steps }));
-    }
-    held.retain(|own| own.bytes > 0);
+    let nodes = 0..graph.nodes.len() as u32;
+    let bytes: Vec<i64> = nodes.map(|node| layout.bytes(graph, node)).collect();
+    let held = values.held(&steps, &reads, &bytes);
     held.iter().for_each(|own| layout.add(own.steps.clone(), own.bytes));
     for own in gathered_weights(graph, layout.local, true) {
         let runs = steps.runs[own.product as usize];
         layout.add(runs..=runs, own.bytes);
     }
     let until = |node: u32| reads[node as usize].fore.map(|(_, last)| last);
-    layout.hold_exponentials(graph, &steps, until);
+    let is_wide = layout.hold_exponentials(graph, &steps, until);
+    let is_gradient = weight_gradients(graph, phases, &origins);
+    let rings =
+        Rings::new(&layout, graph, &steps, (phases, layer), &is_gradient, transfers, is_wide);
+    rings.always.iter().for_each(|(bytes, steps)| layout.add(steps.clone(), *bytes));
     layout.hold_arguments(&steps);
     let Layout { changes, rows, .. } = layout;
-    LaidLayers { runs: steps.runs, bytes, held, changes, rows }
+    let early = rings.checkpointed;
+    LaidLayers { runs: steps.runs, bytes, held, early, changes, rows }
+}
+
+/// Whether a node belongs to the backward pass or is recomputed for it.
+fn is_later(phases: &[Phase], node: u32) -> bool {
+    matches!(phases[node as usize], Phase::Backward | Phase::Recompute)
+}
+
+/// By node: whether its value, if it is computed once, is kept for the backward pass.
+fn kept_for_both(graph: &Graph, transfers: Transfers) -> Vec<bool> {
+    match transfers {
+        Transfers::Many => vec![true; graph.nodes.len()],
+        Transfers::All => is_softmax(graph).into_iter().map(|own| !own).collect(),
+        _ => vec![false; graph.nodes.len()],
+    }
+}
+
+/// By node: whether it is the gradient of a weight, a product of values that no other product needs.
+fn weight_gradients(graph: &Graph, phases: &[Phase], origins: &[Origin]) -> Vec<bool> {
+    let is_made_of_values = |node: u32| {
+        let mut operands = graph.operands(node).iter();
+        operands.all(|own| origins[*own as usize] == Origin::Values)
+    };
+    let own = (0u32..).zip(is_last(graph));
+    own.map(|(node, own)| own && is_later(phases, node) && is_made_of_values(node)).collect()
+}
+
+/// Gives the nodes of a graph their steps, in this order.
+fn run(layout: &mut Layout<'_>, graph: &Graph, order: Vec<u32>) -> Steps {
+    let mut steps = Steps::new(graph, 0);
+    for node in order {
+        steps.runs[node as usize] = layout.step(graph.nodes[node as usize].row);
+    }
+    steps.all = 0..=(layout.rows.len() as u32).saturating_sub(1);
+    steps
+}
+
+/// The step of the first product of the backward pass; the last step without one.
+fn first_backward(graph: &Graph, phases: &[Phase], steps: &Steps) -> u32 {
+    let nodes = 0..graph.nodes.len() as u32;
+    let products = nodes.filter(|node| graph.nodes[*node as usize].opcode.is_matmul());
+    let own = products.filter(|node| is_later(phases, *node));
+    own.map(|node| steps.runs[node as usize]).min().unwrap_or(*steps.all.end())
+}
+
+/// Which values of an entry computation are in memory, and until when.
+struct Values<'a> {
+    graph: &'a Graph,
+    phases: &'a [Phase],
+    /// By node: whether XLA adds it to a product in one operation.
+    is_sum: Vec<bool>,
+    /// By node: whether its value, if it is computed once, is kept for the backward pass.
+    is_kept: Vec<bool>,
+    /// The first step of the backward pass.
+    back: u32,
+}
+
+impl Values<'_> {
+    /// Whether the value of a node is in memory from its step to its last reader.
+    fn is_held(&self, node: u32) -> bool {
+        let at = node as usize;
+        let is_kept = self.is_kept[at] && self.graph.shared.contains(&node);
+        is_heavy(self.graph.nodes[at].opcode) || self.is_sum[at] || is_kept
+    }
+
+    /// By node: when its value is read.
+    fn reads(&self, steps: &Steps) -> Vec<Reads> {
+        let graph = self.graph;
+        let mut reads = vec![Reads::default(); graph.nodes.len()];
+        let mut ends = Vec::new();
+        graph.root.leaves(&mut ends, &mut 0);
+        let end = Reads::at(*steps.all.end(), self.back);
+        ends.into_iter().for_each(|own| reads[own as usize].add(end));
+        for node in (0..graph.nodes.len() as u32).rev() {
+            let at = node as usize;
+            let mut own = Reads::at(steps.runs[at], self.back);
+            if !self.is_held(node) {
+                match graph.shared.contains(&node) {
+                    // The backward pass recomputes it from its operands.
+                    true => own.aft = own.aft.or(reads[at].aft),
+                    false => own = reads[at],
+                }
+            }
+            graph.operands(node).iter().for_each(|operand| reads[*operand as usize].add(own));
+        }
+        reads
+    }
+
+    /// The values in memory.
+    fn held(&self, steps: &Steps, reads: &[Reads], bytes: &[i64]) -> Vec<Held> {
+        let mut held = Vec::new();
+        for (node, own) in (0u32..).zip(&self.graph.nodes) {
+            let bytes = bytes[node as usize];
+            if own.element.is_some() || bytes <= 0 {
+                continue;
+            }
+            let spans = self.spans(node, steps, reads[node as usize]);
+            let row = own.row;
+            held.extend(spans.into_iter().map(|steps| Held { node, row, bytes, steps }));
+        }
+        held
+    }
+
+    /// The steps at which a value is in memory.
+    fn spans(&self, node: u32, steps: &Steps, reads: Reads) -> Vec<RangeInclusive<u32>> {
+        let (at, from) = (node as usize, steps.held_from(node));
+        let mut spans = Vec::new();
+        if self.is_held(node) {
+            spans.push(from..=steps.last[at].unwrap_or(steps.runs[at]));
+        } else if self.graph.shared.contains(&node) {
+            let is_early = steps.runs[at] < self.back;
+            let last = if is_early { reads.fore } else { reads.aft };
+            spans.extend(last.map(|(_, last)| from..=last));
+            let again = self.graph.users(node).iter().filter(|user| is_later(self.phases, **user));
+            if is_early && again.take(2).count() == 2 {
+                spans.extend(reads.aft.map(|(first, last)| first..=last));
+            }
+        }
+        spans
+    }
 }
 
 /// By node: whether cheap work makes it from exponentials that a sum reads.

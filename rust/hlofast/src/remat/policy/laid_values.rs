@@ -59,13 +59,15 @@ impl Layout<'_> {
 
     /// Adds the bytes of a softmax in the forward pass whose scores have many dimensions: first the scores
     /// and then their exponentials are in memory in the type in which these are summed, and both at the step
-    /// that makes the exponentials. Backward passes read the scores in their own type.
+    /// that makes the exponentials. Backward passes read the scores in their own type. Returns whether
+    /// there are any.
     pub fn hold_exponentials(
         &mut self,
         graph: &Graph,
         steps: &Steps,
         until: impl Fn(u32) -> Option<u32>,
-    ) {
+    ) -> bool {
+        let mut are_any = false;
         for product in 0..graph.nodes.len() as u32 {
             let own = &graph.nodes[product as usize];
             let rank = self.local.product(own.row).map_or(0, |own| own.rank);
@@ -80,7 +82,9 @@ impl Layout<'_> {
             let last = until.max(sums);
             self.add(first..=last, wide.saturating_sub(self.bytes(graph, product)));
             self.add(sums..=sums, wide);
+            are_any = true;
         }
+        are_any
     }
 
     /// The exponentials that are made from a product by cheap work, if a sum reads them.

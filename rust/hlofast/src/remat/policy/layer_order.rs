@@ -145,7 +145,7 @@ fn gradients(
 }
 
 /// By node: whether it is a product that no other product needs, such as the gradient of a weight.
-fn is_last(graph: &Graph) -> Vec<bool> {
+pub fn is_last(graph: &Graph) -> Vec<bool> {
     let mut is_needed = vec![false; graph.nodes.len()];
     let mut is_last = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as u32).rev() {

@@ -40,6 +40,7 @@ mod products;
 mod recomputed;
 mod remade;
 mod retimed;
+mod rings;
 mod run_order;
 mod savable;
 mod scans;

@@ -258,25 +258,38 @@ impl Finder<'_> {
         let mut is_gradient = vec![false; graph.nodes.len()];
         // By node that does not: the last layer whose values it is made from.
         let mut made_in = vec![None; graph.nodes.len()];
+        // Whether it is made from what follows the last layer, as the gradient of the loss is.
+        let mut is_behind = vec![false; graph.nodes.len()];
         for (at, node) in graph.nodes.iter().enumerate() {
             let operands = graph.operands(at as u32);
             // Work without a name may be of either pass.
             if self.is_forward(at) && !operands.iter().any(|own| is_gradient[*own as usize]) {
-                made_in[at] = forward[at].or(self.after[at]).or(self.before[at]);
+                let inside = forward[at].or(self.after[at]);
+                made_in[at] = inside.or(self.before[at]);
+                is_behind[at] = inside.is_none() && made_in[at].is_some();
                 continue;
             }
             let read = operands.iter().map(|own| *own as usize);
+            is_behind[at] = read.clone().any(|own| is_behind[own]);
             let known = read.clone().filter(|own| !is_gradient[*own]);
             made_in[at] = known.filter_map(|own| made_in[own]).max();
             let depends = read.clone().any(|own| is_gradient[own]);
             let is_matmul = node.opcode.is_matmul() && self.phases[at] == Phase::Backward;
             is_gradient[at] = depends || is_matmul;
             found[at] = match self.phases[at] {
+                Phase::Backward if !depends && is_behind[at] => None,
                 // Gathers of weights among others; the first matmul of the pass is that of the head.
                 Phase::Recompute | Phase::Backward if !depends && !is_matmul => made_in[at],
                 _ if is_matmul && depends => made_in[at],
                 _ => read.filter(|own| is_gradient[*own]).filter_map(|own| found[own]).min(),
             };
+        }
+        // What is recomputed from the input of a layer is the layer's, as what it is recomputed for.
+        let is_again = |at: usize| self.phases[at] == Phase::Recompute;
+        for at in (0..graph.nodes.len()).rev().filter(|at| is_again(*at)) {
+            let users = graph.users(at as u32).iter().map(|own| *own as usize);
+            let users = users.filter(|own| is_again(*own)).filter_map(|own| found[own]);
+            found[at] = users.max().or(found[at]);
         }
         found
     }

@@ -1,7 +1,7 @@
 //! The steps and live ranges of the values of an entry computation that repeats layers without a loop:
 //! those of its schedule, or those that it would get.
 
-use super::base::Timeline;
+use super::base::{Timeline, add};
 use super::graph::{Graph, MOST_ROWS};
 use super::laid_layers::lay_out_layers;
 use super::layered::{Layers, layers};
@@ -9,6 +9,7 @@ use super::layout::Layout;
 use super::named;
 use super::pairs::Places;
 use super::retimed::{new_steps, retime, sums_last};
+use super::rings::Early;
 use super::scans::node_of;
 use crate::cost::Cost;
 use crate::flow::{Attribution, Phase};
@@ -40,6 +41,8 @@ pub struct Stepped {
     /// By node: bytes.
     pub bytes: Vec<i64>,
     pub held: Vec<Held>,
+    /// What is in memory before it is used, if layers are checkpointed.
+    pub early: Early,
     /// By node: whether it belongs to the backward pass.
     pub is_backward: Vec<bool>,
     /// Whether layers are under `jax.checkpoint`.
@@ -83,8 +86,17 @@ impl Stepped {
         };
         let held = values.iter().filter(|value| value.bytes > 0).filter_map(held).collect();
         let bytes = (0..graph.nodes.len() as u32).map(|node| graph.bytes(node, sizes)).collect();
-        let stepped =
-            Self { graph, layers, starts, steps, bytes, held, is_backward, is_checkpointed };
+        let stepped = Self {
+            graph,
+            layers,
+            starts,
+            steps,
+            bytes,
+            held,
+            early: Early::new(),
+            is_backward,
+            is_checkpointed,
+        };
         Some((stepped, timeline))
     }
 
@@ -116,6 +128,7 @@ impl Stepped {
         let laid = lay_out_layers(layout, &mut graph, &phases, &layer);
         let end = u32::try_from(laid.rows.len()).ok()?;
         let (mut steps, bytes, held) = (laid.runs, laid.bytes, laid.held);
+        let early = laid.early;
         let starts = starts(&graph, &layers, &steps, end, &is_backward)?;
         let back = starts.iter().copied().min()?;
         let is_held: HashSet<u32, BuildMix> = held.iter().map(|own| own.node).collect();
@@ -126,9 +139,13 @@ impl Stepped {
             let last = forward.or(users.max());
             steps[node as usize] = last.unwrap_or(steps[node as usize]);
         }
-        let timeline = Timeline::of_changes(laid.changes, laid.rows);
+        let mut changes = laid.changes;
+        if is_checkpointed {
+            early.iter().for_each(|(bytes, steps)| add(&mut changes, steps.clone(), *bytes));
+        }
+        let timeline = Timeline::of_changes(changes, laid.rows);
         let stepped =
-            Self { graph, layers, starts, steps, bytes, held, is_backward, is_checkpointed };
+            Self { graph, layers, starts, steps, bytes, held, early, is_backward, is_checkpointed };
         Some((stepped, timeline))
     }
 }

@@ -14,6 +14,7 @@ use super::origins::{Origin, origins};
 use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
+use super::rings::Early;
 use super::savable::is_value;
 use super::scans::is_heavy;
 use super::stepped::{Held, Stepped};
@@ -65,6 +66,8 @@ pub struct Unrolled {
     wide: Vec<(u32, i64)>,
     /// Weights that are gathered for a backward part before it starts: bytes and steps.
     early: Vec<(i64, RangeInclusive<u32>)>,
+    /// What is in memory before it is used, if layers are checkpointed: bytes and steps.
+    ahead: Early,
     /// By savable value: its node in each layer.
     members: Vec<Vec<u32>>,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
@@ -89,8 +92,8 @@ struct Again {
 impl Unrolled {
     /// The unrolled layers of an entry computation. `sizes` are the bytes of shapes in a scheduled module.
     pub fn new(module: &Module, stepped: Stepped, sizes: Option<&[i64]>) -> Option<Self> {
-        let Stepped { graph, layers, starts, steps, bytes, held, is_backward, is_checkpointed } =
-            stepped;
+        let Stepped { graph, layers, starts, steps, bytes, held, .. } = stepped;
+        let Stepped { early: ahead, is_backward, is_checkpointed, .. } = stepped;
         let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
@@ -108,6 +111,7 @@ impl Unrolled {
             products,
             wide: Vec::new(),
             early: Vec::new(),
+            ahead,
             members: Vec::new(),
             remade: None,
             graph,
@@ -425,6 +429,9 @@ impl Unrolled {
         }
         for (size, steps) in &self.early {
             bytes.add(steps.clone(), -size);
+        }
+        for (size, steps) in &self.ahead {
+            bytes.add(steps.clone(), *size);
         }
         for (node, wide) in &self.wide {
             let at = *node as usize;
