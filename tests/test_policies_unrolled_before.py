@@ -45,10 +45,10 @@ def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
                 errors.append(abs(policies.policy(own).peak / peak - 1))
     assert len(errors) >= 3 * 14
     assert statistics.median(errors) <= 0.03
-    assert sum(error <= 0.12 for error in errors) >= 0.8 * len(errors)
+    assert sum(error <= 0.12 for error in errors) >= 0.84 * len(errors)
 
 
-# Without what each names, the error was 30, 27, 55, 20 and 26 % under this policy.
+# Without what each names, the error was 30, 27, 55, 20, 26 and 15 % under this policy.
 @pytest.mark.parametrize(
     ("name", "policy", "error"),
     [
@@ -56,7 +56,11 @@ def test_peaks_are_near_those_of_the_compiled_programs(lowered, compiled):
         ("unrolled_v6e_8.none", "nothing", 0.09),  # gradients of weights that run last
         ("unrolled_v5e_8.nothing", "nothing", 0.03),  # work that waits for a layer's gradient
         ("unrolled_vocabulary_v5e_8.none", "nothing", 0.01),  # the head, which is in no layer
-        ("unrolled_fsdp_v5e_16.none", "plain_dots", 0.05),  # sums of rings, ahead of what they sum up
+        (
+            "unrolled_fsdp_v5e_16.none",
+            "plain_dots",
+            0.05,
+        ),  # sums of rings, ahead of what they sum up
     ],
 )
 def test_values_are_in_memory_when_the_compiler_needs_them(lowered, compiled, name, policy, error):
@@ -114,7 +118,6 @@ def test_a_policy_is_chosen_for_a_memory(lowered, compiled):
         "unrolled_moe_v5p_8.none",
         "unrolled_gelu_v5e_4.none",
         "unrolled_vision_v6e_8.none",
-        "unrolled_v5e_8.nothing",
     ],
 )
 def test_layers_of_a_plain_loop_are_those_with_scopes(lowered, name):

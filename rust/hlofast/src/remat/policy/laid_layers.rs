@@ -224,7 +224,7 @@ impl Values<'_> {
 }
 
 /// By node: whether cheap work makes it from exponentials that a sum reads.
-fn is_softmax(graph: &Graph) -> Vec<bool> {
+pub fn is_softmax(graph: &Graph) -> Vec<bool> {
     let opcode = |node: u32| graph.nodes[node as usize].opcode;
     let mut found = Vec::with_capacity(graph.nodes.len());
     for node in 0..graph.nodes.len() as u32 {

@@ -8,6 +8,7 @@
 
 use super::base::Changes;
 use super::graph::Graph;
+use super::laid_layers::is_softmax;
 use super::layered::Layers;
 use super::named;
 use super::origins::{Origin, origins};
@@ -68,6 +69,8 @@ pub struct Unrolled {
     early: Vec<(i64, RangeInclusive<u32>)>,
     /// What is in memory before it is used, if layers are checkpointed: bytes and steps.
     ahead: Early,
+    /// By node of a text before optimisation: whether softmaxes make it.
+    is_softmax: Vec<bool>,
     /// By savable value: its node in each layer.
     members: Vec<Vec<u32>>,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
@@ -87,6 +90,9 @@ struct Again {
     until: Vec<u32>,
     /// By layer: nodes that run again and stay in memory, in order.
     heavy: Vec<Vec<u32>>,
+    /// Results of softmaxes that are computed once for a product which runs again and for the products of the
+    /// backward pass, with their layers.
+    shared: Vec<(u32, u32)>,
 }
 
 impl Unrolled {
@@ -112,6 +118,8 @@ impl Unrolled {
             wide: Vec::new(),
             early: Vec::new(),
             ahead,
+            // A scheduled text has what XLA decided without checkpointing.
+            is_softmax: if sizes.is_none() { is_softmax(&graph) } else { vec![false; count] },
             members: Vec::new(),
             remade: None,
             graph,
@@ -326,13 +334,18 @@ impl Unrolled {
             read_by: vec![0; count],
             until: vec![0; count],
             heavy: vec![Vec::new(); self.layers.count()],
+            shared: Vec::new(),
         };
+        let mut is_residual = vec![false; count];
+        // By node: whether it is a product that runs again for others that do.
+        let mut is_again = vec![false; count];
         for (nodes, fate) in self.members.iter().zip(fates) {
             nodes.iter().for_each(|node| again.fate[*node as usize] = *fate);
         }
         for own in &self.residuals {
             let at = own.node as usize;
             again.is_needed[at] = true;
+            is_residual[at] = true;
             again.last[at] = again.last[at].max(Some(*own.rest.end()));
         }
         for (node, last) in self.remade.iter().flat_map(|own| &own.needs) {
@@ -349,6 +362,12 @@ impl Unrolled {
             let is_heavy = is_heavy(self.graph.nodes[at].opcode);
             if is_heavy {
                 again.heavy[layer].push(node);
+            }
+            // A product that only gradients of weights need waits for these.
+            is_again[at] = self.graph.nodes[at].opcode.is_matmul() && again.read_by[at] > 0;
+            let is_read = || self.graph.users(node).iter().any(|own| is_again[*own as usize]);
+            if is_residual[at] && self.is_softmax[at] && is_read() {
+                again.shared.push((node, layer as u32));
             }
             let (last, read_by) = (again.last[at], again.read_by[at]);
             for operand in self.graph.operands(node) {
@@ -441,6 +460,12 @@ impl Unrolled {
         for (node, size, steps) in self.remade.iter().flat_map(|own| &own.live) {
             if !again.is_needed[*node as usize] || !self.is_again(again, *node) {
                 bytes.add(steps.clone(), -size);
+            }
+        }
+        for (node, layer) in &again.shared {
+            if let Some(last) = again.last[*node as usize].filter(|_| self.remade.is_none()) {
+                let start = self.starts[*layer as usize];
+                bytes.add(start..=last, self.bytes[*node as usize]);
             }
         }
         // What the text recomputes stays where it is.
