@@ -554,3 +554,33 @@ def test_a_folder_where_a_file_is_wanted_leads_to_its_programs(tmp_path: Path) -
     assert (done.returncode, done.stdout) == (3, "")
     reason = "is a folder: `hlofast FOLDER` names its programs"
     assert done.stderr == f"hlofast: {tmp_path}: {reason}\n"
+
+
+@pytest.mark.parametrize("verb", [["what-if"], ["graph"], ["remat", "--apply"]])
+def test_an_input_is_not_overwritten(
+    train_step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    path, other = tmp_path / "step.txt", tmp_path / "other.txt"
+    path.write_bytes(train_step.read_bytes())
+    other.symlink_to(path)
+    for out in (path, other):
+        assert main([*verb, str(path), "-o", str(out)]) == 2
+        assert "an input, which would be overwritten" in capsys.readouterr().err
+    assert path.read_bytes() == train_step.read_bytes()
+    assert main([*verb, str(path), "-o", str(tmp_path / "none" / "x")]) == 3
+
+
+def test_text_that_was_cut_off_is_told(train_step: Path) -> None:
+    whole = train_step.read_text()
+    entry = whole.index("\nENTRY ")
+    quote = whole.index('op_name="', entry) + 12
+    for end in (quote, whole.index("metadata={", entry) + 9, whole.index(" = ", entry) + 3):
+        with pytest.raises(hlofast.ParseError) as raised:
+            hlofast.loads(whole[:end])
+        assert "if the file was cut off, copy it again, or dump again" in str(raised.value)
+    with pytest.raises(hlofast.ParseError, match="cut off"):
+        hlofast.loads("HloModule m")
+    # A fault elsewhere is another fault.
+    with pytest.raises(hlofast.ParseError) as raised:
+        hlofast.loads(whole[:quote] + "\n" + whole[quote:].replace('"', "", 1))
+    assert "cut off" not in str(raised.value)

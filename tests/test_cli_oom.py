@@ -104,7 +104,10 @@ def test_a_report_alone_is_shown_by_memory() -> None:
     ("content", "said"),
     [
         (b"nothing\n", "no out-of-memory message"),
-        (gzip.compress(b"nothing\n", mtime=0)[:-4], "no out-of-memory message"),
+        (b"nothing\n", "give the log from the line with the error on"),
+        (b"", "the input is empty: give the log"),
+        (b"HloModule m, is_scheduled=true\n", "this is a program; `hlofast memory` shows"),
+        (gzip.compress(b"nothing\n", mtime=0)[:-4], "ends too early: copy the file again"),
     ],
 )
 def test_a_file_without_messages(tmp_path: Path, content: bytes, said: str) -> None:

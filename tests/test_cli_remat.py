@@ -224,7 +224,7 @@ def test_a_module_that_cannot_be_written_is_exit_code_3(tmp_path: Path) -> None:
     wanted = hlofast.load(unrolled).remat().steps[0]
     done = hlofast_command("remat", "--hbm", str(wanted), "--apply", "-o", out, unrolled)
     assert done.returncode == 3
-    assert f"{out}: No such file or directory" in done.stderr
+    assert f"{out.parent}: No such file or directory" in done.stderr
 
 
 def test_the_place_is_checked_even_where_nothing_would_be_written(tmp_path: Path) -> None:
@@ -232,7 +232,11 @@ def test_the_place_is_checked_even_where_nothing_would_be_written(tmp_path: Path
     fits = ("remat", "--hbm", "16GiB", "--apply", "-o")
     done = hlofast_command(*fits, tmp_path / "new.txt", unrolled)
     assert done.returncode == 1 and "nothing was written" in done.stderr
-    for out, why in ((tmp_path / "none" / "new.txt", "No such file"), (tmp_path, "Is a directory")):
+    none = tmp_path / "none"
+    for out, said in (
+        (none / "new.txt", f"{none}: No such file"),
+        (tmp_path, f"{tmp_path}: Is a directory"),
+    ):
         done = hlofast_command(*fits, out, unrolled)
         assert (done.returncode, done.stdout) == (3, "")
-        assert done.stderr.startswith(f"hlofast: {out}: {why}")
+        assert done.stderr.startswith(f"hlofast: {said}")

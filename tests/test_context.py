@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import hlofast
+from conftest import FIXTURES
 from hlofast import Context, ContextError, Mesh
 from test_cli import hlofast_command
 
@@ -251,7 +252,9 @@ class TestRefused:
             lambda: module.memory(device="h100"),
             lambda: module.with_context(device="h100"),
         ):
-            with pytest.raises(ContextError, match=r"gpu, the module is for tpu"):
+            with pytest.raises(
+                ContextError, match=r"gpu, the module is for tpu; give one such as tpu-v"
+            ):
                 call()
 
 
@@ -374,3 +377,13 @@ class TestCommandLine:
                 inputs.read_context(parser.parse_args(wrong.split()))
         with pytest.raises(ContextError, match="nowhere"):
             inputs.read_context(parser.parse_args(["--rules", "nowhere.toml"]))
+
+
+def test_a_program_of_another_backend_is_told_wherever_its_device_counts() -> None:
+    module = hlofast.load(FIXTURES / "dumps" / "cpu_recurrent.after.bare.txt.gz", device="h100")
+    results = (module.verdict(), module.time(), module.memory())
+    told = [[note.text for note in own.notes if note.code == "other-backend"] for own in results]
+    assert [len(own) for own in told] == [1, 1, 1]
+    assert "compiled for CPU, the device is h100" in told[0][0]
+    bare = hlofast.load(FIXTURES / "dumps" / "cpu_recurrent.after.bare.txt.gz")
+    assert "other-backend" not in {note.code for note in bare.memory().notes}

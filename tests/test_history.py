@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_a_row_with_its_reason(dump: Path, tmp_path: Path
     (result,) = printed["results"]
     steps = result["tables"]["steps"]
     assert [step["instructions"] is None for step in steps].count(True) == 1
-    assert [note["code"] for note in result["notes"]] == ["unreadable"]
+    assert [note["code"] for note in result["notes"]] == ["unreadable", "global"]
     assert [error["path"] for error in printed["errors"]] == [str(broken)]
 
 
@@ -178,7 +178,7 @@ def test_document_is_the_table(dump: Path, history: hlofast.History) -> None:
     facts = {name: fact["value"] for name, fact in printed["facts"].items()}
     assert facts == {"module": "jit_train_step", "dumps": 66, "same": sum(history["is_same"])}
     assert printed["name"] == NAME
-    assert printed["notes"] == []
+    assert [note["code"] for note in printed["notes"]] == ["global"]
     steps = printed["tables"]["steps"]
     assert steps == history.to_pylist()
     assert steps[0]["step"] is None

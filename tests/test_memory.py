@@ -341,7 +341,7 @@ def test_devices_go_by_all_their_names() -> None:
     [
         ("tpu-v9", "unknown device 'tpu-v9'; known devices: tpu-v4"),
         # Verbs take one context: what it refuses, every verb refuses in the same words.
-        ("h100", "(h100) is a gpu, the module is for tpu"),
+        ("h100", "(h100) is a gpu, the module is for tpu; give one such as tpu-v4, "),
     ],
 )
 def test_what_is_no_tpu_is_refused_on_the_command_line(device: str, reason: str) -> None:

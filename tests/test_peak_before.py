@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,127 @@ def test_a_scheduled_module_has_the_peak_that_xla_counts() -> None:
     assert memory.peak_before is None
     assert "modelled_peak" not in facts(memory)
     assert "modelled-peak" not in {note.code for note in memory.notes}
+
+
+def test_a_difference_has_both_peaks_and_says_what_they_cover(place: Path) -> None:
+    before = hlofast.load(place)
+    after = before.what_if(batch="2x").changed
+    totals = {row["measure"]: row for row in before.diff(after).totals()}
+    modelled, live = totals["modelled_peak"], totals["live_peak"]
+    policies = [module.remat().policies for module in (before, after)]
+    assert [modelled["before"], modelled["after"]] == [own.peak for own in policies if own]
+    assert (modelled["devices_before"], modelled["devices_after"]) == (1, 1)
+    assert (live["devices_before"], totals["flops"]["devices_after"]) == (16, 16)
+    assert totals["instructions"]["devices_before"] is None
+    codes = {note.code: note.text for note in before.diff(after).notes}
+    assert codes["global"] == "both: not partitioned yet: figures cover all 16 devices together"
+    assert "median error" in codes["modelled-peak"]
+
+
+def test_all_devices_are_not_subtracted_from_one_device() -> None:
+    folder = FIXTURES / "peaks"
+    before = hlofast.load(folder / "mlp_adam_v6e.before.txt.xz")
+    after = hlofast.load(folder / "mlp_adam_v6e.txt.xz")
+    totals = {row["measure"]: row for row in before.diff(after).totals()}
+    for measure in ("flops", "bytes_accessed", "live_peak"):
+        row = totals[measure]
+        assert row["before"] > row["after"] > 0 and row["change"] is None, measure
+        assert (row["devices_before"], row["devices_after"]) == (4, 1)
+    assert totals["instructions"]["change"] == after.instruction_count - before.instruction_count
+    assert totals["modelled_peak"]["after"] is None
+
+
+def test_a_changed_step_has_the_sizes_of_the_text(place: Path) -> None:
+    """The batch of the text is that of all devices, and is not multiplied by them once more."""
+    module = hlofast.load(place, device="tpu-v5e")
+    changed = module.what_if()
+    (batch,) = (own for own in changed.symbols if own.role == "batch")
+    assert f"batch__tokens__.1 = s32[{batch.size}," in module.text
+    doubled, twice = module.what_if(batch=2 * batch.size), module.what_if(batch="2x")
+    assert doubled.figures == twice.figures
+    flops = doubled.figures["flops"]
+    assert flops[1] == pytest.approx(2 * flops[0], rel=0.01)
+    assert doubled.figures["xla_peak"][1] > doubled.figures["xla_peak"][0]
+    with pytest.raises(ValueError, match="not partitioned yet"):
+        module.what_if(mesh={"data": 4})
+
+
+def test_a_changed_step_says_what_its_figures_cover(place: Path) -> None:
+    result = hlofast.load(place, device="tpu-v5e").what_if(batch="2x")
+    labels = {fact.name: fact.field.label for fact in result.facts}
+    assert labels["xla_peak_after"] == "XLA peak after"
+    assert labels["flops_after"] == "FLOP of all devices after"
+    assert labels["step_seconds_before"] == "step time of all devices before"
+    assert result.figures["wire_bytes"] == result.figures["exposed_seconds"] == (None, None)
+    codes = {note.code: note.text for note in result.notes}
+    assert "16 devices together" in codes["global"]
+    assert "median error" in codes["modelled-peak"]
+    assert "as-compiled" not in codes
+    unmodelled = hlofast.load(FIXTURES / "shares" / "attention.before.txt.xz", device="tpu-v5e")
+    assert unmodelled.remat().policies is None
+    assert unmodelled.what_if().needed is None
+
+
+def test_a_message_is_joined_to_the_peak_of_one_device(place: Path) -> None:
+    message = (FIXTURES / "messages" / "scanned_v6e_0024.txt").read_text()
+    module = hlofast.load(place)
+    result = hlofast.oom(message, module=module)
+    told = facts(result)
+    assert told["modelled_peak"] == module.memory().needed[0]
+    assert "live_peak" not in told
+    titles = [section.title for section in result.sections()]
+    assert f"Module {module.name} of all devices at its peak, by class" in titles
+    assert not [own for own in result.advice if "rematerialise" in own.text]
+    assert {"global", "modelled-peak"} <= {note.code for note in result.notes}
+
+
+def test_residuals_of_all_devices_are_labelled(place: Path) -> None:
+    remat = hlofast.load(place).remat()
+    labels = {fact.name: fact.field.label for fact in remat.facts}
+    assert labels["residual_bytes"] == "residual bytes of all devices"
+    [kept] = [own for own in remat.statements if own.code == "residuals"]
+    assert "B of all devices (" in kept.text
+
+
+def test_a_folder_has_the_peak_of_one_device(place: Path, tmp_path: Path) -> None:
+    shutil.copy(place, tmp_path / "module_0001.jit_step.before_optimizations.txt")
+    verdict = hlofast.report(tmp_path, device="tpu-v5e", plots=False).verdict
+    assert verdict["modelled_peak"] == hlofast.load(place).memory().needed[0]
+    assert verdict["step"] is None
+    assert not {"live_peak", "wire_bytes"} & set(verdict)
+    scanned = hlofast.scan(tmp_path)
+    assert scanned["modules"].values("devices_together") == [16]
+    (section, *_) = scanned.sections()
+    assert "devices_together" in section.columns
+    assert "all devices together" in {note.code: note.text for note in scanned.notes}["global"]
+
+
+def test_a_history_says_which_dumps_cover_all_devices() -> None:
+    history = hlofast.history(FIXTURES / "dump_folders" / "tpu")
+    counts = history.values("devices_together")
+    assert counts[0] == 8 and set(counts[1:]) == {1}
+    assert history.values("flops")[0] > 4 * history.values("flops")[-1]
+    [note] = [note for note in history.notes if note.code == "global"]
+    assert note.figures["dumps"] == 1
+
+
+def test_every_figure_of_all_devices_is_labelled(place: Path, tmp_path: Path) -> None:
+    module = hlofast.load(place, device="tpu-v5e")
+    trace = module.trace(tmp_path / "trace.json")
+    for result, name in (
+        (module.matmuls(), "flops"),
+        (module.show("while.51"), "bytes"),
+        (trace, "live_peak"),
+        (trace, "step_seconds"),
+    ):
+        labels = {fact.name: fact.field.label for fact in result.facts}
+        assert labels[name].endswith(" of all devices"), (type(result).__name__, name)
+    assert "global" in {note.code for note in module.matmuls().notes}
+
+
+def test_the_error_is_not_told_of_texts_for_which_it_is_unknown() -> None:
+    """Optimised, but not scheduled: the model's error is measured before optimisation."""
+    module = hlofast.load(FIXTURES / "seedlike" / "gpu_train_step.txt.gz")
+    assert module.summary().status == "optimised"
+    [note] = [note for note in module.memory().notes if note.code == "modelled-peak"]
+    assert "optimised already" in note.text

@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,3 +311,11 @@ def test_every_committed_dump() -> None:
             assert row["bytes"] > 0, (path.name, row["name"])
             assert row["first_use"] <= row["last_use"]
             assert row["span"] == row["last_use"] - row["instruction"]
+
+
+def test_policies_that_are_left_out_are_told(train_step: Path) -> None:
+    codes = {note.code for note in hlofast.load(train_step).remat().notes}
+    assert "policies-left-out" in codes
+    told = hlofast.load(train_step, hbm="16GiB").remat()
+    assert told.policies is not None or told.no_policies
+    assert "policies-left-out" not in {note.code for note in told.notes}

@@ -477,3 +477,12 @@ class TestPlaces:
         )
         # Each sends 2 * 3/4 of 4 kB at 1 MB per second.
         assert sum(module.time(toy()).exposed.values()) == pytest.approx(1.2e-2)
+
+
+def test_the_source_of_the_mesh_reads_as_in_collectives(train_step: Path) -> None:
+    module = hlofast.load(train_step, device="tpu-v5e")
+    told = [
+        {fact.name: fact.value for fact in result.facts}["mesh_source"]
+        for result in (module.time(), module.collectives())
+    ]
+    assert told[0] == told[1] and " " in told[0]

@@ -329,3 +329,11 @@ def test_help_is_a_verb_too(run: Any) -> None:
     assert run("help")[:2] == run("--help")[:2]
     assert run("help", "cost")[:2] == run("cost", "--help")[:2]
     assert run("help", "roofline")[:2] == run("time", "--help")[:2]
+
+
+def test_a_text_before_fusion_is_told_to_move_too_many_bytes(train_step: Path) -> None:
+    module = hlofast.load(FIXTURES / "policies" / "two_forms.txt.gz", device="h100")
+    assert module.summary().is_unfused
+    [note] = [note for note in module.verdict().notes if note.code == "unfused"]
+    assert "several times fewer bytes" in note.text and "MFU higher" in note.text
+    assert "unfused" not in {note.code for note in hlofast.load(train_step).verdict().notes}

@@ -18,6 +18,7 @@ MEASURES = ("instructions", "flops", "bytes_accessed", "live_peak", "wire_bytes"
 """The totals whose differences are listed by program."""
 _FIGURES = (
     ("live_peak", "bytes", "Live peak", "live peak"),
+    ("modelled_peak", "bytes", "Modelled peak", "modelled peak"),
     ("flops", "flops", "FLOPs", "FLOPs"),
     ("bytes_accessed", "bytes", "Bytes accessed", "bytes accessed"),
     ("wire_bytes", "bytes", "Bytes sent", "bytes sent"),
@@ -66,9 +67,11 @@ class Change:
         """The name of the program."""
         self.unoptimised = None if is_same is None else _EQUAL if is_same else _DIFFERENT
         """The modules before optimisation, as a word; None if unknown."""
+        rows = {row["measure"]: row for row in diff.totals()}
+        if (modelled := rows.get("modelled_peak")) and modelled["change"] is not None:
+            del rows["live_peak"]  # Before XLA has scheduled both, the model tells more.
         self.totals = tuple(
-            (row["measure"], row["before"], row["after"], row["provenance"])
-            for row in diff.totals()
+            (name, row["before"], row["after"], row["provenance"]) for name, row in rows.items()
         )
         """Measure, both figures and their provenance."""
         self.collectives = tuple(_collectives(diff))

@@ -142,7 +142,7 @@ class Comparison(Result):
         self._unmatched.append((side, name, *(place.get(key) for key in keys)))
 
     def exceeds(
-        self, name: str, measure: str, before: int, change: int | None, limit: float
+        self, name: str, measure: str, before: int | None, change: int | None, limit: float
     ) -> None:
         """Adds a total that grew by more than the share `limit`, or that is unknown."""
         share = change / before if change is not None and before else None

@@ -481,10 +481,20 @@ def backend_differs(device: Device, compiled: str, count: int = 1) -> str:
     return f"{device.label} ({device.name}) is a {device.backend}, {modules} for {compiled}"
 
 
+_EXAMPLES = 3
+"""Devices that an error names."""
+
+
 def refuse_backend(module: Module, device: Device) -> None:
     """Raises `ContextError` if device and module have different backends."""
     if (text := backend_misfit(module, device)) is not None:
-        raise ContextError(text)
+        from hlofast import devices
+
+        known = devices.built_in()
+        others = [name for name in known if module._misfit(known[name].backend) is None]
+        others = others[:_EXAMPLES]
+        advice = f"give one such as {', '.join(others)}" if others else "leave the device out"
+        raise ContextError(f"{text}; {advice}")
 
 
 def mesh_for(module: Module, mesh: MeshLike | None) -> Mesh | None:

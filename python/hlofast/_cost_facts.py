@@ -169,14 +169,14 @@ def notes(cost: Cost) -> Iterator[Note]:
 def _about_module(cost: Cost) -> Iterator[Note]:
     summary = cost.module.summary()
     values = summary.values
-    status, partitions = values["status"], values["num_partitions"]
+    partitions = values["num_partitions"]
     if summary.is_unfused:
         ports = (values["parameter_bytes"], values["output_bytes"])
         least = None if None in ports else sum(ports)
         yield Note(
             "unfused",
-            f"the module is {status}, not fused yet: the fused program moves several times fewer "
-            f"bytes, and at least {_text.size(least)} to read parameters and write results once",
+            f"{summary._fewer_bytes}, and at least {_text.size(least)} to read parameters and "
+            "write results once",
             lower_bound_bytes=least,
         )
     together = note(cost.module)

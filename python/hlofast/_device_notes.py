@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast._context import GIVEN
+from hlofast._context import GIVEN, other_backend
 from hlofast._result import Note
 
 TYPE_CHECKING = False
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hlofast._context import Context
+    from hlofast._module import Module
+    from hlofast.devices import Device
 
 
 def assumed_device(context: Context) -> Iterator[Note]:
@@ -34,3 +36,10 @@ def assumed_device(context: Context) -> Iterator[Note]:
             "assumed-device",
             f"{source} names {chip}, which is {device.name} (assumed) or {others}; give --device",
         )
+
+
+def about_backend(module: Module, device: str | Device | None) -> Iterator[Note]:
+    """A note if the module was compiled for another backend than the device's."""
+    text = None if device is None else other_backend(module, device)
+    if text is not None:
+        yield Note("other-backend", text)

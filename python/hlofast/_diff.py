@@ -6,8 +6,10 @@ from hlofast import _core, _diff_measured
 from hlofast._context import device_for, mesh_for, rules_for, told_in, unmeasured
 from hlofast._core import Field
 from hlofast._cost import read_rules
+from hlofast._policy_fields import error_of
 from hlofast._profile import measured_with
 from hlofast._result import PROVENANCES, Fact, Note, Result, Section
+from hlofast._shares import devices_together, note
 from hlofast.table import Table, of_rows, with_source
 
 TYPE_CHECKING = False  # The command line compares modules; importing typing would slow its start.
@@ -20,15 +22,20 @@ if TYPE_CHECKING:
     from hlofast._cost import Cost, Rules
     from hlofast._diff_measured import MeasuredDiff
     from hlofast._module import Module
+    from hlofast._policies import Policies
 
-    _Peak = tuple[int | None, list[str]]
+    _Peak = tuple[int | None, Policies | None, list[str]]
     _Key = tuple[str | None, ...]
 
 _SUMS = ("flops", "transcendentals", "bytes_accessed")
 MEASURES = (
-    "instructions", "computations", *_SUMS, "live_peak", "collectives", "payload", "wire_bytes",
+    "instructions", "computations", *_SUMS, "live_peak", "modelled_peak", "collectives", "payload",
+    "wire_bytes",
 )  # fmt: skip
 """The totals compared by `Diff.totals`."""
+_COUNTED = ("instructions", "computations", "collectives")
+_UNDIVIDED = (*_COUNTED, "payload", "wire_bytes")
+"""The totals of things that the text has for each device, also before partitioning."""
 _SENT = ("multiplicity", "total_payload", "total_wire_bytes")
 _TOTALS = (
     Field("word", "measure", "The figure compared."),
@@ -40,7 +47,12 @@ _TOTALS = (
     Field("flag", "is_lower_bound", "Whether FLOPs are missing in either module.",
           label="lower bound"),
     Field("word", "provenance", "Provenance of the figures."),
+    Field("count", "devices_before", "Devices that the first figure covers together: all devices "
+          "before partitioning, 1 for the program of one device.", nullable=True),
+    Field("count", "devices_after", "Devices that the second figure covers together.",
+          nullable=True),
 )  # fmt: skip
+_ONE_DEVICE = tuple(field.name for field in _TOTALS if not field.name.startswith("devices_"))
 _COUNTS = (
     Field("word", "kind", "Kind of change: vanished, appeared, moved or changed."),
     Field("text", "aspect", "The changed property of the instruction.", nullable=True),
@@ -167,10 +179,13 @@ class Diff(Result):
         """Returns the totals of both modules for one run.
 
         Measures: instructions, computations, flops, transcendentals, bytes_accessed, live_peak
-        (bytes), collectives, payload and wire_bytes (of all calls). Counts and the payload are
-        exact; FLOPs and transcendentals are as exact as in `Module.cost`; the other measures are
-        modelled. Only instructions and computations in the texts count, as in `Module.summary`; if
-        the modules differ in implied rows, `notes` gives their numbers.
+        (bytes), modelled_peak (bytes that one device needs, by `Memory.peak_before`; left out if
+        neither module has it), collectives, payload and wire_bytes (of all calls). Counts and the
+        payload are exact; FLOPs and transcendentals are as exact as in `Module.cost`; the other
+        measures are modelled. Only instructions and computations in the texts count, as in
+        `Module.summary`; if the modules differ in implied rows, `notes` gives their numbers. The
+        change is unknown if one figure covers all devices together and the other covers one of
+        several.
         """
         known: dict[str, tuple[int | None, int | None]] = {
             "instructions": (self.before.instruction_count, self.after.instruction_count),
@@ -179,27 +194,50 @@ class Diff(Result):
         costs = self._both_costs()
         for name in _SUMS:
             known[name] = (int(getattr(costs[0], name)), int(getattr(costs[1], name)))
-        (before_peak, _), (after_peak, _) = self._both_peaks()
+        (before_peak, before_model, _), (after_peak, after_model, _) = self._both_peaks()
         known["live_peak"] = (before_peak, after_peak)
+        if before_model is not None or after_model is not None:
+            known["modelled_peak"] = (
+                None if before_model is None else before_model.peak,
+                None if after_model is None else after_model.peak,
+            )
         sent = (self._sent(self.before), self._sent(self.after))
         known["collectives"] = (len(_distinct(sent[0])), len(_distinct(sent[1])))
         for name, column in (("payload", "total_payload"), ("wire_bytes", "total_wire_bytes")):
             known[name] = (_sum(sent[0], column), _sum(sent[1], column))
         bound = any(cost.misses_flops for cost in costs)
-        counts = ("instructions", "computations", "collectives")
         known_as = [{fact.name: fact.provenance for fact in cost.facts} for cost in costs]
+        together = (devices_together(self.before), devices_together(self.after))
+        # All devices together on one side, one of several on the other.
+        sides = zip(together, (self.before, self.after), strict=True)
+        differs = max(together) > 1 and any(n == 1 and own.num_partitions > 1 for n, own in sides)
         rows = []
         for name, (before, after) in known.items():
+            devices: tuple[int | None, int | None] = together
+            if name in _UNDIVIDED:
+                devices = (None, None)
+            elif name == "modelled_peak":
+                devices = (None if before is None else 1, None if after is None else 1)
             change = after - before if before is not None and after is not None else None
             provenance = "unknown" if change is None else "modelled"
-            if name in counts or (name == "payload" and change is not None):
+            if differs and devices == together:
+                change = None
+            if name in _COUNTED or (name == "payload" and change is not None):
                 provenance = "exact"
             elif name in ("flops", "transcendentals"):
                 provenance = max((own[name] for own in known_as), key=PROVENANCES.index)
-            is_bound = bound and name not in (*counts, "live_peak")
+            is_bound = bound and name not in (*_COUNTED, "live_peak", "modelled_peak")
             share = change / before if before and change else None
-            rows.append((name, before, after, change, share, is_bound, provenance))
+            rows.append((name, before, after, change, share, is_bound, provenance, *devices))
         return of_rows(_TOTALS, rows)
+
+    def _totals(self) -> Section:
+        """The totals, with the devices that they cover where that is more than one."""
+        table = self.totals()
+        covered = [table.values(name) for name in ("devices_before", "devices_after")]
+        is_one = all(count in (None, 1) for column in covered for count in column)
+        shown = _ONE_DEVICE if is_one else None
+        return Section("totals", "Totals", table, shown, is_whole=True)
 
     @property
     def title(self) -> str:
@@ -242,7 +280,8 @@ class Diff(Result):
             yield Note("layouts", "layouts are not compared")
         if self.same_schedule is False and not self._options[2]:
             yield Note("schedule", "the order of instructions differs, but is not compared")
-        (_, before), (_, after) = self._both_peaks()
+        yield from self._about_devices()
+        (*_, before), (*_, after) = self._both_peaks()
         for text in before:
             yield Note("contradiction", f"{'both' if text in after else 'before'}: {text}")
         for text in after:
@@ -260,6 +299,12 @@ class Diff(Result):
                     instructions=instructions,
                     computations=computations,
                 )
+
+    def _about_devices(self) -> Iterator[Note]:
+        """Figures that cover all devices together, and the model of peaks of one device."""
+        yield from _sided(note(self.before), note(self.after))
+        models = [model for _, model, _ in self._both_peaks()]
+        yield from _sided(*(None if own is None else _modelled(own) for own in models))
 
     def _about_profiles(self) -> Iterator[Note]:
         """Profiles that say nothing of their module, and a side without a profile."""
@@ -307,7 +352,7 @@ class Diff(Result):
         by_axes, by_scope = _different(self.collectives()), _different(self.collectives("scope"))
         return (
             *sections,
-            Section("totals", "Totals", self.totals(), is_whole=True),
+            self._totals(),
             Section("collectives_by_axes", "Collectives by axes", by_axes),
             Section("collectives_by_scope", "Collectives by scope", by_scope),
             Section("opcodes", "Opcodes", _different(self.opcodes())),
@@ -374,7 +419,7 @@ class Diff(Result):
 
     def _both_peaks(self) -> tuple[_Peak, _Peak]:
         if self._peaks is None:
-            self._peaks = (_live_peak(self.before), _live_peak(self.after))
+            self._peaks = (_peak(self.before), _peak(self.after))
         return self._peaks
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -385,15 +430,31 @@ class Diff(Result):
         return f"<Diff of {self.before.name} and {self.after.name}: {counts or 'none'}>"
 
 
-def _live_peak(module: Module) -> _Peak:
-    """Returns the live peak in bytes, None if unknown, and the contradictions behind it."""
+def _peak(module: Module) -> _Peak:
+    """The live peak in bytes, the model of one device, and contradictions; None if unknown."""
     from hlofast._memory import quiet
 
     try:
         memory = quiet(module, device=device_for(module, None))
     except ValueError:
-        return None, []
-    return memory.live_peak, list(map(str, memory.contradictions))
+        return None, None, []
+    return memory.live_peak, memory.peak_before, list(map(str, memory.contradictions))
+
+
+def _modelled(policies: Policies) -> Note:
+    """What the modelled peak is, and its error."""
+    what = "modelled_peak is what one device needs once XLA has compiled the step"
+    return Note("modelled-peak", f"{what}; {error_of(policies)}")
+
+
+def _sided(before: Note | None, after: Note | None) -> Iterator[Note]:
+    """The notes of both sides; equal notes once."""
+    if before is not None and after is not None and before.text == after.text:
+        yield Note(before.code, f"both: {before.text}", **before.figures)
+        return
+    for side, own in (("before", before), ("after", after)):
+        if own is not None:
+            yield Note(own.code, f"{side}: {own.text}", **own.figures)
 
 
 def _implied(module: Module) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from hlofast._pass_times import beside
 from hlofast._pass_times import read as read_times
 from hlofast._programs import Program, programs, reason, whole
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import devices_together
 from hlofast._text import Whole, counted, names
 from hlofast.table import Table, of_rows
 
@@ -32,11 +33,15 @@ _FIGURES = (
     Field("count", "computations", "Computations.", nullable=True),
     Field("count", "fusions", "Fusion instructions.", nullable=True),
     Field("count", "collectives", "Collectives; an async pair counts once.", nullable=True),
+    Field("count", "devices_together",
+          "Devices that FLOPs, bytes accessed and the live peak cover together: all devices before "
+          "partitioning, 1 for the program of one device.", label="devices together",
+          nullable=True),
     Field("flops", "flops", "Floating-point operations of one run.", label="FLOP", nullable=True),
     Field("bytes", "bytes_accessed", "Bytes read and written in one run.", nullable=True),
     Field("bytes", "live_peak", "Peak of live bytes.", nullable=True),
     Field("bytes", "wire_bytes", "Bytes that each device sends in one run.", nullable=True),
-)
+)  # fmt: skip
 _SECONDS = Field(
     "seconds",
     "seconds",
@@ -84,7 +89,7 @@ _TIMES = (
 )
 _SHOWN = (
     *("step", "stage", "pipeline", "pass", "seconds", "instructions", "fusions", "collectives"),
-    *("flops", "bytes_accessed", "live_peak", *KINDS),
+    *("devices_together", "flops", "bytes_accessed", "live_peak", *KINDS),
 )
 
 
@@ -198,7 +203,7 @@ class History(Result, Table):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """A note if dumps could not be read."""
+        """Dumps that could not be read, and dumps whose figures cover all devices."""
         notes = []
         if self._pass_times is not None and not self._times:
             text = f"{self._pass_times.path} has no pass times of {self.program.name}"
@@ -206,6 +211,12 @@ class History(Result, Table):
         if failed := sum(error is not None for error in self.values("error")):
             text = f"{counted(failed, 'dump')} could not be read"
             notes.append(Note("unreadable", text, dumps=failed))
+        if together := sum((count or 1) > 1 for count in self.values("devices_together")):
+            text = (
+                f"{counted(together, 'dump is', 'dumps are')} not partitioned yet: FLOPs, bytes "
+                "accessed and the live peak there cover all devices together"
+            )
+            notes.append(Note("global", text, dumps=together))
         return tuple(notes)
 
     def sections(self, *, everything: bool = False, files: bool = False) -> tuple[Section, ...]:
@@ -213,7 +224,9 @@ class History(Result, Table):
         rows = [row for row, same in enumerate(self.values("is_same")) if everything or not same]
         table = self.take(rows)
         if not files:
-            steps = Section("steps", "Passes", table, _SHOWN, is_whole=True, named="pass")
+            is_one = all((count or 1) == 1 for count in self.values("devices_together"))
+            shown = [name for name in _SHOWN if not (is_one and name == "devices_together")]
+            steps = Section("steps", "Passes", table, shown, is_whole=True, named="pass")
             times = Section("times", "Compile time by pass", self.times, figure="seconds")
             return (steps, times)
         # File names have to stay whole, so that they can be given to other verbs.
@@ -302,6 +315,7 @@ def figures(
         "computations": module.computation_count,
         "fusions": sum(opcode == "fusion" for opcode in module.opcodes()),
         "collectives": len(set(sent.values("instruction"))),
+        "devices_together": devices_together(module),
         "flops": int(cost.flops),
         "bytes_accessed": int(cost.bytes_accessed),
         "live_peak": live_peak,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast import _text
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import labelled, note
 from hlofast.table import Table, shares, with_columns, with_source
 
 TYPE_CHECKING = False  # The command line lists products; importing typing would slow its start.
@@ -94,10 +95,11 @@ class Matmuls(Result, Table):
         how = "bound" if self.is_lower_bound else "exact"
         if how == "exact" and known:
             how = "modelled" if "modelled" in known else "configuration"
-        return (
+        facts = (
             Fact(matmuls, len(set(self.values("instruction")))),
             Fact(flops, self._flops(), how),
         )
+        return labelled(self.module, facts, ("flops",))
 
     def _flops(self) -> int:
         return sum(own or 0 for own in self.values("flops"))
@@ -105,7 +107,7 @@ class Matmuls(Result, Table):
     @property
     def notes(self) -> tuple[Note, ...]:
         """Assumptions and gaps behind the figures."""
-        notes = []
+        notes = [own] if (own := note(self.module)) is not None else []
         rows = zip(self.values("instruction"), self.values("is_lower_bound"), strict=True)
         if (inside := len({row for row, is_bound in rows if is_bound})) and self._loops:
             text = (

@@ -165,7 +165,7 @@ class Memory(Result):
               label="results on one device"),
         Field("word", "rule", "The rule by which values share memory."),
         Field("word", "sizes", "Sizes of arrays: device (tiles, padding) or logical."),
-        Field("word", "backend", "The backend whose shape sizes are used."),
+        Field("word", "backend", "The backend whose shape sizes are used.", label="shape sizes"),
         Field("text", "memory_space", "The number of the memory space."),
         Field("word", "constants", "Live range of constants: last_use or program."),
         Field("word", "schedule", "The schedule: text or post_order."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _text
-from hlofast._device_notes import assumed_device
+from hlofast._device_notes import about_backend, assumed_device
 from hlofast._memory import ORDERS
 from hlofast._result import Note
 
@@ -77,6 +77,7 @@ def notes(memory: Memory) -> Iterator[Note]:
         yield together
     yield from contradictions(memory)
     yield from assumed_device(memory.module.context)
+    yield from about_backend(memory.module, memory.device or memory.module.context.device)
     if memory.peak_before is not None:
         yield _before(memory, memory.peak_before)
     order = ORDERS[memory.schedule]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from hlofast import _core, _remat_plan, _text
 from hlofast import _remat_fields as fields
-from hlofast._context import other_backend
 from hlofast._core import Field
 from hlofast._cost import read_rules
+from hlofast._device_notes import about_backend
 from hlofast._memory import RULES, SPACES
 from hlofast._memory_account import table_bytes
 from hlofast._names import unknown
 from hlofast._remat_statements import Statement, change, operation, statements
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import labelled
 from hlofast._units import read_memory
 from hlofast.table import Table, column_of, of_rows, with_share, with_source
 
@@ -341,7 +342,8 @@ class Remat(Result):
             "kept_gathers": (self.gathers.values("fate").count("kept"), "exact"),
             "named_values": (len(self._data.marks()[0]), "exact"),
         }
-        return tuple(Fact(field, *values[field.name]) for field in self.FACTS)
+        facts = tuple(Fact(field, *values[field.name]) for field in self.FACTS)
+        return labelled(self.module, facts, ("bytes", "flops"))
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -354,8 +356,9 @@ class Remat(Result):
         summary = self.module.summary()
         if summary.devices_together > 1:
             text = (
-                f"the module is {summary.status}: shapes cover all devices together, and the "
-                "partitioner, which inserts most all-gathers, has not run yet"
+                f"the module is {summary.status}: residuals and recomputed values cover all "
+                f"{summary.devices_together:,} devices together, checkpoint policies one device; "
+                "the partitioner, which inserts most all-gathers, has not run yet"
             )
             notes.append(Note("global", text))
         if not self.module.is_scheduled:
@@ -388,8 +391,7 @@ class Remat(Result):
             )
             notes.append(Note("by-place", text, residuals=by_place))
         if self._plan is not None or self._policies is not None:
-            told = None if self.device is None else other_backend(self.module, self.device)
-            notes += [] if told is None else [Note("other-backend", told)]
+            notes += about_backend(self.module, self.device)
         if isinstance(self._policies, str):
             notes.append(Note("no-policies", self._policies))
         elif self._policies is not None:

@@ -95,6 +95,12 @@ def notes(remat: Remat) -> Iterator[Note]:
         if has_policies:
             text += "; the peak to go by is that of the policies, modelled for one device"
         yield Note("plan-unscheduled", text)
+    if known is None and plan is None and len(remat.residuals):
+        text = (
+            "checkpoint policies, and the memory that each needs, are left out: --device NAME or "
+            "--hbm 16GiB shows them (Remat.policies in Python)"
+        )
+        yield Note("policies-left-out", text)
     if known is not None and not isinstance(known, str):
         chosen = known.chosen
         is_way = chosen is not None and chosen.fits

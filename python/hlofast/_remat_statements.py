@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _text
 from hlofast._collectives_notes import NO_AXES
+from hlofast._shares import TOGETHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -353,9 +354,10 @@ def _residuals(program: _Tables) -> list[Statement]:
         sizes[row["kind"]] = sizes.get(row["kind"], 0) + (row["bytes"] or 0)
     parts = [f"{kind.replace('_', ' ')} {size:,} B" for kind, size in sizes.items()]
     count = len(program.residuals)
+    together = TOGETHER if program.module.summary().devices_together > 1 else ""
     text = (
         f"{count:,} {'value is' if count == 1 else 'values are'} kept from forward to backward, "
-        f"{total:,} B ({', '.join(parts)})"
+        f"{total:,} B{together} ({', '.join(parts)})"
     )
     stacked = [row for row in program.residuals if row["is_stacked"]]
     if stacked:

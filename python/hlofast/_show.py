@@ -6,6 +6,7 @@ from hlofast import _core, _text
 from hlofast._core import Field
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import labelled
 from hlofast.errors import UnknownNameError
 from hlofast.table import of_rows
 
@@ -124,11 +125,12 @@ class Shown(Result):
             values = _of_computation(self.module, shown)
         values["module"] = self.module.name
         known_as = values.get("provenance")
-        return tuple(
+        facts = tuple(
             Fact(field, values[field.name], (known_as or {}).get(field.name, "exact"))
             for field in self.FACTS
             if values.get(field.name) is not None or (field.name == "bytes" and "bytes" in values)
         )
+        return labelled(self.module, facts, ("bytes", "flops", "seconds"))
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -164,6 +164,14 @@ class Summary(Result):
         return self.status in UNFUSED
 
     @property
+    def _fewer_bytes(self) -> str:
+        """What the bytes of a module before fusion are worth, as a note."""
+        return (
+            f"the module is {self.status}, not fused yet: the fused program moves several times "
+            "fewer bytes"
+        )
+
+    @property
     def backend(self) -> str | None:
         """Backend of the compiler; None without evidence."""
         backend: str | None = self._record["backend"]

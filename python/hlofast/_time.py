@@ -100,7 +100,7 @@ class Time(Result):
         Field("word", "collective_model", "Source of collective times: a model, or measurements.",
               label="collectives"),
         Field("text", "mesh", "The mesh whose axes are named."),
-        Field("word", "mesh_source", "Source of the mesh.", label="mesh from"),
+        Field("text", "mesh_source", "Source of the mesh.", label="mesh from"),
         Field("seconds", "step_seconds", "Time of one run of the module, as scheduled.",
               label="step"),
         Field("seconds", "step_low_seconds",
@@ -159,12 +159,14 @@ class Time(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """Device, step time, bound and utilization."""
+        from hlofast._collectives import MESH_SOURCES
+
         values: list[tuple[str, Any, str]] = [
             ("device", self.device.name, "configuration"),
             ("estimates", self.estimates, "configuration"),
             ("collective_model", self.collective_model, "configuration"),
             ("mesh", self.mesh, "configuration" if self.mesh_source == "given" else "exact"),
-            ("mesh_source", self.mesh_source, "exact"),
+            ("mesh_source", MESH_SOURCES.get(self.mesh_source or ""), "exact"),
             ("step_seconds", self.step_seconds, "bound" if self.is_lower_bound else "modelled"),
             *(
                 (name, own, "modelled")

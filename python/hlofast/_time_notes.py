@@ -7,7 +7,7 @@ from hlofast._collectives import MESH_SOURCES
 from hlofast._collectives_notes import NO_AXES
 from hlofast._context import GIVEN, ran_on, told_in
 from hlofast._cost_facts import assumed_flops
-from hlofast._device_notes import assumed_device
+from hlofast._device_notes import about_backend, assumed_device
 from hlofast._result import Note
 from hlofast._shares import note
 from hlofast._time_parts import fits_of
@@ -26,6 +26,7 @@ def notes(time: Time) -> Iterator[Note]:
     if source != GIVEN and context.device == time.device:
         yield Note("found-device", f"device taken from {source} beside the dump")
         yield from assumed_device(context)
+    yield from about_backend(time.module, time.device)
     told = told_in(time.module)
     if told is not None and told.profile is not None and not ran_on(time.module, time.device):
         yield Note(
@@ -45,11 +46,7 @@ def notes(time: Time) -> Iterator[Note]:
     if not time.module.is_scheduled:
         yield Note("unscheduled", "the module is not scheduled: instructions run in text order")
     if summary.is_unfused:
-        yield Note(
-            "unfused",
-            f"the module is {summary.status}, not fused yet: the fused program moves several times "
-            "fewer bytes",
-        )
+        yield Note("unfused", summary._fewer_bytes)
     if len(time.collectives):
         yield from _about_mesh(time)
     if time.device.backend == "tpu" and time.estimates != "roofline":

@@ -8,6 +8,7 @@ from hlofast import _core, _text, _time, devices
 from hlofast._core import Field
 from hlofast._files import replacing
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import labelled
 from hlofast._units import read_seconds
 from hlofast.table import Table, of_rows
 
@@ -111,7 +112,7 @@ class Trace(Result):
         return (
             *self._facts((name, value, "exact") for name, value in file),
             *(fact for fact in self.time.facts if fact.name in known),
-            *self._facts([("live_peak", self.peak, "modelled")]),
+            *labelled(self.module, self._facts([("live_peak", self.peak, "modelled")]), ("bytes",)),
             *self._facts([("not_played", self.not_played, "exact")]),
         )
 

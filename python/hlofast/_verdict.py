@@ -12,7 +12,7 @@ from hlofast._collectives_notes import contradiction
 from hlofast._context import device_for, told_in
 from hlofast._core import Field
 from hlofast._cost_facts import assumed_flops
-from hlofast._device_notes import assumed_device
+from hlofast._device_notes import about_backend, assumed_device
 from hlofast._memory import quiet
 from hlofast._memory_account import hbm_of
 from hlofast._profile import measured_with
@@ -280,7 +280,9 @@ class Verdict(Result):
             wrong = (Note("above-peak", text),)
         if (against := contradiction(self.collectives)) is not None:
             wrong = (*wrong, against)
-        wrong = (*wrong, *assumed_device(self.module.context), *assumed_flops(self.cost))
+        context = self.module.context
+        wrong = (*wrong, *assumed_device(context), *about_backend(self.module, context.device))
+        wrong = (*wrong, *self._unfused(), *assumed_flops(self.cost))
         if self.measured is not None:
             wrong += tuple(_verdict_measured.notes(self.measured))
         if self.memory is not None and (before := self.memory.peak_before) is not None:
@@ -291,6 +293,13 @@ class Verdict(Result):
             Note("unknown", f"unknown: {', '.join(labels)}; {reason}")
             for reason, labels in reasons.items()
         )
+
+    def _unfused(self) -> Iterator[Note]:
+        """A note on what HBM traffic and times before fusion are worth."""
+        summary = self.module.summary()
+        if summary.is_unfused:
+            timed = "" if self.time is None else ", so its step is shorter and its MFU higher"
+            yield Note("unfused", f"{summary._fewer_bytes}{timed}")
 
     def sections(self, top: int | None = SHOWN) -> tuple[Section, ...]:
         """The first findings, each with a command that shows more, then further commands."""

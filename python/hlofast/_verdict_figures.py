@@ -37,6 +37,8 @@ FIGURES = {
         Field("bytes", "bytes", "Bytes of HBM that a step reads and writes.", label="HBM traffic"),
         Field("count", "programs", "Programs in a directory."),
         Field("bytes", "live_peak", "The largest live peak of all programs."),
+        Field("bytes", "modelled_peak", "The largest modelled peak of one device, of the programs "
+              "that XLA has not scheduled."),
         Field("bytes", "wire_bytes", "The largest wire bytes per device of all programs."),
         Field("count", "differing", "Programs that differ between hosts."),
     )

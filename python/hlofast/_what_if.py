@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from hlofast import _core, _memory, _what_if_decided, _what_if_lookup, _what_if_notes, _what_if_wire
+from hlofast import (
+    _core,
+    _memory,
+    _shares,
+    _what_if_decided,
+    _what_if_lookup,
+    _what_if_notes,
+    _what_if_wire,
+)
 from hlofast._context import mesh_for, read_mesh
 from hlofast._core import Field
 from hlofast._names import meant
@@ -34,6 +42,7 @@ _FIGURES = (
     ("step_seconds", "seconds", "step time"),
     ("exposed_seconds", "seconds", "exposed communication"),
 )
+_PEAKS = ("xla_peak", "live_peak", "allocated_in_hbm")
 _DOCS = {
     "xla_peak": "Bytes that XLA counts as `peak_memory_in_bytes`",
     "live_peak": "Live bytes at the peak",
@@ -247,6 +256,12 @@ class WhatIf(Result):
 
     def _mesh(self, given: Mesh) -> Mesh:
         """The new mesh: axes that are not given keep their sizes."""
+        if (devices := _shares.devices_together(self.module)) > 1:
+            raise ValueError(
+                f"the mesh cannot change: the text is not partitioned yet, and its shapes, those "
+                f"of {devices:,} devices together, are the same on every mesh; take the text after "
+                "optimisation"
+            )
         if self.mesh is None:
             raise ValueError("the mesh of the module is unknown: give it with mesh= or --mesh")
         old, new = self.mesh.shape, given.shape
@@ -388,7 +403,29 @@ class WhatIf(Result):
             is_sure = needed[1] <= known[0] or needed[0] > known[0]
             fits = needed[1] <= known[0] if is_sure else None
             values += [("hbm", *known), ("fits", fits, "modelled")]
-        return self._facts(value for value in values if value[1] is not None)
+        facts = self._facts(value for value in values if value[1] is not None)
+        if max(self.devices_together) == 1:
+            return facts
+        labels = {name: label for name, _, label in _FIGURES if name not in self._of_one}
+        told = []
+        for fact in facts:
+            name, _, side = fact.name.rpartition("_")
+            if name in labels:
+                field = fact.field.replace(label=f"{labels[name]}{_shares.TOGETHER} {side}")
+                fact = Fact(field, fact.value, fact.provenance)
+            told.append(fact)
+        return tuple(told)
+
+    @property
+    def devices_together(self) -> tuple[int, int]:
+        """Devices whose work the text covers together, before and after the change."""
+        return _shares.devices_together(self.module), _shares.devices_together(self.changed)
+
+    @property
+    def _of_one(self) -> tuple[str, ...]:
+        """The figures that are those of one device, where the text covers all devices together."""
+        is_modelled = _memory.quiet(self.module).peak_before is not None
+        return _PEAKS if is_modelled else ()
 
     def _between(self, figure: str) -> tuple[int, int] | None:
         """What a figure of memory may be after the change; None if unknown."""
@@ -404,6 +441,8 @@ class WhatIf(Result):
     @property
     def needed(self) -> tuple[int, int] | None:
         """The least and the most memory that the changed step may need; None if unknown."""
+        if max(self.devices_together) > 1 and not self._of_one:
+            return None  # Bytes of all devices together.
         return self._between("allocated_in_hbm") or self._between("xla_peak")
 
     @property
@@ -529,6 +568,9 @@ def figures_of(module: Module) -> dict[str, Any]:
         time = module.time()
         figures["step_seconds"] = time.step_seconds
         figures["exposed_seconds"] = sum(time.exposed.values())
+    if _shares.devices_together(module) > 1:
+        # The partitioner, which inserts most collectives, has not run yet.
+        figures |= {"wire_bytes": None, "exposed_seconds": None}
     return figures
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _memory, _what_if_decided
+from hlofast._policy_fields import error_of
 from hlofast._result import Note
 from hlofast._text import counted, names, size
 
@@ -22,6 +23,11 @@ OTHER_MESH = (
     "all of them, and the peak in 17 %, which are all within 5 % (92 % of all peaks)"
 )
 """Errors of changes, by `benches/what_if_accuracy.py` on all programs of `what_if_models.py`."""
+AS_COMPILED = (
+    "instructions, fusions, layouts, memory spaces, the schedule and XLA's rematerialisation are "
+    "those of the compiled module; only arrays that outgrow fast memory move to HBM; XLA may "
+    f"choose otherwise: {MEASURED}"
+)
 MISSING = {
     "batch": "no entry parameter is found that holds a batch: integers, or arrays that share their "
     "first dimension with them, which no result replaces",
@@ -160,12 +166,15 @@ def _shared(result: WhatIf) -> Iterator[Note]:
 
 def notes(result: WhatIf) -> Iterator[Note]:
     """Yields the notes of a result."""
-    yield Note(
-        "as-compiled",
-        "instructions, fusions, layouts, memory spaces, the schedule and XLA's rematerialisation "
-        "are those of the compiled module; only arrays that outgrow fast memory move to HBM; XLA "
-        f"may choose otherwise: {MEASURED}",
-    )
+    summary = result.module.summary()
+    if summary.is_unfused:
+        yield Note(
+            "not-compiled",
+            f"the text is {summary.status}: XLA has still to fuse and schedule it; figures after "
+            "the change are those of the same text with other sizes",
+        )
+    else:
+        yield Note("as-compiled", AS_COMPILED)
     if result.new_mesh is not None:
         yield Note(
             "other-mesh",
@@ -173,13 +182,20 @@ def notes(result: WhatIf) -> Iterator[Note]:
         )
     yield from _undecided(result)
     yield from _shared(result)
-    devices = result.module.summary().devices_together
-    if result.figures["xla_peak"][0] is not None and devices > 1:
+    devices = result.devices_together
+    if max(devices) > 1:
+        counts = " and ".join(f"{count:,}" for count in dict.fromkeys(devices))
+        yield Note(
+            "global",
+            f"not partitioned yet: FLOPs and times cover all {counts} devices together; wire bytes "
+            "and exposed communication are unknown",
+            num_partitions=devices[1],
+        )
+    if (policies := _memory.quiet(result.module).peak_before) is not None:
         yield Note(
             "modelled-peak",
-            "the peak is that of one device, modelled as `remat` does before optimisation; FLOPs, "
-            f"wire bytes and times are those of the text, whose shapes cover {devices} devices",
-            devices=devices,
+            f"the XLA peak is modelled: the bytes that one device needs once XLA has compiled the "
+            f"step; {error_of(policies)}",
         )
     dimensions, followed, assumed, constant, conflicts, _, unsharded = result._coverage
     if constant or assumed:

@@ -99,12 +99,9 @@ def read_stream(
     context: Context | None = None,
 ) -> Messages:
     """Reads the messages of an open file; raises `ParseError` without any."""
-    found = try_stream(file, path=path, module=module, context=context)
-    if found is None:
-        raise ParseError(
-            "no out-of-memory message and no warning of the partitioner found", path=path,
-            kind="no-message",
-        )  # fmt: skip
+    found = _found(file, path, module, context)
+    if isinstance(found, str):
+        raise ParseError(found, path=path, kind="no-message")
     return found
 
 
@@ -116,24 +113,46 @@ def try_stream(
     context: Context | None = None,
 ) -> Messages | None:
     """Reads the messages of an open file; returns None without any."""
-    guarded = _guarded(_unpacked(_guarded(file), path))
-    kind = files.kind_of(guarded.peek(_START)[:_START].decode("utf-8", "replace"))
+    found = _found(file, path, module, context)
+    return None if isinstance(found, str) else found
+
+
+def _found(
+    file: BinaryIO, path: str | None, module: Module | None, context: Context | None
+) -> Messages | str:
+    """Returns the messages of an open file, or why there are none."""
+    guard = _Guard(_unpacked(io.BufferedReader(_Guard(file), _BUFFER), path))
+    guarded = io.BufferedReader(guard, _BUFFER)
+    start = guarded.peek(_START)[:_START]
+    kind = files.kind_of(start.decode("utf-8", "replace"))
     if kind is not None:
         lines = (line.decode("utf-8", "replace") for line in guarded)
         message = files.read(kind, lines, path)
         if message.entries or message.parts:
             return Messages([message], [], path=path, module=module, context=context)
-        return None
+        return _reason(start, guard)
     finder, reader = Finder(guarded), Reader()
     for stretch in finder:
         reader.feed(stretch)
     reader.close()
     if not reader.messages and not reader.warnings:
-        return None
+        return _reason(start, guard)
     return Messages(
         reader.messages, reader.warnings, path=path, left_out=finder.left_out, module=module,
         context=context,
     )  # fmt: skip
+
+
+def _reason(start: bytes, guard: _Guard) -> str:
+    """Why a text holds no message, and what to give instead."""
+    if not start.strip() and not guard.is_damaged:
+        return "the input is empty: give the log of the run that failed"
+    text = "no out-of-memory message and no warning of the partitioner found"
+    if guard.is_damaged:
+        return f"{text}; the compressed data is damaged or ends too early: copy the file again"
+    if start.lstrip().startswith(b"HloModule"):
+        return f"{text}: this is a program; `hlofast memory` shows what is live at its peak"
+    return f"{text}: give the log from the line with the error on, such as RESOURCE_EXHAUSTED"
 
 
 def _zstd() -> Any:
@@ -155,6 +174,8 @@ class _Guard(io.RawIOBase):
         super().__init__()
         self._file = file
         self._left = MOST_UNPACKED
+        self.is_damaged = False
+        """Whether the content ends where compressed content is damaged."""
 
     def readable(self) -> bool:
         """Always true."""
@@ -178,11 +199,8 @@ class _Guard(io.RawIOBase):
             # The modules of these classes are not imported for plain text, so names tell them.
             if type(error).__name__ not in ("error", "LZMAError", "EOFError", "ZstdError"):
                 raise
+        self.is_damaged = True
         return b""
-
-
-def _guarded(file: IO[bytes]) -> io.BufferedReader:
-    return io.BufferedReader(_Guard(file), _BUFFER)
 
 
 def _unpacked(file: io.BufferedReader, path: str | None) -> IO[bytes]:

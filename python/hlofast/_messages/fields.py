@@ -30,6 +30,8 @@ FACTS = (
           label="module in HBM"),
     Field("bytes", "live_peak", "Maximum of live bytes of the module given.",
           label="live peak of the module"),
+    Field("bytes", "modelled_peak", "Before XLA has scheduled the module: modelled bytes at the "
+          "peak of one device.", label="modelled peak of the module"),
     Field("count", "joined", "Listed allocations that are found in the module given.",
           label="joined to the module"),
 )  # fmt: skip

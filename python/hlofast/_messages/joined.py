@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hlofast import _text
 from hlofast._messages.advice import Advice
+from hlofast._policy_fields import error_of
 from hlofast._result import Note, Section
+from hlofast._shares import TOGETHER, devices_together, note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ class Joined:
                 self._by_op.setdefault(row["op_name"], []).append(row)
         self._rows = {name: row for row, name in enumerate(module.table().values("name"))}
 
+    @property
+    def _of_one(self) -> bool:
+        """Whether live values are those of one device, as the message's figures are."""
+        return devices_together(self.module) == 1
+
     def of(self, message: Message) -> list[tuple[Any, ...]]:
         """Returns instruction row, first and last step, at the peak and class, by allocation."""
         found = self._found.get(id(message))
@@ -77,7 +84,10 @@ class Joined:
             needed = self.memory.needed
             if self.memory.allocated_in_hbm is not None and needed is not None:
                 yield "allocated_in_hbm", needed[0], needed[1]
-            yield "live_peak", self.memory.live_peak, "modelled"
+            if self.memory.peak_before is not None:
+                yield "modelled_peak", self.memory.peak_before.peak, "modelled"
+            elif self._of_one:
+                yield "live_peak", self.memory.live_peak, "modelled"
         if main is not None:
             yield "joined", sum(own[0] is not None for own in self.of(main)), "exact"
 
@@ -92,17 +102,22 @@ class Joined:
             yield Note("not_joined", text, missing=joined.count(False), listed=len(joined))
         if self.no_memory:
             yield Note("no_memory", f"live ranges unknown: {self.no_memory}")
+        elif (own := note(self.module)) is not None:
+            yield Note(own.code, f"module {self.module.name}: {own.text}", **own.figures)
+        if self.memory is not None and (before := self.memory.peak_before) is not None:
+            yield Note("modelled-peak", f"module {self.module.name}: {error_of(before)}")
 
     def sections(self) -> tuple[Section, ...]:
         """The classes of values that are live at the module's peak, and these values."""
         if self.memory is None:
             return ()
         groups, live, *_ = self.memory.sections()
+        together = "" if self._of_one else TOGETHER
+        title = f"Module {self.module.name}{together} at its peak, by class"
         return (
-            Section("peak", f"Module {self.module.name} at its peak, by class", groups.table,
-                    groups.columns),
-            Section("live", live.title, live.table, live.columns),
-        )  # fmt: skip
+            Section("peak", title, groups.table, groups.columns),
+            Section("live", f"{live.title}{together}", live.table, live.columns),
+        )
 
     def advice(self, message: Message) -> list[Advice]:
         """Returns what `remat` says lowers the peak, if the message is about temporaries.
@@ -128,6 +143,8 @@ class Joined:
                     f"{plan.hbm} gives the code)"
                 )
                 return [Advice("residuals", text, policies.peak - chosen.peak)]
+            if not self._of_one:
+                return []  # A plan would be for the bytes of all devices together.
             saved = plan.peak - plan.peak_after
             outcome = "" if plan.fits is None else ", which fits" if plan.fits else ", not enough"
             steps = len(plan.steps)

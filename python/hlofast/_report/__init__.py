@@ -142,10 +142,11 @@ class Report(Result):
     def verdict(self) -> dict[str, float | None]:
         """The figures of the verdict by key; None if unknown.
 
-        For a directory: `programs`, `step` (longest program, seconds), `flops`, `live_peak` and
-        `wire_bytes` (maximum over programs), `differing` (programs that differ between hosts). For
-        a module: `step` and `exposed` (seconds), `mfu` (between 0 and 1), `peak` and `bytes`
-        (bytes) and `flops`, from `Module.time`, `memory` and `cost`.
+        For a directory: `programs`, `step` (longest program, seconds), `flops`, `live_peak`,
+        `modelled_peak` (one device, of programs that XLA has not scheduled) and `wire_bytes`
+        (maximum over programs), `differing` (programs that differ between hosts). For a module:
+        `step` and `exposed` (seconds), `mfu` (between 0 and 1), `peak` and `bytes` (bytes) and
+        `flops`, from `Module.time`, `memory` and `cost`.
         """
         return {figure.key: figure.value for figure in self._contents.figures}
 

@@ -7,12 +7,14 @@ import os
 from hlofast import _text as output
 from hlofast._files import named
 from hlofast._history import FIGURES, KINDS, History
-from hlofast._programs import fingerprints, programs
+from hlofast._memory import quiet
+from hlofast._programs import fingerprints, programs, whole
 from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.data import Contents, Section
 from hlofast._report.sheet import Sheet, sheet_of
 from hlofast._scan import scan
+from hlofast._shares import TOGETHER
 from hlofast._verdict_figures import Figure, seconds, short, short_bytes
 from hlofast._verdict_statements import Statement
 
@@ -31,6 +33,10 @@ _HISTORIES = 3
 """Number of programs whose passes are shown: those with the most FLOPs."""
 _MOST_BYTES = 256 << 20
 """Maximum bytes of dumps of a program in a history; larger dumps would take too long for a page."""
+
+
+_PEAKS = ("live_peak", "xla_peak", "hbm_peak", "fast_peak", "host_peak")
+NOT_PARTITIONED = "the programs are not partitioned yet: their times are those of all devices"
 
 
 class NoDumpsError(ValueError):
@@ -52,6 +58,7 @@ def contents(
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []
     rows.sort(key=lambda row: -(row["flops"] or 0))
+    _of_one_device(rows, mesh)
     pages.make(rows)
     prints = fingerprints(folder).to_pylist()
     histories = [
@@ -77,6 +84,31 @@ def contents(
     return Contents(title, "directory", facts, figures, statements, sections), files
 
 
+def _of_one_device(rows: list[dict[str, Any]], mesh: Mesh | None) -> None:
+    """Adds the modelled peak, and removes figures of all devices that are taken for those of one.
+
+    They are the times, peaks and wire bytes of programs before partitioning.
+    """
+    for place, row in enumerate(rows):
+        row["modelled_peak"] = _modelled_peak(row, mesh) if place < _BARS else None
+        if row["devices_together"] > 1:
+            row |= dict.fromkeys((*_PEAKS, "step_seconds", "wire_bytes"))
+        elif row["modelled_peak"] is not None:
+            row |= dict.fromkeys(_PEAKS)
+
+
+def _modelled_peak(row: dict[str, Any], mesh: Mesh | None) -> int | None:
+    """The peak of one device (`Memory.peak_before`) of a program that is not scheduled."""
+    if row["status"] == "scheduled" or not row["canonical"]:
+        return None
+    try:
+        module = whole(named(row["canonical"]))
+        before = quiet(module.with_context(module.context.replace(mesh=mesh))).peak_before
+    except (OSError, ValueError):
+        return None  # Its page says why.
+    return None if before is None else before.peak
+
+
 def _verdict(
     scanned: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any]]
 ) -> list[Figure]:
@@ -92,16 +124,21 @@ def _verdict(
         note = "; ".join([f"{row['module_name']}, on {row['device']}; modelled", *others])
         figures.append(Figure("step", "Longest program", row["step_seconds"], text, note))
     else:
-        note = "; ".join(others) or "device unknown: hlofast report --device NAME DIR"
+        is_whole = any(row["device"] for row in rows)
+        why = NOT_PARTITIONED if is_whole else "device unknown: hlofast report --device NAME DIR"
+        note = "; ".join(others) or why
         figures.append(Figure("step", "Longest program", None, "unknown", note))
     for key, label, words in (
         ("flops", "Most FLOPs", lambda count: short(count, "FLOP")),
         ("live_peak", "Largest live peak", short_bytes),
+        ("modelled_peak", "Largest modelled peak of one device", short_bytes),
         ("wire_bytes", "Most wire bytes", short_bytes),
     ):
         known = [row for row in rows if row[key] is not None]
         if known:
             row = max(known, key=lambda program: program[key])
+            if key == "flops" and row["devices_together"] > 1:
+                label += TOGETHER
             figures.append(Figure(key, label, row[key], words(row[key]), row["module_name"]))
     hosts = {row["host"] for row in prints}
     different = sorted(
@@ -133,7 +170,9 @@ def _programs(rows: list[dict[str, Any]], is_given: bool, pages: Pages) -> Secti
         ("program", "program", "name"),
         ("step_seconds", "step time", "seconds"),
         ("flops", "FLOPs", "flops"),
+        ("devices_together", "devices together", "count"),
         ("live_peak", "live peak", "bytes"),
+        ("modelled_peak", "modelled peak", "bytes"),
         ("host", "host", "text"),
         ("status", "status", "text"),
         ("hbm_peak", "HBM peak", "bytes"),
@@ -160,7 +199,16 @@ def _programs(rows: list[dict[str, Any]], is_given: bool, pages: Pages) -> Secti
             "hbar",
             {"y": "place", "right": "flops"},
             bars,
-            hover=["program", "host", "step_seconds", "flops", "live_peak", "wire_bytes"],
+            hover=[
+                "program",
+                "host",
+                "step_seconds",
+                "flops",
+                "devices_together",
+                "live_peak",
+                "modelled_peak",
+                "wire_bytes",
+            ],
             height=0.7,
         )
         names = [row["module_name"] or row["program"] for row in shown]
@@ -183,7 +231,13 @@ def _programs(rows: list[dict[str, Any]], is_given: bool, pages: Pages) -> Secti
     unknown = ""
     if not timed and not is_given:
         unknown = "Times are unknown without a device: hlofast report --device NAME DIR."
-    notes = pages.refusals
+    notes = list(pages.refusals)
+    if together := sum(row["devices_together"] > 1 for row in rows):
+        programs_are = output.counted(together, "program is", "programs are")
+        notes.append(
+            f"{programs_are} not partitioned yet: FLOPs and HBM traffic cover all devices "
+            "together, and the modelled peak one device; times and wire bytes are unknown."
+        )
     return Section("programs", "Programs", charts=charts, notes=notes, unknown=unknown)
 
 

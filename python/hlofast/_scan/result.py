@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 _TABLES, *_ = _core._scan_words()
 TABLES = tuple(name for name in _TABLES if name != "files")
 """The tables that can be selected; `files` is always present."""
-_SHOWN = ("program", "host", "files", "status", "flops", "wire_bytes", "live_peak", "device")
+_TOGETHER = "devices_together"
+_SHOWN = (
+    *("program", "host", "files", "status", "flops", "wire_bytes", "live_peak", _TOGETHER),
+    "device",
+)
 _FAILURES = ("path", "line", "column", "reason")
 
 
@@ -151,7 +155,21 @@ class Scan(Result):
             for compiled, count in sorted(self._misfits().items()):
                 text = f"{backend_differs(device, compiled, count)}: no times"
                 notes.append(Note("other-backend", text))
+        if together := self._together():
+            text = (
+                f"{_text.counted(together, 'program is', 'programs are')} not partitioned yet: "
+                "FLOPs, bytes, peaks and times cover all devices together; `hlofast FILE` gives "
+                "the peak of one device"
+            )
+            notes.append(Note("global", text, programs=together))
         return tuple(notes)
+
+    def _together(self) -> int:
+        """Programs whose figures cover several devices together."""
+        programs = self.programs
+        if _TOGETHER not in programs:
+            return 0
+        return sum((count or 1) > 1 for count in programs.values(_TOGETHER))
 
     def _misfits(self) -> dict[str, int]:
         """Modules by backend that do not fit the given device."""
@@ -172,7 +190,8 @@ class Scan(Result):
     def sections(self) -> tuple[Section, ...]:
         """The programs, programs that differ between hosts, and files that could not be read."""
         programs = self.programs
-        shown = [name for name in _SHOWN if name in programs]
+        hidden = () if self._together() else (_TOGETHER,)
+        shown = [name for name in _SHOWN if name in programs and name not in hidden]
         fields = [field for field in _core._scan_fields("files") if field.name in _FAILURES]
         fields.sort(key=lambda field: _FAILURES.index(field.name))
         failed = [

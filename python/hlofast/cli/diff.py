@@ -106,7 +106,13 @@ def _growth(comparison: Diff, limits: dict[str, float], place: str, whole: Compa
     Returns whether a total grew beyond its limit or is unknown.
     """
     exceeded = False
-    for row in comparison.totals():
+    totals = comparison.totals()
+    for measure in limits.keys() - set(totals.values("measure")):
+        exceeded = True
+        whole.exceeds(comparison.after.name, measure, None, None, limits[measure])
+        why = "no model covers the programs; scheduled programs have live_peak"
+        inputs.complain(f"{place}: {measure} unknown: {why}")
+    for row in totals:
         limit, before, change = limits.get(row["measure"]), row["before"], row["change"]
         if limit is None or (change is not None and change <= limit * before):
             continue

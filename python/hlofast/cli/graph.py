@@ -6,7 +6,7 @@ import sys
 
 from hlofast import _text
 from hlofast._names import meant
-from hlofast.cli import UNREADABLE, USAGE, inputs, results
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, pages, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.output:
         inputs.complain("--json prints nodes and edges to standard output: leave out -o")
         return USAGE
+    out = arguments.output
+    if out is not None and (code := pages.check_place(out, [arguments.file])) != DONE:
+        return code
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     loaded = inputs.only(reader)
     graph = None if loaded is None else _graph(loaded.module, loaded.path, arguments)

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from hlofast import _text
-from hlofast._messages.api import try_stream
+from hlofast._messages.api import read_stream
 from hlofast._messages.cause import CAUSES
 from hlofast._messages.result import Messages
 from hlofast.cli import UNREADABLE, USAGE, inputs, results
@@ -80,28 +80,24 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         failures.failed(name, error)
     except ParseError as error:
-        failures.failed(name, ValueError(str(error)))
+        failures.failed(name, ValueError(error.message))
     else:
-        if messages is None:
-            text = "no out-of-memory message and no warning of the partitioner found"
-            failures.failed(name, ValueError(text))
-        else:
-            if arguments.dump is not None:
-                messages, code = _joined(messages, arguments, context, failures)
-            shower.show(messages)
+        if arguments.dump is not None:
+            messages, code = _joined(messages, arguments, context, failures)
+        shower.show(messages)
     shower.end(failures.errors)
     return UNREADABLE if failures.errors else code
 
 
-def _messages(path: str, name: str, context: Context) -> Messages | None:
+def _messages(path: str, name: str, context: Context) -> Messages:
     if path == "-":
-        return try_stream(sys.stdin.buffer, path=name, context=context)
+        return read_stream(sys.stdin.buffer, path=name, context=context)
     if "://" in path:
         from io import BytesIO
 
-        return try_stream(BytesIO(inputs.read(path)), path=name, context=context)
+        return read_stream(BytesIO(inputs.read(path)), path=name, context=context)
     with open(path, "rb") as file:
-        return try_stream(file, path=name, context=context)
+        return read_stream(file, path=name, context=context)
 
 
 def _joined(

@@ -1,4 +1,4 @@
-"""The option -o of verbs that write an HTML page: where the page may be, and why it may not."""
+"""The option -o: where a page or another file may be written, and why it may not."""
 
 from __future__ import annotations
 
@@ -38,17 +38,25 @@ def check(out: str, read: Iterable[str | None], *, is_json: bool) -> int:
             inputs.complain("-o - writes the page to standard output: leave --json out")
             return USAGE
         return DONE
+    return check_place(out, read)
+
+
+def check_place(out: str, read: Iterable[str | None]) -> int:
+    """Returns the exit code if no file can be written to `out`, after saying why.
+
+    The reason may be that `out` is one of the files `read`.
+    """
     try:
-        if not _files.is_stream(out):
+        if not out or not _files.is_stream(out):
             _files.check_place(out)
         _files.refuse_inputs([out], [0 if path == "-" else path for path in read if path])
     except OSError as error:
-        return refused(out, error)
+        return refused(out or "-o", error)
     return DONE
 
 
 def refused(out: str, error: OSError) -> int:
-    """Says why the page is not written, and returns the exit code."""
+    """Says why the file is not written, and returns the exit code."""
     from shutil import SameFileError
 
     if isinstance(error, BrokenPipeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _text
 from hlofast._memory import RULES
 from hlofast._remat import Remat
-from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, policies, results
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, pages, policies, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.apply != (arguments.output is not None):
         inputs.complain("--apply needs -o OUT, and -o needs --apply")
         return USAGE
-    if arguments.apply and (code := _refuse_place(arguments.output)) != DONE:
+    # Before the plan, which may have nothing to write.
+    if arguments.apply and (code := pages.check_place(arguments.output, arguments.files)) != DONE:
         return code
     own = (arguments.policy, arguments.save, arguments.offload)
     given = (arguments.hbm, arguments.device, arguments.rule, *own)
@@ -118,22 +119,6 @@ def run(arguments: argparse.Namespace) -> int:
         shower.show(remat, sections, loaded)
     shower.end(reader.errors)
     return reader.exit_code() or code
-
-
-def _refuse_place(path: str) -> int:
-    """Returns the exit code if no module can be written to `path`, after saying why.
-
-    Called before the plan, which may have nothing to write.
-    """
-    from hlofast import _files
-
-    try:
-        if not path or not _files.is_stream(path):
-            _files.check_place(path)
-    except OSError as error:
-        inputs.complain(f"{path or '-o'}: {error.strerror or error}")
-        return UNREADABLE
-    return DONE
 
 
 def _policy(

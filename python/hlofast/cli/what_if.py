@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast._files import replacing
 from hlofast._what_if import WhatIf
-from hlofast.cli import UNREADABLE, inputs, policies, results
+from hlofast.cli import DONE, UNREADABLE, inputs, pages, policies, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ def sizes(text: str) -> str | Mapping[str, str]:
 def run(arguments: argparse.Namespace) -> int:
     """Reports on every module."""
     written: list[str] = []
+    out = arguments.output
+    if out is not None and (code := pages.check_place(out, arguments.files)) != DONE:
+        return code
 
     def analyse(loaded: inputs.Found) -> tuple[Result, None]:
         try:

@@ -44,8 +44,14 @@ impl ScaleData {
         py: Python<'_>,
         read: impl FnOnce(&Attributed<'_>) -> Result<T, ScaleError> + Send,
     ) -> PyResult<T> {
-        let held = &*self.held;
-        py.detach(|| read(&Attributed::new(&held.core, held.stage.mesh())?)).map_err(value_error)
+        let (core, mesh) = (&self.held.core, self.mesh());
+        py.detach(|| read(&Attributed::new(core, mesh)?)).map_err(value_error)
+    }
+
+    /// The mesh whose axes divide dimensions; None before partitioning, where none does.
+    fn mesh(&self) -> Option<&hlofast::comms::Mesh> {
+        let stage = &self.held.stage;
+        stage.mesh().filter(|_| stage.devices_together() == 1)
     }
 }
 
@@ -62,7 +68,7 @@ impl ScaleData {
     ///
     /// Raises `ValueError` if the module has too many dimensions.
     fn symbols(&self, py: Python<'_>) -> PyResult<Vec<SymbolFields>> {
-        let mesh = self.held.stage.mesh();
+        let mesh = self.mesh();
         self.with(py, |attributed| {
             let fields = attributed.found.iter().map(|found| {
                 let name = |axis: &usize| Some(mesh?.axes().get(*axis)?.name.clone());
@@ -79,7 +85,7 @@ impl ScaleData {
     /// size is not assumed to follow either; by lookup in a table, the table's rows and the axes that
     /// divide its other dimension; whether arrays of positions by positions are in memory.
     fn choices(&self, py: Python<'_>) -> PyResult<Choices> {
-        let mesh = self.held.stage.mesh();
+        let mesh = self.mesh();
         self.with(py, |attributed| {
             let rows = |own: Vec<hlofast::ir::Row>| own.into_iter().map(|row| row.0).collect();
             let (unsure, open) = (rows(attributed.unsure()), rows(attributed.unattributed()));

@@ -257,6 +257,15 @@ pub fn analyse(
             number(module.replica_count().unwrap_or(-1)),
         );
         row.numbers(
+            Field::count(
+                "devices_together",
+                "Devices that the figures of the module cover together: all devices before \
+                 partitioning, 1 for the program of one device.",
+            )
+            .label("devices together"),
+            number(analyses.devices_together() as i64),
+        );
+        row.numbers(
             Field::bytes("text_bytes", "Bytes of the module as text.").summed(),
             number(module.text().len() as i64),
         );

@@ -14,11 +14,12 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Columns of the modules table that the programs table repeats for the canonical module.
-const FIGURES: [&str; 18] = [
+const FIGURES: [&str; 19] = [
     "label",
     "line",
     "stage",
     "status",
+    "devices_together",
     "instructions",
     "flops",
     "bytes_read",

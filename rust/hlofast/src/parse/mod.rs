@@ -88,10 +88,27 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
     };
     // The parts do not borrow from the source, which the module takes over.
     let parts = match read() {
-        Ok(parts) if parts.errors.is_empty() => parts,
-        faulty => read_again(text, options, faulty)?,
+        Ok(parts) if parts.errors.is_empty() => Ok(parts),
+        faulty => read_again(text, options, faulty),
     };
+    let parts = parts.map_err(|error| advise_at_end(text, error))?;
     Ok(parts.into_module(source))
+}
+
+/// Adds advice to a fault that a text has where it ends: most such files were cut off.
+#[cold]
+fn advise_at_end(text: &[u8], error: ParseError) -> ParseError {
+    let text = text.trim_ascii_end();
+    let rest = text.get(error.span().start as usize..).unwrap_or_default();
+    let is_open = matches!(
+        error.kind(),
+        ErrorKind::UnclosedString | ErrorKind::UnclosedComment | ErrorKind::UnclosedBracket
+    );
+    let is_at_end = rest.is_empty() || (is_open && memchr::memchr(b'\n', rest).is_none());
+    if error.help().is_some() || !is_at_end {
+        return error;
+    }
+    error.with_help("the text ends here: if the file was cut off, copy it again, or dump again")
 }
 
 /// Reads a faulty text again to find out whether an unclosed bracket or string caused the fault; if
