@@ -15,6 +15,7 @@
 mod collectives;
 mod devices;
 mod hidden;
+mod moves;
 mod places;
 mod reshapes;
 mod rewrite;
@@ -165,11 +166,13 @@ pub struct Scaled {
     pub rounded: usize,
     /// Sizes, ascending, of the arrays in fast memory that grow.
     pub fast: Vec<i64>,
+    /// Rows of the module that the changed one lacks: moves to or from fast memory.
+    pub removed: Vec<Row>,
     /// Loops whose trip count follows the size of a mesh axis by assumption.
     pub assumed_loops: Vec<Row>,
     /// Collectives whose devices follow no axes of the mesh, so that their groups stay.
     pub unchanged_groups: Vec<Row>,
-    /// Matmuls whose work does not follow from their new shapes.
+    /// Matmuls whose work does not follow from their new shapes, by row of the changed module.
     pub work: Work,
 }
 
@@ -242,6 +245,7 @@ impl<'m> Attributed<'m> {
         self.check_division(&sizes)?;
         let work = self.work(&sizes)?;
         let scaled = self.within_fast_memory(&sizes, change.mesh.as_ref())?;
+        let work = work.without(&scaled.removed);
         Ok(Scaled { work, ..scaled })
     }
 

@@ -1,5 +1,6 @@
 //! Writes a module's text with new sizes.
 
+use super::moves::Needless;
 use super::size::{Factor, MOST_AXES, Sizes, tidy};
 use super::windows::with_windows;
 use super::{Attributed, ScaleError, Scaled, Work};
@@ -24,15 +25,23 @@ pub(super) fn write(
 ) -> Result<Scaled, ScaleError> {
     let mut writer = Writer::new(attributed, sizes, mesh, most_fast)?;
     let module = attributed.spread.module;
+    if most_fast < i64::MAX {
+        writer.needless = Needless::find(&attributed.spread, |row| writer.places(row));
+    }
+    let removed = writer.needless.rows.iter().map(|row| Edit::Remove { row: *row });
+    let calls = writer.needless.computations.iter();
+    let calls = calls.map(|id| Edit::RemoveComputation { computation: *id });
+    writer.edits = removed.chain(calls).collect();
     let mut computations = BTreeSet::new();
     for row in module.rows().filter(|row| !module.is_implicit(*row)) {
+        if writer.needless.rows.contains(&row) {
+            writer.grows(row);
+            continue;
+        }
         if writer.is_changed(row) {
             let shape = writer.shape(row, true);
             writer.edits.push(Edit::ReplaceShape { row, shape });
-            let leaves = module.shapes().leaves(module.shape(row)).enumerate();
-            let fast = leaves.filter_map(|(leaf, id)| writer.grown_in_fast_memory(row, leaf, id));
-            let fast: Vec<i64> = fast.collect();
-            writer.fast.extend(fast);
+            writer.grows(row);
             let is_root = module.flags(row) & Flags::ROOT != 0;
             if is_root || module.opcode(row) == Opcode::Parameter {
                 computations.insert(module.computation_of(row));
@@ -55,6 +64,7 @@ pub(super) fn write(
         module: changed,
         rounded: writer.rounded,
         fast: writer.fast.into_iter().collect(),
+        removed: writer.needless.rows.into_iter().collect(),
         assumed_loops: writer.assumed_loops,
         unchanged_groups: writer.unchanged_groups,
         work: Work::default(),
@@ -70,6 +80,8 @@ struct Writer<'a, 'm> {
     /// The new size of each dimension.
     new: Vec<i64>,
     most_fast: i64,
+    /// Moves between memories that vanish.
+    needless: Needless,
     /// Sizes of the arrays in fast memory that grow.
     fast: BTreeSet<i64>,
     edits: Vec<Edit>,
@@ -141,6 +153,7 @@ impl<'a, 'm> Writer<'a, 'm> {
             module: spread.module,
             new,
             most_fast,
+            needless: Needless::default(),
             fast: BTreeSet::new(),
             edits: Vec::new(),
             rounded,
@@ -212,6 +225,21 @@ impl<'a, 'm> Writer<'a, 'm> {
         (is_fast && new > old).then(|| new.saturating_mul(bits) / 8)
     }
 
+    /// Notes the arrays of `row` in fast memory that grow.
+    fn grows(&mut self, row: Row) {
+        let leaves = self.module.shapes().leaves(self.module.shape(row)).enumerate();
+        let fast = leaves.filter_map(|(leaf, id)| self.grown_in_fast_memory(row, leaf, id));
+        let fast: Vec<i64> = fast.collect();
+        self.fast.extend(fast);
+    }
+
+    /// The text of the shape of `row`, an array: as compiled, and after the change.
+    fn places(&self, row: Row) -> Option<[Vec<u8>; 2]> {
+        let shape = self.module.shape(row);
+        self.module.shapes().array(shape)?;
+        Some([shape_to_text(self.module, shape, true), self.shape(row, true)])
+    }
+
     fn signature(&self, id: ComputationId) -> Vec<u8> {
         let mut text = b"(".to_vec();
         for (index, row) in self.module.parameters(id).into_iter().enumerate() {
@@ -227,17 +255,21 @@ impl<'a, 'm> Writer<'a, 'm> {
         text
     }
 
-    /// Operands that are written with shapes are written without.
+    /// Operands that are written with shapes are written without; what is not moved any more is read
+    /// where it is.
     fn operands(&mut self, row: Row) {
         let module = self.module;
         let operands = module.operands(row);
-        if operands.is_empty() || !module.bytes(module.opcode_and_payload(row).1).contains(&b'[') {
+        if operands.is_empty() {
             return;
         }
+        let has_shapes = module.bytes(module.opcode_and_payload(row).1).contains(&b'[');
         for (index, operand) in operands.iter().enumerate() {
             let operand = Row(*operand);
-            if self.is_changed(operand) && !module.is_implicit(operand) {
-                let name = module.instruction_name(operand).to_vec();
+            let source = self.needless.source(operand);
+            let is_bare = has_shapes && self.is_changed(operand) && !module.is_implicit(operand);
+            if source.is_some() || is_bare {
+                let name = module.instruction_name(source.unwrap_or(operand)).to_vec();
                 self.edits.push(Edit::ReplaceOperand { row, index, name });
             }
         }

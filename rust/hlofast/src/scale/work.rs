@@ -28,6 +28,19 @@ pub struct Work {
     pub unsure: HashSet<Row>,
 }
 
+impl Work {
+    /// The same by the rows of a module that lacks some.
+    pub(super) fn without(self, removed: &[Row]) -> Self {
+        let mut removed = removed.to_vec();
+        removed.sort_unstable();
+        let new = |row: Row| Row(row.0 - removed.partition_point(|own| *own < row) as u32);
+        Self {
+            factors: self.factors.into_iter().map(|(row, factor)| (new(row), factor)).collect(),
+            unsure: self.unsure.into_iter().map(new).collect(),
+        }
+    }
+}
+
 /// One axis with another size.
 struct Along {
     axis: usize,
