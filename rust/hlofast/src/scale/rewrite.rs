@@ -1,5 +1,6 @@
 //! Writes a module's text with new sizes.
 
+use super::fast::{FAST, Leaving};
 use super::moves::Needless;
 use super::size::{Factor, MOST_AXES, Sizes, tidy};
 use super::windows::with_windows;
@@ -13,19 +14,17 @@ use std::collections::BTreeSet;
 
 /// Larger dimensions are refused.
 const MOST_SIZE: i64 = 1 << 48;
-/// The memory space of fast on-chip memory in TPU programs.
-const FAST: i64 = 1;
 
-/// The changed module. Arrays that grow to more than `most_fast` bytes leave fast memory for HBM.
+/// The changed module.
 pub(super) fn write(
     attributed: &Attributed<'_>,
     sizes: &Sizes<'_>,
     mesh: Option<&Mesh>,
-    most_fast: i64,
+    leaving: &Leaving,
 ) -> Result<Scaled, ScaleError> {
-    let mut writer = Writer::new(attributed, sizes, mesh, most_fast)?;
+    let mut writer = Writer::new(attributed, sizes, mesh, leaving)?;
     let module = attributed.spread.module;
-    if most_fast < i64::MAX {
+    if !leaving.is_empty() {
         writer.needless = Needless::find(&attributed.spread, |row| writer.places(row));
     }
     let removed = writer.needless.rows.iter().map(|row| Edit::Remove { row: *row });
@@ -35,13 +34,11 @@ pub(super) fn write(
     let mut computations = BTreeSet::new();
     for row in module.rows().filter(|row| !module.is_implicit(*row)) {
         if writer.needless.rows.contains(&row) {
-            writer.grows(row);
             continue;
         }
-        if writer.is_changed(row) {
+        if writer.is_changed(row) || writer.leaves_fast_memory(row) {
             let shape = writer.shape(row, true);
             writer.edits.push(Edit::ReplaceShape { row, shape });
-            writer.grows(row);
             let is_root = module.flags(row) & Flags::ROOT != 0;
             if is_root || module.opcode(row) == Opcode::Parameter {
                 computations.insert(module.computation_of(row));
@@ -63,7 +60,6 @@ pub(super) fn write(
     Ok(Scaled {
         module: changed,
         rounded: writer.rounded,
-        fast: writer.fast.into_iter().collect(),
         removed: writer.needless.rows.into_iter().collect(),
         assumed_loops: writer.assumed_loops,
         unchanged_groups: writer.unchanged_groups,
@@ -79,11 +75,9 @@ struct Writer<'a, 'm> {
     module: &'m Module,
     /// The new size of each dimension.
     new: Vec<i64>,
-    most_fast: i64,
+    leaving: &'a Leaving,
     /// Moves between memories that vanish.
     needless: Needless,
-    /// Sizes of the arrays in fast memory that grow.
-    fast: BTreeSet<i64>,
     edits: Vec<Edit>,
     rounded: usize,
     assumed_loops: Vec<Row>,
@@ -95,7 +89,7 @@ impl<'a, 'm> Writer<'a, 'm> {
         attributed: &'a Attributed<'m>,
         sizes: &'a Sizes<'a>,
         mesh: Option<&'a Mesh>,
-        most_fast: i64,
+        leaving: &'a Leaving,
     ) -> Result<Self, ScaleError> {
         let spread = &attributed.spread;
         let refused = |reason: &str| ScaleError::Refused(reason.to_owned());
@@ -152,9 +146,8 @@ impl<'a, 'm> Writer<'a, 'm> {
             mesh: mesh.filter(|_| is_other),
             module: spread.module,
             new,
-            most_fast,
+            leaving,
             needless: Needless::default(),
-            fast: BTreeSet::new(),
             edits: Vec::new(),
             rounded,
             assumed_loops: Vec::new(),
@@ -201,11 +194,10 @@ impl<'a, 'm> Writer<'a, 'm> {
                 Ok((id, _)) => {
                     let old = shape_to_text(self.module, id, layouts);
                     let new = with_sizes(&old, self.leaf(row, leaf));
-                    match self.grown_in_fast_memory(row, leaf, id) {
-                        Some(bytes) if bytes > self.most_fast => {
-                            text.extend_from_slice(&without_space(&new));
-                        }
-                        _ => text.extend_from_slice(&new),
+                    if self.leaving.has(row, leaf) && self.is_fast(id) {
+                        text.extend_from_slice(&without_space(&new));
+                    } else {
+                        text.extend_from_slice(&new);
                     }
                     leaf += 1;
                 }
@@ -214,23 +206,14 @@ impl<'a, 'm> Writer<'a, 'm> {
         text
     }
 
-    /// The new bytes of an array in fast memory that grows.
-    fn grown_in_fast_memory(&self, row: Row, leaf: usize, id: ShapeId) -> Option<i64> {
-        let array = self.module.shapes().array(id)?;
-        let is_fast = array.layout.is_some_and(|layout| layout.memory_space == FAST);
-        let elements =
-            |sizes: &[i64]| sizes.iter().fold(1i64, |all, size| all.saturating_mul(*size));
-        let (old, new) = (elements(self.old(row, leaf)), elements(self.leaf(row, leaf)));
-        let bits = i64::from(array.element_type.storage_bits());
-        (is_fast && new > old).then(|| new.saturating_mul(bits) / 8)
+    fn leaves_fast_memory(&self, row: Row) -> bool {
+        let leaves = self.attributed.spread.places.leaves(row);
+        !self.leaving.is_empty() && (0..leaves).any(|leaf| self.leaving.has(row, leaf))
     }
 
-    /// Notes the arrays of `row` in fast memory that grow.
-    fn grows(&mut self, row: Row) {
-        let leaves = self.module.shapes().leaves(self.module.shape(row)).enumerate();
-        let fast = leaves.filter_map(|(leaf, id)| self.grown_in_fast_memory(row, leaf, id));
-        let fast: Vec<i64> = fast.collect();
-        self.fast.extend(fast);
+    fn is_fast(&self, id: ShapeId) -> bool {
+        let layout = self.module.shapes().array(id).and_then(|array| array.layout);
+        layout.is_some_and(|layout| layout.memory_space == FAST)
     }
 
     /// The text of the shape of `row`, an array: as compiled, and after the change.

@@ -7,6 +7,7 @@
 //! devices together stays in both, and tells what they compute on another mesh. Matmuls for which it
 //! does not tell are unsure.
 
+use super::fast::Leaving;
 use super::size::Sizes;
 use super::symbols::Seed;
 use super::{Attributed, ScaleError, rewrite};
@@ -112,7 +113,7 @@ impl Attributed<'_> {
             Mesh::new(new.map(|(axis, (_, size))| (axis.name.clone(), *size)).collect())
         });
         let mesh = mesh.transpose().map_err(|error| ScaleError::Refused(error.to_string()))?;
-        Ok(rewrite::write(self, sizes, mesh.as_ref(), i64::MAX)?.module)
+        Ok(rewrite::write(self, sizes, mesh.as_ref(), &Leaving::default())?.module)
     }
 
     /// Whether a device has one element of a dimension.
