@@ -34,7 +34,9 @@ ENTRY main {
 
 def shapes_of(module: hlofast.Module) -> dict[str, str]:
     """By name: the shape of an instruction, without layouts."""
-    found = re.findall(r"^ +(?:ROOT )?%?([\w.-]+) = (\w+\[[\d,]*\])", module.to_text(), re.MULTILINE)
+    found = re.findall(
+        r"^ +(?:ROOT )?%?([\w.-]+) = (\w+\[[\d,]*\])", module.to_text(), re.MULTILINE
+    )
     return dict(found)
 
 

@@ -35,7 +35,6 @@ use crate::comms::Mesh;
 use crate::edit::EditError;
 use crate::flow::trip_count::TripCount;
 use crate::ir::{Module, Row};
-use crate::memory::xla_account;
 use fast::Leaving;
 use places::Places;
 pub use roles::Evidence;
@@ -46,10 +45,6 @@ use std::fmt;
 use symbols::Seeds;
 pub use undecided::Lookup;
 pub use work::Work;
-
-/// Fast memory that a program may use even if it did not: the smallest of any TPU (v4's, see
-/// `devices.toml`).
-const LEAST_FAST: i64 = 1 << 25;
 
 /// What a symbol stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -259,14 +254,7 @@ impl<'m> Attributed<'m> {
         mesh: Option<&Mesh>,
     ) -> Result<Scaled, ScaleError> {
         let whole = rewrite::write(self, sizes, mesh, &Leaving::default())?;
-        let fast = |module: &Module| xla_account(module, None).ok().map(|own| own.fast.bytes);
-        let Some(limit) = fast(self.spread.module).map(|own| own.max(LEAST_FAST)) else {
-            return Ok(whole);
-        };
-        if fast(&whole.module).is_none_or(|own| own <= limit) {
-            return Ok(whole);
-        }
-        let leaving = Leaving::new(self.spread.module, &whole.module, limit);
+        let leaving = Leaving::new(self.spread.module, &whole.module);
         if leaving.is_empty() {
             return Ok(whole);
         }
