@@ -259,6 +259,14 @@ impl Memory {
         Some((maker, value - self.nodes.of(step).start))
     }
 
+    /// The buffer of the value in part `part` of `row`.
+    pub fn buffer_of(&self, row: Row, part: u32) -> Option<u32> {
+        let nodes = self.nodes.of(self.steps.of(row.0)?);
+        let node = nodes.start.checked_add(part).filter(|node| *node < nodes.end)?;
+        let value = *self.values.get(node as usize)?;
+        self.buffers.of.get(value as usize).copied().filter(|buffer| *buffer != u32::MAX)
+    }
+
     /// The parts of its result that `row` itself defines.
     pub fn makes(&self, row: Row) -> impl Iterator<Item = u32> + '_ {
         let nodes = self.steps.of(row.0).map(|step| self.nodes.of(step)).unwrap_or_default();

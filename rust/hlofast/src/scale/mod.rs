@@ -14,7 +14,10 @@
 
 mod collectives;
 mod devices;
+mod fast;
 mod hidden;
+mod moves;
+mod ones;
 mod places;
 mod reshapes;
 mod rewrite;
@@ -32,7 +35,7 @@ use crate::comms::Mesh;
 use crate::edit::EditError;
 use crate::flow::trip_count::TripCount;
 use crate::ir::{Module, Row};
-use crate::memory::xla_account;
+use fast::Leaving;
 use places::Places;
 pub use roles::Evidence;
 use size::Sizes;
@@ -42,10 +45,6 @@ use std::fmt;
 use symbols::Seeds;
 pub use undecided::Lookup;
 pub use work::Work;
-
-/// Fast memory that a program may use even if it did not: the smallest of any TPU (v4's, see
-/// `devices.toml`).
-const LEAST_FAST: i64 = 1 << 25;
 
 /// What a symbol stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -163,13 +162,13 @@ pub struct Scaled {
     pub module: Module,
     /// Dimensions whose new size does not divide evenly over mesh axes, and is rounded up.
     pub rounded: usize,
-    /// Sizes, ascending, of the arrays in fast memory that grow.
-    pub fast: Vec<i64>,
+    /// Rows of the module that the changed one lacks: moves to or from fast memory.
+    pub removed: Vec<Row>,
     /// Loops whose trip count follows the size of a mesh axis by assumption.
     pub assumed_loops: Vec<Row>,
     /// Collectives whose devices follow no axes of the mesh, so that their groups stay.
     pub unchanged_groups: Vec<Row>,
-    /// Matmuls whose work does not follow from their new shapes.
+    /// Matmuls whose work does not follow from their new shapes, by row of the changed module.
     pub work: Work,
 }
 
@@ -194,6 +193,7 @@ impl<'m> Attributed<'m> {
             *root = spread.symbols.root(*root).0;
         }
         let found = spread.roles(&seeds, &looped);
+        spread.ones(&seeds.all, &found);
         Ok(Self { spread, seeds, loops, looped, found })
     }
 
@@ -242,47 +242,23 @@ impl<'m> Attributed<'m> {
         self.check_division(&sizes)?;
         let work = self.work(&sizes)?;
         let scaled = self.within_fast_memory(&sizes, change.mesh.as_ref())?;
+        let work = work.without(&scaled.removed);
         Ok(Scaled { work, ..scaled })
     }
 
     /// The changed module, whose arrays in fast memory take no more at once than those of the
-    /// module, since the compiler fills that memory: the largest of those that grow leave it.
+    /// module, since the compiler fills that memory.
     fn within_fast_memory(
         &self,
         sizes: &Sizes<'_>,
         mesh: Option<&Mesh>,
     ) -> Result<Scaled, ScaleError> {
-        let whole = rewrite::write(self, sizes, mesh, i64::MAX)?;
-        let fast = |module: &Module| xla_account(module, None).ok().map(|own| own.fast.bytes);
-        let Some(limit) = fast(self.spread.module).map(|own| own.max(LEAST_FAST)) else {
-            return Ok(whole);
-        };
-        let fits = |scaled: &Scaled| fast(&scaled.module).is_none_or(|own| own <= limit);
-        if whole.fast.is_empty() || fits(&whole) {
+        let whole = rewrite::write(self, sizes, mesh, &Leaving::default())?;
+        let leaving = Leaving::new(self.spread.module, &whole.module);
+        if leaving.is_empty() {
             return Ok(whole);
         }
-        // How many of the sizes may stay: the search ends after a few steps.
-        let kept = whole.fast;
-        let most = |count: usize| match count.checked_sub(1) {
-            Some(last) => kept.get(last).copied().unwrap_or(i64::MAX),
-            None => 0,
-        };
-        let (mut low, mut high) = (0, kept.len().saturating_sub(1));
-        let mut best = None;
-        while low < high {
-            let middle = (low + high).div_ceil(2);
-            let tried = rewrite::write(self, sizes, mesh, most(middle))?;
-            if fits(&tried) {
-                low = middle;
-                best = Some(tried);
-            } else {
-                high = middle - 1;
-            }
-        }
-        match best {
-            Some(best) => Ok(best),
-            None => rewrite::write(self, sizes, mesh, most(low)),
-        }
+        rewrite::write(self, sizes, mesh, &leaving)
     }
 
     /// Old and new size of each axis.

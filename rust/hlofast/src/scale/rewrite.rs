@@ -1,5 +1,7 @@
 //! Writes a module's text with new sizes.
 
+use super::fast::{FAST, Leaving};
+use super::moves::Needless;
 use super::size::{Factor, MOST_AXES, Sizes, tidy};
 use super::windows::with_windows;
 use super::{Attributed, ScaleError, Scaled, Work};
@@ -12,27 +14,31 @@ use std::collections::BTreeSet;
 
 /// Larger dimensions are refused.
 const MOST_SIZE: i64 = 1 << 48;
-/// The memory space of fast on-chip memory in TPU programs.
-const FAST: i64 = 1;
 
-/// The changed module. Arrays that grow to more than `most_fast` bytes leave fast memory for HBM.
+/// The changed module.
 pub(super) fn write(
     attributed: &Attributed<'_>,
     sizes: &Sizes<'_>,
     mesh: Option<&Mesh>,
-    most_fast: i64,
+    leaving: &Leaving,
 ) -> Result<Scaled, ScaleError> {
-    let mut writer = Writer::new(attributed, sizes, mesh, most_fast)?;
+    let mut writer = Writer::new(attributed, sizes, mesh, leaving)?;
     let module = attributed.spread.module;
+    if !leaving.is_empty() {
+        writer.needless = Needless::find(&attributed.spread, |row| writer.places(row));
+    }
+    let removed = writer.needless.rows.iter().map(|row| Edit::Remove { row: *row });
+    let calls = writer.needless.computations.iter();
+    let calls = calls.map(|id| Edit::RemoveComputation { computation: *id });
+    writer.edits = removed.chain(calls).collect();
     let mut computations = BTreeSet::new();
     for row in module.rows().filter(|row| !module.is_implicit(*row)) {
-        if writer.is_changed(row) {
+        if writer.needless.rows.contains(&row) {
+            continue;
+        }
+        if writer.is_changed(row) || writer.leaves_fast_memory(row) {
             let shape = writer.shape(row, true);
             writer.edits.push(Edit::ReplaceShape { row, shape });
-            let leaves = module.shapes().leaves(module.shape(row)).enumerate();
-            let fast = leaves.filter_map(|(leaf, id)| writer.grown_in_fast_memory(row, leaf, id));
-            let fast: Vec<i64> = fast.collect();
-            writer.fast.extend(fast);
             let is_root = module.flags(row) & Flags::ROOT != 0;
             if is_root || module.opcode(row) == Opcode::Parameter {
                 computations.insert(module.computation_of(row));
@@ -54,7 +60,7 @@ pub(super) fn write(
     Ok(Scaled {
         module: changed,
         rounded: writer.rounded,
-        fast: writer.fast.into_iter().collect(),
+        removed: writer.needless.rows.into_iter().collect(),
         assumed_loops: writer.assumed_loops,
         unchanged_groups: writer.unchanged_groups,
         work: Work::default(),
@@ -69,9 +75,9 @@ struct Writer<'a, 'm> {
     module: &'m Module,
     /// The new size of each dimension.
     new: Vec<i64>,
-    most_fast: i64,
-    /// Sizes of the arrays in fast memory that grow.
-    fast: BTreeSet<i64>,
+    leaving: &'a Leaving,
+    /// Moves between memories that vanish.
+    needless: Needless,
     edits: Vec<Edit>,
     rounded: usize,
     assumed_loops: Vec<Row>,
@@ -83,7 +89,7 @@ impl<'a, 'm> Writer<'a, 'm> {
         attributed: &'a Attributed<'m>,
         sizes: &'a Sizes<'a>,
         mesh: Option<&'a Mesh>,
-        most_fast: i64,
+        leaving: &'a Leaving,
     ) -> Result<Self, ScaleError> {
         let spread = &attributed.spread;
         let refused = |reason: &str| ScaleError::Refused(reason.to_owned());
@@ -140,8 +146,8 @@ impl<'a, 'm> Writer<'a, 'm> {
             mesh: mesh.filter(|_| is_other),
             module: spread.module,
             new,
-            most_fast,
-            fast: BTreeSet::new(),
+            leaving,
+            needless: Needless::default(),
             edits: Vec::new(),
             rounded,
             assumed_loops: Vec::new(),
@@ -188,11 +194,10 @@ impl<'a, 'm> Writer<'a, 'm> {
                 Ok((id, _)) => {
                     let old = shape_to_text(self.module, id, layouts);
                     let new = with_sizes(&old, self.leaf(row, leaf));
-                    match self.grown_in_fast_memory(row, leaf, id) {
-                        Some(bytes) if bytes > self.most_fast => {
-                            text.extend_from_slice(&without_space(&new));
-                        }
-                        _ => text.extend_from_slice(&new),
+                    if self.leaving.has(row, leaf) && self.is_fast(id) {
+                        text.extend_from_slice(&without_space(&new));
+                    } else {
+                        text.extend_from_slice(&new);
                     }
                     leaf += 1;
                 }
@@ -201,15 +206,21 @@ impl<'a, 'm> Writer<'a, 'm> {
         text
     }
 
-    /// The new bytes of an array in fast memory that grows.
-    fn grown_in_fast_memory(&self, row: Row, leaf: usize, id: ShapeId) -> Option<i64> {
-        let array = self.module.shapes().array(id)?;
-        let is_fast = array.layout.is_some_and(|layout| layout.memory_space == FAST);
-        let elements =
-            |sizes: &[i64]| sizes.iter().fold(1i64, |all, size| all.saturating_mul(*size));
-        let (old, new) = (elements(self.old(row, leaf)), elements(self.leaf(row, leaf)));
-        let bits = i64::from(array.element_type.storage_bits());
-        (is_fast && new > old).then(|| new.saturating_mul(bits) / 8)
+    fn leaves_fast_memory(&self, row: Row) -> bool {
+        let leaves = self.attributed.spread.places.leaves(row);
+        !self.leaving.is_empty() && (0..leaves).any(|leaf| self.leaving.has(row, leaf))
+    }
+
+    fn is_fast(&self, id: ShapeId) -> bool {
+        let layout = self.module.shapes().array(id).and_then(|array| array.layout);
+        layout.is_some_and(|layout| layout.memory_space == FAST)
+    }
+
+    /// The text of the shape of `row`, an array: as compiled, and after the change.
+    fn places(&self, row: Row) -> Option<[Vec<u8>; 2]> {
+        let shape = self.module.shape(row);
+        self.module.shapes().array(shape)?;
+        Some([shape_to_text(self.module, shape, true), self.shape(row, true)])
     }
 
     fn signature(&self, id: ComputationId) -> Vec<u8> {
@@ -227,17 +238,21 @@ impl<'a, 'm> Writer<'a, 'm> {
         text
     }
 
-    /// Operands that are written with shapes are written without.
+    /// Operands that are written with shapes are written without; what is not moved any more is read
+    /// where it is.
     fn operands(&mut self, row: Row) {
         let module = self.module;
         let operands = module.operands(row);
-        if operands.is_empty() || !module.bytes(module.opcode_and_payload(row).1).contains(&b'[') {
+        if operands.is_empty() {
             return;
         }
+        let has_shapes = module.bytes(module.opcode_and_payload(row).1).contains(&b'[');
         for (index, operand) in operands.iter().enumerate() {
             let operand = Row(*operand);
-            if self.is_changed(operand) && !module.is_implicit(operand) {
-                let name = module.instruction_name(operand).to_vec();
+            let source = self.needless.source(operand);
+            let is_bare = has_shapes && self.is_changed(operand) && !module.is_implicit(operand);
+            if source.is_some() || is_bare {
+                let name = module.instruction_name(source.unwrap_or(operand)).to_vec();
                 self.edits.push(Edit::ReplaceOperand { row, index, name });
             }
         }

@@ -7,6 +7,7 @@
 //! devices together stays in both, and tells what they compute on another mesh. Matmuls for which it
 //! does not tell are unsure.
 
+use super::fast::Leaving;
 use super::size::Sizes;
 use super::symbols::Seed;
 use super::{Attributed, ScaleError, rewrite};
@@ -26,6 +27,19 @@ pub struct Work {
     pub factors: HashMap<Row, f64>,
     /// Matmuls that may compute more or less than shapes and trip counts say.
     pub unsure: HashSet<Row>,
+}
+
+impl Work {
+    /// The same by the rows of a module that lacks some.
+    pub(super) fn without(self, removed: &[Row]) -> Self {
+        let mut removed = removed.to_vec();
+        removed.sort_unstable();
+        let new = |row: Row| Row(row.0 - removed.partition_point(|own| *own < row) as u32);
+        Self {
+            factors: self.factors.into_iter().map(|(row, factor)| (new(row), factor)).collect(),
+            unsure: self.unsure.into_iter().map(new).collect(),
+        }
+    }
 }
 
 /// One axis with another size.
@@ -99,7 +113,7 @@ impl Attributed<'_> {
             Mesh::new(new.map(|(axis, (_, size))| (axis.name.clone(), *size)).collect())
         });
         let mesh = mesh.transpose().map_err(|error| ScaleError::Refused(error.to_string()))?;
-        Ok(rewrite::write(self, sizes, mesh.as_ref(), i64::MAX)?.module)
+        Ok(rewrite::write(self, sizes, mesh.as_ref(), &Leaving::default())?.module)
     }
 
     /// Whether a device has one element of a dimension.
