@@ -28,6 +28,8 @@ pub struct Again<'a> {
     /// Bytes per iteration of values in host memory, with the steps that read them, and whether the
     /// text moves them already.
     pub offloaded: Vec<(i64, RangeInclusive<u32>, bool)>,
+    /// Whether gradients of weights wait.
+    waits: bool,
 }
 
 /// A node under a policy. The search visits every node of a body for every policy, so what it reads
@@ -79,6 +81,11 @@ impl<'a> Again<'a> {
             let own = fixed.savable[*node as usize].and_then(|at| fates.get(at as usize));
             states[*node as usize].fate = own.copied().unwrap_or_default();
         }
+        let of_layer = fixed.kept_bytes.iter().filter(|(node, _)| !fixed.is_input[*node as usize]);
+        let mut fates = of_layer.map(|(node, _)| states[*node as usize].fate);
+        let is_any_kept = fates.clone().any(|fate| fate == Fate::Saved);
+        let keeps_all = fates.all(|fate| fate == Fate::Saved);
+        let waits = !keeps_all && scan.late.waits(is_any_kept);
         // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
         // their time in device memory.
         let mut moved: Vec<(usize, i64)> = Vec::new();
@@ -92,6 +99,7 @@ impl<'a> Again<'a> {
             states: Vec::new(),
             kept: 0,
             offloaded: Vec::new(),
+            waits,
         };
         for (node, last) in &scan.recomputed.needs {
             states[*node as usize].need(end_of(*last), 0);
@@ -100,6 +108,7 @@ impl<'a> Again<'a> {
             let is_light = is_light(scan, fixed, stack.node, &states);
             for read in &stack.reads {
                 let last = match &read.copies {
+                    _ if waits && read.late > read.last => read.late,
                     Some(_) if is_light => read.step,
                     _ => read.last,
                 };
@@ -223,6 +232,9 @@ impl<'a> Again<'a> {
             for (size, steps) in stack.fore.iter().chain(aft) {
                 bytes.add(steps.clone(), -size);
             }
+        }
+        if self.waits {
+            scan.late.changes.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
         }
         let kept = self.kept.saturating_mul(trips);
         outcome.kept = outcome.kept.saturating_add(kept);

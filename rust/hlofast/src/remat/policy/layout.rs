@@ -5,6 +5,7 @@ use super::base::add;
 use super::graph::Graph;
 use super::groups::chain;
 use super::laid_groups::{Around, Laid, mark_slices};
+use super::late::Late;
 use super::pairs::{DEEPEST, Pair, Places, looped, trips_of};
 use super::recomputed::Recomputed;
 use super::run_order::{Transfers, order, shared};
@@ -522,7 +523,7 @@ impl Layout<'_> {
             let users = leaves.flat_map(|leaf| back.users(*leaf));
             let read = |user: &u32| {
                 let step = back_steps.of_use(&back, *user);
-                Read { step, last: step, feeds_product: false, copies: None }
+                Read { step, last: step, late: step, feeds_product: false, copies: None }
             };
             stack.reads = users.map(read).collect();
         }
@@ -543,6 +544,7 @@ impl Layout<'_> {
             recomputed,
             body_steps: body_steps.all,
             back_steps: back_steps.all,
+            late: Late::default(),
         })
     }
 }

@@ -27,6 +27,7 @@ mod kernels;
 mod laid_groups;
 mod laid_layers;
 mod laid_values;
+mod late;
 mod layer_order;
 mod layered;
 mod layout;

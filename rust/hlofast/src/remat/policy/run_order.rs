@@ -16,7 +16,7 @@ use crate::shares::Local;
 
 /// Devices from which weights are gathered one after another, and not in one exchange. Fitted on the
 /// programs of `benches/policy_accuracy.py`, of which some gather from 2 and others from 4 or more.
-const MANY: i64 = 4;
+pub const MANY: i64 = 4;
 /// Limit on the nodes between a value and what it is made from.
 const MOST_STEPS: usize = 16;
 /// Limit on the operands of a node that are looked at.

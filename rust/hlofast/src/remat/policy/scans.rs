@@ -4,6 +4,7 @@ use super::NoPolicies;
 use super::graph::{Graph, MOST_ROWS, Value};
 use super::groups::{Group, leaf, leave_recurrences, made_by};
 use super::hosted::{self, Host};
+use super::late::Late;
 use super::loaded::readers;
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
@@ -12,7 +13,7 @@ use super::turned::turn_back;
 use crate::cost::Cost;
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
-use crate::flow::{Attribution, Phase};
+use crate::flow::{Attribution, Phase, has_compiler_clones};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
@@ -65,6 +66,8 @@ pub struct Scan {
     pub body_steps: RangeInclusive<u32>,
     /// The steps of the backward body.
     pub back_steps: RangeInclusive<u32>,
+    /// The gradients of weights that wait; none unless XLA has rematerialised by itself.
+    pub late: Late,
 }
 
 impl Scan {
@@ -134,9 +137,20 @@ pub fn scans(
         by_buffer.entry(value.buffer).or_default().push(number);
     }
     let budget = MOST_ROWS;
+    let is_pressed = has_compiler_clones(module);
     let turned = HashMap::default();
-    let mut finder =
-        Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, budget };
+    let mut finder = Finder {
+        module,
+        cost,
+        memory,
+        values,
+        sizes,
+        by_row,
+        by_buffer,
+        turned,
+        is_pressed,
+        budget,
+    };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -184,6 +198,10 @@ pub fn scans(
     if !inner.iter().all(is_covered) {
         return Err(NoPolicies::Nested);
     }
+    // Where layers are in groups, XLA seldom lets gradients wait.
+    if scans.iter().any(|scan| scan.group.is_some() || scan.is_again) {
+        scans.iter_mut().for_each(|scan| scan.late = Late::default());
+    }
     leave_recurrences(module, &mut scans);
     Ok(scans)
 }
@@ -201,6 +219,8 @@ pub struct Finder<'a> {
     by_buffer: HashMap<u32, Vec<u32>, BuildMix>,
     /// By loop and element of its state: copies in another order that are made of the element before.
     turned: HashMap<(Row, u32), Vec<Place>, BuildMix>,
+    /// Whether XLA has rematerialised by itself.
+    is_pressed: bool,
     /// Rows that may still be opened or followed.
     pub budget: usize,
 }
@@ -361,11 +381,19 @@ impl Finder<'_> {
             Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false));
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
+        let late = match self.is_pressed {
+            true => {
+                let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
+                let is_fixed = &recomputed.is_fixed;
+                Late::new(module, self.memory, [&body, &back], is_fixed, values)
+            }
+            false => Late::default(),
+        };
         for stack in &mut stacks {
             let leaves = stack.read_as.iter().filter_map(|element| leaves.get(element));
             stack.is_read = leaves.clone().any(|leaf| recomputed.is_read(*leaf));
             let users = leaves.flat_map(|leaf| back.users(*leaf));
-            stack.reads = users.map(|user| self.read(&back, *user, end)).collect();
+            stack.reads = users.map(|user| self.read(&back, *user, &late, end)).collect();
             stack.readers = readers(module, back_id, &stack.read_as);
             // Several elements of the state may share a row.
             stack.rows.sort_unstable();
@@ -392,6 +420,7 @@ impl Finder<'_> {
             recomputed,
             body_steps,
             back_steps,
+            late,
         })
     }
 
@@ -408,16 +437,18 @@ impl Finder<'_> {
         matches!(module.opcode(place.row), Opcode::Broadcast | Opcode::Fusion).then_some(place.row)
     }
 
-    fn read(&self, back: &Graph, user: u32, end: u32) -> Read {
+    fn read(&self, back: &Graph, user: u32, late: &Late, end: u32) -> Read {
         let node = &back.nodes[user as usize];
         let step = self.memory.step_of(node.outer).unwrap_or(end);
-        let mut read = Read { step, last: step, feeds_product: false, copies: None };
+        let mut read = Read { step, last: step, late: step, feeds_product: false, copies: None };
         let mut stack = vec![(user, 0)];
         let mut opened = 0;
         while let Some((at, depth)) = stack.pop() {
             opened += 1;
             let node = &back.nodes[at as usize];
-            read.last = read.last.max(self.memory.step_of(node.outer).unwrap_or(end));
+            let step = self.memory.step_of(node.outer).unwrap_or(end);
+            read.last = read.last.max(step);
+            read.late = read.late.max(late.read_at(node.outer, step));
             read.feeds_product |= node.opcode.is_matmul();
             if is_rearrangement(node.opcode) && depth < MOST_REARRANGED && opened < MOST_STEPS {
                 stack.extend(back.users(at).iter().map(|user| (*user, depth + 1)));

@@ -74,6 +74,8 @@ pub struct Read {
     pub step: u32,
     /// The last step that reads the slice, through rows that only rearrange it.
     pub last: u32,
+    /// The same if gradients of weights wait.
+    pub late: u32,
     /// Whether a product multiplies the slice.
     pub feeds_product: bool,
     /// If the row only copies the slice out of the stack: bytes and live range of the copies.

@@ -1,0 +1,122 @@
+//! Gradients of weights that wait until the rest of a backward body is done.
+//!
+//! For a program that does not fit, XLA looks for the schedule that takes the least memory: it
+//! multiplies the gradient of a weight as soon as its operands are there, and frees them. In a program
+//! that fits, it hides transfers behind products, and nothing in the layer waits for these gradients: they
+//! run late, and what they read stays in memory until then. So where XLA has rematerialised by itself, the
+//! model lets them wait under a policy that keeps less. Judged by `benches/policy_accuracy.py`.
+
+use super::graph::Graph;
+use super::run_order::MANY;
+use super::scans::{is_heavy, node_of};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
+use crate::memory::{LiveValue, Memory};
+use hashbrown::HashSet;
+use std::ops::RangeInclusive;
+
+/// Values of fewer bytes do not matter.
+const LEAST: i64 = 1 << 20;
+
+/// The rows of a backward body that what it hands to the layer before does not need.
+#[derive(Debug, Default)]
+pub struct Late {
+    rows: HashSet<Row, BuildMix>,
+    /// The last step of the other work.
+    end: u32,
+    /// Whether weights are gathered from few devices. Then the gradients do not wait under policies that
+    /// keep nothing of a layer: in five of seven such programs of the benchmark.
+    is_few: bool,
+    /// The changes of bytes if the gradients wait.
+    pub changes: Vec<(RangeInclusive<u32>, i64)>,
+}
+
+impl Late {
+    /// Those of the backward body `back`, whose gradients of weights end in stacks. `values` are live in
+    /// it; `is_fixed` tells which nodes of the forward body are made from weights alone.
+    pub fn new<'a>(
+        module: &Module,
+        memory: &Memory,
+        [body, back]: [&Graph; 2],
+        is_fixed: &[bool],
+        values: impl Iterator<Item = &'a LiveValue>,
+    ) -> Self {
+        let mut open = Vec::new();
+        back.root.leaves(&mut open, &mut 0);
+        let opcode = |node: u32| back.nodes[node as usize].opcode;
+        open.retain(|node| opcode(*node) != Opcode::DynamicUpdateSlice);
+        let mut is_needed = vec![false; back.nodes.len()];
+        let mut needed: HashSet<Row, BuildMix> = HashSet::default();
+        let mut end = 0;
+        while let Some(at) = open.pop() {
+            if std::mem::replace(&mut is_needed[at as usize], true) {
+                continue;
+            }
+            let own = &back.nodes[at as usize];
+            needed.insert(own.outer);
+            if own.element.is_none() && is_heavy(own.opcode) {
+                end = end.max(memory.step_of(own.outer).unwrap_or(0));
+            }
+            open.extend(back.operands(at).iter().chain(&own.whole));
+        }
+        let rows = back.nodes.iter().filter(|own| own.element.is_none()).map(|own| own.outer);
+        let rows = rows.filter(|row| !needed.contains(row)).collect();
+        let is_few = gathered_from(module, body, is_fixed) < MANY;
+        let mut late = Late { rows, end, is_few, changes: Vec::new() };
+        late.changes = values.filter_map(|value| late.change(module, back, value)).collect();
+        late
+    }
+
+    /// The last step at which `row` reads a value that it reads at `step` in the text.
+    pub fn read_at(&self, row: Row, step: u32) -> u32 {
+        if self.rows.contains(&row) { step.max(self.end) } else { step }
+    }
+
+    /// Whether the gradients wait under a policy that keeps something of a layer (`is_any_kept`).
+    pub fn waits(&self, is_any_kept: bool) -> bool {
+        !self.rows.is_empty() && (is_any_kept || !self.is_few)
+    }
+
+    /// What late rows read is live for longer, and what they make is not live before the other work is
+    /// done.
+    fn change(
+        &self,
+        module: &Module,
+        back: &Graph,
+        value: &LiveValue,
+    ) -> Option<(RangeInclusive<u32>, i64)> {
+        let is_state = matches!(module.opcode(value.row), Opcode::Parameter | Opcode::While);
+        if value.bytes < LEAST || is_state || value.first_step > self.end {
+            return None;
+        }
+        let node = node_of(back, value)?;
+        let own = &back.nodes[node as usize];
+        if self.rows.contains(&value.row) {
+            // Slices of stacks leave with the stacks (`again.rs`).
+            let is_stack = matches!(own.opcode, Opcode::DynamicSlice | Opcode::DynamicUpdateSlice);
+            let last = value.last_step.min(self.end);
+            return (!is_stack).then_some((value.first_step..=last, -value.bytes));
+        }
+        let mut users = back.users(node).iter().map(|user| back.nodes[*user as usize].outer);
+        let is_read_late = own.element.is_none() && users.any(|user| self.rows.contains(&user));
+        let ends_before = value.last_step < self.end;
+        (is_read_late && ends_before).then_some((value.last_step + 1..=self.end, value.bytes))
+    }
+}
+
+/// The devices from which a body gathers weights; `MANY` where products run in loops around rings.
+fn gathered_from(module: &Module, body: &Graph, is_fixed: &[bool]) -> i64 {
+    let elements = |node: u32| {
+        let array = module.shapes().array(body.nodes[node as usize].shape);
+        array.and_then(|array| array.elements()).and_then(|own| i64::try_from(own).ok())
+    };
+    let ways = (0u32..).zip(&body.nodes).filter_map(|(node, own)| {
+        if own.opcode.is_matmul() && module.opcode(own.outer) == Opcode::While {
+            return Some(MANY);
+        }
+        let is_gather = own.opcode == Opcode::AllGather && is_fixed[node as usize];
+        let source = *body.operands(node).first().filter(|_| is_gather)?;
+        elements(node)?.checked_div(elements(source)?)
+    });
+    ways.max().unwrap_or(1)
+}
