@@ -82,10 +82,15 @@ impl<'a> Again<'a> {
             states[*node as usize].fate = own.copied().unwrap_or_default();
         }
         let of_layer = fixed.kept_bytes.iter().filter(|(node, _)| !fixed.is_input[*node as usize]);
-        let mut fates = of_layer.map(|(node, _)| states[*node as usize].fate);
-        let is_any_kept = fates.clone().any(|fate| fate == Fate::Saved);
-        let keeps_all = fates.all(|fate| fate == Fate::Saved);
-        let waits = !keeps_all && scan.late.waits(is_any_kept);
+        let is_saved = |node: &u32| states[*node as usize].fate == Fate::Saved;
+        let is_any_saved = of_layer.clone().any(|(node, _)| is_saved(node));
+        let is_in_text = |node: &u32| {
+            let own =
+                fixed.savable[*node as usize].and_then(|at| policies.savable.get(at as usize));
+            own.is_some_and(|own| own.is_kept)
+        };
+        let keeps_less = of_layer.clone().any(|(node, _)| is_in_text(node) && !is_saved(node));
+        let waits = keeps_less && scan.late.waits(is_any_saved);
         // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
         // their time in device memory.
         let mut moved: Vec<(usize, i64)> = Vec::new();
