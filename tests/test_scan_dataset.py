@@ -115,6 +115,17 @@ def test_tables_of_a_dataset_can_be_read_back(
     assert count == (len(memory["modules"]),)
 
 
+def test_a_large_table_comes_back(tree: Tree, tmp_path: Path) -> None:
+    """Several threads encode the columns of such a table."""
+    scanned = scan(tree.root, tmp_path / "out", format="parquet", tables=["instructions"])
+    in_memory = hlofast.scan(tree.root, tables=["instructions"], max_text_bytes=MAX_TEXT_BYTES)
+    written, held = scanned["instructions"], in_memory["instructions"]
+    assert len(held) * len(held.fields) > 1 << 16
+    for field in held.fields:
+        # NaN is not equal to itself.
+        assert str(written.values(field.name)) == str(held.values(field.name)), field.name
+
+
 def test_columns_of_parquet_files_describe_themselves(tree: Tree, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     import pyarrow.parquet

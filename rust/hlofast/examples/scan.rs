@@ -1,9 +1,9 @@
 //! What a scan of dump directories does, in parts, for profilers, counters and comparisons of two
 //! versions: `scan MODE THREADS FOLDER...`.
 //!
-//! `all` reads everything, as a scan does, and `each` without results that files with the same
-//! bytes share; `shared` and `digest` do the same for all tables and print a hash of each table of
-//! each file. `analyses` times every analysis on one thread.
+//! `all` reads everything and encodes the usual tables as Parquet, as a scan does, and `each` without
+//! results that files with the same bytes share; `shared` and `digest` read all tables and print a
+//! hash of each table of each file. `analyses` times every analysis on one thread.
 
 use hlofast::dump::bulk::{Bulk, Limits, Next, Work};
 use hlofast::dump::{
@@ -11,7 +11,7 @@ use hlofast::dump::{
     analyse, read,
 };
 use hlofast::print::{FingerprintOptions, fingerprint};
-use hlofast::table::{self, json_lines};
+use hlofast::table::{self, Columns, json_lines, parquet};
 use hlofast::text::{OpenOptions, modules};
 use hlofast::{Analyses, Options, parse, summary, unpack};
 use std::error::Error;
@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_128;
 
 const MOST: u64 = 64 << 20;
+/// Bytes of text in one part of a dataset.
+const PART: u64 = 32 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -95,7 +97,8 @@ fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>
     let begin = Instant::now();
     let files = Arc::new(Files { survey, options });
     let mut bulk = Bulk::new(Arc::clone(&files), Limits { threads, memory: 128 << 20, time: None });
-    let mut text_bytes = 0;
+    let (mut text_bytes, mut parquet_bytes) = (0, 0);
+    let mut part = Part::default();
     let mut out = std::io::stdout().lock();
     loop {
         match bulk.next(Duration::from_secs(1)) {
@@ -110,16 +113,51 @@ fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>
                         let digest = xxh3_128(&json_lines(columns, None));
                         writeln!(out, "  {} {digest:032x}", kind.as_str())?;
                     }
+                } else {
+                    part.add(outcome);
+                    if part.text_bytes >= PART {
+                        parquet_bytes += std::mem::take(&mut part).encoded()?;
+                    }
                 }
             }
         }
     }
+    parquet_bytes += part.encoded()?;
     let seconds = begin.elapsed().as_secs_f64();
     if !is_digest {
         let rate = text_bytes as f64 / seconds / 1e6;
-        writeln!(out, "{text_bytes} bytes of text, {seconds:.3} s, {rate:.1} MB/s")?;
+        let sizes = format!("{text_bytes} bytes of text, {parquet_bytes} bytes of Parquet");
+        writeln!(out, "{sizes}, {seconds:.3} s, {rate:.1} MB/s")?;
     }
     Ok(())
+}
+
+/// The rows of some files, which a scan writes together.
+#[derive(Default)]
+struct Part {
+    tables: Vec<(TableKind, Columns)>,
+    text_bytes: u64,
+}
+
+impl Part {
+    fn add(&mut self, outcome: Outcome) {
+        self.text_bytes += outcome.text_bytes;
+        for (kind, columns) in outcome.tables {
+            match self.tables.iter_mut().find(|(own, _)| *own == kind) {
+                Some((_, all)) => all.append(columns),
+                None => self.tables.push((kind, columns)),
+            }
+        }
+    }
+
+    /// Bytes of the tables as Parquet.
+    fn encoded(self) -> Result<usize, Box<dyn Error>> {
+        let mut bytes = 0;
+        for (_, columns) in &self.tables {
+            bytes += parquet(columns).map_err(|error| error.to_string())?.len();
+        }
+        Ok(bytes)
+    }
 }
 
 /// Seconds by analysis.

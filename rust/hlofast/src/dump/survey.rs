@@ -172,8 +172,11 @@ impl Survey {
         let program = self.program_of(module);
         let files = program.map_or(&[][..], |program| &program.files[..]);
         let is_about = move |memory: &u32| {
-            // Most files are excluded by name.
-            self.is_named_after(*memory, module) && self.module_of(*memory) == Some(module)
+            // Most files are excluded by their kind. Names cost more: every module asks for all files
+            // of its program.
+            self.kinds[*memory as usize] == Kind::Memory
+                && self.is_named_after(*memory, module)
+                && self.module_of(*memory) == Some(module)
         };
         files.iter().copied().filter(is_about)
     }

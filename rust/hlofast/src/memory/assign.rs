@@ -10,7 +10,7 @@
 
 use super::MemoryError;
 use super::alias::Donations;
-use super::order::post_order_of_all;
+use super::order::post_orders;
 use super::pack::{Block, packed};
 use super::peak::shape_at;
 use super::ranges::{Buffers, Ranges};
@@ -18,9 +18,12 @@ use super::schedule::NONE;
 use super::share::{FusedUses, element_of, is_listed, may_share, overwrites};
 use super::values::Reader;
 use super::xla::Sizes;
-use crate::ir::{CallRole, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+
+/// The place of rows without one in the order of assignment. A text of 4 GiB has fewer rows.
+const LAST: u32 = u32::MAX >> 1;
 
 /// The purpose of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,15 +268,12 @@ impl<'a> Assignment<'a> {
             }
         }
         let module = self.reader.module;
-        let mut ranks = vec![0u32; module.computations().len()];
-        for (id, rank) in module.computation_post_order().iter().copied().rev().zip(0..) {
-            if let Some(slot) = ranks.get_mut(id.0 as usize) {
-                *slot = rank;
-            }
-        }
-        let mut positions = vec![NONE; module.row_count()];
-        for (position, row) in post_order_of_all(module).into_iter().enumerate() {
-            positions[row as usize] = position as u32;
+        // By row: its place among all rows that have a step, computations before those they call.
+        let has_steps = |id: &ComputationId| self.reader.steps.spans[id.0 as usize].0 != NONE;
+        let callers_first = module.computation_post_order().iter().copied().rev();
+        let mut places = vec![LAST; module.row_count()];
+        for (place, row) in (0..).zip(post_orders(module, callers_first.filter(has_steps))) {
+            places[row as usize] = place;
         }
         let mut order = Vec::with_capacity(self.kinds.len());
         for (buffer, kind) in self.kinds.iter().enumerate() {
@@ -286,18 +286,16 @@ impl<'a> Assignment<'a> {
             if bytes > 0 && is_assigned && self.space(buffer) == 0 {
                 let place = |value: &u32| {
                     let step = self.reader.nodes.steps[*value as usize];
-                    let row = Row(self.reader.steps.rows[step as usize]);
-                    let rank = ranks[module.computation_of(row).0 as usize];
-                    u64::from(rank) << 32 | u64::from(positions[row.0 as usize])
+                    places[self.reader.steps.rows[step as usize] as usize]
                 };
-                let first = self.buffers.values(buffer).iter().map(place).min();
-                // Ranks number computations, so the highest bit is free.
+                let first = self.buffers.values(buffer).iter().map(place).min().unwrap_or(LAST);
+                // One number instead of kind, place and buffer, which sorts faster.
                 let is_temporary = u64::from(*kind == Kind::Temporary) << 63;
-                order.push((-bytes, is_temporary | first.unwrap_or(u64::MAX), buffer as u32));
+                order.push((-bytes, is_temporary | u64::from(first) << 32 | buffer as u64));
             }
         }
         order.sort_unstable();
-        order.into_iter().map(|(bytes, _, buffer)| (-bytes, buffer as usize)).collect()
+        order.into_iter().map(|(bytes, key)| (-bytes, key as u32 as usize)).collect()
     }
 
     /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are

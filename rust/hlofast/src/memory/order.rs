@@ -1,23 +1,29 @@
 //! Orders of instructions other than the order of the text.
 
 use super::schedule::Order;
-use crate::ir::{Module, Row};
+use crate::ir::{ComputationId, Module, Row};
 use std::ops::Range;
 
 /// The rows in `order`, computation by computation; None for the text's order.
 pub(super) fn permutation(module: &Module, order: Order) -> Option<Vec<u32>> {
     match order {
         Order::Text => None,
-        Order::PostOrder => Some(post_order_of_all(module)),
+        Order::PostOrder => {
+            let all = 0..module.computations().len() as u32;
+            Some(post_orders(module, all.map(ComputationId)))
+        }
     }
 }
 
-/// The rows of every computation, operands before users.
-pub(super) fn post_order_of_all(module: &Module) -> Vec<u32> {
+/// The rows of some computations, one computation after another, operands before users.
+pub(super) fn post_orders(
+    module: &Module,
+    computations: impl Iterator<Item = ComputationId>,
+) -> Vec<u32> {
     let mut rows = Vec::with_capacity(module.row_count());
     let mut is_seen = vec![false; module.row_count()];
-    for computation in module.computations() {
-        post_order(module, computation.rows(), &mut is_seen, &mut rows);
+    for id in computations {
+        post_order(module, module.computation(id).rows(), &mut is_seen, &mut rows);
     }
     rows
 }
