@@ -67,9 +67,20 @@ def test_peaks_are_those_of_the_compiled_programs(texts, compiled):
                 errors.append(abs(policies.policy(name).peak / peak - 1))
     assert exact == len(texts) >= 36
     assert len(errors) >= 3 * 36
-    assert statistics.median(errors) <= 0.03
-    assert sum(error <= 0.05 for error in errors) >= 0.7 * len(errors)
-    assert sum(error <= 0.12 for error in errors) >= 0.95 * len(errors)
+    assert statistics.median(errors) <= 0.022
+    assert sum(error <= 0.05 for error in errors) >= 0.8 * len(errors)
+    assert sum(error <= 0.12 for error in errors) >= 0.93 * len(errors)
+
+
+def test_gradients_of_weights_wait_in_a_step_that_fits(texts, compiled):
+    # The schedule of these texts, which do not fit, multiplies them at once: up to 8.3 % too low.
+    for program in ("dense_v6e_8", "gelu_v5p_8"):
+        policies = hlofast.loads(texts[program]).remat().policies
+        for policy, name in BUILT_IN.items():
+            assert abs(policies.policy(name).peak / compiled[program][policy] - 1) <= 0.042
+    # They do not wait where weights come from two devices and nothing is kept: 12.8 % too high.
+    nothing = hlofast.loads(texts["dense_v5e_8"]).remat().policies.policy("nothing_saveable")
+    assert abs(nothing.peak / compiled["dense_v5e_8"]["nothing"] - 1) <= 0.03
 
 
 def test_a_refused_program_gets_a_policy_that_fits(dense, compiled):

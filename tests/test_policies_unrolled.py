@@ -42,7 +42,15 @@ def test_peaks_are_those_of_the_compiled_programs(texts, compiled):
             if peak := compiled[program].get(policy):
                 errors.append(abs(policies.policy(name).peak / peak - 1))
     assert len(errors) >= 3 * 7
-    assert statistics.median(errors) <= 0.08
+    assert statistics.median(errors) <= 0.045
+
+
+def test_what_a_layer_leaves_to_the_next_is_kept_once(texts, compiled):
+    # XLA adds in float32 and writes bfloat16; both were counted: 3 to 7 % too high.
+    for program in ("unrolled_gelu_v5e_4", "unrolled_v5p_8"):
+        policies = hlofast.loads(texts[program]).remat().policies
+        for policy, name in BUILT_IN.items():
+            assert abs(policies.policy(name).peak / compiled[program][policy] - 1) <= 0.02
 
 
 def test_every_layer_recomputes_its_matmuls(dense):
@@ -104,7 +112,8 @@ def test_layers_of_a_plain_loop_are_found_by_structure(texts):
         assert policies.peak == named.peak
         own, other = (each.policy("nothing_saveable") for each in (policies, named))
         assert own.recomputed_flops == other.recomputed_flops, program
-        assert own.kept == pytest.approx(other.kept, rel=0.25), program
+        # A layer may begin one sum earlier or later.
+        assert own.kept == pytest.approx(other.kept, rel=0.34), program
 
 
 def test_a_plain_loop_recomputes_what_numbered_layers_do(nameless, dense):

@@ -4,7 +4,8 @@
 //! multiplies the gradient of a weight as soon as its operands are there, and frees them. In a program
 //! that fits, it hides transfers behind products, and nothing in the layer waits for these gradients: they
 //! run late, and what they read stays in memory until then. So where XLA has rematerialised by itself, the
-//! model lets them wait under a policy that keeps less. Judged by `benches/policy_accuracy.py`.
+//! model lets them wait under every policy that keeps less than the text does. Judged by
+//! `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
 use super::run_order::MANY;
@@ -25,7 +26,7 @@ pub struct Late {
     /// The last step of the other work.
     end: u32,
     /// Whether weights are gathered from few devices. Then the gradients do not wait under policies that
-    /// keep nothing of a layer: in five of seven such programs of the benchmark.
+    /// keep nothing of a layer; fitted on `benches/policy_accuracy.py`.
     is_few: bool,
     /// The changes of bytes if the gradients wait.
     pub changes: Vec<(RangeInclusive<u32>, i64)>,

@@ -4,6 +4,10 @@
 //! out, copy it into another layout or widen it go, and rows that also compute no longer wait for a slice
 //! whose layout is not that of their other operands.
 
+use super::graph::Graph;
+use super::late::Late;
+use super::scans::{Finder, MOST_REARRANGED, MOST_STEPS, is_rearrangement};
+use super::stacks::Read;
 use super::stored::only_moves;
 use crate::flow::is_compiler_clone;
 use crate::ir::intern::BuildMix;
@@ -12,6 +16,36 @@ use hashbrown::HashSet;
 
 /// Limit on the rows that read one stack, through rows that move its slices. Beyond it none is known.
 const MOST_READERS: usize = 256;
+
+impl Finder<'_> {
+    /// How the node `user` of a backward body reads a stack; `end` is the last step of the body.
+    pub fn read(&self, back: &Graph, user: u32, late: &Late, end: u32) -> Read {
+        let node = &back.nodes[user as usize];
+        let step = self.memory.step_of(node.outer).unwrap_or(end);
+        let mut read = Read { step, last: step, late: step, feeds_product: false, copies: None };
+        let mut stack = vec![(user, 0)];
+        let mut opened = 0;
+        while let Some((at, depth)) = stack.pop() {
+            opened += 1;
+            let node = &back.nodes[at as usize];
+            let step = self.memory.step_of(node.outer).unwrap_or(end);
+            read.last = read.last.max(step);
+            read.late = read.late.max(late.read_at(node.outer, step));
+            read.feeds_product |= node.opcode.is_matmul();
+            if is_rearrangement(node.opcode) && depth < MOST_REARRANGED && opened < MOST_STEPS {
+                stack.extend(back.users(at).iter().map(|user| (*user, depth + 1)));
+            }
+        }
+        let is_copy =
+            node.opcode == Opcode::DynamicSlice && back.result(node.outer).node() == Some(user);
+        if is_copy {
+            let same = self.numbered(self.by_row.get(&node.outer));
+            let copies = same.map(|value| (value.bytes, value.first_step..=value.last_step));
+            read.copies = Some(copies.collect());
+        }
+        read
+    }
+}
 
 /// The rows of a backward body that read the elements `read_as` of its state, with whether they only
 /// take slices out and copy them, ascending. What reshapes a slice belongs to the gradients that read

@@ -25,7 +25,7 @@ use std::ops::RangeInclusive;
 /// Limit on the pairs of loops that are compared.
 const MOST_PAIRS: usize = 1 << 12;
 /// Limit on the rows that are followed from a loop's state to another loop.
-const MOST_STEPS: usize = 256;
+pub const MOST_STEPS: usize = 256;
 /// Limit on the elements of a loop's state that are followed.
 const MOST_ELEMENTS: usize = 1 << 16;
 /// Limit on the rows that rearrange a value one after another.
@@ -198,7 +198,7 @@ pub fn scans(
     if !inner.iter().all(is_covered) {
         return Err(NoPolicies::Nested);
     }
-    // Where layers are in groups, XLA seldom lets gradients wait.
+    // Peaks of layers in groups are nearer without: `benches/policy_accuracy.py`.
     if scans.iter().any(|scan| scan.group.is_some() || scan.is_again) {
         scans.iter_mut().for_each(|scan| scan.late = Late::default());
     }
@@ -214,7 +214,7 @@ pub struct Finder<'a> {
     /// By shape: bytes.
     pub sizes: &'a [i64],
     /// By row that makes them: values.
-    by_row: HashMap<Row, Vec<u32>, BuildMix>,
+    pub by_row: HashMap<Row, Vec<u32>, BuildMix>,
     /// By buffer: the values that share it.
     by_buffer: HashMap<u32, Vec<u32>, BuildMix>,
     /// By loop and element of its state: copies in another order that are made of the element before.
@@ -226,7 +226,7 @@ pub struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    fn numbered<'b>(
+    pub fn numbered<'b>(
         &'b self,
         numbers: Option<&'b Vec<u32>>,
     ) -> impl Iterator<Item = &'b LiveValue> {
@@ -435,33 +435,6 @@ impl Finder<'_> {
             }
         }
         matches!(module.opcode(place.row), Opcode::Broadcast | Opcode::Fusion).then_some(place.row)
-    }
-
-    fn read(&self, back: &Graph, user: u32, late: &Late, end: u32) -> Read {
-        let node = &back.nodes[user as usize];
-        let step = self.memory.step_of(node.outer).unwrap_or(end);
-        let mut read = Read { step, last: step, late: step, feeds_product: false, copies: None };
-        let mut stack = vec![(user, 0)];
-        let mut opened = 0;
-        while let Some((at, depth)) = stack.pop() {
-            opened += 1;
-            let node = &back.nodes[at as usize];
-            let step = self.memory.step_of(node.outer).unwrap_or(end);
-            read.last = read.last.max(step);
-            read.late = read.late.max(late.read_at(node.outer, step));
-            read.feeds_product |= node.opcode.is_matmul();
-            if is_rearrangement(node.opcode) && depth < MOST_REARRANGED && opened < MOST_STEPS {
-                stack.extend(back.users(at).iter().map(|user| (*user, depth + 1)));
-            }
-        }
-        let is_copy =
-            node.opcode == Opcode::DynamicSlice && back.result(node.outer).node() == Some(user);
-        if is_copy {
-            let same = self.numbered(self.by_row.get(&node.outer));
-            let copies = same.map(|value| (value.bytes, value.first_step..=value.last_step));
-            read.copies = Some(copies.collect());
-        }
-        read
     }
 
     /// Bytes and steps of the values that share a buffer with an element of a loop's result. Those in

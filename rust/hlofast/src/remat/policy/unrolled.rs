@@ -371,7 +371,7 @@ impl Unrolled {
             }
             let (last, read_by) = (again.last[at], again.read_by[at]);
             for operand in self.graph.operands(node) {
-                let operand = *operand as usize;
+                let operand = self.kept_as(*operand) as usize;
                 again.is_needed[operand] = true;
                 again.until[operand] = again.until[operand].max(self.starts[layer]);
                 if is_heavy {
@@ -384,6 +384,22 @@ impl Unrolled {
         }
         again.heavy.iter_mut().for_each(|nodes| nodes.reverse());
         again
+    }
+
+    /// The node in whose place a value is kept: XLA adds in float32, and what a layer leaves to the next
+    /// one is in memory in the program's type.
+    fn kept_as(&self, node: u32) -> u32 {
+        let is_held = |at: usize| self.is_boundary[at] && self.ends[at].is_some();
+        let at = node as usize;
+        if !self.is_boundary[at] || self.ends[at].is_some() {
+            return node;
+        }
+        let mut users = self.graph.users(node).iter().copied();
+        let narrow = users.find(|user| {
+            let is_convert = self.graph.nodes[*user as usize].opcode == Opcode::Convert;
+            is_convert && is_held(*user as usize) && self.bytes[*user as usize] <= self.bytes[at]
+        });
+        narrow.unwrap_or(node)
     }
 
     /// Whether a needed node runs again, instead of being kept.
