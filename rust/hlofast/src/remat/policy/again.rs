@@ -81,16 +81,7 @@ impl<'a> Again<'a> {
             let own = fixed.savable[*node as usize].and_then(|at| fates.get(at as usize));
             states[*node as usize].fate = own.copied().unwrap_or_default();
         }
-        let of_layer = fixed.kept_bytes.iter().filter(|(node, _)| !fixed.is_input[*node as usize]);
-        let is_saved = |node: &u32| states[*node as usize].fate == Fate::Saved;
-        let is_any_saved = of_layer.clone().any(|(node, _)| is_saved(node));
-        let is_in_text = |node: &u32| {
-            let own =
-                fixed.savable[*node as usize].and_then(|at| policies.savable.get(at as usize));
-            own.is_some_and(|own| own.is_kept)
-        };
-        let keeps_less = of_layer.clone().any(|(node, _)| is_in_text(node) && !is_saved(node));
-        let waits = keeps_less && scan.late.waits(is_any_saved);
+        let waits = waits(policies, scan, fixed, &states);
         // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
         // their time in device memory.
         let mut moved: Vec<(usize, i64)> = Vec::new();
@@ -375,6 +366,22 @@ impl<'a> Again<'a> {
             outcome.seconds = outcome.seconds.zip(seconds).map(|(a, b)| a + b * scan.share());
         }
     }
+}
+
+/// Whether gradients of weights wait: only where the policy keeps less than the text.
+fn waits(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> bool {
+    let (mut is_any_saved, mut keeps_less) = (false, false);
+    for (node, _) in &fixed.kept_bytes {
+        let at = *node as usize;
+        if fixed.is_input[at] {
+            continue;
+        }
+        let is_saved = states[at].fate == Fate::Saved;
+        is_any_saved |= is_saved;
+        let own = fixed.savable[at].and_then(|own| policies.savable.get(own as usize));
+        keeps_less |= !is_saved && own.is_some_and(|own| own.is_kept);
+    }
+    keeps_less && scan.late.waits(is_any_saved)
 }
 
 /// Adds the cost of a forward loop that is recomputed as a whole.

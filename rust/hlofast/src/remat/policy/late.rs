@@ -3,8 +3,8 @@
 //! For a program that does not fit, XLA looks for the schedule that takes the least memory: it
 //! multiplies the gradient of a weight as soon as its operands are there, and frees them. In a program
 //! that fits, it hides transfers behind products, and nothing in the layer waits for these gradients: they
-//! run late, and what they read stays in memory until then. So where XLA has rematerialised by itself, the
-//! model lets them wait under every policy that keeps less than the text does. Judged by
+//! run late, and what they read stays in memory until then. So where XLA for TPUs has rematerialised by itself,
+//! the model lets them wait under every policy that keeps less than the text does. Judged by
 //! `benches/policy_accuracy.py`.
 
 use super::graph::Graph;

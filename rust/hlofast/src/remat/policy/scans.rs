@@ -10,7 +10,7 @@ use super::pairs::trips_of;
 use super::recomputed::Recomputed;
 pub use super::stacks::{Read, Stack};
 use super::turned::turn_back;
-use crate::cost::Cost;
+use crate::cost::{Backend, Cost};
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
 use crate::flow::{Attribution, Phase, has_compiler_clones};
@@ -66,7 +66,7 @@ pub struct Scan {
     pub body_steps: RangeInclusive<u32>,
     /// The steps of the backward body.
     pub back_steps: RangeInclusive<u32>,
-    /// The gradients of weights that wait; none unless XLA has rematerialised by itself.
+    /// The gradients of weights that wait; none unless XLA for TPUs has rematerialised by itself.
     pub late: Late,
 }
 
@@ -137,20 +137,11 @@ pub fn scans(
         by_buffer.entry(value.buffer).or_default().push(number);
     }
     let budget = MOST_ROWS;
-    let is_pressed = has_compiler_clones(module);
+    // On GPUs, peaks are nearer without: `benches/h100_steps.py`.
+    let may_wait = Backend::of_module(module) == Backend::Tpu && has_compiler_clones(module);
     let turned = HashMap::default();
-    let mut finder = Finder {
-        module,
-        cost,
-        memory,
-        values,
-        sizes,
-        by_row,
-        by_buffer,
-        turned,
-        is_pressed,
-        budget,
-    };
+    let mut finder =
+        Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, may_wait, budget };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -219,8 +210,8 @@ pub struct Finder<'a> {
     by_buffer: HashMap<u32, Vec<u32>, BuildMix>,
     /// By loop and element of its state: copies in another order that are made of the element before.
     turned: HashMap<(Row, u32), Vec<Place>, BuildMix>,
-    /// Whether XLA has rematerialised by itself.
-    is_pressed: bool,
+    /// Whether gradients of weights may wait, since XLA for TPUs has rematerialised by itself.
+    may_wait: bool,
     /// Rows that may still be opened or followed.
     pub budget: usize,
 }
@@ -381,7 +372,7 @@ impl Finder<'_> {
             Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false));
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
-        let late = match self.is_pressed {
+        let late = match self.may_wait {
             true => {
                 let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
                 let is_fixed = &recomputed.is_fixed;
