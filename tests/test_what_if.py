@@ -550,3 +550,16 @@ def test_a_batch_that_loops_with_literal_counts_take_is_undecided(name):
     )
     (note,) = (note.text for note in result.notes if note.code == "undecided-flops")
     assert "matmuls compute as much with the other batch" in note
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_texts_without_a_schedule_are_not_said_to_keep_it() -> None:
+    module = hlofast.load(FIXTURES / "seedlike" / "gpu_train_step.txt.gz")
+    notes = {note.code: note.text for note in module.what_if().notes}
+    assert "as-compiled" not in notes
+    assert "not scheduled: its order stands for the schedule" in notes["not-scheduled"]
+    text = module.to_text().split("\n", 1)
+    scheduled = hlofast.loads(f"{text[0]}, is_scheduled=true\n{text[1]}")
+    notes = {note.code: note.text for note in scheduled.what_if().notes}
+    assert "the schedule" in notes["as-compiled"]
+    assert "not-scheduled" not in notes

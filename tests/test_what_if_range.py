@@ -96,3 +96,31 @@ def test_whether_it_fits_is_not_said_inside_the_range() -> None:
         result = module.with_context(hbm=memory).what_if(sequence="2x")
         assert {fact.name: fact.value for fact in result.facts}.get("fits") is fits
         assert ("undecided-fits" in {note.code for note in result.notes}) is (fits is None)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "axes"), [("decoder_undonated_v5e", "4 devices along fsdp"),
+                                            ("decoder_names_v6e", "8 devices along fsdp")])  # fmt: skip
+def test_before_partitioning_the_mesh_has_to_divide_the_batch_too(name: str, axes: str) -> None:
+    module = hlofast.load(FIXTURES / "peaks" / f"{name}.before.txt.xz")
+    for batch in (1, 2, 3):
+        words = f"dimension 0 of tokens.1 would be {batch}, which does not divide over {axes}"
+        with pytest.raises(ValueError, match=words):
+            module.what_if(batch=batch)
+    before, after = module.what_if(batch="2x").figures["xla_peak"]
+    assert before < after
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_batches_that_the_text_itself_does_not_divide_may_change() -> None:
+    text = """\
+HloModule before, num_partitions=4
+
+ENTRY main {
+  tokens = s32[6,16] parameter(0), sharding={devices=[4,1]<=[4]}, metadata={op_name="batch['tokens']"}
+  ROOT sum = s32[6,16] add(tokens, tokens)
+}
+"""
+    assert "s32[7,16]" in hlofast.loads(text).what_if(batch=7).changed.to_text()
+    with pytest.raises(ValueError, match="does not divide over 4 devices along axis_0"):
+        hlofast.loads(text.replace("[6,", "[8,")).what_if(batch=7)

@@ -28,6 +28,11 @@ AS_COMPILED = (
     "those of the compiled module; only arrays that outgrow fast memory move to HBM; XLA may "
     f"choose otherwise: {MEASURED}"
 )
+NOT_SCHEDULED = (
+    "the text is optimised, but not scheduled: its order stands for the schedule, which XLA has "
+    "still to choose, and XLA may rematerialise values then; instructions, fusions, layouts and "
+    "memory spaces are those of the text, and XLA may choose otherwise"
+)
 MISSING = {
     "batch": "no entry parameter is found that holds a batch: integers, or arrays that share their "
     "first dimension with them, which no result replaces",
@@ -173,8 +178,10 @@ def notes(result: WhatIf) -> Iterator[Note]:
             f"the text is {summary.status}: XLA has still to fuse and schedule it; figures after "
             "the change are those of the same text with other sizes",
         )
-    else:
+    elif summary.values["is_scheduled"]:
         yield Note("as-compiled", AS_COMPILED)
+    else:
+        yield Note("not-scheduled", NOT_SCHEDULED)
     if result.new_mesh is not None:
         yield Note(
             "other-mesh",

@@ -44,14 +44,22 @@ impl ScaleData {
         py: Python<'_>,
         read: impl FnOnce(&Attributed<'_>) -> Result<T, ScaleError> + Send,
     ) -> PyResult<T> {
-        let (core, mesh) = (&self.held.core, self.mesh());
-        py.detach(|| read(&Attributed::new(core, mesh)?)).map_err(value_error)
+        let (core, mesh) = (&self.held.core, self.held.stage.mesh());
+        let attributed = || match self.is_whole() {
+            true => Attributed::before_partitioning(core, mesh),
+            false => Attributed::new(core, mesh),
+        };
+        py.detach(|| read(&attributed()?)).map_err(value_error)
     }
 
     /// The mesh whose axes divide dimensions; None before partitioning, where none does.
     fn mesh(&self) -> Option<&hlofast::comms::Mesh> {
-        let stage = &self.held.stage;
-        stage.mesh().filter(|_| stage.devices_together() == 1)
+        self.held.stage.mesh().filter(|_| !self.is_whole())
+    }
+
+    /// Whether shapes are those of all devices together.
+    fn is_whole(&self) -> bool {
+        self.held.stage.devices_together() > 1
     }
 }
 

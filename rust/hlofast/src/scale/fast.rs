@@ -16,8 +16,8 @@ pub(super) const FAST: i64 = 1;
 /// `devices.toml`).
 const LEAST: i64 = 1 << 25;
 /// The share of what the program used at most up to which arrays that grow fill it: they need gaps
-/// of their size. With all of it, HBM of `decoder_v6e_4` with twice the batch is 11.8 % too small,
-/// with this share 8.6 % (`tests/fixtures/what_if/fast.jsonl`); with less, step times are further off.
+/// of their size, so not all of it. The share itself is assumed; `tests/fixtures/what_if/fast.jsonl`
+/// has what XLA allocates in HBM with other batches.
 const FILLED: f64 = 0.95;
 
 /// Arrays, by row and number, that leave fast memory for HBM.

@@ -14,6 +14,7 @@
 
 mod collectives;
 mod devices;
+mod division;
 mod fast;
 mod hidden;
 mod moves;
@@ -35,6 +36,7 @@ use crate::comms::Mesh;
 use crate::edit::EditError;
 use crate::flow::trip_count::TripCount;
 use crate::ir::{Module, Row};
+use division::Tile;
 use fast::Leaving;
 use places::Places;
 pub use roles::Evidence;
@@ -178,6 +180,8 @@ pub struct Attributed<'m> {
     seeds: Seeds,
     loops: Vec<(Row, TripCount)>,
     looped: HashMap<Row, u32>,
+    /// How written shardings divide shapes that are those of all devices together.
+    tiles: Vec<Tile>,
     /// The symbols: those with a role first.
     pub found: Vec<Found>,
 }
@@ -194,7 +198,18 @@ impl<'m> Attributed<'m> {
         }
         let found = spread.roles(&seeds, &looped);
         spread.ones(&seeds.all, &found);
-        Ok(Self { spread, seeds, loops, looped, found })
+        Ok(Self { spread, seeds, loops, looped, tiles: Vec::new(), found })
+    }
+
+    /// Attributes the dimensions of `module` before it is partitioned over `mesh`: no axis divides
+    /// its shapes, but new sizes have to divide as the entry parameters' shardings say.
+    pub fn before_partitioning(
+        module: &'m Module,
+        mesh: Option<&Mesh>,
+    ) -> Result<Self, ScaleError> {
+        let own = Self::new(module, None)?;
+        let tiles = mesh.map(|mesh| division::tiles(module, mesh, &own.seeds.all));
+        Ok(Self { tiles: tiles.unwrap_or_default(), ..own })
     }
 
     /// How much of the module the attribution covers.
@@ -282,38 +297,5 @@ impl<'m> Attributed<'m> {
         }
         let pairs = old.axes().iter().zip(new.axes());
         Ok(pairs.map(|(old, new)| (number(old.size), number(new.size))).collect())
-    }
-
-    /// JAX demands that mesh axes divide the inputs' dimensions evenly.
-    fn check_division(&self, sizes: &Sizes<'_>) -> Result<(), ScaleError> {
-        for seed in &self.seeds.all {
-            let product = seed.axes.iter().try_fold(1i64, |product, axis| {
-                product.checked_mul(sizes.axes.get(*axis).map_or(1, |(_, new)| *new))
-            });
-            let size = sizes.of_symbol(seed.symbol, 0);
-            let (Some(product), Some(size)) = (product, size) else {
-                return Err(ScaleError::Refused("the new sizes are too large".to_owned()));
-            };
-            let old = self.spread.symbols.all.get(seed.symbol as usize).map_or(0, |own| own.size);
-            let was = seed.axes.iter().fold(1i64, |product, axis| {
-                product.saturating_mul(sizes.axes.get(*axis).map_or(1, |(old, _)| *old))
-            });
-            if product > 1 && size % product != 0 && (was <= 1 || old % was == 0) {
-                let names: Vec<&str> = seed
-                    .axes
-                    .iter()
-                    .filter_map(|axis| Some(self.spread.mesh?.axes().get(*axis)?.name.as_str()))
-                    .collect();
-                let reason = format!(
-                    "dimension {} of {} would be {size}, which does not divide over {} devices along {}",
-                    seed.dimension,
-                    seed.name,
-                    product,
-                    names.join("×"),
-                );
-                return Err(ScaleError::Refused(reason));
-            }
-        }
-        Ok(())
     }
 }

@@ -50,6 +50,7 @@ pub(super) fn write(
         writer.attributes(row);
         writer.operands(row);
     }
+    writer.control();
     for computation in &computations {
         let signature = writer.signature(*computation);
         writer.edits.push(Edit::ChangeSignature { computation: *computation, signature });
@@ -255,6 +256,27 @@ impl<'a, 'm> Writer<'a, 'm> {
                 let name = module.instruction_name(source.unwrap_or(operand)).to_vec();
                 self.edits.push(Edit::ReplaceOperand { row, index, name });
             }
+        }
+    }
+
+    /// Nothing waits for moves that vanish.
+    fn control(&mut self) {
+        let module = self.module;
+        let is_needless = |row: &Row| self.needless.rows.contains(row);
+        let mut changed = Vec::new();
+        for pairs in module.control_predecessors().chunk_by(|(row, _), (next, _)| row == next) {
+            let Some((row, _)) = pairs.first() else { continue };
+            if is_needless(row) || !pairs.iter().any(|(_, own)| is_needless(own)) {
+                continue;
+            }
+            let rest = pairs.iter().map(|(_, own)| own).filter(|own| !is_needless(own));
+            let names: Vec<Vec<u8>> =
+                rest.map(|own| [b"%", module.instruction_name(*own)].concat()).collect();
+            let value = [b"{", names.join(&b", "[..]).as_slice(), b"}"].concat();
+            changed.push((*row, (!names.is_empty()).then_some(value)));
+        }
+        for (row, value) in changed {
+            self.set(row, "control-predecessors", value);
         }
     }
 

@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub(super) struct Seed {
     pub symbol: u32,
     pub row: Row,
+    /// Which array of the parameter.
+    pub leaf: usize,
     pub dimension: usize,
     /// Axes that divide the dimension, by index.
     pub axes: Vec<usize>,
@@ -148,6 +150,7 @@ impl Spread<'_> {
                     seeds.all.push(Seed {
                         symbol: factor.symbol,
                         row,
+                        leaf,
                         dimension,
                         axes,
                         name: name.clone(),

@@ -25,6 +25,7 @@ use crate::summary::Status;
 use parts::Mask;
 use spread::{Known, Spread};
 use std::ops::Range;
+pub(crate) use written::{Written, written};
 
 /// Number of devices that the shapes of a module cover together; 1 if they are the shapes of one
 /// device. `mesh` is the mesh derived from the text.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 /// How one array is split.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written {
+pub(crate) struct Written {
     /// Tiles along each dimension; empty if every device holds the whole array.
     pub tiles: Vec<u64>,
     /// Mesh axes along each dimension; empty like `tiles`. None if the mesh lacks them.
@@ -32,10 +32,10 @@ impl Written {
 }
 
 /// The shardings of the leaves of a row; None for leaves whose sharding is unknown.
-pub(super) type Leaves = Rc<Vec<Option<Written>>>;
+pub(crate) type Leaves = Rc<Vec<Option<Written>>>;
 
 /// The sharding of `row`. `leaves` is the number of its arrays.
-pub(super) fn written(module: &Module, mesh: &Mesh, row: Row, leaves: usize) -> Option<Leaves> {
+pub(crate) fn written(module: &Module, mesh: &Mesh, row: Row, leaves: usize) -> Option<Leaves> {
     let own = module.attribute_bytes(row, "sharding");
     let decoded = own.and_then(|text| decode(b"sharding", Opcode::Add, text).ok());
     let attributes = module
