@@ -6,6 +6,7 @@ from hlofast import _core, _fragment
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import devices_together
 from hlofast.table import Table, shares, with_source
 
 TYPE_CHECKING = False  # The command line lists collectives; importing typing would slow its start.
@@ -123,10 +124,17 @@ class Collectives(Result, Table):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The mesh, and known totals of all calls."""
+        """The mesh, and known totals of all calls.
+
+        Totals are unknown before partitioning: the partitioner adds most collectives.
+        """
         payload, wire = self.values("total_payload"), self.values("total_wire_bytes")
         is_bound = None in (*payload, *wire) or any(self.values("is_lower_bound"))
         modelled = "bound" if is_bound else "modelled"
+        if devices_together(self.module) > 1:
+            # Sums over the few that the program has itself are nothing to go by.
+            own = [("host_transfers", len(self.host_transfers) or None, "exact")]
+            return self._facts(fact for fact in (*self._about_mesh(), *own) if fact[1] is not None)
         values: list[tuple[str, Any, str]] = [
             *self._about_mesh(),
             ("collectives", len(set(self.values("instruction"))), "exact"),
