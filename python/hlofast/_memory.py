@@ -331,7 +331,9 @@ class Memory(Result):
         columns = [(key, grouped.values(by)), (_VALUES, grouped.values("rows"))]
         columns += [(grouped.field(name), grouped.values(name)) for name in ("bytes", "byte_steps")]
         table = Table.of([*columns, (_SHARE, shares(sizes, self.live_peak))])
-        return Section("groups", f"At the peak{self._together}, by {title}", table, ("key", *_GROUPED))
+        return Section(
+            "groups", f"At the peak{self._together}, by {title}", table, ("key", *_GROUPED)
+        )
 
     def _alive(self, at: Instruction | str | int | None) -> Section:
         own = self.live if at is None else self.live_at(at)

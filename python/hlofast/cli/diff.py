@@ -122,8 +122,10 @@ def _growth(comparison: Diff, limits: dict[str, float], place: str, whole: Compa
             grown = f"grew by {change:,} from {before:,}"
             grown += f", {100 * change / before:.4g} %" if before else ""
         elif before is not None and row["after"] is not None:
-            sides = zip(("BEFORE", "AFTER"), (row["devices_before"], row["devices_after"]))
-            covered = [f"{side} covers {_text.counted(own, 'device')}" for side, own in sides]
+            covered = [
+                f"{side.upper()} covers {_text.counted(row[f'devices_{side}'], 'device')}"
+                for side in ("before", "after")
+            ]
             grown = f"cannot be compared: {', '.join(covered)}"
         else:
             grown = "unknown"
