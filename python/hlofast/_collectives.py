@@ -126,15 +126,11 @@ class Collectives(Result, Table):
     def facts(self) -> tuple[Fact, ...]:
         """The mesh, and known totals of all calls.
 
-        Totals are unknown before partitioning: the partitioner adds most collectives.
+        Their bytes are unknown before partitioning: the partitioner adds most collectives.
         """
         payload, wire = self.values("total_payload"), self.values("total_wire_bytes")
         is_bound = None in (*payload, *wire) or any(self.values("is_lower_bound"))
         modelled = "bound" if is_bound else "modelled"
-        if devices_together(self.module) > 1:
-            # Sums over the few that the program has itself are nothing to go by.
-            own = [("host_transfers", len(self.host_transfers) or None, "exact")]
-            return self._facts(fact for fact in (*self._about_mesh(), *own) if fact[1] is not None)
         values: list[tuple[str, Any, str]] = [
             *self._about_mesh(),
             ("collectives", len(set(self.values("instruction"))), "exact"),
@@ -143,9 +139,12 @@ class Collectives(Result, Table):
                 sum(runs or 0 for runs in self.values("multiplicity")),
                 "bound" if is_bound else "exact",
             ),
-            ("payload", sum(size or 0 for size in payload), "bound" if is_bound else "exact"),
-            ("wire_bytes", sum(size or 0 for size in wire), modelled),
         ]
+        if devices_together(self.module) == 1:
+            values += [
+                ("payload", sum(size or 0 for size in payload), "bound" if is_bound else "exact"),
+                ("wire_bytes", sum(size or 0 for size in wire), modelled),
+            ]
         values.append(("host_transfers", len(self.host_transfers) or None, "exact"))
         return self._facts(own for own in values if own[1] is not None)
 
