@@ -106,6 +106,8 @@ def test_a_report_alone_is_shown_by_memory() -> None:
         (b"nothing\n", "no out-of-memory message"),
         (b"nothing\n", "give the log from the line with the error on"),
         (b"", "the input is empty: give the log"),
+        (b"\n" * 100_000, "the input is empty: give the log"),
+        (b"\n" * 100_000 + b"hello\n", "no out-of-memory message"),
         (b"HloModule m, is_scheduled=true\n", "this is a program; `hlofast memory` shows"),
         (gzip.compress(b"nothing\n", mtime=0)[:-4], "ends too early: copy the file again"),
     ],

@@ -257,6 +257,15 @@ class TestRefused:
             ):
                 call()
 
+    def test_examples_of_devices_are_different_chips(self) -> None:
+        module = hlofast.load(FIXTURES / "seedlike" / "gpu_train_step.txt.gz")
+        with pytest.raises(ContextError) as raised:
+            module.memory(device="tpu-v5e")
+        _, _, names = str(raised.value).partition("give one such as ")
+        chips = [name.partition("-")[0] for name in names.split(", ")]
+        assert len(set(chips)) == len(chips) == 3
+        assert all(hlofast.devices.get(name).backend == "gpu" for name in names.split(", "))
+
 
 class TestFound:
     def test_the_mesh_of_the_text(self) -> None:

@@ -65,7 +65,8 @@ def test_figures_are_those_of_the_modules(history: hlofast.History) -> None:
         assert row["fusions"] == len(module.where(opcode="fusion"))
     before, after = history.row(0), history.row(65)
     assert before["fusions"] == 0 < after["fusions"]
-    assert before["collectives"] == 0 < after["collectives"]
+    # The partitioner has not added them yet.
+    assert before["collectives"] is None and after["collectives"] > 0
 
 
 def test_passes_are_told_by_what_they_did(history: hlofast.History) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import html
 import re
 import shutil
@@ -20,6 +21,8 @@ import policy_texts
 
 pytestmark = pytest.mark.once
 
+ADDED = ("collectives", "payload", "wire_bytes")
+"""The figures of what the partitioner adds."""
 SHARED = "held_gelu_v5e_16.none"
 """A text of 16 devices together."""
 
@@ -112,6 +115,10 @@ def test_a_difference_has_both_peaks_and_says_what_they_cover(place: Path) -> No
     assert (modelled["devices_before"], modelled["devices_after"]) == (1, 1)
     assert (live["devices_before"], totals["flops"]["devices_after"]) == (16, 16)
     assert totals["instructions"]["devices_before"] is None
+    for measure in ADDED:
+        row = totals[measure]
+        assert row["before"] is row["after"] is row["change"] is None, measure
+        assert row["provenance"] == "unknown"
     codes = {note.code: note.text for note in before.diff(after).notes}
     assert codes["global"] == "both: not partitioned yet: figures cover all 16 devices together"
     assert "median error" in codes["modelled-peak"]
@@ -127,7 +134,76 @@ def test_all_devices_are_not_subtracted_from_one_device() -> None:
         assert row["before"] > row["after"] > 0 and row["change"] is None, measure
         assert (row["devices_before"], row["devices_after"]) == (4, 1)
     assert totals["instructions"]["change"] == after.instruction_count - before.instruction_count
-    assert totals["modelled_peak"]["after"] is None
+    # One side is known, and is what the model says of it.
+    modelled = totals["modelled_peak"]
+    assert modelled["before"] and modelled["after"] is None
+    assert modelled["provenance"] == "modelled"
+
+
+def test_what_the_partitioner_adds_is_no_change() -> None:
+    """0 B before partitioning and 10 MB after it are one program."""
+    folder = FIXTURES / "peaks"
+    before = hlofast.load(folder / "mlp_adam_v6e.before.txt.xz")
+    after = hlofast.load(folder / "mlp_adam_v6e.txt.xz")
+    for diff, own, other in (
+        (before.diff(after), "after", "before"),
+        (after.diff(before), "before", "after"),
+    ):
+        totals = {row["measure"]: row for row in diff.totals()}
+        for measure in ADDED:
+            row = totals[measure]
+            assert row[own] > 0 and row[other] is row["change"] is row["share"] is None, measure
+        assert (totals["collectives"]["provenance"], totals["payload"]["provenance"]) == (
+            "exact",
+            "exact",
+        )
+        assert len(diff.collectives())
+        for row in diff.collectives():
+            assert row[f"wire_bytes_{own}"] > 0 and row[f"wire_bytes_{other}"] is None
+            assert row[f"executions_{other}"] is None
+
+
+def test_growth_of_figures_that_cover_other_devices_is_not_called_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sides = [str(FIXTURES / "peaks" / f"mlp_adam_v6e{end}.txt.xz") for end in (".before", "")]
+    limits = "wire_bytes=5%,live_peak=5%,flops=5%"
+    assert cli.main(["diff", "--max-growth", limits, *sides]) == 1
+    told = capsys.readouterr().err
+    why = "cannot be compared: BEFORE covers 4 devices, AFTER covers 1 device; allowed: 5 %"
+    assert f"live_peak {why}" in told and f"flops {why}" in told
+    assert "wire_bytes unknown" in told
+
+
+def test_growth_that_no_model_covers_is_told_in_the_order_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = str(FIXTURES / "peaks" / "mlp_adam_v6e.txt.xz")
+    assert cli.main(["diff", "--max-growth", "modelled_peak=1%,flops=0%", path, path]) == 1
+    assert "modelled_peak unknown: no model covers" in capsys.readouterr().err
+
+
+def test_bytes_that_the_partitioner_adds_are_unknown_everywhere(
+    place: Path, tmp_path: Path
+) -> None:
+    module = hlofast.load(place)
+    collectives = module.collectives()
+    assert not {"payload", "wire_bytes"} & set(facts(collectives))
+    assert "unknown" in {note.code: note.text for note in collectives.notes}["global"]
+    shutil.copy(place, tmp_path / "module_0001.jit_step.before_optimizations.txt")
+    scanned = hlofast.scan(tmp_path)
+    for table, names in (("programs", ("collectives", "wire_bytes")), ("modules", ADDED)):
+        for name in names:
+            assert scanned[table].values(name) == [None], (table, name)
+    assert "unknown" in {note.code: note.text for note in scanned.notes}["global"]
+
+
+def test_tables_of_bytes_of_all_devices_say_so(place: Path) -> None:
+    titles = [section.title for section in hlofast.load(place).memory().sections()]
+    assert titles[0] == "At the peak of all devices, by class"
+    assert titles[1].startswith("Live at ") and titles[1].endswith(" of all devices")
+    after = hlofast.load(FIXTURES / "sharded" / "mlp_scan_saved.txt.gz").memory().sections()
+    assert not [section.title for section in after if "of all devices" in section.title]
 
 
 def test_a_changed_step_has_the_sizes_of_the_text(place: Path) -> None:
@@ -148,7 +224,7 @@ def test_a_changed_step_has_the_sizes_of_the_text(place: Path) -> None:
 def test_a_changed_step_says_what_its_figures_cover(place: Path) -> None:
     result = hlofast.load(place, device="tpu-v5e").what_if(batch="2x")
     labels = {fact.name: fact.field.label for fact in result.facts}
-    assert labels["xla_peak_after"] == "XLA peak after"
+    assert labels["xla_peak_after"] == "modelled peak of one device after"
     assert labels["flops_after"] == "FLOP of all devices after"
     assert labels["step_seconds_before"] == "step time of all devices before"
     assert result.figures["wire_bytes"] == result.figures["exposed_seconds"] == (None, None)
@@ -195,10 +271,28 @@ def test_a_folder_has_the_peak_of_one_device(place: Path, tmp_path: Path) -> Non
     assert "all devices together" in {note.code: note.text for note in scanned.notes}["global"]
 
 
+def test_a_folder_says_which_programs_are_modelled(tmp_path: Path) -> None:
+    """The peaks of many programs would take long; the largest may be another program's."""
+    text = gzip.decompress((FIXTURES / "policies" / "two_forms.txt.gz").read_bytes())
+    for number in range(25):
+        name = f"module_{number:04}.jit_step{number}.before_optimizations.txt"
+        small = b"HloModule jit_small\n\nENTRY e {\n  ROOT p = f32[8] parameter(0)\n}\n"
+        (tmp_path / name).write_bytes(small if number else text)
+        if number == 23:
+            page = hlofast.report(tmp_path, device="tpu-v5e", plots=False)
+            assert page.verdict["modelled_peak"]
+            assert "with the most FLOPs" not in page.html
+    page = hlofast.report(tmp_path, device="tpu-v5e", plots=False)
+    assert "of the 24 programs with the most FLOPs" in page.html
+
+
 def test_a_history_says_which_dumps_cover_all_devices() -> None:
     history = hlofast.history(FIXTURES / "dump_folders" / "tpu")
     counts = history.values("devices_together")
     assert counts[0] == 8 and set(counts[1:]) == {1}
+    for name in ("collectives", "wire_bytes"):
+        values = history.values(name)
+        assert values[0] is None and None not in values[1:], name
     assert history.values("flops")[0] > 4 * history.values("flops")[-1]
     [note] = [note for note in history.notes if note.code == "global"]
     assert note.figures["dumps"] == 1

@@ -6,6 +6,7 @@ from hlofast import _core, _fragment
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._shares import devices_together
 from hlofast.table import Table, shares, with_source
 
 TYPE_CHECKING = False  # The command line lists collectives; importing typing would slow its start.
@@ -123,7 +124,10 @@ class Collectives(Result, Table):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The mesh, and known totals of all calls."""
+        """The mesh, and known totals of all calls.
+
+        Their bytes are unknown before partitioning: the partitioner adds most collectives.
+        """
         payload, wire = self.values("total_payload"), self.values("total_wire_bytes")
         is_bound = None in (*payload, *wire) or any(self.values("is_lower_bound"))
         modelled = "bound" if is_bound else "modelled"
@@ -135,9 +139,12 @@ class Collectives(Result, Table):
                 sum(runs or 0 for runs in self.values("multiplicity")),
                 "bound" if is_bound else "exact",
             ),
-            ("payload", sum(size or 0 for size in payload), "bound" if is_bound else "exact"),
-            ("wire_bytes", sum(size or 0 for size in wire), modelled),
         ]
+        if devices_together(self.module) == 1:
+            values += [
+                ("payload", sum(size or 0 for size in payload), "bound" if is_bound else "exact"),
+                ("wire_bytes", sum(size or 0 for size in wire), modelled),
+            ]
         values.append(("host_transfers", len(self.host_transfers) or None, "exact"))
         return self._facts(own for own in values if own[1] is not None)
 

@@ -23,7 +23,7 @@ def notes(collectives: Collectives) -> Iterator[Note]:
         yield Note(
             "global",
             f"the module is {summary.status}: the partitioner, which inserts most collectives, "
-            "has not run yet",
+            "has not run yet; the bytes that a device sends in a step are unknown",
         )
     if len(collectives):
         yield from _about_mesh(collectives)

@@ -492,6 +492,8 @@ def refuse_backend(module: Module, device: Device) -> None:
 
         known = devices.built_in()
         others = [name for name in known if module._misfit(known[name].backend) is None]
+        # One name per chip: `a100-40gb` is a variant of `a100`.
+        others = [own for own in others if not any(own.startswith(f"{chip}-") for chip in others)]
         others = others[:_EXAMPLES]
         advice = f"give one such as {', '.join(others)}" if others else "leave the device out"
         raise ContextError(f"{text}; {advice}")

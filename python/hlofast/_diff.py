@@ -34,8 +34,10 @@ MEASURES = (
 )  # fmt: skip
 """The totals compared by `Diff.totals`."""
 _COUNTED = ("instructions", "computations", "collectives")
-_UNDIVIDED = (*_COUNTED, "payload", "wire_bytes")
-"""The totals of things that the text has for each device, also before partitioning."""
+_ADDED = ("collectives", "payload", "wire_bytes")
+"""The totals of what the partitioner adds: unknown of a text that covers all devices together."""
+_UNDIVIDED = (*_COUNTED, *_ADDED)
+"""The totals that never cover several devices together."""
 _SENT = ("multiplicity", "total_payload", "total_wire_bytes")
 _TOTALS = (
     Field("word", "measure", "The figure compared."),
@@ -185,7 +187,7 @@ class Diff(Result):
         measures are modelled. Only instructions and computations in the texts count, as in
         `Module.summary`; if the modules differ in implied rows, `notes` gives their numbers. The
         change is unknown if one figure covers all devices together and the other covers one of
-        several.
+        several. Collectives, payload and wire_bytes are unknown before partitioning.
         """
         known: dict[str, tuple[int | None, int | None]] = {
             "instructions": (self.before.instruction_count, self.after.instruction_count),
@@ -205,9 +207,12 @@ class Diff(Result):
         known["collectives"] = (len(_distinct(sent[0])), len(_distinct(sent[1])))
         for name, column in (("payload", "total_payload"), ("wire_bytes", "total_wire_bytes")):
             known[name] = (_sum(sent[0], column), _sum(sent[1], column))
+        together = (devices_together(self.before), devices_together(self.after))
+        for name in _ADDED:
+            before, after = known[name]
+            known[name] = (None if together[0] > 1 else before, None if together[1] > 1 else after)
         bound = any(cost.misses_flops for cost in costs)
         known_as = [{fact.name: fact.provenance for fact in cost.facts} for cost in costs]
-        together = (devices_together(self.before), devices_together(self.after))
         # All devices together on one side, one of several on the other.
         sides = zip(together, (self.before, self.after), strict=True)
         differs = max(together) > 1 and any(n == 1 and own.num_partitions > 1 for n, own in sides)
@@ -219,10 +224,11 @@ class Diff(Result):
             elif name == "modelled_peak":
                 devices = (None if before is None else 1, None if after is None else 1)
             change = after - before if before is not None and after is not None else None
-            provenance = "unknown" if change is None else "modelled"
+            is_known = before is not None or after is not None
+            provenance = "modelled" if is_known else "unknown"
             if differs and devices == together:
                 change = None
-            if name in _COUNTED or (name == "payload" and change is not None):
+            if is_known and name in (*_COUNTED, "payload"):
                 provenance = "exact"
             elif name in ("flops", "transcendentals"):
                 provenance = max((own[name] for own in known_as), key=PROVENANCES.index)
@@ -392,12 +398,18 @@ class Diff(Result):
         """Returns collectives by kind and a column of `hlofast.Collectives` (`axes`, `scope`, ...).
 
         The largest differences in wire bytes come first. Axes are the axes of `mesh`, otherwise of
-        each module's own mesh.
+        each module's own mesh. Figures of a module before partitioning are unknown.
         """
         keys = ["kind"] if by == "kind" else ["kind", by]
         tables = [self._sent(module) for module in (self.before, self.after)]
+        columns = {column: [column] for column in _SENT}
+        # What the partitioner adds is unknown, also where the program has collectives of its own.
+        missing = [None if devices_together(own) > 1 else 0 for own in (self.before, self.after)]
         before, after = (
-            _rows_by(table, keys, {column: [column] for column in _SENT}) for table in tables
+            {place: row if nothing == 0 else [None] * len(row) for place, row in rows.items()}
+            for rows, nothing in zip(
+                (_rows_by(table, keys, columns) for table in tables), missing, strict=True
+            )
         )
         fields = [tables[0].field(key) for key in keys]
         names = zip(_SENT, ("executions", "payload", "wire_bytes"), strict=True)
@@ -405,7 +417,7 @@ class Diff(Result):
             tables[0].field(own).replace(name=name, label=name.replace("_", " "))
             for own, name in names
         ]
-        return _side_by_side(fields, sums, before, after)
+        return _side_by_side(fields, sums, before, after, missing)
 
     def _sent(self, module: Module) -> Table:
         cost = self._both_costs()[0 if module is self.before else 1]
@@ -515,11 +527,17 @@ def _side_by_side(
     names: list[Field],
     before: Mapping[_Key, Sequence[int | None]],
     after: Mapping[_Key, Sequence[int | None]],
+    missing: Sequence[int | None] = (0, 0),
 ) -> Table:
-    """Sums of both modules by key, largest difference of the last sum first."""
-    nothing = [0] * len(names)
+    """Sums of both modules by key, largest difference of the last sum first.
+
+    `missing` are the figures of a key that one of them lacks.
+    """
+    nothing = [[own] * len(names) for own in missing]
     places = list(dict.fromkeys([*before, *after]))
-    rows = [(place, before.get(place, nothing), after.get(place, nothing)) for place in places]
+    rows = [
+        (place, before.get(place, nothing[0]), after.get(place, nothing[1])) for place in places
+    ]
     rows.sort(key=lambda row: -abs((row[2][-1] or 0) - (row[1][-1] or 0)))
     columns: list[tuple[Field, list[Any]]] = []
     for number, key in enumerate(keys):

@@ -32,7 +32,8 @@ _FIGURES = (
     Field("count", "instructions", "Instructions in the text, each counted once.", nullable=True),
     Field("count", "computations", "Computations.", nullable=True),
     Field("count", "fusions", "Fusion instructions.", nullable=True),
-    Field("count", "collectives", "Collectives; an async pair counts once.", nullable=True),
+    Field("count", "collectives", "Collectives; an async pair counts once. Unknown before the "
+          "partitioner has added them, as are their bytes.", nullable=True),
     Field("count", "devices_together",
           "Devices that FLOPs, bytes accessed and the live peak cover together: all devices before "
           "partitioning, 1 for the program of one device.", label="devices together",
@@ -214,7 +215,8 @@ class History(Result, Table):
         if together := sum((count or 1) > 1 for count in self.values("devices_together")):
             text = (
                 f"{counted(together, 'dump is', 'dumps are')} not partitioned yet: FLOPs, bytes "
-                "accessed and the live peak there cover all devices together"
+                "accessed and the live peak there cover all devices together; the collectives that "
+                "the partitioner adds, and the bytes that they send, are unknown"
             )
             notes.append(Note("global", text, dumps=together))
         return tuple(notes)
@@ -310,16 +312,22 @@ def figures(
     live_peak: int | None = None
     with suppress(ValueError):
         live_peak = quiet(module).live_peak  # Rows have no room for doubts, so they are ignored.
+    devices = devices_together(module)
+    if devices > 1:  # The partitioner, which adds most collectives, has not run yet.
+        collectives, wire_bytes = None, None
+    else:
+        collectives = len(set(sent.values("instruction")))
+        wire_bytes = None if None in wire else sum(wire)
     return {
         "instructions": module.instruction_count,
         "computations": module.computation_count,
         "fusions": sum(opcode == "fusion" for opcode in module.opcodes()),
-        "collectives": len(set(sent.values("instruction"))),
-        "devices_together": devices_together(module),
+        "collectives": collectives,
+        "devices_together": devices,
         "flops": int(cost.flops),
         "bytes_accessed": int(cost.bytes_accessed),
         "live_peak": live_peak,
-        "wire_bytes": None if None in wire else sum(wire),
+        "wire_bytes": wire_bytes,
     }
 
 

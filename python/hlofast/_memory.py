@@ -331,7 +331,9 @@ class Memory(Result):
         columns = [(key, grouped.values(by)), (_VALUES, grouped.values("rows"))]
         columns += [(grouped.field(name), grouped.values(name)) for name in ("bytes", "byte_steps")]
         table = Table.of([*columns, (_SHARE, shares(sizes, self.live_peak))])
-        return Section("groups", f"At the peak, by {title}", table, ("key", *_GROUPED))
+        return Section(
+            "groups", f"At the peak{self._together}, by {title}", table, ("key", *_GROUPED)
+        )
 
     def _alive(self, at: Instruction | str | int | None) -> Section:
         own = self.live if at is None else self.live_at(at)
@@ -348,7 +350,14 @@ class Memory(Result):
         table = Table([*own._described(), *columns])
         where = self.at if at is None else self._instruction(at)
         title = "Live at the peak" if where is None else f"Live at {where.name}"
-        return Section("live", title, table, _SHOWN)
+        return Section("live", f"{title}{self._together}", table, _SHOWN)
+
+    @property
+    def _together(self) -> str:
+        """Ends what tells of bytes, if they cover all devices together."""
+        from hlofast import _shares
+
+        return _shares.TOGETHER if _shares.devices_together(self.module) > 1 else ""
 
     def _account(self) -> dict[str, int]:
         """`xla`, or an empty dictionary if XLA's account cannot be computed."""

@@ -97,8 +97,8 @@ def notes(remat: Remat) -> Iterator[Note]:
         yield Note("plan-unscheduled", text)
     if known is None and plan is None and len(remat.residuals):
         text = (
-            "checkpoint policies, and the memory that each needs, are left out: --device NAME or "
-            "--hbm 16GiB shows them (Remat.policies in Python)"
+            "checkpoint policies are left out: --device NAME or --hbm 16GiB tells whether they can "
+            "be modelled, and what each needs (Remat.policies in Python)"
         )
         yield Note("policies-left-out", text)
     if known is not None and not isinstance(known, str):

@@ -42,6 +42,8 @@ _FIGURES = (
     ("step_seconds", "seconds", "step time"),
     ("exposed_seconds", "seconds", "exposed communication"),
 )
+_SIDES = {"least": "at least", "most": "at most"}
+"""The ends of the names of figures, where labels have other words."""
 _PEAKS = ("xla_peak", "live_peak", "allocated_in_hbm")
 _DOCS = {
     "xla_peak": "Bytes that XLA counts as `peak_memory_in_bytes`",
@@ -410,8 +412,13 @@ class WhatIf(Result):
         told = []
         for fact in facts:
             name, _, side = fact.name.rpartition("_")
+            end = _SIDES.get(side, side)
             if name in labels:
-                field = fact.field.replace(label=f"{labels[name]}{_shares.TOGETHER} {side}")
+                field = fact.field.replace(label=f"{labels[name]}{_shares.TOGETHER} {end}")
+                fact = Fact(field, fact.value, fact.provenance)
+            elif name == "xla_peak":
+                # In `memory` the XLA peak of such a text is that of all devices together.
+                field = fact.field.replace(label=f"modelled peak of one device {end}")
                 fact = Fact(field, fact.value, fact.provenance)
             told.append(fact)
         return tuple(told)

@@ -201,7 +201,7 @@ def notes(result: WhatIf) -> Iterator[Note]:
     if (policies := _memory.quiet(result.module).peak_before) is not None:
         yield Note(
             "modelled-peak",
-            f"the XLA peak is modelled: the bytes that one device needs once XLA has compiled the "
+            f"the peak is modelled: the bytes that one device needs once XLA has compiled the "
             f"step; {error_of(policies)}",
         )
     dimensions, followed, assumed, constant, conflicts, _, unsharded = result._coverage

@@ -145,7 +145,7 @@ def _found(
 
 def _reason(start: bytes, guard: _Guard) -> str:
     """Why a text holds no message, and what to give instead."""
-    if not start.strip() and not guard.is_damaged:
+    if not guard.has_text and not guard.is_damaged:
         return "the input is empty: give the log of the run that failed"
     text = "no out-of-memory message and no warning of the partitioner found"
     if guard.is_damaged:
@@ -174,6 +174,8 @@ class _Guard(io.RawIOBase):
         super().__init__()
         self._file = file
         self._left = MOST_UNPACKED
+        self.has_text = False
+        """Whether anything but white space was read."""
         self.is_damaged = False
         """Whether the content ends where compressed content is damaged."""
 
@@ -187,6 +189,7 @@ class _Guard(io.RawIOBase):
         content = self._read(min(len(view), self._left))
         view[: len(content)] = content
         self._left -= len(content)
+        self.has_text = self.has_text or bool(content and not content.isspace())
         return len(content)
 
     def _read(self, size: int) -> bytes:

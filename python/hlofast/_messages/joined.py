@@ -116,7 +116,7 @@ class Joined:
         title = f"Module {self.module.name}{together} at its peak, by class"
         return (
             Section("peak", title, groups.table, groups.columns),
-            Section("live", f"{live.title}{together}", live.table, live.columns),
+            Section("live", live.title, live.table, live.columns),
         )
 
     def advice(self, message: Message) -> list[Advice]:

@@ -139,7 +139,10 @@ def _verdict(
             row = max(known, key=lambda program: program[key])
             if key == "flops" and row["devices_together"] > 1:
                 label += TOGETHER
-            figures.append(Figure(key, label, row[key], words(row[key]), row["module_name"]))
+            note = row["module_name"]
+            if key == "modelled_peak" and len(rows) > _BARS:
+                note += f", of the {_BARS} programs with the most FLOPs"
+            figures.append(Figure(key, label, row[key], words(row[key]), note))
     hosts = {row["host"] for row in prints}
     different = sorted(
         {row["program"] for row in prints if row["fingerprint"] and not row["is_common"]}

@@ -54,13 +54,14 @@ def _memory(analyses: Analyses) -> Section:
     facts = facts_of(memory)
     if analyses.hbm is None:
         facts.append(("HBM", UNKNOWN_DEVICE))
+    together = memory._together
     values = "instruction index bytes class first_step last_step phase shape scope"
     sheets = [
-        _sheet("memory-peak", "Live at the peak", memory.live, values, sort="bytes"),
+        _sheet("memory-peak", f"Live at the peak{together}", memory.live, values, sort="bytes"),
         *(
             _sheet(
                 f"memory-by-{key}",
-                f"At the peak, by {key}",
+                f"At the peak{together}, by {key}",
                 memory.live.by(key, totals=("bytes",)),
                 f"{key} rows bytes",
                 sort="bytes",

@@ -159,7 +159,8 @@ class Scan(Result):
             text = (
                 f"{_text.counted(together, 'program is', 'programs are')} not partitioned yet: "
                 "FLOPs, bytes, peaks and times cover all devices together; `hlofast FILE` gives "
-                "the peak of one device"
+                "the peak of one device; the collectives that the partitioner adds, and the bytes "
+                "that they send, are unknown"
             )
             notes.append(Note("global", text, programs=together))
         return tuple(notes)

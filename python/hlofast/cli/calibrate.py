@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast._calibration import Calibration
-from hlofast.cli import UNREADABLE, inputs, results
+from hlofast.cli import DONE, UNREADABLE, inputs, pages, results
 from hlofast.cli.profile import add_recording, read_measured
 
 TYPE_CHECKING = False
@@ -35,6 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fits, shows the figures and their errors, and writes the file."""
+    out = arguments.output
+    if out is not None and (code := pages.refuse_standard_output(out)) != DONE:
+        return code
     failures = inputs.Failures()
     shower = results.Shower(Calibration, arguments)
     measured = read_measured(arguments, failures)

@@ -107,7 +107,8 @@ def _growth(comparison: Diff, limits: dict[str, float], place: str, whole: Compa
     """
     exceeded = False
     totals = comparison.totals()
-    for measure in limits.keys() - set(totals.values("measure")):
+    known = set(totals.values("measure"))
+    for measure in (own for own in limits if own not in known):
         exceeded = True
         whole.exceeds(comparison.after.name, measure, None, None, limits[measure])
         why = "no model covers the programs; scheduled programs have live_peak"
@@ -117,9 +118,17 @@ def _growth(comparison: Diff, limits: dict[str, float], place: str, whole: Compa
         if limit is None or (change is not None and change <= limit * before):
             continue
         exceeded = True
-        grown = "unknown" if change is None else f"grew by {change:,} from {before:,}"
-        if change is not None and before:
-            grown += f", {100 * change / before:.4g} %"
+        if change is not None:
+            grown = f"grew by {change:,} from {before:,}"
+            grown += f", {100 * change / before:.4g} %" if before else ""
+        elif before is not None and row["after"] is not None:
+            covered = [
+                f"{side.upper()} covers {_text.counted(row[f'devices_{side}'], 'device')}"
+                for side in ("before", "after")
+            ]
+            grown = f"cannot be compared: {', '.join(covered)}"
+        else:
+            grown = "unknown"
         whole.exceeds(comparison.after.name, row["measure"], before, change, limit)
         inputs.complain(f"{place}: {row['measure']} {grown}; allowed: {100 * limit:g} %")
     return exceeded

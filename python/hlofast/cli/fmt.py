@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hlofast import _text
+from hlofast import _files, _text
 from hlofast._fmt import Formatted
 from hlofast.cli import USAGE, inputs, results
 
@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.form == "original" and arguments.no_metadata:
         inputs.complain("--no-metadata needs --form long or short")
         return USAGE
+    if arguments.output is not None and _files.is_standard_output(arguments.output):
+        arguments.output = None  # The text goes there anyway.
     if _is_proto(arguments.output):
         return _write_proto(arguments)
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
@@ -131,11 +133,9 @@ def _write(text: str) -> None:
 
 def _replace(path: str, content: bytes) -> None:
     """Writes `content` atomically, compressed if `path` ends in .gz."""
-    from hlofast._files import replacing
-
     if path.endswith(".gz"):
         import gzip
 
         content = gzip.compress(content, mtime=0)
-    with replacing(path) as file:
+    with _files.replacing(path) as file:
         file.write(content)

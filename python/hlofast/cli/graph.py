@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hlofast import _text
+from hlofast import _files, _text
 from hlofast._names import meant
 from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, pages, results
 
@@ -71,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.output:
         inputs.complain("--json prints nodes and edges to standard output: leave out -o")
         return USAGE
+    if arguments.output is not None and _files.is_standard_output(arguments.output):
+        arguments.output = None  # The graph goes there anyway.
     out = arguments.output
     if out is not None and (code := pages.check_place(out, [arguments.file])) != DONE:
         return code
@@ -104,10 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         return reader.exit_code()
-    from hlofast._files import replacing
-
     try:
-        with replacing(arguments.output) as file:
+        with _files.replacing(arguments.output) as file:
             file.write(content)
     except OSError as error:
         inputs.complain(f"{arguments.output}: {error.strerror or error}")

@@ -61,6 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     written: list[str] | None = None
     if arguments.output is not None:
+        from hlofast.cli.pages import refuse_standard_output
+
+        if (code := refuse_standard_output(arguments.output)) != DONE:
+            return code
         try:
             written = _write(arguments.output)
         except ImportError as error:

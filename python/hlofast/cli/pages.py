@@ -44,8 +44,11 @@ def check(out: str, read: Iterable[str | None], *, is_json: bool) -> int:
 def check_place(out: str, read: Iterable[str | None]) -> int:
     """Returns the exit code if no file can be written to `out`, after saying why.
 
-    The reason may be that `out` is one of the files `read`.
+    The reason may be that `out` is one of the files `read`, or standard output, which has the
+    report.
     """
+    if (code := refuse_standard_output(out)) != DONE:
+        return code
     try:
         if not out or not _files.is_stream(out):
             _files.check_place(out)
@@ -53,6 +56,14 @@ def check_place(out: str, read: Iterable[str | None]) -> int:
     except OSError as error:
         return refused(out or "-o", error)
     return DONE
+
+
+def refuse_standard_output(out: str) -> int:
+    """Returns the exit code if `out` is standard output, where it would mix with the report."""
+    if not _files.is_standard_output(out):
+        return DONE
+    inputs.complain(f"-o {out}: standard output has the report; give -o the name of a file")
+    return USAGE
 
 
 def refused(out: str, error: OSError) -> int:

@@ -256,6 +256,9 @@ pub fn analyse(
                 .nullable(),
             number(module.replica_count().unwrap_or(-1)),
         );
+        let together = analyses.devices_together();
+        // The partitioner, which adds most collectives, has not run on the program of all devices.
+        let added = |figure: i64| if together > 1 { -1 } else { figure };
         row.numbers(
             Field::count(
                 "devices_together",
@@ -263,7 +266,7 @@ pub fn analyse(
                  partitioning, 1 for the program of one device.",
             )
             .label("devices together"),
-            number(analyses.devices_together() as i64),
+            number(together as i64),
         );
         row.numbers(
             Field::bytes("text_bytes", "Bytes of the module as text.").summed(),
@@ -295,20 +298,28 @@ pub fn analyse(
             number(module.rows().filter(is_unpriced).count() as i64),
         );
         row.numbers(
-            Field::count("collectives", "Collectives, each counted once however it is written.")
-                .summed(),
-            number(collectives.collectives.len() as i64),
+            Field::count(
+                "collectives",
+                "Collectives, each counted once however it is written; unknown before the \
+                 partitioner has added them.",
+            )
+            .nullable()
+            .summed(),
+            number(added(collectives.collectives.len() as i64)),
         );
         let (payload, wire, unknown) = moved(sent);
         row.numbers(
-            Field::bytes("payload", "Known payload of all calls of collectives.").summed(),
-            number(payload),
+            Field::bytes("payload", "Known payload of all calls of collectives.")
+                .nullable()
+                .summed(),
+            number(added(payload)),
         );
         row.numbers(
             Field::bytes("wire_bytes", "Known bytes that each device sends in collectives.")
                 .label("wire B")
+                .nullable()
                 .summed(),
-            number(wire),
+            number(added(wire)),
         );
         row.numbers(
             Field::count(

@@ -95,6 +95,9 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
     Ok(parts.into_module(source))
 }
 
+/// Advice on a text that ends too early.
+const CUT_OFF: &str = "the text ends here: if the file was cut off, copy it again, or dump again";
+
 /// Adds advice to a fault that a text has where it ends: most such files were cut off.
 #[cold]
 fn advise_at_end(text: &[u8], error: ParseError) -> ParseError {
@@ -108,7 +111,7 @@ fn advise_at_end(text: &[u8], error: ParseError) -> ParseError {
     if error.help().is_some() || !is_at_end {
         return error;
     }
-    error.with_help("the text ends here: if the file was cut off, copy it again, or dump again")
+    error.with_help(CUT_OFF)
 }
 
 /// Reads a faulty text again to find out whether an unclosed bracket or string caused the fault; if

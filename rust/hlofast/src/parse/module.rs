@@ -573,6 +573,7 @@ fn read_execution_thread(cursor: &mut Cursor<'_>) -> Result<Span> {
     Ok(Span::EMPTY)
 }
 
+/// The error for a body that reaches to the end of the text, as most that were cut off have one.
 #[cold]
 fn unclosed_body(open: usize) -> ParseError {
     ParseError::new(
@@ -580,4 +581,5 @@ fn unclosed_body(open: usize) -> ParseError {
         Span::new(open, open + 1),
         "the body of this computation is never closed",
     )
+    .with_help(super::CUT_OFF)
 }
