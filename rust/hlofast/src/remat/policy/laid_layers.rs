@@ -15,7 +15,7 @@ use super::run_order::{Transfers, gathered_weights, shared};
 use super::scans::is_heavy;
 use super::stepped::Held;
 use crate::flow::Phase;
-use crate::ir::Opcode;
+use crate::ir::{Module, Opcode, Row};
 use std::ops::RangeInclusive;
 
 /// An entry computation that repeats layers, laid out.
@@ -77,8 +77,9 @@ pub fn lay_out_layers(
     graph.shared.extend(own.into_iter().filter(|own| is_in_layer(*own)));
     let order = layer_order(&layout, graph, phases, layer, &origins, transfers);
     let mut steps = run(&mut layout, graph, order);
-    let values =
-        Values { graph, phases, is_sum, is_kept, back: first_backward(graph, phases, &steps) };
+    let back = first_backward(graph, phases, &steps);
+    let made = made(layout.module, graph);
+    let values = Values { graph, phases, made, is_sum, is_kept, back };
     let reads = values.reads(&steps);
     for (last, own) in steps.last.iter_mut().zip(&reads) {
         *last = own.aft.or(own.fore).map(|(_, last)| last);
@@ -102,6 +103,20 @@ pub fn lay_out_layers(
     let Layout { changes, rows, .. } = layout;
     let early = rings.checkpointed;
     LaidLayers { runs: steps.runs, bytes, held, early, changes, rows }
+}
+
+/// By node: whether a row of the entry computation results in it, where XLA has fused operations already.
+fn made(module: &Module, graph: &Graph) -> Option<Vec<bool>> {
+    let rows = module.computation(module.entry()).rows().map(Row);
+    if !rows.clone().any(|row| module.opcode(row) == Opcode::Fusion) {
+        return None;
+    }
+    let mut made = vec![false; graph.nodes.len()];
+    let mut leaves = Vec::new();
+    let is_step = |row: &Row| !matches!(module.opcode(*row), Opcode::Tuple | Opcode::Constant);
+    rows.filter(is_step).for_each(|row| graph.result(row).leaves(&mut leaves, &mut 0));
+    leaves.into_iter().for_each(|node| made[node as usize] = true);
+    Some(made)
 }
 
 /// Whether a node belongs to the backward pass or is recomputed for it.
@@ -150,6 +165,8 @@ fn first_backward(graph: &Graph, phases: &[Phase], steps: &Steps) -> u32 {
 struct Values<'a> {
     graph: &'a Graph,
     phases: &'a [Phase],
+    /// By node: whether an operation of the text writes it; None before XLA has decided what operations do.
+    made: Option<Vec<bool>>,
     /// By node: whether XLA adds it to a product in one operation.
     is_sum: Vec<bool>,
     /// By node: whether its value, if it is computed once, is kept for the backward pass.
@@ -162,6 +179,9 @@ impl Values<'_> {
     /// Whether the value of a node is in memory from its step to its last reader.
     fn is_held(&self, node: u32) -> bool {
         let at = node as usize;
+        if let Some(made) = &self.made {
+            return made[at];
+        }
         let is_kept = self.is_kept[at] && self.graph.shared.contains(&node);
         is_heavy(self.graph.nodes[at].opcode) || self.is_sum[at] || is_kept
     }
@@ -178,7 +198,7 @@ impl Values<'_> {
             let at = node as usize;
             let mut own = Reads::at(steps.runs[at], self.back);
             if !self.is_held(node) {
-                match graph.shared.contains(&node) {
+                match self.made.is_none() && graph.shared.contains(&node) {
                     // The backward pass recomputes it from its operands.
                     true => own.aft = own.aft.or(reads[at].aft),
                     false => own = reads[at],
@@ -210,7 +230,7 @@ impl Values<'_> {
         let mut spans = Vec::new();
         if self.is_held(node) {
             spans.push(from..=steps.last[at].unwrap_or(steps.runs[at]));
-        } else if self.graph.shared.contains(&node) {
+        } else if self.made.is_none() && self.graph.shared.contains(&node) {
             let is_early = steps.runs[at] < self.back;
             let last = if is_early { reads.fore } else { reads.aft };
             spans.extend(last.map(|(_, last)| from..=last));
