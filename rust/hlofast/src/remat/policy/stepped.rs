@@ -128,7 +128,7 @@ impl Stepped {
         let layer: Vec<Option<u32>> =
             graph.nodes.iter().map(|node| layers.of_row(node.row)).collect();
         let layout = Layout::new(module, cost, local, Places::default(), MOST_ROWS);
-        let laid = lay_out_layers(layout, &mut graph, &phases, &layer);
+        let laid = lay_out_layers(layout, &mut graph, &phases, &layer, phase);
         let end = u32::try_from(laid.rows.len()).ok()?;
         let (mut steps, bytes, held) = (laid.runs, laid.bytes, laid.held);
         let early = laid.early;
