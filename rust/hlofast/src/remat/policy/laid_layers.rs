@@ -135,6 +135,12 @@ fn made(module: &Module, graph: &Graph, phase: impl Fn(Row) -> Phase) -> Option<
     let mut made = vec![Made::Nowhere; graph.nodes.len()];
     let mut leaves = Vec::new();
     let is_step = |row: &Row| !matches!(module.opcode(*row), Opcode::Tuple | Opcode::Constant);
+    // Rows that hand a value on compute nothing.
+    let is_work = |row: Row| {
+        use Opcode::{Bitcast, Copy, CopyDone, CopyStart, GetTupleElement, Reshape, Transpose};
+        let hands_on = [Bitcast, Copy, CopyDone, CopyStart, GetTupleElement, Reshape, Transpose];
+        !hands_on.contains(&module.opcode(row))
+    };
     for row in rows.filter(is_step) {
         leaves.clear();
         graph.result(row).leaves(&mut leaves, &mut 0);
@@ -143,8 +149,7 @@ fn made(module: &Module, graph: &Graph, phase: impl Fn(Row) -> Phase) -> Option<
             let is_forward = phase(graph.nodes[*node as usize].row) == Phase::Forward;
             *own = match *own {
                 Made::Nowhere => Made::Once,
-                // Rows that hand a value on are no second computation of it.
-                _ if is_forward && phase(row) == Phase::Recompute => Made::Again,
+                _ if is_forward && is_work(row) && phase(row) == Phase::Recompute => Made::Again,
                 known => known,
             };
         }
