@@ -467,7 +467,9 @@ class Policies:
             need = f"it keeps {lowest.on_host:,} B of {self.host_memory:,} B in host memory"
         least = f"`{lowest.name}` needs the least memory of all policies"
         if self.peak < lowest.peak:
-            least = f"the step as compiled needs less than any other policy; `{lowest.name}` is next"
+            least = (
+                f"the step as compiled needs less than any other policy; `{lowest.name}` is next"
+            )
         return f"No code: {least} and does not fit ({need})", []
 
     @property
