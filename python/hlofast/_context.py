@@ -461,10 +461,14 @@ def misfit(module: Module, mesh: Mesh) -> str | None:
     return text
 
 
+class MeshMisfitError(ContextError):
+    """The mesh of the run has another number of devices than the module."""
+
+
 def refuse_misfit(module: Module, mesh: Mesh) -> None:
     """Raises `ContextError` if mesh and module differ in their number of devices."""
     if (text := misfit(module, mesh)) is not None:
-        raise ContextError(text)
+        raise MeshMisfitError(text)
 
 
 def backend_misfit(module: Module, device: Device) -> str | None:

@@ -137,12 +137,15 @@ def _before(memory: Memory, policies: Policies) -> Note:
     """What each peak of a module that is not scheduled is, and which to trust."""
     from hlofast._policy_fields import error_of
 
+    what = "XLA fuses, moves and shares them"
+    if not memory.module.summary().is_unfused:
+        what = "XLA's schedule will have another order"
     together = "" if memory._shares() is None else ", of all devices together"
     return Note(
         "modelled-peak",
         f"go by the modelled peak, {policies.peak:,} B, which one device needs once XLA has "
         f"compiled the step; the live peak and the XLA peak count the values of this text in its "
-        f"order{together}, but XLA fuses, moves and shares them; {error_of(policies)}",
+        f"order{together}, but {what}; {error_of(policies)}",
         bytes=policies.peak,
     )
 

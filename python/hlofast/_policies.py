@@ -216,7 +216,8 @@ class Policies:
         if self._chosen is None:
             best = self._best(int(self.hbm * (1 - self.margin)))
             if best is not None and not best.fits:
-                best = Policy(self, _SMALLEST, best.fates)
+                lowest = min(best, self.as_compiled, key=lambda own: own.peak)
+                best = Policy(self, _SMALLEST, lowest.fates)
             self._chosen = (None if best is None or not self._is_better(best) else best,)
         return self._chosen[0]
 
@@ -347,13 +348,13 @@ class Policies:
         now = self.as_compiled
         storing = None if now.storing_seconds is None else 0.0
         again: tuple[object, ...] = (0, 0, 0.0)
-        if self.is_checkpointed or self.has_checkpointed_groups:
+        if self._runs_again:
             again = (now.recomputed_flops, now.recomputed_wire_bytes, now.recomputed_seconds)
         is_fitting = None if self.hbm is None else self.peak <= self.hbm
         figures = (
             self.peak,
             self._fitting(self.peak, is_fitting, is_modelled=self.is_modelled),
-            self._data.kept(),
+            self._data.kept() if self.is_scanned else now.kept,
             now.on_host,
             *again,
             now.waiting_seconds,
@@ -409,7 +410,11 @@ class Policies:
             yield Note("policy-steps", fields.NO_SCHEDULE if self.is_modelled else fields.NO_DEVICE)
 
     def _notes_of_unknown(self) -> Iterator[Note]:
-        """Why other figures, and a policy of JAX, are unknown."""
+        """What figures cover, and why other figures, and a policy of JAX, are unknown."""
+        own = self.as_compiled.recomputed_flops if self._runs_again else 0
+        whole = sum(flops or 0 for flops in self._remat.recomputed.values("flops"))
+        if own is not None and own < whole:
+            yield Note("policy-recomputed", fields.OTHER_FLOPS.format(whole=whole, own=own))
         if self.is_checkpointed:
             yield Note("policy-everything", fields.NOT_EVERYTHING)
         known = [self.as_compiled, *self._built_in]
@@ -461,7 +466,16 @@ class Policies:
         if lowest.peak <= self.hbm:
             need = f"it keeps {lowest.on_host:,} B of {self.host_memory:,} B in host memory"
         least = f"`{lowest.name}` needs the least memory of all policies"
+        if self.peak < lowest.peak:
+            least = (
+                f"the step as compiled needs less than any other policy; `{lowest.name}` is next"
+            )
         return f"No code: {least} and does not fit ({need})", []
+
+    @property
+    def _runs_again(self) -> bool:
+        """Whether a policy of the text recomputes values."""
+        return self.is_checkpointed or self.has_checkpointed_groups
 
     def _missing(self, missing: int) -> Note:
         """What no policy saves, and what would."""

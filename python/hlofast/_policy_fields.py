@@ -234,6 +234,11 @@ NOT_EVERYTHING = (
     "does not show the elementwise values that JAX would keep; give a text compiled without "
     "checkpointing, whose figures are those of everything_saveable"
 )
+OTHER_FLOPS = (
+    "of the {whole:,} FLOP that this text recomputes, policies count {own:,} FLOP: those of "
+    "matmuls and kernels that layers recompute under jax.checkpoint, without elementwise work, "
+    "work outside of layers, and what XLA recomputes by itself"
+)
 NO_COLLECTIVES = (
     "the partitioner has not run, so the collectives that a policy recomputes are unknown, and so "
     "is their time"

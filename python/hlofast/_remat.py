@@ -363,6 +363,8 @@ class Remat(Result):
             notes.append(Note("global", text))
         if not self.module.is_scheduled:
             text = "the module is not scheduled: live ranges follow text order"
+            if self._policies is not None and not isinstance(self._policies, str):
+                text += ", peaks under policies an order like that of XLA's schedules"
             notes.append(Note("unscheduled", text))
         notes += _remat_plan.notes(self)
         elsewhere = self.outside_phase()

@@ -478,7 +478,7 @@ def told(module: Module, context: Context, path: str) -> Module:
     try:
         return module.with_context(context)
     except hlofast.ContextError as error:
-        raise hlofast.ContextError(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
 
 
 def note_unmeasured(module: Module, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast._context import MeshMisfitError
 from hlofast._files import replacing
 from hlofast._what_if import WhatIf
 from hlofast.cli import DONE, UNREADABLE, inputs, pages, policies, results
@@ -101,6 +102,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         return results.run_modules(WhatIf, arguments, analyse)
+    except MeshMisfitError as error:
+        text = (
+            f"{error}; --mesh is what the module was compiled for: for the step on another mesh, "
+            f"give --mesh-to {arguments.mesh}"
+        )
+        raise MeshMisfitError(text if arguments.mesh_to is None else str(error)) from None
     except OSError as error:
         if not written:
             raise

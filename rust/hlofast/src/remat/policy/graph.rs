@@ -555,6 +555,15 @@ impl Builder<'_, '_> {
             sizes.sort_unstable();
             sizes.iter().for_each(|size| self.key.extend_from_slice(&size.to_le_bytes()));
         }
+        // Clones of a product differ in how its dimensions are written, but stem from one line.
+        if opcode.is_matmul() {
+            let columns = module.metadata_columns();
+            let at = row.0 as usize;
+            for column in [&columns.op_name, &columns.source_line, &columns.frame] {
+                let value = column.get(at).copied().unwrap_or(-1);
+                self.key.extend_from_slice(&value.to_le_bytes());
+            }
+        }
         match module.opcode(row) {
             Opcode::Constant => {
                 let text = module.bytes(module.opcode_and_payload(row).1);
@@ -563,15 +572,7 @@ impl Builder<'_, '_> {
                     self.key.extend_from_slice(&row.0.to_le_bytes());
                 }
             }
-            // Clones of a product differ in how its dimensions are written, but stem from one line.
-            Opcode::Convolution | Opcode::Dot => {
-                let columns = module.metadata_columns();
-                let at = row.0 as usize;
-                for column in [&columns.op_name, &columns.source_line, &columns.frame] {
-                    let value = column.get(at).copied().unwrap_or(-1);
-                    self.key.extend_from_slice(&value.to_le_bytes());
-                }
-            }
+            Opcode::Convolution | Opcode::Dot => {}
             Opcode::Map | Opcode::Scatter | Opcode::Sort | Opcode::ReduceWindow => {
                 self.key.extend_from_slice(&row.0.to_le_bytes());
             }

@@ -14,8 +14,9 @@ use super::rings::{Early, Rings};
 use super::run_order::{Transfers, gathered_weights, shared};
 use super::scans::is_heavy;
 use super::stepped::Held;
+use crate::cost::{Backend, device_sizes};
 use crate::flow::Phase;
-use crate::ir::Opcode;
+use crate::ir::{Module, Opcode, Row};
 use std::ops::RangeInclusive;
 
 /// An entry computation that repeats layers, laid out.
@@ -57,12 +58,13 @@ impl Reads {
 }
 
 /// Lays out the entry computation of `graph`, in which it marks what is computed once. `phases` and
-/// `layer` are those of nodes.
+/// `layer` are those of nodes, `phase` tells that of a row.
 pub fn lay_out_layers(
     mut layout: Layout<'_>,
     graph: &mut Graph,
     phases: &[Phase],
     layer: &[Option<u32>],
+    phase: impl Fn(Row) -> Phase,
 ) -> LaidLayers {
     layout.mark_transfers(graph);
     let origins = origins(graph);
@@ -77,15 +79,23 @@ pub fn lay_out_layers(
     graph.shared.extend(own.into_iter().filter(|own| is_in_layer(*own)));
     let order = layer_order(&layout, graph, phases, layer, &origins, transfers);
     let mut steps = run(&mut layout, graph, order);
-    let values =
-        Values { graph, phases, is_sum, is_kept, back: first_backward(graph, phases, &steps) };
+    let back = first_backward(graph, phases, &steps);
+    let made = made(layout.module, graph, phase);
+    let nodes = 0..graph.nodes.len() as u32;
+    let bytes: Vec<i64> = match made {
+        // What runs on one device already writes what its shapes tell.
+        Some(_) => {
+            let sizes = device_sizes(layout.module, Backend::of_module(layout.module));
+            nodes.map(|node| graph.bytes(node, &sizes)).collect()
+        }
+        None => nodes.map(|node| layout.bytes(graph, node)).collect(),
+    };
+    let values = Values { graph, phases, made, is_sum, is_kept, back };
     let reads = values.reads(&steps);
     for (last, own) in steps.last.iter_mut().zip(&reads) {
         *last = own.aft.or(own.fore).map(|(_, last)| last);
     }
     steps.in_place = layout.in_place(graph, &steps, transfers);
-    let nodes = 0..graph.nodes.len() as u32;
-    let bytes: Vec<i64> = nodes.map(|node| layout.bytes(graph, node)).collect();
     let held = values.held(&steps, &reads, &bytes);
     held.iter().for_each(|own| layout.add(own.steps.clone(), own.bytes));
     for own in gathered_weights(graph, layout.local, true) {
@@ -102,6 +112,49 @@ pub fn lay_out_layers(
     let Layout { changes, rows, .. } = layout;
     let early = rings.checkpointed;
     LaidLayers { runs: steps.runs, bytes, held, early, changes, rows }
+}
+
+/// Which rows of the entry computation result in a value.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Made {
+    /// None: it stays inside of fusions.
+    #[default]
+    Nowhere,
+    /// Rows of one pass.
+    Once,
+    /// Rows of the forward pass, and later rows that recompute it.
+    Again,
+}
+
+/// By node: which rows result in it, where XLA has fused operations already.
+fn made(module: &Module, graph: &Graph, phase: impl Fn(Row) -> Phase) -> Option<Vec<Made>> {
+    let rows = module.computation(module.entry()).rows().map(Row);
+    if !rows.clone().any(|row| module.opcode(row) == Opcode::Fusion) {
+        return None;
+    }
+    let mut made = vec![Made::Nowhere; graph.nodes.len()];
+    let mut leaves = Vec::new();
+    let is_step = |row: &Row| !matches!(module.opcode(*row), Opcode::Tuple | Opcode::Constant);
+    // Rows that hand a value on compute nothing.
+    let is_work = |row: Row| {
+        use Opcode::{Bitcast, Copy, CopyDone, CopyStart, GetTupleElement, Reshape, Transpose};
+        let hands_on = [Bitcast, Copy, CopyDone, CopyStart, GetTupleElement, Reshape, Transpose];
+        !hands_on.contains(&module.opcode(row))
+    };
+    for row in rows.filter(is_step) {
+        leaves.clear();
+        graph.result(row).leaves(&mut leaves, &mut 0);
+        for node in &leaves {
+            let own = &mut made[*node as usize];
+            let is_forward = phase(graph.nodes[*node as usize].row) == Phase::Forward;
+            *own = match *own {
+                Made::Nowhere => Made::Once,
+                _ if is_forward && is_work(row) && phase(row) == Phase::Recompute => Made::Again,
+                known => known,
+            };
+        }
+    }
+    Some(made)
 }
 
 /// Whether a node belongs to the backward pass or is recomputed for it.
@@ -150,6 +203,8 @@ fn first_backward(graph: &Graph, phases: &[Phase], steps: &Steps) -> u32 {
 struct Values<'a> {
     graph: &'a Graph,
     phases: &'a [Phase],
+    /// By node: which operations of the text write it; None before XLA has decided what operations do.
+    made: Option<Vec<Made>>,
     /// By node: whether XLA adds it to a product in one operation.
     is_sum: Vec<bool>,
     /// By node: whether its value, if it is computed once, is kept for the backward pass.
@@ -162,8 +217,19 @@ impl Values<'_> {
     /// Whether the value of a node is in memory from its step to its last reader.
     fn is_held(&self, node: u32) -> bool {
         let at = node as usize;
+        if let Some(made) = &self.made {
+            return made[at] == Made::Once;
+        }
         let is_kept = self.is_kept[at] && self.graph.shared.contains(&node);
         is_heavy(self.graph.nodes[at].opcode) || self.is_sum[at] || is_kept
+    }
+
+    /// Whether the value of a node that is not held is in memory in each pass that reads it.
+    fn is_shared(&self, node: u32) -> bool {
+        match &self.made {
+            Some(made) => made[node as usize] == Made::Again,
+            None => self.graph.shared.contains(&node),
+        }
     }
 
     /// By node: when its value is read.
@@ -178,7 +244,7 @@ impl Values<'_> {
             let at = node as usize;
             let mut own = Reads::at(steps.runs[at], self.back);
             if !self.is_held(node) {
-                match graph.shared.contains(&node) {
+                match self.is_shared(node) {
                     // The backward pass recomputes it from its operands.
                     true => own.aft = own.aft.or(reads[at].aft),
                     false => own = reads[at],
@@ -210,12 +276,12 @@ impl Values<'_> {
         let mut spans = Vec::new();
         if self.is_held(node) {
             spans.push(from..=steps.last[at].unwrap_or(steps.runs[at]));
-        } else if self.graph.shared.contains(&node) {
+        } else if self.is_shared(node) {
             let is_early = steps.runs[at] < self.back;
             let last = if is_early { reads.fore } else { reads.aft };
             spans.extend(last.map(|(_, last)| from..=last));
             let again = self.graph.users(node).iter().filter(|user| is_later(self.phases, **user));
-            if is_early && again.take(2).count() == 2 {
+            if is_early && (self.made.is_some() || again.take(2).count() == 2) {
                 spans.extend(reads.aft.map(|(first, last)| first..=last));
             }
         }

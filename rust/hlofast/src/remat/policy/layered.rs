@@ -2,6 +2,7 @@
 //! `layer_0`, `blocks[3]`; where no scope has a number, by structure (`nameless.rs`).
 
 use super::graph::Graph;
+use super::named::is_early_checkpoint;
 use super::nameless;
 use crate::flow::{Attribution, Phase, ScopeTree, without_layer_numbers};
 use crate::ir::intern::BuildMix;
@@ -171,9 +172,10 @@ fn numbered(module: &Module, scopes: &ScopeTree) -> (Vec<u32>, Vec<u32>) {
             continue;
         }
         let parent = scopes.parent(scope) as usize;
-        let name = inside(scopes.component(module, scope));
+        let component = scopes.component(module, scope);
+        let name = inside(component);
         let (above, around) = (path_of[parent], by_scope[parent]);
-        if around != NONE || INSERTED.contains(&name) {
+        if around != NONE || INSERTED.contains(&name) || is_early_checkpoint(component) {
             path_of.push(above);
             by_scope.push(around);
             continue;

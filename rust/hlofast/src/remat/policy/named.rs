@@ -3,12 +3,41 @@
 use super::graph::Graph;
 use super::scans::is_rearrangement;
 use crate::cost::matmul::contraction;
+use crate::flow::Phase;
 use crate::ir::{Module, Opcode, Row};
 
 /// Limit on the nodes that are followed from a value to its product.
 const MOST_STEPS: usize = 12;
 /// The last component of the operation name of a product.
 const PRODUCTS: [&[u8]; 3] = [b"dot_general", b"conv_general_dilated", b"ragged_dot"];
+
+/// The component of operation names by which JAX marks recomputation.
+const RECOMPUTED: &[u8] = b"rematted_computation";
+/// Components of operation names that do not name a scope of the program.
+const STEPS: [&[u8]; 7] =
+    [b"while", b"body", b"cond", b"closed_call", b"eval_jaxpr", b"checkpoint", RECOMPUTED];
+
+/// Whether a component of an operation name is that of `jax.checkpoint` in JAX of 2022 and 2023:
+/// `remat(core_fn)`, around recomputed and backward work alike.
+pub fn is_early_checkpoint(component: &[u8]) -> bool {
+    component.starts_with(b"remat(")
+}
+
+/// Whether a component of an operation name names no scope of the program.
+pub fn is_step(component: &[u8]) -> bool {
+    STEPS.contains(&component) || is_early_checkpoint(component)
+}
+
+/// Whether the operation name of a row tells by itself that `jax.checkpoint` recomputes it.
+pub fn is_named_recomputed(module: &Module, row: Row) -> bool {
+    components(module, row).any(|name| name == RECOMPUTED)
+}
+
+/// Whether `jax.checkpoint` recomputes a row, whose phase tells it where the name does not.
+pub fn is_recomputed(module: &Module, row: Row, phase: Phase) -> bool {
+    components(module, row)
+        .any(|name| name == RECOMPUTED || phase == Phase::Recompute && is_early_checkpoint(name))
+}
 
 /// The components of a row's operation name, the last one first; none if it is unknown.
 pub fn components(module: &Module, row: Row) -> impl Iterator<Item = &[u8]> {
@@ -29,7 +58,9 @@ pub fn is_checkpointed(module: &Module, back: &Graph) -> bool {
         };
         let mut parts = module.bytes(columns.op_names[id]).split(|byte| *byte == b'/');
         !std::mem::replace(&mut is_known[id], true)
-            && parts.any(|part| part == b"checkpoint" || part == b"rematted_computation")
+            && parts.any(|part| {
+                part == b"checkpoint" || part == RECOMPUTED || is_early_checkpoint(part)
+            })
     })
 }
 

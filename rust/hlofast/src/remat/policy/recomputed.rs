@@ -13,7 +13,7 @@ use super::graph::Graph;
 use super::hosted::is_fetched;
 use super::is_collective;
 use super::kernels::kept_bytes;
-use super::named::{components, is_checkpointed};
+use super::named::{components, is_checkpointed, is_named_recomputed, is_step};
 use super::products::Products;
 use super::scans::{is_heavy, is_unchanged, node_of};
 use crate::ir::intern::BuildMix;
@@ -26,11 +26,6 @@ use std::ops::RangeInclusive;
 const LEAST: i64 = 1024;
 /// Components of operation names that tell values apart.
 pub const COMPONENTS: usize = 3;
-/// The component of operation names by which JAX marks recomputation.
-pub const RECOMPUTED: &[u8] = b"rematted_computation";
-/// Components of operation names that do not name a scope of the program.
-pub const STEPS: [&[u8]; 7] =
-    [b"while", b"body", b"cond", b"closed_call", b"eval_jaxpr", b"checkpoint", RECOMPUTED];
 
 /// What a backward body recomputes.
 #[derive(Debug, Default)]
@@ -232,7 +227,7 @@ fn again(module: &Module, back: &Graph) -> Vec<bool> {
                 || is_fetched(back, number)
         } else {
             // Compilers fetch weights an iteration ahead, as elements of the state that change.
-            let is_named = || components(module, node.row).any(|name| name == RECOMPUTED);
+            let is_named = || is_named_recomputed(module, node.row);
             back.operands(number).iter().all(|own| is_again[*own as usize]) || is_named()
         };
         is_again.push(is_own);
@@ -354,7 +349,7 @@ fn key<'a>(module: &'a Module, graph: &Graph, node: u32, of: u32, likeness: Like
     let at = |column: &[i32]| column.get(own.row.0 as usize).copied().unwrap_or(-1);
     let count = if likeness == Likeness::Line { 1 } else { COMPONENTS };
     let mut names: [&[u8]; COMPONENTS] = Default::default();
-    let scopes = components(module, own.row).filter(|name| !STEPS.contains(name));
+    let scopes = components(module, own.row).filter(|name| !is_step(name));
     names.iter_mut().zip(scopes.take(count)).for_each(|(place, name)| *place = name);
     Key {
         opcode: opcode as u16,

@@ -3,12 +3,12 @@
 
 use super::graph::Graph;
 use super::layered::{Layers, inside};
-use super::named::components;
+use super::named::{components, is_step};
 use super::products::Products;
-use super::recomputed::{COMPONENTS, RECOMPUTED, STEPS, expensive};
+use super::recomputed::{COMPONENTS, expensive};
 use super::stepped::Held;
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Opcode};
+use crate::ir::{Module, Opcode, Row};
 use hashbrown::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
@@ -30,7 +30,7 @@ pub struct Remade {
 
 impl Remade {
     /// What `graph` recomputes; `step_of` gives the step of a node, `is_backward` whether it belongs to the
-    /// backward pass.
+    /// backward pass, `is_recomputed` whether `jax.checkpoint` recomputes a row.
     pub fn new(
         module: &Module,
         graph: &Graph,
@@ -38,12 +38,9 @@ impl Remade {
         values: &[Held],
         is_backward: &[bool],
         step_of: impl Fn(u32) -> u32,
+        is_recomputed: impl Fn(Row) -> bool,
     ) -> Self {
-        let is_again: Vec<bool> = graph
-            .nodes
-            .iter()
-            .map(|node| components(module, node.row).any(|name| name == RECOMPUTED))
-            .collect();
+        let is_again: Vec<bool> = graph.nodes.iter().map(|node| is_recomputed(node.row)).collect();
         let all = expensive(graph, &Products::new(module, graph));
         let mut twin: Vec<Option<u32>> = vec![None; graph.nodes.len()];
         // By recomputed node: the node of the forward pass.
@@ -95,8 +92,7 @@ impl Remade {
             let node = value.node;
             let mut forward = of.get(&node).copied();
             // Rows that compute the same value from the same operands are one node already.
-            let is_same = || components(module, value.row).any(|name| name == RECOMPUTED);
-            if forward.is_none() && is_value.contains(&node) && is_same() {
+            if forward.is_none() && is_value.contains(&node) && is_recomputed(value.row) {
                 needs.push((node, *value.steps.end()));
                 twin[node as usize] = Some(node);
                 forward = Some(node);
@@ -121,7 +117,7 @@ fn key<'a>(
     let elements = shape.and_then(|array| array.elements()).unwrap_or(0);
     let columns = module.metadata_columns();
     let at = |column: &[i32]| column.get(own.row.0 as usize).copied().unwrap_or(-1);
-    let names = components(module, own.row).filter(|name| !STEPS.contains(name)).map(inside);
+    let names = components(module, own.row).filter(|name| !is_step(name)).map(inside);
     let names = names.filter(|name| !name.is_empty()).take(COMPONENTS).collect();
     let layer = layers.of_row(own.row).unwrap_or(u32::MAX);
     let frame = if with_frame { at(&columns.frame) } else { -1 };

@@ -47,6 +47,8 @@ pub struct Stepped {
     pub is_backward: Vec<bool>,
     /// Whether layers are under `jax.checkpoint`.
     pub is_checkpointed: bool,
+    /// The rows that `jax.checkpoint` recomputes.
+    pub recomputed: HashSet<Row, BuildMix>,
 }
 
 impl Stepped {
@@ -96,6 +98,7 @@ impl Stepped {
             early: Early::new(),
             is_backward,
             is_checkpointed,
+            recomputed: recomputed(module, phase),
         };
         Some((stepped, timeline))
     }
@@ -125,7 +128,7 @@ impl Stepped {
         let layer: Vec<Option<u32>> =
             graph.nodes.iter().map(|node| layers.of_row(node.row)).collect();
         let layout = Layout::new(module, cost, local, Places::default(), MOST_ROWS);
-        let laid = lay_out_layers(layout, &mut graph, &phases, &layer);
+        let laid = lay_out_layers(layout, &mut graph, &phases, &layer, phase);
         let end = u32::try_from(laid.rows.len()).ok()?;
         let (mut steps, bytes, held) = (laid.runs, laid.bytes, laid.held);
         let early = laid.early;
@@ -144,10 +147,25 @@ impl Stepped {
             early.iter().for_each(|(bytes, steps)| add(&mut changes, steps.clone(), *bytes));
         }
         let timeline = Timeline::of_changes(changes, laid.rows);
-        let stepped =
-            Self { graph, layers, starts, steps, bytes, held, early, is_backward, is_checkpointed };
+        let stepped = Self {
+            graph,
+            layers,
+            starts,
+            steps,
+            bytes,
+            held,
+            early,
+            is_backward,
+            is_checkpointed,
+            recomputed: recomputed(module, phase),
+        };
         Some((stepped, timeline))
     }
+}
+
+/// The rows of a module that `jax.checkpoint` recomputes.
+fn recomputed(module: &Module, phase: impl Fn(Row) -> Phase) -> HashSet<Row, BuildMix> {
+    module.rows().filter(|row| named::is_recomputed(module, *row, phase(*row))).collect()
 }
 
 /// By node: whether it belongs to the backward pass.

@@ -99,7 +99,7 @@ impl Unrolled {
     /// The unrolled layers of an entry computation. `sizes` are the bytes of shapes in a scheduled module.
     pub fn new(module: &Module, stepped: Stepped, sizes: Option<&[i64]>) -> Option<Self> {
         let Stepped { graph, layers, starts, steps, bytes, held, .. } = stepped;
-        let Stepped { early: ahead, is_backward, is_checkpointed, .. } = stepped;
+        let Stepped { early: ahead, is_backward, is_checkpointed, recomputed, .. } = stepped;
         let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
@@ -131,7 +131,8 @@ impl Unrolled {
             let own = &unrolled;
             let step_of = |node: u32| own.steps[node as usize];
             let (graph, layers) = (&own.graph, &own.layers);
-            let remade = Remade::new(module, graph, layers, &held, &is_backward, step_of);
+            let is_again = |row: Row| recomputed.contains(&row);
+            let remade = Remade::new(module, graph, layers, &held, &is_backward, step_of, is_again);
             unrolled.remade = Some(remade);
         } else if let Some(sizes) = sizes {
             unrolled.find_wide(module, sizes);
