@@ -498,7 +498,7 @@ class Policies:
             "policies",
             "Checkpoint policies of the layers",
             table,
-            _known_columns(table),
+            fields.known_columns(table),
             is_whole=True,
         )
         fates: Sequence[int] = () if shown is None else shown.fates
@@ -544,7 +544,9 @@ class Policies:
         if frontier or self.chosen is not None:
             table = self.frontier
             title = "Best policies, memory against time"
-            best.append(Section("frontier", title, table, _known_columns(table), figure="peak"))
+            best.append(
+                Section("frontier", title, table, fields.known_columns(table), figure="peak")
+            )
         # The answer comes first: the policies, what to write, and what else would help.
         return (policies, code, helps, *best, values, recomputed)
 
@@ -576,11 +578,6 @@ def _gaining(policies: Iterable[Policy], chosen: Policy | None) -> Iterator[Poli
         if seconds is None or seconds < least or policy is chosen:
             least = least if seconds is None else min(least, seconds)
             yield policy
-
-
-def _known_columns(table: Table) -> list[str]:
-    """The columns in which a figure is known and not zero everywhere."""
-    return [own for own in table.columns if any(table.values(own)) or own == "number"]
 
 
 def policies_of(remat: Remat) -> Policies | str:

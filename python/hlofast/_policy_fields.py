@@ -7,6 +7,7 @@ from hlofast._core import Field
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast._policies import Policies
+    from hlofast.table import Table
 
 _OUTCOME = (
     Field("bytes", "peak", "Bytes at the peak of device memory; modelled, as compiled counted."),
@@ -235,14 +236,18 @@ NOT_EVERYTHING = (
     "checkpointing, whose figures are those of everything_saveable"
 )
 OTHER_FLOPS = (
-    "of the {whole:,} FLOP that this text recomputes, policies count {own:,} FLOP: those of "
-    "matmuls and kernels that layers recompute under jax.checkpoint, without elementwise work, "
-    "work outside of layers, and what XLA recomputes by itself"
+    "of the {whole:,} FLOP that this text recomputes, {own:,} are matmuls and kernels of layers "
+    "under jax.checkpoint, the only ones that policies count"
 )
 NO_COLLECTIVES = (
     "the partitioner has not run, so the collectives that a policy recomputes are unknown, and so "
     "is their time"
 )
+
+
+def known_columns(table: Table) -> list[str]:
+    """The columns in which a figure is known and not zero everywhere."""
+    return [own for own in table.columns if any(table.values(own)) or own == "number"]
 
 
 def error_of(policies: Policies) -> str:
