@@ -59,7 +59,7 @@ def test_a_note_tells_which_recomputation_policies_count(unscheduled):
     own = remat.policies.as_compiled.recomputed_flops
     assert own < whole
     (note,) = (note.text for note in remat.notes if note.code == "policy-recomputed")
-    assert f"{whole:,} FLOP" in note and f"{own:,} FLOP" in note
+    assert f"{whole:,} FLOP" in note and f"{own:,} are matmuls" in note
 
 
 def test_the_smallest_policy_is_not_above_the_step_as_compiled(unscheduled):
