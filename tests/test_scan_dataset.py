@@ -116,7 +116,6 @@ def test_tables_of_a_dataset_can_be_read_back(
 
 
 def test_a_large_table_comes_back(tree: Tree, tmp_path: Path) -> None:
-    """Several threads encode the columns of such a table."""
     scanned = scan(tree.root, tmp_path / "out", format="parquet", tables=["instructions"])
     in_memory = hlofast.scan(tree.root, tables=["instructions"], max_text_bytes=MAX_TEXT_BYTES)
     written, held = scanned["instructions"], in_memory["instructions"]

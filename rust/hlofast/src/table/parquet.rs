@@ -14,28 +14,18 @@ use arrow_schema::{DataType, Schema};
 use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::Compression;
-use parquet::file::properties::{
-    DEFAULT_MAX_ROW_GROUP_ROW_COUNT, EnabledStatistics, WriterProperties,
-};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 
 /// Why a file is not one that [`parquet`] writes.
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Rows that are read at once.
 const BATCH: usize = 1 << 14;
-/// Rows of a group, as in the writer's default.
-const GROUP: usize = DEFAULT_MAX_ROW_GROUP_ROW_COUNT;
-/// Values from which a table is encoded by several threads: about a millisecond of work.
-const LARGE: usize = 1 << 15;
-/// Limit on these threads.
-const MOST_THREADS: usize = 4;
 
 /// `columns` as a Parquet file; unknown and absent values become null.
 pub fn parquet(columns: &Columns) -> Result<Vec<u8>> {
@@ -100,59 +90,11 @@ fn written(batches: &[RecordBatch]) -> Result<Vec<u8>> {
         .build();
     let mut file = Vec::new();
     let mut writer = ArrowWriter::try_new(&mut file, first.schema(), Some(properties))?;
-    match batches {
-        [batch] if (1..=GROUP).contains(&batch.num_rows()) => {
-            let (mut writer, columns) = writer.into_serialized_writer()?;
-            let chunks = encoded(batch, columns.create_column_writers(0)?)?;
-            let mut group = writer.next_row_group()?;
-            for chunk in chunks {
-                chunk.append_to_row_group(&mut group)?;
-            }
-            group.close()?;
-            writer.close()?;
-        }
-        _ => {
-            for batch in batches {
-                writer.write(batch)?;
-            }
-            writer.close()?;
-        }
+    for batch in batches {
+        writer.write(batch)?;
     }
+    writer.close()?;
     Ok(file)
-}
-
-/// The columns of `batch`, each encoded by its writer. Several threads encode a large table, because
-/// nothing else runs while the last part of a dataset is encoded.
-fn encoded(batch: &RecordBatch, writers: Vec<ArrowColumnWriter>) -> Result<Vec<ArrowColumnChunk>> {
-    let is_large = batch.num_rows() * batch.num_columns() >= LARGE;
-    let threads =
-        if is_large { thread::available_parallelism().map_or(1, |all| all.get()) } else { 1 };
-    let schema = batch.schema();
-    let columns = schema.fields().iter().zip(batch.columns()).zip(writers).enumerate();
-    let columns = Mutex::new(columns);
-    let encode = || -> Result<Vec<(usize, ArrowColumnChunk)>> {
-        let mut chunks = Vec::new();
-        loop {
-            let next = columns.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((number, ((field, array), mut writer))) = next else { return Ok(chunks) };
-            for leaf in compute_leaves(field, array)? {
-                writer.write(&leaf)?;
-            }
-            chunks.push((number, writer.close()?));
-        }
-    };
-    let mut chunks = thread::scope(|scope| {
-        // If a thread cannot be started, the others do its work.
-        let start = |_| thread::Builder::new().spawn_scoped(scope, encode).ok();
-        let helpers: Vec<_> = (1..threads.min(MOST_THREADS)).filter_map(start).collect();
-        let mut chunks = encode()?;
-        for helper in helpers {
-            chunks.extend(helper.join().map_err(|_| "the encoding of a table panicked")??);
-        }
-        Result::Ok(chunks)
-    })?;
-    chunks.sort_by_key(|(number, _)| *number);
-    Ok(chunks.into_iter().map(|(_, chunk)| chunk).collect())
 }
 
 /// A column as Arrow describes and holds it.
