@@ -52,6 +52,27 @@ pub struct Stepped {
 }
 
 impl Stepped {
+    /// The layers of `graph`, without steps yet; None if there are none.
+    fn of_layers(module: &Module, attribution: &Attribution, graph: Graph) -> Option<Self> {
+        let layers = layers(module, attribution, &graph)?;
+        let phase = phase_of(module, attribution);
+        let is_checkpointed = named::is_checkpointed(module, &graph);
+        let is_backward = backward(&graph, &phase, is_checkpointed);
+        let is_recomputed = |row: &Row| named::is_recomputed(module, *row, phase(*row));
+        Some(Self {
+            graph,
+            layers,
+            starts: Vec::new(),
+            steps: Vec::new(),
+            bytes: Vec::new(),
+            held: Vec::new(),
+            early: Early::new(),
+            is_backward,
+            is_checkpointed,
+            recomputed: module.rows().filter(is_recomputed).collect(),
+        })
+    }
+
     /// That of a scheduled module; None if it has no layers or is too large. `values` move to the steps
     /// at which they would be in memory if layers were checkpointed.
     pub fn scheduled(
@@ -63,44 +84,31 @@ impl Stepped {
         peak: i64,
     ) -> Option<(Self, Timeline)> {
         let graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
-        let layers = layers(module, attribution, &graph)?;
-        let phases = attribution.phases(module);
-        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-        let is_checkpointed = named::is_checkpointed(module, &graph);
-        let is_backward = backward(&graph, phase, is_checkpointed);
+        let mut own = Self::of_layers(module, attribution, graph)?;
+        let phase = phase_of(module, attribution);
         let end = u32::try_from(memory.timeline.len()).ok()?;
+        let (graph, layers) = (&own.graph, &own.layers);
         let mut steps: Vec<u32> =
             graph.nodes.iter().map(|node| memory.step_of(node.outer).unwrap_or(end)).collect();
-        let starts = starts(&graph, &layers, &steps, end, &is_backward)?;
+        let starts = starts(graph, layers, &steps, end, &own.is_backward)?;
         // Barriers are in a checkpointed text already.
-        let new = match sums_last(module, &graph) || is_checkpointed {
+        let new = match sums_last(module, graph) || own.is_checkpointed {
             true => (0..end).collect(),
-            false => new_steps(module, memory, &graph, &layers, &starts, &steps, phase),
+            false => new_steps(module, memory, graph, layers, &starts, &steps, phase),
         };
-        let moved = retime(module, memory, &graph, &new, values);
+        let moved = retime(module, memory, graph, &new, values);
         for step in &mut steps {
             *step = new.get(*step as usize).copied().unwrap_or(*step);
         }
-        let timeline = Timeline::of_entry(module, memory, values, &graph, &moved, peak)?;
+        let timeline = Timeline::of_entry(module, memory, values, graph, &moved, peak)?;
         let held = |value: &LiveValue| {
             let steps = value.first_step..=value.last_step;
-            Some(Held { node: node_of(&graph, value)?, row: value.row, bytes: value.bytes, steps })
+            Some(Held { node: node_of(graph, value)?, row: value.row, bytes: value.bytes, steps })
         };
         let held = values.iter().filter(|value| value.bytes > 0).filter_map(held).collect();
-        let bytes = (0..graph.nodes.len() as u32).map(|node| graph.bytes(node, sizes)).collect();
-        let stepped = Self {
-            graph,
-            layers,
-            starts,
-            steps,
-            bytes,
-            held,
-            early: Early::new(),
-            is_backward,
-            is_checkpointed,
-            recomputed: recomputed(module, phase),
-        };
-        Some((stepped, timeline))
+        own.bytes = (0..graph.nodes.len() as u32).map(|node| graph.bytes(node, sizes)).collect();
+        (own.starts, own.steps, own.held) = (starts, steps, held);
+        Some((own, timeline))
     }
 
     /// That of a module that is not scheduled, with the bytes of `local`; None if it has no layers or is
@@ -119,20 +127,17 @@ impl Stepped {
                 node.row = node.outer;
             }
         }
-        let layers = layers(module, attribution, &graph)?;
-        let phases = attribution.phases(module);
-        let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or_default();
-        let is_checkpointed = named::is_checkpointed(module, &graph);
-        let is_backward = backward(&graph, phase, is_checkpointed);
-        let phases: Vec<Phase> = graph.nodes.iter().map(|node| phase(node.row)).collect();
+        let mut own = Self::of_layers(module, attribution, graph)?;
+        let phase = phase_of(module, attribution);
+        let nodes = &own.graph.nodes;
+        let phases: Vec<Phase> = nodes.iter().map(|node| phase(node.row)).collect();
         let layer: Vec<Option<u32>> =
-            graph.nodes.iter().map(|node| layers.of_row(node.row)).collect();
+            nodes.iter().map(|node| own.layers.of_row(node.row)).collect();
         let layout = Layout::new(module, cost, local, Places::default(), MOST_ROWS);
-        let laid = lay_out_layers(layout, &mut graph, &phases, &layer, phase);
+        let laid = lay_out_layers(layout, &mut own.graph, &phases, &layer, phase);
         let end = u32::try_from(laid.rows.len()).ok()?;
-        let (mut steps, bytes, held) = (laid.runs, laid.bytes, laid.held);
-        let early = laid.early;
-        let starts = starts(&graph, &layers, &steps, end, &is_backward)?;
+        let (graph, mut steps, held) = (&own.graph, laid.runs, laid.held);
+        let starts = starts(graph, &own.layers, &steps, end, &own.is_backward)?;
         let back = starts.iter().copied().min()?;
         let is_held: HashSet<u32, BuildMix> = held.iter().map(|own| own.node).collect();
         // Cheap work is part of what reads it.
@@ -143,29 +148,20 @@ impl Stepped {
             steps[node as usize] = last.unwrap_or(steps[node as usize]);
         }
         let mut changes = laid.changes;
-        if is_checkpointed {
-            early.iter().for_each(|(bytes, steps)| add(&mut changes, steps.clone(), *bytes));
+        if own.is_checkpointed {
+            laid.early.iter().for_each(|(bytes, steps)| add(&mut changes, steps.clone(), *bytes));
         }
         let timeline = Timeline::of_changes(changes, laid.rows);
-        let stepped = Self {
-            graph,
-            layers,
-            starts,
-            steps,
-            bytes,
-            held,
-            early,
-            is_backward,
-            is_checkpointed,
-            recomputed: recomputed(module, phase),
-        };
-        Some((stepped, timeline))
+        (own.starts, own.steps, own.held) = (starts, steps, held);
+        (own.bytes, own.early) = (laid.bytes, laid.early);
+        Some((own, timeline))
     }
 }
 
-/// The rows of a module that `jax.checkpoint` recomputes.
-fn recomputed(module: &Module, phase: impl Fn(Row) -> Phase) -> HashSet<Row, BuildMix> {
-    module.rows().filter(|row| named::is_recomputed(module, *row, phase(*row))).collect()
+/// The phases of rows.
+fn phase_of<'a>(module: &'a Module, attribution: &'a Attribution) -> impl Fn(Row) -> Phase + 'a {
+    let phases = attribution.phases(module);
+    move |row| phases.get(row.0 as usize).copied().unwrap_or_default()
 }
 
 /// By node: whether it belongs to the backward pass.
