@@ -13,7 +13,7 @@ import pytest
 import hlofast
 from conftest import A100_STEP, A100_TRACE, FIXTURES
 from hlofast import _text as output
-from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, results
+from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, main, results
 from test_cli import COMMAND, document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -358,3 +358,65 @@ class TestFiles:
         )
         assert (done.returncode, done.stdout) == (UNREADABLE, b"")
         assert b"can't decode byte 0xff" in done.stderr
+
+
+@pytest.mark.parametrize("verb", [["what-if"], ["graph"], ["remat", "--apply"]])
+def test_an_input_is_not_overwritten(
+    train_step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    path, other = tmp_path / "step.txt", tmp_path / "other.txt"
+    path.write_bytes(train_step.read_bytes())
+    other.symlink_to(path)
+    for out in (path, other):
+        assert main([*verb, str(path), "-o", str(out)]) == 2
+        assert "an input, which would be overwritten" in capsys.readouterr().err
+    assert path.read_bytes() == train_step.read_bytes()
+    assert main([*verb, str(path), "-o", str(tmp_path / "none" / "x")]) == 3
+
+
+@pytest.mark.parametrize("out", ["-", "/dev/stdout"])
+def test_standard_output_is_no_file_called_dash(
+    train_step: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    out: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = str(train_step)
+    for verb in (["graph"], ["fmt"]):
+        # These print nothing else there.
+        assert main([*verb, path]) == 0
+        printed = capfdbinary.readouterr().out
+        assert main([*verb, path, "-o", out]) == 0
+        assert capfdbinary.readouterr().out == printed != b""
+    for verb in (["what-if", "--batch", "2x"], ["remat", "--plan", "--apply"]):
+        assert main([*verb, path, "-o", out]) == 2
+        told = capfdbinary.readouterr()
+        assert b"standard output has the report" in told.err and not told.out
+    assert main(["guide", "-o", out]) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_text_that_was_cut_off_is_told(train_step: Path) -> None:
+    whole = train_step.read_text()
+    entry = whole.index("\nENTRY ")
+    quote = whole.index('op_name="', entry) + 12
+    for end in (quote, whole.index("metadata={", entry) + 9, whole.index(" = ", entry) + 3):
+        with pytest.raises(hlofast.ParseError) as raised:
+            hlofast.loads(whole[:end])
+        assert "if the file was cut off, copy it again, or dump again" in str(raised.value)
+    # Between two lines of a body: at its first, in its middle, before its closing brace.
+    body = whole.index("\n", entry + 1) + 1
+    lines = [at for at in range(body, len(whole)) if whole[at - 1] == "\n"]
+    for end in (body, lines[1], lines[len(lines) // 2], whole.rindex("}")):
+        for text in (whole[:end], whole[: end - 1]):
+            with pytest.raises(hlofast.ParseError) as raised:
+                hlofast.loads(text)
+            assert "if the file was cut off, copy it again, or dump again" in str(raised.value)
+    with pytest.raises(hlofast.ParseError, match="cut off"):
+        hlofast.loads("HloModule m")
+    # A fault elsewhere is another fault.
+    with pytest.raises(hlofast.ParseError) as raised:
+        hlofast.loads(whole[:quote] + "\n" + whole[quote:].replace('"', "", 1))
+    assert "cut off" not in str(raised.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _core, _memory_account
 from hlofast._core import Field
 from hlofast._fragment import refuse
-from hlofast._memory_account import account, beside, hbm_of, packing, table_bytes
+from hlofast._memory_account import account, beside, hbm_of, packing, table_bytes, value_name
 from hlofast._memory_file import MemoryFile
 from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
@@ -247,7 +247,7 @@ class Memory(Result):
         if largest:
             row, name = largest["at"], self.module[largest["instruction"]].name
             values += [
-                ("largest", _value(name, largest["index"]), "modelled"),
+                ("largest", value_name(name, largest["index"]), "modelled"),
                 ("largest_bytes", largest["bytes"], "modelled"),
                 ("next_peak", largest["live_peak"], "bound" if is_bound else "modelled"),
                 ("next_peak_at", None if row is None else self.module[row].name, "modelled"),
@@ -342,7 +342,7 @@ class Memory(Result):
         pairs = zip(own.values("name"), own.values("index"), strict=True)
         sizes = own.values("bytes")
         added = [
-            (_VALUE, [_value(name, index) for name, index in pairs]),
+            (_VALUE, [value_name(name, index) for name, index in pairs]),
             (_FROM, [source or name or scope for source, name, scope in texts]),
             (_SHARE, shares(sizes, sum(sizes))),
         ]
@@ -596,8 +596,3 @@ class Memory(Result):
         at = self.at
         where = "" if at is None else f" at {at.name}"
         return f"<Memory {self.live_peak:,} B{where}, rule {self.rule}, sizes {self.sizes}>"
-
-
-def _value(name: str, index: str) -> str:
-    """The display name of a value: `while.85{9}`."""
-    return name if index == "{}" else f"{name}{index}"

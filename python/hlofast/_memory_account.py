@@ -164,3 +164,8 @@ def table_bytes(device: str | Device | None) -> int | None:
         return None
     size = known.value("tuple_table_bytes")
     return None if size is None else int(size)
+
+
+def value_name(name: str, index: str) -> str:
+    """The display name of a value: `while.85{9}`."""
+    return name if index == "{}" else f"{name}{index}"

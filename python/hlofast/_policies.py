@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _policy_code, devices
 from hlofast import _policy_fields as fields
 from hlofast._names import meant
-from hlofast._policy import BUILT_IN, EVERYTHING, OFFLOADED, RECOMPUTED, SAVED, Policy
+from hlofast._policy import BUILT_IN, EVERYTHING, OFFLOADED, RECOMPUTED, SAVED, Policy, gaining
 from hlofast._policy_matching import matching
 from hlofast._policy_remedies import FIELDS as REMEDIES
 from hlofast._policy_remedies import in_words, remedies
@@ -321,7 +321,7 @@ class Policies:
             found, chosen = [*self._searched], self.chosen
             if chosen is not None and all(own._keeps != chosen._keeps for own in found):
                 found.append(chosen)
-            self._frontier = tuple(_gaining(sorted(found, key=lambda own: own.peak), chosen))
+            self._frontier = tuple(gaining(sorted(found, key=lambda own: own.peak), chosen))
         return self._frontier
 
     @property
@@ -568,16 +568,6 @@ class Policies:
         rows = self.savable.to_pylist()
         described = [field for field, _ in self.savable._described()]
         return of_rows(described, [tuple(rows[at].values()) for at in numbers])
-
-
-def _gaining(policies: Iterable[Policy], chosen: Policy | None) -> Iterator[Policy]:
-    """The policies that are faster than all before, and the chosen one."""
-    least = float("inf")
-    for policy in policies:
-        seconds = policy.added_seconds
-        if seconds is None or seconds < least or policy is chosen:
-            least = least if seconds is None else min(least, seconds)
-            yield policy
 
 
 def policies_of(remat: Remat) -> Policies | str:

@@ -8,7 +8,7 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hlofast._policies import Policies
 
@@ -253,3 +253,13 @@ class Policy:
 
     def __repr__(self) -> str:
         return f"<Policy {self.name}: peak {self.peak:,} B>"
+
+
+def gaining(policies: Iterable[Policy], chosen: Policy | None) -> Iterator[Policy]:
+    """The policies that are faster than all before, and the chosen one."""
+    least = float("inf")
+    for policy in policies:
+        seconds = policy.added_seconds
+        if seconds is None or seconds < least or policy is chosen:
+            least = least if seconds is None else min(least, seconds)
+            yield policy

@@ -411,8 +411,8 @@ class Remat(Result):
         """Phases, statements, all-gathers, residuals and recomputed instructions.
 
         With `plan`, checkpoint policies come first, among them `policy` and with `frontier` the
-        best of all budgets. With `values` the plan of single values follows; by default it does
-        so only if there are no policies. Raises `ValueError` with `plan` if memory cannot be
+        best of all budgets. With `values` the plan of single values follows, which is the default
+        where no policy can be modelled. Raises `ValueError` with `plan` if memory cannot be
         counted.
         """
         sections = [

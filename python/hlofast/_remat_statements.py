@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _text
 from hlofast._collectives_notes import NO_AXES
+from hlofast._memory_account import value_name
 from hlofast._shares import TOGETHER
 
 TYPE_CHECKING = False
@@ -506,7 +507,7 @@ def _listed(words: Sequence[str]) -> str:
 
 def step_text(row: dict[str, Any], peak: int) -> str:
     """A chosen candidate as text: the residual, the peak with it, the cost."""
-    made = row["name"] + (row["index"] if row["index"] != "{}" else "")
+    made = value_name(row["name"], row["index"])
     price = [f"{row['wire_bytes']:,} wire B"] if row["wire_bytes"] else []
     price += [f"{row['flops']:,} FLOP"] if row["flops"] else []
     price += [_text.seconds(row["seconds"])] if row["seconds"] is not None else []
