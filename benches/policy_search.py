@@ -10,8 +10,8 @@ limit, as it runs for layers with many values, which cannot all be tried.
 
 `compiled`: on programs that were compiled under every set of saved values (sets.jsonl.xz), FLOPs
 and bytes by XLA of the policies that hlofast chooses for twelve sizes of memory, against the set
-that has the fewest FLOPs of those that fit by XLA's account; with the margin that hlofast leaves
-free for its own errors, and with smaller ones.
+that has the fewest FLOPs of those that fit by XLA's memory accounting; with the margin that hlofast
+leaves free for its own errors, and with smaller ones.
 
 `time`: seconds of `Policies.chosen` and `Policies.best` on one core, for a generated module of
 100,000 instructions with a thousand values.

@@ -56,7 +56,7 @@ def device_for(data: bytes) -> str:
 
 
 def step(module: Any, device: str) -> Any:
-    """Results of `collectives`, `time` and `lint`; `module` has to be fresh."""
+    """Results of `collectives`, `time` and `lint`; `module` must be fresh."""
     return module.collectives(), module.time(device=device), module.lint()
 
 

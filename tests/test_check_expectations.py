@@ -110,10 +110,10 @@ class TestExpectations:
         ("expected", "reason"),
         [
             ({"colour.max": 3}, "unknown key 'colour'"),
-            ({"peak": 3}, "peak has to be a table"),
+            ({"peak": 3}, "peak must be a table"),
             ({"peak.most": 3}, "peak takes min, max, exactly"),
             ({"peak.max": "much"}, "peak.max"),
-            ({"flops.max": "16GiB"}, "flops.max has to be a non-negative number"),
+            ({"flops.max": "16GiB"}, "flops.max must be a non-negative number"),
             ({"collectives.any.gather.max_bytes": 1}, "unknown kind of collective 'gather'"),
             ({"collectives.any.any.bytes": 1}, "not 'bytes'"),
             ({"lint.forbid": ["colour"]}, "unknown code 'colour'"),

@@ -292,7 +292,7 @@ class TestFiles:
         path.write_text('[mesh]\naxes = { data = 8 }\nbatch_axes = [["data"]]\n')
         done = hlofast_command("check", path, train_step)
         assert (done.returncode, done.stdout) == (UNREADABLE, "")
-        assert done.stderr == f"hlofast: {path}: mesh.batch_axes has to be a list of axis names\n"
+        assert done.stderr == f"hlofast: {path}: mesh.batch_axes must be a list of axis names\n"
 
     @pytest.mark.parametrize("text", ["[" * 200_000, '[{"kind": ' * 200_000])
     def test_nested_measurements(self, train_step: Path, tmp_path: Path, text: str) -> None:

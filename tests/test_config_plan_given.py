@@ -140,14 +140,14 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            ({"sequences": 1.5}, "sequences has to be a whole number from 0 to .*, not 1.5"),
-            ({"sequences": "3"}, "sequences has to be a whole number from 0 to .*, not '3'"),
-            ({"sequences": -1}, "sequences has to be a whole number from 0 to .*, not -1"),
-            ({"tokens": "15T"}, "tokens has to be a positive number, not '15T'"),
-            ({"tokens": 10**400}, "tokens has to be a positive number, not 1000"),
-            ({"margin": "5%"}, "margin has to be a number from 0 and below 1, not '5%'"),
-            ({"margin": 1}, "margin has to be a number from 0 and below 1, not 1"),
-            ({"devices": 0}, "devices has to be between 1 and"),
+            ({"sequences": 1.5}, "sequences must be a whole number from 0 to .*, not 1.5"),
+            ({"sequences": "3"}, "sequences must be a whole number from 0 to .*, not '3'"),
+            ({"sequences": -1}, "sequences must be a whole number from 0 to .*, not -1"),
+            ({"tokens": "15T"}, "tokens must be a positive number, not '15T'"),
+            ({"tokens": 10**400}, "tokens must be a positive number, not 1000"),
+            ({"margin": "5%"}, "margin must be a number from 0 and below 1, not '5%'"),
+            ({"margin": 1}, "margin must be a number from 0 and below 1, not 1"),
+            ({"devices": 0}, "devices must be between 1 and"),
         ],
     )
     def test_values_out_of_range(self, arguments, words) -> None:
@@ -157,11 +157,11 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            ({"instance": None}, "instance has to be a name such as tpu-v5p-128, not None"),
-            ({"instance": 16}, "instance has to be a name such as tpu-v5p-128, not 16"),
-            ({"devices": 16.5}, "devices has to be a whole number, not 16.5"),
-            ({"devices": "16"}, "devices has to be a whole number, not '16'"),
-            ({"device": 5}, "device has to be a name or a Device, not 5"),
+            ({"instance": None}, "instance must be a name such as tpu-v5p-128, not None"),
+            ({"instance": 16}, "instance must be a name such as tpu-v5p-128, not 16"),
+            ({"devices": 16.5}, "devices must be a whole number, not 16.5"),
+            ({"devices": "16"}, "devices must be a whole number, not '16'"),
+            ({"device": 5}, "device must be a name or a Device, not 5"),
         ],
     )
     def test_values_of_other_types(self, arguments, words) -> None:

@@ -189,22 +189,22 @@ class TestLike:
             ({"policy": "minimal_with_contxt"}, "did you mean 'minimal_with_context'"),
             ({"fdsp": 16}, "'fdsp' is not a choice; did you mean fsdp"),
             ({"state": "narrow"}, "state 'narrow' is not known; known: own"),
-            ({"fsdp": 0}, "fsdp has to be a whole number from 1 to 256, not 0"),
-            ({"fsdp": True}, "fsdp has to be a whole number from 1 to 256, not True"),
-            ({"fsdp": "64"}, "fsdp has to be a whole number from 1 to 256, not '64'"),
-            ({"accumulation": 1.5}, "accumulation has to be a whole number from 1 to .*, not 1.5"),
-            ({"policy": None}, "policy has to be a name, not None"),
+            ({"fsdp": 0}, "fsdp must be a whole number from 1 to 256, not 0"),
+            ({"fsdp": True}, "fsdp must be a whole number from 1 to 256, not True"),
+            ({"fsdp": "64"}, "fsdp must be a whole number from 1 to 256, not '64'"),
+            ({"accumulation": 1.5}, "accumulation must be a whole number from 1 to .*, not 1.5"),
+            ({"policy": None}, "policy must be a name, not None"),
             ({1: 2}, "1 is not a choice; known: "),
-            ({"mesh": 64}, "mesh has to be sizes of axes, such as .*, not 64"),
-            ({"mesh": {"policy": "full"}}, "mesh has to be sizes of axes, such as "),
+            ({"mesh": 64}, "mesh must be sizes of axes, such as .*, not 64"),
+            ({"mesh": {"policy": "full"}}, "mesh must be sizes of axes, such as "),
             ({"mesh": {"fsdp": 64}, "fsdp": 64}, "fsdp is given twice"),
             ({"mesh": {"fdsp": 64}}, "'fdsp' is not a choice; did you mean fsdp"),
-            ({"batch": "many"}, "batch has to be a number of sequences above 0, not 'many'"),
-            ({"batch": float("nan")}, "batch has to be a number of sequences above 0, not nan"),
+            ({"batch": "many"}, "batch must be a number of sequences above 0, not 'many'"),
+            ({"batch": float("nan")}, "batch must be a number of sequences above 0, not nan"),
             ({"own": 0}, "own is a whole choice: give {'own': 1}, or 'own' as text, not 0"),
             ({"own": True}, "own is a whole choice: give .*, not True"),
             ({"own": "1"}, "own is a whole choice: give .*, not '1'"),
-            ({"mesh": {}}, "mesh has to be sizes of axes, such as .*, or 'one device', not {}"),
+            ({"mesh": {}}, "mesh must be sizes of axes, such as .*, or 'one device', not {}"),
             ("mesh=one device:fsdp=64", "'one device' is not NAME=VALUE"),
             ({"own": 1, "policy": "full"}, "own is a whole choice: give it alone"),
             ({"batch": 3}, "batch=3 on 256 devices does not make the 1,024 sequences"),
@@ -217,7 +217,7 @@ class TestLike:
 
     @pytest.mark.parametrize("choice", [None, 64, ["fsdp=64"], b"own"])
     def test_what_is_neither_a_mapping_nor_text(self, eight, choice) -> None:
-        why = "a choice has to be a mapping such as .*, or text such as .*, not "
+        why = "a choice must be a mapping such as .*, or text such as .*, not "
         with pytest.raises(TypeError, match=why):
             eight.like(choice)
 

@@ -202,7 +202,7 @@ class TestMeshes:
             ([0, 2, 1], 4, 1, "neither positive nor -1"),
             ([1, 3, 4], 12, 4, "4 slices do not divide b=3, the first axis"),
             ([1, 1, 1], 1, 4, "no axis of a=1,b=1,c=1 is divisible by 4 slices"),
-            ([1, "x", 1], 1, 1, "has to be a list of integers"),
+            ([1, "x", 1], 1, 1, "must be a list of integers"),
             (None, 1, 1, "the config has no mesh_shape"),
             ([-1, 1, 1], None, 1, "a=-1 needs the number of devices, which is not known"),
             ([2**40, 2**40, 1], None, 1, "b=1099511627776 has more than 1,099,511,627,776 devices"),
@@ -329,7 +329,7 @@ class TestInstances:
 
     @pytest.mark.parametrize("devices", [0, -1, 1 << 60])
     def test_numbers_of_devices_that_are_none(self, trainer: Config, devices: int) -> None:
-        with pytest.raises(ValueError, match="devices has to be between 1 and"):
+        with pytest.raises(ValueError, match="devices must be between 1 and"):
             trainer.select("tpu-v6e-16", devices)
 
 

@@ -227,7 +227,7 @@ class TestUnknown:
         assert verdict.mfu_bound is not None and 0 < verdict.mfu_bound <= 1
 
     def test_devices_that_were_not_judged(self) -> None:
-        text = "the model was not judged on"
+        text = "the model was not evaluated on"
         for device, is_told in (("h100", False), ("tpu-v6e", False), ("b200", True)):
             statements = on(seven(), fsdp=8).verdict(device).statements
             assert any(text in told for told in statements) == is_told

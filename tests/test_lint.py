@@ -191,7 +191,7 @@ def test_functions_of_what_is_held_are_gathered() -> None:
     assert finding.code == "gathered-twice"
     assert finding.names == ("b", "a")
     assert finding.bytes == 64 * 32 * 2
-    assert "gathers a function of the elements of an array that every device" in finding.message
+    assert "gathers an element-wise function of an array that every device" in finding.message
     assert finding.remedy.startswith("gather the array once and apply the function")
     # Of a part that was cut from the whole array.
     part = programs.GATHER_OF_PART.replace("part = f32[16,32]", "cut = f32[16,32]")

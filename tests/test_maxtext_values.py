@@ -252,7 +252,7 @@ class TestRefusals:
         ("given", "kind", "words"),
         [
             ("stepz=2", "unknown-key", "did you mean steps?"),
-            ("steps=two", "invalid-override", "steps=two: the value has to be a whole number"),
+            ("steps=two", "invalid-override", "steps=two: the value must be a whole number"),
             ("scan_layers=7", "invalid-override", "true or false"),
             ("a" + ".b" * 3000 + "=1", "invalid-override", "more than 20 nested keys"),
             ("steps", "invalid-override", "write key=value"),
@@ -288,11 +288,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("steps: 1\ndecoder_block: {a: 1}\n", "run.yml:2: decoder_block has to be a single"),
-            ("opt_type: [[1], [2]]\n", "run.yml:1: opt_type has to be a single value"),
-            ("mesh_axes: {a: 1}\n", "run.yml:1: mesh_axes has to be a list"),
-            ("mlp_activations: [[silu]]\n", "mlp_activations has to be a list of single values"),
-            ("context_parallel_strategy: [a]\n", "context_parallel_strategy has to be a single"),
+            ("steps: 1\ndecoder_block: {a: 1}\n", "run.yml:2: decoder_block must be a single"),
+            ("opt_type: [[1], [2]]\n", "run.yml:1: opt_type must be a single value"),
+            ("mesh_axes: {a: 1}\n", "run.yml:1: mesh_axes must be a list"),
+            ("mlp_activations: [[silu]]\n", "mlp_activations must be a list of single values"),
+            ("context_parallel_strategy: [a]\n", "context_parallel_strategy must be a single"),
         ],
     )
     def test_lists_in_place_of_values(self, tmp_path, text, words):
@@ -303,7 +303,7 @@ class TestRefusals:
         ("name", "words"),
         [
             ("M_STEPZ", "M_STEPZ: no key 'stepz'; did you mean M_STEPS?"),
-            ("M_steps", "M_steps: MaxText takes variables in upper case alone: M_STEPS"),
+            ("M_steps", "M_steps: MaxText takes variables only in upper case: M_STEPS"),
         ],
     )
     def test_a_variable(self, files, name, words):
@@ -331,8 +331,8 @@ class TestRefusals:
             ("base_config: gone.yml\n", "run.yml:1: base_config gone.yml: No such file"),
             ("base_config: run.yml\n", "inherits from itself"),
             ("base_config: ./run.yml\n", "inherits from itself"),
-            ("base_config: /etc/passwd\n", "has to name a .yml file"),
-            ("base_config: [a]\n", "has to name a .yml file"),
+            ("base_config: /etc/passwd\n", "must name a .yml file"),
+            ("base_config: [a]\n", "must name a .yml file"),
         ],
     )
     def test_inheritance(self, files, text, words):
@@ -395,7 +395,7 @@ class TestHostileYaml:
         text = f"{key}: {value}\nscan_layers: true\n"
         lists = {"mesh_axes": "[]", "mlp_activations": "[]", "logical_axis_rules": "[] [[1]]"}
         if value[0] in "[{" and value not in lists.get(key, "").split():
-            with pytest.raises(ConfigError, match=f"run.yml:1: {key} has to be"):
+            with pytest.raises(ConfigError, match=f"run.yml:1: {key} must be"):
                 config.loads(text, path="run.yml")
             return
         cfg = config.loads(text, path="run.yml")

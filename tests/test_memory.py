@@ -265,7 +265,7 @@ class TestCommand:
         printed = hlofast_command("memory", chain, "--by", "scope", "--top", "2").stdout
         shown = [line.split() for line in printed.splitlines()]
         assert ["live", "peak", "1,004", "B"] in shown
-        assert ["at", "d"] in shown
+        assert ["peak", "at", "d"] in shown
         assert ["steps", "6"] in shown
         assert ["rule", "in_place"] in shown
         assert ["memory", "space", "0"] in shown

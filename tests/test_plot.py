@@ -139,5 +139,5 @@ def test_without_bokeh_a_report_has_tables_and_says_so(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     made = hlofast.load(train_step).report()
-    assert "Charts are still images: charts need bokeh" in made.html
+    assert "Charts are static images: charts need bokeh" in made.html
     assert 'id="block-bokeh"' not in made.html

@@ -327,7 +327,7 @@ def test_the_verdict_names_the_policy(dense):
     moved = _moves(chosen)
     assert f"a policy that saves {len(chosen.saved) - moved} value" in remedy
     assert (f"moves {moved} to host memory" in remedy) == (moved > 0)
-    assert " (modelled); hlofast remat gives the code" in remedy
+    assert " (modelled); hlofast remat prints the code" in remedy
     assert module.remat().policies.policy("dots_saveable").built_in == "dots_saveable"
 
 

@@ -127,7 +127,9 @@ def test_a_profile_as_the_file_gives_the_measured_verdict(run: Any) -> None:
     assert "MFU 23.5 % measured, 27.7 % modelled" in lines
     assert "idle share 2.5 %" in lines
     assert "profile 1 host, 1 device, 1 program, 5 launches, 13,050 events, 692 ms" in lines
-    assert f"measured beside modelled, and what to change: hlofast --profile {A100_TRACE}" in out
+    assert (
+        f"measured and modelled figures, and what to change: hlofast --profile {A100_TRACE}"
+    ) in out
     assert f"what the profile holds: hlofast summary {A100_TRACE}" in out
     (result,) = document(run, "verdict", A100_TRACE)
     facts = figures(result)

@@ -289,8 +289,8 @@ def test_pages_without_charts_are_said_to_be(train_step: Path, tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stderr == (
-        "hlofast: note: the charts of the page are still, as charts need bokeh: "
-        "pip install 'hlofast[report]'\n"
+        "hlofast: note: the charts of the page are static, as charts need bokeh: pip install "
+        "'hlofast[report]'\n"
     )
     command.append("--no-charts")
     done = subprocess.run(command, capture_output=True, text=True, check=False)

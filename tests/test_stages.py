@@ -317,7 +317,7 @@ class TestProgram:
         done = hlofast_command("stages", STAGE, "--hbm", "1MiB", "--most-moved", "0.75")
         assert done.returncode == 0
         for shown in (
-            "times fewer bytes     5\n",
+            "byte ratio            5\n",
             "weight_copy",
             "layer_1$start",
             "AND        0,1",

@@ -60,20 +60,21 @@ _CLOSE = 0.25
 _CALIBRATED = ", calibrated"
 _FIGURES = (
     Field("name", "figure", "The figure of the device."),
-    Field("text", "meaning", "What it means, and its unit."),
-    Field("number", "before", "Its value before the fit.", nullable=True),
-    Field("number", "fitted", "Its fitted value."),
+    Field("text", "meaning", "Meaning and unit of the figure."),
+    Field("number", "before", "Value before the fit.", nullable=True),
+    Field("number", "fitted", "Fitted value."),
 )
 _ERRORS = (
-    Field("word", "bound", "What bounds the instructions, with the figures before the fit."),
-    Field("word", "half", "Whether the half was fitted or held out."),
+    Field("word", "bound", "What bounds the instructions, according to the figures before the "
+                           "fit."),
+    Field("word", "half", "The half of the instructions: fitted or held out."),
     Field("count", "instructions", "Number of instructions.", adds_up=True),
     Field("seconds", "measured_seconds",
-          "Their measured time in a step; of collectives, the least of all steps and devices.",
+          "Measured time per step; for collectives, the minimum over all steps and devices.",
           label="measured s", adds_up=True),
-    Field("seconds", "before_seconds", "Their modelled time before the fit.", label="before s",
+    Field("seconds", "before_seconds", "Modelled time before the fit.", label="before s",
           adds_up=True),
-    Field("seconds", "after_seconds", "Their modelled time after the fit.", label="after s",
+    Field("seconds", "after_seconds", "Modelled time after the fit.", label="after s",
           adds_up=True),
     Field("ratio", "before_error", "Median error before the fit, as |modelled / measured - 1|.",
           label="median error before"),
@@ -91,10 +92,10 @@ _FACTS = (
     Field("seconds", "before_step", "The modelled step before the fit.", label="step before"),
     Field("seconds", "after_step", "The modelled step after the fit.", label="step after"),
     Field("ratio", "before_error",
-          "Error that half of the held-out time does not exceed, before the fit.",
+          "Median error before the fit, weighted by held-out time.",
           label="held-out error before"),
     Field("ratio", "after_error",
-          "Error that half of the held-out time does not exceed, after the fit.",
+          "Median error after the fit, weighted by held-out time.",
           label="held-out error after"),
 )  # fmt: skip
 
@@ -193,10 +194,12 @@ class Calibration(Result):
             count = len(self._half(bound))
             if count < _FEWEST:
                 rows = "collective" if bound == "communication" else "instruction"
-                text = f"{_text.counted(count, rows)} of the fitted half, fewer than {_FEWEST}"
-                notes.append(Note("too-few", f"{name} keeps its value, which shows in {text}"))
+                text = (
+                    f"{_text.counted(count, rows)} in the fitted half show it, fewer than {_FEWEST}"
+                )
+                notes.append(Note("too-few", f"{name} is not fitted: {text}"))
         if self._before.backend == "tpu":
-            text = "the model of TPUs reads none of the other figures that are fitted on GPUs"
+            text = "the TPU model does not use the other figures that are fitted on GPUs"
             notes.append(Note("tpu", f"only {_ON_TPU[0]} is fitted: {text}"))
         return tuple(notes)
 

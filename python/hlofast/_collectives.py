@@ -24,9 +24,14 @@ ALPA_MESH_BETA = (1.0, 0.1)
 _ALPA_KINDS = frozenset({"all-gather", "all-reduce", "reduce-scatter", "all-to-all"})
 
 
-_COLLECTIVES = Field("count", "collectives", "Collectives, each once.", adds_up=True)
+_COLLECTIVES = Field("count", "collectives", "Number of collectives.", adds_up=True)
 _UNPRICED = Field("count", "unpriced", "Collectives without a cost in the model.")
-_COST = Field("number", "cost", "Cost of all others, in the unit of the arguments.", adds_up=True)
+_COST = Field(
+    "number",
+    "cost",
+    "Total cost of the other collectives, in the unit of the arguments.",
+    adds_up=True,
+)
 _REASON = Field("text", "reason", "Why the groups match no mesh axes.")
 
 
@@ -92,7 +97,8 @@ class Collectives(Result, Table):
         Field("text", "mesh_source", "Source of the mesh.", label="mesh from"),
         Field("count", "hosts", "Hosts of the mesh."),
         Field("count", "slices", "Slices of the mesh."),
-        Field("count", "collectives", "Collectives, each once however it is written."),
+        Field("count", "collectives", "Collectives; each counts once, also as a start/done pair or "
+                                      "inside fusions."),
         Field("count", "executions", "Calls of all collectives per step.", label="calls"),
         Field("bytes", "payload", "Known payload of all calls."),
         Field("bytes", "wire_bytes", "Known bytes that each device sends in all calls."),

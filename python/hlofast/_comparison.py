@@ -23,7 +23,7 @@ NO_HOST = "(none)"
 _SIDES = (("before", "first"), ("after", "second"))
 _PROGRAMS = (
     Field("name", "program", "The program."),
-    Field("count", "changes", "Changes that no other change causes."),
+    Field("count", "changes", "Changes that do not follow from another change."),
     *(
         Field(
             "count",
@@ -61,13 +61,13 @@ _UNMATCHED = (
 _HOSTS = (
     Field("word", "side", "The side that lacks the host: before or after."),
     Field("name", "host", "The host, from the folder name."),
-    Field("count", "programs", "Programs of this host that the other hosts have on both sides."),
+    Field("count", "programs", "Programs of this host that other hosts have on both sides."),
 )
 _GROWTH = (
     Field("name", "program", "The program."),
     Field("word", "measure", "The total."),
     Field("count", "before", "The total of the first program.", nullable=True),
-    Field("count", "change", "Second minus first; unknown if either is.", nullable=True,
+    Field("count", "change", "Second minus first; unknown if either is unknown.", nullable=True,
           signed=True),
     Field("ratio", "share", "The change relative to the first.", nullable=True, signed=True),
     Field("ratio", "limit", "The largest allowed share."),

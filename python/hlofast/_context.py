@@ -257,7 +257,10 @@ def _read_libraries(libraries: str | Iterable[str]) -> tuple[str, ...] | None:
         if not isinstance(name, str):
             raise TypeError(f"a library is a str, not {type(name).__name__}")
         if not name.strip("/\\. "):
-            raise ValueError(f"{name!r} names no package or folder, such as mylib or mylib/layers")
+            raise ValueError(
+                "a library is the name of a package or folder, such as mylib or "
+                f"mylib/layers, not {name!r}"
+            )
     return names or None
 
 
@@ -571,6 +574,6 @@ def other_backend(module: Module, device: str | Device) -> str | None:
         return None
     return (
         f"the module was compiled for {compiled.upper()}, the device is {own.name}: XLA for "
-        f"{own.backend.upper()} fuses, lays out and schedules otherwise, so neither peaks nor "
-        "times are those of a program on the device"
+        f"{own.backend.upper()} fuses, lays out and schedules differently, so peaks and times do "
+        "not describe a program on that device"
     )

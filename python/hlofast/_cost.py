@@ -67,7 +67,7 @@ _COLUMNS = (
     Field("bytes", "bytes_written", "Bytes that one execution writes to HBM."),
     Field("count", "multiplicity", "Calls per step.", label="calls", nullable=True),
     Field("word", "provenance", "How the FLOPs are known."),
-    Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
+    Field("word", "phase", "Forward, backward, recompute, optimizer or unattributed."),
     Field("scope", "scope", "Framework scope (name stack).", nullable=True),
 )
 

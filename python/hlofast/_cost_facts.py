@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 MODEL = "modelled: operands read once, results written once, none inside fusions"
 FACTS = (
-    Field("text", "way", "Way of counting: as executed, or as XLA does.", label="counted"),
+    Field("text", "way", "The way of counting: as executed, or like XLA.", label="counted"),
     Field("word", "backend", "The backend whose shape sizes were used.", label="shape sizes"),
     Field("flops", "flops", "FLOPs of one run, without transcendentals.", label="FLOP"),
     Field("count", "transcendentals", "Transcendental functions of one run."),
     Field("bytes", "bytes_accessed", "Bytes read and written in all memory spaces."),
     Field("bytes", "bytes_read", "Bytes read from memory space 0.", label="HBM read"),
     Field("bytes", "bytes_written", "Bytes written to memory space 0.", label="HBM written"),
-    Field("text", "bytes_model", "Which bytes are counted as moved.", label="bytes are"),
-    Field("count", "matmuls", "Matmuls and convolutions, each instruction once."),
+    Field("text", "bytes_model", "Which bytes are counted as moved.", label="byte counting"),
+    Field("count", "matmuls", "Matmuls and convolutions; each instruction counts once."),
     Field("flops", "matmul_flops", "FLOPs of matmuls and convolutions.", label="matmul FLOP"),
     Field(
         "flops",
@@ -49,11 +49,21 @@ FACTS = (
     Field("ratio", "matmul_share", "Share of matmuls and convolutions in the total FLOPs."),
     Field("seconds", "step_seconds", "Measured step time.", label="step"),
     Field("number", "peak_flops", "Peak FLOP/s of a device.", label="peak FLOP/s"),
-    Field("count", "num_devices", "Devices that share the FLOPs.", label="FLOPs shared by"),
-    Field("ratio", "mfu", "Share of the peak used, without recomputation.", label="MFU"),
-    Field("ratio", "hfu", "Share of the peak used, with recomputation.", label="HFU"),
-    Field("ratio", "matmul_mfu", "MFU of matmuls and convolutions alone.", label="matmul MFU"),
-    Field("ratio", "matmul_hfu", "HFU of matmuls and convolutions alone.", label="matmul HFU"),
+    Field("count", "num_devices", "Devices that share the FLOPs.", label="devices sharing FLOPs"),
+    Field(
+        "ratio",
+        "mfu",
+        "Model FLOPs utilisation: share of the peak, without recomputation.",
+        label="MFU",
+    ),
+    Field(
+        "ratio",
+        "hfu",
+        "Hardware FLOPs utilisation: share of the peak, with recomputation.",
+        label="HFU",
+    ),
+    Field("ratio", "matmul_mfu", "MFU of matmuls and convolutions only.", label="matmul MFU"),
+    Field("ratio", "matmul_hfu", "HFU of matmuls and convolutions only.", label="matmul HFU"),
 )
 
 
@@ -152,8 +162,8 @@ def notes(cost: Cost) -> Iterator[Note]:
         yield Note("overflow", text)
     if not cost._data.has_scopes:
         text = (
-            "no instruction has an op_name, so phases and scopes are unknown, and recomputation: "
-            "MFU equals HFU"
+            "no instruction has an op_name, so phases, scopes and recomputation are unknown; MFU "
+            "equals HFU"
         )
         yield Note("no-names", text)
     elif (unattributed := _unattributed(cost)) is not None:

@@ -28,8 +28,8 @@ _BYTES_SHARE = Field(
 _NOT_EXACT = Field(
     "ratio",
     "not_exact",
-    "Share of the row's FLOPs that is modelled, from a library's configuration, or in loops of "
-    "unknown trip count.",
+    "Share of the row's FLOPs that are not exact: modelled, from a library's configuration, or in "
+    "loops of unknown trip count.",
     nullable=True,
 )
 _EXECUTED_ONLY = (

@@ -58,7 +58,7 @@ _ONE_DEVICE = tuple(field.name for field in _TOTALS if not field.name.startswith
 _COUNTS = (
     Field("word", "kind", "Kind of change: vanished, appeared, moved or changed."),
     Field("text", "aspect", "The changed property of the instruction.", nullable=True),
-    Field("count", "changes", "Causes of this kind.", adds_up=True),
+    Field("count", "changes", "Changes of this kind, without consequences.", adds_up=True),
 )
 _NAME = Field("name", "name", "Name in the second module, otherwise in the first.", nullable=True)
 _CHANGES = ("kind", "aspect", "name", "opcode", "before", "after", "op_name", "source")
@@ -83,7 +83,7 @@ class Diff(Result):
     FACTS = (
         Field("path", "before", "The file of the first module."),
         Field("path", "after", "The file of the second module."),
-        Field("count", "differences", "Changes that no other change causes."),
+        Field("count", "differences", "Changes that do not follow from another change."),
         Field("count", "consequences", "Changes that follow from other changes."),
         Field("flag", "compares_layouts", "Whether layouts are compared.",
               label="layouts compared"),

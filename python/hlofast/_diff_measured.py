@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
 _BEFORE = MEASURED.replace(
-    name="before_seconds", doc="Measured seconds in the step of the first profile.",
+    name="before_seconds", doc="Measured seconds per step in the first profile.",
     label="before s", nullable=True,
 )  # fmt: skip
 _AFTER = MEASURED.replace(
-    name="after_seconds", doc="Measured seconds in the step of the second profile.",
+    name="after_seconds", doc="Measured seconds per step in the second profile.",
     label="after s", nullable=True,
 )  # fmt: skip
 _CHANGE = Field(
-    "seconds", "change_seconds", "Second figure minus first; a side without the row counts as 0.",
+    "seconds", "change_seconds", "Second minus first; a missing row counts as 0.",
     label="change s", signed=True, adds_up=True,
 )  # fmt: skip
 _SHARE = Field(
@@ -39,13 +39,15 @@ _PARTS = (
     Field("axes", "axes", "Mesh axes of the exposed collectives.", nullable=True),
     *_COMPARED,
 )
-_PHASE = Field("word", "phase", "The phase in the second module, else in the first.", nullable=True)
+_PHASE = Field(
+    "word", "phase", "The phase in the second module, otherwise in the first.", nullable=True
+)
 _OPCODE = Field("word", "opcode", "The opcode.")
 _SOURCE = Field("path", "source", "Source file and line.", nullable=True)
 _INSTRUCTIONS = (
-    Field("name", "name", "The instruction in the second module, else in the first."),
-    Field("name", "name_before", "The matched instruction in the first module, if its name is "
-          "another.", label="name before", nullable=True),
+    Field("name", "name", "The instruction in the second module, otherwise in the first."),
+    Field("name", "name_before", "The matched instruction in the first module, if its name "
+          "differs.", label="name before", nullable=True),
     _OPCODE,
     *_COMPARED,
     _PHASE,

@@ -48,5 +48,5 @@ def refuse(module: Module, what: str) -> None:
         return
     raise FragmentError(
         f"{what} of a fragment is unknown: the text lacks {said}; summary, show, graph, "
-        "collectives, matmuls and cost read what is there"
+        "collectives, matmuls and cost work on fragments"
     )

@@ -46,7 +46,7 @@ _FIGURES = (
 _SECONDS = Field(
     "seconds",
     "seconds",
-    "Own time of all runs of the pass in its pipeline, without the passes inside it.",
+    "Time of all runs of the pass in its pipeline, without nested passes.",
     nullable=True,
 )
 FIGURES = tuple(field.name for field in _FIGURES)
@@ -56,7 +56,7 @@ _FIELDS = (
     Field("index", "step", "The number of the pass.", nullable=True),
     Field("word", "stage", "The stage of the compilation."),
     Field("name", "pipeline", "The pipeline of the pass.", nullable=True),
-    Field("name", "pass", "The pass that had just run.", nullable=True),
+    Field("name", "pass", "The pass that ran last.", nullable=True),
     Field("path", "file", "The file."),
     _SECONDS,
     *_FIGURES,
@@ -83,8 +83,8 @@ _TIMES = (
     Field("name", "pipeline", "The pipeline around it.", nullable=True),
     Field("name", "pass", "The pass; None for a pipeline itself and for stages.", nullable=True),
     Field("count", "runs", "Number of runs.", adds_up=True),
-    Field("seconds", "seconds", "Time of all runs without the ranges inside them.", adds_up=True),
-    Field("seconds", "total_seconds", "Time of all runs.", label="with inner"),
+    Field("seconds", "seconds", "Time of all runs, without nested ranges.", adds_up=True),
+    Field("seconds", "total_seconds", "Time of all runs.", label="with nested"),
     Field("count", "dumps", "Dumps after the pass.", nullable=True, adds_up=True),
     *_CHANGES,
 )
@@ -117,7 +117,8 @@ class History(Result, Table):
         Field("count", "dumps", "Dumps of the module."),
         Field("count", "same", "Dumps that equal the previous one."),
         Field("seconds", "compile_seconds", "Time of the compilation.", label="compile time"),
-        Field("seconds", "pass_seconds", "Own time of its passes and pipelines.",
+        Field("seconds", "pass_seconds", "Time of its passes and pipelines, each without nested "
+                                         "ranges.",
               label="in passes"),
         Field("path", "pass_times", "The file with the times of passes.", label="times from"),
     )  # fmt: skip

@@ -46,18 +46,19 @@ _EVENTS = (
         "Made, cloned, split (into `count` instructions), merged (into another), removed, changed "
         "(to another opcode), renamed or moved (into or out of a called computation).",
     ),
-    Field("word", "opcode", "The opcode after the pass, or of what was removed."),
+    Field("word", "opcode", "The opcode after the pass; for a removed instruction, its opcode."),
     Field(
         "name", "before",
-        "The first instruction before the pass; of one that was made, what it replaces.",
+        "The first instruction before the pass; for a new instruction, the one that it replaces.",
         nullable=True,
     ),
     Field(
         "name", "after",
-        "The first instruction after the pass; of one that was removed, what its users read now.",
+        "The first instruction after the pass; for a removed instruction, the one that its users "
+        "read now.",
         nullable=True,
     ),
-    Field("count", "count", "Instructions; of a split, the instructions it made."),
+    Field("count", "count", "Number of instructions; for a split, the number of results."),
     Field("scope", "op_name", "The framework's name for the first instruction.", nullable=True),
     Field("path", "file", "The dump after the pass."),
 )  # fmt: skip
@@ -78,10 +79,15 @@ class HistoryFound(Result):
     VERB = "history"
     FACTS = (
         Field("name", "module", "The name of the module."),
-        Field("text", "find", "What was looked for."),
-        Field("word", "find_kind", "What it is: name, opcode or collective.", label="which is"),
-        Field("count", "first", "Instructions of it in the first dump.", label="in first dump"),
-        Field("count", "last", "Instructions of it in the last dump.", label="in last dump"),
+        Field("text", "find", "The search term."),
+        Field(
+            "word",
+            "find_kind",
+            "The kind of search term: name, opcode or collective.",
+            label="search kind",
+        ),
+        Field("count", "first", "Matching instructions in the first dump.", label="in first dump"),
+        Field("count", "last", "Matching instructions in the last dump.", label="in last dump"),
         *(Field("count", event, f"Instructions {event}, over all passes.") for event in EVENTS),
     )
 

@@ -299,8 +299,8 @@ def foreign(start: bytes) -> str | None:
     text = start.decode("utf-8", "replace")
     if b'"traceEvents"' in start:
         return (
-            "a profile in Chrome's trace format, which holds no modules; give the *.xplane.pb "
-            "beside it, or see what ran with hlofast summary FILE"
+            "a profile in Chrome's trace format, which holds no modules; give the *.xplane.pb next "
+            "to it, or list what ran with hlofast summary FILE"
         )
     for line in text.splitlines():
         if any(words in line for words in _OUT_OF_MEMORY):

@@ -29,12 +29,16 @@ OPTIONS = _core._lint_options()
 _CODES = (
     Field("word", "code", "The rule."),
     Field("count", "findings", "Findings of this rule.", adds_up=True),
-    Field("text", "what", "What the rule finds.", label="finds"),
+    Field("text", "what", "What the rule finds.", label="description"),
 )
 _FINDING = Field("index", "finding", "The number of the finding in display order, from 0.")
 _EVIDENCE = (
     _FINDING,
-    Field("instruction", "instruction", "Evidence: an instruction, subjects first."),
+    Field(
+        "instruction",
+        "instruction",
+        "Evidence: an instruction; the subjects of the finding come first.",
+    ),
 )
 _FIGURES = (
     _FINDING,
@@ -148,7 +152,7 @@ class Findings(Result):
 
     Options of `Module.lint`:
 
-    - `order_flops_per_byte`: FLOPs that count as much as one byte in the order of findings.
+    - `order_flops_per_byte`: FLOPs that weigh as much as one byte when findings are sorted.
     - `min_share`: least share at stake, of the payload or wire bytes of all collectives, or of the
       FLOPs of all matmuls.
     - `min_replicated_share`: least share of all parameter bytes that sharding replicated parameters
@@ -163,17 +167,17 @@ class Findings(Result):
         Field("word", "status", "Compilation stage of the module."),
         Field("count", "findings", "Number of findings."),
         Field("name", "device", "The chip whose time model orders the findings.", nullable=True),
-        Field("number", "min_share", "Threshold: least share at stake, of the payload or wire "
-              "bytes of all collectives, or of the FLOPs of all matmuls."),
+        Field("number", "min_share", "Threshold: minimum share at stake, of the payload or wire "
+              "bytes of all collectives or of the FLOPs of all matmuls."),
         Field("number", "min_replicated_share",
-              "Threshold: least share of all parameter bytes that sharding replicated parameters "
+              "Threshold: minimum share of all parameter bytes that sharding replicated parameters "
               "saves."),
         Field("bytes", "min_undonated_bytes",
-              "Threshold: least bytes of state that is not donated."),
+              "Threshold: minimum bytes of state that is not donated."),
         Field("number", "overlap_flops_per_byte",
               "Threshold: FLOPs between start and done, per byte sent, that count as overlap."),
         Field("number", "order_flops_per_byte",
-              "FLOPs that count as much as one byte in the order of findings."),
+              "FLOPs that weigh as much as one byte when findings are sorted."),
     )  # fmt: skip
     CODES = CODES
     """Codes of all rules."""
@@ -254,12 +258,12 @@ class Findings(Result):
         if not len(self) and self._fits is False:
             text = (
                 "no rule has a finding above its threshold, but the step does not fit the device: "
-                "`hlofast memory` says what holds its memory, `hlofast remat` whether a checkpoint "
-                "policy fits, and otherwise what would help"
+                "`hlofast memory` shows what holds its memory; `hlofast remat` shows whether a "
+                "checkpoint policy fits, or what else would help"
             )
             notes.append(Note("too-large", text))
         elif not len(self):
-            text = "lint has nothing to change: no rule has a finding above its threshold"
+            text = "nothing to change: no lint rule has a finding above its threshold"
             notes.append(Note("nothing-to-change", text))
         leading = self[0] if len(self) else None
         if leading and leading.bytes_are == "memory" and any(own.seconds for own in self):

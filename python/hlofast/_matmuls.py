@@ -26,7 +26,7 @@ KEYS = {
     "provenance": "provenance",
 }
 """Keys of totals, with their columns."""
-_INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
+_INSTRUCTIONS = Field("count", "instructions", "Number of instructions.", adds_up=True)
 _SHARE = Field("ratio", "share", "Share of the FLOPs of all matmuls.", nullable=True)
 _TYPES = Field(
     "text", "types", "Types of operands and result, and of the accumulator if different."
@@ -60,7 +60,7 @@ class Matmuls(Result, Table):
 
     VERB = "matmuls"
     FACTS = (
-        Field("count", "matmuls", "Matmuls and convolutions, each instruction once."),
+        Field("count", "matmuls", "Matmuls and convolutions; each instruction counts once."),
         Field("flops", "flops", "Known FLOPs of all calls.", label="FLOP"),
     )
 

@@ -50,7 +50,7 @@ class Measurements:
             if kind not in KINDS:
                 raise ValueError(f"unknown kind {kind!r}; known kinds: {', '.join(KINDS)}")
             if not (group_size >= 1 and 0 <= size < float("inf") and 0 <= seconds < float("inf")):
-                text = "bytes and seconds have to be finite and not negative, group_size positive"
+                text = "bytes and seconds must be finite and not negative, group_size positive"
                 raise ValueError(f"{kind}: {size!r} bytes in {seconds!r} s: {text}")
             points.setdefault((kind, group_size), {}).setdefault(size, []).append(seconds)
         self._tables = {
@@ -113,7 +113,7 @@ def read_measurements(path: str | PathLike[str]) -> Measurements:
         raise ValueError(f"{name}: {error}") from None
     except RecursionError:
         raise ValueError(f"{name}: nested too deeply") from None
-    raise ValueError(f"{name}: the file has to be .csv, .json or Alpa's .pkl")
+    raise ValueError(f"{name}: the file must be .csv, .json or Alpa's .pkl")
 
 
 def _row(where: str, row: dict[str, Any]) -> tuple[str, int, float, float]:
@@ -123,7 +123,7 @@ def _row(where: str, row: dict[str, Any]) -> tuple[str, int, float, float]:
     try:
         return str(row["kind"]), int(row["group_size"]), float(row["bytes"]), float(row["seconds"])
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{where}: group_size, bytes and seconds have to be numbers") from None
+        raise ValueError(f"{where}: group_size, bytes and seconds must be numbers") from None
 
 
 def _rows_of_csv(content: bytes) -> list[tuple[str, int, float, float]]:
@@ -141,7 +141,7 @@ def _rows_of_json(content: bytes) -> list[tuple[str, int, float, float]]:
 
     rows = json.loads(content)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("measurements have to be a list of objects")
+        raise ValueError("measurements must be a list of objects")
     return [_row(f"entry {number}", row) for number, row in enumerate(rows)]
 
 
@@ -158,7 +158,7 @@ class _Record:
 
     def __setstate__(self, state: object) -> None:
         if not isinstance(state, dict):
-            raise ValueError("the state of Alpa's records has to be a dictionary")
+            raise ValueError("the state of Alpa's records must be a dictionary")
         self.state = state
 
 
@@ -207,7 +207,7 @@ def _rows_of_alpa(database: object) -> list[tuple[str, int, float, float]]:
                     for elements, seconds in points:
                         rows.append((kind, len(first), float(elements) * width, float(seconds)))
                 except (TypeError, ValueError, OverflowError):
-                    raise ValueError(f"{field} has to hold pairs of elements and seconds") from None
+                    raise ValueError(f"{field} must hold pairs of elements and seconds") from None
         pending.extend(value for value in state.values() if isinstance(value, (_Record, dict)))
     if not rows:
         raise ValueError("the file has no measurements of collectives")

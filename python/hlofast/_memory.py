@@ -125,15 +125,15 @@ class Memory(Result):
               "Bytes that XLA allocates in HBM: from its file, or else modelled.",
               label="allocated in HBM"),
         Field("bytes", "modelled_peak",
-              "Before XLA has scheduled the module: modelled bytes at the peak of one device.",
+              "Modelled peak of one device, for a module that XLA has not scheduled.",
               label="modelled peak of one device"),
         Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
         Field("flag", "fits", "Whether the bytes allocated in HBM, or modelled, fit the device.",
               label="fits"),
-        Field("bytes", "hbm_left", "HBM minus the bytes allocated in it, or modelled.",
+        Field("bytes", "hbm_left", "HBM minus the allocated or modelled bytes.",
               label="left in HBM", signed=True),
         Field("bytes", "hbm_peak",
-              "Parameters, results and constants in HBM, and the most temporaries live at once.",
+              "Parameters, results and constants in HBM, plus the peak of live temporaries.",
               label="HBM peak"),
         Field("bytes", "fragmentation",
               "Bytes allocated in HBM minus the HBM peak: gaps and tables of tuples.",
@@ -147,8 +147,8 @@ class Memory(Result):
               "The peak that `compiled.memory_analysis()` reports for a TPU program.",
               label="XLA peak"),
         Field("bytes", "undonated",
-              "Bytes of parameters that could be donated and are not: results of the same shape "
-              "replace them."),
+              "Bytes of parameters that are not donated although results of the same shape replace "
+              "them."),
         Field("bytes", "allocated", "Bytes in XLA's file, in all memory spaces.",
               label="allocated in all memories"),
         Field("path", "allocation_file", "The file that gives the allocated bytes.",
@@ -158,7 +158,7 @@ class Memory(Result):
         Field("bytes", "next_peak", "The peak without the buffer of the largest value.",
               label="peak without it"),
         Field("name", "next_peak_at", "The instruction that runs at the peak without the value.",
-              label="at, without it"),
+              label="peak without it at"),
         Field("bytes", "device_argument_bytes", "Bytes of the parameters on one device.",
               label="parameters on one device"),
         Field("bytes", "device_output_bytes", "Bytes of the results on one device.",
@@ -307,7 +307,7 @@ class Memory(Result):
     def sections(
         self, by: str = "class", at: Instruction | str | int | None = None
     ) -> tuple[Section, ...]:
-        """Totals at the peak by `by` (of `KEYS`), values live at the peak or `at`, XLA's account.
+        """Totals at the peak by `by` (of `KEYS`), live values there or at `at`, XLA's accounting.
 
         Raises `KeyError` for an unknown instruction and `ValueError` for one without a step.
         """
@@ -360,7 +360,7 @@ class Memory(Result):
         return _shares.TOGETHER if _shares.devices_together(self.module) > 1 else ""
 
     def _account(self) -> dict[str, int]:
-        """`xla`, or an empty dictionary if XLA's account cannot be computed."""
+        """`xla`, or an empty dictionary if XLA's memory accounting cannot be computed."""
         try:
             return self.xla
         except (ValueError, OverflowError):
@@ -451,7 +451,7 @@ class Memory(Result):
 
     @property
     def xla(self) -> dict[str, int]:
-        """XLA's account in bytes, under the names of `CompiledMemoryStats`.
+        """XLA's memory accounting in bytes, under the names of `CompiledMemoryStats`.
 
         It adds `constant_size_in_bytes`, the heap that the peak counts (`heap_size_in_bytes`,
         `heap_memory_space`), and the heaps and peaks of each memory (`hbm_peak_in_bytes`,

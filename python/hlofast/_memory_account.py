@@ -1,4 +1,4 @@
-"""XLA's account of a program's memory, and the device memory with which it is compared.
+"""XLA's accounting of a program's memory, and the device memory with which it is compared.
 
 HBM, fast on-chip memory and host memory have a figure each; only the figure for HBM is
 compared with the HBM of a device.
@@ -23,11 +23,14 @@ _FIELDS = (
     Field("word", "part", "The kind of memory, as `CompiledMemoryStats` names it."),
     Field("index", "memory_space", "The memory space: 0 is HBM, 5 is host memory."),
     Field(
-        "bytes", "bytes", "Bytes of this part; unknown if the text does not tell.", nullable=True
+        "bytes",
+        "bytes",
+        "Bytes of this part; unknown if the text does not give them.",
+        nullable=True,
     ),
     Field("text", "made_of", "What the part is made of.", label="made of"),
 )
-_NOT_TOLD = "not told by the text"
+_NOT_TOLD = "not in the text"
 _HOST = 5
 _PARTS = (
     ("argument", 0, "parameters"),
@@ -60,7 +63,7 @@ def account(memory: Memory) -> Section:
             space = known["heap_memory_space"]
         if space != _HOST or size or memory.backend == "tpu":
             rows.append((part, space, size, made_of))
-    return Section("xla", "XLA's account", of_rows(_FIELDS, rows), is_whole=True)
+    return Section("xla", "XLA's memory accounting", of_rows(_FIELDS, rows), is_whole=True)
 
 
 def _temp(memory: Memory, known: dict[str, int]) -> int:

@@ -24,12 +24,12 @@ _WITHOUT_NAMES = {
         "forward work, optimizer work computes new weights from old weights, the rest is backward"
     ),
     "inference": (
-        "no instruction has an operation name; no result may be a gradient or a new weight, so all "
+        "no instruction has an operation name; no result can be a gradient or a new weight, so all "
         "work is forward"
     ),
     "unknown": (
         "phases are unknown: no instruction has an operation name that gives one, and the data "
-        "flow does not tell forward from backward work"
+        "flow does not separate forward from backward work"
     ),
 }
 
@@ -126,7 +126,7 @@ def notes(memory: Memory) -> Iterator[Note]:
     if less:
         yield Note(
             "v5e-or-v6e",
-            f"the text fits TPU v5e and v6e; on v6e the XLA peak is {less:,} B lower (give "
+            f"the text may be for TPU v5e or v6e; on v6e the XLA peak is {less:,} B lower (give "
             "--device)",
             bytes=less,
         )
@@ -143,8 +143,8 @@ def _before(memory: Memory, policies: Policies) -> Note:
     together = "" if memory._shares() is None else ", of all devices together"
     return Note(
         "modelled-peak",
-        f"go by the modelled peak, {policies.peak:,} B, which one device needs once XLA has "
-        f"compiled the step; the live peak and the XLA peak count the values of this text in its "
+        f"use the modelled peak, {policies.peak:,} B, which one device needs once XLA has compiled "
+        "the step; the live peak and the XLA peak count the values of this text in its "
         f"order{together}, but {what}; {error_of(policies)}",
         bytes=policies.peak,
     )

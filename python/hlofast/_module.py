@@ -366,8 +366,8 @@ class Module(_core.Module):
         programs. `sizes` are `device` sizes (tiling, padding) or `logical`. `constants` stay live
         until their `last_use` or for the whole `program`. `space` is a memory space by number or
         name (hbm, vmem, host), or `all`. `schedule` is the `text` order (default) or a
-        `post_order`. `device` is the TPU for XLA's account, a name or a `hlofast.devices.Device`.
-        Raises `hlofast.devices.UnknownDeviceError` for an unknown name.
+        `post_order`. `device` is the TPU for XLA's memory accounting, a name or a
+        `hlofast.devices.Device`. Raises `hlofast.devices.UnknownDeviceError` for an unknown name.
         """
         from hlofast._context import device_for
         from hlofast._memory import memory

@@ -179,8 +179,8 @@ class Policies:
                 ]
                 if OFFLOADED in own:
                     raise ValueError(
-                        f"no policy of JAX moves the results of {rows[at]['name']} to host memory: "
-                        "no name reaches them; save them, or recompute them"
+                        f"no policy of JAX moves the results of {rows[at]['name']} to host memory, "
+                        "because they cannot be named; save or recompute them"
                     )
         return Policy(self, "own" if is_own else str(name), fates)
 
@@ -451,8 +451,8 @@ class Policies:
             return None
         missing = lowest.peak - self.hbm
         if missing <= 0 or table is None:
-            return "no checkpoint policy fits: the host memory is too small for the nearest"
-        text = f"no checkpoint policy fits: the nearest exceeds the memory by {missing:,} B"
+            return "no checkpoint policy fits: the host memory is too small for the closest one"
+        text = f"no checkpoint policy fits: the closest one exceeds the memory by {missing:,} B"
         ways = in_words(table, self.hbm)
         return f"{text}; {ways}" if ways else text
 
@@ -536,7 +536,7 @@ class Policies:
         is_enough = known is None or "yes" in known.values("enough")
         helps = Section(
             "remedies",
-            "What would make the step fit" if is_enough else "What saves most, and is not enough",
+            "What would make the step fit" if is_enough else "Largest savings, none of them enough",
             of_rows(REMEDIES, ()) if known is None else known,
             paragraphs=None if known else (),
         )

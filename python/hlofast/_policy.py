@@ -223,7 +223,7 @@ class Policy:
 
     @property
     def code(self) -> str:
-        """The policy as Python code, with a comment for each value that has to be named."""
+        """The policy as Python code, with a comment for each value that must be named."""
         return _policy_code.code(self)
 
     @property

@@ -10,12 +10,16 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
 _OUTCOME = (
-    Field("bytes", "peak", "Bytes at the peak of device memory; modelled, as compiled counted."),
+    Field(
+        "bytes",
+        "peak",
+        "Peak bytes of device memory: modelled, but counted for the policy as compiled.",
+    ),
     Field(
         "word",
         "fits",
-        "Whether the memory suffices: yes, no, or tight: a modelled peak that leaves less free "
-        "than the margin for the model's error.",
+        "Whether the step fits: yes, no, or tight (a modelled peak that leaves less than the "
+        "margin for the model's error).",
         nullable=True,
     ),
     Field("bytes", "kept", "Bytes kept from the forward to the backward loops over layers."),
@@ -30,46 +34,45 @@ _OUTCOME = (
     Field(
         "bytes",
         "recomputed_wire_bytes",
-        "Bytes that each device sends for recomputation in a step, around rings.",
+        "Bytes that each device sends per step for recomputation, assuming rings.",
         label="recomputed wire B",
         nullable=True,
     ),
     Field(
         "seconds",
         "recomputed_seconds",
-        "Modelled time of the recomputed work of a step, without transfers that nothing waits for.",
+        "Modelled time of recomputation per step, without transfers that nothing waits for.",
         label="recomputation time",
         nullable=True,
     ),
     Field(
         "seconds",
         "waiting_seconds",
-        "Modelled time by which values on their way to or from host memory lengthen a step.",
+        "Modelled time per step spent waiting for values that move to or from host memory.",
         label="waiting for host",
         nullable=True,
     ),
     Field(
         "seconds",
         "storing_seconds",
-        "Modelled time by which storing what is kept lengthens a step, less than zero where the "
-        "step as compiled stores more.",
+        "Modelled time per step for storing kept values; negative where the step as compiled "
+        "stores more.",
         label="storing",
         nullable=True,
     ),
     Field(
         "seconds",
         "relief_seconds",
-        "Modelled time by which a step is shorter because it needs less memory: values that XLA "
-        "recomputes by itself for lack of memory, and transfers that wait to start until they are "
-        "needed.",
-        label="relief",
+        "Modelled time per step saved by lower memory use: XLA recomputes fewer values by itself "
+        "and starts transfers earlier.",
+        label="memory relief",
         nullable=True,
     ),
     Field(
         "seconds",
         "step_seconds",
-        "Modelled time of a step, with recomputation, waiting for the host, storing if known, and "
-        "relief.",
+        "Modelled step time, including recomputation, waiting for the host, storing (if known) and "
+        "memory relief.",
         label="step time",
         nullable=True,
     ),
@@ -91,12 +94,12 @@ FRONTIER = (
     *_OUTCOME,
     Field("text", "saved", "The values kept in device memory.", nullable=True),
     Field("text", "offloaded", "The values moved to host memory.", nullable=True),
-    Field("text", "policy", "The names of the policy: of JAX, chosen, or smallest.", nullable=True),
+    Field("text", "policy", "The policy's name: one of JAX's, chosen, or smallest.", nullable=True),
 )
 FATE = Field(
     "word",
     "fate",
-    "What the shown policy does: recomputed, saved, offloaded, or not needed.",
+    "What the policy does with the value: recomputed, saved, offloaded, or not needed.",
     nullable=True,
 )
 CODE = (Field("index", "number", "The line's number."), Field("text", "code", "A line of code."))
@@ -107,7 +110,7 @@ AGAIN = (
     Field(
         "bytes",
         "wire_bytes",
-        "Bytes that each device sends in a step, around rings.",
+        "Bytes that each device sends per step, assuming rings.",
         nullable=True,
     ),
 )
@@ -147,10 +150,10 @@ GROUPS_ON_HOST = (
     "TPUs refuses 8 of 9 programs that were compiled so"
 )
 MOVING = (
-    "a value on its way to or from host memory is assumed to move while one layer runs, as XLA on "
+    "a value that moves to or from host memory is assumed to do so while one layer runs, as XLA on "
     "TPU schedules it, at the bandwidth between a chip and its host ({bandwidth:.3g} B/s, "
-    "{source}); waiting is what takes longer than half of the layer, and at least 2 % of the time "
-    "of moves, because they take HBM bandwidth"
+    "{source}); the wait is the time beyond half of the layer, and at least 2 % of the transfer "
+    "time, because transfers use HBM bandwidth"
 )
 ERROR_BEFORE = (
     "XLA has not scheduled the module, so all peaks are modelled from its graph: the arguments, "
@@ -173,17 +176,17 @@ ERROR_GROUPS_BEFORE = (
     "programs) it is 3.4 %, 65 % are within 5 %, 97 % within 12 %, and the worst is 14 %"
 )
 STEPS = (
-    "a policy changes the step time by recomputation, waiting and storing, and shortens it by "
-    "relief: the time that a step without enough memory loses to XLA's own rematerialisation and "
-    "to late transfers"
+    "a policy changes the step time by recomputation, waiting for the host, storing, and memory "
+    "relief: the time that a step short of memory loses to XLA's own rematerialisation and to late "
+    "transfers"
 )
 NO_STEPS = (
     "step times under a policy are unknown: they need the HBM bandwidth of the device, and the "
     "time and number of executions of all work"
 )
 _STEPS_ERROR = (
-    "beside the time model on texts that were compiled under the policy, the median error of step "
-    "times is "
+    "compared with the time model on texts that were compiled under the policy, the median error "
+    "of step times is "
 )
 STEPS_ERROR = _STEPS_ERROR + (
     "3.7 % and the worst 21 %, on 35 scanned programs; on 12 policies that move values to host "
@@ -214,8 +217,8 @@ NO_SCHEDULE = (
     "step times under a policy are unknown: they need a scheduled text (after_optimizations)"
 )
 NO_DEVICE = (
-    "times need a device (--device NAME), and whether a policy fits a device or --hbm SIZE; "
-    "without a device, the policy with the fewest recomputed FLOPs is chosen"
+    "step times need a device (--device NAME), and fit checks need a device or --hbm SIZE; without "
+    "a device, the policy with the fewest recomputed FLOPs is chosen"
 )
 NO_KERNELS = (
     "FLOPs that a policy recomputes are unknown where it recomputes kernels (custom calls) whose "

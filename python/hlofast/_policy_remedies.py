@@ -17,13 +17,16 @@ FIELDS = (
     Field(
         "count",
         "factor",
-        "How many times less, or over how many times as many devices; unknown "
-        "where nothing is divided.",
+        "The factor of the change: times smaller, or times more devices; unknown where nothing is "
+        "divided.",
         nullable=True,
     ),
-    Field("bytes", "saved", "Bytes that the change takes off the lowest peak; modelled."),
+    Field("bytes", "saved", "Modelled bytes by which the change reduces the lowest peak."),
     Field(
-        "bytes", "peak", "Bytes at the lowest peak with the change; modelled.", label="peak with it"
+        "bytes",
+        "peak",
+        "Modelled bytes at the lowest peak with the change.",
+        label="peak with change",
     ),
     Field("word", "enough", "Whether the change alone makes the step fit: yes or no."),
     Field("text", "how", "The change in words."),

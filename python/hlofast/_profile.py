@@ -53,7 +53,7 @@ class Measured(Result):
         Field("seconds", "shortest_seconds", "The shortest run.", label="shortest run"),
         Field("seconds", "longest_seconds", "The longest run.", label="longest run"),
         Field("seconds", "gap_seconds", "Median time between runs on a device.",
-              label="between runs"),
+              label="gap between runs"),
         Field("text", "bound", "The largest part of the step.", label="bound by"),
         Field("seconds", "exposed_seconds", "Exposed communication.",
               label="exposed communication"),
@@ -72,7 +72,7 @@ class Measured(Result):
         Field("number", "modelled_ratio", "Measured step time divided by the modelled.",
               label="measured/modelled"),
         Field("ratio", "joined_share", "Share of device time in events that name an instruction "
-              "of the module.", label="joined"),
+              "of the module.", label="matched to module"),
         Field("text", "slowest_device", "The device with the longest median run.",
               label="slowest device"),
     )  # fmt: skip

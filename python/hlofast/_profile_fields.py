@@ -5,11 +5,11 @@ from __future__ import annotations
 from hlofast._core import Field
 
 KEY = Field("text", "key", "The value of the key.", nullable=True)
-INSTRUCTIONS = Field("count", "instructions", "Instructions with events, each once.", adds_up=True)
+INSTRUCTIONS = Field("count", "instructions", "Number of instructions with events.", adds_up=True)
 MEASURED = Field(
     "seconds",
     "measured_seconds",
-    "Measured device time in the step; work on several streams at once counts for each.",
+    "Measured device time per step, summed over concurrent streams.",
     label="measured s",
     adds_up=True,
 )
@@ -45,9 +45,9 @@ PARTS = (
 AXES = (
     Field("axes", "axes", "The mesh axes.", nullable=True),
     Field("seconds", "seconds", "Time in which a collective along the axes runs."),
-    Field("seconds", "exposed_seconds", "The part of it that no computation hides.",
+    Field("seconds", "exposed_seconds", "The exposed part, which no computation hides.",
           label="exposed s", adds_up=True),
-    Field("seconds", "hidden_seconds", "The part of it during which the device computes.",
+    Field("seconds", "hidden_seconds", "The hidden part, during which the device computes.",
           label="hidden s"),
     Field("ratio", "share", "Exposed time as a share of the step.", nullable=True),
     Field("seconds", "modelled_exposed_seconds", "Modelled exposed time along the axes.",
@@ -71,8 +71,8 @@ BYTES = Field(
 ROOFLINE = Field(
     "ratio",
     "roofline_share",
-    "Time at the device's peak or full bandwidth over the measured time.",
-    label="of roofline",
+    "Roofline time (at peak FLOP/s or full bandwidth) divided by measured time.",
+    label="roofline share",
     nullable=True,
 )
 WIRE_RATE = Field(

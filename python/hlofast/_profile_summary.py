@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _MESSAGES = (
     Field("name", "host", "The host."),
-    Field("word", "kind", "Whether it is an error or a warning."),
-    Field("text", "message", "What the profiler says."),
+    Field("word", "kind", "Severity: error or warning."),
+    Field("text", "message", "The profiler's message."),
 )
 _SHOWN = {
     "devices": ("device", "host", "chip", "events", "busy"),
@@ -44,17 +44,17 @@ class ProfileSummary(Result):
     VERB = "summary"
     FACTS = (
         Field("text", "kind", "The kind of file or folder."),
-        Field("text", "run", "The recording that was read, of those in the folder.", nullable=True),
+        Field("text", "run", "The recording in the folder that was read.", nullable=True),
         Field("count", "hosts", "Hosts with a file."),
         Field("count", "devices", "Devices that ran instructions."),
         Field("text", "chips", "The chips as the profiler names them.", nullable=True),
-        Field("seconds", "duration", "From the first begin to the last end on devices.",
+        Field("seconds", "duration", "Time from the first start to the last end on devices.",
               nullable=True),
-        Field("count", "steps", "Steps that are marked, by their numbers."),
+        Field("count", "steps", "Number of marked steps."),
         Field("seconds", "median_step", "Median length of a marked step.", label="median step",
               nullable=True),
         Field("count", "programs", "Programs that ran."),
-        Field("count", "launches", "Executions of programs on devices that are marked."),
+        Field("count", "launches", "Marked executions of programs on devices."),
         Field("count", "events", "Events of instructions, kernels and copies on devices."),
         Field("count", "modules", "HLO modules in the files."),
         Field("count", "all_events", "Events of all planes.", label="events in the files"),
@@ -119,7 +119,7 @@ class ProfileSummary(Result):
                 Note(
                     "no-module",
                     f"the modules of {names}{more} are not in the profile; give the dump of the "
-                    "program beside it",
+                    "program as well",
                     programs=len(lacking),
                 )
             )

@@ -32,7 +32,7 @@ _OWN = (
           label="slowest device"),
     Field("ratio", "joined_share",
           "Share of device time in events that name an instruction of the module.",
-          label="joined"),
+          label="matched to module"),
 )  # fmt: skip
 _PAIRS = _verdict_measured.MODELLED | {"measured_step": "modelled_step"}
 _INSTRUCTIONS = ("instruction", "measured_seconds", "share", "phase", "source")
@@ -175,7 +175,7 @@ class ProfileVerdict(Result):
             ("all that was measured", shell("hlofast", "profile", path, *options)),
             ("what the profile holds", shell("hlofast", "summary", path)),
         ]
-        beside = "measured beside modelled, and what to change"
+        beside = "measured and modelled figures, and what to change"
         if self.measured is None or not len(self.profile.module_table):
             words = ("hlofast", "--profile", path, *options, "DUMP")
         else:

@@ -48,7 +48,7 @@ class File:
         self.pipeline: str = record["pipeline"]
         """The pipeline of the pass; empty for other stages."""
         self.after: str = record["after"]
-        """The pass that had just run."""
+        """The pass that ran last."""
         self.before: str = record["before"]
         """The pass that came next."""
 
@@ -143,7 +143,7 @@ _DIFFERING = (
     Field("word", "stage", "The stage of the compilation."),
     Field("text", "fingerprint", "Digest of the program without names and metadata."),
     Field("text", "hosts", "Hosts that compiled this fingerprint, joined by `, `."),
-    Field("text", "other_hosts", "Hosts that compiled another fingerprint of this name."),
+    Field("text", "other_hosts", "Hosts whose program of this name has another fingerprint."),
     Field("count", "programs", "Programs with this fingerprint."),
     Field("name", "program", "The first program with this fingerprint."),
     Field("count", "instructions", "Instructions in the text, each counted once."),

@@ -52,12 +52,14 @@ class Remat(Result):
     VERB = "remat"
     FACTS = (
         Field("count", "recomputed", "Recomputed instructions."),
-        Field("count", "by_program", "Recomputed instructions whose name shows jax.checkpoint.",
+        Field("count", "by_program", "Recomputed instructions whose operation name shows "
+                                     "jax.checkpoint.",
               label="by program"),
         Field("count", "by_compiler", "Recomputed instructions that the compiler cloned (.remat).",
               label="by compiler"),
         Field("count", "by_twin",
-              "Recomputed instructions known only as twins of earlier instructions.",
+              "Recomputed instructions recognised only because an earlier instruction computes the "
+              "same value.",
               label="by twin"),
         Field("flops", "recomputed_flops", "FLOPs of all calls of recomputed instructions.",
               label="recomputed FLOP"),
@@ -364,7 +366,7 @@ class Remat(Result):
         if not self.module.is_scheduled:
             text = "the module is not scheduled: live ranges follow text order"
             if self._policies is not None and not isinstance(self._policies, str):
-                text += ", peaks under policies an order like that of XLA's schedules"
+                text += ", peaks under policies follow an order like that of XLA's schedules"
             notes.append(Note("unscheduled", text))
         notes += _remat_plan.notes(self)
         elsewhere = self.outside_phase()

@@ -42,12 +42,12 @@ BY_OPERATION = (
     Field("path", "source", "Source file and line.", nullable=True),
 )
 PLAN = (
-    Field("bytes", "peak", "Peak bytes of the module as it is."),
+    Field("bytes", "peak", "Peak bytes of the unchanged module."),
     Field(
         "instruction",
         "peak_at",
         "The instruction that runs at the peak.",
-        label="at",
+        label="peak at",
         nullable=True,
     ),
     Field("bytes", "hbm", "Peak bytes to plan for.", label="target", nullable=True),

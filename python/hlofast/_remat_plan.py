@@ -93,12 +93,12 @@ def notes(remat: Remat) -> Iterator[Note]:
             "recompute in the program with jax.checkpoint"
         )
         if has_policies:
-            text += "; the peak to go by is that of the policies, modelled for one device"
+            text += "; the peak to use is that of the policies, modelled for one device"
         yield Note("plan-unscheduled", text)
     if known is None and plan is None and len(remat.residuals):
         text = (
-            "checkpoint policies are left out: --device NAME or --hbm 16GiB tells whether they can "
-            "be modelled, and what each needs (Remat.policies in Python)"
+            "checkpoint policies are not shown: give --device NAME or --hbm 16GiB to model them "
+            "(Remat.policies in Python)"
         )
         yield Note("policies-left-out", text)
     if known is not None and not isinstance(known, str):

@@ -165,7 +165,7 @@ class Stages(Result):
         Field("bytes", "cut_bytes", "Bytes sent at the cheapest cut.",
               label="sent at cheapest cut"),
         Field("number", "ratio", "Bytes received over bytes sent at the cheapest cut.",
-              label="times fewer bytes"),
+              label="byte ratio"),
         Field("flops", "moved_flops", "FLOPs that the cheapest cut moves to the previous stage.",
               label="moved FLOP"),
         Field("ratio", "moved_share", "Share of the moved FLOPs in the forward FLOPs.",

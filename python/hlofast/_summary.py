@@ -25,7 +25,11 @@ _SHAPE = Field("shape", "shape", "The shape and its layout.")
 _BYTES = Field("bytes", "bytes", "Bytes of one array, unpadded.", nullable=True)
 _NUMBER = Field("index", "number", "Position, from 0.")
 _IN_ENTRY = Field(
-    "count", "entry_instructions", "Instructions of the entry.", label="in entry", adds_up=True
+    "count",
+    "entry_instructions",
+    "Instructions of the entry.",
+    label="entry instructions",
+    adds_up=True,
 )
 _FIELDS: dict[str, tuple[Field, ...]] = {
     "parameters": (
@@ -33,7 +37,8 @@ _FIELDS: dict[str, tuple[Field, ...]] = {
         Field("name", "instruction", "The instruction's name.", label="name", nullable=True),
         _SHAPE,
         _BYTES.replace(adds_up=True),
-        Field("flag", "donated", "Whether a result may take its buffer."),
+        Field("flag", "donated", "Whether the parameter is donated, so that a result may take its "
+                                 "buffer."),
         Field("scope", "op_name", "The framework's name.", label="argument", nullable=True),
     ),
     "outputs": (
@@ -100,8 +105,8 @@ class Summary(Result):
 
     VERB = "summary"
     FACTS = (
-        Field("text", "fragment", "What the text lacks of a program, if it has pieces of one.",
-              label="fragment without"),
+        Field("text", "fragment", "What is missing, if the text has only pieces of a program.",
+              label="fragment lacks"),
         Field("word", "status", "Compilation stage of the module."),
         Field("text", "status_reason", "Evidence for the status.", label="status from"),
         Field("word", "backend", "Backend of the compiler."),
@@ -110,19 +115,20 @@ class Summary(Result):
               label="scheduled"),
         Field("count", "num_partitions", "Devices that share the program.", label="partitions"),
         Field("count", "devices_together",
-              "Devices whose arrays the shapes cover together, before partitioning.",
+              "Number of devices that the shapes cover together, before partitioning.",
               label="shapes cover devices"),
         Field("count", "replica_count", "Replicas that run the program.", label="replicas"),
-        Field("bytes", "text_bytes", "Bytes of the text.", label="text"),
+        Field("bytes", "text_bytes", "Bytes of the text.", label="text size"),
         Field("count", "computations", "Computations, including implied ones."),
-        Field("count", "instructions", "Instructions that the text writes."),
+        Field("count", "instructions", "Instructions in the text."),
         Field("count", "implicit_instructions", "Instructions that the text only implies.",
               label="implied"),
         Field("count", "distinct_shapes", "Distinct shapes.", label="shapes"),
         Field("name", "entry", "The entry computation."),
-        Field("count", "entry_instructions", "Instructions of the entry.", label="in the entry"),
+        Field("count", "entry_instructions", "Instructions of the entry.",
+              label="entry instructions"),
         Field("bytes", "parameter_bytes", "Bytes of all parameters.", label="parameters"),
-        Field("bytes", "replicated_bytes", "Bytes of parameters that every device holds in full.",
+        Field("bytes", "replicated_bytes", "Bytes of replicated parameters.",
               label="replicated"),
         Field("bytes", "output_bytes", "Bytes of all results.", label="results"),
         Field("count", "aliases", "Results that take the buffer of a parameter."),

@@ -24,7 +24,7 @@ def notes(time: Time) -> Iterator[Note]:
     context = time.module.context
     source = context.sources.get("device", GIVEN)
     if source != GIVEN and context.device == time.device:
-        yield Note("found-device", f"device taken from {source} beside the dump")
+        yield Note("found-device", f"device taken from {source} next to the dump")
         yield from assumed_device(context)
     yield from about_backend(time.module, time.device)
     told = told_in(time.module)
@@ -126,6 +126,6 @@ def _about_mesh(time: Time) -> Iterator[Note]:
     if OTHER_SLICES in time.exposed:
         yield Note(
             "other-slices",
-            "the wait for other slices is that of published steps (slice_wait), beside the "
+            "the wait for other slices (slice_wait, from published steps) is added to the "
             "transfers between slices",
         )

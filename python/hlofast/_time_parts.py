@@ -36,7 +36,7 @@ five whole steps that trainers published, which parts share."""
 _FIELDS = (
     Field(
         "word", "part",
-        "Compute, memory, other, exposed (waiting for collectives); measured alone: copy, idle.",
+        "Compute, memory, other, exposed (waiting for collectives); only measured: copy, idle.",
     ),
     Field("axes", "axes", "Mesh axes of the exposed collectives.", nullable=True),
     Field("seconds", "seconds", "Seconds of the step in this part.", nullable=True, adds_up=True),
@@ -46,8 +46,8 @@ _FIELDS = (
     Field("seconds", "high_seconds", "90th percentile of the seconds, from the model's errors.",
           label="p90 s", nullable=True, adds_up=True),
     OF_CALLS.replace(
-        doc="Measured seconds of the step. Compute includes instructions that memory bounds, which "
-        "a profile does not tell apart; copy is copies alone."
+        doc="Measured seconds of the step. Compute includes memory-bound instructions, which a "
+        "profile does not distinguish; copy is only copies."
     ),
 )  # fmt: skip
 
@@ -59,7 +59,7 @@ _BOUND = Field("word", "bound", "The resource that limits it.")
 _PHASE = Field("word", "phase", "The phase.", nullable=True)
 _SCOPE = Field("scope", "scope", "The scope of its operation.", nullable=True)
 _SOURCE = Field("path", "source", "Source file and line.", nullable=True)
-_INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
+_INSTRUCTIONS = Field("count", "instructions", "Number of instructions.", adds_up=True)
 _GROUP_SECONDS = Field(
     "seconds", "seconds", "Time of all calls; overlapping time counts twice.", adds_up=True
 )

@@ -54,5 +54,5 @@ def read_size(value: object, place: str) -> int:
 def read_count(value: object, place: str) -> int:
     """Reads a non-negative number and rounds it down; raises `ValueError` with `place`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**127:
-        raise ValueError(f"{place} has to be a non-negative number")
+        raise ValueError(f"{place} must be a non-negative number")
     return int(value)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PROCESS = "measured"
 """The process of the measured tracks."""
 _MEASURED_TRACKS = (
-    Field("name", "track", "The track of the profiler, behind the device if there are several."),
+    Field("name", "track", "The profiler's track, prefixed with the device if there are several."),
     Field("count", "slices", "Events of the run of median length.", adds_up=True),
     Field("seconds", "seconds", "Seconds of the outermost events."),
 )

@@ -129,7 +129,7 @@ def _policy(verdict: Verdict) -> str | None:
         step = f" and a step of {output.seconds(after)} instead of {output.seconds(before)}"
     return (
         f"put the layers under jax.checkpoint with {chosen.counted}: about "
-        f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat gives the code"
+        f"{short_bytes(chosen.peak)} at the peak{step} (modelled); hlofast remat prints the code"
     )
 
 
@@ -148,30 +148,29 @@ def _recomputed(verdict: Verdict) -> list[Statement]:
         return []
     free, gain = short_bytes(int(verdict.hbm) - policies.peak), output.seconds(now - own)
     after = (
-        f"{chosen.counted}: about {short_bytes(chosen.peak)} at the peak, {gain} less a step "
-        "(modelled); hlofast remat gives the code"
+        f"{chosen.counted}: about {short_bytes(chosen.peak)} at the peak, {gain} less per step "
+        "(modelled); hlofast remat prints the code"
     )
     if not policies.is_checkpointed:
         return [
             Statement(
                 "stored-for-longer",
-                "the step stores values for the backward pass, and loses time for lack of memory, "
-                "longer than recomputing part of them takes",
+                "storing values for the backward pass and running short of memory costs more time "
+                "than recomputing part of the values",
                 stake=gain,
                 seconds=now - own,
-                remedy="storing costs more than recomputing: put the layers under jax.checkpoint "
-                f"with {after}",
+                remedy=f"put the layers under jax.checkpoint with {after}",
                 verb="remat",
             )
         ]
     return [
         Statement(
             "room-to-save",
-            f"the layers recompute {output.seconds(now)} of work, and {free} of device memory are "
+            f"the layers recompute {output.seconds(now)} of work, and {free} of device memory is "
             "free",
             stake=gain,
             seconds=now - own,
-            remedy=f"change the checkpoint policy to {after}",
+            remedy=f"switch to {after}",
             verb="remat",
         )
     ]

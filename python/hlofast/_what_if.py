@@ -50,9 +50,9 @@ _DOCS = {
     "live_peak": "Live bytes at the peak",
     "allocated_in_hbm": "Bytes that XLA allocates in HBM, fragmentation included",
     "flops": "FLOPs of a step on one device",
-    "wire_bytes": "Bytes that each device sends in a step, around rings",
-    "step_seconds": "Modelled seconds of a step",
-    "exposed_seconds": "Modelled seconds of a step waiting for collectives",
+    "wire_bytes": "Bytes that each device sends per step, assuming rings",
+    "step_seconds": "Modelled step time",
+    "exposed_seconds": "Modelled exposed communication per step",
 }
 _CHANGES = (
     Field("word", "figure", "The figure."),
@@ -66,7 +66,7 @@ _SYMBOLS = (
     Field("text", "name", "The entry parameter with the shortest name that has the symbol."),
     Field("count", "size", "The size over all devices, as compiled."),
     Field("count", "new_size", "The size after the change.", label="new size"),
-    Field("count", "shift", "What is added to the parameter's dimension to get the size.",
+    Field("count", "shift", "Offset that is added to the parameter's dimension to get the size.",
           signed=True),
     Field("text", "axes", "Mesh axes that divide the symbol in a parameter.", nullable=True),
     Field("count", "parameters", "Entry parameters with the symbol."),
@@ -93,7 +93,7 @@ class Symbol:
         self.size: int = size
         """The size over all devices, as compiled."""
         self.shift: int = shift
-        """What is added to the parameter's dimension to get the size."""
+        """Offset that is added to the parameter's dimension to get the size."""
         self.parameters: list[tuple[str, int]] = parameters
         """Name and dimension of the entry parameters that have the symbol."""
         self.axes: list[str] = axes
@@ -172,12 +172,12 @@ class WhatIf(Result):
                       label=f"{label} after"),
             )
         ),
-        Field("bytes", "wire_bytes_decided", "Wire bytes after the change of the collectives that "
+        Field("bytes", "wire_bytes_decided", "Wire bytes after the change, of the collectives that "
               "the text decides.", label="wire bytes decided"),
-        Field("bytes", "xla_peak_least", "The smallest XLA peak after the change, by the errors of "
-              "changes like this one, whose peak the text does not decide.",
+        Field("bytes", "xla_peak_least", "Lower end of the XLA peak after the change, from the "
+              "errors of similar changes whose peak the text does not decide.",
               label="XLA peak at least"),
-        Field("bytes", "xla_peak_most", "The largest XLA peak after the change, by the same "
+        Field("bytes", "xla_peak_most", "Upper end of the XLA peak after the change, from the same "
               "errors.", label="XLA peak at most"),
         Field("bytes", "hbm", "Memory of a device.", label="HBM"),
         Field("flag", "fits", "Whether the changed step fits the memory."),
@@ -198,7 +198,7 @@ class WhatIf(Result):
         """The mesh of the module as compiled."""
         data = _core._scale(module, self.mesh)
         self.symbols = [Symbol(at, fields) for at, fields in enumerate(data.symbols())]
-        """What dimensions stand for: those with a role first."""
+        """Roles of dimensions: those with a role first."""
         self._coverage = data.coverage()
         self._choices = data.choices()
         self.asked: dict[int, int] = {}
@@ -486,7 +486,7 @@ class WhatIf(Result):
 
     @property
     def symbol_table(self) -> Table:
-        """What dimensions stand for, with the sizes before and after.
+        """Roles of dimensions, with the sizes before and after.
 
         Symbols that differ from one before only in their parameters come last: most are one
         dimension of the program that the shares of devices hide.
@@ -526,7 +526,7 @@ class WhatIf(Result):
         symbols = ("role", "name", "size", "new_size", "axes", "dimensions", "evidence")
         return (
             Section("wire_bytes", "Wire bytes by mesh axes", self.wire_bytes, is_whole=True),
-            Section("symbols", "What dimensions stand for", self.symbol_table, symbols),
+            Section("symbols", "Roles of dimensions", self.symbol_table, symbols),
         )
 
 

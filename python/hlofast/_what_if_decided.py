@@ -35,15 +35,15 @@ POLICY = "policy"
 LOOPS = "loops"
 FAST = "fast"
 WHY = {
-    LOOKUP: "the partitioner may split the lookup in a table otherwise",
+    LOOKUP: "the partitioner may split the table lookup differently",
     MATMUL: "the compiler may pass shards of matmuls around a ring, or stop doing so",
-    PADDING: "shards are padded to tiles otherwise",
-    SCALARS: "sums of scalars may be combined otherwise",
+    PADDING: "shards are padded to tiles differently",
+    SCALARS: "sums of scalars may be combined differently",
     ONE: "dimensions of one element, which compiled shapes lack, grow or vanish",
     SIZE: "sizes are attributed by an assumption, or to nothing",
     LOOPS: "loops over sequences have trip counts that are literals of the program",
     POLICY: "the compiler fuses, schedules and combines anew under another policy",
-    SCORES: "arrays of positions by positions may be fused otherwise",
+    SCORES: "arrays of positions by positions may be fused differently",
     FAST: "arrays may change between fast memory and HBM, and fast memory holds many of them",
 }
 """By reason: why the text does not decide."""

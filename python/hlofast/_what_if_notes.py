@@ -26,12 +26,12 @@ OTHER_MESH = (
 AS_COMPILED = (
     "instructions, fusions, layouts, memory spaces, the schedule and XLA's rematerialisation are "
     "those of the compiled module; only arrays that outgrow fast memory move to HBM; XLA may "
-    f"choose otherwise: {MEASURED}"
+    f"choose differently: {MEASURED}"
 )
 NOT_SCHEDULED = (
-    "the text is optimised, but not scheduled: its order stands for the schedule, which XLA has "
-    "still to choose, and XLA may rematerialise values then; instructions, fusions, layouts and "
-    "memory spaces are those of the text, and XLA may choose otherwise"
+    "the text is optimised, but not scheduled: text order stands in for the schedule, which XLA "
+    "has not chosen yet, and XLA may still rematerialise values; instructions, fusions, layouts "
+    "and memory spaces are those of the text, and XLA may choose differently"
 )
 MISSING = {
     "batch": "no entry parameter is found that holds a batch: integers, or arrays that share their "
@@ -96,9 +96,9 @@ def _undecided(result: WhatIf) -> Iterator[Note]:
     if lookups is not None and lookups.is_other:
         yield Note(
             "other-lookup",
-            "the partitioner splits lookups in a table otherwise: wire bytes count the collectives "
-            "that XLA's rules make of the new sizes, which made those of the text from its sizes; "
-            "the peak and times are with the lookup as compiled",
+            "the partitioner splits table lookups differently: wire bytes count the collectives "
+            "that XLA's rules make of the new sizes, which reproduce those of the text; the peak "
+            "and times use the lookup as compiled",
             collectives=len(lookups.removed),
         )
     if lookups is not None and lookups.padded:
@@ -175,7 +175,7 @@ def notes(result: WhatIf) -> Iterator[Note]:
     if summary.is_unfused:
         yield Note(
             "not-compiled",
-            f"the text is {summary.status}: XLA has still to fuse and schedule it; figures after "
+            f"the text is {summary.status}: XLA has not fused and scheduled it yet; figures after "
             "the change are those of the same text with other sizes",
         )
     elif summary.values["is_scheduled"]:

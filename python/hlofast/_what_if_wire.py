@@ -26,13 +26,13 @@ _AXES = (
     Field(
         "bytes",
         "decided",
-        "Wire bytes after the change of the collectives that the text decides.",
+        "Wire bytes after the change, of the collectives that the text decides.",
         nullable=True,
     ),
     Field(
         "text",
         "undecided",
-        "Why the others are not decided; the notes explain the words.",
+        "Why the other collectives are not decided; the notes explain the terms.",
         nullable=True,
     ),
 )

@@ -55,7 +55,8 @@ FIGURES: dict[str, str] = {
     "collective_latency": "seconds of an all-reduce of a few bytes among the GPUs of a host",
     "network_bandwidth": "network bandwidth per chip between hosts or slices, in bytes per second",
     "network_latency": "seconds per message between hosts or slices",
-    "slice_wait": "growth of a step by waiting for other slices, per doubling: a step times e^this",
+    "slice_wait": "growth of the step time from waiting for other slices, per doubling of their "
+    "number: a factor of e^value",
     "network_launch": "seconds to launch one collective between hosts",
     "network_round_trip": "round-trip time between hosts, in seconds",
     "network_chunk_preparation": "seconds to prepare one chunk of 4 MiB",
@@ -389,7 +390,7 @@ def get(device: str | Device) -> Device:
     Raises `UnknownDeviceError` (a `KeyError` and a `ValueError`) for an unknown name.
     """
     if not isinstance(device, (str, Device)):
-        raise TypeError(f"device has to be a name or a Device, not {device!r}")
+        raise TypeError(f"device must be a name or a Device, not {device!r}")
     return device if isinstance(device, Device) else _built_in_table()[device]
 
 
@@ -461,14 +462,14 @@ def _read(text: str, path: str, known: Mapping[str, Device]) -> dict[str, Device
     if not isinstance(sources, dict) or not all(
         isinstance(source, str) for source in sources.values()
     ):
-        raise ValueError(f"{path}: sources has to be a table of strings")
+        raise ValueError(f"{path}: sources must be a table of strings")
     devices = dict(known)
     for name, cells in tables.items():
         if not isinstance(cells, dict):
-            _refuse(path, name, "a device has to be a table")
+            _refuse(path, name, "a device must be a table")
         base = cells.get("base", name)
         if not isinstance(base, str):
-            _refuse(path, name, "base has to be the name of a device")
+            _refuse(path, name, "base must be the name of a device")
         if "base" in cells and base not in known and base not in devices:
             _refuse(path, name, f"base {base!r} is not a known device")
         start = known[base] if base in known else devices.get(base)
@@ -484,10 +485,10 @@ def _device(
         value, source = cell, path
         if isinstance(cell, dict):
             if "value" not in cell or set(cell) - {"value", "source"}:
-                _refuse(path, name, f"{key} has to be a value or {{ value = ..., source = ... }}")
+                _refuse(path, name, f"{key} must be a value or {{ value = ..., source = ... }}")
             value, source = cell["value"], cell.get("source", path)
             if not isinstance(source, str):
-                _refuse(path, name, f"the source of {key} has to be a string")
+                _refuse(path, name, f"the source of {key} must be a string")
         where = f"{path}: {name}"
         is_peak = key.startswith("flops.")
         checked = _positive(f"{where}: {key}", value) if is_peak else _checked(where, key, value)
@@ -498,7 +499,7 @@ def _device(
     for key, cell in cells.items():
         if key == "flops":
             if not isinstance(cell, dict):
-                _refuse(path, name, "flops has to be a table of peaks by element type")
+                _refuse(path, name, "flops must be a table of peaks by element type")
             peaks.update({kind: figure(f"flops.{kind}", peak) for kind, peak in cell.items()})
         elif key not in _KEYS:
             figures[key] = figure(key, cell)
@@ -510,10 +511,10 @@ def _device(
     if not isinstance(aliases, list | tuple) or not all(
         isinstance(alias, str) for alias in aliases
     ):
-        _refuse(path, name, "aliases has to be a list of names")
+        _refuse(path, name, "aliases must be a list of names")
     label = cells.get("label", start.label if start is not None and is_same else name)
     if not isinstance(label, str):
-        _refuse(path, name, "label has to be a string")
+        _refuse(path, name, "label must be a string")
     return Device(name, figures, peaks, label=label, backend=backend, aliases=tuple(aliases))
 
 
@@ -531,7 +532,7 @@ def _checked(where: str, key: str, value: Any) -> float | str:
     number = _positive(f"{where}: {key}", value)
     if key in _COUNTS:
         if number != int(number):
-            raise ValueError(f"{where}: {key} has to be an integer, not {value!r}")
+            raise ValueError(f"{where}: {key} must be an integer, not {value!r}")
         return int(number)
     return number
 
@@ -543,5 +544,5 @@ def _positive(where: str, value: Any) -> float:
     if number is None or not 0 < number <= _LARGEST:
         is_shown = number is not None or isinstance(value, str)
         shown = repr(value) if is_shown else type(value).__name__
-        raise ValueError(f"{where} has to be a positive number, not {shown}")
+        raise ValueError(f"{where} must be a positive number, not {shown}")
     return number

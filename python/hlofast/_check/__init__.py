@@ -96,10 +96,15 @@ class Check(Result):
     FACTS = (
         Field("text", "declared_by", "The source of the declaration."),
         Field("text", "mesh", "The declared mesh."),
-        Field("flag", "ok", "Whether there are no errors."),
+        Field("flag", "ok", "Whether the check found no errors."),
         Field("count", "error", "Comparisons that fail.", label="errors"),
         Field("count", "warning", "Differences that are probably unintended.", label="warnings"),
-        Field("count", "note", "Possibly intended, or not compared.", label="notes"),
+        Field(
+            "count",
+            "note",
+            "Differences that may be intended, and parts that are not compared.",
+            label="notes",
+        ),
         Field("count", "agrees", "Comparisons that agree."),
     )
 
@@ -169,7 +174,7 @@ class Check(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether there are no errors."""
+        """Whether the check found no errors."""
         return all(comparison.severity != ERROR for comparison in self._comparisons)
 
     def counts(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ SEVERITIES = (ERROR, WARNING, NOTE, AGREES)
 """All severities, most severe first."""
 
 CODES = {
-    "not-declared": "parts that the declaration leaves open and that are not compared",
+    "not-declared": "parts that the declaration does not specify",
     "device-count": "devices of the mesh and of the program",
     "sizes": "batch, sequence length, element type or widths that explain other differences",
     "matmul-types": "element types that matmuls multiply",
@@ -38,7 +38,7 @@ CODES = {
     "flops": "FLOPs of matmuls in a step",
     "peak-bytes": "bytes at the peak",
     "unexplained-collective": "collectives that no declared sharding needs",
-    "expectation": "expectations of the caller",
+    "expectation": "the caller's expectations",
 }
 """Descriptions of the comparisons, by code."""
 
@@ -49,10 +49,10 @@ _FIELDS = (
     Field("text", "declared", "The declared value."),
     Field("text", "compiled", "The compiled value."),
     Field("bytes", "bytes",
-          "Bytes at stake per device, and per step for collectives; absent if there are none.",
+          "Bytes at stake per device (for collectives, per step); absent if there are none.",
           label="bytes at stake", nullable=True),
-    Field("instruction", "instruction", "An instruction that is evidence.", nullable=True),
-    Field("name", "name", "The name of the instruction that is evidence.", nullable=True),
+    Field("instruction", "instruction", "Evidence: an instruction.", nullable=True),
+    Field("name", "name", "The name of that instruction.", nullable=True),
     Field("word", "provenance", "Provenance of the compiled value."),
     Field("text", "message", "The conclusion, with figures."),
 )  # fmt: skip

@@ -176,7 +176,7 @@ class _Reader:
             raise ValueError(f"model.dtype: unknown element type {dtype!r}")
         donates = model.get("donates", False)
         if not isinstance(donates, bool):
-            raise ValueError("model.donates has to be true or false")
+            raise ValueError("model.donates must be true or false")
         names = set() if mesh is None else set(mesh.axis_names)
         parameters = tuple(self.parameters(names))
         kept = tuple(self.kept()) if "kept" in self.tables else None
@@ -201,14 +201,14 @@ class _Reader:
     def table(self, name: str, keys: Iterable[str]) -> dict[str, Any]:
         table = self.tables.get(name, {})
         if not isinstance(table, dict):
-            raise ValueError(f"{name} has to be a table")
+            raise ValueError(f"{name} must be a table")
         _only(table, keys, name)
         return table
 
     def rows(self, name: str, keys: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
         rows = self.tables.get(name, [])
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError(f"{name} has to be an array of tables: [[{name}]]")
+            raise ValueError(f"{name} must be an array of tables: [[{name}]]")
         for number, row in enumerate(rows):
             _only(row, keys, f"{name}[{number}]")
         return [(f"{name}[{number}]", row) for number, row in enumerate(rows)]
@@ -220,7 +220,7 @@ class _Reader:
         axes = table.get("axes")
         if not isinstance(axes, dict) or not all(_is_count(size) for size in axes.values()):
             raise ValueError(
-                "mesh.axes has to map axis names to sizes, such as { data = 2, model = 4 }"
+                "mesh.axes must map axis names to sizes, such as { data = 2, model = 4 }"
             )
         try:
             mesh = Mesh(
@@ -234,7 +234,7 @@ class _Reader:
         if not isinstance(batch_axes, list) or not all(
             isinstance(axis, str) for axis in batch_axes
         ):
-            raise ValueError("mesh.batch_axes has to be a list of axis names")
+            raise ValueError("mesh.batch_axes must be a list of axis names")
         for name in batch_axes:
             if name not in axes:
                 raise ValueError(f"mesh.batch_axes: no axis {name!r}{meant(name, axes)}")
@@ -251,7 +251,7 @@ class _Reader:
                 raise ValueError(f"{place}.name is not a regular expression: {error}") from None
             shape = row.get("shape")
             if shape is not None and not (isinstance(shape, list) and all(map(_is_count, shape))):
-                raise ValueError(f"{place}.shape has to be a list of sizes")
+                raise ValueError(f"{place}.shape must be a list of sizes")
             spec = tuple(_dimension(entry, axes, place) for entry in _list(row, "spec", place))
             yield DeclaredParameter(pattern, spec, None if shape is None else tuple(shape))
 
@@ -289,7 +289,7 @@ def shape_bytes(text: str, place: str) -> int:
     """Bytes of an array such as `bf16[2,1024]`; other text raises `ValueError` with `place`."""
     match = _SHAPE.fullmatch(text.replace(" ", ""))
     if match is None:
-        raise ValueError(f"{place} has to be an array such as bf16[2,1024], not {text!r}")
+        raise ValueError(f"{place} must be an array such as bf16[2,1024], not {text!r}")
     bits = element_bits(match[1])
     if bits is None:
         raise ValueError(f"{place}: unknown element type {match[1]!r}")
@@ -326,28 +326,28 @@ def _is_count(value: object) -> bool:
 def _positive(table: Mapping[str, Any], key: str, place: str) -> int | None:
     value = table.get(key)
     if value is not None and not _is_count(value):
-        raise ValueError(f"{place}.{key} has to be a positive integer")
+        raise ValueError(f"{place}.{key} must be a positive integer")
     return value
 
 
 def _text(table: Mapping[str, Any], key: str, place: str) -> str | None:
     value = table.get(key)
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{place}.{key} has to be a string")
+        raise ValueError(f"{place}.{key} must be a string")
     return value
 
 
 def _list(table: Mapping[str, Any], key: str, place: str) -> list[Any]:
     value = table.get(key)
     if not isinstance(value, list) or len(value) > _LONGEST_LIST:
-        raise ValueError(f"{place}.{key} has to be a list with one entry per dimension")
+        raise ValueError(f"{place}.{key} must be a list with one entry per dimension")
     return value
 
 
 def _dimension(entry: object, axes: set[str], place: str) -> tuple[str, ...]:
     names = [entry] if isinstance(entry, str) else entry
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f'{place}.spec: entries have to be an axis, a list of axes, or ""')
+        raise ValueError(f'{place}.spec: entries must be an axis, a list of axes, or ""')
     split = tuple(name for name in names if name)
     unknown = [name for name in split if name not in axes]
     if unknown:

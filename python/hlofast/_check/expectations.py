@@ -120,7 +120,7 @@ def _nested(tables: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in tables.items():
         if not isinstance(key, str):
-            raise ValueError(f"keys have to be strings, not {key!r}")
+            raise ValueError(f"keys must be strings, not {key!r}")
         *path, last = key.split(".")
         at = nested
         for step in path:
@@ -145,7 +145,7 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 def _items(table: object, place: str) -> list[tuple[str, Any]]:
     if not isinstance(table, dict):
-        raise ValueError(f"{place} has to be a table")
+        raise ValueError(f"{place} must be a table")
     return list(table.items())
 
 

@@ -168,9 +168,9 @@ def kept_values(program: Program) -> Iterator[Comparison]:
         )
         if other is not None:
             left.remove(other)
-        compiled = "nothing of that size" if other is None else f"in {other.place} memory"
+        compiled = "no value of that size" if other is None else f"in {other.place} memory"
         reason = (
-            "nothing of that size is kept from forward to backward: does the program use this "
+            "no value of that size is kept from forward to backward: does the program use this "
             "checkpoint name?"
             if other is None
             else f"it is kept in {other.place} memory instead"
@@ -198,7 +198,7 @@ def kept_values(program: Program) -> Iterator[Comparison]:
                 "not kept",
                 f"{kept.layer_bytes:,} B per layer in {kept.place} memory",
                 f"{kept.op_name or program.module[kept.row].name} is kept for the backward pass "
-                "though the policy names nothing of that size",
+                "though the policy names no value of that size",
                 kept.layer_bytes * layers,
                 kept.row,
                 "modelled",

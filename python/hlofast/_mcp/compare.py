@@ -24,7 +24,7 @@ _INSTANCE = schema.text("Instance, such as v5p-128 or tpu-v6e-256-4.")
 
 @tool(
     "diff",
-    "What changed between two dumps: files, or folders program by program. Names do not count.",
+    "What changed between two dumps: files, or folders program by program. Names are ignored.",
     {
         "before": schema.text("First file or dump folder, relative to the root."),
         "after": schema.text("Second file or dump folder."),

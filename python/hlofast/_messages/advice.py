@@ -34,7 +34,7 @@ class Advice:
         self.text = text
         """What to change."""
         self.bytes = size
-        """Bytes that the change concerns; it saves at most these. None if unknown."""
+        """Bytes that the change affects: an upper bound of what it saves. None if unknown."""
         self.is_listed = is_listed
         """Whether the bytes are those of listed allocations alone, so that more may be saved."""
 
@@ -74,8 +74,8 @@ def _of_kind(message: Message, why: str) -> Iterator[Advice]:
         yield Advice(
             "vmem",
             f"reduce the block sizes, scratch shapes or unrolling of the kernel {named}".rstrip()
-            + "; for a Pallas kernel with room on the chip, raise vmem_limit_bytes in its compiler "
-            f"parameters, or the limit of the compiler: {_SCOPED_FLAG}",
+            + "; for a Pallas kernel, if the chip has free memory, raise vmem_limit_bytes in its "
+            f"compiler parameters, or the limit of the compiler: {_SCOPED_FLAG}",
             missing,
         )
         return
@@ -132,7 +132,7 @@ def _of_pieces(message: Message) -> Iterator[Advice]:
         )
     elif message.stage == "compile":
         text = (
-            "let large temporaries be of few sizes and lifetimes: scan over layers instead of "
+            "limit large temporaries to few sizes and lifetimes: scan over layers instead of "
             "unrolling them, and checkpoint each layer"
         )
     else:
@@ -186,12 +186,12 @@ _TEXTS = {
     ),
     "rng": (
         "temporaries",
-        "draw random numbers layer by layer, or use the generator of the hardware "
+        "generate random numbers layer by layer, or use the generator of the hardware "
         "(jax_default_prng_impl=unsafe_rbg), which needs no copies of its bits",
     ),
     "layout_copy": (
         "temporaries",
-        "avoid the change of layout: keep the order of dimensions from the producer to its users",
+        "avoid the layout change: use the same order of dimensions in the producer and its users",
     ),
     "kv_cache": (
         "arguments",
@@ -265,7 +265,7 @@ def _padded(entry: Entry) -> str:
         if place < len(sizes) and sizes[place] % length:
             up = -(-sizes[place] // length) * length
             parts.append(f"dimension {place} of size {sizes[place]} takes {up}")
-    what = ", ".join(parts) or "its minor dimensions do not fill the tiles"
+    what = ", ".join(parts) or "its minor dimensions leave the tiles partly empty"
     return (
         f"{start}{what}; fold the small dimension into another one, choose sizes that are "
         "multiples of the tile, or make a large dimension the minor one"

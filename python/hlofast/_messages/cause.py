@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from hlofast._messages.message import Message
 
 CAUSES = {
-    "padding": "tiles that small dimensions do not fill",
-    "fragmentation": "free memory in pieces that are too small",
+    "padding": "tiles that small dimensions leave partly empty",
+    "fragmentation": "free memory in blocks that are too small",
     "residuals": "values that loops keep for the backward pass",
-    "gathered-weights": "weights that all-gathers made whole",
-    "logits": "scores of the vocabulary",
-    "attention-scores": "scores of pairs of positions",
+    "gathered-weights": "weights that all-gathers collect in full",
+    "logits": "logits over the vocabulary",
+    "attention-scores": "attention scores of pairs of positions",
     "arguments": "arguments of the program: weights, optimizer state, inputs",
-    "temporaries": "temporaries in sum, of no one class",
+    "temporaries": "temporaries in total, without a dominant class",
     "vmem": "fast on-chip memory of a kernel, a fusion or a SparseCore program",
     "smem": "scalar memory, for indices and tables",
     "host": "the host's memory",
     "allocator": "arrays, programs or processes that hold the memory before the program runs",
     "too-many-programs": "several programs that do not fit the device together",
-    "unknown": "the message does not tell",
+    "unknown": "the message does not say",
 }
 """Causes, with their meaning."""
 _OF_CLASS = {
@@ -72,12 +72,12 @@ def _bytes(message: Message, name: str) -> int | None:
 
 
 def _is_in_pieces(message: Message) -> str:
-    """Why free memory is in pieces; empty if it is not, or if the message does not tell."""
+    """Why free memory is in pieces; empty if it is not, or if the message does not say."""
     requested, free = _bytes(message, "requested"), _bytes(message, "free")
     if requested is None:
         return ""
     if free is not None and free >= requested:
-        return "more is free than requested, but not in one piece"
+        return "more is free than requested, but not contiguous"
     limit, in_use = _bytes(message, "limit"), _bytes(message, "in_use")
     if message.backend == "gpu" and limit and in_use is not None and limit - in_use >= requested:
         return "the allocator's limit leaves more than was requested"

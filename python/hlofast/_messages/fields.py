@@ -8,8 +8,8 @@ FACTS = (
     Field("word", "kind", "The kind of message: backend and stage, such as tpu-compile; host; "
           "memory-usage-report or buffer-assignment; partitioner."),
     Field("text", "ran_out", "What ran out, and when.", label="ran out"),
-    Field("word", "memory_space", "The memory that ran out: hbm, vmem, smem, gpu, host; of a "
-          "SparseCore tilespmem, spmem."),
+    Field("word", "memory_space", "The memory that ran out: hbm, vmem, smem, gpu, host; for a "
+          "SparseCore, tilespmem or spmem."),
     Field("word", "stage", "When it ran out: compile, load or run."),
     Field("word", "error_code", "The error code of openxla.org/xla/errors.", label="error code"),
     Field("name", "program", "The program that was loaded."),
@@ -17,26 +17,28 @@ FACTS = (
     Field("bytes", "requested", "Bytes of the allocation that failed."),
     Field("bytes", "limit", "Bytes of the memory that may be used."),
     Field("bytes", "free", "Free bytes when the allocation failed."),
-    Field("bytes", "exceeded", "Bytes that are missing.", label="missing"),
+    Field("bytes", "exceeded", "Bytes by which the limit is exceeded.", label="over the limit"),
     Field("bytes", "total", "Bytes of the whole program in that memory."),
     Field("bytes", "padding", "Bytes of padding in temporaries."),
     Field("bytes", "fragmentation", "Bytes of gaps between allocations."),
     Field("word", "cause", "The cause of the failure, as one word."),
     Field("text", "reason", "Why this is the cause."),
-    Field("count", "messages", "Different messages in the text."),
-    Field("count", "occurrences", "Messages in the text, with repetitions."),
-    Field("count", "warnings", "Different warnings of the partitioner."),
-    Field("bytes", "allocated_in_hbm", "Bytes that XLA allocates in HBM for the module given.",
+    Field("count", "messages", "Distinct messages in the text."),
+    Field("count", "occurrences", "Messages in the text, including repetitions."),
+    Field("count", "warnings", "Distinct warnings of the partitioner."),
+    Field("bytes", "allocated_in_hbm", "Bytes that XLA allocates in HBM for the given module.",
           label="module in HBM"),
-    Field("bytes", "live_peak", "Maximum of live bytes of the module given.",
+    Field("bytes", "live_peak", "Maximum of live bytes of the given module.",
           label="live peak of the module"),
-    Field("bytes", "modelled_peak", "Before XLA has scheduled the module: modelled bytes at the "
-          "peak of one device.", label="modelled peak of the module"),
-    Field("count", "joined", "Listed allocations that are found in the module given.",
-          label="joined to the module"),
+    Field("bytes", "modelled_peak", "Modelled peak of one device, for a module that XLA has not "
+          "scheduled.", label="modelled peak of the module"),
+    Field("count", "joined", "Listed allocations that are found in the given module.",
+          label="matched to module"),
 )  # fmt: skip
 _MESSAGE = Field("index", "message", "The number of the message, from 0.")
-_BYTES = Field("bytes", "bytes", "Bytes, the nearest to the text.", nullable=True)
+_BYTES = Field(
+    "bytes", "bytes", "The number of bytes nearest to the figure in the text.", nullable=True
+)
 _PLUS_MINUS = Field(
     "bytes", "plus_minus", "The true value lies within this many bytes; 0 if it is exact.",
     label="±", nullable=True,
@@ -50,14 +52,20 @@ MESSAGES = (
     Field("bytes", "requested", "Bytes of the allocation that failed.", nullable=True),
     Field("bytes", "limit", "Bytes of the memory that may be used.", nullable=True),
     Field("bytes", "free", "Free bytes when the allocation failed.", nullable=True),
-    Field("bytes", "exceeded", "Bytes that are missing.", label="missing", nullable=True),
+    Field(
+        "bytes",
+        "exceeded",
+        "Bytes by which the limit is exceeded.",
+        label="over the limit",
+        nullable=True,
+    ),
     Field("word", "cause", "The cause, as one word."),
     Field("text", "reason", "Why this is the cause."),
     Field("name", "program", "The program that was loaded.", nullable=True),
     Field("text", "where", "The instruction or array that the text names.", nullable=True),
     Field("word", "error_code", "The error code.", label="code", nullable=True),
-    Field("count", "count", "How often the text has it."),
-    Field("index", "line", "The line of the text where it begins first."),
+    Field("count", "count", "Number of occurrences in the text."),
+    Field("index", "line", "The line of its first occurrence."),
     Field("text", "text", "Its first sentence.", nullable=True),
 )
 FIGURES = (
@@ -74,7 +82,7 @@ BUFFERS = (
     Field("index", "number", "Its number in the list; 0 without one."),
     Field("bytes", "bytes", "Bytes, with padding.", nullable=True, adds_up=True),
     _PLUS_MINUS,
-    Field("word", "class", "What it is; see the documentation of `hlofast oom`."),
+    Field("word", "class", "The class of the allocation; see the documentation of `hlofast oom`."),
     Field("text", "reason", "Why it has this class."),
     Field("name", "name", "The name of the instruction.", nullable=True),
     Field("word", "opcode", "The opcode of the instruction.", nullable=True),
@@ -92,9 +100,9 @@ BUFFERS = (
     Field("text", "tag", "The purpose of an allocation without instruction.", nullable=True),
     Field("word", "allocation_type", "The kind of allocation, such as HLO temp, scoped or stack.",
           label="type", nullable=True),
-    Field("bytes", "offset", "Its place in its allocation, in a memory file.", nullable=True),
-    Field("count", "values", "Number of values at its place, in a memory file.", nullable=True),
-    Field("instruction", "instruction", "The instruction in the module given.", nullable=True),
+    Field("bytes", "offset", "Its offset in its allocation, in a memory file.", nullable=True),
+    Field("count", "values", "Number of values at this offset, in a memory file.", nullable=True),
+    Field("instruction", "instruction", "The instruction in the given module.", nullable=True),
     Field("index", "first_step", "First step of its live range in the module.", nullable=True),
     Field("index", "last_step", "Last step of its live range in the module.", nullable=True),
     Field("word", "at_peak", "Whether it is live at the module's peak: yes or no.",
@@ -109,17 +117,17 @@ BUFFERS_SHOWN = (
 )  # fmt: skip
 CLASSES = (
     Field("word", "class", "The class of allocations."),
-    Field("count", "buffers", "Allocations listed.", adds_up=True),
-    Field("bytes", "bytes", "Bytes of them.", adds_up=True),
+    Field("count", "buffers", "Listed allocations.", adds_up=True),
+    Field("bytes", "bytes", "Bytes of these allocations.", adds_up=True),
     Field("ratio", "share", "Share of the listed bytes.", nullable=True),
     Field("bytes", "padding", "Bytes of padding in them.", adds_up=True),
-    Field("text", "meaning", "What the class is."),
+    Field("text", "meaning", "Description of the class."),
 )
 ADVICE = (
     Field("word", "code", "The cause that the change removes."),
-    Field("bytes", "bytes", "Bytes that the change concerns; it saves at most these.",
+    Field("bytes", "bytes", "Bytes that the change affects: an upper bound of what it saves.",
           nullable=True),
-    Field("flag", "is_listed", "Whether the bytes are those of listed allocations alone."),
+    Field("flag", "is_listed", "Whether the bytes cover only the listed allocations."),
     Field("text", "advice", "What to change."),
 )  # fmt: skip
 ALLOCATIONS = (
@@ -128,21 +136,21 @@ ALLOCATIONS = (
     Field("index", "color", "The number of the memory space."),
     Field("count", "values", "Number of values in it.", adds_up=True),
     Field("shape", "shape", "The shape of a parameter or result.", nullable=True),
-    Field("text", "text", "What the file says of it."),
+    Field("text", "text", "The file's description."),
 )
 CHUNKS = (
     _MESSAGE,
     Field("count", "chunks", "Chunks of this size in use.", adds_up=True),
-    Field("bytes", "size", "Bytes of each."),
-    Field("bytes", "bytes", "Bytes of all.", adds_up=True),
+    Field("bytes", "size", "Bytes per chunk."),
+    Field("bytes", "bytes", "Bytes of all chunks.", adds_up=True),
 )
 WARNINGS = (
     Field("word", "what", "involuntary-rematerialization or other."),
     Field("name", "name", "The name of the instruction.", nullable=True),
     Field("word", "opcode", "Its opcode.", nullable=True),
     Field("shape", "shape", "Its shape on one device.", nullable=True),
-    Field("shape", "whole_shape", "The shape of the whole array; exact, or too large where "
-          "dimensions are not a multiple of their tiles.", label="whole array", nullable=True),
+    Field("shape", "whole_shape", "The shape of the whole array; too large where dimensions are "
+          "not multiples of their tiles.", label="whole array", nullable=True),
     Field("bytes", "bytes", "Bytes of the whole array, which every device receives.",
           nullable=True, adds_up=True),
     Field("text", "from_sharding", "The sharding that the array has.", label="from",
@@ -154,9 +162,9 @@ WARNINGS = (
           nullable=True),
     Field("text", "op_name", "The framework's name of the operation.", nullable=True),
     Field("path", "source", "Source file and line.", nullable=True),
-    Field("instruction", "instruction", "The instruction in the module given.", nullable=True),
+    Field("instruction", "instruction", "The instruction in the given module.", nullable=True),
     Field("text", "constraint", "The sharding constraint to add.", nullable=True),
-    Field("count", "count", "How often the text has it."),
-    Field("index", "line", "The line of the text where it stands first."),
+    Field("count", "count", "Number of occurrences in the text."),
+    Field("index", "line", "The line of its first occurrence."),
     Field("text", "text", "Its first sentence."),
 )  # fmt: skip

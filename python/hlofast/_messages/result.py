@@ -207,8 +207,8 @@ class Messages(Result):
             if rounded:
                 most = max(own.plus_minus for own in rounded)
                 text = (
-                    f"the text rounds its figures, as {rounded[0].text}: bytes are exact within "
-                    f"± {most:,} B; table figures has each one as it is written"
+                    f"the text rounds its figures, as {rounded[0].text}: bytes are exact within ± "
+                    f"{most:,} B; the table figures has each one as written"
                 )
                 found.append(Note("rounded", text, plus_minus=most))
             if main.is_space_assumed and not self.is_file:
@@ -217,7 +217,9 @@ class Messages(Result):
                 main.backend == "tpu" and main.stage == "compile" and not main.figures
                 and not main.parts
             ):  # fmt: skip
-                found.append(Note("cut", "the text is cut: figures before or after it are unknown"))
+                found.append(
+                    Note("cut", "the text is truncated: figures outside of it are unknown")
+                )
             if main.left:
                 text = f"{main.left:,} further allocations are not listed"
                 found.append(Note("more", text, left=main.left))

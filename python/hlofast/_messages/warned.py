@@ -87,8 +87,8 @@ def _paragraph(row: tuple[Any, ...]) -> tuple[str, list[tuple[str, str]]]:
             (
                 "change",
                 f"{at}, give the array the sharding that its users need: {constraint}; or, if both "
-                "shardings have to stay, go from one to the other in steps that move one mesh axis "
-                "each",
+                "shardings are needed, change from one to the other in steps that move one mesh "
+                "axis each",
             )
         )
     if count > 1:

@@ -32,7 +32,7 @@ def html(contents: Contents, plots: bool) -> str:
     bokeh = Bokeh() if plots else None
     without = ""
     if bokeh is not None and not bokeh.scripts:
-        bokeh, without = None, f"Charts are still images: {missing('bokeh')}"
+        bokeh, without = None, f"Charts are static images: {missing('bokeh')}"
     script = "\n".join(asset(name) for name in SCRIPTS)
     hashes = [hash_of(script)]
     blocks = {"sections": _sections(contents, plots)}
@@ -144,7 +144,7 @@ def _body(contents: Contents, plots: bool, bokeh: Bokeh | None, without: str) ->
 </footer>"""
 
 
-_NO_SCRIPT = """<noscript><p class="unknown">Without JavaScript, charts are still and tables show
+_NO_SCRIPT = """<noscript><p class="unknown">Without JavaScript, charts are static and tables show
 their first rows.</p></noscript>"""
 
 _SEARCH = """<div class="search" role="search">

@@ -40,7 +40,7 @@ def contents(plan: Plan) -> Contents:
                 sheets=[] if has_choice else [shown["frontier"]]),
         Section("step", "Its step and its memory",
                 sheets=[shown["parts"], shown["terms"], shown["traffic"]]),
-        Section("excluded", "What was left out",
+        Section("excluded", "Excluded candidates",
                 sheets=[shown["excluded"], shown["sizes"], shown["unused"]]),
     ]  # fmt: skip
     return Contents(plan.title, "plan", (), _verdict(plan), _statements(plan), sections)
@@ -119,7 +119,7 @@ def hours(compared: Machines) -> Chart:
         [mark],
         sheet_of("hours", "Machines", rows, columns),
         height=140 + 28 * max(1, len(rows)),
-        note="Modelled; a chip hour costs another price on each kind of device.",
+        note="Modelled; chip hours of different devices have different prices.",
     )
 
 

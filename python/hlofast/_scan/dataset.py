@@ -40,7 +40,7 @@ class Batch:
         self.parts = parts
         """By table: the name and the size of the part's file."""
         self.states = states
-        """By path of a scanned file: its state, which tells whether it has to be read again."""
+        """By path of a scanned file: its state, which tells whether it must be read again."""
         self.tags = tags
         """By path, if the server gives one: a tag that changes whenever the object does."""
 

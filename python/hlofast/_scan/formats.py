@@ -32,7 +32,7 @@ def types(table: str) -> list[tuple[str, str]]:
 def check(name: str) -> None:
     """Raises `FormatError` unless files of this format can be written."""
     if name not in FORMATS:
-        raise FormatError(f"format has to be one of {', '.join(FORMATS)}, not {name!r}")
+        raise FormatError(f"format must be one of {', '.join(FORMATS)}, not {name!r}")
 
 
 def write(name: str, rows: ScanTable, path: str) -> None:

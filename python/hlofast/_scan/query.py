@@ -119,7 +119,7 @@ class Query:
         try:
             statements = self._connection.extract_statements(self.sql)
             if len(statements) != 1 or statements[0].type != self._duckdb.StatementType.SELECT:
-                raise QueryError("a query has to be one SELECT (or WITH, FROM, VALUES, DESCRIBE)")
+                raise QueryError("a query must be one SELECT (or WITH, FROM, VALUES, DESCRIBE)")
             self._connection.execute(statements[0])
         except self._duckdb.Error as error:
             raise self._explained(error) from None

@@ -46,7 +46,7 @@ class Scan(Result):
         Field("count", "read", "Files that were read in this scan.", adds_up=True),
         Field("count", "failed", "Files that could not be read in this scan.", adds_up=True),
         Field("count", "skipped", "Files with nothing to read.", adds_up=True),
-        Field("count", "unchanged", "Files whose rows the dataset already has.", adds_up=True),
+        Field("count", "unchanged", "Files whose rows are already in the dataset.", adds_up=True),
         Field("count", "failed_before",
               "Unchanged files that could not be read in an earlier scan.", adds_up=True),
     )  # fmt: skip

@@ -105,7 +105,7 @@ class Scanner:
                 workers = max(workers, _REQUESTS)
         self.workers = workers
         if self.workers < 1:
-            raise ValueError("workers has to be at least 1")
+            raise ValueError("workers must be at least 1")
         self.max_bytes = read_bytes(max_bytes)
         self.max_text_bytes = read_bytes(max_text_bytes)
         self.max_seconds = None if max_seconds is None else read_seconds(max_seconds, least=0)

@@ -16,10 +16,9 @@ examples:
   hlofast calibrate --device a100 report.zip dump/ -o machine.toml
   hlofast time --devices machine.toml other_step.txt
 
-The figures are the achieved HBM bandwidth and, on GPUs, the achieved share of the matmul peak, the
-time of a launch, and latency and bandwidth of collectives. They are fitted on one half of the
-instructions of the profile's main program; the errors of the other half say what to expect of
-predictions.
+Fits the achieved HBM bandwidth and, on GPUs, the achieved share of the matmul peak, the launch
+time, and the latency and bandwidth of collectives. One half of the instructions of the profile's
+main program is used for the fit; the other half gives the error to expect.
 """
 
 

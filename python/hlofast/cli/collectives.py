@@ -25,9 +25,8 @@ examples:
 A collective counts once, however it is written: as one instruction, as a start/done pair, in an
 asynchronous computation, or in one or several fusions. Axes are those of --mesh, otherwise of the
 mesh in the text. Payload is the size of the full array (for an all-gather, its result). Wire bytes
-are what each device sends in a ring over its group of n: 2(n-1)/n of the payload for an all-reduce,
-all of the payload for a permute or a
-transfer, (n-1)/n of the payload for the others.
+are the bytes that each device sends in a ring over its group of n: 2(n-1)/n of the payload for an
+all-reduce, the whole payload for a permute or a transfer, (n-1)/n of the payload for other kinds.
 """
 
 

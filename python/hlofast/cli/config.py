@@ -26,13 +26,14 @@ examples:
 
 FILE is a config as AXLearn's debug_string prints it (a golden config), or a YAML config of MaxText.
 
-AXLearn: the first mesh rule whose regular expression matches the whole instance name is applied. In
-tables "-" is an absent value. AXLearn's own modifiers are modelled; other modifiers are listed by
-name. --diff treats values that mean the same as equal and ignores the order of keys.
+AXLearn: the first mesh rule whose regular expression matches the whole instance name applies. In
+tables, "-" is an absent value. AXLearn's own modifiers are modelled; other modifiers are listed by
+name. --diff treats equivalent values as equal and ignores the order of keys.
 
-MaxText: KEY=VALUE arguments and environment variables M_KEY apply as MaxText applies them, to FILE
-or, without FILE, to the defaults. A file that names no base.yml (base_config) takes --base, the one
-beside it, or the built-in defaults. The instance is a compile_topology, such as v5p-128.
+MaxText: KEY=VALUE arguments and environment variables M_KEY override FILE or, without FILE, the
+defaults, as in MaxText. If FILE does not name a base.yml (base_config), --base is used, then the
+base.yml next to FILE, then the built-in defaults. The instance is a compile_topology, such as
+v5p-128.
 """
 IS_MIXED = True
 """Whether files and overrides may stand between options."""

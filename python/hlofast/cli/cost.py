@@ -24,12 +24,13 @@ examples:
   hlofast cost --step-time 310ms --peak-flops 197T step.txt
   hlofast cost --json step.txt | jq '.results[].facts.flops.value'
 
-By default the counts are as executed: loops times their trip count, library calls and kernels
-where their cost is known. Every table adds up to the module. The FLOPs of a fusion are attributed
-to the instructions inside it, its bytes to the fusion itself. "not exact" is the share of a row's
-FLOPs that is modelled, stated by a kernel's author, or inside a loop of unknown trip count. HFU
-includes recomputation, MFU does not; both are relative to --peak-flops, or to the 16-bit peak of
---device. --rules is a TOML file that assigns phases to operation names other than JAX's:
+Counts are as executed by default: loop bodies are multiplied by the trip count, and library calls
+and kernels are included where their cost is known. Every table adds up to the module. The FLOPs of
+a fusion are attributed to the instructions inside it, its bytes to the fusion itself. "not exact"
+is the share of a row's FLOPs that is modelled, stated by a kernel's author, or inside a loop of
+unknown trip count. HFU includes recomputation, MFU does not; both are relative to --peak-flops, or
+to the 16-bit peak of --device. --rules is a TOML file that assigns phases to operation names other
+than JAX's:
 
   [[rule]]
   pattern = "optimizer/.*"                       # regular expression for parts of op_name

@@ -36,18 +36,20 @@ examples:
   hlofast diff --markdown monday/ tuesday/          a comment for a pull request (docs/ci.md)
   hlofast diff --json a.txt b.txt | jq '.results[].tables.changes'
 
-Instructions are matched by what they compute and by what uses them. Names, metadata, channel
-numbers, instruction order and copies of equal computations are not differences; --order compares
-the order too. Changes that follow from another change, such as the shape of a result that changed
-with its operand's, are shown with --all only. Files with several modules are compared module by
-module, by name. Of two dump directories the last stage of each program is compared, matched by
-host, name and fingerprint; a host that one side lacks is named. Of one directory, the fingerprints
-of each program between hosts. With a profile of each side, parts of the step, phases, opcodes and
-instructions that became slower or faster are shown too; measured times do not affect the exit code.
-Of two profiles the main programs are compared, with the modules inside. Two trainer configs are
-compared as by `hlofast config A --diff B`.
-Exit codes: 0 equal, 1 different, 2 wrong usage, 3 unreadable. With --max-growth other differences
-are allowed: 1 means that a total grew by more, or is unknown, as for a host that AFTER lacks.
+Instructions are matched by what they compute and by their users. Names, metadata, channel numbers,
+instruction order and copies of equal computations are ignored; --order compares the order too.
+Changes that follow from another change, such as a result shape that changed with its operand, are
+shown only with --all.
+
+Inputs: files with several modules are compared by module name. Two dump directories are compared
+by the last stage of each program, matched by host, name and fingerprint; missing hosts are listed.
+For one directory, the fingerprints of each program are compared between hosts. With a profile of
+each side, the output also has the parts of the step, phases, opcodes and instructions that became
+slower or faster; measured times do not affect the exit code. For two profiles, the main programs
+and their modules are compared. Two trainer configs are compared like `hlofast config A --diff B`.
+
+Exit codes: 0 equal, 1 different, 2 wrong usage, 3 unreadable. With --max-growth, 1 means that a
+total grew by more than allowed or is unknown, for example because AFTER lacks a host.
 """
 
 

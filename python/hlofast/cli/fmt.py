@@ -22,8 +22,8 @@ examples:
   hlofast fmt step.txt -o step.hlo_proto.pb      an HloProto, which profilers load
   diff <(hlofast fmt a.txt) <(hlofast fmt b.txt)
 
-The output is to be read, compared and measured, not run: XLA would optimise a module again, and the
-modules that `remat --apply` and `what-if -o` write are not programs.
+The output is for reading, comparing and measuring, not for running: XLA would optimise the module
+again, and the modules that `remat --apply` and `what-if -o` write are not valid programs.
 """
 
 

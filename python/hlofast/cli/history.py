@@ -23,15 +23,15 @@ examples:
 
 DIR is a dump directory written with --xla_dump_to=DIR --xla_dump_hlo_as_text
 --xla_dump_hlo_pass_re=.*; MODULE is the name or number of a module in it. Each row is the module
-after a pass, with the number of differences from the row before: instructions removed, added,
-moved into or out of fusions, and changed, without changes that follow from others. `hlofast diff`
-on two of the files (--files) lists them. Loops count as often as they run where the trip count is
-known, so figures may rise when a pass makes a trip count known. With the times of passes
-(--pass-times), a second table lists the seconds of every pass, also of those without dumps.
---find lists instead which passes made, cloned, split, merged, changed, moved or removed an
-instruction of this name, all of an opcode, or all collectives; instructions are followed by their
-structure. A change seen at the start of a pipeline belongs to the pass that runs it. Exit codes:
-0 done, 2 wrong usage, 3 a file could not be read.
+after a pass, with the number of differences from the previous row: instructions removed, added,
+moved into or out of fusions, and changed, without consequences of other changes. `hlofast diff` on
+two of the files (--files) lists the differences. Loops count with their trip count where it is
+known, so figures may rise when a pass makes a trip count known. With pass times (--pass-times), a
+second table lists the seconds of every pass, including passes without dumps. --find lists instead
+which passes made, cloned, split, merged, changed, moved or removed an instruction (by name), all
+instructions of an opcode, or all collectives; instructions are tracked by their structure. A change
+seen at the start of a pipeline belongs to the pass that runs it. Exit codes: 0 done, 2 wrong usage,
+3 a file could not be read.
 """
 
 
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--pass-times",
         metavar="FILE",
         help="times of XLA's passes from Nsight Systems: report_nvtx_pushpop_trace.csv.xz of an "
-        "nsys-jax archive (default: the file in DIR or beside it)",
+        "nsys-jax archive (default: the file in DIR or next to it)",
     )
     inputs.add_context(parser)
 

@@ -120,8 +120,7 @@ def add_context(parser: argparse.ArgumentParser, *, profile: bool = True) -> Non
         parser.add_argument(
             "--profile",
             metavar="PATH",
-            help="profile of the run (*.xplane.pb, its folder, nsys-jax): measured beside modelled "
-            "time",
+            help="profile of the run (*.xplane.pb, its folder, nsys-jax): adds measured times",
         )
     add_names(parser)
 
@@ -401,7 +400,7 @@ class Reader(Failures):
                 f"{path}: note: {main} has the most device time; {programs} with --module: {listed}"
             )
         if not count:
-            reason = "a profile without modules (the *.xplane.pb beside it has those of a "
+            reason = "a profile without modules (the *.xplane.pb next to it has those of a "
             reason += f"*.trace.json.gz); give the dump, with --profile {_shell(path)}"
             self.failed(path, ValueError(reason))
 

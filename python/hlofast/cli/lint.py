@@ -25,10 +25,10 @@ examples:
 codes:
 {_CODES}
 
-Findings are ordered by what is at stake in a step on one device, over all calls: by modelled
-seconds if the device is known. Bytes of memory have no seconds: these findings come last, and first
-where the step does not fit the device. Instructions of one source line form one finding. Wire bytes
-assume ring algorithms.
+Findings are ordered by their cost per step and device, over all calls: by modelled seconds if the
+device is known. Findings about memory have no seconds; they come last, or first if the step does
+not fit the device. Instructions of one source line form one finding. Wire bytes assume ring
+algorithms.
 """
 ANY = "any"
 

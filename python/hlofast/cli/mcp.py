@@ -18,9 +18,9 @@ examples:
   claude mcp add hlofast -- hlofast mcp --root /srv/dumps
 
 The server reads files below --root only; symbolic links and `..` are refused. It writes nothing.
-Answers are short text: at most --max-tokens tokens, counted as bytes divided by four, with a cursor
-for the rest. Modules are kept in memory while their files do not change. Needs the package mcp
-(pip install 'hlofast[mcp]').
+Answers are at most --max-tokens tokens long (estimated as bytes divided by four), with a cursor for
+the rest. Modules stay in memory until their files change. Needs the package mcp (pip install
+'hlofast[mcp]').
 """
 
 
@@ -28,7 +28,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "--root", default=".", metavar="DIR", help="folder of the files to read (default: this one)"
+        "--root",
+        default=".",
+        metavar="DIR",
+        help="folder of the files to read (default: the current folder)",
     )
     parser.add_argument(
         "--max-tokens",

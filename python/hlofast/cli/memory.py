@@ -23,11 +23,11 @@ examples:
   hlofast memory --json step.txt | jq '.results[].tables.live[] | select(.class == "residual")'
 
 --rule in_place lets a result reuse the buffer of an operand that is not used later; values counts
-both buffers, as XLA's live-range file does; xla is libtpu's account, in which parameters, constants
-and results stay live from beginning to end. The XLA peak is the peak of
-`compiled.memory_analysis()`, which counts the largest heap of any memory. With --device or --hbm,
-the bytes allocated in HBM are compared with HBM; they come from XLA's file if it is beside FILE,
-otherwise from a model that includes fragmentation.
+both buffers, as XLA's live-range file does; xla counts like libtpu, which keeps parameters,
+constants and results live throughout the program. The XLA peak is the peak of
+`compiled.memory_analysis()`, which counts the largest heap of any memory space. With --device or
+--hbm, the bytes allocated in HBM are compared with HBM; they come from XLA's file if it is next to
+FILE, otherwise from a model that includes fragmentation.
 """
 
 
@@ -75,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--xla-file",
         metavar="FILE",
-        help="XLA's buffer assignment or memory usage report (default: beside FILE)",
+        help="XLA's buffer assignment or memory usage report (default: the file next to FILE)",
     )
 
 

@@ -31,11 +31,11 @@ examples:
   hlofast oom job.log --json | jq '.results[].tables.buffers[] | [.bytes, .class, .source]'
   hlofast oom module_0042.jit_train_step-memory-usage-report.txt
 
-Messages of TPU, GPU and host are read: those of the compiler, of loading a program and of run time,
-with the figures and allocations they list. Prefixes of loggers, colours, quoting, JSON lines and
-HTML are removed; equal messages, as of several hosts or attempts, count once. Figures are those of
-the text: `63.80G` is rounded, and the table of figures says by how much. DUMP is a dump directory
-or a module; listed allocations are joined to its instructions by name, operation and shape.
+Reads the out-of-memory messages of TPUs, GPUs and hosts, from compilation, program loading and run
+time, with their figures and allocations. Logger prefixes, colours, quoting, JSON lines and HTML are
+removed; repeated messages, such as those of several hosts or attempts, count once. Figures are as
+written: `63.80G` is rounded, and the table of figures gives the rounding. DUMP is a dump directory
+or a module; allocations are matched to its instructions by name, operation and shape.
 
 causes:
 {_CAUSES}

@@ -26,12 +26,12 @@ examples:
   hlofast plan run.yml --instance v5p-512 -o plan.html           a page with charts
   hlofast plan --json run.yml --instance v5p-512 | jq '.results[].tables.ranked[0]'
 
-A choice is a mesh, the sequences of a device, gradient accumulation and a checkpoint policy: the
-trainer's own policies, and sets of named values to save or to offload. The batch of a step stays
-that of the config, or of --batch. Choices whose peak exceeds the memory are dropped; the others are
-ranked by the modelled step time. Without --instance and --device, the machine is that of the
-config (compile_topology of MaxText). --device and --instance may be repeated: several machines are
-compared in chip hours. Exit code 1: nothing fits, or the choice of --like does not.
+A choice consists of a mesh, the sequences per device, gradient accumulation steps and a checkpoint
+policy (one of the trainer's, or a set of named values to save or offload). The global batch is that
+of the config, or --batch. Choices whose peak exceeds the memory are dropped; the others are ranked
+by modelled step time. Without --instance and --device, the machine is that of the config
+(compile_topology in MaxText). With several --device or --instance options, the machines are
+compared by chip hours. Exit code 1: nothing fits, or the choice of --like does not fit.
 """
 IS_MIXED = True
 """Whether files and overrides may stand between options."""
@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--state-dtype",
         choices=("bfloat16", "float16", "float32"),
         metavar="TYPE",
-        help="also choose first moments, or weights and moments, of this type, such as bfloat16",
+        help="also try first moments, or weights and moments, of this type, such as bfloat16",
     )
     parser.add_argument("--no-offload", action="store_true", help="keep nothing in host memory")
     parser.add_argument(

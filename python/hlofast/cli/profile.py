@@ -23,8 +23,8 @@ PROFILE is a file or folder that jax.profiler or TensorBoard wrote (*.xplane.pb,
 plugins/profile/<run>), or an archive or folder of nsys-jax. DUMP is a file with the module, or a
 dump directory; by default the module inside the profile is used. The step is the run of median
 length on each device, averaged over devices. Communication is exposed while a collective runs and
-nothing computes on the device. With a device (--device, or as named by the dump folder) modelled
-time stands beside measured time. Other verbs take the profile as --profile.
+nothing computes on the device. With a device (--device, or the one that the dump folder names), the
+output also has modelled times. Other verbs take the profile as --profile.
 """
 
 

@@ -27,22 +27,22 @@ examples:
   hlofast remat --json step.txt | jq '.results[].tables.statements[] | {code, advice}'
 
 Residuals are values that the forward pass computes and the backward pass reads. Recomputed values
-are those that jax.checkpoint or the compiler computes a second time; they are recognised by their
-operation names, otherwise by an earlier instruction that computes the same value. A gathered array
-counts as kept if it, or a copy of it, is a residual.
+are computed a second time, by jax.checkpoint or by the compiler. They are recognised by their
+operation names, or by an earlier instruction that computes the same value. A gathered array counts
+as kept if it, or a copy of it, is a residual.
 
-For a scan over layers, --hbm shows what the step would need under other checkpoint policies: the
-policies of JAX, the one of --policy, --save and --offload, the policy that fits and costs least
-time, as code, and the best policies for other amounts of memory (without --hbm these are shown by
---frontier). These figures are modelled from the text, which may be one before optimisation. Values
-to save are known by an instruction's name, a source line or part of an operation name.
+--hbm shows the memory and time of the step under other checkpoint policies of its layers: JAX's
+policies, the policy given by --policy, --save and --offload, the fastest policy that fits (as
+code), and the best policies for other amounts of memory (without --hbm, use --frontier). These
+figures are modelled from the text, which may be a text before optimisation. VALUE is an
+instruction's name, a source line or part of an operation name.
 
-Where no policy can be modelled, a plan of single values takes their place; --plan shows it beside
-policies too. It rewrites the module for each candidate and measures the peak of the result, by
-default as compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live
-bytes for other programs (--rule in_place); `hlofast memory` shows both. --apply writes the module
-with every step of the plan applied: a text to measure and compare, not a program to run. Checkpoint
-policies are not applied: they are code for the program.
+Where no policy can be modelled, hlofast plans single values to rematerialise instead; --plan shows
+this plan in any case. Each candidate is applied to the module, and the peak of the result is
+measured: as compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla), as live
+bytes for other programs (--rule in_place). --apply writes the module with the whole plan applied: a
+text to measure and compare, not a program to run. Checkpoint policies are code for your program;
+--apply does not apply them.
 """
 
 
@@ -72,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--apply",
         action="store_true",
-        help="write the rewritten module to -o OUT, to be measured, not run",
+        help="write the rewritten module to -o OUT, for measuring only",
     )
     plan.add_argument("-o", "--output", metavar="OUT", help="output file of --apply")
 

@@ -25,14 +25,14 @@ examples:
   hlofast report --config mesh.toml step.txt -o report.html
   hlofast report --config fuji-70B.txt --instance tpu-v6e-256-4 step.txt -o report.html
 
-The page is one file without external resources, for browsers from 2023 on: it can be sent, archived
-and opened from disk. Figures that need --device or --mesh are unknown without them. --config takes
-a declaration, as `hlofast check` does. Charts that zoom need bokeh (pip install 'hlofast[report]');
-without it charts are still, with --no-charts the page has tables only. The pages of a directory's
-programs lie in a folder beside PAGE. Findings are those of `hlofast lint`, followed by
-further advice from `hlofast remat`. The page is HTML whatever its name; endings of other formats,
-such as .pdf or .json, are refused. With -o - the page goes to standard output, the verdict is not
-printed, and the page of a directory has no links.
+The page is one self-contained file for browsers from 2023 on: send it, archive it, open it from
+disk. Figures that need --device or --mesh are unknown without them. --config takes a declaration,
+like `hlofast check`. Interactive charts need bokeh (pip install 'hlofast[report]'); without it,
+charts are static; with --no-charts, the page has only tables. The pages of a directory's programs
+are in a folder next to PAGE. The findings of `hlofast lint` are followed by advice from `hlofast
+remat`. The page is always HTML; names that end in other formats, such as .pdf or .json, are
+refused. With -o -, the page goes to standard output, the verdict is not printed, and the page of a
+directory has no links.
 """
 SHOWN = 3
 """Default number of findings printed; the page has all."""
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_charts and find_spec("bokeh") is None:
         from hlofast._report.chart import missing
 
-        inputs.complain(f"note: the charts of the page are still, as {missing('bokeh')}")
+        inputs.complain(f"note: the charts of the page are static, as {missing('bokeh')}")
     return code
 
 

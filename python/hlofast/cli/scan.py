@@ -28,13 +28,13 @@ examples:
   hlofast scan s3://runs/dumps -o s3://runs/tables needs hlofast[remote] and s3fs
   hlofast scan dumps/ -o tables --engine ray       on a Ray cluster; needs hlofast[ray]
 
-Modules are timed on --device, by default on the device that their folder names; --device none
-leaves out times. Modules for another backend than that of --device have no times; a note counts
-them. --mesh, --hosts and --slices apply to all modules.
+Modules are timed on --device, by default on the device that their folder names; --device none omits
+times. Modules compiled for another backend than --device have no times; a note counts them. --mesh,
+--hosts and --slices apply to all modules.
 
-A dataset has one folder table=NAME per table, and a manifest. Running the same command again
+A dataset has a manifest and one folder table=NAME per table. Running the same command again
 continues an interrupted scan and reads new and changed files; files are compared by content. A file
-that cannot be read does not stop the scan: the table `files` has a row with the reason, and the
+that cannot be read does not stop the scan: its row in the table `files` has the reason, and the
 exit code is 3, also in later scans that skip the unchanged file.
 """
 

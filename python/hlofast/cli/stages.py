@@ -18,10 +18,10 @@ examples:
   hlofast stages --device a100 --device-count 4 mesh_1.hlo.txt
   hlofast stages --json mesh_1.hlo.txt | jq '.results[].tables.stash[] | [.kind, .bytes, .name]'
 
-A section lies between a pair of markers; markers wrapped in calls are found too. Residuals between
-a forward section and its backward section are kept for each micro-batch in flight. A cheaper
-boundary sends fewer bytes; it moves instructions that depend on received values to the previous
-stage, with at most half of the forward FLOPs (--most-moved).
+A section is enclosed by a pair of markers, which may be inside calls. Residuals between a forward
+section and its backward section are kept for each micro-batch in flight. A cheaper boundary sends
+fewer bytes: it moves instructions that depend on received values to the previous stage, at most
+half of the forward FLOPs (--most-moved).
 """
 
 

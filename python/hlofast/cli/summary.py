@@ -26,7 +26,7 @@ shardings), partitioned (one device's program), optimised (with fusions or libra
 (text order is the order of execution). Sizes are unpadded.
 
 A profile is an *.xplane.pb or *.trace.json.gz of jax.profiler, or a folder with recordings, of
-which the newest is shown. --module NAME summarises a module in it.
+which the newest is read. --module NAME summarises a module inside the profile.
 """
 
 

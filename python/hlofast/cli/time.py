@@ -23,15 +23,15 @@ examples:
   hlofast time --device mine --devices mine.toml --estimates roofline step.txt
   hlofast time --device v6e --json step.txt | jq '.results[].facts.step_seconds'
 
-The device is --device, otherwise the one that the dump folder names. The schedule of the dump is
-simulated on one device: asynchronous collectives and copies overlap with the instructions scheduled
-before their done instruction; the time that remains there is exposed. --estimates selects the time
-of instructions: model (on TPUs windows, tiles and systolic arrays as the compiler estimates them,
-elsewhere the roofline), roofline, or the compiler's estimated_cycles where the dump has them.
---collectives selects the time of collectives: the topology's latencies and bandwidths, XLA's
+The device is --device, or the one that the dump folder names. The schedule of the dump is simulated
+on one device: asynchronous collectives and copies overlap with the instructions scheduled before
+their done instruction; the time that remains is exposed. --estimates selects the source of
+instruction times: model (on TPUs, windows, tiles and systolic arrays as the compiler estimates
+them; elsewhere the roofline), roofline, or compiler (the estimated_cycles in the dump).
+--collectives selects the source of collective times: the topology's latencies and bandwidths, XLA's
 speed-of-light model for GPU hosts, Alpa's costs, or a file of measurements (.csv, .json, .pkl).
---devices FILE.toml adds devices or changes built-in ones. "step p10" and "step p90" are the 10th
-and 90th percentile of the step, from the model's errors on measured steps.
+"step p10" and "step p90" are the 10th and 90th percentile of the step time, from the model's errors
+on measured steps.
 """
 
 

@@ -18,11 +18,11 @@ examples:
 
 The trace is the schedule that `hlofast time` simulates. Tracks show computing, moving data, waiting
 for collectives, links by mesh axis, copies, and the enclosing loops and calls; a counter shows live
-bytes. With --profile, the process "measured" has the run of median length on each device beside
-them. The file name selects the format: .json is Chrome's Trace Event Format, .pftrace is Perfetto's
-protobuf, and an additional .gz compresses. Both formats hold the same events. The first iterations
-of a loop are shown one by one, as many as fit; the others form one slice per track, so that each
-track adds up to the figures of `hlofast time`.
+bytes. With --profile, the process "measured" adds the run of median length on each device. The file
+name selects the format: .json is Chrome's Trace Event Format, .pftrace is Perfetto's protobuf; an
+additional .gz compresses. Both formats hold the same events. The first iterations of a loop are
+shown one by one, as many as fit; the others form one slice per track, so that each track adds up to
+the figures of `hlofast time`.
 """
 
 

@@ -25,7 +25,7 @@ examples:
 
 Times need a device: --device, or a dump folder that names it. Step time, MFU and exposed
 communication are modelled, not measured (see hlofast time); --step-time adds the MFU of a measured
-step. A note lists unknown figures, each with the option it needs.
+step. A note lists the unknown figures and the options that provide them.
 """
 
 

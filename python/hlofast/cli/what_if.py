@@ -25,12 +25,12 @@ examples:
   hlofast what-if --batch 2x -o larger.txt step.txt && hlofast memory larger.txt
   hlofast what-if --batch 2x --json step.txt | jq '.results[].tables.wire_bytes'
 
-Every dimension of the compiled module is followed back to a dimension of an entry parameter and to
-mesh axes: batch and sequence are dimensions of the inputs, layers are what a loop takes slices of.
-The module is then written again with the new sizes, and analysed as any other. Instructions,
-fusions, layouts and the schedule stay as compiled. Sizes are those of all devices together; axes
-that --mesh-to leaves out keep their sizes. Without a size, the verb shows what dimensions stand
-for. -o writes the changed module: a text to measure, not a program to run.
+Every dimension of the compiled module is traced back to a dimension of an entry parameter and to
+mesh axes: batch and sequence are dimensions of the inputs, layers the dimension that a loop slices.
+The module is rewritten with the new sizes and analysed like any other. Instructions, fusions,
+layouts and the schedule stay as compiled. Sizes are global, over all devices; axes that --mesh-to
+leaves out keep their sizes. Without a change, the command shows the roles of dimensions. -o writes
+the changed module: a text to measure, not a program to run.
 """
 
 

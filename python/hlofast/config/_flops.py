@@ -17,10 +17,10 @@ _PRODUCTS = (
     Field("name", "product", "The parameter it multiplies by, or the matmul's name."),
     Field("count", "layers", "Layers that contain the matmul."),
     Field("count", "multiplications", "Multiplications per token (attention: per token pair)."),
-    Field("flops", "forward", "Operations of the forward pass of a step.", adds_up=True),
-    Field("flops", "backward", "Operations of the backward pass of a step.", adds_up=True),
+    Field("flops", "forward", "FLOPs of the forward pass of a step.", adds_up=True),
+    Field("flops", "backward", "FLOPs of the backward pass of a step.", adds_up=True),
     Field("flops", "recomputed",
-          "Operations that backward recomputes; unknown if the policy is not modelled.",
+          "FLOPs that the backward pass recomputes; unknown if the policy is not modelled.",
           nullable=True, adds_up=True),
 )  # fmt: skip
 

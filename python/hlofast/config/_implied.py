@@ -125,8 +125,8 @@ class Implied:
     ) -> Implied:
         """The same model and mesh with another batch, accumulation and policies.
 
-        `fates` are those of all values under the policies, which have to be modelled. Gaps are
-        taken over: they have to be free of those of the former policies.
+        `fates` are those of all values under the policies, which must be modelled. Gaps are
+        taken over: they must be free of those of the former policies.
         """
         other = Implied.__new__(Implied)
         for name in self.__slots__:

@@ -34,7 +34,7 @@ def loads(
     use `path` as the name of the text. Raises `ConfigError` with the place of the first fault.
     """
     if not isinstance(text, (str, bytes)):
-        raise TypeError(f"a config has to be text or bytes, not {text!r}; load reads files")
+        raise TypeError(f"a config must be text or bytes, not {text!r}; load reads files")
     return read(text, path, _sources(overrides, base, environment))
 
 
@@ -52,9 +52,9 @@ def _sources(
         # YAML reads what JSON writes.
         overrides = [f"{key}={dumps(value)}" for key, value in overrides.items()]
     if isinstance(overrides, str):
-        raise TypeError(f"overrides has to be a list such as [{overrides!r}] or a mapping")
+        raise TypeError(f"overrides must be a list such as [{overrides!r}] or a mapping")
     if not isinstance(overrides, Sequence) or not all(isinstance(own, str) for own in overrides):
-        message = "overrides has to be a list such as ['per_device_batch_size=4'] or a mapping"
+        message = "overrides must be a list such as ['per_device_batch_size=4'] or a mapping"
         raise TypeError(f"{message}, not {overrides!r}")
     return Sources(overrides, None if base is None else fspath(base), environment)
 

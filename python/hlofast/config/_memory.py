@@ -24,7 +24,7 @@ _NOTABLE_BYTES = 1 << 26
 _EXPECTED = (
     Field("word", "term", "What the memory holds."),
     Field("bytes", "bytes", "Bytes per device at the peak.", adds_up=True),
-    Field("flag", "is_needed", "Whether the term remains when memory is short."),
+    Field("flag", "is_needed", "Whether the term remains when memory is tight."),
 )
 _TERMS = (
     Field("word", "term", "What the memory holds."),
@@ -39,7 +39,7 @@ _ACTIVATIONS = (
     Field("name", "name", "The checkpoint name of the value, if any.", nullable=True),
     Field("word", "fate", "Saved, offloaded or recomputed; unknown if the "
           "policy is not modelled.", nullable=True),
-    Field("flag", "is_needed", "Whether backward needs it."),
+    Field("flag", "is_needed", "Whether the backward pass needs it."),
     Field("count", "layers", "Layers that compute it."),
     Field("bytes", "bytes", "Bytes per layer and device; unknown without a mesh or batch.",
           nullable=True),

@@ -31,7 +31,7 @@ def resolve(
     `dcn_mesh_shape` across them.
     """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise MeshError("mesh_axis_names has to be a list of names")
+        raise MeshError("mesh_axis_names must be a list of names")
     if isinstance(shape, dict):
         return _hybrid(names, shape, devices, slices, hosts)
     sizes = _sizes(names, shape, "mesh_shape")
@@ -108,7 +108,7 @@ def _sizes(names: list[str], shape: Any, what: str) -> list[int]:
     if shape is None:
         raise MeshError(f"the config has no {what}")
     if not isinstance(shape, list) or not all(type(size) is int for size in shape):
-        raise MeshError(f"{what} has to be a list of integers, not {shape!r}")
+        raise MeshError(f"{what} must be a list of integers, not {shape!r}")
     if len(shape) != len(names):
         raise MeshError(f"{what} has {len(shape)} sizes for {len(names)} axes")
     if any(size < 1 and size != -1 for size in shape):

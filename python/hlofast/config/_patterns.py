@@ -190,7 +190,7 @@ class _Parser:
             if self.skip("P<"):
                 name = self.text[self.at :].partition(">")[0]
                 if not name.isidentifier():
-                    self.fail("the name of a group has to be an identifier")
+                    self.fail("the name of a group must be an identifier")
                 if name in self.names:
                     self.fail(f"two groups are called {name}")
                 self.names.add(name)

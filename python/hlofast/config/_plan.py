@@ -49,7 +49,7 @@ TIE = 0.005
 """Steps that differ by less count as equal, far less than the error of modelled steps. Of equal
 choices, those without offloading come first, then those with the least memory."""
 JUDGED_APART = -LOW
-"""Share by which a step has to be slower for a plan to tell choices apart: the model's error."""
+"""Share by which a step must be slower for a plan to tell choices apart: the model's error."""
 SAME = 0.002
 """Steps of meshes that differ by less count as equal. Of equal meshes, those that JAX lays on the
 torus come first, then those with the least traffic between slices or hosts."""
@@ -76,7 +76,7 @@ class Excluded:
         self.sizes: set[int] = set()
         """The sizes for which it holds; empty if it tells none."""
         self.example = example
-        """The first mesh for which it holds."""
+        """The first mesh dropped for this reason."""
         self.candidates = 0
         self.least: tuple[int, str] | None = None
         """The fewest bytes that one of them takes at least, and its mesh; None if unknown."""

@@ -74,7 +74,7 @@ def checked(choice: object, axes: Collection[str], devices: int) -> Choice:
     elif isinstance(choice, Mapping):
         parts = _flat(choice, axes)
     else:
-        message = f"a choice has to be a mapping such as {_MAPPING}, or text such as {EXAMPLE!r}"
+        message = f"a choice must be a mapping such as {_MAPPING}, or text such as {EXAMPLE!r}"
         raise TypeError(f"{message}, not {choice!r}")
     known = {*axes, *NUMBERS, *WORDS, OWN, _MESH}
     for key in parts:
@@ -105,7 +105,7 @@ def _flat(choice: Mapping[Any, Any], every: Collection[str]) -> Mapping[Any, Any
     if not isinstance(axes, Mapping) or not axes or not axes.keys().isdisjoint(others):
         example = "{'fsdp': 64, 'tensor': 4} or 'fsdp=64,tensor=4'"
         accepted = f"{example}, or {ONE_DEVICE!r}"
-        raise ValueError(f"{_MESH} has to be sizes of axes, such as {accepted}, not {mesh!r}")
+        raise ValueError(f"{_MESH} must be sizes of axes, such as {accepted}, not {mesh!r}")
     rest = {key: value for key, value in choice.items() if key != _MESH}
     twice = axes.keys() & rest.keys()
     if twice:
@@ -117,13 +117,13 @@ def _value(key: str, value: Any, devices: int) -> float | str:
     """The value of a part that is known."""
     if key in WORDS:
         if not isinstance(value, str) or not value:
-            raise ValueError(f"{key} has to be a name, not {value!r}")
+            raise ValueError(f"{key} must be a name, not {value!r}")
         return value
     if key == "batch":
         if not is_number(value) or not 0 < value < _MOST:
-            raise ValueError(f"{key} has to be a number of sequences above 0, not {value!r}")
+            raise ValueError(f"{key} must be a number of sequences above 0, not {value!r}")
         return float(value) if value != int(value) else int(value)
     most = int(_MOST) if key == "accumulation" else devices
     if not is_number(value) or not 0 < value <= most or value != int(value):
-        raise ValueError(f"{key} has to be a whole number from 1 to {most:,}, not {value!r}")
+        raise ValueError(f"{key} must be a whole number from 1 to {most:,}, not {value!r}")
     return int(value)

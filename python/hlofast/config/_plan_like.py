@@ -33,8 +33,8 @@ _EXACT = 1e-6
 """Relative error of a number of sequences that counts as whole."""
 FILE = Field("name", "file", "The file of the config.", nullable=True)
 _DIFFERENT = (
-    Field("word", "choice", "What is chosen."),
-    Field("text", "this", "This choice."),
+    Field("word", "choice", "The part of the choice."),
+    Field("text", "this", "Its value in this choice."),
     Field("text", "best", "The fastest choice that fits."),
 )
 
@@ -47,7 +47,7 @@ def _compared(kind: str, first: str, unit: str) -> tuple[Field, ...]:
         Field(
             kind,
             "more",
-            f"{unit} that this choice takes beyond the fastest one.",
+            f"{unit} by which this choice exceeds the fastest one.",
             signed=True,
             nullable=True,
         ),
@@ -93,18 +93,18 @@ class Likened(Result):
         FILE,
         Field("text", "mesh", "Mesh axes with more than one device."),
         Field("text", "policy", "The checkpoint policy."),
-        Field("number", "per_device_batch", "Sequences of a step per device and accumulation step.",
+        Field("number", "per_device_batch", "Sequences per device and accumulation step.",
               label="batch/device"),
         Field("count", "accumulation_steps", "Gradient accumulation steps.", label="accumulation"),
         Field("flag", "fits", "Whether the choice fits.", nullable=True),
-        Field("bytes", "peak_bytes", "The expected peak when memory is short.", label="peak",
+        Field("bytes", "peak_bytes", "The expected peak when memory is tight.", label="peak",
               nullable=True),
         Field("bytes", "usable_bytes", "Memory that a choice may use.", label="usable"),
         Field("seconds", "step_seconds", "The modelled time of a step.", label="step",
               nullable=True),
-        Field("seconds", "slower_seconds", "Seconds by which a step of as many sequences as the "
-              "fastest choice's takes longer.", label="slower by", nullable=True, signed=True),
-        Field("ratio", "slower", "The same as a share of the fastest step.", nullable=True,
+        Field("seconds", "slower_seconds", "Extra seconds per step over the fastest choice, for "
+              "the same number of sequences.", label="slower by", nullable=True, signed=True),
+        Field("ratio", "slower", "Extra time as a share of the fastest step.", nullable=True,
               signed=True),
     )  # fmt: skip
 
@@ -369,8 +369,8 @@ class Likened(Result):
         if abs(slower) > JUDGED_APART:
             return ()
         text = (
-            f"the model's error on published steps ({JUDGED_APART:.1%}) does not tell this choice "
-            "from the fastest"
+            f"the model's error on published steps ({JUDGED_APART:.1%}) covers the difference to "
+            "the fastest"
         )
         return (Note("tied", text, slower=slower),)
 
@@ -395,7 +395,8 @@ class Likened(Result):
             terms = _beside(dict(own.terms), dict(best.terms) if best else None)
         return (
             Section("different", "What differs", self._different(), is_whole=True),
-            Section("step", "Parts of the step, of as many sequences", of_rows(_PARTS, parts or ()),
+            Section("step", "Parts of the step (same number of "
+                            "sequences)", of_rows(_PARTS, parts or ()),
                     is_whole=True),
             Section("peak", "Terms of the peak", of_rows(_TERMS, terms or ()), is_whole=True),
         )  # fmt: skip

@@ -28,19 +28,20 @@ _MACHINES = (
     Field("count", "chips", "Chips."),
     Field("number", "chip_hours", "Chip hours for the tokens of the budget.", label="chip hours",
           nullable=True),
-    Field("ratio", "dearer", "Chip hours beyond those of the cheapest machine, as a share.",
+    Field("ratio", "dearer", "Extra chip hours relative to the cheapest machine, as a share.",
           nullable=True, signed=True),
-    Field("flag", "is_tied", "Whether the model's error on published steps does not tell the "
-          "machine from the cheapest.", label="tied", nullable=True),
+    Field("flag", "is_tied", "Whether the difference to the cheapest machine is within the model's "
+          "error on published steps.", label="tied", nullable=True),
     Field("number", "hours", "Hours for the tokens of the budget.", nullable=True),
     Field("seconds", "step_seconds", "The modelled time of a step.", label="step", nullable=True),
     Field("ratio", "mfu", "Model FLOPs utilisation of the modelled step.", label="MFU",
           nullable=True),
     Field("number", "tokens_per_second", "Tokens per second and chip.", label="tokens/s/chip",
           nullable=True),
-    Field("bytes", "peak_bytes", "The expected peak when memory is short.", label="peak",
+    Field("bytes", "peak_bytes", "The expected peak when memory is tight.", label="peak",
           nullable=True),
-    Field("word", "time_binds", "The largest part of the step.", label="most time", nullable=True),
+    Field("word", "time_binds", "The largest part of the step.",
+          label="largest time part", nullable=True),
     Field("text", "mesh", "Mesh axes with more than one device.", nullable=True),
     Field("name", "policy", "The checkpoint policy.", nullable=True),
     Field("text", "why", "Why nothing fits, or why the step has no time.", nullable=True),
@@ -132,13 +133,16 @@ class Machines(Result):
         rows = [row for row in self.table if row["chip_hours"] is not None]
         unknown = sorted({row["device"] for row in rows} - set(JUDGED))
         notes = [
-            Note("prices", "a chip hour costs another price on each kind of device: multiply by it")
+            Note(
+                "prices",
+                "chip hours of different devices have different prices: multiply by the price",
+            )
         ]
         if sum(bool(row["is_tied"]) for row in rows) > 1:
             text = f"tied machines lie within {JUDGED_APART:.1%}, the model's error on one kind"
             notes.append(Note("tied", text))
         if unknown:
-            text = f"the model was not judged on {', '.join(unknown)}"
+            text = f"the model was not evaluated on {', '.join(unknown)}"
             notes.append(Note("judged", text))
         return tuple(notes)
 

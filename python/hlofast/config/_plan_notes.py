@@ -48,7 +48,7 @@ def notes_of(searched: Searched, refusal: str | None, ties: list[Note]) -> tuple
         )
         notes.append(Note("untimed", text))
     elif searched.device.name not in JUDGED:
-        text = f"the model of the step was not judged on {searched.device.name}"
+        text = f"the step model was not evaluated on {searched.device.name}"
         notes.append(Note("judged", text))
     if searched.best and searched.best[0].candidate.is_split:
         notes.append(Note("splits-torus", searched.front.split))

@@ -36,34 +36,37 @@ _SECONDS_PER_HOUR = 3600
 
 _CHOICE = (
     Field("text", "mesh", "Mesh axes with more than one device."),
-    Field("number", "per_device_batch", "Sequences of a step per device and accumulation step.",
+    Field("number", "per_device_batch", "Sequences per device and accumulation step.",
           label="batch/device"),
     Field("count", "accumulation_steps", "Gradient accumulation steps.", label="accumulation"),
-    Field("name", "policy", "The checkpoint policy: the trainer's name, or what it keeps."),
-    Field("name", "state_types", "The types of weights and moments.", label="types of state"),
+    Field("name", "policy", "The checkpoint policy: its name in the trainer, or the values that it "
+                            "keeps."),
+    Field("name", "state_types", "The types of weights and moments.", label="state types"),
 )  # fmt: skip
 _FIGURES = (
     Field("count", "sequences", "Sequences of a step on all devices."),
     Field("seconds", "step_seconds", "The modelled time of a step.", label="step", nullable=True),
-    Field("seconds", "slower_seconds", "Seconds by which a step of as many sequences as the best "
-          "choice's takes longer.", label="slower by", signed=True, nullable=True),
-    Field("flag", "is_tied", "Whether the step is so near to the fastest that the model's error "
-          "on published steps does not tell them apart; no without times.", label="tied"),
+    Field("seconds", "slower_seconds", "Extra seconds per step over the best choice, for the same "
+          "number of sequences.", label="slower by", signed=True, nullable=True),
+    Field("flag", "is_tied", "Whether the difference to the fastest step is within the model's "
+          "error on published steps; no if times are unknown.", label="tied"),
     Field("flag", "is_split", "Whether axes of the mesh split axes of the slice's torus, which JAX "
           "refuses by default.", label="splits torus"),
     Field("ratio", "mfu", "Model FLOPs utilisation of the modelled step.", label="MFU",
           nullable=True),
     Field("number", "tokens_per_second", "Tokens per second and device.", label="tokens/s/device",
           nullable=True),
-    Field("bytes", "peak_bytes", "The expected peak when memory is short.", label="peak"),
+    Field("bytes", "peak_bytes", "The expected peak when memory is tight.", label="peak"),
     Field("bytes", "state_bytes", "Parameters and optimizer state.", label="state"),
     Field("bytes", "kept_bytes", "Layer inputs and saved values.", label="kept"),
     Field("bytes", "host_bytes", "Host memory per device.", label="host"),
-    Field("seconds", "exposed_seconds", "Time of collectives that no work hides.",
+    Field("seconds", "exposed_seconds", "Exposed communication: time of collectives that no work "
+                                        "hides.",
           label="exposed", nullable=True),
-    Field("text", "traffic", "Payload of the collectives of a step and device, by mesh axes."),
-    Field("word", "time_binds", "The largest part of the step.", label="most time", nullable=True),
-    Field("word", "memory_binds", "The largest term of the peak.", label="most memory"),
+    Field("text", "traffic", "Payload of collectives per step and device, by mesh axes."),
+    Field("word", "time_binds", "The largest part of the step.",
+          label="largest time part", nullable=True),
+    Field("word", "memory_binds", "The largest term of the peak.", label="largest memory term"),
     Field("number", "chip_hours", "Chip hours for the tokens of the budget.", label="chip hours",
           nullable=True),
 )  # fmt: skip
@@ -86,13 +89,13 @@ _FRONTIER = (
 _LINES = (Field("index", "number", "The line's number."), Field("text", "code", "A line."))
 _EXCLUDED = (
     Field("text", "reason", "Why the candidates were dropped."),
-    Field("count", "candidates", "Candidates dropped for it.", adds_up=True),
-    Field("text", "example", "The first mesh for which it holds."),
+    Field("count", "candidates", "Candidates dropped for this reason.", adds_up=True),
+    Field("text", "example", "The first mesh dropped for this reason."),
 )
 _SIZES = (
     Field("name", "axis", "The mesh axis."),
     Field("text", "sizes", "The sizes that the plan does not search."),
-    Field("text", "why", "What they do not divide.", label="do not divide"),
+    Field("text", "why", "What these sizes do not divide.", label="do not divide"),
 )
 _UNUSED = (
     Field("name", "axis", "The mesh axis."),
@@ -104,7 +107,7 @@ _AXES = (
 )
 _TERMS = (
     Field("word", "term", "What the memory holds."),
-    Field("bytes", "bytes", "Bytes per device at the peak when memory is short.", adds_up=True),
+    Field("bytes", "bytes", "Bytes per device at the peak when memory is tight.", adds_up=True),
 )
 
 
@@ -132,7 +135,8 @@ class Plan(Result):
         Field("bytes", "usable_bytes", "Memory that a choice may use: a share is left free, "
               "because peaks are modelled.", label="usable"),
         Field("count", "candidates", "Choices on the meshes that are searched."),
-        Field("count", "modelled", "Choices that no bound dropped, whose step was modelled."),
+        Field("count", "modelled", "Choices whose step was modelled, because no bound excluded "
+                                   "them."),
         *(field.replace(nullable=True) for field in _CHOICE),
         Field("seconds", "step_low_seconds", "10th percentile of the expected step, from the "
               "model's errors on published steps.", label="step p10", nullable=True),
@@ -141,7 +145,8 @@ class Plan(Result):
         *(field.replace(nullable=True) for field in _FIGURES if field.name not in _OF_BEST),
         Field("text", "own_choice", "The config's own choice.", label="config's own",
               nullable=True),
-        Field("word", "own_status", "Whether the config's own choice fits.", label="own fits",
+        Field("word", "own_status", "Whether the config's own choice fits.",
+              label="own choice fits",
               nullable=True),
         Field("count", "own_sequences", "Sequences of a step of the config's own choice.",
               label="own sequences", nullable=True),
@@ -510,18 +515,18 @@ def planned(
     if (failing := effective.config.front.failing(effective.config, target)) is not None:
         raise ValueError(failing)
     if tokens is not None and (not is_number(tokens) or not 0 < tokens <= float_info.max):
-        raise ValueError(f"tokens has to be a positive number, not {tokens!r}")
+        raise ValueError(f"tokens must be a positive number, not {tokens!r}")
     if state_dtype is not None and state_dtype not in ITEM_SIZES:
         known = ", ".join(ITEM_SIZES)
         raise ValueError(f"state_dtype is not a type of weights: {state_dtype!r}; known: {known}")
     if margin is not None and (not is_number(margin) or not 0 <= margin < 1):
-        raise ValueError(f"margin has to be a number from 0 and below 1, not {margin!r}")
+        raise ValueError(f"margin must be a number from 0 and below 1, not {margin!r}")
     if sequences is None:
         sequences = own_batch(effective)
         if sequences is None:
             raise ValueError(f"{no_batch(effective)}: give sequences (--batch)")
     elif not is_whole(sequences) or not 0 <= sequences <= LARGEST_SIZE:
-        message = f"sequences has to be a whole number from 0 to {LARGEST_SIZE:,}"
+        message = f"sequences must be a whole number from 0 to {LARGEST_SIZE:,}"
         raise ValueError(f"{message}, not {sequences!r}")
     searched = Searched(
         effective, target, effective.devices, sequences=int(sequences) or None,

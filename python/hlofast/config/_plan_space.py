@@ -135,7 +135,7 @@ class Candidate:
 
     @property
     def per_device(self) -> float:
-        """Sequences of a step per device and accumulation step."""
+        """Sequences per device and accumulation step."""
         return self.sequences / (self.devices * self.steps)
 
     @property

@@ -185,7 +185,7 @@ def slice_notes(instance: Instance, devices: int | None) -> list[tuple[str, str 
 
 def check_instance(instance: object) -> None:
     if not isinstance(instance, str):
-        raise TypeError(f"instance has to be a name such as tpu-v5p-128, not {instance!r}")
+        raise TypeError(f"instance must be a name such as tpu-v5p-128, not {instance!r}")
 
 
 def check_devices(devices: int | None) -> int | None:
@@ -193,9 +193,9 @@ def check_devices(devices: int | None) -> int | None:
     if devices is None:
         return None
     if not is_whole(devices):
-        raise TypeError(f"devices has to be a whole number, not {devices!r}")
+        raise TypeError(f"devices must be a whole number, not {devices!r}")
     if not 1 <= devices <= _instances.MOST_DEVICES:
         raise ValueError(
-            f"devices has to be between 1 and {_instances.MOST_DEVICES:,}, not {devices}"
+            f"devices must be between 1 and {_instances.MOST_DEVICES:,}, not {devices}"
         )
     return int(devices)

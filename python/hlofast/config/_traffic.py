@@ -18,7 +18,7 @@ _TRAFFIC = (
     Field("axes", "axes", "The mesh axes of its groups."),
     Field("word", "phase", "When it runs: forward, backward or recomputed."),
     Field("bytes", "payload", "Bytes of the whole array, per call."),
-    Field("count", "count", "Calls in one step.", adds_up=True),
+    Field("count", "count", "Calls per step.", adds_up=True),
     Field("bytes", "total_payload", "Payload of all calls.", adds_up=True),
     Field("word", "provenance", "Provenance of the figures."),
 )

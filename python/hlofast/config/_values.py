@@ -124,7 +124,7 @@ def _dimension(given: str | tuple[str, ...] | list[str] | None) -> str | tuple[s
     if isinstance(given, (tuple, list)) and all(isinstance(name, str) for name in given):
         names = tuple(given)
         return names if len(names) > 1 else names[0] if names else None
-    raise TypeError(f"a dimension has to be None, an axis or a tuple of axes, not {given!r}")
+    raise TypeError(f"a dimension must be None, an axis or a tuple of axes, not {given!r}")
 
 
 class Enumeration(Frozen):
@@ -224,7 +224,7 @@ class Reader:
             raise Fault("unclosed-string", "unterminated string", start)
         control = _CONTROL.search(body[0])
         if control:
-            message = f"the character {control[0]!r} has to be escaped in a string, as repr does"
+            message = f"the character {control[0]!r} must be escaped in a string, as repr does"
             raise Fault("control-character", message, body.start() + control.start())
         self.at = body.end() + 1
         if "\\" not in body[0] and not is_bytes:
@@ -319,7 +319,7 @@ class Reader:
         return entries if is_dict else items
 
     def hashable(self) -> Any:
-        """Reads the value that starts here, which has to be hashable."""
+        """Reads the value that starts here, which must be hashable."""
         start = self.at
         key = self.value()
         try:

@@ -300,8 +300,8 @@ def _statements(
         )
     if verdict.time is not None and verdict.device not in JUDGED:
         statements.append(
-            f"the step takes the efficiencies of {', '.join(JUDGED)}: the model was not judged on "
-            f"{verdict.device}"
+            f"the step takes the efficiencies of {', '.join(JUDGED)}: the model was not evaluated "
+            f"on {verdict.device}"
         )
     wide = too_wide(implied)
     if verdict.flops.executed is not None and wide is not None:

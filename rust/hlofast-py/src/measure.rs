@@ -46,7 +46,7 @@ pub fn _profile_of_columns(
     };
     let count = track.len();
     if columns.iter().any(|column| column.len() != count) {
-        return Err(PyValueError::new_err("columns have to be of one length"));
+        return Err(PyValueError::new_err("columns must be of one length"));
     }
     let mut texts = Names::default();
     let numbers: Vec<u32> = names.iter().map(|name| texts.number(name)).collect();

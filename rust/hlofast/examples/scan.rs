@@ -219,7 +219,7 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
             let sent = clock.time("sent", || analyses.sent());
             clock.time("table of collectives", || sent.columns(&origin));
             let in_memory = clock.time("memory", || analyses.memory());
-            clock.time("XLA's account", || analyses.account().is_ok());
+            clock.time("XLA's memory accounting", || analyses.account().is_ok());
             let again = Analyses::new(module);
             clock.time("memory and account", || again.memory_and_account().1.is_ok());
             let options = summary::Options { shapes: 0 };

@@ -305,4 +305,4 @@ MODIFIERS: dict[str, Modifier] = {
     "GradientAccumulation": _accumulation,
     "ModelConfigModifier": _modules,
 }
-"""Modifiers by class name; the class has to be in a module of AXLearn."""
+"""Modifiers by class name; the class must be in a module of AXLearn."""

@@ -104,7 +104,7 @@ def _these_names(policy: Config) -> Policy:
     names = policy.get("names_which_can_be_saved")
     listed = names.to_python() if isinstance(names, Config) else names
     if not isinstance(listed, (list, tuple)) or not all(isinstance(name, str) for name in listed):
-        raise UnknownPolicyError("names_which_can_be_saved has to be a list of names")
+        raise UnknownPolicyError("names_which_can_be_saved must be a list of names")
     return these_names(listed, ())
 
 
@@ -130,7 +130,7 @@ def _exact(letter: str) -> str:
 def _pattern(config: Config, key: str) -> str | None:
     pattern = config.get(key)
     if pattern is not None and not isinstance(pattern, str):
-        raise UnknownPolicyError(f"{key} has to be a regular expression")
+        raise UnknownPolicyError(f"{key} must be a regular expression")
     return pattern
 
 

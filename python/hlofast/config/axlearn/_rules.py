@@ -45,7 +45,7 @@ class Rule:
         self.problem: str | None = None
         self.value: Any = None
         if not isinstance(entry, Config) or not isinstance(entry.get(0), str):
-            self.problem = "a rule has to be a pair of a regular expression and a mesh"
+            self.problem = "a rule must be a pair of a regular expression and a mesh"
             return
         self.selector = entry[0]
         self.value = entry.get(1)

@@ -61,10 +61,10 @@ def of(run: Run) -> Pipeline | None:
         raise UnmodelledError(f"stages under the policy {policy} are not modelled")
     others = [axis for axis, size in run.mesh.items() if size > 1 and axis not in (AXIS, _SHARDS)]
     if others:
-        raise UnmodelledError(f"stages beside {', '.join(others)} are not modelled")
+        raise UnmodelledError(f"stages combined with {', '.join(others)} are not modelled")
     shards = run.mesh.get(_SHARDS, 1)
     if not _FEWEST <= shards <= _MOST:
-        raise UnmodelledError(f"stages beside {_SHARDS} = {shards} are not modelled")
+        raise UnmodelledError(f"stages combined with {_SHARDS} = {shards} are not modelled")
     return Pipeline(AXIS, stages, repeats, each, parts)
 
 

@@ -55,7 +55,7 @@ def ring(config: Config, slices: int, inner: Sequence[int]) -> list[Note]:
     kind, text = "mesh", f"custom_mesh {custom!r} reorders devices, which is not modelled"
     if not has_ring(config, slices):
         kind = "no-effect"
-        text = "on one slice, MaxText reads custom_mesh with allow_split_physical_axes=true alone"
+        text = "on one slice, MaxText reads custom_mesh only with allow_split_physical_axes=true"
         text += f"; {custom!r} is not a custom mesh{known}" if known else ""
     elif known:
         kind, text = "fails", f"MaxText fails here: no custom_mesh {custom!r}{known}"

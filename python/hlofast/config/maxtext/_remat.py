@@ -77,9 +77,7 @@ def _custom(config: Config) -> Policy:
     for tensor in (INPUT, *TENSORS):
         choice = config.get(tensor, "remat")
         if choice not in ("device", "offload", "remat"):
-            raise UnknownPolicyError(
-                f"{tensor} is {choice!r}: it has to be device, offload or remat"
-            )
+            raise UnknownPolicyError(f"{tensor} is {choice!r}: it must be device, offload or remat")
         if tensor == INPUT:
             if choice == "remat":
                 raise UnknownPolicyError(f"MaxText fails here: {INPUT} cannot be rematerialised")

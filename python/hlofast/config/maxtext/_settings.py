@@ -38,7 +38,7 @@ _KINDS = {
     list: "a list", dict: "a dictionary", bool: "true or false", int: "a whole number",
     float: "a number", str: "text",
 }  # fmt: skip
-"""What an argument has to be, by the type of the value that it replaces."""
+"""What an argument must be, by the type of the value that it replaces."""
 _LARGEST_SCALE = 1 << 40
 
 
@@ -129,9 +129,9 @@ def _refuse_nested(settings: Settings) -> None:
         is_list = isinstance(value, list) and isinstance(known[key], list)
         if is_nested and not is_list:
             what = "a list" if isinstance(known[key], list) else "a single value"
-            raise _yaml.fault("invalid-value", f"{key} has to be {what}", place)
+            raise _yaml.fault("invalid-value", f"{key} must be {what}", place)
         if is_list and key != _RULES and any(isinstance(own, (list, dict)) for own in value):
-            raise _yaml.fault("invalid-value", f"{key} has to be a list of single values", place)
+            raise _yaml.fault("invalid-value", f"{key} must be a list of single values", place)
 
 
 def _note_misspelt(settings: Settings) -> None:
@@ -157,7 +157,7 @@ def _inherited(
         where = f"{name or '<text>'}:{line}"
         if not isinstance(parent, str) or not parent.endswith(_SUFFIXES):
             raise _yaml.fault(
-                "invalid-base", f"{_INHERITS} has to name a .yml file, not {parent!r}", where
+                "invalid-base", f"{_INHERITS} must name a .yml file, not {parent!r}", where
             )
         found = _parent(parent, name, sources)
         if any(other is not None and _same(other, found) for other, _ in files):
@@ -177,7 +177,7 @@ def _inherited(
             # A path with a null character is a ValueError.
             message = f"{_INHERITS} {parent}: {getattr(error, 'strerror', None) or error}"
             if is_gone:
-                message += "; give MaxText's base.yml (--base), beside which it is looked for too"
+                message += "; give MaxText's base.yml (--base); hlofast also looks next to it"
             raise _yaml.fault("missing-base", message, where) from None
         files.append((found, _yaml.read(content, found)))
     return files
@@ -246,7 +246,7 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
             raise _yaml.fault("invalid-override", message, None)
         if key == _INHERITS:
             message = (
-                f"{argument}: MaxText takes {_INHERITS} from files alone; write it in a file, and "
+                f"{argument}: MaxText takes {_INHERITS} only from files; write it in a file, and "
                 "give that file as the config"
             )
             raise _yaml.fault("invalid-override", message, None)
@@ -277,7 +277,7 @@ def _given(settings: Settings, sources: Sources, known: set[str] | None) -> list
                 if same:
                     raise _unknown(key, source, same)
                 name = key if kind == OVERRIDE else source
-                text = f"{name} is not a key that hlofast knows, and no base.yml is at hand"
+                text = f"{name} is not a key that hlofast knows, and no base.yml is available"
                 hint = meant(name, [_like(source, own) for own in settings.values])
                 settings.notes.append(("not-checked", key, text + hint))
             settings.put(key, value, Origin(kind, source))
@@ -295,7 +295,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
         if not name.startswith(_PREFIX):
             continue
         if not name.isupper():
-            message = f"{name}: MaxText takes variables in upper case alone: {name.upper()}"
+            message = f"{name}: MaxText takes variables only in upper case: {name.upper()}"
             raise _yaml.fault("unknown-key", message, None)
         found[name[len(_PREFIX) :].lower()] = (text, name)
     return found
@@ -334,7 +334,7 @@ def _typed(value: Any, before: Any, source: str) -> Any:
     if before is None:
         return value
     shown = _KINDS.get(kind, kind.__name__)
-    raise _yaml.fault("invalid-override", f"{source}: the value has to be {shown}", None)
+    raise _yaml.fault("invalid-override", f"{source}: the value must be {shown}", None)
 
 
 def _apply_model(
@@ -375,8 +375,8 @@ def _model(name: Any, folders: list[str], sources: Sources) -> tuple[dict[str, _
     entries = _tables.model(name)
     if entries is None:
         message = (
-            f"no models/{name}.yml beside the config, and hlofast has no table for this model"
-            f"{meant(name, _tables.models())}"
+            f"no models/{name}.yml next to the config, and hlofast has no table for this "
+            f"model{meant(name, _tables.models())}"
         )
         raise _yaml.fault("unknown-model", message, None)
     return {key: _yaml.Entry(value, 0) for key, value in entries.items()}, f"model {name}"

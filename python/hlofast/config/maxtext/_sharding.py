@@ -34,7 +34,7 @@ def resolve(config: Config, devices: int | None, slices: int, hosts: int | None 
     """
     axes = config.get("mesh_axes")
     if not isinstance(axes, tuple) or not all(isinstance(axis, str) for axis in axes):
-        raise _mesh.MeshError("mesh_axes has to be a list of names")
+        raise _mesh.MeshError("mesh_axes must be a list of names")
     names = list(axes)
     inner, outer = (_sizes(config, names, part) for part in ("ici", "dcn"))
     if "stage" in names:
@@ -63,7 +63,7 @@ def _sizes(config: Config, names: list[str], part: str) -> list[int]:
         key = parallelism(part, name)
         size = config.get(key, 1)
         if type(size) is not int:
-            raise _mesh.MeshError(f"{key} has to be an integer, not {size!r}")
+            raise _mesh.MeshError(f"{key} must be an integer, not {size!r}")
         sizes.append(size)
     return sizes
 
@@ -83,10 +83,10 @@ class Rules:
         rules = config.get("logical_axis_rules", ())
         entries = rules.to_python() if isinstance(rules, Config) else rules
         if not isinstance(entries, (list, tuple)):
-            raise UnmodelledError("logical_axis_rules has to be a list of pairs")
+            raise UnmodelledError("logical_axis_rules must be a list of pairs")
         for own in entries:
             if not isinstance(own, (list, tuple)) or len(own) != 2 or not isinstance(own[0], str):
-                raise UnmodelledError("logical_axis_rules has to be a list of pairs")
+                raise UnmodelledError("logical_axis_rules must be a list of pairs")
             self._rules.append((own[0], _axes(own[1])))
         known = {name for name, _ in self._rules}
         self.is_later = "activation_batch_moe" in known
@@ -135,5 +135,5 @@ def _axes(value: Any) -> Axes:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, (tuple, list)) or not all(isinstance(axis, str) for axis in value):
-        raise UnmodelledError("logical_axis_rules has to be a list of pairs")
+        raise UnmodelledError("logical_axis_rules must be a list of pairs")
     return tuple(value)

@@ -238,10 +238,10 @@ class _Reader:
     def _key(self, event: Any, known: dict[str, Any]) -> str:
         self._counted(1, event)
         if not isinstance(event, self._yaml.ScalarEvent):
-            raise self._fault("invalid-key", "a key has to be a name", event)
+            raise self._fault("invalid-key", "a key must be a name", event)
         name: str = event.value
         if name == "<<":
-            raise self._fault("merge-key", "merge keys are not read", event)
+            raise self._fault("merge-key", "merge keys are not supported", event)
         if name in known:
             raise self._fault("duplicate-key", f"{name} is already set above", event)
         return name

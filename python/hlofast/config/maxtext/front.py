@@ -61,17 +61,17 @@ _UNPLACED = {
 }
 """Mesh axes along which activations are not modelled, with what they shard."""
 _WORSE = {
-    "autoregressive": "it is for decoding: it shards weights alone, so its devices repeat the work",
-    "tensor_transpose": "compiled steps hold as much as with tensor, send twice as much and are "
-    "slower: inner sizes, which are wider, travel",
+    "autoregressive": "it is for decoding: it shards only weights, so its devices repeat the work",
+    "tensor_transpose": "compiled steps use as much memory as with tensor, send twice as much and "
+    "are slower, because they exchange the wider inner dimension",
 }
 """Mesh axes that no plan sizes because others do better, with the reason."""
 _UNMODELLED = {
-    "context_usp_ulysses": "MaxText takes it with context_parallel_strategy=usp alone, which is "
-    "not modelled",
-    "stage": "compiled steps with four stages take 1.3 and 1.8 times as long as with fsdp, and "
-    "hold 1.4 and 1.6 times as much; stages across slices are not modelled",
-    "sequence": "versions since 0.2 have no such axis, and its traffic is not modelled",
+    "context_usp_ulysses": "MaxText takes it only with context_parallel_strategy=usp, which is not "
+    "modelled",
+    "stage": "compiled steps with four stages take 1.3 and 1.8 times as long as with fsdp and use "
+    "1.4 and 1.6 times as much memory; stages across slices are not modelled",
+    "sequence": "MaxText 0.2 and later do not have this axis, and its traffic is not modelled",
 }
 """Mesh axes that no plan sizes, with the reason; compiled steps: `benches/config_axes.py`."""
 _MOMENTS = {"adamw": ("mu", "nu"), "adam_pax": ("mu", "nu"), "sgd": ()}

@@ -143,8 +143,7 @@ impl ModuleTables {
                     number(place.line as i64),
                 );
                 lead.texts(
-                    Field::text("label", "The name by which a log announces the module.")
-                        .nullable(),
+                    Field::text("label", "The module's name in a log.").nullable(),
                     std::iter::once(place.label),
                 );
                 lead.texts(
@@ -300,7 +299,7 @@ pub fn analyse(
         row.numbers(
             Field::count(
                 "collectives",
-                "Collectives, each counted once however it is written; unknown before the \
+                "Collectives; each counts once, also as a start/done pair. Unknown before the \
                  partitioner has added them.",
             )
             .nullable()
@@ -383,7 +382,7 @@ pub fn analyse(
         row.numbers(
             Field::bytes(
                 "allocated_bytes",
-                "Bytes that XLA allocated, from the buffer assignment beside the module.",
+                "Bytes that XLA allocated, from the buffer assignment next to the module.",
             )
             .nullable(),
             number(files.allocated_bytes.unwrap_or(-1)),
@@ -391,7 +390,7 @@ pub fn analyse(
         row.numbers(
             Field::bytes(
                 "allocated_hbm_bytes",
-                "Bytes that XLA allocated in HBM, from the file beside the module.",
+                "Bytes that XLA allocated in HBM, from the file next to the module.",
             )
             .nullable(),
             number(files.allocated_hbm_bytes.unwrap_or(-1)),

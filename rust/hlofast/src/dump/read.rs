@@ -419,16 +419,16 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
         each().map(|outcome| outcome.status.as_str()),
     );
     table.texts(
-        Field::text("reason", "Why it failed or was skipped.").nullable(),
+        Field::text("reason", "Why the file failed or was skipped.").nullable(),
         each().map(|outcome| &outcome.reason),
     );
     table.numbers(
-        Field::index("line", "The line of the fault.").nullable(),
+        Field::index("line", "The line of the error.").nullable(),
         each().map(|outcome| outcome.place.map_or(-1, |place| place.0 as i64)),
     );
     let column = |outcome: &Outcome| outcome.place.map_or(-1, |place| place.1 as i64);
     table
-        .numbers(Field::index("column", "The column of the fault.").nullable(), each().map(column));
+        .numbers(Field::index("column", "The column of the error.").nullable(), each().map(column));
     table.texts(
         Field::word("kind", "The kind of file."),
         each().map(|outcome| outcome.kind.as_str()),

@@ -25,8 +25,8 @@ pub(super) const RULE: Rule = Rule {
     message,
     remedy: "keep the batch dimension sharded: constrain the activation with \
              jax.lax.with_sharding_constraint and the axes of the batch on its first dimension; a \
-             constraint with None there gathers the batch; the gradients of the weights that read \
-             it are then all-reduced along these axes",
+             constraint with None on that dimension gathers the batch; the weight gradients are \
+             then all-reduced along these axes",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

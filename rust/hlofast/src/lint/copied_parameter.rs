@@ -19,16 +19,17 @@ use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: "copied-parameter",
-    what: "parameters copied into another order of dimensions in every step",
+    what: "parameters that every step copies into another order of dimensions",
     measure: Measure::Traffic,
     find,
     message,
-    remedy: "let XLA choose how the parameters are stored: jax.jit(step, in_shardings=..., \
-             out_shardings=...) with Format(Layout.AUTO, sharding) of jax.experimental.layout for the \
-             parameters and what replaces them, then put them into the input_formats of the compiled \
-             step once; or store them in the order in which they are read (layers stacked on the first \
-             dimension, tables with the words first); what then lies in HBM instead of in on-chip copies may \
-             raise the peak, and other programs that take the parameters have to use the same order",
+    remedy: "let XLA choose the layout of the parameters: pass Format(Layout.AUTO, sharding) of \
+             jax.experimental.layout to jax.jit as in_shardings and out_shardings of the parameters \
+             and their updates, then convert the parameters once to the input_formats of the \
+             compiled step; or store them in the order in which they are read (layers on the first \
+             dimension, vocabulary first in tables); the peak may rise, because the parameters are \
+             then read from HBM instead of on-chip copies, and other programs that take the \
+             parameters must use the same order",
 };
 
 /// The size of the smallest copies that count.

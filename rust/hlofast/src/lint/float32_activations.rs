@@ -17,14 +17,14 @@ use crate::ir::{ElementKind, ElementType, Module, Opcode, Row, ShapeView};
 
 pub(super) const RULE: Rule = Rule {
     code: "float32-activations",
-    what: "activations that collectives send in f32 though the weights have 16 bits",
+    what: "activations that collectives send in f32 although the weights are 16-bit",
     measure: Measure::Payload,
     find,
     message,
     remedy: "compute activations in the type of the weights: convert the inputs of the layers and \
-             the result of the embedding (x.astype(jnp.bfloat16); in Flax, dtype=jnp.bfloat16), and \
-             convert back what a norm or a softmax computes in f32; activations are then rounded to \
-             16 bits",
+             the result of the embedding (x.astype(jnp.bfloat16); in Flax, dtype=jnp.bfloat16), \
+             and convert the f32 results of norms and softmaxes back; activations are then \
+             rounded to 16 bits",
 };
 
 /// The least payload of one collective per step. Samplers gather a few numbers in f32.
@@ -129,8 +129,8 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         _ => String::new(),
     };
     format!(
-        "{}{along} {} activations in f32 though most weights have 16 bits: {} of payload per step, \
-         {} of all collectives, half of it saved in 16 bits",
+        "{}{along} {} activations in f32 although most weights are 16-bit: {} of payload per \
+         step, {} of all collectives; 16-bit values send half of it",
         counted(site.places, kind, &format!("{kind}s")),
         form(site.places, "sends", "send"),
         bytes(payload),

@@ -28,10 +28,10 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Payload,
     find,
     message,
-    remedy: "constrain the array once more between the two shardings, to a spec that has the new \
-             axis on its dimension already and the old axis on its dimension still: from P('a', \
-             None) to P(None, 'b') by jax.lax.with_sharding_constraint to P('a', 'b'); each device \
-             then gathers only the slice that it needs; or give producer and consumer one sharding",
+    remedy: "add a constraint between the two shardings that has both the old and the new axis: \
+             between P('a', None) and P(None, 'b'), use jax.lax.with_sharding_constraint with \
+             P('a', 'b'); each device then gathers only the slice that it needs; or give producer \
+             and consumer the same sharding",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

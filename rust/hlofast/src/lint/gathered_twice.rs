@@ -25,14 +25,13 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Payload,
     find,
     message,
-    remedy: "reuse the array: gather it once and pass it on, and do not constrain it to a sharded \
-             spec between two uses that both need it in full (with_sharding_constraint only where \
-             the sharding changes for good)",
+    remedy: "gather the array once and reuse it: do not constrain it to a sharded spec between \
+             two uses that both need it in full",
 };
 
 /// The remedy where a function lies between.
-const APPLY: &str = "gather the array once and apply the function of its elements to the gathered array, \
-                     on every device, instead of gathering what the function gives";
+const APPLY: &str = "gather the array once and apply the element-wise function to the gathered \
+                     array on every device, instead of gathering its result";
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let offsets = Offsets::new(program.module);
@@ -250,8 +249,8 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let what = match site.remedy {
         Some(_) => form(
             site.places,
-            "gathers a function of the elements of an array",
-            "gather functions of the elements of arrays",
+            "gathers an element-wise function of an array",
+            "gather element-wise functions of arrays",
         ),
         None => form(site.places, "gathers an array", "gather arrays"),
     };

@@ -14,7 +14,7 @@ use crate::ir::{CallRole, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: "logits-in-full",
-    what: "logits over the vocabulary that several devices hold in full",
+    what: "logits over the vocabulary that are replicated on several devices",
     measure: Measure::Memory,
     find,
     message,
@@ -101,8 +101,8 @@ fn held(program: &Program<'_>, row: Row) -> Option<u64> {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let (axes, devices) = axes_text(program, site.key);
     format!(
-        "{} logits over {} words, equal on all {devices} devices along {axes}: {} per device, of \
-         which sharding saves {}{}",
+        "{} logits over a vocabulary of {}, replicated on all {devices} devices along {axes}: {} \
+         per device, of which sharding saves {}{}",
         counted(site.places, "matmul makes", "matmuls make"),
         grouped(site.figure("vocabulary")),
         bytes(site.figure("held_bytes")),

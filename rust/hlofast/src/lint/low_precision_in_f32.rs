@@ -130,7 +130,7 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     format!(
         "{} in f32 although {} 16-bit: {} FLOPs per step, {} of all matmul FLOPs, with operands \
          twice as large, and at the f32 rate on GPUs and where more than the default precision is \
-         asked for",
+         requested",
         counted(site.places, "matmul runs", "matmuls run"),
         form(site.places, "its parameter is", "their parameters are"),
         grouped(flops),

@@ -26,7 +26,7 @@ use memchr::memmem;
 
 pub(super) const RULE: Rule = Rule {
     code: "missed-reduce-scatter",
-    what: "an all-reduce of which each device uses only its own slice",
+    what: "an all-reduce where each device uses only its own slice of the result",
     measure: Measure::Wire,
     find,
     message,
@@ -37,12 +37,12 @@ pub(super) const RULE: Rule = Rule {
 };
 
 /// The remedy for arrays with a dimension of size 1 on TPUs.
-const SQUEEZE: &str = "the TPU compiler makes an all-reduce and a slice of a reduce-scatter of an \
-                       array with a dimension of size 1, such as a batch of 1 per device: run the \
-                       matmul in shard_map without this dimension (x[0]) and reduce its result with \
-                       jax.lax.psum_scatter(..., tiled=True), or gather its operand with \
-                       jax.lax.all_gather(..., tiled=True), whose gradient is a psum_scatter; or \
-                       make the dimension larger than 1 on each device";
+const SQUEEZE: &str = "the TPU compiler turns a reduce-scatter of an array with a dimension of \
+                       size 1, such as a batch of 1 per device, into an all-reduce and a slice: \
+                       run the matmul in shard_map without this dimension (x[0]) and reduce its \
+                       result with jax.lax.psum_scatter(..., tiled=True), or gather its operand \
+                       with jax.lax.all_gather(..., tiled=True), whose gradient is a \
+                       psum_scatter; or make the dimension larger than 1 on each device";
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let offsets = Offsets::new(program.module);

@@ -13,7 +13,7 @@ use crate::ir::{ComputationId, HOST_SPACE, Module, Opcode, Row, ShapeId};
 
 pub(super) const RULE: Rule = Rule {
     code: "offload-waited",
-    what: "arrays copied to host memory and back with no work meanwhile",
+    what: "arrays copied to host memory and back without work in between",
     measure: Measure::Traffic,
     find,
     message,
@@ -115,8 +115,8 @@ fn message(_: &Program<'_>, site: &Site) -> String {
         flops => format!("only {} FLOPs", grouped(flops)),
     };
     format!(
-        "{} copied to host memory and back with {meanwhile} meanwhile: {} between host and device \
-         per step",
+        "{} copied to host memory and back with {meanwhile} in between: {} between host and \
+         device per step",
         counted(site.places, "array is", "arrays are"),
         bytes(site.bytes.unwrap_or(0)),
     )

@@ -23,9 +23,10 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Memory,
     find,
     message,
-    remedy: "keep long dimensions last: merge small trailing dimensions (heads and head size) into \
-             one, and use sizes that are multiples of 128 for the last dimension and of 8 (16 for \
-             bf16) for the one before; for a stacked scalar per position keep the positions last",
+    remedy: "keep long dimensions last: merge small trailing dimensions (heads and head size) \
+             into one, and use sizes that are multiples of 128 for the last dimension and of 8 \
+             (16 for bf16) for the one before; for one stacked scalar per position, keep the \
+             positions last",
 };
 
 /// Padding counts if the array takes at least this many times its own bytes. Heads of 64 take twice

@@ -27,12 +27,11 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Payload,
     find,
     message,
-    remedy: "if that memory is free, save the results of these collectives: name the value after \
-             the collective, constrain the named value to the sharding that it has there, x = \
-             with_sharding_constraint(checkpoint_name(x, 'full'), spec), and add the name to the \
-             checkpoint policy (save_only_these_names); without the constraint after the name, \
-             the compiler may keep one shard and gather again; or move jax.checkpoint so that the \
-             collective lies outside",
+    remedy: "if that memory is free, save the results of these collectives: name each result and \
+             constrain it to its sharding, x = with_sharding_constraint(checkpoint_name(x, \
+             'full'), spec), and add the name to the checkpoint policy (save_only_these_names); \
+             without the constraint, the compiler may keep one shard and gather again; or move \
+             jax.checkpoint so that the collective is outside",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: "recomputed-twice",
-    what: "matmuls that a checkpoint inside a checkpoint recomputes twice",
+    what: "matmuls that nested checkpoints recompute twice",
     measure: Measure::None,
     find,
     message,

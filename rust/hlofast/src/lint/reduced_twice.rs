@@ -33,7 +33,7 @@ pub(super) const RULE: Rule = Rule {
 /// The remedy where matmuls that read one activation each all-reduce its gradient.
 const FUSE: &str = "fuse the matmuls that read the activation (queries, keys and values; gate and \
                     up): one weight, concatenated along the output features or stacked along a \
-                    dimension of its own, gives one matmul and one all-reduce of the gradient; in \
+                    new dimension, gives one matmul and one all-reduce of the gradient; in \
                     shard_map, add the gradients before psum";
 
 /// Limit on the rounds in which sums of sums are joined: one array more each round if they are added

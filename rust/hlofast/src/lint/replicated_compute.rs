@@ -17,8 +17,8 @@ pub(super) const RULE: Rule = Rule {
     message,
     remedy: "divide the matmul along these axes: constrain the batch or sequence dimension of its \
              activation to them (jax.lax.with_sharding_constraint), or shard a dimension of its \
-             weight along them in the PartitionSpec of the parameter; a weight that is sharded \
-             along the dimension that the matmul sums over adds an all-reduce of the result",
+             weight along them in the PartitionSpec of the parameter; sharding the weight along \
+             the contracted dimension adds an all-reduce of the result",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

@@ -23,11 +23,11 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::None,
     find,
     message,
-    remedy: "keep the parameters that all layers have alike as one array with the layers on its first \
+    remedy: "store the parameters that every layer has as one array with the layers on its first \
              dimension (scan over layers, or index the array in each layer), so that one kernel \
-             updates all; slicing and stacking their gradients takes part of the time back; do not \
-             concatenate parameters inside the step (optax.flatten): the copies take longer than the \
-             kernels",
+             updates all of them; slicing and stacking their gradients costs part of the gain; do \
+             not concatenate parameters inside the step (optax.flatten): the copies take longer \
+             than the kernels",
 };
 
 /// The least number of kernels.
@@ -136,7 +136,9 @@ fn message(_: &Program<'_>, site: &Site) -> String {
     let kernels = site.figure("kernels");
     let cut = match site.figure("cuts") {
         0 => String::new(),
-        cuts => format!("; {} cut the parameters for a device", counted(cuts, "kernel", "kernels")),
+        cuts => {
+            format!("; {} slice the parameters for one device", counted(cuts, "kernel", "kernels"))
+        }
     };
     format!(
         "{} of the optimizer {} {} each, so that most of their {} ns per step is the fixed time of a \

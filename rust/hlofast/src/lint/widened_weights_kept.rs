@@ -18,10 +18,10 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Memory,
     find,
     message,
-    remedy: "convert again in the backward pass: put the matmul with its conversion into a \
-             jax.checkpoint of its own, whose residuals are the activation and the weight in its own \
-             type (a policy that excludes a name given after the conversion still saves what was \
-             converted); or multiply in the type of the weights",
+    remedy: "convert again in the backward pass: wrap the matmul and its conversion in a separate \
+             jax.checkpoint, whose residuals are the activation and the unconverted weight (a \
+             policy that excludes a name given after the conversion still saves the converted \
+             weight); or multiply in the type of the weights",
 };
 
 /// The size of the smallest copies that are reported.

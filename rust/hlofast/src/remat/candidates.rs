@@ -143,7 +143,7 @@ impl Finder<'_> {
         let sizes = kept.into_iter().map(|row| self.bytes(row));
         candidate.kept_instead = sizes.fold(0, i64::saturating_add);
         if candidate.kept_instead >= residual.bytes {
-            return Err("its inputs take as much memory");
+            return Err("its inputs take the same memory");
         }
         Ok(candidate)
     }

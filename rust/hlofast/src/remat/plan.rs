@@ -33,8 +33,8 @@ const DEEPEST: u32 = 4;
 /// Why a plan chooses nothing in a module that is not scheduled. XLA's passes before scheduling remove
 /// optimization barriers and merge copies with their originals: of 16 programs that its CPU compiler
 /// judged (`tests/fixtures/plans_unscheduled.json`), 14 need as much memory as without the plan.
-const UNSCHEDULED: &str = "XLA has not scheduled the module, and merges what a text recomputes \
-                           with its original before it does";
+const UNSCHEDULED: &str = "XLA has not scheduled the module, and merges recomputed values with \
+                           their originals before it does";
 
 /// The goal of a plan.
 #[derive(Clone, Copy, Debug)]
@@ -233,7 +233,7 @@ fn no_saving(original: &AtPeak<'_>, entry: &Entry) -> &'static str {
         return where_;
     }
     match entry.is_alive {
-        true => "another step, or the recomputation itself, needs as much memory",
+        true => "another step, or the recomputation itself, needs the same memory",
         false => "not live at the peak",
     }
 }

@@ -247,7 +247,7 @@ impl<'m> Attributed<'m> {
             let found = found.ok_or_else(|| ScaleError::Refused("no such symbol".to_owned()))?;
             if *size < 1 {
                 let reason =
-                    format!("{} cannot be {size}: it has to be at least 1", found.role.as_str());
+                    format!("{} cannot be {size}: it must be at least 1", found.role.as_str());
                 return Err(ScaleError::Refused(reason));
             }
             changed.insert(found.root, size.saturating_sub(found.shift));
@@ -290,7 +290,7 @@ impl<'m> Attributed<'m> {
             && old.axes().iter().zip(new.axes()).all(|(old, new)| old.name == new.name);
         if !alike {
             let reason = format!(
-                "the new mesh has to have the axes of the module's own mesh, {}",
+                "the new mesh must have the axes of the module's own mesh, {}",
                 old.to_text()
             );
             return Err(ScaleError::Refused(reason));

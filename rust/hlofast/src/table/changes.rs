@@ -14,11 +14,11 @@ pub fn changes(before: &Origin<'_>, after: &Origin<'_>, diff: &Diff, only_causes
     let each = || changes.clone().filter(|change| !(only_causes && change.is_consequence));
     let mut table = Columns::default();
     table.texts(
-        Field::word("kind", "What happened: added, removed, changed and so on."),
+        Field::word("kind", "The kind of change: added, removed, changed and so on."),
         each().map(|change| change.kind.as_str()),
     );
     table.texts(
-        Field::text("aspect", "What changed about the instruction.").nullable(),
+        Field::text("aspect", "The property of the instruction that changed.").nullable(),
         each().map(|change| &change.aspect),
     );
     // Origins come from the second module if it has the instruction.
@@ -40,7 +40,7 @@ pub fn changes(before: &Origin<'_>, after: &Origin<'_>, diff: &Diff, only_causes
         each().map(|change| &change.after_text),
     );
     table.flags(
-        Field::flag("is_consequence", "Whether another change explains this one.")
+        Field::flag("is_consequence", "Whether this change follows from another one.")
             .label("consequence"),
         each().map(|change| change.is_consequence),
     );

@@ -127,7 +127,7 @@ impl Sent {
         built.texts(
             Field::word(
                 "written_as",
-                "The kind of collective in the text, which may differ from the effect.",
+                "The kind of collective written in the text; its effect may be another kind.",
             ),
             each().map(|c| c.written_as.as_str()),
         );
@@ -149,7 +149,15 @@ impl Sent {
             shift.map(Option::unwrap_or_default),
         );
         let network = |n: usize| along(n)?.network.map(|network| network.as_str());
-        built.texts(Field::word("network", "The slowest part of the network that an exchange uses, if the mesh has hosts or slices.").nullable(), entries().map(|(n, _, _)| network(n).unwrap_or_default()));
+        built.texts(
+            Field::word(
+                "network",
+                "The slowest network level that the collective uses, \
+            if the mesh has hosts or slices.",
+            )
+            .nullable(),
+            entries().map(|(n, _, _)| network(n).unwrap_or_default()),
+        );
         let sizes = entries().map(|(n, _, _)| number(self.group_size(n)));
         built.numbers(common::group_size(), sizes);
         built.numbers(common::payload_in(), each().map(|c| number(c.payload_in)));
@@ -201,12 +209,19 @@ impl Sent {
             each().map(|c| most_of(module, c.row).map_or("", ElementType::as_str)),
         );
         built.numbers(
-            Field::count("tensors", "Arrays in one exchange.").label("arrays"),
+            Field::count("tensors", "Arrays in one call.").label("arrays"),
             each().map(|c| pieces(c).len() as i64),
         );
         built.texts(common::tensor(), each().map(|c| self.tensor(origin, c)));
         built.texts(common::phase(), entries().map(|(_, _, e)| e.phase.as_str()));
-        built.flags(Field::flag("is_phase_inferred", "Whether the phase is inferred from the users or producers of the array, since the collective has no operation name."), each().map(|c| c.is_phase_inferred));
+        built.flags(
+            Field::flag(
+                "is_phase_inferred",
+                "Whether the phase is inferred from the \
+            array's users or producers, because the collective has no operation name.",
+            ),
+            each().map(|c| c.is_phase_inferred),
+        );
         built.texts(common::scope(), self.scopes.iter());
         let named = |c: &Collective| named(origin, c);
         let file = |c: &Collective| origin.source_file(named(c)).unwrap_or_default();

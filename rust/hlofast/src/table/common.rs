@@ -21,20 +21,24 @@ fields! {
     shape = shape, "The shape of the result.";
     shape_bytes = bytes nullable summed, "Bytes of the result without padding.";
     op_name = scope nullable, "The framework's name for the operation.";
-    source_file = path nullable, "The source file of the operation: by default the file of the first stack frame outside libraries.";
-    source_line = index nullable, "The line in the source file; for a whole stack the innermost line.";
-    phase = word, "Whether the operation belongs to the forward pass, the backward pass, recomputation or the optimizer.";
-    scope = scope nullable, "The scopes of the framework around the operation, outermost first.";
+    source_file = path nullable, "The source file of the operation; by default, of the first \
+        stack frame outside libraries.";
+    source_line = index nullable, "The line in the source file; for a whole stack, the innermost \
+        line.";
+    phase = word, "The phase of the operation: forward, backward, recompute, optimizer or \
+        unattributed.";
+    scope = scope nullable, "The framework's scopes of the operation, outermost first.";
     provenance = word, "Provenance of the FLOPs.";
-    is_lower_bound = flag, "Whether the true figures may be higher: a loop of unknown trip count around the instruction counts once.";
+    is_lower_bound = flag, "Whether the figures are lower bounds: an enclosing loop of unknown \
+        trip count counts once.";
     trip_count = count nullable, "Trip count of the innermost enclosing loop; 1 outside loops.";
     channel_id = index nullable, "The channel.";
     axes = axes nullable, "The mesh axes along which devices communicate.";
-    group_size = count nullable, "Devices in one exchange.";
+    group_size = count nullable, "Devices that take part in one call.";
     payload_in = bytes nullable, "Bytes of the operands on one device.";
     payload_out = bytes nullable, "Bytes of the result on one device.";
     tensor_kind = word, "The tensor kind of most of the bytes: weight, gradient, activation or other.";
-    tensor = name nullable, "The array, or the first of several, by its name in the program.";
+    tensor = name nullable, "The array's name in the program; of several arrays, the first.";
     bytes = bytes nullable, "Bytes of the value.";
     transcendentals = count summed, "Transcendental functions of all calls.";
     bytes_accessed = bytes summed, "Bytes read and written in all memory spaces.";
@@ -47,13 +51,13 @@ fields! {
 
 /// Calls of the instruction in a step.
 pub fn multiplicity() -> Field {
-    let doc = "Calls in one step; unknown beyond 64 bits.";
+    let doc = "Calls per step; unknown above 64 bits.";
     Field::count("multiplicity", doc).nullable().summed().label("calls")
 }
 
 /// Floating-point operations of all calls.
 pub fn flops() -> Field {
-    let doc = "Floating-point operations of all calls, transcendental functions not included.";
+    let doc = "FLOPs of all calls, without transcendentals.";
     Field::flops("flops", doc).summed().label("FLOP")
 }
 

@@ -81,7 +81,7 @@ pub fn loops(module: &Module, cost: &Cost, multiplicity: &[i64]) -> Columns {
     let doc = "Provenance of the trip count.";
     let provenance = each().map(|entry| entry.trip_count.provenance.as_str());
     table.texts(Field::word("provenance", doc), provenance);
-    let doc = "Why the trip count is unknown, or where it was found.";
+    let doc = "The source of the trip count, or why it is unknown.";
     let reasons = each().map(|entry| entry.trip_count.reason);
     table.texts(Field::text("reason", doc).nullable(), reasons);
     let runs = |row: Row| multiplicity.get(row.0 as usize).copied().unwrap_or(-1);
@@ -126,7 +126,7 @@ pub fn unpriced(module: &Module, cost: &Cost, multiplicity: &[i64]) -> Columns {
     let mut table = Columns::default();
     table.texts(Field::name("target", "The target of the calls.").nullable(), targets.keys());
     table.numbers(common::instructions(), targets.values().map(|entry| entry.0));
-    let field = Field::count("executions", "Calls in one step.").summed().label("calls");
+    let field = Field::count("executions", "Calls per step.").summed().label("calls");
     table.numbers(field, targets.values().map(|entry| entry.1));
     let first = common::instruction().renamed("instruction", "The row number of the first call.");
     table.rows(first, targets.values().map(|entry| entry.2));
@@ -153,7 +153,7 @@ pub fn departures(departures: &[(&Departure, u64)]) -> Columns {
     let mut table = Columns::default();
     table.texts(Field::word("rule", "The rule."), each().map(|(rule, _)| rule.rule));
     table.texts(Field::text("xla", "How XLA counts it."), each().map(|(rule, _)| rule.xla));
-    let field = Field::text("executed", "What is counted here.");
+    let field = Field::text("executed", "How hlofast counts it.");
     table.texts(field, each().map(|(rule, _)| rule.executed));
     table.numbers(common::instructions(), each().map(|(_, count)| *count as i64));
     table

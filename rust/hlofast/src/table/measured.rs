@@ -25,7 +25,7 @@ pub fn runs(measured: &Measured, profile: &Profile) -> Columns {
     });
     let field = Field::index("run", "The number of the run on its device, in order of time.");
     table.numbers(field, numbers);
-    let doc = "Begin of the run, on the clock of the device's host.";
+    let doc = "Start of the run, on the clock of the device's host.";
     let start = |run: &Run| run.start_ps as f64 * 1e-12;
     table.reals(Field::seconds("start_seconds", doc).label("start s"), each().map(start));
     let mut add = |field: Field, of: fn(&Parts) -> f64| {

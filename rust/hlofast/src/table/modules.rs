@@ -140,7 +140,7 @@ pub fn findings(origin: &Origin<'_>, findings: &[crate::lint::Finding]) -> Colum
         let names: Vec<_> = finding.parameters.iter().take(SHOWN).map(named).collect();
         names.join(&b", "[..])
     };
-    let doc = "The parameters of the program that the finding is about, by their names (first 8).";
+    let doc = "Names of the parameters that the finding is about (first 8).";
     let field = Field::text("values", doc).nullable();
     table.texts(field, each().map(values));
     let phases = |finding: &crate::lint::Finding| {

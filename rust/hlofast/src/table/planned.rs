@@ -85,8 +85,8 @@ pub fn savable(origin: &Origin<'_>, policies: &Policies) -> Columns {
     table.numbers(Field::bytes("bytes", doc).summed(), each().map(|value| value.bytes));
     let doc = "Whether the step as compiled keeps it from the forward to the backward loop.";
     table.flags(Field::flag("is_kept", doc), each().map(|value| value.is_kept));
-    let doc = "Whether a name in the program reaches it: not the results of a kernel, unless its \
-               library names them.";
+    let doc = "Whether checkpoint_name can name it; kernel results only if the kernel's library \
+               names them.";
     let is_nameable = |value: &Savable| value.is_nameable(module);
     table.flags(Field::flag("is_nameable", doc), each().map(is_nameable));
     origin.columns(each().map(|value| value.row), &mut table);

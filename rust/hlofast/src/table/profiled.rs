@@ -36,7 +36,7 @@ pub fn device_field() -> Field {
 
 /// The field of a begin.
 pub fn start_field() -> Field {
-    Field::seconds("start", "Begin, in seconds on the clock of the host.")
+    Field::seconds("start", "Start, in seconds on the host's clock.")
 }
 
 /// The field of a length.
@@ -79,22 +79,24 @@ pub fn profiled_devices(loaded: &Loaded) -> Columns {
     columns.reals(
         Field::seconds(
             "busy",
-            "Seconds with an event, summed over its streams or threads; asynchronous operations not included.",
+            "Seconds with an event, summed over its streams or threads, without asynchronous \
+            operations.",
         )
         .summed(),
         busy.into_iter().map(seconds),
     );
     let real = |value: Option<f64>| value.unwrap_or(f64::NAN);
     columns.reals(
-        Field::number("peak_flops", "Peak FLOP/s by the profiler.").nullable(),
+        Field::number("peak_flops", "Peak FLOP/s according to the profiler.").nullable(),
         facts.iter().map(|own| real(own.peak_flops)),
     );
     columns.reals(
-        Field::number("hbm_bandwidth", "HBM bandwidth in B/s by the profiler.").nullable(),
+        Field::number("hbm_bandwidth", "HBM bandwidth in B/s according to the profiler.")
+            .nullable(),
         facts.iter().map(|own| real(own.hbm_bandwidth)),
     );
     columns.numbers(
-        Field::bytes("memory_bytes", "Device memory by the profiler.").nullable(),
+        Field::bytes("memory_bytes", "Device memory according to the profiler.").nullable(),
         facts.iter().map(|own| integer(own.memory_bytes)),
     );
     columns.numbers(
@@ -188,7 +190,8 @@ pub fn profiled_programs(loaded: &Loaded) -> Columns {
     columns.reals(
         Field::seconds(
             "busy",
-            "Seconds with an event of the program, summed over streams or threads; asynchronous operations not included.",
+            "Seconds with an event of the program, summed over streams or threads, without \
+            asynchronous operations.",
         )
         .summed(),
         busy.into_iter().map(seconds),
@@ -264,7 +267,7 @@ pub fn profiled_modules(loaded: &Loaded) -> Columns {
         modules.iter().map(|own| &*own.module.name),
     );
     columns.texts(
-        Field::name("label", "The profiler's name: that of the module with its number."),
+        Field::name("label", "The profiler's name: module name and number."),
         modules.iter().map(|own| &*own.module.label),
     );
     columns.texts(
@@ -291,14 +294,14 @@ pub fn profiled_lines(loaded: &Loaded) -> Columns {
     columns.texts(
         Field::word(
             "read_as",
-            "What hlofast takes the line for: ops, async, stream, modules, steps or threads.",
+            "How hlofast reads the line: ops, async, stream, modules, steps or threads.",
         )
         .nullable(),
         rows.iter().map(|row| row.read_as),
     );
     columns.numbers(Field::count("events", "Events.").summed(), rows.iter().map(|row| row.events));
     columns.reals(
-        Field::seconds("duration", "Seconds from the first begin to the last end."),
+        Field::seconds("duration", "Seconds from the first start to the last end."),
         rows.iter().map(|row| seconds(row.duration_ps)),
     );
     columns

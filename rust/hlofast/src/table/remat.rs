@@ -21,7 +21,7 @@ pub fn recomputed(origin: &Origin<'_>, cost: &Cost, report: &Report) -> Columns 
     table.texts(common::computation(), each().map(|entry| place(entry.row)));
     table.texts(common::opcode(), each().map(|entry| module.opcode_text(entry.row).to_vec()));
     table.texts(
-        Field::word("by", "Who recomputes the instruction: the framework or the compiler."),
+        Field::word("by", "What recomputes the instruction: the framework or the compiler."),
         each().map(|entry| entry.by.as_str()),
     );
     table.numbers(

@@ -13,7 +13,7 @@ pub fn shared_arrays(module: &Module, arrays: &[Array]) -> Columns {
     let mut table = Columns::default();
     table.rows(common::instruction(), each().map(|array| array.row));
     table.texts(common::name(), each().map(|array| module.instruction_name(array.row)));
-    let field = Field::index("leaf", "The number of the array within the result.");
+    let field = Field::index("leaf", "The position of the array in the result.");
     table.numbers(field, each().map(|array| i64::from(array.leaf)));
     let field = Field::shape("shape", "The shape of the array on all devices together.");
     table.texts(field, each().map(|array| shape_text(module, array.shape, SHAPE_LIMIT)));
@@ -25,7 +25,7 @@ pub fn shared_arrays(module: &Module, arrays: &[Array]) -> Columns {
     });
     bytes(
         "device_bytes",
-        "Bytes on one device; all bytes where nothing is known.",
+        "Bytes on one device; all bytes if the sharding is unknown.",
         "one device",
         |array| array.bytes.device,
     );
@@ -33,8 +33,8 @@ pub fn shared_arrays(module: &Module, arrays: &[Array]) -> Columns {
         array.bytes.least
     });
     bytes("most", "The most bytes that one device may hold.", "at most", |array| array.bytes.most);
-    let doc = "Where the bytes of one device come from: a sharding that is written for the array, \
-               shardings of other values, or unknown.";
+    let doc = "The source of the bytes per device: the array's own sharding, shardings of other \
+               values, or unknown.";
     table.texts(Field::word("sharding", doc), each().map(|array| array.bytes.source.as_str()));
     table
 }

@@ -43,12 +43,14 @@ pub fn communications(
     let waited = waited.map(|(entry, c)| if c.missing.is_some() { f64::NAN } else { entry.1 });
     let doc = "Exposed time of one execution, for which the step waits.";
     table.reals(Field::seconds("exposed_seconds", doc).nullable().label("exposed s"), waited);
-    let doc = "Part of the exposed time in which loops beside the collective used its links.";
+    let doc = "Part of the exposed time in which concurrent loops used the links of the \
+        collective.";
     let queued = time.simulation.queued.iter().copied();
     table.reals(Field::seconds("queued_seconds", doc).nullable().label("queued s"), queued);
     let runs = |c: &Collective| multiplicity.get(c.outer.0 as usize).copied().unwrap_or(-1);
     table.numbers(common::multiplicity(), each().map(runs));
-    let field = Field::text("unknown", "The figure that is missing to model the time.").nullable();
+    let field =
+        Field::text("unknown", "The missing figure, without which the time is unknown.").nullable();
     table.texts(field, estimates().map(|c| c.missing.unwrap_or("")));
     table
 }

@@ -80,7 +80,7 @@ fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
         return (NotHlo, "this is MLIR, not HLO text", AS_TEXT);
     }
     if matches!(text.first(), Some(b'{' | b'[')) && has("\"traceEvents\"") {
-        let help = "give the *.xplane.pb beside it; hlofast summary shows what the trace holds";
+        let help = "give the *.xplane.pb next to it; hlofast summary shows what the trace holds";
         return (NoModule, "this is a profile in Chrome's trace format, without modules", help);
     }
     if starts_with_any(text, &["hlo_module {", "hlo {"]) || has("computations {") {
@@ -92,7 +92,7 @@ fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
     }
     if starts_with_any(text, &["BufferAssignment:", "HloLiveRange", "Memory Space:"]) {
         let help = "give the *after_optimizations.txt file of the same dump";
-        return (NotHlo, "this is a memory report that XLA writes beside a module", help);
+        return (NotHlo, "this is a memory report that XLA writes next to a module", help);
     }
     if starts_with_any(text, &["digraph"]) {
         return (NotHlo, "this is a graph drawing (DOT), not HLO text", DUMP);

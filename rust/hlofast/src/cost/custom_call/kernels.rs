@@ -10,9 +10,9 @@ use crate::cost::matmul::{
 use crate::ir::{ArrayShape, ElementKind, Module, Row};
 
 const MASKED: &str =
-    "attention kernel known by name: products of queries, keys and values; causal mask assumed";
+    "attention kernel known by name: matmuls of queries, keys and values; causal mask assumed";
 const UNMASKED: &str =
-    "attention kernel known by name: products of queries, keys and values, every block";
+    "attention kernel known by name: matmuls of queries, keys and values, every block";
 const PAGED: &str = "attention kernel known by name; every sequence is assumed to fill its pages";
 const RAGGED: &str = "2MNK, each row in one group";
 const GROUPS: &str = "offsets of groups of rows; integers only";

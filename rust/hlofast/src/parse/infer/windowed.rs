@@ -167,7 +167,7 @@ fn grouped(
         [("feature_group_count", feature_groups), ("batch_group_count", batch_groups)]
     {
         if count <= 0 {
-            return Err(context.invalid(key, format_args!("{key} has to be positive")));
+            return Err(context.invalid(key, format_args!("{key} must be positive")));
         }
     }
     if feature_groups > 1 && batch_groups > 1 {
