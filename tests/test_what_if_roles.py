@@ -105,9 +105,9 @@ def test_each_role_says_why() -> None:
     path = FIXTURES / "sharded" / "decoder_v5p_16.txt.gz"
     (own,) = validated("what-if", hlofast_command("what-if", "--json", path).stdout)["results"]
     said = {(row["role"], row["evidence"]) for row in own["tables"]["symbols"]}
-    assert ("vocabulary", "number of rows that tokens look up") in said
-    assert ("width", "length of the rows that tokens look up") in said
-    assert ("heads", "a matmul of tokens with tokens runs for each") in said
+    assert ("vocabulary", "number of rows of a lookup by tokens") in said
+    assert ("width", "row length of a lookup by tokens") in said
+    assert ("heads", "batch dimension of token-by-token matmuls") in said
 
 
 def test_stacks_that_are_copied_as_bytes_are_layers() -> None:
