@@ -169,7 +169,7 @@ class Context:
 
         `given` for values that the caller passed. A mesh may also have `Mesh.source`, followed by
         the file name if another file names the axes, or `shardings` for a function that JAX
-        compiled. A device may have the name of the file beside the dump that names it.
+        compiled. For a device, it may be the file next to the dump that names it.
         """
         return dict(self._sources)
 
@@ -422,7 +422,7 @@ class _Beside:
         return None if chip is None else (chip[0], _name(chip[1]))
 
     def described(self) -> Device | None:
-        """Returns the device in XLA's description beside the dump; None without one."""
+        """Returns the device in XLA's description next to the dump; None without one."""
         from hlofast import devices
 
         chip, _ = self._neighbours()
@@ -483,7 +483,7 @@ def backend_misfit(module: Module, device: Device) -> str | None:
 
 
 def backend_differs(device: Device, compiled: str, count: int = 1) -> str:
-    """Says that the backend of a device differs from the backend of `count` modules."""
+    """Returns a message that the backend of a device differs from that of `count` modules."""
     modules = "the module is" if count == 1 else f"{count:,} modules are"
     return f"{device.label} ({device.name}) is a {device.backend}, {modules} for {compiled}"
 

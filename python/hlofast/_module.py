@@ -293,7 +293,7 @@ class Module(_core.Module):
         """Returns the time that a profile measured: by instruction, phase, scope, mesh axis.
 
         `profile` is a profile from `hlofast.load_profile` or its path, by default the context's.
-        With a `device`, by default the context's, the modelled time stands beside the measured.
+        With a `device`, by default the context's, the result also has modelled time.
         `mesh` as for `collectives`. Raises `ValueError` without a profile, and for a profile whose
         events name no instruction of the module. See `hlofast.Measured`.
         """

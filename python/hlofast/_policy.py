@@ -80,7 +80,7 @@ class Policy:
     def recomputed_seconds(self) -> float | None:
         """Seconds of the recomputed work; None if unknown.
 
-        Transfers that run beside other work count with what the step waits for them.
+        Concurrent transfers count only the time that the step waits for them.
         """
         seconds: float | None = self._figures["seconds"]
         return seconds
@@ -112,9 +112,9 @@ class Policy:
 
     @property
     def relief_seconds(self) -> float | None:
-        """Seconds by which the step is shorter because its memory suffices; None if unknown.
+        """Seconds that the step saves by using less memory; None if unknown.
 
-        For lack of memory, XLA recomputes values by itself, and starts transfers late. 0 if the
+        When memory is tight, XLA recomputes values by itself and starts transfers late. 0 if the
         policy needs more than the device has, or keeps the same values as the step as compiled.
         """
         pressure, own = self._policies._pressure, self._policies
@@ -134,7 +134,7 @@ class Policy:
 
     @property
     def added_seconds(self) -> float | None:
-        """Seconds of recomputation, waiting and storing, less relief; None if one is unknown."""
+        """Seconds of recomputation, waiting, storing, minus memory relief; None if unknown."""
         more = (self.recomputed_seconds, self.waiting_seconds, self.storing_seconds)
         known = [part for part in more if part is not None]
         relief = self.relief_seconds

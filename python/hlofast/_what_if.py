@@ -77,7 +77,7 @@ _SYMBOLS = (
 
 
 class Symbol:
-    """What dimensions of a module stand for: from `WhatIf.symbols`."""
+    """The role of dimensions of a module: from `WhatIf.symbols`."""
 
     __slots__ = (
         "axes", "dimensions", "evidence", "loops", "number", "parameters", "role", "shift", "size",
@@ -308,7 +308,7 @@ class WhatIf(Result):
 
     @property
     def undecided(self) -> dict[str, str]:
-        """By name: the collectives that the compiler may choose otherwise, and the reason.
+        """By name: the collectives that the compiler may choose differently, and the reason.
 
         Reasons are `lookup`, `matmul`, `padding`, `scalars`, `one` and `size`; notes explain them.
         """
@@ -447,7 +447,7 @@ class WhatIf(Result):
 
     @property
     def needed(self) -> tuple[int, int] | None:
-        """The least and the most memory that the changed step may need; None if unknown."""
+        """The minimum and maximum memory that the changed step may need; None if unknown."""
         if max(self.devices_together) > 1 and not self._of_one:
             return None  # Bytes of all devices together.
         return self._between("allocated_in_hbm") or self._between("xla_peak")
@@ -518,7 +518,7 @@ class WhatIf(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What the figures take for granted, and what cannot be attributed."""
+        """Assumptions behind the figures, and dimensions that cannot be attributed."""
         return tuple(_what_if_notes.notes(self))
 
     def sections(self) -> tuple[Section, ...]:

@@ -59,7 +59,7 @@ class ContextError(ValueError):
 
 
 class FragmentError(ValueError):
-    """A figure of a whole program, such as its peak memory, was asked of pieces of a program.
+    """A figure of a whole program, such as its peak memory, was requested for a fragment.
 
     See `hlofast.Module.is_fragment`.
     """
