@@ -101,7 +101,7 @@ QUESTIONS: tuple[tuple[str, str, dict[str, Any], Expected], ...] = (
      lambda of: ("step time: ", _text.seconds(of.step.time().step_seconds), "modelled")),
     ("How much memory was missing, as the log says?",
      "oom", {"path": LOG},
-     lambda of: ("missing: ", f"{values(hlofast.oom(of.root / LOG))['exceeded']:,} B")),
+     lambda of: ("over the limit: ", f"{values(hlofast.oom(of.root / LOG))['exceeded']:,} B")),
     ("How well does it use the chips?",
      "verdict", {"path": STEP, **V5E},
      lambda of: ("MFU: ", _text.share(of.step.time().utilization.mfu, 1), "modelled")),

@@ -92,7 +92,7 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
     """What stands below the table of commands."""
     text = " ".join(COMMANDS.read_text().split())
     assert all(f"`hlofast {verb}" in text for verb in VERBS)
-    assert "`history`, `profile`, `scan` and `guide` read no standard input" in text
+    assert "`history`, `profile`, `scan` and `guide` do not read it" in text
     without = {"config", "plan", "history", "scan", "query", "guide", "schema", "completion", "mcp"}
     for verb in VERBS:
         parser = argparse.ArgumentParser()
