@@ -73,7 +73,7 @@ def test_a_profile_of_another_program_is_said(train_step: Path, run: Any, verb: 
     (result,) = document(run, verb, train_step, *options)
     (note,) = [note for note in result["notes"] if note["code"] == "not-in-profile"]
     assert note["text"].startswith(
-        "nothing is measured: no event of the profile names an instruction of jit_train_step; "
+        "no measured times: no event of the profile names an instruction of jit_train_step; "
         "programs in the profile: pjit__wrapped_step_fn"
     )
     _, out, _ = run(verb, train_step, *options)
@@ -103,7 +103,7 @@ def test_other_verbs_say_so_too(
     words = [*options, *file] if verb == "check" else [*file, *options]
     given = ["--device", "tpu-v5e"] if verb in ("trace", "report", "top") else []
     _, out, error = run(verb, *words, *given, "--profile", A100_TRACE)
-    text = "nothing is measured: no event of the profile names an instruction of step; programs"
+    text = "no measured times: no event of the profile names an instruction of step; programs"
     assert (out + error).count(text) == 1, out + error
 
 
@@ -130,7 +130,7 @@ def test_a_profile_as_the_file_gives_the_measured_verdict(run: Any) -> None:
     assert (
         f"measured and modelled figures, and what to change: hlofast --profile {A100_TRACE}"
     ) in out
-    assert f"what the profile holds: hlofast summary {A100_TRACE}" in out
+    assert f"contents of the profile: hlofast summary {A100_TRACE}" in out
     (result,) = document(run, "verdict", A100_TRACE)
     facts = figures(result)
     assert facts["measured_step"] == pytest.approx(0.12746, rel=1e-3)
@@ -194,7 +194,7 @@ def test_the_page_opens_with_what_was_measured(
 def test_the_section_of_the_page_says_what_is_missing(train_step: Path) -> None:
     html = hlofast.load(train_step, profile=A100_TRACE).report(plots=False).html
     assert '<h2 id="measured-title">Measured</h2>' in html
-    assert "nothing is measured: no event of the profile names an instruction" in html
+    assert "no measured times: no event of the profile names an instruction" in html
 
 
 @pytest.mark.once

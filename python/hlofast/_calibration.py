@@ -251,7 +251,7 @@ class Calibration(Result):
         if not self.fitted:
             raise ValueError("nothing was fitted: too few instructions show a rate")
         if name is not None and name != self.device.name and name in devices.built_in():
-            raise ValueError(f"{name!r} is another built-in device: give another name")
+            raise ValueError(f"{name!r} is a different built-in device: choose another name")
         own = self.device
         is_built_in = own.name in devices.built_in()
         called = name or own.name

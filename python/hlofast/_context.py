@@ -377,16 +377,16 @@ def unmeasured(module: Module) -> str | None:
         programs = told.profile.programs.sort_by("busy", descending=True)
         ran = _text.names(list(dict.fromkeys(programs.values("program"))), most=3)
         return (
-            f"nothing is measured: no event of the profile names an instruction of {module.name}; "
+            f"no measured times: no event of the profile names an instruction of {module.name}; "
             f"programs in the profile: {ran or 'none'}"
         )
     if (share := _joined(measured)) >= _TRUSTED:
         return None
-    start = "" if known is not None else "nothing is measured: "
+    start = "" if known is not None else "no measured times: "
     return (
         f"{start}{_text.share(share, 1)} of the device time of {measured.program[0]} in the "
         f"profile is in events that name instructions of {module.name}; the profile is of another "
-        "program, or of another version"
+        "program or version"
     )
 
 

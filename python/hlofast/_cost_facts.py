@@ -32,7 +32,7 @@ FACTS = (
         "flops",
         "device_matmul_flops",
         "The fewest FLOPs of matmuls on one device.",
-        label="matmul FLOP on one device",
+        label="matmul FLOP per device",
     ),
     Field(
         "flops",

@@ -141,7 +141,7 @@ class Memory(Result):
         Field("bytes", "fast_peak", "The peak in fast on-chip memory.", label="fast memory peak"),
         Field("bytes", "host_peak", "The peak in the host's memory.", label="host memory peak"),
         Field("bytes", "live_peak", "Maximum of live bytes over the schedule."),
-        Field("name", "at", "The instruction that runs at the peak."),
+        Field("name", "at", "The instruction that runs at the peak.", label="peak at"),
         Field("count", "steps", "Steps of the schedule."),
         Field("bytes", "xla_peak",
               "The peak that `compiled.memory_analysis()` reports for a TPU program.",

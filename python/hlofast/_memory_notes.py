@@ -139,12 +139,12 @@ def _before(memory: Memory, policies: Policies) -> Note:
 
     what = "XLA fuses, moves and shares them"
     if not memory.module.summary().is_unfused:
-        what = "XLA's schedule will have another order"
+        what = "XLA's schedule will order them differently"
     together = "" if memory._shares() is None else ", of all devices together"
     return Note(
         "modelled-peak",
         f"use the modelled peak, {policies.peak:,} B, which one device needs once XLA has compiled "
-        "the step; the live peak and the XLA peak count the values of this text in its "
+        "the step; the live peak and the XLA peak count the values of this text in text "
         f"order{together}, but {what}; {error_of(policies)}",
         bytes=policies.peak,
     )

@@ -80,7 +80,13 @@ _OUTCOME = (
 POLICIES = (
     Field("word", "policy", "The checkpoint policy of the layers."),
     *_OUTCOME,
-    Field("instruction", "at", "The instruction that runs at the peak.", nullable=True),
+    Field(
+        "instruction",
+        "at",
+        "The instruction that runs at the peak.",
+        label="peak at",
+        nullable=True,
+    ),
     Field(
         "text",
         "same_as",

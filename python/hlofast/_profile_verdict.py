@@ -1,4 +1,4 @@
-"""`ProfileVerdict`: the measured step of a profile's main program, and what the profile holds."""
+"""`ProfileVerdict`: the measured step of a profile's main program, and contents of the profile."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _INSTRUCTIONS = ("instruction", "measured_seconds", "share", "phase", "source")
 
 
 class ProfileVerdict(Result):
-    """The measured step of a profile's main program, and what the profile holds.
+    """The measured step of a profile's main program, and contents of the profile.
 
     Shown by `hlofast PROFILE`.
     """
@@ -80,7 +80,7 @@ class ProfileVerdict(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Program, step time, parts, utilization; then what the profile holds."""
+        """Program, step time, parts, utilization; then contents of the profile."""
         return (*self._measured_facts(), *self._summary.facts)
 
     def _measured_facts(self) -> Iterator[Fact]:
@@ -172,8 +172,8 @@ class ProfileVerdict(Result):
     def _commands(self) -> list[tuple[str, str]]:
         path, options = self._path, self._options
         commands = [
-            ("all that was measured", shell("hlofast", "profile", path, *options)),
-            ("what the profile holds", shell("hlofast", "summary", path)),
+            ("all measured figures", shell("hlofast", "profile", path, *options)),
+            ("contents of the profile", shell("hlofast", "summary", path)),
         ]
         beside = "measured and modelled figures, and what to change"
         if self.measured is None or not len(self.profile.module_table):

@@ -102,7 +102,7 @@ _FURTHER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("time by source line", "time", ("--by", "source")),
     ("memory at the peak by scope", "memory", ("--by", "scope")),
     ("collectives by mesh axis", "collectives", ()),
-    ("everything as an HTML page", "report", ("-o", "report.html")),
+    ("all results as an HTML page", "report", ("-o", "report.html")),
 )
 
 
@@ -269,7 +269,9 @@ class Verdict(Result):
         if self.mesh is None and len(self.collectives):
             reasons.setdefault(UNKNOWN_MESH, []).append("mesh axes")
         if self.hbm is None and self.module.context.device is not None:
-            reasons.setdefault("the device does not list it: give --hbm 16GiB", []).append("HBM")
+            reasons.setdefault("the device has no memory figure: give --hbm 16GiB", []).append(
+                "HBM"
+            )
         has_step = self.cost.step_seconds is not None and self.measured is None
         if has_step and self.cost.peak_flops is None:
             reasons.setdefault(UNKNOWN_DEVICE, []).append("measured MFU")
@@ -331,7 +333,7 @@ class Verdict(Result):
             for what, verb, rest in _FURTHER
         ]
         if self.measured is not None:
-            further.insert(0, ("all that was measured", self._profile_command()))
+            further.insert(0, ("all measured figures", self._profile_command()))
         whole = [(what, output.Whole(line)) for what, line in further]
         return (
             Section(
@@ -352,8 +354,8 @@ class Verdict(Result):
     def _nothing(self) -> str:
         """What was judged where there is nothing to change."""
         if self.module.context.device is None:
-            return "nothing was found; without a device, times and memory are not judged"
-        return "nothing to change: no rule of lint has a finding, and no known policy would help"
+            return "no findings; without a device, times and memory are not evaluated"
+        return "nothing to change: no lint findings, and no known policy would help"
 
     def command(self, verb: str, *rest: str) -> str:
         """Returns the command that runs `verb` on this module in the same context."""

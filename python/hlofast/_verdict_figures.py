@@ -34,11 +34,11 @@ FIGURES = {
               label="exposed communication"),
         Field("flops", "flops", "Floating-point operations of a step, or of the largest program.",
               label="FLOPs"),
-        Field("bytes", "bytes", "Bytes of HBM that a step reads and writes.", label="HBM traffic"),
+        Field("bytes", "bytes", "HBM bytes read and written per step.", label="HBM traffic"),
         Field("count", "programs", "Programs in a directory."),
-        Field("bytes", "live_peak", "The largest live peak of all programs."),
-        Field("bytes", "modelled_peak", "The largest modelled peak of one device, of the programs "
-              "that XLA has not scheduled."),
+        Field("bytes", "live_peak", "The highest live peak of all programs."),
+        Field("bytes", "modelled_peak", "The highest modelled peak of one device, over the "
+              "programs that XLA has not scheduled."),
         Field("bytes", "wire_bytes", "The largest wire bytes per device of all programs."),
         Field("count", "differing", "Programs that differ between hosts."),
     )
@@ -164,7 +164,7 @@ def _peak(verdict: Verdict) -> Figure:
         why = "HBM is unknown: " + (
             UNKNOWN_DEVICE
             if verdict.module.context.device is None
-            else f"{verdict.module.context.device.name} does not list it; give --hbm"
+            else f"{verdict.module.context.device.name} has no memory figure; give --hbm"
         )
         return Figure("peak", "Peak memory", peak, text, f"{rule}; {why}", how)
     note = f"{rule}; {output.share(peak, hbm)} of {short_bytes(int(hbm))} of HBM"

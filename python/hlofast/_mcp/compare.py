@@ -109,7 +109,7 @@ def _place(session: Session, program: Program) -> dict[str, Any]:
         "instance": _INSTANCE,
         "device": schema.text("Chip, such as v5p, with chips, instead of instance."),
         "chips": schema.number("Number of chips, with device.", 1, 10_000_000),
-        "batch": schema.number("Sequences of a step; 0: the plan chooses.", 0, 2**31),
+        "batch": schema.number("Global batch in sequences; 0: the plan chooses.", 0, 2**31),
         "like": schema.text("Compare this choice with the best: own, or fsdp=64,policy=full."),
     },
     top=3,

@@ -298,7 +298,7 @@ def _listed(names: list[str]) -> str:
 
 @tool(
     "files",
-    "What a folder or file holds: programs of a dump folder, modules, entries. Start here.",
+    "Contents of a folder or file: programs of a dump folder, modules, entries. Start here.",
     {"path": schema.text("Folder or file, relative to the root (default: the root).")},
 )
 def _files(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:

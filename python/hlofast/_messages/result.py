@@ -207,8 +207,8 @@ class Messages(Result):
             if rounded:
                 most = max(own.plus_minus for own in rounded)
                 text = (
-                    f"the text rounds its figures, as {rounded[0].text}: bytes are exact within ± "
-                    f"{most:,} B; the table figures has each one as written"
+                    f"the text rounds its figures, such as {rounded[0].text}: bytes are exact "
+                    f"within ± {most:,} B; the table figures has each one as written"
                 )
                 found.append(Note("rounded", text, plus_minus=most))
             if main.is_space_assumed and not self.is_file:

@@ -1,4 +1,4 @@
-"""Fits the achieved rates of a machine on a profile, and writes them as a file of devices."""
+"""Fits the achieved rates of a machine on a profile, and writes them as a device file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     add_recording(parser)
-    parser.add_argument("-o", "--output", metavar="FILE.toml", help="file of devices to write")
+    parser.add_argument("-o", "--output", metavar="FILE.toml", help="device file to write")
     parser.add_argument(
         "--name", metavar="NAME", help="name of the fitted device (default: that of --device)"
     )

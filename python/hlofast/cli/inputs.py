@@ -130,16 +130,16 @@ def add_names(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--frame",
         choices=FRAMES,
-        help="stack frame that source columns and sums show: the first outside libraries (user, "
-        "default), the innermost, or the whole stack",
+        help="stack frame in source columns and sums: the first outside libraries (user, default), "
+        "the innermost, or the whole stack",
     )
     parser.add_argument(
         "--library",
         dest="libraries",
         action="append",
         metavar="PREFIX",
-        help="package or folder that is a library besides installed packages, flax, haiku, praxis, "
-        "optax, equinox and jax; may be repeated",
+        help="further package or folder to treat as a library, in addition to installed packages, "
+        "flax, haiku, praxis, optax, equinox and jax; may be repeated",
     )
     parser.add_argument(
         "--merge-layers",
@@ -522,7 +522,7 @@ def add_instance(parser: argparse.ArgumentParser, *, several: bool = False) -> N
         "--device-count",
         type=values.count,
         metavar="N",
-        help="number of devices, if the instance name gives none or another",
+        help="number of devices, if the instance name does not give it or gives another number",
     )
 
 

@@ -49,16 +49,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=_text.natural,
         metavar="N",
-        help="sequences of a step on all devices; 0: the plan chooses (default: the config's)",
+        help="global batch in sequences; 0: the plan chooses (default: the config's)",
     )
     parser.add_argument(
-        "--tokens", type=_tokens, metavar="N", help="token budget of chip hours, such as 15T"
+        "--tokens", type=_tokens, metavar="N", help="token budget for chip hours, such as 15T"
     )
     parser.add_argument(
         "--margin",
         type=_share,
         metavar="X",
-        help="share of the memory that stays free (default: the error of modelled peaks)",
+        help="share of the memory to leave free (default: the error of modelled peaks)",
     )
     parser.add_argument(
         "--state-dtype",

@@ -1,4 +1,4 @@
-"""Shows pipeline stages as Alpa marks them: sections, residuals, traffic, further micro-batches."""
+"""Shows pipeline stages marked by Alpa: sections, residuals, traffic, further micro-batches."""
 
 from __future__ import annotations
 

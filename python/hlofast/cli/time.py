@@ -60,8 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate",
         metavar="PROFILE",
-        help="use the rates of the machine that recorded this profile, also of another program; "
-        "hlofast calibrate shows them and writes them to a file",
+        help="use the rates of the machine that recorded this profile, which may be of another "
+        "program; hlofast calibrate shows the rates and writes them to a file",
     )
     parser.add_argument(
         "--by", choices=_time.KEYS, default="bound", help="key of the rows (default bound)"

@@ -100,8 +100,8 @@ impl Space {
 fn without_modules() -> ParseError {
     let message = "a profile that holds no HLO module";
     ParseError::new(ErrorKind::NoModule, Span::EMPTY, message).with_help(
-        "jax.profiler keeps the modules of programs that run while it records; hlofast summary shows \
-         what the profile holds",
+        "jax.profiler keeps the modules of programs that run while it records; hlofast summary \
+         shows contents of the profile",
     )
 }
 
