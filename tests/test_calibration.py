@@ -158,7 +158,7 @@ def test_names_in_the_file(tmp_path: Path, calibration: hlofast.Calibration) -> 
     path = tmp_path / "machine.toml"
     calibration.save(str(path), "machine\U0001f600")
     assert "machine\U0001f600" in hlofast.devices.load(path)
-    with pytest.raises(ValueError, match="another built-in device"):
+    with pytest.raises(ValueError, match="a different built-in device"):
         calibration.save(str(path), "h100")
 
 

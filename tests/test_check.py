@@ -144,7 +144,7 @@ class TestPlantedMistakes:
         """All products are kept where nothing was to be."""
         findings = checked("decoder_v5p_2").found("kept-undeclared")
         assert len(findings) == 7
-        assert all("policy names nothing" in finding.message for finding in findings)
+        assert all("policy names no value" in finding.message for finding in findings)
 
     def test_another_number_of_layers(self) -> None:
         assert ("layer-loops", "loop over layers") in grave(checked("decoder_v5e_256", layers=40))

@@ -153,7 +153,7 @@ class TestReading:
 
     @pytest.mark.parametrize("text", [None, 3, Path("run.txt")])
     def test_what_is_no_text(self, text: Any) -> None:
-        with pytest.raises(TypeError, match=r"a config has to be text or bytes, not .*; load"):
+        with pytest.raises(TypeError, match=r"a config must be text or bytes, not .*; load"):
             loads(text)
 
     def test_a_config_differs_from_configs_alone(self, small: Config) -> None:

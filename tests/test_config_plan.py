@@ -286,7 +286,7 @@ class TestSearch:
     def test_axes_that_another_one_beats_are_never_sized(self) -> None:
         plan = run(*SEVEN).plan("v5e-16")
         why = {row["axis"]: row["why"] for row in plan.tables["unused"]}
-        assert "since 0.2" in why["sequence"] and why["sequence"].endswith("not modelled")
+        assert "0.2 and later" in why["sequence"] and why["sequence"].endswith("not modelled")
         assert "twice as much" in why["tensor_transpose"] and "tensor" in why["tensor_transpose"]
         assert why["tensor_sequence"] == "it does the same as tensor here"
         assert why["context_autoregressive"] == "it shards neither weights nor tokens"
@@ -297,7 +297,7 @@ class TestSearch:
     def test_a_choice_along_such_an_axis_has_no_figures(self) -> None:
         likened = run(*SEVEN).plan("v5e-16").like({"fsdp": 4, "sequence": 4})
         (note,) = likened.notes
-        assert note.text.startswith("it has no figures: sequence is not modelled: versions")
+        assert note.text.startswith("it has no figures: sequence is not modelled: MaxText 0.2")
 
     def test_a_config_keeps_its_own_axis_of_two_that_do_the_same(self) -> None:
         plan = run(*SEVEN, "ici_tensor_sequence_parallelism=4").plan("v5e-16")
@@ -370,7 +370,7 @@ class TestSearch:
     def test_text_says_why_axes_are_left_at_one(self) -> None:
         text = str(run(*SEVEN).plan("v5e-16"))
         _, _, left = text.partition("\nAxes left at 1\n")
-        assert "\nsequence " in left and "versions since 0.2 have no such axis" in left
+        assert "\nsequence " in left and "0.2 and later do not have this axis" in left
         assert re.search(r"\nexpert +it does the same as fsdp here\n", left)
 
     def test_many_devices(self) -> None:

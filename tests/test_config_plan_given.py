@@ -180,7 +180,7 @@ class TestArguments:
         plan = config.plan("v5e-16", tokens=numpy.int64(10**9), margin=numpy.float32(0.125))
         same = config.plan("v5e-16", tokens=10**9, margin=0.125)
         assert plan.to_json() == same.to_json() and str(plan) == str(same)
-        with pytest.raises(ValueError, match=r"margin has to be a number .*True"):
+        with pytest.raises(ValueError, match=r"margin must be a number .*True"):
             config.plan("v5e-16", margin=numpy.bool_(True))
 
     def test_texts_that_resemble_reasons(self) -> None:

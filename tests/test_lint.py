@@ -192,13 +192,13 @@ def test_functions_of_what_is_held_are_gathered() -> None:
     assert finding.names == ("b", "a")
     assert finding.bytes == 64 * 32 * 2
     assert "gathers an element-wise function of an array that every device" in finding.message
-    assert finding.remedy.startswith("gather the array once and apply the function")
+    assert finding.remedy.startswith("gather the array once and apply the element-wise function")
     # Of a part that was cut from the whole array.
     part = programs.GATHER_OF_PART.replace("part = f32[16,32]", "cut = f32[16,32]")
     part = part.replace("  again =", "  part = f32[16,32] sine(cut)\n  again =")
     finding = only(lint(part))
     assert (finding.names, finding.bytes) == (("again", "cut", "whole"), 64 * 32 * 4)
-    assert "a function of the elements" in finding.message
+    assert "an element-wise function of" in finding.message
     # Two functions of an array that nobody gathers.
     other = text.replace("all-gather(c), channel_id=1", "all-gather(o), channel_id=1")
     other = other.replace("      n = bf16", "      o = bf16[16,32] sine(c)\n      n = bf16")

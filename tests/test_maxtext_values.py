@@ -220,7 +220,7 @@ class TestSources:
 
     @pytest.mark.parametrize("overrides", [None, 3, [3], "steps=1"])
     def test_overrides_are_a_list_or_a_mapping(self, overrides):
-        with pytest.raises(TypeError, match=r"overrides has to be a list such as .* or a mapping"):
+        with pytest.raises(TypeError, match=r"overrides must be a list such as .* or a mapping"):
             config.load(overrides=overrides)
 
     def test_the_origin_of_no_value(self):

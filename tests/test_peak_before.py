@@ -60,7 +60,7 @@ def test_memory_says_what_its_peaks_are_and_which_to_trust(place: Path) -> None:
     module = hlofast.load(place)
     memory = module.memory()
     [note] = [note.text for note in memory.notes if note.code == "modelled-peak"]
-    assert note.startswith("go by the modelled peak")
+    assert note.startswith("use the modelled peak")
     assert "median error" in note and "of all devices together" in note
     assert "live peak" in note
     labels = {fact.name: fact.field.label for fact in memory.facts}
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_judged_for_one_device(
     assert not [own for own in roomy.verdict().statements if own.code == "does-not-fit"]
     assert cli.main(["remat", "--plan", str(place)]) == 0
     shown = capsys.readouterr().out
-    assert "the peak to go by is that of the policies" in shown
+    assert "the peak to use is that of the policies" in shown
 
 
 def test_bytes_of_all_devices_are_not_compared_with_the_memory_of_one() -> None:

@@ -232,7 +232,7 @@ def test_a_checkpointed_step_with_room_gets_a_policy_that_recomputes_less(checkp
     assert chosen.recomputed_seconds < policies.as_compiled.recomputed_seconds
     assert policies.peak < chosen.peak <= 0.9 * policies.hbm
     statement = next(own for own in module.verdict().statements if own.code == "room-to-save")
-    assert "change the checkpoint policy to" in statement.remedy
+    assert "switch to a policy" in statement.remedy
     # Without room, something can be saved only if the inputs of the layers make room for it.
     tight = module.with_context(hbm=policies.peak + (1 << 20)).remat().policies
     kinds = tight.savable.values("kind")

@@ -77,7 +77,7 @@ def test_a_profile_of_another_program_is_said(train_step: Path, run: Any, verb: 
         "programs in the profile: pjit__wrapped_step_fn"
     )
     _, out, _ = run(verb, train_step, *options)
-    assert out.count("nothing is measured") == 1
+    assert out.count("no measured times") == 1
     (result,) = document(run, verb, train_step, "--device", "tpu-v5e")
     assert "not-in-profile" not in codes(result)
 
@@ -114,7 +114,7 @@ def test_a_profile_with_a_few_equal_names_measures_nothing(train_step: Path) -> 
     (note,) = [note for note in verdict.every_note if note.code == "not-in-profile"]
     assert "<0.1 % of the device time of jit_train_step in the profile" in note.text
     assert "measured_step" not in {fact.name for fact in verdict.facts}
-    with pytest.raises(ValueError, match="nothing is measured"):
+    with pytest.raises(ValueError, match="no measured times"):
         module.profile()
 
 
@@ -142,7 +142,7 @@ def test_a_profile_as_the_file_gives_the_measured_verdict(run: Any) -> None:
 def test_the_modules_in_a_profile_are_measured_by_it(sharded: hlofast.Module, run: Any) -> None:
     step = _text.seconds(sharded.profile().step_seconds)
     _, out, _ = run(SHARDED)
-    (command,) = [line for line in out.splitlines() if "measured beside modelled" in line]
+    (command,) = [line for line in out.splitlines() if "measured and modelled figures" in line]
     assert command.endswith(f"hlofast {SHARDED} --module jit_train_step")
     _, out, _ = run(SHARDED, "--module", "jit_train_step")
     assert f"step time              {step} measured\n" in out

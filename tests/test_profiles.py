@@ -450,7 +450,7 @@ def test_verbs_read_the_modules_of_a_profile(capsys: pytest.CaptureFixture[str])
     # The program with the most device time comes first.
     assert capsys.readouterr().out.startswith("jit_sort\n")
     assert main(["cost", str(FOLDER / "several.trace.json.gz")]) == 3
-    assert "xplane.pb beside it" in capsys.readouterr().err
+    assert "xplane.pb next to it" in capsys.readouterr().err
 
 
 @pytest.mark.oracle

@@ -316,7 +316,7 @@ def test_every_committed_dump() -> None:
 def test_policies_that_are_left_out_are_told(train_step: Path) -> None:
     notes = {note.code: note.text for note in hlofast.load(train_step).remat().notes}
     # There may be no layers to model, so policies are not promised.
-    assert "tells whether they can be modelled" in notes["policies-left-out"]
+    assert "to model them" in notes["policies-left-out"]
     told = hlofast.load(train_step, hbm="16GiB").remat()
     assert told.policies is not None or told.no_policies
     assert "policies-left-out" not in {note.code for note in told.notes}

@@ -557,7 +557,7 @@ def test_texts_without_a_schedule_are_not_said_to_keep_it() -> None:
     module = hlofast.load(FIXTURES / "seedlike" / "gpu_train_step.txt.gz")
     notes = {note.code: note.text for note in module.what_if().notes}
     assert "as-compiled" not in notes
-    assert "not scheduled: its order stands for the schedule" in notes["not-scheduled"]
+    assert "not scheduled: text order stands in for the schedule" in notes["not-scheduled"]
     text = module.to_text().split("\n", 1)
     scheduled = hlofast.loads(f"{text[0]}, is_scheduled=true\n{text[1]}")
     notes = {note.code: note.text for note in scheduled.what_if().notes}
