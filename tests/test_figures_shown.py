@@ -109,7 +109,7 @@ OF_THE_COMMAND = {
     "page",
     "before",
     "after",
-    "text",
+    "text size",
 }
 """Facts about the run of a command: files and forms; commands count the text of one module, the API
 that of the file."""
