@@ -9,6 +9,7 @@ from hlofast import (
     _what_if_decided,
     _what_if_lookup,
     _what_if_notes,
+    _what_if_padding,
     _what_if_wire,
 )
 from hlofast._context import mesh_for, read_mesh
@@ -155,7 +156,7 @@ class WhatIf(Result):
     """
 
     __slots__ = (
-        "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_reasons", "_scaled",
+        "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_pads", "_reasons", "_scaled",
         "asked", "changed", "mesh", "module", "new_mesh", "policy", "symbols",
     )  # fmt: skip
 
@@ -217,6 +218,7 @@ class WhatIf(Result):
         self._open: dict[str, str] | None = None
         self._found: list[_what_if_lookup.Lookups | None] = []
         self._ignores: bool | None = None
+        self._pads: _what_if_padding.Padding | None = None
         self._reasons: list[str] | None = None
 
     def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
@@ -305,6 +307,13 @@ class WhatIf(Result):
         if not self._found:
             self._found.append(_what_if_lookup.find(self))
         return self._found[0]
+
+    @property
+    def _padding(self) -> _what_if_padding.Padding:
+        """What padding of reduce-scatters changes."""
+        if self._pads is None:
+            self._pads = _what_if_padding.Padding(self)
+        return self._pads
 
     @property
     def undecided(self) -> dict[str, str]:

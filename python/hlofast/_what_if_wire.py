@@ -55,7 +55,12 @@ def after(result: WhatIf) -> Sent:
         for axes, size in lookups.sent.items():
             known = sent.get(axes, 0)
             sent[axes] = None if known is None else known + size
-        sent = {axes: size for axes, size in sent.items() if size != 0}
+    for name, padding in result._padding.more.items():
+        if lookups is None or name not in lookups.removed:
+            for axes, size in padding:
+                known = sent.get(axes, 0)
+                sent[axes] = None if known is None else known + size
+    sent = {axes: size for axes, size in sent.items() if size != 0}
     if result.policy is not None:
         for policy, sign in ((result.policy, 1), (result.policy._policies.as_compiled, -1)):
             for row in policy.recomputed_collectives:

@@ -1,0 +1,129 @@
+"""Padding of reduce-scatters on TPUs: their bytes on another mesh.
+
+XLA makes a reduce-scatter of rows as a fusion of an all-reduce and a slice, and works through the
+shard of a device in equal windows of whole tiles. Rows that the windows do not cover evenly are
+padded, and a transfer puts the rows of padded shards back in their places. Neither the windows nor
+their size are public: `_LARGEST` holds what explains the reduce-scatters of the fitted programs of
+`what_if_models.py`. Sums that are scattered along columns, of several arrays, or of arrays of more
+dimensions are not padded in any of them.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from hlofast._core import Instruction
+    from hlofast._module import Module
+    from hlofast._what_if import WhatIf
+
+_TILE = 8
+"""Rows of a tile."""
+_LANES = 128
+"""Columns of a tile. Matrices with other columns and whole tiles of rows are laid out by columns, as
+the head's gradient of 8,000 columns is in `dense_v5e`: their shards are then columns of memory."""
+_LARGEST = {(2, 1): 1_250_000, (4, 1): 1_036_000, (4, 2): 475_000}
+"""By devices and parts of a shard: bytes of a window at most."""
+
+
+def padded_rows(rows: int, row_bytes: int, devices: int, parts: int) -> int | None:
+    """Returns the rows of a shard with its padding; None if it is not known."""
+    largest = _LARGEST.get((devices, parts))
+    if largest is None or rows % parts or not row_bytes:
+        return None
+    rows //= parts
+    most = max(largest // row_bytes // _TILE * _TILE, _TILE)
+    windows = -(-rows // most)
+    window = -(-rows // windows)
+    return parts * windows * (-(-window // _TILE) * _TILE)
+
+
+class _Scatter:
+    """A reduce-scatter of rows: its sum without padding, and its shards with it."""
+
+    __slots__ = ("columns", "devices", "row", "row_bytes", "rows", "shard")
+
+    def __init__(self, row: dict[str, Any], whole: Instruction, shard: int) -> None:
+        self.row = row
+        self.devices: int = row["group_size"]
+        self.rows, self.columns = (own or 0 for own in whole.shape.dimensions)
+        self.row_bytes = (whole.shape.bytes or 0) // max(self.rows, 1)
+        self.shard = shard
+
+    def halo(self, shard: int) -> int:
+        """Bytes of the transfer that puts rows of padded shards back in their places."""
+        return (shard - self.rows // self.devices) * (self.devices - 1) * self.row_bytes
+
+    def padded(self, device: str) -> int | None:
+        """The rows of a shard by the windows; None if they are not known."""
+        if self.rows % self.devices:
+            return None
+        exact = self.rows // self.devices
+        if self.columns % _LANES and not self.rows % _LANES:
+            return exact
+        parts = 2 if self.devices == 4 and device.startswith("tpu-v5p") else 1
+        return padded_rows(exact, self.row_bytes, self.devices, parts)
+
+
+class Padding:
+    """What padding of reduce-scatters changes on another mesh."""
+
+    __slots__ = ("halos", "known", "more")
+
+    def __init__(self, result: WhatIf) -> None:
+        self.known: set[str] = set()
+        """Names of reduce-scatters whose shards are known after the change."""
+        self.halos: dict[str, str] = {}
+        """By transfer of rows of padded shards: the reduce-scatter that it belongs to."""
+        self.more: dict[str, list[tuple[str | None, int]]] = {}
+        """By reduce-scatter: mesh axes, and the wire bytes that the changed text lacks."""
+        if result.new_mesh in (None, result.mesh):
+            return
+        device = str(result.module.context.device or "")
+        old_rows = list(result.module.collectives().tables["collectives"])
+        changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
+        after = dict(_scatters(result.changed, list(changed.values())))
+        halos = [row for row in old_rows if is_halo(row)]
+        for name, old in _scatters(result.module, old_rows):
+            own = after.get(name)
+            if own is None:
+                continue
+            shard = own.padded(device)
+            if shard is not None and old.padded(device) == old.shard:
+                self.known.add(name)
+            elif shard is None:
+                continue
+            wire = shard * (own.devices - 1) * own.row_bytes + own.halo(shard)
+            size = wire * (own.row["multiplicity"] or 1) - (own.row["total_wire_bytes"] or 0)
+            self.more[name] = [(own.row["axes"], size)]
+            sent = old.row["axes"], old.halo(old.shard)
+            for row in halos:
+                if sent == (row["axes"], row["payload"]) and row["name"] not in self.halos:
+                    self.halos[row["name"]] = name
+                    halo = changed[row["name"]]
+                    self.more[name].append((halo["axes"], -(halo["total_wire_bytes"] or 0)))
+                    break
+
+
+def is_halo(row: dict[str, Any]) -> bool:
+    """Returns whether a transfer may put rows of padded shards back in their places."""
+    return row["kind"] == "collective-permute" and not row["op_name"]
+
+
+def _scatters(module: Module, rows: list[dict[str, Any]]) -> Iterator[tuple[str, _Scatter]]:
+    """By name: the sums of one matrix that are scattered along its rows, row major."""
+    for row in rows:
+        if row["kind"] != "reduce-scatter" or (row["group_size"] or 0) < 2:
+            continue
+        own = module.instructions[row["instruction"]]
+        users = [user for user in own.users if user.opcode == "dynamic-slice"]
+        if len(own.operands) != 1 or len(users) != 1 or own.shape.rank != 2:
+            continue
+        (whole,) = own.operands
+        if whole.opcode == "pad":
+            whole = whole.operands[0]
+        shard, columns = users[0].shape.dimensions
+        if shard is not None and columns == own.shape.dimensions[1] and whole.shape.rank == 2:
+            yield row["name"], _Scatter(row, whole, shard)
