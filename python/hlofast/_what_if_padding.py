@@ -22,22 +22,36 @@ if TYPE_CHECKING:
 _TILE = 8
 """Rows of a tile."""
 _LANES = 128
-"""Columns of a tile. Matrices with other columns and whole tiles of rows are laid out by columns, as
-the head's gradient of 8,000 columns is in `dense_v5e`: their shards are then columns of memory."""
-_LARGEST = {(2, 1): 1_250_000, (4, 1): 1_036_000, (4, 2): 475_000}
-"""By devices and parts of a shard: bytes of a window at most."""
+"""Columns of a tile. Matrices with other columns and whole tiles of rows are laid out by columns,
+as the head's gradient of 8,000 columns is in `dense_v5e`: shards are then columns of memory."""
+_LARGEST = {
+    ("v5e", 2): (1, 1_246_000),
+    ("v5e", 4): (1, 1_036_000),
+    ("v5p", 2): (1, 1_246_000),
+    ("v5p", 4): (2, 467_000),
+    ("v6e", 2): (1, 2_470_000),
+    ("v6e", 4): (1, 1_950_000),
+}
+"""By chip and devices: in how many parts a shard is worked through, and bytes of a window at most.
+Fitted to reduce-scatters of 17 to 26 sizes each, compiled apart; those of four devices on v5e are
+of the fitted programs only."""
+_WINDOW = 4096
+"""Windows are a multiple of so many bytes, and of a tile: of `_LANES` columns, 16 rows."""
+_SURE = 2
+"""Devices whose places do not matter: four may lie in a line or in a square."""
 
 
-def padded_rows(rows: int, row_bytes: int, devices: int, parts: int) -> int | None:
+def padded_rows(rows: int, row_bytes: int, devices: int, chip: str) -> int | None:
     """Returns the rows of a shard with its padding; None if it is not known."""
-    largest = _LARGEST.get((devices, parts))
-    if largest is None or rows % parts or not row_bytes:
+    parts, largest = _LARGEST.get((chip, devices), (0, 0))
+    if not parts or rows % parts or not row_bytes:
         return None
+    tile = max(_TILE, _WINDOW // row_bytes)
     rows //= parts
-    most = max(largest // row_bytes // _TILE * _TILE, _TILE)
+    most = max(largest // row_bytes // tile * tile, tile)
     windows = -(-rows // most)
     window = -(-rows // windows)
-    return parts * windows * (-(-window // _TILE) * _TILE)
+    return parts * windows * (-(-window // tile) * tile)
 
 
 class _Scatter:
@@ -63,8 +77,7 @@ class _Scatter:
         exact = self.rows // self.devices
         if self.columns % _LANES and not self.rows % _LANES:
             return exact
-        parts = 2 if self.devices == 4 and device.startswith("tpu-v5p") else 1
-        return padded_rows(exact, self.row_bytes, self.devices, parts)
+        return padded_rows(exact, self.row_bytes, self.devices, device.removeprefix("tpu-"))
 
 
 class Padding:
@@ -91,10 +104,10 @@ class Padding:
             if own is None:
                 continue
             shard = own.padded(device)
-            if shard is not None and old.padded(device) == old.shard:
-                self.known.add(name)
-            elif shard is None:
+            if shard is None:
                 continue
+            if own.devices == _SURE and old.padded(device) == old.shard:
+                self.known.add(name)
             wire = shard * (own.devices - 1) * own.row_bytes + own.halo(shard)
             size = wire * (own.row["multiplicity"] or 1) - (own.row["total_wire_bytes"] or 0)
             self.more[name] = [(own.row["axes"], size)]
