@@ -73,7 +73,10 @@ _FOLLOWS = 0.1
 
 def undecided(result: WhatIf) -> dict[str, str]:
     """Returns a reason, a key of `WHY`, by name of each collective that is not decided."""
-    return dict(_Choices(result).collectives())
+    found = dict(_Choices(result).collectives())
+    # What puts rows of padded shards back in their places follows the shards.
+    moved_back = {name: found[own] for name, own in result._padding.halos.items() if own in found}
+    return moved_back | found
 
 
 def unsure_share(work: Work, changed: Module) -> float:
@@ -261,7 +264,12 @@ class _Choices:
                     yield row["name"], LOOKUP
                 elif row["axes"] in lookups.padded and row["kind"] == "reduce-scatter":
                     yield row["name"], PADDING
-                elif self.is_mesh and row["instruction"] in self.unsure and _is_of_table(row):
+                elif (
+                    self.is_mesh
+                    and row["instruction"] in self.unsure
+                    and _is_of_table(row)
+                    and not self._sums_whole(row, lookups.parts.get(row["name"]))
+                ):
                     yield row["name"], SIZE  # What it sums beside is not known.
                 continue  # What the partitioner makes of it is known.
             if is_one and not _is_scalar(row):
@@ -280,6 +288,20 @@ class _Choices:
             if reason is not None:
                 yield row["name"], reason
 
+    def _sums_whole(self, row: dict[str, Any], parts: list[int] | None) -> bool:
+        """Whether what is summed beside `parts` is as large as parameters that all devices hold."""
+        if parts is None:
+            return False
+        module = self.result.module
+        whole = {
+            own.shape.dimensions
+            for own in module.entry.parameters
+            if own.sharding is not None and own.sharding.is_replicated and own.shape.is_array
+        }
+        operands = enumerate(module.instructions[row["instruction"]].operands)
+        beside = [own.shape for place, own in operands if place not in parts]
+        return all(own.rank == 0 or own.dimensions in whole for own in beside)
+
     def _is_one_device(self) -> bool:
         """Whether an axis has one device before or after: sums along it then vanish or appear."""
         return any(1 in (self.old[axis], self.new[axis]) for axis in self.old
@@ -291,7 +313,7 @@ class _Choices:
         if row["name"] in padding.known or padding.halos.get(row["name"]) in padding.known:
             return False
         if row["kind"] == "reduce-scatter":
-            return row["axes"] in halos or row["name"] in padding.more
+            return row["axes"] in halos or row["name"] in padding.scattered
         return is_halo(row)
 
     def _size_reason(self, row: dict[str, Any]) -> str | None:
@@ -374,7 +396,7 @@ class _Choices:
         """Whether other axes divide the batch beside this one, before and after.
 
         Rings multiply shards of weights with the rows of as many devices: none is made where more
-        axes divide the rows, in fitted programs and in ten matmuls compiled for that.
+        axes divide the rows, in fitted programs and in eight steps compiled to see that.
         """
         return any(axis in own.axes for own in self.of_role["batch"]) and all(
             any(mesh.get(other, 1) > 1 for other in own.axes if other != axis)

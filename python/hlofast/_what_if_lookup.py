@@ -45,7 +45,7 @@ Sent = dict["str | None", int]
 class Lookups:
     """The collectives of lookups, before and after a change."""
 
-    __slots__ = ("is_other", "is_sure", "kept", "padded", "removed", "sent")
+    __slots__ = ("is_other", "is_sure", "kept", "padded", "parts", "removed", "sent")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Lookups:
         kept: set[str],
         sent: Sent,
         padded: set[str | None],
+        parts: dict[str, list[int]],
         is_other: bool,
         is_sure: bool,
     ) -> None:
@@ -64,6 +65,8 @@ class Lookups:
         """By mesh axes: the bytes of lookups after the change."""
         self.padded = padded
         """Axes along which shards are padded, in a way that the text does not say."""
+        self.parts = parts
+        """By sum of several arrays: the places of those that are of lookups."""
         self.is_other = is_other
         """Whether the partitioner splits a lookup otherwise than in the text."""
         self.is_sure = is_sure
@@ -401,7 +404,7 @@ def _change(
     is_sure = not (is_other and matched.again)
     if splits[0].cuts != splits[1].cuts and _sums_reach(result.module, matched):
         is_sure = False
-    return Lookups(removed, kept, sent, padded, is_other, is_sure)
+    return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure)
 
 
 def _sums_reach(module: Module, matched: _Matched) -> bool:

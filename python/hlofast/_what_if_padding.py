@@ -70,22 +70,24 @@ class _Scatter:
         """Bytes of the transfer that puts rows of padded shards back in their places."""
         return (shard - self.rows // self.devices) * (self.devices - 1) * self.row_bytes
 
-    def padded(self, device: str) -> int | None:
+    def padded(self, chip: str) -> int | None:
         """The rows of a shard by the windows; None if they are not known."""
         if self.rows % self.devices:
             return None
         exact = self.rows // self.devices
         if self.columns % _LANES and not self.rows % _LANES:
             return exact
-        return padded_rows(exact, self.row_bytes, self.devices, device.removeprefix("tpu-"))
+        return padded_rows(exact, self.row_bytes, self.devices, chip)
 
 
 class Padding:
     """What padding of reduce-scatters changes on another mesh."""
 
-    __slots__ = ("halos", "known", "more")
+    __slots__ = ("halos", "known", "more", "scattered")
 
     def __init__(self, result: WhatIf) -> None:
+        self.scattered: set[str] = set()
+        """Names of reduce-scatters whose shards may be padded."""
         self.known: set[str] = set()
         """Names of reduce-scatters whose shards are known after the change."""
         self.halos: dict[str, str] = {}
@@ -94,19 +96,20 @@ class Padding:
         """By reduce-scatter: mesh axes, and the wire bytes that the changed text lacks."""
         if result.new_mesh in (None, result.mesh):
             return
-        device = str(result.module.context.device or "")
+        device = result.module.context.device
+        chip = "" if device is None else device.name.removeprefix("tpu-")
         old_rows = list(result.module.collectives().tables["collectives"])
         changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
         after = dict(_scatters(result.changed, list(changed.values())))
         halos = [row for row in old_rows if is_halo(row)]
         for name, old in _scatters(result.module, old_rows):
-            own = after.get(name)
-            if own is None:
+            self.scattered.add(name)
+            if (own := after.get(name)) is None:
                 continue
-            shard = own.padded(device)
+            shard = own.padded(chip)
             if shard is None:
                 continue
-            if own.devices == _SURE and old.padded(device) == old.shard:
+            if own.devices == _SURE and old.padded(chip) == old.shard:
                 self.known.add(name)
             wire = shard * (own.devices - 1) * own.row_bytes + own.halo(shard)
             size = wire * (own.row["multiplicity"] or 1) - (own.row["total_wire_bytes"] or 0)
