@@ -257,8 +257,11 @@ class _Choices:
         halos = {row["axes"] for row in self.rows if is_halo(row)}
         lookups = self.result._lookups
         known = {*lookups.removed, *lookups.kept} if lookups is not None else set()
+        padding = self.result._padding
         for row in self.rows:
             reason = None
+            if padding.halos.get(row["name"]) in padding.known:
+                continue  # It follows the shards.
             if lookups is not None and row["name"] in known:
                 if not lookups.is_sure:
                     yield row["name"], LOOKUP
@@ -268,6 +271,7 @@ class _Choices:
                     self.is_mesh
                     and row["instruction"] in self.unsure
                     and _is_of_table(row)
+                    and row["name"] not in padding.known
                     and not self._sums_whole(row, lookups.parts.get(row["name"]))
                 ):
                     yield row["name"], SIZE  # What it sums beside is not known.
@@ -310,7 +314,7 @@ class _Choices:
     def _may_be_padded(self, row: dict[str, Any], halos: set[str | None]) -> bool:
         """Whether a collective may be padded, or put rows back, in a way that is not known."""
         padding = self.result._padding
-        if row["name"] in padding.known or padding.halos.get(row["name"]) in padding.known:
+        if row["name"] in padding.known:
             return False
         if row["kind"] == "reduce-scatter":
             return row["axes"] in halos or row["name"] in padding.scattered
