@@ -262,6 +262,7 @@ class _Choices:
             reason = None
             if padding.halos.get(row["name"]) in padding.known:
                 continue  # It follows the shards.
+            is_sum = row["kind"] == "reduce-scatter" and row["name"] in padding.known
             if lookups is not None and row["name"] in known:
                 if not lookups.is_sure:
                     yield row["name"], LOOKUP
@@ -282,13 +283,14 @@ class _Choices:
                 reason = LOOKUP if is_lookup else None
             elif self.is_mesh and _is_scalar(row):
                 reason = SCALARS if len(sums) > 1 and self._is_one_device() else None
-            elif self.is_mesh and self._may_turn(row):
+            elif self.is_mesh and self._may_turn(row) and not self._shares_batch(row):
                 reason = MATMUL
             elif self.is_mesh and _reshards(row):
                 reason = RESHARD
             elif self.is_mesh and self._may_be_padded(row, halos):
                 reason = PADDING
-            reason = reason or self._size_reason(row)
+            if reason is None and not is_sum:
+                reason = self._size_reason(row)
             if reason is not None:
                 yield row["name"], reason
 
@@ -396,12 +398,15 @@ class _Choices:
             self.sent = self.result._sent
         return bool(self.sent.get(row["name"]) != row["wire_bytes"])
 
-    def _shares_batch(self, axis: str) -> bool:
-        """Whether other axes divide the batch beside this one, before and after.
+    def _shares_batch(self, row: dict[str, Any]) -> bool:
+        """Whether a collective of weights has an axis that divides the batch with others.
 
         Rings multiply shards of weights with the rows of as many devices: none is made where more
         axes divide the rows, in fitted programs and in eight steps compiled to see that.
         """
+        axis = row["axes"]
+        if row["kind"] == "collective-permute" or row["tensor_kind"] not in _WEIGHTS:
+            return False
         return any(axis in own.axes for own in self.of_role["batch"]) and all(
             any(mesh.get(other, 1) > 1 for other in own.axes if other != axis)
             for own in self.of_role["batch"]
@@ -419,8 +424,6 @@ class _Choices:
             return False
         sizes = self.old[axes], self.new[axes]
         if is_ring and min(sizes) >= _RING:
-            return False
-        if not is_ring and row["tensor_kind"] in _WEIGHTS and self._shares_batch(axes):
             return False
         # `dot_handler.cc` of XLA's partitioner makes a ring only if it saves more than two of its
         # transfers take: never on two devices.

@@ -70,6 +70,10 @@ class _Scatter:
         """Bytes of the transfer that puts rows of padded shards back in their places."""
         return (shard - self.rows // self.devices) * (self.devices - 1) * self.row_bytes
 
+    def is_gradient(self, parameters: set[tuple[int | None, ...]]) -> bool:
+        """Whether a parameter is as large as a shard without padding."""
+        return (self.rows // self.devices, self.columns) in parameters
+
     def padded(self, chip: str) -> int | None:
         """The rows of a shard by the windows; None if they are not known."""
         if self.rows % self.devices:
@@ -102,14 +106,22 @@ class Padding:
         changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
         after = dict(_scatters(result.changed, list(changed.values())))
         halos = [row for row in old_rows if is_halo(row)]
+        parameters = {
+            tuple(own.shape.dimensions)[-2:]
+            for own in result.changed.entry.parameters
+            if own.shape.is_array
+        }
+        whole = set(_unpadded(result.module, old_rows, chip))
+        self.known |= whole.intersection(_unpadded(result.changed, list(changed.values()), chip))
         for name, old in _scatters(result.module, old_rows):
             self.scattered.add(name)
             if (own := after.get(name)) is None:
                 continue
             shard = own.padded(chip)
-            if shard is None:
-                continue
-            if own.devices == _SURE and old.padded(chip) == old.shard:
+            if shard is None or old.padded(chip) not in (None, old.shard):
+                continue  # Windows are not known, or not those of the text.
+            is_as_compiled = own.devices == _SURE and old.padded(chip) == old.shard
+            if is_as_compiled and own.is_gradient(parameters):
                 self.known.add(name)
             wire = shard * (own.devices - 1) * own.row_bytes + own.halo(shard)
             size = wire * (own.row["multiplicity"] or 1) - (own.row["total_wire_bytes"] or 0)
@@ -143,3 +155,32 @@ def _scatters(module: Module, rows: list[dict[str, Any]]) -> Iterator[tuple[str,
         shard, columns = users[0].shape.dimensions
         if shard is not None and columns == own.shape.dimensions[1] and whole.shape.rank == 2:
             yield row["name"], _Scatter(row, whole, shard)
+
+
+def _unpadded(module: Module, rows: list[dict[str, Any]], chip: str) -> Iterator[str]:
+    """Names of other sums of matrices that are not padded: whole tiles of columns, or few rows."""
+    for row in rows:
+        devices = row["group_size"] or 0
+        if row["kind"] != "reduce-scatter" or devices != _SURE:
+            continue
+        own = module.instructions[row["instruction"]]
+        users = [user.users[0] if user.opcode == "get-tuple-element" and user.users else user
+                 for user in own.users]  # fmt: skip
+        slices = [user.shape for user in users if user.opcode == "dynamic-slice"]
+        sums = [operand.shape for operand in own.operands if operand.opcode != "pad"]
+        if len(slices) != len(own.operands) or len(sums) != len(slices):
+            continue
+        if all(shape.rank == 2 and _is_even(shape, devices, chip) for shape in slices) and sum(
+            shape.bytes or 0 for shape in sums
+        ) == devices * sum(shape.bytes or 0 for shape in slices):
+            # Along columns, or several that each take one window.
+            is_along_columns = {a.dimensions[0] for a in sums} == {b.dimensions[0] for b in slices}
+            if is_along_columns or len(slices) > 1:
+                yield row["name"]
+
+
+def _is_even(shape: Any, devices: int, chip: str) -> bool:
+    """Whether a shard has whole tiles of columns, and whole windows of rows."""
+    rows, columns = shape.dimensions
+    size = (shape.bytes or 0) // max(rows, 1)
+    return columns % _LANES == 0 and padded_rows(rows, size, devices, chip) == rows
