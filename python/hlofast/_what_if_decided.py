@@ -39,7 +39,7 @@ FAST = "fast"
 WHY = {
     LOOKUP: "the partitioner may split the lookup in a table otherwise",
     MATMUL: "the compiler may pass shards of matmuls around a ring, or stop doing so",
-    PADDING: "shards are padded to tiles otherwise",
+    PADDING: "shards of sums may be padded otherwise, or sums not scattered",
     SCALARS: "sums of scalars may be combined otherwise",
     ONE: "dimensions of one element, which compiled shapes lack, grow or vanish",
     RESHARD: "operands of a matmul are sharded along other axes for it, which may change",
@@ -59,6 +59,8 @@ _MANY_TOKENS = 2.0
 _RING = 8
 """Devices along an axis from which on matmuls pass shards around a ring in all fitted programs;
 from three to seven it depends on the places of the devices."""
+_FEW_SHARDS = 2
+"""Devices up to which sums are scattered however narrow shards become."""
 _WEIGHTS = frozenset(("weight", "gradient"))
 _SCALARS = 4096
 """Bytes of collectives of scalars at most."""
@@ -319,7 +321,8 @@ class _Choices:
         if row["name"] in padding.known:
             return False
         if row["kind"] == "reduce-scatter":
-            return row["axes"] in halos or row["name"] in padding.scattered
+            is_large = self.new.get(row["axes"] or "", _FEW_SHARDS + 1) > _FEW_SHARDS
+            return is_large or row["axes"] in halos or row["name"] in padding.scattered
         return is_halo(row)
 
     def _size_reason(self, row: dict[str, Any]) -> str | None:

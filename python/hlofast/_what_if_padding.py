@@ -33,7 +33,7 @@ _LARGEST = {
     ("v6e", 4): (1, 1_950_000),
 }
 """By chip and devices: in how many parts a shard is worked through, and bytes of a window at most.
-Fitted to reduce-scatters of 17 to 26 sizes each, compiled apart; those of four devices on v5e are
+Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart; those of four devices on v5e are
 of the fitted programs only."""
 _WINDOW = 4096
 """Windows are a multiple of so many bytes, and of a tile: of `_LANES` columns, 16 rows."""
