@@ -264,7 +264,7 @@ class _Choices:
             reason = None
             if padding.halos.get(row["name"]) in padding.known:
                 continue  # It follows the shards.
-            is_sum = row["kind"] == "reduce-scatter" and row["name"] in padding.known
+            is_gradient = row["name"] in padding.known & padding.scattered
             if lookups is not None and row["name"] in known:
                 if not lookups.is_sure:
                     yield row["name"], LOOKUP
@@ -291,7 +291,7 @@ class _Choices:
                 reason = RESHARD
             elif self.is_mesh and self._may_be_padded(row, halos):
                 reason = PADDING
-            if reason is None and not is_sum:
+            if reason is None and not is_gradient:
                 reason = self._size_reason(row)
             if reason is not None:
                 yield row["name"], reason

@@ -158,7 +158,7 @@ def _scatters(module: Module, rows: list[dict[str, Any]]) -> Iterator[tuple[str,
 
 
 def _unpadded(module: Module, rows: list[dict[str, Any]], chip: str) -> Iterator[str]:
-    """Names of other sums of matrices that are not padded: whole tiles of columns, or few rows."""
+    """Names of sums that are not padded: along whole tiles of columns, or of several matrices."""
     for row in rows:
         devices = row["group_size"] or 0
         if row["kind"] != "reduce-scatter" or devices != _SURE:
@@ -170,17 +170,18 @@ def _unpadded(module: Module, rows: list[dict[str, Any]], chip: str) -> Iterator
         sums = [operand.shape for operand in own.operands if operand.opcode != "pad"]
         if len(slices) != len(own.operands) or len(sums) != len(slices):
             continue
-        if all(shape.rank == 2 and _is_even(shape, devices, chip) for shape in slices) and sum(
-            shape.bytes or 0 for shape in sums
-        ) == devices * sum(shape.bytes or 0 for shape in slices):
-            # Along columns, or several that each take one window.
-            is_along_columns = {a.dimensions[0] for a in sums} == {b.dimensions[0] for b in slices}
-            if is_along_columns or len(slices) > 1:
-                yield row["name"]
+        sizes = [sum(shape.bytes or 0 for shape in shapes) for shapes in (sums, slices)]
+        if sizes[0] != devices * sizes[1] or any(shape.rank != 2 for shape in slices):
+            continue
+        is_along_columns = len(sums) == 1 and sums[0].dimensions[0] == slices[0].dimensions[0]
+        if all(is_along_columns or _is_even(shape, devices, chip) for shape in slices) and (
+            len(sums) > 1 or (is_along_columns and slices[0].dimensions[1] % _LANES == 0)
+        ):
+            yield row["name"]
 
 
 def _is_even(shape: Any, devices: int, chip: str) -> bool:
     """Whether a shard has whole tiles of columns, and whole windows of rows."""
-    rows, columns = shape.dimensions
+    rows, columns = (own or 0 for own in shape.dimensions)
     size = (shape.bytes or 0) // max(rows, 1)
-    return columns % _LANES == 0 and padded_rows(rows, size, devices, chip) == rows
+    return not columns % _LANES and padded_rows(rows, size, devices, chip) == rows
