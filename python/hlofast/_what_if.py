@@ -310,16 +310,14 @@ class WhatIf(Result):
 
     @property
     def _padding(self) -> _what_if_padding.Padding:
-        """What padding of reduce-scatters changes."""
-        if self._pads is None:
-            self._pads = _what_if_padding.Padding(self)
+        self._pads = self._pads or _what_if_padding.Padding(self)
         return self._pads
 
     @property
     def undecided(self) -> dict[str, str]:
         """By name: the collectives that the compiler may choose otherwise, and the reason.
 
-        Reasons are `lookup`, `matmul`, `padding`, `scalars`, `one` and `size`; notes explain them.
+        Reasons are `lookup`, `loops`, `matmul`, `one`, `padding`, `reshard`, `scalars` and `size`.
         """
         if self._open is None:
             self._open = _what_if_decided.undecided(self)
