@@ -9,6 +9,7 @@ from hlofast import (
     _what_if_decided,
     _what_if_lookup,
     _what_if_notes,
+    _what_if_padding,
     _what_if_wire,
 )
 from hlofast._context import mesh_for, read_mesh
@@ -155,8 +156,8 @@ class WhatIf(Result):
     """
 
     __slots__ = (
-        "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_reasons", "_scaled",
-        "asked", "changed", "mesh", "module", "new_mesh", "policy", "symbols",
+        "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_pads", "_reasons",
+        "_scaled", "asked", "changed", "mesh", "module", "new_mesh", "policy", "symbols",
     )  # fmt: skip
 
     VERB = "what-if"
@@ -217,6 +218,7 @@ class WhatIf(Result):
         self._open: dict[str, str] | None = None
         self._found: list[_what_if_lookup.Lookups | None] = []
         self._ignores: bool | None = None
+        self._pads: _what_if_padding.Padding | None = None
         self._reasons: list[str] | None = None
 
     def _wanted(self, role: str, wanted: Sizes) -> dict[int, int]:
@@ -307,10 +309,15 @@ class WhatIf(Result):
         return self._found[0]
 
     @property
+    def _padding(self) -> _what_if_padding.Padding:
+        self._pads = self._pads or _what_if_padding.Padding(self)
+        return self._pads
+
+    @property
     def undecided(self) -> dict[str, str]:
         """By name: the collectives that the compiler may choose differently, and the reason.
 
-        Reasons are `lookup`, `matmul`, `padding`, `scalars`, `one` and `size`; notes explain them.
+        Reasons are `lookup`, `loops`, `matmul`, `one`, `padding`, `reshard`, `scalars` and `size`.
         """
         if self._open is None:
             self._open = _what_if_decided.undecided(self)

@@ -13,6 +13,7 @@ from math import prod
 
 from hlofast import _memory
 from hlofast._what_if_lookup import of_lookup
+from hlofast._what_if_padding import is_halo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ PADDING = "padding"
 SCALARS = "scalars"
 ONE = "one"
 SIZE = "size"
+RESHARD = "reshard"
 SCORES = "scores"
 POLICY = "policy"
 LOOPS = "loops"
@@ -37,9 +39,10 @@ FAST = "fast"
 WHY = {
     LOOKUP: "the partitioner may split the table lookup differently",
     MATMUL: "the compiler may pass shards of matmuls around a ring, or stop doing so",
-    PADDING: "shards are padded to tiles differently",
+    PADDING: "shards of sums may be padded differently, or sums not scattered",
     SCALARS: "sums of scalars may be combined differently",
     ONE: "dimensions of one element, which compiled shapes lack, grow or vanish",
+    RESHARD: "operands of a matmul are resharded along other axes, which may change",
     SIZE: "sizes are attributed by an assumption, or to nothing",
     LOOPS: "loops over sequences have trip counts that are literals of the program",
     POLICY: "the compiler fuses, schedules and combines anew under another policy",
@@ -56,6 +59,9 @@ _MANY_TOKENS = 2.0
 _RING = 8
 """Devices along an axis from which on matmuls pass shards around a ring in all fitted programs;
 from three to seven it depends on the places of the devices."""
+_FEW_SHARDS = 2
+"""Devices up to which sums are scattered however narrow shards become."""
+_WEIGHTS = frozenset(("weight", "gradient"))
 _SCALARS = 4096
 """Bytes of collectives of scalars at most."""
 _SMALL = 0.01
@@ -69,7 +75,10 @@ _FOLLOWS = 0.1
 
 def undecided(result: WhatIf) -> dict[str, str]:
     """Returns a reason, a key of `WHY`, by name of each collective that is not decided."""
-    return dict(_Choices(result).collectives())
+    found = dict(_Choices(result).collectives())
+    # What puts rows of padded shards back in their places follows the shards.
+    moved_back = {name: found[own] for name, own in result._padding.halos.items() if own in found}
+    return moved_back | found
 
 
 def unsure_share(work: Work, changed: Module) -> float:
@@ -128,7 +137,7 @@ def _matmul_flops(module: Module) -> dict[int, int]:
     return flops
 
 
-ANYWHERE = frozenset((LOOKUP, SCALARS))
+ANYWHERE = frozenset((LOOKUP, RESHARD, SCALARS))
 """Reasons with which other axes may be used than in the module."""
 OFF = {
     SCORES: (-0.41, 0.48),
@@ -247,17 +256,27 @@ class _Choices:
             return
         is_one, is_lookup = self._one(), self._is_lookup_open()
         sums = {row["axes"] for row in self.rows if _is_scalar(row)}
-        halos = {row["axes"] for row in self.rows if _is_nameless_transfer(row)}
+        halos = {row["axes"] for row in self.rows if is_halo(row)}
         lookups = self.result._lookups
         known = {*lookups.removed, *lookups.kept} if lookups is not None else set()
+        padding = self.result._padding
         for row in self.rows:
             reason = None
+            if padding.halos.get(row["name"]) in padding.known:
+                continue  # It follows the shards.
+            is_gradient = row["name"] in padding.known & padding.scattered
             if lookups is not None and row["name"] in known:
                 if not lookups.is_sure:
                     yield row["name"], LOOKUP
                 elif row["axes"] in lookups.padded and row["kind"] == "reduce-scatter":
                     yield row["name"], PADDING
-                elif self.is_mesh and row["instruction"] in self.unsure and _is_of_table(row):
+                elif (
+                    self.is_mesh
+                    and row["instruction"] in self.unsure
+                    and _is_of_table(row)
+                    and row["name"] not in padding.known
+                    and not self._sums_whole(row, lookups.parts.get(row["name"]))
+                ):
                     yield row["name"], SIZE  # What it sums beside is not known.
                 continue  # What the partitioner makes of it is known.
             if is_one and not _is_scalar(row):
@@ -265,14 +284,46 @@ class _Choices:
             elif of_lookup(row):
                 reason = LOOKUP if is_lookup else None
             elif self.is_mesh and _is_scalar(row):
-                reason = SCALARS if len(sums) > 1 else None
-            elif self.is_mesh and self._may_turn(row):
+                reason = SCALARS if len(sums) > 1 and self._is_one_device() else None
+            elif self.is_mesh and self._may_turn(row) and not self._shares_batch(row):
                 reason = MATMUL
-            elif self.is_mesh and row["axes"] in halos and _may_be_padded(row):
+            elif self.is_mesh and _reshards(row):
+                reason = RESHARD
+            elif self.is_mesh and self._may_be_padded(row, halos):
                 reason = PADDING
-            reason = reason or self._size_reason(row)
+            if reason is None and not is_gradient:
+                reason = self._size_reason(row)
             if reason is not None:
                 yield row["name"], reason
+
+    def _sums_whole(self, row: dict[str, Any], parts: list[int] | None) -> bool:
+        """Whether what is summed beside `parts` is as large as parameters that all devices hold."""
+        if parts is None:
+            return False
+        module = self.result.module
+        whole = {
+            own.shape.dimensions
+            for own in module.entry.parameters
+            if own.sharding is not None and own.sharding.is_replicated and own.shape.is_array
+        }
+        operands = enumerate(module.instructions[row["instruction"]].operands)
+        beside = [own.shape for place, own in operands if place not in parts]
+        return all(own.rank == 0 or own.dimensions in whole for own in beside)
+
+    def _is_one_device(self) -> bool:
+        """Whether an axis has one device before or after: sums along it then vanish or appear."""
+        return any(1 in (self.old[axis], self.new[axis]) for axis in self.old
+                   if self.old[axis] != self.new[axis])  # fmt: skip
+
+    def _may_be_padded(self, row: dict[str, Any], halos: set[str | None]) -> bool:
+        """Whether a collective may be padded, or put rows back, in a way that is not known."""
+        padding = self.result._padding
+        if row["name"] in padding.known:
+            return False
+        if row["kind"] == "reduce-scatter":
+            is_large = self.new.get(row["axes"] or "", _FEW_SHARDS + 1) > _FEW_SHARDS
+            return is_large or row["axes"] in halos or row["name"] in padding.scattered
+        return is_halo(row)
 
     def _size_reason(self, row: dict[str, Any]) -> str | None:
         """`SIZE` if the change may give a collective another size than the changed text has.
@@ -285,7 +336,7 @@ class _Choices:
             return None
         if self.is_mesh or (of_lookup(row) and not _is_of_table(row)):
             return SIZE if row["instruction"] in self.unsure else None
-        if row["tensor_kind"] in ("weight", "gradient") or _is_of_table(row):
+        if row["tensor_kind"] in _WEIGHTS or _is_of_table(row):
             return None
         return SIZE if row["instruction"] in self.unattributed else None
 
@@ -350,6 +401,22 @@ class _Choices:
             self.sent = self.result._sent
         return bool(self.sent.get(row["name"]) != row["wire_bytes"])
 
+    def _shares_batch(self, row: dict[str, Any]) -> bool:
+        """Whether a collective of weights has an axis that divides the batch with others.
+
+        Rings multiply shards of weights with the rows of as many devices: none is made where more
+        axes divide the rows, in fitted programs and in eight steps compiled to see that.
+        """
+        axis = row["axes"]
+        if row["kind"] == "collective-permute" or row["tensor_kind"] not in _WEIGHTS:
+            return False
+        return any(axis in own.axes for own in self.of_role["batch"]) and all(
+            any(mesh.get(other, 1) > 1 for other in own.axes if other != axis)
+            for own in self.of_role["batch"]
+            if axis in own.axes
+            for mesh in (self.old, self.new)
+        )
+
     def _may_turn(self, row: dict[str, Any]) -> bool:
         """Whether a collective of weights may become a ring of transfers, or the reverse."""
         kind, axes = row["kind"], row["axes"] or ""
@@ -379,15 +446,16 @@ def _is_scalar(row: dict[str, Any]) -> bool:
     return row["kind"] == "all-reduce" and (row["payload"] or 0) <= _SCALARS
 
 
+def _reshards(row: dict[str, Any]) -> bool:
+    """Whether a matmul is made along other axes than those that divide its operands.
+
+    Programs in whose texts one is, `moe_v5e` and `vision_v5e`, have others on other meshes.
+    """
+    is_across = "×" in (row["axes"] or "") and row["kind"] in ("all-reduce", "collective-permute")
+    return is_across and (row["op_name"] or "").endswith("dot_general")
+
+
 def _deals(row: dict[str, Any]) -> bool:
     """Whether a collective deals shards out over parts of axes, or transfers along several."""
     axes = row["axes"] or "?"
     return ":" in axes or "?" in axes or (row["kind"] == "collective-permute" and "×" in axes)
-
-
-def _is_nameless_transfer(row: dict[str, Any]) -> bool:
-    return row["kind"] == "collective-permute" and not row["op_name"]
-
-
-def _may_be_padded(row: dict[str, Any]) -> bool:
-    return row["kind"] == "reduce-scatter" or _is_nameless_transfer(row)

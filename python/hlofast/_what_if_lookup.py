@@ -45,7 +45,7 @@ Sent = dict["str | None", int]
 class Lookups:
     """The collectives of lookups, before and after a change."""
 
-    __slots__ = ("is_other", "is_sure", "kept", "padded", "removed", "sent")
+    __slots__ = ("is_other", "is_sure", "kept", "padded", "parts", "removed", "sent")
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Lookups:
         kept: set[str],
         sent: Sent,
         padded: set[str | None],
+        parts: dict[str, list[int]],
         is_other: bool,
         is_sure: bool,
     ) -> None:
@@ -64,6 +65,8 @@ class Lookups:
         """By mesh axes: the bytes of lookups after the change."""
         self.padded = padded
         """Axes along which shards are padded, in a way that the text does not say."""
+        self.parts = parts
+        """By sum of several arrays: the places of those that are of lookups."""
         self.is_other = is_other
         """Whether the partitioner splits a lookup otherwise than in the text."""
         self.is_sure = is_sure
@@ -233,6 +236,11 @@ def _sums(made: Sequence[Made], mesh: Mesh) -> Sent:
     return sent
 
 
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What equal collectives have in common."""
+    return row["kind"], row["axes"], row["wire_bytes"]
+
+
 class _Matched:
     """Collectives of the text that are those of the model."""
 
@@ -263,11 +271,11 @@ def _matched(
         if one.value.op == "all-reduce":
             sums.append((at, one, row))
         else:
-            wanted[row["kind"], row["axes"], row["wire_bytes"]] += 1
+            wanted[_key(row)] += 1
     for row in own:
         if row["kind"] in ("all-reduce", "reduce-scatter"):
             continue
-        key = row["kind"], row["axes"], row["wire_bytes"]
+        key = _key(row)
         if not wanted[key]:
             twice.append(row)
             continue
@@ -275,10 +283,7 @@ def _matched(
         found.whole.add(row["name"])
         known.add(key)
     for row in twice:
-        if (
-            row["kind"] != "all-gather"
-            or (row["kind"], row["axes"], row["wire_bytes"]) not in known
-        ):
+        if row["kind"] != "all-gather" or _key(row) not in known:
             return None
         found.again.add(row["name"])
     if +wanted:
@@ -364,8 +369,9 @@ def _change(
     for own, row in zip(after, last, strict=True):
         axes, size = row["axes"], row["wire_bytes"]
         if own.is_cut and stays.get(axes):
-            kept.add(stays[axes].pop())
-            if old != new:
+            name = stays[axes].pop()
+            kept.add(name)
+            if old != new and name not in result._padding.known:
                 padded.add(axes)
             continue
         if own.is_cut and axes not in summed:
@@ -382,17 +388,23 @@ def _change(
             removed |= {own: changed[own]["total_wire_bytes"] or 0 for own in transfer}
 
     is_other = [own.value.op for own in before] != [own.value.op for own in after]
-    made = {(row["kind"], row["axes"], row["wire_bytes"]) for row in last}
+    made = {_key(row) for row in last}
+    texts = {row["name"]: row for row in rows}
     for name in matched.again:
         row = changed[name]
-        if (row["kind"], row["axes"], row["wire_bytes"]) in made:
+        if is_other and _key(row) in made:
             kept.add(name)
-        else:
-            removed[name] = row["total_wire_bytes"] or 0
+            continue
+        removed[name] = row["total_wire_bytes"] or 0
+        twins = [at for at, own in enumerate(first) if _key(own) == _key(texts[name])]
+        if twins and not is_other:
+            # It is made twice after the change too.
+            twin = last[twins[0]]
+            sent[twin["axes"]] = sent.get(twin["axes"], 0) + twin["wire_bytes"]
     is_sure = not (is_other and matched.again)
     if splits[0].cuts != splits[1].cuts and _sums_reach(result.module, matched):
         is_sure = False
-    return Lookups(removed, kept, sent, padded, is_other, is_sure)
+    return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure)
 
 
 def _sums_reach(module: Module, matched: _Matched) -> bool:

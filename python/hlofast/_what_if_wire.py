@@ -55,7 +55,12 @@ def after(result: WhatIf) -> Sent:
         for axes, size in lookups.sent.items():
             known = sent.get(axes, 0)
             sent[axes] = None if known is None else known + size
-        sent = {axes: size for axes, size in sent.items() if size != 0}
+    for name, padding in result._padding.more.items():
+        if lookups is None or name not in lookups.removed:
+            for axes, size in padding:
+                known = sent.get(axes, 0)
+                sent[axes] = None if known is None else known + size
+    sent = {axes: size for axes, size in sent.items() if size != 0}
     if result.policy is not None:
         for policy, sign in ((result.policy, 1), (result.policy._policies.as_compiled, -1)):
             for row in policy.recomputed_collectives:
@@ -100,6 +105,9 @@ def _open(result: WhatIf) -> tuple[dict[str | None, int], dict[str | None, set[s
             axes, size = row["axes"], row["total_wire_bytes"] or 0
             open_bytes[axes] = open_bytes.get(axes, 0) + size - removed.get(row["name"], 0)
             reasons.setdefault(axes, set()).add(reason)
+            if row["name"] not in removed:
+                for where, more in result._padding.more.get(row["name"], ()):
+                    open_bytes[where] = open_bytes.get(where, 0) + more
     if lookups is not None:
         for axes in lookups.padded if lookups.is_sure else lookups.sent:
             open_bytes[axes] = open_bytes.get(axes, 0) + lookups.sent.get(axes, 0)

@@ -1,0 +1,187 @@
+"""Padding of reduce-scatters on TPUs: their bytes on another mesh.
+
+XLA makes a reduce-scatter of rows as a fusion of an all-reduce and a slice, and works through the
+shard of a device in equal windows of whole tiles. Rows that the windows do not cover evenly are
+padded, and a transfer puts the rows of padded shards back in their places. Neither the windows nor
+their size are public: `_LARGEST` holds what explains the reduce-scatters of the fitted programs of
+`what_if_models.py`. Sums that are scattered along columns, of several arrays, or of arrays of more
+dimensions are not padded in any of them.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from hlofast._core import Instruction
+    from hlofast._module import Module
+    from hlofast._what_if import WhatIf
+
+_TILE = 8
+"""Rows of a tile."""
+_LANES = 128
+"""Columns of a tile. Matrices with other columns and whole tiles of rows are laid out by columns,
+as the head's gradient of 8,000 columns is in `dense_v5e`: shards are then columns of memory."""
+_LARGEST = {
+    ("v5e", 2): (1, 1_246_000),
+    ("v5e", 4): (1, 1_036_000),
+    ("v5p", 2): (1, 1_246_000),
+    ("v5p", 4): (2, 467_000),
+    ("v6e", 2): (1, 2_470_000),
+    ("v6e", 4): (1, 1_950_000),
+}
+"""By chip and devices: in how many parts a shard is worked through, and bytes of a window at most.
+Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart; those of four devices on v5e are
+of the fitted programs only."""
+_WINDOW = 4096
+"""Windows are a multiple of so many bytes, and of a tile: of `_LANES` columns, 16 rows."""
+_SURE = 2
+"""Devices whose places do not matter: four may lie in a line or in a square."""
+
+
+def padded_rows(rows: int, row_bytes: int, devices: int, chip: str) -> int | None:
+    """Returns the rows of a shard with its padding; None if it is not known."""
+    parts, largest = _LARGEST.get((chip, devices), (0, 0))
+    if not parts or rows % parts or not row_bytes:
+        return None
+    tile = max(_TILE, _WINDOW // row_bytes)
+    rows //= parts
+    most = max(largest // row_bytes // tile * tile, tile)
+    windows = -(-rows // most)
+    window = -(-rows // windows)
+    return parts * windows * (-(-window // tile) * tile)
+
+
+class _Scatter:
+    """A reduce-scatter of rows: its sum without padding, and its shards with it."""
+
+    __slots__ = ("columns", "devices", "row", "row_bytes", "rows", "shard")
+
+    def __init__(self, row: dict[str, Any], whole: Instruction, shard: int) -> None:
+        self.row = row
+        self.devices: int = row["group_size"]
+        self.rows, self.columns = (own or 0 for own in whole.shape.dimensions)
+        self.row_bytes = (whole.shape.bytes or 0) // max(self.rows, 1)
+        self.shard = shard
+
+    def halo(self, shard: int) -> int:
+        """Bytes of the transfer that puts rows of padded shards back in their places."""
+        return (shard - self.rows // self.devices) * (self.devices - 1) * self.row_bytes
+
+    def is_gradient(self, parameters: set[tuple[int | None, ...]]) -> bool:
+        """Whether a parameter is as large as a shard without padding."""
+        return (self.rows // self.devices, self.columns) in parameters
+
+    def padded(self, chip: str) -> int | None:
+        """The rows of a shard by the windows; None if they are not known."""
+        if self.rows % self.devices:
+            return None
+        exact = self.rows // self.devices
+        if self.columns % _LANES and not self.rows % _LANES:
+            return exact
+        return padded_rows(exact, self.row_bytes, self.devices, chip)
+
+
+class Padding:
+    """What padding of reduce-scatters changes on another mesh."""
+
+    __slots__ = ("halos", "known", "more", "scattered")
+
+    def __init__(self, result: WhatIf) -> None:
+        self.scattered: set[str] = set()
+        """Names of reduce-scatters whose shards may be padded."""
+        self.known: set[str] = set()
+        """Names of reduce-scatters whose shards are known after the change."""
+        self.halos: dict[str, str] = {}
+        """By transfer of rows of padded shards: the reduce-scatter that it belongs to."""
+        self.more: dict[str, list[tuple[str | None, int]]] = {}
+        """By reduce-scatter: mesh axes, and the wire bytes that the changed text lacks."""
+        if result.new_mesh in (None, result.mesh):
+            return
+        device = result.module.context.device
+        chip = "" if device is None else device.name.removeprefix("tpu-")
+        old_rows = list(result.module.collectives().tables["collectives"])
+        changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
+        after = dict(_scatters(result.changed, list(changed.values())))
+        halos = [row for row in old_rows if is_halo(row)]
+        parameters = {
+            tuple(own.shape.dimensions)[-2:]
+            for own in result.changed.entry.parameters
+            if own.shape.is_array
+        }
+        whole = set(_unpadded(result.module, old_rows, chip))
+        self.known |= whole.intersection(_unpadded(result.changed, list(changed.values()), chip))
+        for name, old in _scatters(result.module, old_rows):
+            self.scattered.add(name)
+            if (own := after.get(name)) is None:
+                continue
+            shard = own.padded(chip)
+            if shard is None or old.padded(chip) not in (None, old.shard):
+                continue  # Windows are not known, or not those of the text.
+            is_as_compiled = own.devices == _SURE and old.padded(chip) == old.shard
+            if is_as_compiled and own.is_gradient(parameters):
+                self.known.add(name)
+            wire = shard * (own.devices - 1) * own.row_bytes + own.halo(shard)
+            size = wire * (own.row["multiplicity"] or 1) - (own.row["total_wire_bytes"] or 0)
+            self.more[name] = [(own.row["axes"], size)]
+            sent = old.row["axes"], old.halo(old.shard)
+            for row in halos:
+                if sent == (row["axes"], row["payload"]) and row["name"] not in self.halos:
+                    self.halos[row["name"]] = name
+                    halo = changed[row["name"]]
+                    self.more[name].append((halo["axes"], -(halo["total_wire_bytes"] or 0)))
+                    break
+
+
+def is_halo(row: dict[str, Any]) -> bool:
+    """Returns whether a transfer may put rows of padded shards back in their places."""
+    return row["kind"] == "collective-permute" and not row["op_name"]
+
+
+def _scatters(module: Module, rows: list[dict[str, Any]]) -> Iterator[tuple[str, _Scatter]]:
+    """By name: the sums of one matrix that are scattered along its rows, row major."""
+    for row in rows:
+        if row["kind"] != "reduce-scatter" or (row["group_size"] or 0) < 2:
+            continue
+        own = module.instructions[row["instruction"]]
+        users = [user for user in own.users if user.opcode == "dynamic-slice"]
+        if len(own.operands) != 1 or len(users) != 1 or own.shape.rank != 2:
+            continue
+        (whole,) = own.operands
+        if whole.opcode == "pad":
+            whole = whole.operands[0]
+        shard, columns = users[0].shape.dimensions
+        if shard is not None and columns == own.shape.dimensions[1] and whole.shape.rank == 2:
+            yield row["name"], _Scatter(row, whole, shard)
+
+
+def _unpadded(module: Module, rows: list[dict[str, Any]], chip: str) -> Iterator[str]:
+    """Names of sums that are not padded: along whole tiles of columns, or of several matrices."""
+    for row in rows:
+        devices = row["group_size"] or 0
+        if row["kind"] != "reduce-scatter" or devices != _SURE:
+            continue
+        own = module.instructions[row["instruction"]]
+        users = [user.users[0] if user.opcode == "get-tuple-element" and user.users else user
+                 for user in own.users]  # fmt: skip
+        slices = [user.shape for user in users if user.opcode == "dynamic-slice"]
+        sums = [operand.shape for operand in own.operands if operand.opcode != "pad"]
+        if len(slices) != len(own.operands) or len(sums) != len(slices):
+            continue
+        sizes = [sum(shape.bytes or 0 for shape in shapes) for shapes in (sums, slices)]
+        if sizes[0] != devices * sizes[1] or any(shape.rank != 2 for shape in slices):
+            continue
+        is_along_columns = len(sums) == 1 and sums[0].dimensions[0] == slices[0].dimensions[0]
+        if all(is_along_columns or _is_even(shape, devices, chip) for shape in slices) and (
+            len(sums) > 1 or (is_along_columns and slices[0].dimensions[1] % _LANES == 0)
+        ):
+            yield row["name"]
+
+
+def _is_even(shape: Any, devices: int, chip: str) -> bool:
+    """Whether a shard has whole tiles of columns, and whole windows of rows."""
+    rows, columns = (own or 0 for own in shape.dimensions)
+    size = (shape.bytes or 0) // max(rows, 1)
+    return not columns % _LANES and padded_rows(rows, size, devices, chip) == rows
