@@ -79,9 +79,11 @@ def quiet(
     device: str | Device | None = None,
 ) -> Memory:
     """`Module.memory` without the warning for contradictions, which notes also report."""
+    from hlofast._context import device_for
+
     refuse(module, "the memory peak")
     # Unknown device names are rejected here, and not only when XLA's account is read.
-    table_bytes(device)
+    device = device_for(module, device)
     data = _core._memory(
         module,
         rule=rule,

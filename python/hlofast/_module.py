@@ -369,11 +369,9 @@ class Module(_core.Module):
         `post_order`. `device` is the TPU for XLA's account, a name or a `hlofast.devices.Device`.
         Raises `hlofast.devices.UnknownDeviceError` for an unknown name.
         """
-        from hlofast._context import device_for
         from hlofast._memory import memory
 
-        chip = device_for(self, device)
-        return memory(self, rule, sizes, constants, space, schedule, chip)
+        return memory(self, rule, sizes, constants, space, schedule, device)
 
     def diff(
         self,

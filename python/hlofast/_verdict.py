@@ -151,7 +151,7 @@ class Verdict(Result):
         """The live ranges; None if memory cannot be analysed, with the reason in `no_memory`."""
         self.no_memory = ""
         try:
-            self.memory = quiet(module, device=device_for(module, None))
+            self.memory = quiet(module)
             self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
         except (ValueError, OverflowError) as error:
             self.memory = None
