@@ -173,12 +173,12 @@ class WhatIf(Result):
             )
         ),
         Field("bytes", "wire_bytes_decided", "Wire bytes after the change of the collectives that "
-              "the text decides.", label="wire bytes decided"),
+              "the text decides; the others add to them.", label="wire bytes after, at least"),
         Field("bytes", "xla_peak_least", "The smallest XLA peak after the change, by the errors of "
               "changes like this one, whose peak the text does not decide.",
-              label="XLA peak at least"),
+              label="XLA peak after, at least"),
         Field("bytes", "xla_peak_most", "The largest XLA peak after the change, by the same "
-              "errors.", label="XLA peak at most"),
+              "errors.", label="XLA peak after, at most"),
         Field("bytes", "hbm", "Memory of a device.", label="HBM"),
         Field("flag", "fits", "Whether the changed step fits the memory."),
     )  # fmt: skip
@@ -390,16 +390,16 @@ class WhatIf(Result):
     def facts(self) -> tuple[Fact, ...]:
         """The change, and figures before and after it."""
         values: list[tuple[str, Any, str]] = [("change", self.change, "configuration")]
+        between = self._between("xla_peak") if self.peak_undecided else None
         for name, (before, after) in self.figures.items():
             how = "exact" if name in ("flops", "wire_bytes") else "modelled"
             values += [(f"{name}_before", before, how), (f"{name}_after", after, "modelled")]
-        if self._is_open and self.policy is None:
-            decided = sum(row["decided"] or 0 for row in self.wire_bytes)
-            values.append(("wire_bytes_decided", decided, "modelled"))
-        between = self._between("xla_peak")
-        if between is not None and self.peak_undecided:
-            names = ("xla_peak_least", "xla_peak_most")
-            values += ((*own, "modelled") for own in zip(names, between, strict=True))
+            if name == "wire_bytes" and self._is_open and self.policy is None:
+                decided = sum(row["decided"] or 0 for row in self.wire_bytes)
+                values.append(("wire_bytes_decided", decided, "modelled"))
+            if name == "xla_peak" and between is not None:
+                names = ("xla_peak_least", "xla_peak_most")
+                values += ((*own, "modelled") for own in zip(names, between, strict=True))
         known, needed = _memory.quiet(self.changed).hbm, self.needed
         if known is not None and needed is not None:
             is_sure = needed[1] <= known[0] or needed[0] > known[0]
@@ -414,7 +414,8 @@ class WhatIf(Result):
             name, _, side = fact.name.rpartition("_")
             end = _SIDES.get(side, side)
             if name in labels:
-                field = fact.field.replace(label=f"{labels[name]}{_shares.TOGETHER} {end}")
+                covered = _shares.covering(fact.field)
+                field = fact.field.replace(label=f"{labels[name]}{covered} {end}")
                 fact = Fact(field, fact.value, fact.provenance)
             elif name == "xla_peak":
                 # In `memory` the XLA peak of such a text is that of all devices together.

@@ -36,7 +36,9 @@ _MOST_BYTES = 256 << 20
 
 
 _PEAKS = ("live_peak", "xla_peak", "hbm_peak", "fast_peak", "host_peak")
-NOT_PARTITIONED = "the programs are not partitioned yet: their times are those of all devices"
+NOT_PARTITIONED = (
+    "the programs are not partitioned yet: the step of one of several devices is unknown"
+)
 
 
 class NoDumpsError(ValueError):
