@@ -224,3 +224,23 @@ class TestFolders:
         done = hlofast_command("check", "--expect", limits, tmp_path)
         assert (done.returncode, done.stdout) == (3, "")
         assert "no XLA dumps here; write them with" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("{file}", "{program}"), ("--expect", "{file}", "{program}")]
+)
+@pytest.mark.parametrize("text", ["", "# peak.max = '1GiB'\n"])
+def test_a_check_against_nothing_does_not_pass(
+    tmp_path: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    """An empty file, or one that is commented out, is a mistake of the pipeline that wrote it."""
+    file = tmp_path / "limits.toml"
+    file.write_text(text)
+    program = FIXTURES / "sharded" / "decoder_cpu_8.txt.gz"
+    given = [part.format(file=file, program=program) for part in arguments]
+    done = hlofast_command("check", *given)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"hlofast: {file}: ")
+    assert ("declares nothing" if len(given) == 2 else "has no limits") in done.stderr
+    with pytest.raises(ValueError, match="declares nothing"):
+        hlofast.check(file, hlofast.load(program))

@@ -39,6 +39,7 @@ _PROGRAMS = (
     Field("text", "command", "The command that prints its verdict."),
 )
 HOW_TO_DUMP = "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_text'"
+NO_DUMPS = f"no XLA dumps here; write them with {HOW_TO_DUMP}"
 SAMPLE = 1 << 20
 """Bytes read from the start of a file to identify it."""
 SHOWN = 10
@@ -49,6 +50,10 @@ _LINE = 240
 """Characters of an error message that are quoted."""
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory in memory space", "Out of memory")
 """Marks of out-of-memory errors of XLA's runtime and its TPU compiler."""
+
+
+class NoDumpsError(ValueError):
+    """A folder has no dumps."""
 
 
 class Contents(Result):

@@ -7,6 +7,7 @@ import os
 from hlofast import _text as output
 from hlofast._files import named
 from hlofast._history import FIGURES, KINDS, History
+from hlofast._kinds import NO_DUMPS, NoDumpsError
 from hlofast._memory import quiet
 from hlofast._programs import fingerprints, programs, whole
 from hlofast._report import chart as draw
@@ -41,10 +42,6 @@ NOT_PARTITIONED = (
 )
 
 
-class NoDumpsError(ValueError):
-    """A folder has no dumps."""
-
-
 def contents(
     folder: str, device: str | Device | None, mesh: Mesh | None, pages: Pages
 ) -> tuple[Contents, list[str]]:
@@ -55,7 +52,7 @@ def contents(
     scanned = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
     rows = scanned.programs.to_pylist()
     if not rows and not scanned.counts["failed"]:
-        raise NoDumpsError(f"{folder}: no dumps found")
+        raise NoDumpsError(f"{folder}: {NO_DUMPS}")
     known = "canonical" in scanned.programs and "flops" in scanned.programs
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []

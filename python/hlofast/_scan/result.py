@@ -145,6 +145,11 @@ class Scan(Result):
     def notes(self) -> tuple[Note, ...]:
         """Notes about the tables."""
         notes = []
+        if self.has_no_modules:
+            from hlofast._kinds import HOW_TO_DUMP
+
+            text = f"no XLA dumps among these files; write them with {HOW_TO_DUMP}"
+            notes.append(Note("no-modules", text))
         if self.is_started_over:
             text = "the dataset was rewritten because its rows were made with other options"
             notes.append(Note("started-over", text))
@@ -164,6 +169,12 @@ class Scan(Result):
             )
             notes.append(Note("global", text, programs=together))
         return tuple(notes)
+
+    @property
+    def has_no_modules(self) -> bool:
+        """Whether no file has a module, or could not be read."""
+        counts = self.counts
+        return not (counts["read"] or counts["failed"] or counts["unchanged"])
 
     def _together(self) -> int:
         """Programs whose figures cover several devices together."""

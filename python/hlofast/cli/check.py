@@ -151,7 +151,7 @@ def _main_file(path: str, wanted: str | None, failures: inputs.Failures) -> str 
             return path
         programs = listed(path)[0]
         if not programs:
-            raise ValueError(f"no XLA dumps here; write them with {_kinds.HOW_TO_DUMP}")
+            raise ValueError(_kinds.NO_DUMPS)
     except (OSError, ValueError) as error:
         failures.failed(path, error)
         return None

@@ -139,8 +139,8 @@ def _folder(
         if configs:
             shower.show(_kinds.trainers(path, configs))
             return 0
-        hint = f": {known}" if known else f"; write them with {_kinds.HOW_TO_DUMP}"
-        reader.failed(path, ValueError(f"no XLA dumps here{hint}"))
+        why = f"no XLA dumps here: {known}" if known else _kinds.NO_DUMPS
+        reader.failed(path, ValueError(why))
         return UNREADABLE
     programs = _kinds.by_size(programs)
     options = _options(arguments)
