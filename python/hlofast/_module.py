@@ -432,6 +432,11 @@ _core._register_error_class(ParseError)
 _core._register_module_class(Module)
 
 
+def _is_file(text: str) -> bool:
+    """Whether a text is the name of a file; names are shorter than PATH_MAX of Linux."""
+    return len(text) < 4096 and os.path.isfile(text)  # noqa: PTH113 - pathlib is not loaded.
+
+
 def load(
     path: str | os.PathLike[str],
     *,
@@ -464,11 +469,17 @@ def load(
     `slices`, `rules`, `hbm`, `step_seconds`. Raises `ValueError` for a mesh or device that does not
     fit the module.
     """
-    name = os.fspath(path)
+    name = os.fsdecode(path)
+    if "\n" in name:
+        raise ValueError("load reads the file at a path, and this is a text; use hlofast.loads")
     options: dict[str, Any] = {"module": module, "strict": strict, "on_error": on_error}
     options |= {"max_bytes": max_bytes, "threads": threads, "context": _told(context)}
     if "://" not in name:
-        return _checked(_core._load(name, **options))
+        try:
+            return _checked(_core._load(name, **options))
+        except IsADirectoryError as error:
+            what = "is a folder; hlofast.scan reads dump directories"
+            raise IsADirectoryError(error.errno, what, name) from None
     from hlofast import _remote
 
     return _checked(_core._loads(_remote.read(name, storage_options), path=name, **options))
@@ -489,6 +500,8 @@ def loads(
 
     `path` names the text in messages; if it is a file, `Module.context` searches its folder.
     """
+    if isinstance(text, str) and _is_file(text):
+        raise ValueError(f"loads reads a text, and {text!r} names a file; use hlofast.load")
     made = _core._loads(
         text,
         path=path,

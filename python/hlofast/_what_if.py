@@ -381,6 +381,9 @@ class WhatIf(Result):
             self._figures = {name: (before[name], after[name]) for name, _, _ in _FIGURES}
         return self._figures
 
+    def __repr__(self) -> str:
+        return f"<WhatIf of {self.title}: {self.change}>"
+
     @property
     def title(self) -> str:
         """The name of the module."""
