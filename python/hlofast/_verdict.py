@@ -353,6 +353,11 @@ class Verdict(Result):
         """What was judged where there is nothing to change."""
         if self.module.context.device is None:
             return "nothing was found; without a device, times and memory are not judged"
+        if not self.module.is_scheduled:
+            return (
+                "nothing was found; whether another checkpoint policy is faster is judged on the "
+                "text after optimisation only"
+            )
         return "nothing to change: no rule of lint has a finding, and no known policy would help"
 
     def command(self, verb: str, *rest: str) -> str:

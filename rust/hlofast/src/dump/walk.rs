@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io;
 use std::iter;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// The file that marks a directory as a dataset of results, which is never read as a dump.
@@ -142,6 +142,45 @@ pub fn without_datasets(files: Vec<Found>) -> Vec<Found> {
     }
     sort(&mut kept);
     kept
+}
+
+/// Given files become files of the directories that contain them, and the directories become roots:
+/// `dump/*.txt` has the programs of `dump`. A file that is given twice, or below a given directory
+/// too, counts once.
+pub fn below_directories(files: Vec<Found>, roots: &[String]) -> (Vec<Found>, Vec<String>) {
+    let is_given = |file: &Found| {
+        !file.is_folder
+            && file.folder.is_empty()
+            && roots.get(file.root as usize) == Some(&file.text())
+    };
+    let given: HashSet<u32> =
+        files.iter().filter(|file| is_given(file)).map(|own| own.root).collect();
+    if given.is_empty() {
+        return (files, roots.to_vec());
+    }
+    let mut kept: Vec<String> = Vec::new();
+    let mut numbers = Vec::new();
+    for (number, root) in (0..).zip(roots) {
+        let parent = root.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let own = if given.contains(&number) { parent } else { root.trim_end_matches('/') };
+        let known = kept.iter().position(|other| other == own);
+        numbers.push(known.unwrap_or(kept.len()) as u32);
+        if known.is_none() {
+            kept.push(own.to_owned());
+        }
+    }
+    let place = |file: &Found| -> PathBuf {
+        file.path.components().filter(|part| *part != Component::CurDir).collect()
+    };
+    let found = |file: &&Found| !given.contains(&file.root);
+    let mut seen: HashSet<PathBuf> = files.iter().filter(found).map(place).collect();
+    let mut files: Vec<Found> = files
+        .into_iter()
+        .filter(|file| !given.contains(&file.root) || seen.insert(place(file)))
+        .map(|file| Found { root: numbers[file.root as usize], ..file })
+        .collect();
+    sort(&mut files);
+    (files, kept)
 }
 
 /// Sorts files by root and path.
