@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io;
 use std::iter;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// The file that marks a directory as a dataset of results, which is never read as a dump.
@@ -148,39 +148,44 @@ pub fn without_datasets(files: Vec<Found>) -> Vec<Found> {
 /// `dump/*.txt` has the programs of `dump`. A file that is given twice, or below a given directory
 /// too, counts once.
 pub fn below_directories(files: Vec<Found>, roots: &[String]) -> (Vec<Found>, Vec<String>) {
-    let is_given = |file: &Found| {
-        !file.is_folder
-            && file.folder.is_empty()
-            && roots.get(file.root as usize) == Some(&file.text())
+    let is_given = |file: &&Found| {
+        let root = roots.get(file.root as usize);
+        !file.is_folder && file.folder.is_empty() && root == Some(&file.text())
     };
-    let given: HashSet<u32> =
-        files.iter().filter(|file| is_given(file)).map(|own| own.root).collect();
+    let given: HashSet<u32> = files.iter().filter(is_given).map(|file| file.root).collect();
     if given.is_empty() {
         return (files, roots.to_vec());
     }
     let mut kept: Vec<String> = Vec::new();
     let mut numbers = Vec::new();
     for (number, root) in (0..).zip(roots) {
-        let parent = root.rsplit_once('/').map_or("", |(parent, _)| parent);
-        let own = if given.contains(&number) { parent } else { root.trim_end_matches('/') };
-        let known = kept.iter().position(|other| other == own);
+        let root = plain(root.trim_end_matches('/'));
+        let own = match root.rsplit_once('/') {
+            _ if !given.contains(&number) => root,
+            Some((parent, _)) => parent.to_owned(),
+            None => String::new(),
+        };
+        let known = kept.iter().position(|other| *other == own);
         numbers.push(known.unwrap_or(kept.len()) as u32);
         if known.is_none() {
-            kept.push(own.to_owned());
+            kept.push(own);
         }
     }
-    let place = |file: &Found| -> PathBuf {
-        file.path.components().filter(|part| *part != Component::CurDir).collect()
-    };
-    let found = |file: &&Found| !given.contains(&file.root);
-    let mut seen: HashSet<PathBuf> = files.iter().filter(found).map(place).collect();
+    let is_below = |file: &&Found| !given.contains(&file.root);
+    let mut seen: HashSet<String> =
+        files.iter().filter(is_below).map(|file| plain(&file.text())).collect();
     let mut files: Vec<Found> = files
         .into_iter()
-        .filter(|file| !given.contains(&file.root) || seen.insert(place(file)))
+        .filter(|file| !given.contains(&file.root) || seen.insert(plain(&file.text())))
         .map(|file| Found { root: numbers[file.root as usize], ..file })
         .collect();
     sort(&mut files);
     (files, kept)
+}
+
+/// A path or an address without parts that stand for the directory itself.
+fn plain(path: &str) -> String {
+    path.split('/').filter(|part| *part != ".").collect::<Vec<_>>().join("/")
 }
 
 /// Sorts files by root and path.
