@@ -171,8 +171,9 @@ class ProfileVerdict(Result):
 
     def _commands(self) -> list[tuple[str, str]]:
         path, options = self._path, self._options
+        dump = [] if self.measured is not None else ["DUMP"]
         commands = [
-            ("all that was measured", shell("hlofast", "profile", path, *options)),
+            ("all that was measured", shell("hlofast", "profile", path, *dump, *options)),
             ("what the profile holds", shell("hlofast", "summary", path)),
         ]
         beside = "measured beside modelled, and what to change"
