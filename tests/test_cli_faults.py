@@ -328,6 +328,12 @@ class TestFiles:
         assert done.returncode == UNREADABLE
         assert "is a file; history reads the dump directory" in done.stderr
 
+    @pytest.mark.parametrize("verb", ["diff", "memory"])
+    def test_standard_input_is_there_once(self, train_step: Path, verb: str) -> None:
+        done = hlofast_command(verb, "-", "-", input=train_step.read_text())
+        assert done.returncode == UNREADABLE
+        assert done.stderr == "hlofast: <stdin>: standard input is read already; give - once\n"
+
     def test_a_scan_reads_no_standard_input(self) -> None:
         done = hlofast_command("scan", "-", input="HloModule m")
         assert (done.returncode, done.stdout) == (USAGE, "")

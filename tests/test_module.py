@@ -459,6 +459,8 @@ def test_load_takes_paths_and_loads_takes_texts(tmp_path: Path) -> None:
     assert raised.value.filename == str(tmp_path)
     with pytest.raises(FileNotFoundError):
         hlofast.load(tmp_path / "none.txt")
+    with pytest.raises(TypeError, match=r"not int; hlofast\.loads reads a text, hlofast\.from_jax"):
+        hlofast.load(3)
     with pytest.raises(hlofast.ParseError, match="no HLO module found"):
         hlofast.loads("step.txt")
 

@@ -469,7 +469,11 @@ def load(
     `slices`, `rules`, `hbm`, `step_seconds`. Raises `ValueError` for a mesh or device that does not
     fit the module.
     """
-    name = os.fsdecode(path)
+    try:
+        name = os.fsdecode(path)
+    except TypeError as error:
+        what = "hlofast.loads reads a text, hlofast.from_jax a lowered or compiled function"
+        raise TypeError(f"{error}; {what}") from None
     if "\n" in name:
         raise ValueError("load reads the file at a path, and this is a text; use hlofast.loads")
     options: dict[str, Any] = {"module": module, "strict": strict, "on_error": on_error}

@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # Importing typing would take longer than reading a small
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, TextIO
 
     from hlofast import Context, Mesh, Messages, Module, ProfileSummary
     from hlofast.cli.results import Shower
@@ -531,7 +531,7 @@ def read(path: str, most: int | None = None) -> bytes:
     """Returns the bytes of a FILE argument, at most `most`; raises `OSError` if reading fails."""
     try:
         if path == "-":
-            return sys.stdin.buffer.read()
+            return _standard_input()
         if "://" in path:
             from hlofast import _remote
 
@@ -540,6 +540,18 @@ def read(path: str, most: int | None = None) -> bytes:
             return file.read(-1 if most is None else most)
     except MemoryError:
         raise OSError(errno.ENOMEM, OUT_OF_MEMORY, path) from None
+
+
+_consumed: list[TextIO] = []
+"""Standard inputs that were read to their end; tests replace `sys.stdin`."""
+
+
+def _standard_input() -> bytes:
+    content = sys.stdin.buffer.read()
+    if not content and any(own is sys.stdin for own in _consumed):
+        raise OSError(errno.EINVAL, "standard input is read already; give - once", "-")
+    _consumed.append(sys.stdin)
+    return content
 
 
 def complain(message: str) -> None:
