@@ -244,3 +244,18 @@ def test_a_check_against_nothing_does_not_pass(
     assert ("declares nothing" if len(given) == 2 else "has no limits") in done.stderr
     with pytest.raises(ValueError, match="declares nothing"):
         hlofast.check(file, hlofast.load(program))
+
+
+def test_limits_alone_are_named_with_the_mesh_of_the_module(tmp_path: Path) -> None:
+    limits = tmp_path / "limits.toml"
+    limits.write_text("peak.max = '1TiB'\n")
+    module = hlofast.load(FIXTURES / "sharded" / "decoder_v5e_256.txt.gz")
+    expected = hlofast.Expectations.load(limits)
+    facts = {
+        fact.name: fact.value
+        for fact in hlofast.check(hlofast.Declaration(), module, expected).facts
+    }
+    assert (facts["declared_by"], facts["mesh"]) == (str(limits), str(module.mesh()))
+    declared = hlofast.Declaration.loads("[model]\nlayers = 3\n", source="mesh.toml")
+    both = hlofast.check(declared, module, expected).facts[0]
+    assert both.value == f"mesh.toml, {limits}"

@@ -345,3 +345,6 @@ def test_policies_are_not_judged_before_optimisation() -> None:
     said = str(hlofast.load(path, device="tpu-v5p").verdict())
     assert "nothing was found; whether another checkpoint policy is faster is judged on" in said
     assert "no known policy would help" not in said
+    page = hlofast.load(path, device="tpu-v5p").report(plots=False).html
+    assert "Nothing was found; whether another checkpoint policy" in page
+    assert "Nothing to change" not in page

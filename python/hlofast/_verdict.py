@@ -338,7 +338,7 @@ class Verdict(Result):
                 "findings",
                 "What to change",
                 of_rows(_FINDINGS, rows),
-                paragraphs=[(f"What to change{more}", lines or [("", self._nothing)])],
+                paragraphs=[(f"What to change{more}", lines or [("", self.nothing)])],
             ),
             Section(
                 "commands",
@@ -349,7 +349,7 @@ class Verdict(Result):
         )
 
     @property
-    def _nothing(self) -> str:
+    def nothing(self) -> str:
         """What was judged where there is nothing to change."""
         if self.module.context.device is None:
             return "nothing was found; without a device, times and memory are not judged"
