@@ -216,5 +216,4 @@ def test_a_mesh_is_not_used_for_modules_of_other_devices(folder: Path, is_stored
     other = hlofast.scan(folder, out, format="jsonl", mesh="rows=3")
     assert axes(other) == own == NAMED
     (note,) = [note for note in other.notes if note.code == "mesh"]
-    # The two modules before optimisation fit every mesh.
-    assert note.text.startswith("mesh rows=3 has 3 devices; 6 modules are for another number")
+    assert note.text.startswith("mesh rows=3 has 3 devices; 8 modules are for another number")
