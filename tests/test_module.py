@@ -482,3 +482,28 @@ def test_results_and_their_parts_say_what_they_are(train_step: Path) -> None:
 def test_a_memory_is_a_number_or_a_text(size: Any) -> None:
     with pytest.raises(TypeError, match="is not a number of bytes such as 16GiB"):
         hlofast.loads(TEXT, hbm=size)
+
+
+@pytest.mark.parametrize("name", ["cost", "memory", "time", "verdict", "collectives", "remat", "matmuls", "lint",
+                                  "stages", "summary", "what_if"])  # fmt: skip
+def test_results_go_to_other_processes(train_step: Path, name: str) -> None:
+    """`Pool.map` may return what an analysis returns."""
+    module = hlofast.load(train_step, device="tpu-v5p", mesh="data=2,model=4", hbm="60GiB")
+    result = getattr(module, name)()
+    said = str(result)
+    for pickled in (result, getattr(module, name)()):  # As shown, and as made.
+        again = pickle.loads(pickle.dumps(pickled))
+        assert (type(again), str(again)) == (type(result), said)
+        assert again.to_dict() == result.to_dict()
+
+
+def test_options_of_results_go_to_other_processes(train_step: Path) -> None:
+    module = hlofast.load(train_step)
+    for result in (
+        module.cost(xla=True, float32=True),
+        module.cost(rules=[("while", "forward")], peak_flops="197T"),
+        module.memory(rule="values", sizes="logical", space="vmem", device="v6e"),
+        module.time("v5e", estimates="roofline", collectives="alpa"),
+    ):
+        again = pickle.loads(pickle.dumps(result))
+        assert again.to_dict() == result.to_dict()

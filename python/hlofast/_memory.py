@@ -594,6 +594,11 @@ class Memory(Result):
 
         return tuple(contradictions(self))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        chosen = (self.rule, self.sizes, self.constants, self.space, self.schedule, self.device)
+        known = {"_allocated": self.allocated, "_has_looked": True}
+        return quiet, (self.module, *chosen), known | {"unusable_file": self.unusable_file}
+
     def __repr__(self) -> str:
         at = self.at
         where = "" if at is None else f" at {at.name}"

@@ -534,6 +534,11 @@ class Time(Result):
             self._collectives = with_columns(table, further)
         return self._collectives
 
+    def __reduce__(self) -> tuple[object, ...]:
+        if self.collective_model == MEASURED:
+            raise TypeError("times with measured collectives cannot be pickled; pickle the module")
+        return time, (self.module, self.device, self._mesh, self.estimates, self.collective_model)
+
     def __repr__(self) -> str:
         least = "at least " if self.is_lower_bound else ""
         return (

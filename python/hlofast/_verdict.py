@@ -377,6 +377,12 @@ class Verdict(Result):
         rest = words if at < 0 else words[:at] + words[at + 2 :]
         return shell("hlofast", "profile", recording, self._command[0], *rest)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        from functools import partial
+
+        path, options = self._command
+        return partial(type(self), path=path, options=options), (self.module,)
+
     def __repr__(self) -> str:
         return (
             f"<Verdict of {self.title}: {', '.join(f'{f.label} {f.text}' for f in self.figures)}>"
