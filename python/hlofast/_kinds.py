@@ -198,11 +198,16 @@ def _numbers(index: bytes) -> Iterator[int]:
             value, shift = 0, 0
 
 
-def several(path: str, modules: Sequence[Module], options: Sequence[str] = ()) -> Contents:
-    """Returns the contents of a file with several modules; `modules` start with the largest."""
+def several(
+    path: str, modules: Sequence[Module], choices: Sequence[str], options: Sequence[str] = ()
+) -> Contents:
+    """Returns the contents of a file with several modules; `modules` start with the largest.
+
+    `choices` are their values of `--module`.
+    """
     rows = []
-    for module in modules:
-        command = shell("hlofast", "verdict", path, "--module", module.name, *options)
+    for module, choice in zip(modules, choices, strict=True):
+        command = shell("hlofast", "verdict", path, "--module", choice, *options)
         rows.append((module.name, None, None, len(module), None, command))
     note = Note(
         "largest",

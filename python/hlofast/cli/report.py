@@ -145,7 +145,7 @@ def _of_file(
     reader = inputs.Reader(arguments, context)
     selected = list(reader)
     if len(selected) > 1:
-        names = output.names([loaded.module.name for loaded in selected])
+        names = output.names(inputs.choices(selected))
         inputs.complain(f"{arguments.file}: several modules; choose one with --module: {names}")
         return None, USAGE
     if not selected:
