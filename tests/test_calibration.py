@@ -179,6 +179,7 @@ def test_without_a_device_or_with_another_kind_it_says_so(run: Any, tmp_path: Pa
     step.write_bytes(hlofast.load(A100_STEP).to_text().encode())
     code, _, error = run("calibrate", A100_TRACE, step)
     assert (code, "no device given" in error) == (2, True)
+    assert "use --device NAME" in error
     code, _, error = run("calibrate", A100_TRACE, A100_STEP, "--device", "tpu-v5e")
     assert (code, "tpu-v5e" in error) == (2, True)
     code, _, error = run("calibrate", A100_TRACE, A100_STEP, "-o", tmp_path)

@@ -224,3 +224,38 @@ class TestFolders:
         done = hlofast_command("check", "--expect", limits, tmp_path)
         assert (done.returncode, done.stdout) == (3, "")
         assert "no XLA dumps here; write them with" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("{file}", "{program}"), ("--expect", "{file}", "{program}")]
+)
+@pytest.mark.parametrize("text", ["", "# peak.max = '1GiB'\n"])
+def test_a_check_against_nothing_does_not_pass(
+    tmp_path: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    """An empty file, or one that is commented out, is a mistake of the pipeline that wrote it."""
+    file = tmp_path / "limits.toml"
+    file.write_text(text)
+    program = FIXTURES / "sharded" / "decoder_cpu_8.txt.gz"
+    given = [part.format(file=file, program=program) for part in arguments]
+    done = hlofast_command("check", *given)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"hlofast: {file}: ")
+    assert ("declares nothing" if len(given) == 2 else "has no limits") in done.stderr
+    with pytest.raises(ValueError, match="declares nothing"):
+        hlofast.check(file, hlofast.load(program))
+
+
+def test_limits_alone_are_named_with_the_mesh_of_the_module(tmp_path: Path) -> None:
+    limits = tmp_path / "limits.toml"
+    limits.write_text("peak.max = '1TiB'\n")
+    module = hlofast.load(FIXTURES / "sharded" / "decoder_v5e_256.txt.gz")
+    expected = hlofast.Expectations.load(limits)
+    facts = {
+        fact.name: fact.value
+        for fact in hlofast.check(hlofast.Declaration(), module, expected).facts
+    }
+    assert (facts["declared_by"], facts["mesh"]) == (str(limits), str(module.mesh()))
+    declared = hlofast.Declaration.loads("[model]\nlayers = 3\n", source="mesh.toml")
+    both = hlofast.check(declared, module, expected).facts[0]
+    assert both.value == f"mesh.toml, {limits}"

@@ -6,6 +6,7 @@ import importlib.resources
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -554,3 +555,22 @@ def test_a_folder_where_a_file_is_wanted_leads_to_its_programs(tmp_path: Path) -
     assert (done.returncode, done.stdout) == (3, "")
     reason = "is a folder: `hlofast FOLDER` names its programs"
     assert done.stderr == f"hlofast: {tmp_path}: {reason}\n"
+
+
+def test_modules_of_one_name_are_chosen_by_number(tmp_path: Path) -> None:
+    """A log holds a program before and after a change; every command that is shown selects one."""
+    path = tmp_path / "log.txt"
+    small = "HloModule step\n\nENTRY e {\n  ROOT x = f32[2] parameter(0)\n}\n"
+    path.write_text(small + small.replace("  ROOT", "  y = f32[4] parameter(1)\n  ROOT"))
+    done = hlofast_command("graph", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"hlofast: {path} holds 2 modules; choose one with --module: 0, 1\n"
+    for number, instructions in enumerate((1, 2)):
+        (result,) = document("summary", path, "--module", str(number))["results"]
+        assert result["facts"]["instructions"]["value"] == instructions
+        assert len(hlofast.load(path, module=number)) == instructions
+    done = hlofast_command("report", path, "-o", tmp_path / "page.html")
+    assert "choose one with --module: 0, 1" in done.stderr
+    commands = re.findall(r"--module (\S+)", hlofast_command("verdict", path).stdout)
+    assert set(commands) == {"1"}  # The larger module.
+    assert hlofast_command("summary", path, "--module", "2").returncode == 2

@@ -222,11 +222,6 @@ def test_usage(arguments: tuple[str | Path, ...]) -> None:
     assert hlofast_command("config", *files, *arguments, input="").returncode == 2
 
 
-def test_a_dump_is_no_config(train_step: Path) -> None:
-    done = hlofast_command("config", train_step)
-    assert done.returncode == 3 and "expected ': ' between a path and its value" in done.stderr
-
-
 def test_no_numpy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import sys; from hlofast.cli import main; main(sys.argv[1:]);"
@@ -254,3 +249,13 @@ def test_the_seed(seeds: Seeds) -> None:
     assert meshes["gpu-a3-ultragpu-8g-256", 256] == {"data": 4, "fsdp": 64}
     assert meshes["neuron-trn2n.48xlarge-64", 64] == {"fsdp": 16, "model": 4}
     assert meshes["neuron-trn2n.48xlarge-64", 4096] == {"fsdp": 1024, "model": 4}
+
+
+@pytest.mark.parametrize("verb", ["config", "plan", "check"])
+def test_a_program_is_not_a_config(train_step: Path, verb: str) -> None:
+    """The file is named, and what it is, rather than where a config would go on otherwise."""
+    given = {"plan": ["--device", "v5p", "--chips", "8"], "check": [train_step]}.get(verb, [])
+    done = hlofast_command(verb, train_step, *given)
+    assert (done.returncode, done.stdout) == (2 if verb == "check" else 3, "")
+    assert done.stderr.startswith(f"hlofast: {train_step}: ")
+    assert "an HLO module, not a " in done.stderr and done.stderr.count("\n") == 1

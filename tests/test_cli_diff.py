@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import hlofast
+from conftest import FIXTURES
 from renamed import renamed
 from test_cli import TWO_MODULES, document, hlofast_command
 from test_diff import PROGRAM, REPLACED, changed
@@ -376,6 +377,25 @@ class TestMarkdown:
         assert done.returncode == 1
         assert "all-reduce" in done.stdout.partition("- programs: 1")[0]
         assert done.stdout.count("### ") == done.stdout.count("#### ") + 1
+
+    def test_all_devices_are_not_set_against_one(self) -> None:
+        """A text before partitioning has the work of all devices: no figure of it shrank."""
+        before, after = (
+            FIXTURES / "shares" / f"grad_fsdp_tp{end}.txt.xz" for end in (".before", "")
+        )
+        done = hlofast_command("diff", "--markdown", before, after)
+        assert done.returncode == 1
+        assert "-87.5 %" not in done.stdout and "-76.4 %" not in done.stdout
+        told = "FLOPs 1,344,536,576 of 8 devices → 168,280,070 of 1 device"
+        assert told in done.stdout.partition("- programs")[0]
+        _, _, flops = done.stdout.partition("#### FLOPs")
+        header, _, row = flops.split("\n")[2:5]
+        assert "| devices before | devices after |" in header and "change" not in header
+        assert row.endswith("| 8 | 1 |")
+        whole = document("diff", before, after)["results"][-1]["tables"]["flops"]
+        assert [(one["change"], one["share"], one["devices_before"]) for one in whole] == [
+            (None, None, 8)
+        ]
 
     def test_it_excludes_json(self, program: Path) -> None:
         done = hlofast_command("diff", "--markdown", "--json", program, program)

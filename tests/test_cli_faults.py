@@ -13,6 +13,7 @@ import pytest
 import hlofast
 from conftest import A100_STEP, A100_TRACE, FIXTURES
 from hlofast import _text as output
+from hlofast._kinds import NO_DUMPS
 from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, main, results
 from test_cli import COMMAND, document, hlofast_command
 
@@ -306,12 +307,37 @@ class TestFiles:
         folder, page = tmp_path / "empty", tmp_path / "page.html"
         folder.mkdir()
         done = hlofast_command("report", folder, "-o", page)
-        assert (done.returncode, done.stdout) == (USAGE, "")
-        assert done.stderr == f"hlofast: {folder}: no dumps found\n"
+        said = f"hlofast: {folder}: {NO_DUMPS}\n"
+        for arguments in (
+            ("report", folder, "-o", page),
+            ("history", folder),
+            ("verdict", folder),
+            ("diff", folder, folder),
+        ):
+            done = hlofast_command(*arguments)
+            assert (done.returncode, done.stdout) == (UNREADABLE, ""), arguments
+            assert set(done.stderr.splitlines(keepends=True)) == {said}, arguments
         assert not page.exists()
-        with pytest.raises(ValueError, match="no dumps found"):
+        with pytest.raises(ValueError, match="no XLA dumps here; write them with"):
             hlofast.report(folder)
-        assert hlofast_command("history", folder).returncode == USAGE
+        scanned = hlofast.scan(folder)
+        assert [note.code for note in scanned.notes] == ["no-modules"]
+
+    def test_a_history_needs_a_folder(self, train_step: Path) -> None:
+        done = hlofast_command("history", train_step)
+        assert done.returncode == UNREADABLE
+        assert "is a file; history reads the dump directory" in done.stderr
+
+    @pytest.mark.parametrize("verb", ["diff", "memory"])
+    def test_standard_input_is_there_once(self, train_step: Path, verb: str) -> None:
+        done = hlofast_command(verb, "-", "-", input=train_step.read_text())
+        assert done.returncode == UNREADABLE
+        assert done.stderr == "hlofast: <stdin>: standard input is read already; give - once\n"
+
+    def test_a_scan_reads_no_standard_input(self) -> None:
+        done = hlofast_command("scan", "-", input="HloModule m")
+        assert (done.returncode, done.stdout) == (USAGE, "")
+        assert "not standard input" in done.stderr
 
     @pytest.mark.skipif(sys.platform != "linux", reason="no limit of the address space")
     @pytest.mark.parametrize("how", ["file", "stdin"])

@@ -130,6 +130,15 @@ def test_fail_on(sliced: Path, clean: Path, codes: str, expected: int) -> None:
     assert quiet.returncode == (2 if expected == 2 else 0)
 
 
+@pytest.mark.parametrize("option", ["--fail-on", "--only"])
+@pytest.mark.parametrize("codes", ["", " , "])
+def test_an_option_without_codes_is_refused(sliced: Path, option: str, codes: str) -> None:
+    """A script's unset variable does not switch its check off."""
+    done = hlofast_command("lint", sliced, option, codes)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{option} {codes!r} names no code" in done.stderr
+
+
 def test_failed_codes_with_json(sliced: Path) -> None:
     done = hlofast_command("lint", sliced, "--fail-on", "any", "--json")
     assert done.returncode == 1

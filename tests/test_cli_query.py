@@ -192,3 +192,20 @@ def test_what_is_no_file_is_written_into(dataset: Path, tmp_path: Path) -> None:
         assert reader.stdout.read().split() == ["one", "1"]
     assert done.returncode == 0
     assert pipe.is_fifo()
+
+
+def test_files_that_cannot_be_read_are_not_passed_over(tmp_path: Path) -> None:
+    """As in `scan`: the exit code says that rows are missing, and standard error how many files."""
+    sql = "SELECT count(*) AS modules FROM modules"
+    whole = "HloModule m\n\nENTRY e {\n  ROOT x = f32[2] parameter(0)\n}\n"
+    (tmp_path / "whole.txt").write_text(whole)
+    done = hlofast_command("query", tmp_path, sql)
+    assert (done.returncode, done.stdout.split()[-1], done.stderr) == (0, "1", "")
+    (tmp_path / "cut.txt").write_text(whole[:-20])
+    done = hlofast_command("query", tmp_path, sql)
+    assert (done.returncode, done.stdout.split()[-1]) == (3, "1")
+    assert "1 file could not be read and is left out" in done.stderr
+    (tmp_path / "none").mkdir()
+    done = hlofast_command("query", tmp_path / "none", sql)
+    assert (done.returncode, done.stdout.split()[-1]) == (3, "0")
+    assert "no XLA dumps here; write them with" in done.stderr

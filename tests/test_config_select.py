@@ -569,3 +569,11 @@ class TestSeed:
             assert spec == PartitionSpec("model", ("expert", "fsdp", "seq"))
         assert fuji.select("tpu-v6e-256").accumulation_steps == 4
         assert fuji.select("tpu-v6e-256-4").config[f"{ATTENTION}.tpu_block_size"] == 1024
+
+
+def test_what_a_config_implies_goes_to_other_processes() -> None:
+    path = FIXTURES / "configs" / "maxtext_run.yml"
+    on = hlofast.config.load(path, overrides=["per_device_batch_size=4"]).select("v5p-128")
+    for result in (on.memory(), on.traffic(), on.flops(), on.verdict()):
+        said = str(result)
+        assert str(pickle.loads(pickle.dumps(result))) == said

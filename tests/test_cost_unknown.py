@@ -255,7 +255,7 @@ class TestUtilization:
         assert used.mfu == used.hfu == used.matmul_hfu == used.matmul_mfu
         path = write(body, header=self.HEADER)
         times = ("--step-seconds", "1", "--peak-flops", "1e12")
-        assert ["FLOPs", "shared", "by", "8"] in [
+        assert ["devices", "for", "MFU", "8"] in [
             line.split() for line in shown("cost", path, *times).splitlines()
         ]
         assert figures(only("cost", path, *times))["num_devices"] == 8

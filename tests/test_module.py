@@ -444,3 +444,66 @@ def test_pickles_of_views_name_what_is_there(module: hlofast.Module) -> None:
     reduced = module.entry["add.1"].metadata.__reduce__()
     with pytest.raises(ValueError, match="no metadata"):
         reduced[0](module, module["zero"].row)
+
+
+def test_load_takes_paths_and_loads_takes_texts(tmp_path: Path) -> None:
+    path = tmp_path / "step.txt"
+    path.write_text(TEXT)
+    assert hlofast.load(bytes(path)) == hlofast.load(path) == hlofast.loads(TEXT)
+    with pytest.raises(ValueError, match=r"this is a text; use hlofast\.loads"):
+        hlofast.load(TEXT)
+    with pytest.raises(ValueError, match=r"names a file; use hlofast\.load$"):
+        hlofast.loads(str(path))
+    with pytest.raises(IsADirectoryError, match=r"hlofast\.scan reads dump directories") as raised:
+        hlofast.load(tmp_path)
+    assert raised.value.filename == str(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        hlofast.load(tmp_path / "none.txt")
+    with pytest.raises(TypeError, match=r"not int; hlofast\.loads reads a text, hlofast\.from_jax"):
+        hlofast.load(3)
+    with pytest.raises(hlofast.ParseError, match="no HLO module found"):
+        hlofast.loads("step.txt")
+
+
+def test_results_and_their_parts_say_what_they_are(train_step: Path) -> None:
+    """No repr is that of `object`, and an unknown table is named beside the known tables."""
+    module = hlofast.load(train_step, device="tpu-v5e")
+    verdict = module.verdict()
+    changed = module.what_if(batch="2x")
+    for own in (*verdict.figures, *verdict.statements, module.remat().policies, changed):
+        assert " object at 0x" not in repr(own), type(own)
+    assert f": {changed.change}>" in repr(changed)
+    assert "Step time" in repr(verdict.figures[0])
+    with pytest.raises(KeyError, match="no table 'loop'; did you mean loops"):
+        module.cost().tables["loop"]
+
+
+@pytest.mark.parametrize("size", [True, [1 << 30], None.__class__])
+def test_a_memory_is_a_number_or_a_text(size: Any) -> None:
+    with pytest.raises(TypeError, match="is not a number of bytes such as 16GiB"):
+        hlofast.loads(TEXT, hbm=size)
+
+
+@pytest.mark.parametrize("name", ["cost", "memory", "time", "verdict", "collectives", "remat", "matmuls", "lint",
+                                  "stages", "summary", "what_if"])  # fmt: skip
+def test_results_go_to_other_processes(train_step: Path, name: str) -> None:
+    """`Pool.map` may return what an analysis returns."""
+    module = hlofast.load(train_step, device="tpu-v5p", mesh="data=2,model=4", hbm="60GiB")
+    result = getattr(module, name)()
+    said = str(result)
+    for pickled in (result, getattr(module, name)()):  # As shown, and as made.
+        again = pickle.loads(pickle.dumps(pickled))
+        assert (type(again), str(again)) == (type(result), said)
+        assert again.to_dict() == result.to_dict()
+
+
+def test_options_of_results_go_to_other_processes(train_step: Path) -> None:
+    module = hlofast.load(train_step)
+    for result in (
+        module.cost(xla=True, float32=True),
+        module.cost(rules=[("while", "forward")], peak_flops="197T"),
+        module.memory(rule="values", sizes="logical", space="vmem", device="v6e"),
+        module.time("v5e", estimates="roofline", collectives="alpa"),
+    ):
+        again = pickle.loads(pickle.dumps(result))
+        assert again.to_dict() == result.to_dict()

@@ -179,7 +179,7 @@ class TestTheyAreUsed:
     def test_a_mesh_of_another_module_is_refused(self, step: Path, verb: str) -> None:
         before = {"check": [step.parent / "any.toml"]}.get(verb, [])
         after = {"show": ["r"], "report": ["-o", step.parent / "none.html"]}.get(verb, [])
-        (step.parent / "any.toml").write_text("[limits]\n")
+        (step.parent / "any.toml").write_text("[model]\nlayers = 2\n")
         done = hlofast_command(verb, *before, step, *after, "--mesh", "data=3")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"hlofast: {step}: mesh data=3 has 3 devices, the module is for 8\n"

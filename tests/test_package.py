@@ -51,3 +51,5 @@ def test_every_public_name_exists() -> None:
     for name in hlofast.__all__:
         assert getattr(hlofast, name) is not None
     assert set(hlofast.__all__) <= set(dir(hlofast))
+    # What the package imports for itself is not offered by completion.
+    assert not {"TYPE_CHECKING", "Mapping", "Sequence", "annotations"} & set(dir(hlofast))

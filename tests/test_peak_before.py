@@ -226,7 +226,7 @@ def test_a_changed_step_says_what_its_figures_cover(place: Path) -> None:
     labels = {fact.name: fact.field.label for fact in result.facts}
     assert labels["xla_peak_after"] == "modelled peak of one device after"
     assert labels["flops_after"] == "FLOP of all devices after"
-    assert labels["step_seconds_before"] == "step time of all devices before"
+    assert labels["step_seconds_before"] == "step time of one device alone before"
     assert result.figures["wire_bytes"] == result.figures["exposed_seconds"] == (None, None)
     codes = {note.code: note.text for note in result.notes}
     assert "16 devices together" in codes["global"]
@@ -308,7 +308,8 @@ def test_every_figure_of_all_devices_is_labelled(place: Path, tmp_path: Path) ->
         (trace, "step_seconds"),
     ):
         labels = {fact.name: fact.field.label for fact in result.facts}
-        assert labels[name].endswith(" of all devices"), (type(result).__name__, name)
+        covered = " of one device alone" if name == "step_seconds" else " of all devices"
+        assert labels[name].endswith(covered), (type(result).__name__, name)
     assert "global" in {note.code for note in module.matmuls().notes}
 
 

@@ -125,6 +125,9 @@ def test_profiles_are_compared_by_their_own_modules(
     code, out, _ = run("diff", tmp_path / "monday", tmp_path / "tuesday")
     assert code == 0
     assert f"measured step after   {step}\n" in out
+    for pair in ((tmp_path / "monday", SHARDED), (SHARDED, tmp_path / "monday")):
+        code, out, _ = run("diff", *pair)
+        assert (code, f"measured step after   {step}\n" in out) == (0, True)
     code, _, error = run("diff", SHARDED, SHARDED.with_name("sharded.trace.json.gz"))
     assert code == 3
     assert "a module is needed of one of the programs in the profile: jit_train_step" in error

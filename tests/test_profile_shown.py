@@ -155,6 +155,10 @@ def test_a_profile_without_a_module_says_what_ran(run: Any) -> None:
     assert code == 0
     assert "Programs by busy time" in out
     assert "a module is needed of one of the programs in the profile: jit_train_step" in out
+    assert "give its dump too: hlofast profile PROFILE DUMP" in out
+    # The command for more is one that can run.
+    (command,) = [line for line in out.splitlines() if "all that was measured" in line]
+    assert command.endswith("sharded.trace.json.gz DUMP")
 
 
 def test_the_page_opens_with_what_was_measured(

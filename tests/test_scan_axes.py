@@ -203,3 +203,17 @@ def test_only_files_without_names_depend_on_others(tmp_path: Path) -> None:
     }
     assert "~" not in states["module_0001.f"]
     assert states["module_0002.g"].endswith("~")
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_mesh_is_not_used_for_modules_of_other_devices(folder: Path, is_stored: bool) -> None:
+    """Verbs refuse a mesh of another number of devices; a scan leaves its modules their own."""
+    out = folder.parent / "out" if is_stored else None
+    own = axes(hlofast.scan(folder))
+    fits = hlofast.scan(folder, out, format="jsonl", mesh="rows=2,columns=4")
+    assert set(axes(fits).values()) == {"columns"}
+    assert "mesh" not in {note.code for note in fits.notes}
+    other = hlofast.scan(folder, out, format="jsonl", mesh="rows=3")
+    assert axes(other) == own == NAMED
+    (note,) = [note for note in other.notes if note.code == "mesh"]
+    assert note.text.startswith("mesh rows=3 has 3 devices; 8 modules are for another number")

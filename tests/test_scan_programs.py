@@ -220,3 +220,21 @@ def test_differing_hosts_are_printed(hosts: Path, tmp_path: Path) -> None:
         rows = printed["tables"]["differing_hosts"]
         assert [row["hosts"] for row in rows] == ["host-0, host-1", "host-2"]
         assert [row["other_hosts"] for row in rows] == ["host-2", "host-0, host-1"]
+
+
+def test_given_files_have_the_programs_of_their_folder(tmp_path: Path) -> None:
+    """`scan dump/*.txt` is `scan dump`: stages of a program belong together, and count once."""
+    root = tmp_path / "dump"
+    shutil.copytree(FOLDERS / "tpu", root)
+    files = sorted(path for path in root.iterdir() if path.is_file())
+    whole = hlofast.scan(root)
+    for given in (files, [*files, *files], [*files, root], [root, root / "." / files[0].name]):
+        scanned = hlofast.scan(given)
+        assert scanned.counts == whole.counts
+        assert rows(scanned.programs) == rows(whole.programs)
+        assert sorted(rows(scanned["files"])) == sorted(rows(whole["files"]))
+    # Files of several folders are told apart by these, not by their own names twice.
+    other = tmp_path / "other"
+    shutil.copytree(root, other)
+    keys = set(hlofast.scan([*files, *other.iterdir()]).programs.values("program"))
+    assert keys == {f"{folder}/module_0000.jit_train_step" for folder in (root, other)}

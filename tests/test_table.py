@@ -386,3 +386,13 @@ def test_what_is_not_installed_is_named(
     scan = hlofast.Scan(None, None)
     with pytest.raises(ModuleNotFoundError, match="pip install 'hlofast"):
         getattr(scan, method)("files")
+
+
+def test_slices_are_rows(table: hlofast.Table) -> None:
+    rows = table.to_pylist()
+    assert table[1:3].to_pylist() == rows[1:3]
+    assert table[::-1].to_pylist() == rows[::-1]
+    assert table[:0].to_pylist() == table[len(rows) :].to_pylist() == []
+    assert list(table["name"][:2]) == table[:2].values("name")
+    with pytest.raises(TypeError, match=r"columns are named, not 0; table\.row\(0\)"):
+        table[0]

@@ -496,7 +496,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ((), "give --device NAME, one of tpu-v4, tpu-v5e"),
+            ((), "known devices: tpu-v4, tpu-v5e"),
             (("--device", "tpu-v99"), "unknown device 'tpu-v99'; known devices: tpu-v4"),
             (("--device", "h100", "-o", "x.txt"), "must end in .json, .pftrace"),
             (("--device", "h100", "--min-duration", "soon"), "not a time such as 300ms"),

@@ -337,3 +337,14 @@ def test_a_text_before_fusion_is_told_to_move_too_many_bytes(train_step: Path) -
     [note] = [note for note in module.verdict().notes if note.code == "unfused"]
     assert "several times fewer bytes" in note.text and "MFU higher" in note.text
     assert "unfused" not in {note.code for note in hlofast.load(train_step).verdict().notes}
+
+
+def test_policies_are_not_judged_before_optimisation() -> None:
+    """Without the step under another policy, none is said to be no faster."""
+    path = FIXTURES / "shares" / "grad_fsdp_tp.before.txt.xz"
+    said = str(hlofast.load(path, device="tpu-v5p").verdict())
+    assert "nothing was found; whether another checkpoint policy is faster is judged on" in said
+    assert "no known policy would help" not in said
+    page = hlofast.load(path, device="tpu-v5p").report(plots=False).html
+    assert "Nothing was found; whether another checkpoint policy" in page
+    assert "Nothing to change" not in page

@@ -124,3 +124,15 @@ ENTRY main {
     assert "s32[7,16]" in hlofast.loads(text).what_if(batch=7).changed.to_text()
     with pytest.raises(ValueError, match="does not divide over 4 devices along axis_0"):
         hlofast.loads(text.replace("[6,", "[8,")).what_if(batch=7)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device", ["tpu-v5e", "tpu-v5p"])
+def test_a_device_brings_its_memory(device: str) -> None:
+    """What is changed is compared with the memory of the device that the module is given."""
+    module = sharded("accumulated_v6e_8").with_context(device=device)
+    memory = {fact.name: fact.value for fact in module.memory().facts}
+    known = facts(module, layers="0.5x")
+    assert (known["hbm"], known["fits"]) == (memory["hbm"], True)
+    assert known["allocated_in_hbm_before"] == memory["allocated_in_hbm"]
+    assert known["xla_peak_before"] == memory["xla_peak"]

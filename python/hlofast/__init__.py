@@ -184,4 +184,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    # The names that this module imports for itself are not offered for completion.
+    special = [name for name in globals() if name.startswith("_")]
+    return sorted({*special, *__all__, *_MODULES, "errors"})

@@ -39,6 +39,12 @@ UNOPTIMISED = Field(
 _PROGRAM = Field("name", "program", "The program.")
 _PROGRAMS = Field("count", "programs", "Programs with this change, such as one per host.")
 _PROVENANCE = Field("word", "provenance", "Provenance of the figures.")
+_DEVICES = tuple(
+    Field("count", f"devices_{side}", f"Devices that the figure of the {which} program covers "
+          "together; if the numbers differ, so do the figures, and no change is given.",
+          nullable=True)
+    for side, which in (("before", "first"), ("after", "second"))
+)  # fmt: skip
 _COLLECTIVES = (
     _PROGRAM,
     Field("word", "kind", "The kind of collective."),
@@ -57,6 +63,47 @@ _COLLECTIVES = (
 _SENT = ("executions", "payload", "wire_bytes")
 
 
+class Total:
+    """A total of both programs, as a row of `Diff.totals`."""
+
+    __slots__ = ("after", "before", "change", "devices", "measure", "provenance", "share")
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        self.measure: str = row["measure"]
+        self.before: int | None = row["before"]
+        self.after: int | None = row["after"]
+        self.change: int | None = row["change"]
+        """The second figure minus the first; None if unknown, or of other numbers of devices."""
+        self.share: float | None = (
+            self.change / self.before if self.before and (self.change is not None) else None
+        )
+        self.provenance: str = row["provenance"]
+        self.devices: tuple[int | None, int | None] = row["devices_before"], row["devices_after"]
+        """Devices that each figure covers together; None where it never covers several."""
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for totals that are told once."""
+        return self.measure, self.before, self.after, self.provenance, self.devices
+
+    @property
+    def differs(self) -> bool:
+        """Whether the figures differ."""
+        return self.before != self.after
+
+    def words(self) -> str:
+        """How the second figure compares with the first."""
+        if self.share is not None:
+            return str(_text.signed_share(self.share))
+        is_comparable = self.change is not None or None in (self.before, self.after)
+        sides = zip((self.before, self.after), self.devices, strict=True)
+        return " → ".join(
+            _count(figure)
+            if is_comparable or devices is None
+            else f"{_count(figure)} of {_text.counted(devices, 'device')}"
+            for figure, devices in sides
+        )
+
+
 class Change:
     """The differences of one program: totals, collectives, and whether its source is the same."""
 
@@ -70,35 +117,32 @@ class Change:
         rows = {row["measure"]: row for row in diff.totals()}
         if (modelled := rows.get("modelled_peak")) and modelled["change"] is not None:
             del rows["live_peak"]  # Before XLA has scheduled both, the model tells more.
-        self.totals = tuple(
-            (name, row["before"], row["after"], row["provenance"]) for name, row in rows.items()
-        )
-        """Measure, both figures and their provenance."""
+        self.totals = tuple(Total(row) for row in rows.values())
+        """The totals."""
         self.collectives = tuple(_collectives(diff))
         """Kind, axes, and per figure both values, of the collectives that differ."""
 
     def key(self) -> tuple[object, ...]:
         """Equal for changes that are told once."""
-        return self.name, self.unoptimised, self.totals, self.collectives
+        totals = tuple(total.key() for total in self.totals)
+        return self.name, self.unoptimised, totals, self.collectives
 
     def size(self) -> int:
         """FLOPs of the larger side."""
-        return max(*(own or 0 for row in self.totals if row[0] == "flops" for own in row[1:3]), 0)
+        flops = [total for total in self.totals if total.measure == "flops"]
+        return max(*(own or 0 for total in flops for own in (total.before, total.after)), 0)
 
     def change(self, measure: str) -> int | None:
-        """The second figure minus the first; None if either is unknown."""
-        for name, before, after, _ in self.totals:
-            if name == measure and before is not None and after is not None:
-                return int(after - before)
-        return None
+        """The second figure minus the first; None if they are unknown or cannot be compared."""
+        return next((own.change for own in self.totals if own.measure == measure), None)
 
     def words(self) -> str:
         """The change as part of a sentence."""
         parts = [
-            f"{words} {_growth(before, after)}"
+            f"{words} {total.words()}"
             for measure, _, _, words in _FIGURES
-            for name, before, after, _ in self.totals
-            if name == measure and before != after
+            for total in self.totals
+            if total.measure == measure and total.differs
         ]
         calls = [
             (kind, axes, before, after)
@@ -122,12 +166,6 @@ def _collectives(diff: Diff) -> Iterator[tuple[Any, ...]]:
             yield row["kind"], row["axes"], *(own for pair in figures for own in pair)
 
 
-def _growth(before: int | None, after: int | None) -> str:
-    if before and after is not None:
-        return str(_text.signed_share((after - before) / before))
-    return f"{_count(before)} → {_count(after)}"
-
-
 def _count(value: int | None) -> str:
     return "unknown" if value is None else f"{value:,}"
 
@@ -148,12 +186,19 @@ def sections(changes: Sequence[Change]) -> tuple[Section, ...]:
     hidden = () if any(count > 1 for _, count in grouped) else (_PROGRAMS.name,)
     tables = []
     for measure, kind, title, _ in _FIGURES:
-        rows = [
-            (one.name, before, after, _change(before, after), _share(before, after), known, count)
+        told = [
+            (one, total, count)
             for one, count in grouped
-            for name, before, after, known in one.totals
-            if name == measure and before != after
+            for total in one.totals
+            if total.measure == measure and total.differs
         ]
+        # Figures of all devices together cannot be compared with those of one.
+        is_apart = any(len({*total.devices}) > 1 for _, total, _ in told)
+        rows = [
+            (one.name, total.before, total.after, total.change, total.share, total.provenance,
+             *total.devices, count)
+            for one, total, count in told
+        ]  # fmt: skip
         fields = (
             _PROGRAM,
             Field(kind, "before", f"{title} of the first program.", nullable=True),
@@ -162,9 +207,11 @@ def sections(changes: Sequence[Change]) -> tuple[Section, ...]:
             Field("ratio", "share", "The change relative to the first.", nullable=True,
                   signed=True),
             _PROVENANCE,
+            *_DEVICES,
             _PROGRAMS,
         )  # fmt: skip
-        shown = [field.name for field in fields if field.name not in hidden]
+        unseen = (*hidden, *(() if is_apart else (field.name for field in _DEVICES)))
+        shown = [field.name for field in fields if field.name not in unseen]
         tables.append(Section(measure, title, of_rows(fields, rows), shown))
     sent = [(one.name, *row, count) for one, count in grouped for row in one.collectives]
     table = of_rows(_COLLECTIVES, sent)
@@ -179,12 +226,3 @@ def _grouped(changes: Sequence[Change]) -> Iterator[tuple[Change, int]]:
         groups.setdefault(change.key(), []).append(change)
     for group in groups.values():
         yield group[0], len(group)
-
-
-def _change(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else after - before
-
-
-def _share(before: int | None, after: int | None) -> float | None:
-    change = _change(before, after)
-    return change / before if before and change is not None else None

@@ -333,10 +333,9 @@ class Folders:
                 programs, refused = [], []
             faults += [(name, OSError(reason)) for name, reason in refused]
             if not programs and not faults:
-                from hlofast._kinds import HOW_TO_DUMP
+                from hlofast._kinds import NO_DUMPS
 
-                hint = f"no XLA dumps here; write them with {HOW_TO_DUMP}"
-                faults.append((path, ValueError(hint)))
+                faults.append((path, ValueError(NO_DUMPS)))
             sides.append(
                 [program for program in programs if module is None or program.answers_to(module)]
             )

@@ -541,7 +541,7 @@ def required_device(module: Module, device: str | Device | None) -> Device:
         if chip is None
         else f"{chip!r}, which the dump folder names, is unknown"
     )
-    raise ContextError(f"no device given, and {reason}")
+    raise ContextError(f"no device given, and {reason}; use --device NAME (device=NAME in Python)")
 
 
 def rules_for(module: Module, rules: Rules | None) -> Rules | None:

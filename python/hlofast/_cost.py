@@ -133,7 +133,8 @@ class Cost(Result):
     """
 
     __slots__ = (
-        "_columns", "_data", "_matmuls", "_peak_flops", "_scopes", "_totals", "module", "xla",
+        "_asked", "_columns", "_data", "_matmuls", "_peak_flops", "_scopes", "_totals", "module",
+        "xla",
     )  # fmt: skip
 
     VERB = "cost"
@@ -147,6 +148,7 @@ class Cost(Result):
         self.xla = xla
         """Whether the figures follow XLA's `HloCostAnalysis`."""
         self._peak_flops = peak_flops
+        self._asked: tuple[object, ...] = ()
         self._data = data
         self._totals = data.totals()
         self._columns: CostColumns | None = None
@@ -532,6 +534,9 @@ class Cost(Result):
             columns.append((field, _core.TextColumn(texts, column) if texts else column))
         return Table(columns)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return cost, (self.module, *self._asked)
+
     def __repr__(self) -> str:
         way = "as XLA counts" if self.xla else "as executed"
         return (
@@ -593,4 +598,6 @@ def cost(
         custom_calls=None if xla else stated(module, custom_calls),
         rules=None if rules is None else read_rules(rules),
     )
-    return Cost(module, data, xla, peak)
+    made = Cost(module, data, xla, peak)
+    made._asked = (xla, backend, float32, custom_calls, rules, peak)
+    return made

@@ -49,7 +49,12 @@ FACTS = (
     Field("ratio", "matmul_share", "Share of matmuls and convolutions in the total FLOPs."),
     Field("seconds", "step_seconds", "Measured step time.", label="step"),
     Field("number", "peak_flops", "Peak FLOP/s of a device.", label="peak FLOP/s"),
-    Field("count", "num_devices", "Devices that share the FLOPs.", label="devices sharing FLOPs"),
+    Field(
+        "count",
+        "num_devices",
+        "Devices that share the FLOPs, whose peaks MFU adds up.",
+        label="devices for MFU",
+    ),
     Field(
         "ratio",
         "mfu",

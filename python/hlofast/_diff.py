@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core, _diff_measured
-from hlofast._context import device_for, mesh_for, rules_for, told_in, unmeasured
+from hlofast._context import mesh_for, rules_for, told_in, unmeasured
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._policy_fields import error_of
@@ -447,7 +447,7 @@ def _peak(module: Module) -> _Peak:
     from hlofast._memory import quiet
 
     try:
-        memory = quiet(module, device=device_for(module, None))
+        memory = quiet(module)
     except ValueError:
         return None, None, []
     return memory.live_peak, memory.peak_before, list(map(str, memory.contradictions))

@@ -369,6 +369,8 @@ def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Pro
         return matching[0]
     named = f"no module {module!r}" if not matching else "several modules match"
     if not candidates:
-        raise ValueError(f"{folder}: no modules")
+        from hlofast._kinds import NO_DUMPS, NoDumpsError
+
+        raise NoDumpsError(f"{folder}: {NO_DUMPS}")
     listed = names([program.key for program in matching or candidates], most=20)
     raise ValueError(f"{folder}: {named}: {listed}")

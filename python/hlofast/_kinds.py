@@ -39,6 +39,7 @@ _PROGRAMS = (
     Field("text", "command", "The command that prints its verdict."),
 )
 HOW_TO_DUMP = "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_text'"
+NO_DUMPS = f"no XLA dumps here; write them with {HOW_TO_DUMP}"
 SAMPLE = 1 << 20
 """Bytes read from the start of a file to identify it."""
 SHOWN = 10
@@ -49,6 +50,10 @@ _LINE = 240
 """Characters of an error message that are quoted."""
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory in memory space", "Out of memory")
 """Marks of out-of-memory errors of XLA's runtime and its TPU compiler."""
+
+
+class NoDumpsError(ValueError):
+    """A folder has no dumps."""
 
 
 class Contents(Result):
@@ -193,11 +198,16 @@ def _numbers(index: bytes) -> Iterator[int]:
             value, shift = 0, 0
 
 
-def several(path: str, modules: Sequence[Module], options: Sequence[str] = ()) -> Contents:
-    """Returns the contents of a file with several modules; `modules` start with the largest."""
+def several(
+    path: str, modules: Sequence[Module], choices: Sequence[str], options: Sequence[str] = ()
+) -> Contents:
+    """Returns the contents of a file with several modules; `modules` start with the largest.
+
+    `choices` are their values of `--module`.
+    """
     rows = []
-    for module in modules:
-        command = shell("hlofast", "verdict", path, "--module", module.name, *options)
+    for module, choice in zip(modules, choices, strict=True):
+        command = shell("hlofast", "verdict", path, "--module", choice, *options)
         rows.append((module.name, None, None, len(module), None, command))
     note = Note(
         "largest",

@@ -244,7 +244,7 @@ class Findings(Result):
         if self.module.context.device is None:
             return None
         try:
-            facts = quiet(self.module, device=self.module.context.device).facts
+            facts = quiet(self.module).facts
         except (ValueError, OverflowError):
             return None
         return next((fact.value for fact in facts if fact.name == "fits"), None)

@@ -79,9 +79,11 @@ def quiet(
     device: str | Device | None = None,
 ) -> Memory:
     """`Module.memory` without the warning for contradictions, which notes also report."""
+    from hlofast._context import device_for
+
     refuse(module, "the memory peak")
     # Unknown device names are rejected here, and not only when XLA's account is read.
-    table_bytes(device)
+    device = device_for(module, device)
     data = _core._memory(
         module,
         rule=rule,
@@ -591,6 +593,11 @@ class Memory(Result):
         from hlofast._memory_notes import contradictions
 
         return tuple(contradictions(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        chosen = (self.rule, self.sizes, self.constants, self.space, self.schedule, self.device)
+        known = {"_allocated": self.allocated, "_has_looked": True}
+        return quiet, (self.module, *chosen), known | {"unusable_file": self.unusable_file}
 
     def __repr__(self) -> str:
         at = self.at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast import _text
 from hlofast._device_notes import about_backend, assumed_device
 from hlofast._memory import ORDERS
+from hlofast._memory_account import table_bytes
 from hlofast._result import Note
 
 TYPE_CHECKING = False
@@ -124,10 +125,15 @@ def notes(memory: Memory) -> Iterator[Note]:
         )
     less = _less_on_v6e(memory)
     if less:
+        from hlofast import devices
+
+        chips = [(table_bytes(name), name) for name in devices.names()]
+        large = [name for size, name in chips if size == _LARGE_TABLE]
+        small = [name for size, name in chips if size == _SMALL_TABLE]
         yield Note(
             "v5e-or-v6e",
-            f"the text may be for TPU v5e or v6e; on v6e the XLA peak is {less:,} B lower (give "
-            "--device)",
+            f"the text does not say which TPU it is for; the XLA peak is that of "
+            f"{', '.join(large)}, and {less:,} B lower on {', '.join(small)} (give --device)",
             bytes=less,
         )
     yield from _memories(memory)
@@ -179,6 +185,10 @@ def _memories(memory: Memory) -> Iterator[Note]:
     )
 
 
+_LARGE_TABLE, _SMALL_TABLE = 512, 32
+"""Bytes to which TPUs round pointer tables up: `tuple_table_bytes` in devices.toml."""
+
+
 def _less_on_v6e(memory: Memory) -> int:
     """Bytes that the result tuple's pointer table saves on v6e, if the program may be for v6e."""
     is_told = memory.device is not None or memory.backend != "tpu"
@@ -188,4 +198,4 @@ def _less_on_v6e(memory: Memory) -> int:
     if root is None or not root.shape.is_tuple:
         return 0
     table = 4 * len(root.shape.elements)
-    return -table // 32 * 32 - -table // 512 * 512
+    return -table // _SMALL_TABLE * _SMALL_TABLE - -table // _LARGE_TABLE * _LARGE_TABLE

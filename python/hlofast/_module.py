@@ -369,11 +369,9 @@ class Module(_core.Module):
         `post_order`. `device` is the TPU for XLA's memory accounting, a name or a
         `hlofast.devices.Device`. Raises `hlofast.devices.UnknownDeviceError` for an unknown name.
         """
-        from hlofast._context import device_for
         from hlofast._memory import memory
 
-        chip = device_for(self, device)
-        return memory(self, rule, sizes, constants, space, schedule, chip)
+        return memory(self, rule, sizes, constants, space, schedule, device)
 
     def diff(
         self,
@@ -434,6 +432,11 @@ _core._register_error_class(ParseError)
 _core._register_module_class(Module)
 
 
+def _is_file(text: str) -> bool:
+    """Whether a text is the name of a file; names are shorter than PATH_MAX of Linux."""
+    return len(text) < 4096 and os.path.isfile(text)  # noqa: PTH113 - pathlib is not loaded.
+
+
 def load(
     path: str | os.PathLike[str],
     *,
@@ -466,11 +469,21 @@ def load(
     `slices`, `rules`, `hbm`, `step_seconds`. Raises `ValueError` for a mesh or device that does not
     fit the module.
     """
-    name = os.fspath(path)
+    try:
+        name = os.fsdecode(path)
+    except TypeError as error:
+        what = "hlofast.loads reads a text, hlofast.from_jax a lowered or compiled function"
+        raise TypeError(f"{error}; {what}") from None
+    if "\n" in name:
+        raise ValueError("load reads the file at a path, and this is a text; use hlofast.loads")
     options: dict[str, Any] = {"module": module, "strict": strict, "on_error": on_error}
     options |= {"max_bytes": max_bytes, "threads": threads, "context": _told(context)}
     if "://" not in name:
-        return _checked(_core._load(name, **options))
+        try:
+            return _checked(_core._load(name, **options))
+        except IsADirectoryError as error:
+            what = "is a folder; hlofast.scan reads dump directories"
+            raise IsADirectoryError(error.errno, what, name) from None
     from hlofast import _remote
 
     return _checked(_core._loads(_remote.read(name, storage_options), path=name, **options))
@@ -491,6 +504,8 @@ def loads(
 
     `path` names the text in messages; if it is a file, `Module.context` searches its folder.
     """
+    if isinstance(text, str) and _is_file(text):
+        raise ValueError(f"loads reads a text, and {text!r} names a file; use hlofast.load")
     made = _core._loads(
         text,
         path=path,

@@ -79,6 +79,9 @@ class Policies:
         self._found: list[Policy] | None = None
         self._frontier: tuple[Policy, ...] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Policies of {self.module.name}: {self.peak:,} B at the peak as compiled>"
+
     @property
     def is_scanned(self) -> bool:
         """Whether the layers are scanned; otherwise the program repeats them without a loop."""

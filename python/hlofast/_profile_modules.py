@@ -59,7 +59,7 @@ def measured_of(
     found = f"found {_text.names(sorted(set(tried)))}" if tried else "found no module"
     raise ValueError(
         f"{dump or path}: {found}; a module is needed of one of the programs in the profile: "
-        f"{names}"
+        f"{names}" + ("" if dump else "; give its dump too: hlofast profile PROFILE DUMP")
     )
 
 

@@ -171,8 +171,9 @@ class ProfileVerdict(Result):
 
     def _commands(self) -> list[tuple[str, str]]:
         path, options = self._path, self._options
+        dump = [] if self.measured is not None else ["DUMP"]
         commands = [
-            ("all measured figures", shell("hlofast", "profile", path, *options)),
+            ("all measured figures", shell("hlofast", "profile", path, *dump, *options)),
             ("contents of the profile", shell("hlofast", "summary", path)),
         ]
         beside = "measured and modelled figures, and what to change"

@@ -26,6 +26,15 @@ a lower or upper bound.
 """
 
 
+class _Tables(dict[str, "Table"]):
+    """Tables by name."""
+
+    def __missing__(self, name: str) -> Table:
+        from hlofast._names import unknown
+
+        raise unknown("table", name, self)
+
+
 class Fact:
     """One figure: its field, value and provenance."""
 
@@ -186,7 +195,7 @@ class Result:
     @property
     def tables(self) -> Mapping[str, Table]:
         """The tables by name."""
-        return {section.name: section.table for section in self.every_section()}
+        return _Tables((section.name, section.table) for section in self.every_section())
 
     @property
     def _module(self) -> Module | None:

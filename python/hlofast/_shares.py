@@ -10,10 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hlofast._core import Field
     from hlofast._module import Module
 
 TOGETHER = " of all devices"
 """Ends the labels of figures that cover all devices together."""
+_ALONE = " of one device alone"
+"""Ends the labels of times in which one device does the work of all devices."""
 
 
 class Shares:
@@ -78,13 +81,21 @@ def every(module: Module) -> Shares:
     return Shares(_core._shares(module))
 
 
+def covering(field: Field) -> str:
+    """Ends the label of a figure of shapes that cover all devices together.
+
+    Seconds do not add up over devices: they are those of one device that does all the work.
+    """
+    return _ALONE if field.kind == "seconds" else TOGETHER
+
+
 def labelled(
     module: Module, facts: tuple[Fact, ...], kinds: tuple[str, ...], others: tuple[str, ...] = ()
 ) -> tuple[Fact, ...]:
     """The facts.
 
-    If shapes cover all devices, the labels say so. This applies to figures of these `kinds`, except
-    `others` and figures of one device.
+    If shapes cover all devices, the labels say so (`covering`). This applies to figures of these
+    `kinds`, except `others` and figures of one device.
     """
     if devices_together(module) == 1:
         return facts
@@ -92,7 +103,9 @@ def labelled(
     for fact in facts:
         field = fact.field
         if field.kind in kinds and field.name not in others and "device_" not in field.name:
-            fact = Fact(field.replace(label=field.label + TOGETHER), fact.value, fact.provenance)
+            fact = Fact(
+                field.replace(label=field.label + covering(field)), fact.value, fact.provenance
+            )
         said.append(fact)
     return tuple(said)
 

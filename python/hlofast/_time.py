@@ -119,8 +119,8 @@ class Time(Result):
         Field("number", "peak_flops",
               "Peak of one JAX device in FLOP/s, for the element types that the module multiplies.",
               label="peak FLOP/s"),
-        Field("count", "num_devices", "Devices that share the FLOPs.",
-              label="devices sharing FLOPs"),
+        Field("count", "num_devices", "Devices that share the FLOPs, whose peaks MFU adds up.",
+              label="devices for MFU"),
         Field("seconds", "compiler_seconds",
               "The compiler's estimate, summed over the instructions that have one.",
               label="compiler estimate"),
@@ -533,6 +533,11 @@ class Time(Result):
             ]
             self._collectives = with_columns(table, further)
         return self._collectives
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self.collective_model == MEASURED:
+            raise TypeError("times with measured collectives cannot be pickled; pickle the module")
+        return time, (self.module, self.device, self._mesh, self.estimates, self.collective_model)
 
     def __repr__(self) -> str:
         least = "at least " if self.is_lower_bound else ""

@@ -37,7 +37,11 @@ def notes(time: Time) -> Iterator[Note]:
     together = note(time.module)
     if together is not None:
         yield together
-        yield Note("one-device", "times are for one device that does the work of all devices")
+        yield Note(
+            "one-device",
+            "times are for one device that does the work of all devices; the step on several "
+            "devices is unknown: give the text after optimisation",
+        )
     yield from _unknown(time)
     yield from _unsure(time)
     for source in fits_of(time.device):

@@ -24,7 +24,7 @@ def read_file(path: str | PathLike[str]) -> tuple[str, str]:
     try:
         return content.decode("utf-8"), name
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{name}: not UTF-8 text: byte {error.start:,} is invalid") from None
 
 
 def read_tables(text: str, source: str) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def read_tables(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:  # Numbers with thousands of digits do not raise `TOMLDecodeError`.
-        raise ValueError(f"{source}: {error}") from None
+        raise ValueError(f"{source}: not TOML: {error}") from None
     except RecursionError:
         raise ValueError(f"{source}: nested too deeply") from None
 

@@ -39,6 +39,8 @@ def read_bytes(text: int | str) -> int:
     A single letter is binary, as XLA prints it: `95G` is `95GiB`. Raises `ValueError` for other
     texts, negative numbers and numbers beyond 64 bits.
     """
+    if isinstance(text, bool) or not isinstance(text, int | float | str):
+        raise TypeError(f"{text!r} is not {BYTES_HELP}")
     count = int(_quantity(text, _BYTES, BYTES_HELP))
     if not 0 <= count < 2**63:
         raise ValueError(f"{text!r} is not {BYTES_HELP}")

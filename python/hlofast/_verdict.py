@@ -151,7 +151,7 @@ class Verdict(Result):
         """The live ranges; None if memory cannot be analysed, with the reason in `no_memory`."""
         self.no_memory = ""
         try:
-            self.memory = quiet(module, device=device_for(module, None))
+            self.memory = quiet(module)
             self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
         except (ValueError, OverflowError) as error:
             self.memory = None
@@ -340,7 +340,7 @@ class Verdict(Result):
                 "findings",
                 "What to change",
                 of_rows(_FINDINGS, rows),
-                paragraphs=[(f"What to change{more}", lines or [("", self._nothing)])],
+                paragraphs=[(f"What to change{more}", lines or [("", self.nothing)])],
             ),
             Section(
                 "commands",
@@ -351,10 +351,15 @@ class Verdict(Result):
         )
 
     @property
-    def _nothing(self) -> str:
+    def nothing(self) -> str:
         """What was judged where there is nothing to change."""
         if self.module.context.device is None:
             return "no findings; without a device, times and memory are not evaluated"
+        if not self.module.is_scheduled:
+            return (
+                "no findings; whether another checkpoint policy is faster is evaluated on the text "
+                "after optimisation only"
+            )
         return "nothing to change: no lint findings, and no known policy would help"
 
     def command(self, verb: str, *rest: str) -> str:
@@ -373,6 +378,12 @@ class Verdict(Result):
         recording = "PROFILE" if at < 0 else words[at + 1]
         rest = words if at < 0 else words[:at] + words[at + 2 :]
         return shell("hlofast", "profile", recording, self._command[0], *rest)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        from functools import partial
+
+        path, options = self._command
+        return partial(type(self), path=path, options=options), (self.module,)
 
     def __repr__(self) -> str:
         return (

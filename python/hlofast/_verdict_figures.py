@@ -69,6 +69,9 @@ class Figure:
         self.how = how
         """The provenance, one of `hlofast._result.PROVENANCES`."""
 
+    def __repr__(self) -> str:
+        return f"<Figure {self.label}: {self.text} ({self.how})>"
+
     @property
     def fact(self) -> Fact:
         """The figure as a fact with its own field."""

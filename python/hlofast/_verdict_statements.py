@@ -51,6 +51,10 @@ class Statement:
         self.verb = verb
         """The verb that also lists the advice."""
 
+    def __repr__(self) -> str:
+        stake = f" ({self.stake})" if self.stake else ""
+        return f"<Statement {self.code}{stake}: {self.remedy or self.text}>"
+
 
 def statements_of(verdict: Verdict) -> tuple[Statement, ...]:
     """Returns a peak that does not fit, findings of `lint`, policies, and advice from `remat`.

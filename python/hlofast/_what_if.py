@@ -173,13 +173,13 @@ class WhatIf(Result):
                       label=f"{label} after"),
             )
         ),
-        Field("bytes", "wire_bytes_decided", "Wire bytes after the change, of the collectives that "
-              "the text decides.", label="wire bytes decided"),
+        Field("bytes", "wire_bytes_decided", "Wire bytes after the change of the collectives that "
+              "the text decides; the others add to them.", label="wire bytes after, at least"),
         Field("bytes", "xla_peak_least", "Lower end of the XLA peak after the change, from the "
               "errors of similar changes whose peak the text does not decide.",
-              label="XLA peak at least"),
+              label="XLA peak after, at least"),
         Field("bytes", "xla_peak_most", "Upper end of the XLA peak after the change, from the same "
-              "errors.", label="XLA peak at most"),
+              "errors.", label="XLA peak after, at most"),
         Field("bytes", "hbm", "Memory of a device.", label="HBM"),
         Field("flag", "fits", "Whether the changed step fits the memory."),
     )  # fmt: skip
@@ -388,6 +388,9 @@ class WhatIf(Result):
             self._figures = {name: (before[name], after[name]) for name, _, _ in _FIGURES}
         return self._figures
 
+    def __repr__(self) -> str:
+        return f"<WhatIf of {self.title}: {self.change}>"
+
     @property
     def title(self) -> str:
         """The name of the module."""
@@ -397,16 +400,16 @@ class WhatIf(Result):
     def facts(self) -> tuple[Fact, ...]:
         """The change, and figures before and after it."""
         values: list[tuple[str, Any, str]] = [("change", self.change, "configuration")]
+        between = self._between("xla_peak") if self.peak_undecided else None
         for name, (before, after) in self.figures.items():
             how = "exact" if name in ("flops", "wire_bytes") else "modelled"
             values += [(f"{name}_before", before, how), (f"{name}_after", after, "modelled")]
-        if self._is_open and self.policy is None:
-            decided = sum(row["decided"] or 0 for row in self.wire_bytes)
-            values.append(("wire_bytes_decided", decided, "modelled"))
-        between = self._between("xla_peak")
-        if between is not None and self.peak_undecided:
-            names = ("xla_peak_least", "xla_peak_most")
-            values += ((*own, "modelled") for own in zip(names, between, strict=True))
+            if name == "wire_bytes" and self._is_open and self.policy is None:
+                decided = sum(row["decided"] or 0 for row in self.wire_bytes)
+                values.append(("wire_bytes_decided", decided, "modelled"))
+            if name == "xla_peak" and between is not None:
+                names = ("xla_peak_least", "xla_peak_most")
+                values += ((*own, "modelled") for own in zip(names, between, strict=True))
         known, needed = _memory.quiet(self.changed).hbm, self.needed
         if known is not None and needed is not None:
             is_sure = needed[1] <= known[0] or needed[0] > known[0]
@@ -421,7 +424,8 @@ class WhatIf(Result):
             name, _, side = fact.name.rpartition("_")
             end = _SIDES.get(side, side)
             if name in labels:
-                field = fact.field.replace(label=f"{labels[name]}{_shares.TOGETHER} {end}")
+                covered = _shares.covering(fact.field)
+                field = fact.field.replace(label=f"{labels[name]}{covered} {end}")
                 fact = Fact(field, fact.value, fact.provenance)
             elif name == "xla_peak":
                 # In `memory` the XLA peak of such a text is that of all devices together.

@@ -26,7 +26,9 @@ _AXES = (
     Field(
         "bytes",
         "decided",
-        "Wire bytes after the change, of the collectives that the text decides.",
+        "Wire bytes after the change of the collectives that the text decides; the others add to "
+        "them.",
+        label="at least",
         nullable=True,
     ),
     Field(

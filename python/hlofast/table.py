@@ -11,7 +11,7 @@ from hlofast._extras import library
 TYPE_CHECKING = False  # Verbs print tables; importing typing would slow their start.
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
+    from typing import Any, overload
 
     import numpy
     import numpy.typing
@@ -84,13 +84,27 @@ class Table:
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 
-    def __getitem__(self, name: str) -> numpy.typing.NDArray[Any]:
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, name: str) -> numpy.typing.NDArray[Any]: ...
+
+        @overload
+        def __getitem__(self, name: slice) -> Table: ...
+
+    def __getitem__(self, name: str | slice) -> numpy.typing.NDArray[Any] | Table:
         """Returns column `name` as a read-only NumPy array over the same memory.
+
+        A slice gives a table of these rows; `row` gives one row.
 
         Numbers that may be unknown (`field.nullable`) are a `numpy.ma.MaskedArray`, so that sums
         and means leave out unknown values; its `.data` holds `field.unknown`, or NaN, for them.
         Texts are an array of objects, with None for absent texts.
         """
+        if not isinstance(name, str):
+            if isinstance(name, slice):
+                return self.take(range(*name.indices(self._length)))
+            raise TypeError(f"columns are named, not {name!r}; table.row(0) is the first row")
         array = self._arrays.get(name)
         if array is None:
             import numpy

@@ -94,8 +94,8 @@ class Check(Result):
 
     VERB = "check"
     FACTS = (
-        Field("text", "declared_by", "The source of the declaration."),
-        Field("text", "mesh", "The declared mesh."),
+        Field("text", "declared_by", "The source of the declaration and of the limits."),
+        Field("text", "mesh", "The declared mesh, otherwise that of the module."),
         Field("flag", "ok", "Whether the check found no errors."),
         Field("count", "error", "Comparisons that fail.", label="errors"),
         Field("count", "warning", "Differences that are probably unintended.", label="warnings"),
@@ -187,9 +187,14 @@ class Check(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The source and mesh of the declaration, and the number of comparisons by severity."""
-        mesh = self.declaration.mesh
+        source = self.declaration.source
+        mesh = self.declaration.mesh or self.module.context.mesh or self.module.mesh()
         shape = None if mesh is None else ",".join(f"{own}={mesh.shape[own]}" for own in mesh.shape)
-        values = (self.declaration.source, shape, self.ok, *self.counts().values())
+        if self.expectations is not None:
+            # Limits may stand without a declaration.
+            both = self.declaration != Declaration(source=source)
+            source = f"{source}, {self.expectations.source}" if both else self.expectations.source
+        values = (source, shape, self.ok, *self.counts().values())
         return tuple(map(Fact, self.FACTS, values))
 
     def sections(self, *, agreeing: bool = False) -> tuple[Section, ...]:

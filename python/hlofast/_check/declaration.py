@@ -121,9 +121,17 @@ class Declaration:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Declaration:
-        """Reads a declaration from a TOML file; raises `OSError` or `ValueError` on failure."""
+        """Reads a declaration from a TOML file.
+
+        Raises `OSError`, or `ValueError` if the file is invalid or declares nothing.
+        """
         text, source = read_file(path)
-        return Declaration.loads(text, source=source)
+        declared = Declaration.loads(text, source=source)
+        if declared == Declaration(source=source):
+            # A check against nothing would pass.
+            tables = ", ".join(f"[{key}]" for key in _Reader.KEYS)
+            raise ValueError(f"{source}: declares nothing; give at least one of {tables}")
+        return declared
 
     @staticmethod
     def loads(text: str, *, source: str = "the declaration") -> Declaration:

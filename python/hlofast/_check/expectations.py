@@ -82,9 +82,16 @@ class Expectations:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Expectations:
-        """Reads expectations from a TOML file; raises `OSError` or `ValueError` on failure."""
+        """Reads expectations from a TOML file.
+
+        Raises `OSError`, or `ValueError` if the file is invalid or has no limits.
+        """
         text, source = read_file(path)
-        return Expectations.loads(text, source=source)
+        expected = Expectations.loads(text, source=source)
+        if not expected.limits and not expected.forbidden:
+            # A check without limits would pass.
+            raise ValueError(f'{source}: has no limits; give one such as peak.max = "15.5GiB"')
+        return expected
 
     @staticmethod
     def loads(text: str, *, source: str = "the expectations") -> Expectations:

@@ -435,11 +435,10 @@ def _time(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
 )  # fmt: skip
 def _memory(session: Session, answer: Answer, arguments: dict[str, Any]) -> None:
     def analyse(module: Module) -> tuple[Result, Iterable[Section]]:
-        from hlofast._context import device_for
         from hlofast._memory import quiet
 
         space = arguments.get("space")
-        memory = quiet(module, space=space, device=device_for(module, None))
+        memory = quiet(module, space=space)
         sections = memory.sections(arguments.get("by", "class"), arguments.get("at"))
         return memory, [own for own in sections if own.name != "xla"]
 

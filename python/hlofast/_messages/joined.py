@@ -31,10 +31,9 @@ class Joined:
         self.no_memory = ""
         self._found: dict[int, list[tuple[Any, ...]]] = {}
         try:
-            from hlofast._context import device_for
             from hlofast._memory import quiet
 
-            self.memory = quiet(module, device=device_for(module, None))
+            self.memory = quiet(module)
             self._values = list(self.memory.values())
             self._live = {(row["name"], row["index"]) for row in self.memory.live}
         except (ValueError, OverflowError) as error:

@@ -235,7 +235,10 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
     ]
     if each is None:
         y, label = "total", "FLOPs per step"
-        note = "FLOP per second is unknown without a device; the axis shows FLOPs per step instead."
+        note = (
+            "FLOP per second is unknown without the times of one device; the axis shows FLOPs per "
+            "step instead."
+        )
     else:
         y, label = "speed", "FLOP per second"
         columns += [

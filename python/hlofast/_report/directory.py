@@ -7,6 +7,7 @@ import os
 from hlofast import _text as output
 from hlofast._files import named
 from hlofast._history import FIGURES, KINDS, History
+from hlofast._kinds import NO_DUMPS, NoDumpsError
 from hlofast._memory import quiet
 from hlofast._programs import fingerprints, programs, whole
 from hlofast._report import chart as draw
@@ -36,11 +37,9 @@ _MOST_BYTES = 256 << 20
 
 
 _PEAKS = ("live_peak", "xla_peak", "hbm_peak", "fast_peak", "host_peak")
-NOT_PARTITIONED = "the programs are not partitioned yet: their times are those of all devices"
-
-
-class NoDumpsError(ValueError):
-    """A folder has no dumps."""
+NOT_PARTITIONED = (
+    "the programs are not partitioned yet: the step of one of several devices is unknown"
+)
 
 
 def contents(
@@ -53,7 +52,7 @@ def contents(
     scanned = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
     rows = scanned.programs.to_pylist()
     if not rows and not scanned.counts["failed"]:
-        raise NoDumpsError(f"{folder}: no dumps found")
+        raise NoDumpsError(f"{folder}: {NO_DUMPS}")
     known = "canonical" in scanned.programs and "flops" in scanned.programs
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []

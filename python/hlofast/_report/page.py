@@ -172,7 +172,8 @@ def _verdict(contents: Contents) -> str:
     if contents.findings:
         findings = _statements(contents.findings, "finding")
     else:
-        findings = '<p class="quiet-text">Nothing to change.</p>'
+        words = "nothing to change" if contents.module is None else contents.module.nothing
+        findings = f'<p class="quiet-text">{text(words[:1].upper() + words[1:])}.</p>'
     heading = "Findings" if contents.kind == "module" else "Highlights"
     return f"""<section id="verdict" aria-labelledby="verdict-title">
 <h2 id="verdict-title">Verdict</h2>

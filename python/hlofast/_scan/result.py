@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from hlofast._core import ScanPart, ScanTable, SurveyData
+    from hlofast._core import Mesh, ScanPart, ScanTable, SurveyData
     from hlofast._scan.folder import RemoteFolder
     from hlofast._scan.stored import ReadFolder, Stored
     from hlofast.devices import Device
@@ -69,6 +69,8 @@ class Scan(Result):
         """Chips named by dumps that are missing from the device table."""
         self.given_device: Device | None = None
         """The device that modules were timed for, if it was not found beside them."""
+        self.given_mesh: Mesh | None = None
+        """The mesh of all modules that it fits, if one was given."""
         self.is_started_over = False
         """Whether earlier rows were dropped because they were written with other options."""
         self._survey = survey
@@ -145,6 +147,11 @@ class Scan(Result):
     def notes(self) -> tuple[Note, ...]:
         """Notes about the tables."""
         notes = []
+        if self.has_no_modules:
+            from hlofast._kinds import HOW_TO_DUMP
+
+            text = f"no XLA dumps among these files; write them with {HOW_TO_DUMP}"
+            notes.append(Note("no-modules", text))
         if self.is_started_over:
             text = "the dataset was rewritten because its rows were made with other options"
             notes.append(Note("started-over", text))
@@ -155,6 +162,13 @@ class Scan(Result):
             for compiled, count in sorted(self._misfits().items()):
                 text = f"{backend_differs(device, compiled, count)}: no times"
                 notes.append(Note("other-backend", text))
+        if self.given_mesh is not None and (count := self._of_other_meshes()):
+            modules = "module is" if count == 1 else "modules are"
+            text = (
+                f"mesh {self.given_mesh} has {self.given_mesh.device_count:,} devices; "
+                f"{count:,} {modules} for another number: their axes are those of their texts"
+            )
+            notes.append(Note("mesh", text, modules=count))
         if together := self._together():
             text = (
                 f"{_text.counted(together, 'program is', 'programs are')} not partitioned yet: "
@@ -165,6 +179,12 @@ class Scan(Result):
             notes.append(Note("global", text, programs=together))
         return tuple(notes)
 
+    @property
+    def has_no_modules(self) -> bool:
+        """Whether no file has a module, or could not be read."""
+        counts = self.counts
+        return not (counts["read"] or counts["failed"] or counts["unchanged"])
+
     def _together(self) -> int:
         """Programs whose figures cover several devices together."""
         programs = self.programs
@@ -172,14 +192,24 @@ class Scan(Result):
             return 0
         return sum((count or 1) > 1 for count in programs.values(_TOGETHER))
 
+    def _of_other_meshes(self) -> int:
+        """Modules that the given mesh does not fit."""
+        table = self._modules("mesh")
+        given = str(self.given_mesh)
+        return 0 if "mesh" not in table else sum(own != given for own in table.values("mesh"))
+
+    def _modules(self, *columns: str) -> Table:
+        """Columns of the table `modules`; without columns if it was not selected."""
+        if self._folder is None:
+            return self["modules"]
+        stored = self._stored()
+        if "modules" not in stored.asked:
+            return Table(())
+        return Table(stored.rows("modules", ["path", *columns]).columns())
+
     def _misfits(self) -> dict[str, int]:
         """Modules by backend that do not fit the given device."""
-        if self._folder is None:
-            table = self["modules"]
-        elif "modules" in (stored := self._stored()).asked:
-            table = Table(stored.rows("modules", ["path", "backend", "device"]).columns())
-        else:
-            return {}
+        table = self._modules("backend", "device")
         found: dict[str, int] = {}
         if "backend" in table:
             pairs = zip(table.values("backend"), table.values("device"), strict=True)

@@ -175,6 +175,7 @@ class Scanner:
             gone = known.keys() - set(survey.paths())
             unclear = () if files is None else tuple(files.refused)
             dataset.forget(path for path in gone if not path.startswith(unclear))
+        scan.given_mesh = self.mesh
         chips, places = self._devices(survey, scan)
         options: dict[str, Any] = {
             "tables": self.tables,

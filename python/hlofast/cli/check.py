@@ -151,7 +151,7 @@ def _main_file(path: str, wanted: str | None, failures: inputs.Failures) -> str 
             return path
         programs = listed(path)[0]
         if not programs:
-            raise ValueError(f"no XLA dumps here; write them with {_kinds.HOW_TO_DUMP}")
+            raise ValueError(_kinds.NO_DUMPS)
     except (OSError, ValueError) as error:
         failures.failed(path, error)
         return None
@@ -218,13 +218,19 @@ def read_declaration(
     """
     import hlofast
     from hlofast import config
+    from hlofast.config._load import is_program
 
     if path is None and not overrides:
         return hlofast.Declaration()
     is_config = path is None
     if path is not None and not path.endswith(".toml"):
         with open(path, "rb") as file:
-            is_config = config.is_config(file.read(SAMPLE), path=path)
+            sample = file.read(SAMPLE)
+        is_config = config.is_config(sample, path=path)
+        if not is_config and is_program(sample.decode("utf-8", "replace")):
+            raise UsageError(
+                "an HLO module, not a declaration; `hlofast diff` compares two programs"
+            )
     if path is not None and not is_config:
         if overrides or base is not None:
             raise UsageError("KEY=VALUE and --base need a MaxText config")

@@ -144,7 +144,8 @@ def run(arguments: argparse.Namespace) -> int:
     context = inputs.read_context(arguments)
     paths = [arguments.before, *([] if arguments.after is None else [arguments.after])]
     folders = [_files.is_folder(path) for path in paths]
-    if not all(folders) and (any(folders) or len(paths) == 1):
+    are_profiles = len(paths) == 2 and _are_profiles(paths)
+    if not are_profiles and not all(folders) and (any(folders) or len(paths) == 1):
         for path in paths:
             if path != "-" and "://" not in path and not os.path.lexists(path):
                 inputs.complain(f"{path}: {os.strerror(errno.ENOENT)}")
@@ -161,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
         given = argparse.Namespace(**{**vars(arguments), "profile": arguments.profile_after})
         after = inputs.read_context(given)
     sides = (context, after)
-    if _are_profiles(paths):
+    if are_profiles:
         return _compare(arguments, _Profiles(paths, arguments.module, sides))
     if all(folders):
         return _compare(arguments, _Folders(paths, arguments.module, sides))

@@ -64,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Shows the history of one module."""
     from hlofast._history import History, history
+    from hlofast._kinds import NoDumpsError
 
     told = inputs.read_context(arguments)
     name = arguments.module
@@ -76,8 +77,18 @@ def run(arguments: argparse.Namespace) -> int:
             rules=told.rules,
             pass_times=arguments.pass_times,
         )
+    except NotADirectoryError:
+        inputs.complain(
+            f"{arguments.folder}: is a file; history reads the dump directory that holds the "
+            "module after each pass: XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_text "
+            "--xla_dump_hlo_pass_re=.*'"
+        )
+        return UNREADABLE
     except OSError as error:
         inputs.complain(f"{error.filename or arguments.folder}: {error.strerror or error}")
+        return UNREADABLE
+    except NoDumpsError as error:
+        inputs.complain(str(error))
         return UNREADABLE
     except ValueError as error:
         inputs.complain(str(error))

@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # Importing typing would take longer than reading a small
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, TextIO
 
     from hlofast import Context, Mesh, Messages, Module, ProfileSummary
     from hlofast.cli.results import Shower
@@ -227,13 +227,15 @@ def note_small(size: str) -> None:
 class Found:
     """A module and its place: file, line and label."""
 
-    __slots__ = ("label", "line", "module", "path")
+    __slots__ = ("label", "line", "module", "number", "path")
 
     def __init__(self, module: Module, path: str, line: int, label: str | None) -> None:
         self.module = module
         self.path = path
         self.line = line
         self.label = label
+        self.number = 0
+        """The place of the module among those of the file, from 0, as `hlofast.load` counts."""
 
     def place(self) -> dict[str, Any]:
         """The place of the module as JSON."""
@@ -308,12 +310,14 @@ class Reader(Failures):
 
     def modules_of(self, path: str) -> Iterator[Found]:
         """The selected modules of one file."""
-        names = []
+        names: list[str] = []
         matched = False
         for loaded in self._find(path):
+            loaded.number = len(names)
             names.append(loaded.module.name)
-            # Profiles tell programs of one name apart by their labels.
-            if self.wanted is None or self.wanted in (loaded.module.name, loaded.label):
+            # Profiles tell programs of one name apart by their labels, logs by their order.
+            own = (loaded.module.name, loaded.label, str(loaded.number))
+            if self.wanted is None or self.wanted in own:
                 matched = True
                 yield loaded
         if names and not matched:
@@ -491,6 +495,14 @@ def note_unmeasured(module: Module, path: str) -> None:
         complain(f"{path}: note: {text}")
 
 
+def choices(selected: list[Found]) -> list[str]:
+    """Returns what `--module` takes for each module of a file: its name, label or number."""
+    names = [loaded.module.name for loaded in selected]
+    labels = [str(loaded.label) for loaded in selected if loaded.label]
+    numbers = [str(loaded.number) for loaded in selected]
+    return next(own for own in (names, labels, numbers) if len(set(own)) == len(selected))
+
+
 def only(reader: Reader) -> Found | None:
     """Returns the selected module, or None unless exactly one is selected.
 
@@ -498,12 +510,9 @@ def only(reader: Reader) -> Found | None:
     """
     selected = list(reader)
     if len(selected) > 1:
-        names = [loaded.module.name for loaded in selected]
-        if len(set(names)) < len(names) and all(loaded.label for loaded in selected):
-            names = [str(loaded.label) for loaded in selected]
         complain(
             f"{selected[0].path} holds {len(selected)} modules; choose one with --module: "
-            f"{output.names(names)}"
+            f"{output.names(choices(selected))}"
         )
     return selected[0] if len(selected) == 1 else None
 
@@ -530,7 +539,7 @@ def read(path: str, most: int | None = None) -> bytes:
     """Returns the bytes of a FILE argument, at most `most`; raises `OSError` if reading fails."""
     try:
         if path == "-":
-            return sys.stdin.buffer.read()
+            return _standard_input()
         if "://" in path:
             from hlofast import _remote
 
@@ -539,6 +548,18 @@ def read(path: str, most: int | None = None) -> bytes:
             return file.read(-1 if most is None else most)
     except MemoryError:
         raise OSError(errno.ENOMEM, OUT_OF_MEMORY, path) from None
+
+
+_consumed: list[TextIO] = []
+"""Standard inputs that were read to their end; tests replace `sys.stdin`."""
+
+
+def _standard_input() -> bytes:
+    content = sys.stdin.buffer.read()
+    if not content and any(own is sys.stdin for own in _consumed):
+        raise OSError(errno.EINVAL, "standard input is read already; give - once", "-")
+    _consumed.append(sys.stdin)
+    return content
 
 
 def complain(message: str) -> None:

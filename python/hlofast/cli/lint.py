@@ -88,6 +88,10 @@ def share(text: str) -> float:
 def _wanted(option: str, text: str | None) -> set[str] | None:
     """Returns the codes in an option; prints an error and returns None for an unknown code."""
     codes = {code.strip() for code in (text or "").split(",") if code.strip()}
+    if text is not None and not codes:
+        # An unset variable in a script would otherwise switch the check off.
+        inputs.complain(f"{option} {text!r} names no code; give one of {', '.join(RULES)}, {ANY}")
+        return None
     if ANY in codes:
         return set(RULES)
     unknown = sorted(codes - set(RULES))
@@ -102,7 +106,7 @@ def _wanted(option: str, text: str | None) -> set[str] | None:
 def run(arguments: argparse.Namespace) -> int:
     """Lists the findings of every module."""
     wanted = _wanted("--fail-on", arguments.fail_on)
-    only = _wanted("--only", arguments.only or ANY)
+    only = _wanted("--only", ANY if arguments.only is None else arguments.only)
     if wanted is None or only is None:
         return USAGE
     options = {

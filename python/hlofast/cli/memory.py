@@ -105,7 +105,6 @@ def _analysed(loaded: inputs.Found, arguments: argparse.Namespace) -> Memory:
         constants=arguments.constants,
         space=arguments.space,
         schedule=arguments.schedule,
-        device=loaded.module.context.device,
     )
     memory.xla  # noqa: B018 - raises where XLA could not count.
     content, path = _allocation(loaded, arguments.xla_file)

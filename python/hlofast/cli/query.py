@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         dataset = _dataset(arguments.path)
         with query.Query(dataset, sql) as answer:
             _give(answer, arguments)
+        return _code(dataset, arguments.path)
     except query.QueryError as error:
         inputs.complain(str(error))
         return USAGE
@@ -80,6 +81,25 @@ def run(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     except ValueError as error:
         inputs.complain(str(error))
+        return UNREADABLE
+
+
+def _code(dataset: _scan.Scan, path: str) -> int:
+    """Returns the exit code; says so where the rows lack files that could not be read."""
+    if dataset.path is not None:
+        return 0  # The scan that wrote the dataset has reported them.
+    if dataset.has_no_modules:
+        from hlofast._kinds import NO_DUMPS
+
+        inputs.complain(f"{path}: {NO_DUMPS}")
+        return UNREADABLE
+    if failed := dataset.counts["failed"]:
+        files = output.counted(failed, "file")
+        inputs.complain(
+            f"{path}: {files} could not be read and are left out; hlofast scan {path} lists them"
+            if failed > 1
+            else f"{path}: {files} could not be read and is left out; hlofast scan {path} names it"
+        )
         return UNREADABLE
     return 0
 

@@ -115,8 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Report | None, int]:
     """Returns the page about a dump directory, and the exit code."""
+    from hlofast._kinds import NoDumpsError
     from hlofast._report import of_directory
-    from hlofast._report.directory import NoDumpsError
 
     if arguments.config is not None or arguments.module is not None:
         inputs.complain(f"{arguments.file}: a directory; --config and --module need a single file")
@@ -132,7 +132,7 @@ def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Repo
         )
     except NoDumpsError as error:
         inputs.complain(str(error))
-        return None, USAGE
+        return None, UNREADABLE
     return made, DONE
 
 
@@ -145,7 +145,7 @@ def _of_file(
     reader = inputs.Reader(arguments, context)
     selected = list(reader)
     if len(selected) > 1:
-        names = output.names([loaded.module.name for loaded in selected])
+        names = output.names(inputs.choices(selected))
         inputs.complain(f"{arguments.file}: several modules; choose one with --module: {names}")
         return None, USAGE
     if not selected:

@@ -116,6 +116,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Scans once, or with `--watch` until interrupted."""
     to_stdout = arguments.output == "-"
+    if "-" in arguments.paths:
+        inputs.complain(
+            "scan reads folders and files, not standard input; `hlofast FILE` and most other verbs "
+            "read - as standard input"
+        )
+        return USAGE
     if to_stdout and arguments.json:
         inputs.complain("-o - already prints JSON lines: leave out --json")
         return USAGE

@@ -76,7 +76,10 @@ def read_timing(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
         try:
             collectives = devices.read_measurements(collectives)
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            inputs.complain(f"{collectives}: {error.strerror or error}")
+            return None
+        except ValueError as error:
             inputs.complain(str(error))
             return None
     return {"estimates": arguments.estimates, "collectives": collectives}
@@ -90,7 +93,7 @@ def require_device(loaded: inputs.Found, arguments: argparse.Namespace) -> None:
         from hlofast import devices
 
         known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
-        text = f"{loaded.path}: {error}; give --device NAME, one of {', '.join(known)}"
+        text = f"{loaded.path}: {error}; known devices: {', '.join(known)}"
         raise ContextError(text) from None
 
 

@@ -68,11 +68,11 @@ def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argpars
     options = _options(arguments)
     if len(selected) > 1:
         modules = [loaded.module for loaded in selected]
-        shower.show(_kinds.several(path, modules, options))
-    names = [loaded.module.name for loaded in selected]
-    is_named = names.count(selected[0].module.name) == 1
-    if is_named and (arguments.module is not None or len(selected) > 1):
-        options = ["--module", selected[0].module.name, *options]
+        shower.show(_kinds.several(path, modules, inputs.choices(selected), options))
+    if len(selected) > 1:
+        options = ["--module", inputs.choices(selected)[0], *options]
+    elif arguments.module is not None:
+        options = ["--module", arguments.module, *options]
     _show(selected[0], options, reader, shower, arguments)
     return 0
 
@@ -139,8 +139,8 @@ def _folder(
         if configs:
             shower.show(_kinds.trainers(path, configs))
             return 0
-        hint = f": {known}" if known else f"; write them with {_kinds.HOW_TO_DUMP}"
-        reader.failed(path, ValueError(f"no XLA dumps here{hint}"))
+        why = f"no XLA dumps here: {known}" if known else _kinds.NO_DUMPS
+        reader.failed(path, ValueError(why))
         return UNREADABLE
     programs = _kinds.by_size(programs)
     options = _options(arguments)

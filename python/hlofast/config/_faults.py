@@ -13,7 +13,7 @@ def decoded(text: str | bytes, path: str | None, most: int) -> str:
     """The text of a config of at most `most` bytes; raises `ConfigError`."""
     if len(text) > most:
         message = f"larger than {most:,} bytes, the limit for a config"
-        raise ConfigError(message, path=path, kind="too-large")
+        raise refused(message, path, "too-large")
     if isinstance(text, str):
         return text
     try:
@@ -24,6 +24,12 @@ def decoded(text: str | bytes, path: str | None, most: int) -> str:
         raise config_error(
             fault, read + text[error.start :].decode("utf-8", "replace"), path
         ) from None
+
+
+def refused(message: str, path: str | None, kind: str) -> ConfigError:
+    """The error for a text that is refused as a whole."""
+    rendering = f"{path or '<text>'}: error: {message}"
+    return ConfigError(message, path=path, kind=kind, rendering=rendering)
 
 
 def config_error(fault: Fault, text: str, path: str | None, newline: str = "\n") -> ConfigError:

@@ -26,10 +26,13 @@ def _once(slot: str) -> Callable[[F], F]:
     """Keeps the results of a function of an `Implied` in the dictionary of this name."""
 
     def decorated(function: F) -> F:
+        # A name, as wrapped functions cannot be pickled, and results may go to other processes.
+        name = f"{function.__module__}.{function.__qualname__}"
+
         @wraps(function)
         def shared(implied: Implied, *arguments: Any) -> Any:
             known = getattr(implied, slot)
-            key = (function, *arguments) if arguments else function
+            key = (name, *arguments) if arguments else name
             try:
                 return known[key]
             except KeyError:

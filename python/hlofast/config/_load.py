@@ -97,6 +97,11 @@ def is_config(text: str | bytes, *, path: str | None = None) -> bool:
     return any((path and own.is_named(path)) or own.is_config(sample) for own in fronts)
 
 
+def is_program(text: str) -> bool:
+    """Whether a text that is not a config has a module of HLO."""
+    return any(line.startswith("HloModule ") for line in text.splitlines())
+
+
 def _front_of(text: str | bytes, path: str | None) -> Front:
     """The front that reads a text: by its file name, else by its first lines."""
     fronts = [front(name) for name in names()]
@@ -104,7 +109,13 @@ def _front_of(text: str | bytes, path: str | None) -> Front:
         if path is not None and each.is_named(path):
             return each
     sample = _sample(text)
-    return next((each for each in fronts if each.is_config(sample)), front(DEFAULT))
+    found = next((each for each in fronts if each.is_config(sample)), None)
+    if found is None and is_program(sample):
+        from hlofast.config._faults import refused
+
+        message = "this is an HLO module, not a trainer config; `hlofast FILE` reads it"
+        raise refused(message, path, "program")
+    return front(DEFAULT) if found is None else found
 
 
 def _sample(text: str | bytes) -> str:

@@ -268,6 +268,8 @@ def _terms(implied: Implied) -> list[Term]:
     has_gradients = is_placed and not learner.is_partial
     has_state = is_placed and not learner.gaps
     text = f"the optimizer keeps {kept} of each parameter"
+    if learner.gaps:
+        text = "kept by the optimizer, which is not modelled"
     one = "one per layer" if parts.pipeline is None else "one per layer of each iteration"
     terms = [
         term("parameters", "device", parameters, is_placed, "exact", "weights"),

@@ -190,6 +190,35 @@ fn listed_files_are_below_the_longest_root() {
 }
 
 #[test]
+fn given_files_are_files_of_their_directories() {
+    let roots = [
+        "d/module_0001.f.before_optimizations.txt",
+        "d/./module_0001.f.after_optimizations.txt",
+        "d/module_0001.f.after_optimizations.txt",
+        "e/",
+        "e/g.txt",
+        "h.txt",
+    ];
+    let roots = roots.map(str::to_owned);
+    let file = |path: &str, root: u32| {
+        let path = PathBuf::from(path);
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        Found { root, folder: String::new(), name, ..Found::listed(path, &[]) }
+    };
+    let mut listing: Vec<Found> =
+        (0..).zip(&roots).filter(|(at, _)| *at != 3).map(|(at, root)| file(root, at)).collect();
+    listing.push(file("e/g.txt", 3));
+    sort(&mut listing);
+    let texts = listing.iter().map(|file| (file.path.clone(), MODULE)).collect();
+    let survey = Survey::from_listing(listing, &roots, Arc::new(Memory(texts)));
+    assert_eq!(survey.roots, ["d", "e", ""]);
+    assert_eq!(survey.found.len(), 4);
+    let mut keys: Vec<&str> = survey.programs.list.iter().map(|own| own.key.as_str()).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["d/module_0001.f", "e/g.txt", "h.txt"]);
+}
+
+#[test]
 fn programs_are_those_of_the_listing() {
     let survey = survey();
     let keys: Vec<&str> = survey.programs.list.iter().map(|p| p.key.as_str()).collect();

@@ -4,7 +4,7 @@ use super::kind::words;
 use super::names::AxisNames;
 use crate::Provenance;
 use crate::analyses::{Analyses, Context};
-use crate::comms::Mesh;
+use crate::comms::{Mesh, fits};
 use crate::flow::SourceOptions;
 use crate::ir::{Module, Opcode};
 use crate::memory::{self, FileKind, XlaAccount};
@@ -64,8 +64,8 @@ impl Tables {
 pub struct AnalysisOptions {
     /// The requested tables.
     pub tables: Tables,
-    /// The mesh of all modules; None uses the mesh that each module implies, with axis names from
-    /// [`Beside::names`].
+    /// The mesh of all modules that it fits; the others, and all modules without it, have the mesh
+    /// that they imply, with axis names from [`Beside::names`].
     pub mesh: Option<Mesh>,
     /// The frame of a stack that tables show, and which files belong to libraries.
     pub sources: SourceOptions,
@@ -206,7 +206,12 @@ pub fn analyse(
     let (sources, merges_layers) = (options.sources.clone(), options.merges_layers);
     let context = Context { mesh, device, sources, merges_layers, ..Context::default() };
     let mut analyses = Analyses::with(module, context);
-    let lacks_axis_names = options.mesh.is_none() && analyses.lacks_axis_names();
+    // With a mesh of other devices, no group would have axes.
+    let is_of_others = |mesh: &Mesh| !fits(analyses.device_count(), mesh);
+    if options.mesh.as_ref().is_some_and(is_of_others) {
+        analyses = analyses.with_context(Context { mesh: None, ..analyses.context().clone() });
+    }
+    let lacks_axis_names = analyses.context().mesh.is_none() && analyses.lacks_axis_names();
     if lacks_axis_names
         && let Some(before) = beside.names.and_then(AxisNames::mesh)
         && analyses.is_named_by(before)

@@ -185,6 +185,7 @@ pub fn label_key(log: &Found, label: &str, roots: &[String]) -> String {
 fn key_folders(root: u32, folder: &str, roots: &[String]) -> Vec<String> {
     let root = roots.get(root as usize).filter(|_| roots.len() > 1);
     let root = root.map(|root| root.trim_end_matches('/').to_owned());
+    let root = root.filter(|root| !root.is_empty());
     root.into_iter().chain((!folder.is_empty()).then(|| folder.to_owned())).collect()
 }
 

@@ -6,7 +6,7 @@ use super::name::{self, FileName};
 use super::names::MeshesBefore;
 use super::sniff::{Content, HEAD, sniff};
 use super::store::{Disk, Store, all};
-use super::walk::{Found, Trouble, reason, walk, without_datasets};
+use super::walk::{Found, Trouble, below_directories, reason, walk, without_datasets};
 use crate::text::{Compression, decompress_head};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -47,10 +47,11 @@ impl Survey {
     }
 
     /// Surveys listed files; `roots` are the paths that contain them, as shown to people. Files
-    /// with an unknown kind of name are opened, because a dump may be saved under any name.
+    /// with an unknown kind of name are opened, because a dump may be saved under any name. A root
+    /// that is a file stands for the directory that contains it.
     /// Datasets written by hlofast are not entered.
     pub fn from_listing(files: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
-        let mut files = without_datasets(files);
+        let (mut files, roots) = below_directories(without_datasets(files), roots);
         let kind = |file: &Found| match file.is_folder {
             true => Kind::Folder,
             false => name::parse(&file.name).kind,
@@ -68,10 +69,10 @@ impl Survey {
         let names = files.iter().zip(&kinds);
         let names: Vec<FileName<'_>> =
             names.map(|(file, kind)| FileName { kind: *kind, ..name::parse(&file.name) }).collect();
-        let programs = programs(&files, &names, roots);
+        let programs = programs(&files, &names, &roots);
         let own = files.len();
         let meshes_before = programs.list.iter().map(|_| OnceLock::new()).collect();
-        Self { kinds, programs, found: files, roots: roots.to_vec(), own, store, meshes_before }
+        Self { kinds, programs, found: files, roots, own, store, meshes_before }
     }
 
     /// A survey of some of the files, for reading elsewhere. It includes neighbouring files and

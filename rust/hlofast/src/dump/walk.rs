@@ -144,6 +144,50 @@ pub fn without_datasets(files: Vec<Found>) -> Vec<Found> {
     kept
 }
 
+/// Given files become files of the directories that contain them, and the directories become roots:
+/// `dump/*.txt` has the programs of `dump`. A file that is given twice, or below a given directory
+/// too, counts once.
+pub fn below_directories(files: Vec<Found>, roots: &[String]) -> (Vec<Found>, Vec<String>) {
+    let is_given = |file: &&Found| {
+        let root = roots.get(file.root as usize);
+        !file.is_folder && file.folder.is_empty() && root == Some(&file.text())
+    };
+    let given: HashSet<u32> = files.iter().filter(is_given).map(|file| file.root).collect();
+    if given.is_empty() {
+        return (files, roots.to_vec());
+    }
+    let mut kept: Vec<String> = Vec::new();
+    let mut numbers = Vec::new();
+    for (number, root) in (0..).zip(roots) {
+        let root = plain(root.trim_end_matches('/'));
+        let own = match root.rsplit_once('/') {
+            _ if !given.contains(&number) => root,
+            Some((parent, _)) => parent.to_owned(),
+            None => String::new(),
+        };
+        let known = kept.iter().position(|other| *other == own);
+        numbers.push(known.unwrap_or(kept.len()) as u32);
+        if known.is_none() {
+            kept.push(own);
+        }
+    }
+    let is_below = |file: &&Found| !given.contains(&file.root);
+    let mut seen: HashSet<String> =
+        files.iter().filter(is_below).map(|file| plain(&file.text())).collect();
+    let mut files: Vec<Found> = files
+        .into_iter()
+        .filter(|file| !given.contains(&file.root) || seen.insert(plain(&file.text())))
+        .map(|file| Found { root: numbers[file.root as usize], ..file })
+        .collect();
+    sort(&mut files);
+    (files, kept)
+}
+
+/// A path or an address without parts that stand for the directory itself.
+fn plain(path: &str) -> String {
+    path.split('/').filter(|part| *part != ".").collect::<Vec<_>>().join("/")
+}
+
 /// Sorts files by root and path.
 pub fn sort(files: &mut [Found]) {
     files.sort_by(|a, b| (a.root, &a.folder, &a.name).cmp(&(b.root, &b.folder, &b.name)));

@@ -117,7 +117,7 @@ fn several(modules: &[FoundModule]) -> ParseError {
         Span::EMPTY,
         format!("{} modules where one was expected: {}{more}", modules.len(), names.join(", ")),
     )
-    .with_help("choose one by name, or use find_modules to get them all")
+    .with_help("choose one by name or number (from 0), or use find_modules to get them all")
 }
 
 fn name(module: &FoundModule) -> String {
