@@ -343,7 +343,7 @@ def test_policies_are_not_judged_before_optimisation() -> None:
     """Without the step under another policy, none is said to be no faster."""
     path = FIXTURES / "shares" / "grad_fsdp_tp.before.txt.xz"
     said = str(hlofast.load(path, device="tpu-v5p").verdict())
-    assert "nothing was found; whether another checkpoint policy is faster is judged on" in said
+    assert "no findings; whether another checkpoint policy is faster is evaluated on" in said
     assert "no known policy would help" not in said
     page = hlofast.load(path, device="tpu-v5p").report(plots=False).html
     assert "Nothing was found; whether another checkpoint policy" in page
