@@ -1,6 +1,7 @@
 //! Data derived from the columns, computed once on first use and kept in the module.
 
 use super::ShapeInterner;
+use super::attributes::KeysInUse;
 use super::csr::Csr;
 use super::decode::{Alias, HeaderValue, StackFrames, decode_header};
 use super::derived_metadata::MetadataColumns;
@@ -40,6 +41,7 @@ pub struct Derived {
     pub(super) parameter_numbers: OnceLock<Vec<i64>>,
     pub(super) metadata: OnceLock<MetadataColumns>,
     pub(super) frames: OnceLock<StackFrames>,
+    pub(super) keys: OnceLock<KeysInUse>,
 }
 
 impl Derived {

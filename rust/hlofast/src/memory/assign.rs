@@ -22,9 +22,6 @@ use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// The place of rows without one in the order of assignment. A text of 4 GiB has fewer rows.
-const LAST: u32 = u32::MAX >> 1;
-
 /// The purpose of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -90,21 +87,35 @@ struct Allocation {
     uses: Vec<Use>,
 }
 
-/// The allocations of a program.
+/// The allocations of a program, none larger than those before it.
+#[derive(Default)]
 struct Allocations {
     list: Vec<Allocation>,
     /// By allocation: its first and its last use. They are the longest in most programs, and decide
     /// most tries.
     outermost: Vec<[Use; 2]>,
+    /// By `BLOCK` allocations, for the first and for the last use of each: the time that all of them
+    /// have in common, or from the latest start to the earliest end.
+    blocks: Vec<[Use; 2]>,
     /// How many more allocations may be examined.
     tries: usize,
 }
+
+/// Allocations that most tries examine at once.
+const BLOCK: usize = 8;
 
 impl Use {
     /// Whether both are live in more than a step in which one ends and the other begins.
     fn overlaps(self, other: Use) -> bool {
         self.start < other.end && other.start < self.end
     }
+}
+
+/// Whether one of `uses` overlaps one of `outermost`. For a block: whether all of its allocations
+/// have a use that overlaps.
+fn overlap(outermost: &[Use; 2], uses: &[Use]) -> bool {
+    let [first, last] = *outermost;
+    uses.iter().any(|alive| alive.overlaps(first) || alive.overlaps(last))
 }
 
 impl Allocation {
@@ -150,8 +161,7 @@ impl Allocations {
                 return false;
             }
             self.tries -= 1;
-            let [first, last] = self.outermost[*index];
-            if uses.iter().any(|alive| alive.overlaps(first) || alive.overlaps(last)) {
+            if overlap(&self.outermost[*index], uses) {
                 return false;
             }
             let allocation = &self.list[*index];
@@ -159,10 +169,49 @@ impl Allocations {
         })
     }
 
+    /// The last allocation that is free during all `uses` and has at least `bytes`, or these bytes if
+    /// `is_exact`; each was allocated for a buffer of at least `bytes`.
+    fn find_last(
+        &mut self,
+        uses: &[Use],
+        bytes: i64,
+        is_exact: bool,
+        shares: impl Fn(u32, u32) -> bool,
+    ) -> Option<usize> {
+        let count = self.list.len();
+        let first = match is_exact {
+            true => self.list.partition_point(|allocation| allocation.bytes > bytes),
+            false => 0,
+        };
+        let lowest = first.max(count.saturating_sub(self.tries));
+        let mut end = count;
+        while end > lowest {
+            let block = (end - 1) / BLOCK;
+            let start = lowest.max(block * BLOCK);
+            if !overlap(&self.blocks[block], uses) {
+                let is_free = |index: &usize| {
+                    !overlap(&self.outermost[*index], uses)
+                        && uses.iter().all(|alive| self.list[*index].is_free(*alive, &shares))
+                };
+                if let Some(index) = (start..end).rev().find(is_free) {
+                    self.tries -= count - index;
+                    return Some(index);
+                }
+            }
+            end = start;
+        }
+        self.tries = self.tries.saturating_sub(count);
+        None
+    }
+
     fn open(&mut self, bytes: i64) -> usize {
+        let index = self.list.len();
         self.list.push(Allocation { bytes, uses: Vec::new() });
         self.outermost.push([Use::default(); 2]);
-        self.list.len() - 1
+        if index.is_multiple_of(BLOCK) {
+            self.blocks.push(Default::default());
+        }
+        index
     }
 
     fn extend(&mut self, index: usize, uses: &[Use]) {
@@ -171,6 +220,14 @@ impl Allocations {
         if let (Some(first), Some(last)) = (allocation.uses.first(), allocation.uses.last()) {
             self.outermost[index] = [*first, *last];
         }
+        let first = index - index % BLOCK;
+        let block = &self.outermost[first..self.outermost.len().min(first + BLOCK)];
+        self.blocks[index / BLOCK] = [0, 1].map(|which| {
+            let uses = || block.iter().map(|uses| uses[which]);
+            let latest = uses().map(|own| own.start).max().unwrap_or_default();
+            let earliest = uses().map(|own| own.end).min().unwrap_or_default();
+            Use { start: latest, end: earliest, value: 0 }
+        });
     }
 }
 
@@ -211,39 +268,32 @@ impl<'a> Assignment<'a> {
 
     /// By buffer: whether it lies in a heap.
     pub fn temporaries(&self, donations: &Donations) -> Vec<bool> {
-        let order = self.order(donations);
+        let (order, count) = self.order(donations);
         let mut is_in_heap: Vec<bool> =
             self.kinds.iter().map(|kind| *kind == Kind::Temporary).collect();
         // Few programs need this many tries.
-        let tries = MOST_TRIES.max(64 * order.len());
-        let mut allocations = Allocations { list: Vec::new(), outermost: Vec::new(), tries };
+        let tries = MOST_TRIES.max(64 * count);
+        let mut allocations = Allocations { tries, ..Allocations::default() };
         // By buffer: its allocation.
-        let mut allocated = vec![usize::MAX; self.kinds.len()];
+        let mut allocated = vec![NONE; self.kinds.len()];
         let mut uses = Vec::new();
         for (bytes, buffer) in order {
             let kind = self.kinds[buffer];
-            // Temporaries that are larger than all results come before the first allocation.
-            if allocations.list.is_empty() && kind == Kind::Temporary {
-                continue;
-            }
             uses.clear();
             uses.extend(self.uses(buffer));
             // A result needs memory of exactly its own size.
-            let fit = |own: i64| match kind {
-                Kind::Temporary => own >= bytes,
-                _ => own == bytes,
-            };
+            let is_exact = kind != Kind::Temporary;
+            let fit = |own: i64| if is_exact { own == bytes } else { own >= bytes };
             let shares = |operand, user| self.shares(operand, user);
             let mut place = None;
             if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
                 let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
                     let index = *allocated.get(operand as usize)?;
-                    (index != usize::MAX).then_some(index)
+                    (index != NONE).then_some(index as usize)
                 });
                 place = allocations.find(of_operands, &uses, fit, shares);
                 if place.is_none() {
-                    let all = (0..allocations.list.len()).rev();
-                    place = allocations.find(all, &uses, fit, shares);
+                    place = allocations.find_last(&uses, bytes, is_exact, shares);
                 }
             }
             let index = match place {
@@ -252,50 +302,74 @@ impl<'a> Assignment<'a> {
                 None => allocations.open(bytes),
             };
             allocations.extend(index, &uses);
-            allocated[buffer] = index;
+            allocated[buffer] = index as u32;
             is_in_heap[buffer] = false;
         }
         is_in_heap
     }
 
     /// Bytes and buffer in the order of assignment: largest first; among equal sizes, results of
-    /// the program first, then callers before callees, then the earliest.
-    fn order(&self, donations: &Donations) -> Vec<(i64, usize)> {
+    /// the program first, then callers before callees, then the earliest. Temporaries that are larger
+    /// than all results, and so find no allocation, only count in the number of buffers.
+    fn order(&self, donations: &Donations) -> (Vec<(i64, usize)>, usize) {
         let mut is_donated = vec![false; self.kinds.len()];
         for (_, parameter) in &donations.pairs {
             if let Some(slot) = is_donated.get_mut(self.buffers.of[*parameter as usize] as usize) {
                 *slot = true;
             }
         }
-        let module = self.reader.module;
-        // By row: its place among all rows that have a step, computations before those they call.
-        let has_steps = |id: &ComputationId| self.reader.steps.spans[id.0 as usize].0 != NONE;
-        let callers_first = module.computation_post_order().iter().copied().rev();
-        let mut places = vec![LAST; module.row_count()];
-        for (place, row) in (0..).zip(post_orders(module, callers_first.filter(has_steps))) {
-            places[row as usize] = place;
-        }
-        let mut order = Vec::with_capacity(self.kinds.len());
-        for (buffer, kind) in self.kinds.iter().enumerate() {
-            let bytes = self.bytes(buffer);
-            let is_assigned = match kind {
+        // Bytes of buffers that are assigned; 0 for others.
+        let assigned = |buffer: usize| {
+            let is_assigned = match self.kinds[buffer] {
                 Kind::Constant => false,
                 Kind::Parameter => is_donated[buffer],
                 Kind::Result | Kind::Temporary => true,
             };
-            if bytes > 0 && is_assigned && self.space(buffer) == 0 {
-                let place = |value: &u32| {
-                    let step = self.reader.nodes.steps[*value as usize];
-                    places[self.reader.steps.rows[step as usize] as usize]
-                };
-                let first = self.buffers.values(buffer).iter().map(place).min().unwrap_or(LAST);
-                // One number instead of kind, place and buffer, which sorts faster.
-                let is_temporary = u64::from(*kind == Kind::Temporary) << 63;
-                order.push((-bytes, is_temporary | u64::from(first) << 32 | buffer as u64));
+            if is_assigned && self.space(buffer) == 0 { self.bytes(buffer) } else { 0 }
+        };
+        let is_kept = |buffer: &usize| self.kinds[*buffer] != Kind::Temporary;
+        let most = (0..self.kinds.len()).filter(is_kept).map(assigned).max().unwrap_or(0);
+        let mut sizes: Vec<i64> =
+            self.sizes.by_shape.iter().copied().filter(|bytes| *bytes <= most).collect();
+        sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+        sizes.dedup();
+        let Reader { module, steps, nodes, .. } = *self.reader;
+        // Two groups for every size, in the order of rows, computations before those they call.
+        let mut groups = vec![0u32; 2 * sizes.len() + 1];
+        let mut found: Vec<(u32, u32)> = Vec::with_capacity(self.kinds.len());
+        let mut is_found = vec![false; self.kinds.len()];
+        let mut count = 0;
+        let has_steps = |id: &ComputationId| steps.spans[id.0 as usize].0 != NONE;
+        let callers_first = module.computation_post_order().iter().copied().rev();
+        for row in post_orders(module, callers_first.filter(has_steps)) {
+            let Some(step) = steps.of(row) else { continue };
+            let first = found.len();
+            for node in nodes.of(step).filter(|node| self.values[*node as usize] == *node) {
+                let buffer = self.buffers.of[node as usize] as usize;
+                if std::mem::replace(&mut is_found[buffer], true) {
+                    continue;
+                }
+                let bytes = assigned(buffer);
+                count += usize::from(bytes > 0);
+                if bytes > 0 && bytes <= most {
+                    let rank = sizes.partition_point(|size| *size > bytes) as u32;
+                    let group = 2 * rank + u32::from(self.kinds[buffer] == Kind::Temporary);
+                    groups[group as usize + 1] += 1;
+                    found.push((buffer as u32, group));
+                }
             }
+            found[first..].sort_unstable();
         }
-        order.sort_unstable();
-        order.into_iter().map(|(bytes, key)| (-bytes, key as u32 as usize)).collect()
+        for group in 1..groups.len() {
+            groups[group] += groups[group - 1];
+        }
+        let mut order = vec![(0, 0); found.len()];
+        for (buffer, group) in found {
+            let place = &mut groups[group as usize];
+            order[*place as usize] = (sizes[group as usize / 2], buffer as usize);
+            *place += 1;
+        }
+        (order, count)
     }
 
     /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are
@@ -470,9 +544,10 @@ impl<'a> Assignment<'a> {
                 if !is_alone(user) || self.sizes.bytes[user as usize] == 0 {
                     continue;
                 }
-                let mut operands = 0..module.operands(Row(*row)).len();
-                let operand = operands.find_map(|index| {
-                    let operand = self.reader.operand(step, index)?.start;
+                let mut operands = module.operands(Row(*row)).iter().enumerate();
+                let operand = operands.find_map(|(index, operand)| {
+                    let from = steps.of(*operand).filter(|from| *from < step)?;
+                    let operand = nodes.of(from).start;
                     let is_free = self.is_looked_at(1)
                         && self.values[operand as usize] == operand
                         && self.ranges.ends[operand as usize] == step

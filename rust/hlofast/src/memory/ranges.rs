@@ -228,6 +228,7 @@ impl Buffers {
         self.offsets.len().saturating_sub(1)
     }
 
+    #[inline]
     pub fn values(&self, buffer: usize) -> &[u32] {
         &self.values[self.offsets[buffer] as usize..self.offsets[buffer + 1] as usize]
     }
