@@ -149,13 +149,17 @@ impl KeysInUse {
         for known in &module.columns.value_ends {
             keys.add(known.key_length.into(), known.key_first);
         }
-        for row in module.rows() {
-            let is_printed = !module.columns.value_ends(row).is_empty();
-            if !is_printed && !module.tail(row).is_empty() {
-                for attribute in module.attributes(row) {
-                    let key = module.bytes(attribute.key);
-                    keys.add(key.len(), key.first().copied().unwrap_or_default());
-                }
+        let columns = &module.columns;
+        let ends = columns.value_offsets.windows(2).zip(&columns.tail_ends);
+        let others =
+            module.rows().zip(&columns.tail_starts).zip(ends).filter(|((_, start), known)| {
+                let (offsets, end) = *known;
+                offsets[0] == offsets[1] && *start < end
+            });
+        for ((row, _), _) in others {
+            for attribute in module.attributes(row) {
+                let key = module.bytes(attribute.key);
+                keys.add(key.len(), key.first().copied().unwrap_or_default());
             }
         }
         keys

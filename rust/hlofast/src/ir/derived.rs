@@ -6,7 +6,7 @@ use super::csr::Csr;
 use super::decode::{Alias, HeaderValue, StackFrames, decode_header};
 use super::derived_metadata::MetadataColumns;
 use super::intern::hash_bytes;
-use super::module::{Call, Computation, ComputationId, Module, Row};
+use super::module::{Call, Computation, ComputationId, Flags, Module, Row};
 use super::opcode::Opcode;
 use super::row_set::RowSet;
 use super::shape_text::parse_shape;
@@ -281,6 +281,11 @@ impl Module {
 
     /// The opcode as the text writes it (sugar such as `all-to-all-start` included).
     pub fn opcode_text(&self, row: Row) -> &[u8] {
+        let opcode = self.opcode(row);
+        let is_plain = self.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == 0;
+        if is_plain && opcode != Opcode::Unknown {
+            return opcode.as_str().as_bytes();
+        }
         self.bytes(self.opcode_and_payload(row).0)
     }
 

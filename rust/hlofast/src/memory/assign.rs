@@ -87,41 +87,35 @@ struct Allocation {
     uses: Vec<Use>,
 }
 
-/// The allocations of a program, none larger than those before it.
+/// The allocations of a program.
 #[derive(Default)]
 struct Allocations {
     list: Vec<Allocation>,
     /// By allocation: its first and its last use. They are the longest in most programs, and decide
     /// most tries.
     outermost: Vec<[Use; 2]>,
-    /// By `BLOCK` allocations, for the first and for the last use of each: the time that all of them
-    /// have in common, or from the latest start to the earliest end.
-    blocks: Vec<[Use; 2]>,
     /// How many more allocations may be examined.
     tries: usize,
 }
-
-/// Allocations that most tries examine at once.
-const BLOCK: usize = 8;
 
 impl Use {
     /// Whether both are live in more than a step in which one ends and the other begins.
     fn overlaps(self, other: Use) -> bool {
         self.start < other.end && other.start < self.end
     }
-}
 
-/// Whether one of `uses` overlaps one of `outermost`. For a block: whether all of its allocations
-/// have a use that overlaps.
-fn overlap(outermost: &[Use; 2], uses: &[Use]) -> bool {
-    let [first, last] = *outermost;
-    uses.iter().any(|alive| alive.overlaps(first) || alive.overlaps(last))
+    /// Whether it has a step.
+    fn is_live(self) -> bool {
+        self.start <= self.end
+    }
 }
 
 impl Allocation {
     fn extend(&mut self, uses: &[Use]) {
+        // Two numbers are compared faster than three.
+        let key = |own: &Use| (u64::from(own.start) << 32 | u64::from(own.end), own.value);
         for new in uses {
-            let at = self.uses.partition_point(|known| known < new);
+            let at = self.uses.partition_point(|known| key(known) < key(new));
             self.uses.insert(at, *new);
         }
     }
@@ -148,69 +142,37 @@ impl Allocation {
 }
 
 impl Allocations {
-    /// The first allocation of `among` that is free during all `uses` and whose bytes `fit`.
+    /// The first allocation of `among` that is free during all `uses` and whose bytes `fit`. Each comes
+    /// with whether it is surely in use.
     fn find(
         &mut self,
-        mut among: impl Iterator<Item = usize>,
+        mut among: impl Iterator<Item = (usize, bool)>,
         uses: &[Use],
         fit: impl Fn(i64) -> bool,
         shares: impl Fn(u32, u32) -> bool,
     ) -> Option<usize> {
-        among.find(|index| {
+        let found = among.find(|(index, is_in_use)| {
             if self.tries == 0 {
                 return false;
             }
             self.tries -= 1;
-            if overlap(&self.outermost[*index], uses) {
+            if *is_in_use {
+                return false;
+            }
+            let [first, last] = self.outermost[*index];
+            if uses.iter().any(|alive| alive.overlaps(first) || alive.overlaps(last)) {
                 return false;
             }
             let allocation = &self.list[*index];
             fit(allocation.bytes) && uses.iter().all(|alive| allocation.is_free(*alive, &shares))
-        })
-    }
-
-    /// The last allocation that is free during all `uses` and has at least `bytes`, or these bytes if
-    /// `is_exact`; each was allocated for a buffer of at least `bytes`.
-    fn find_last(
-        &mut self,
-        uses: &[Use],
-        bytes: i64,
-        is_exact: bool,
-        shares: impl Fn(u32, u32) -> bool,
-    ) -> Option<usize> {
-        let count = self.list.len();
-        let first = match is_exact {
-            true => self.list.partition_point(|allocation| allocation.bytes > bytes),
-            false => 0,
-        };
-        let lowest = first.max(count.saturating_sub(self.tries));
-        let mut end = count;
-        while end > lowest {
-            let block = (end - 1) / BLOCK;
-            let start = lowest.max(block * BLOCK);
-            if !overlap(&self.blocks[block], uses) {
-                let is_free = |index: &usize| {
-                    !overlap(&self.outermost[*index], uses)
-                        && uses.iter().all(|alive| self.list[*index].is_free(*alive, &shares))
-                };
-                if let Some(index) = (start..end).rev().find(is_free) {
-                    self.tries -= count - index;
-                    return Some(index);
-                }
-            }
-            end = start;
-        }
-        self.tries = self.tries.saturating_sub(count);
-        None
+        });
+        found.map(|(index, _)| index)
     }
 
     fn open(&mut self, bytes: i64) -> usize {
         let index = self.list.len();
         self.list.push(Allocation { bytes, uses: Vec::new() });
         self.outermost.push([Use::default(); 2]);
-        if index.is_multiple_of(BLOCK) {
-            self.blocks.push(Default::default());
-        }
         index
     }
 
@@ -220,14 +182,6 @@ impl Allocations {
         if let (Some(first), Some(last)) = (allocation.uses.first(), allocation.uses.last()) {
             self.outermost[index] = [*first, *last];
         }
-        let first = index - index % BLOCK;
-        let block = &self.outermost[first..self.outermost.len().min(first + BLOCK)];
-        self.blocks[index / BLOCK] = [0, 1].map(|which| {
-            let uses = || block.iter().map(|uses| uses[which]);
-            let latest = uses().map(|own| own.start).max().unwrap_or_default();
-            let earliest = uses().map(|own| own.end).min().unwrap_or_default();
-            Use { start: latest, end: earliest, value: 0 }
-        });
     }
 }
 
@@ -258,12 +212,14 @@ impl<'a> Assignment<'a> {
     }
 
     fn uses(&self, buffer: usize) -> impl Iterator<Item = Use> + '_ {
-        let use_of = |value: &u32| Use {
-            start: self.ranges.starts[*value as usize],
-            end: self.ranges.ends[*value as usize],
-            value: *value,
-        };
-        self.buffers.values(buffer).iter().map(use_of).filter(|alive| alive.start <= alive.end)
+        let values = self.buffers.values(buffer).iter();
+        values.map(|value| self.use_of(*value)).filter(|alive| alive.is_live())
+    }
+
+    #[inline]
+    fn use_of(&self, value: u32) -> Use {
+        let at = value as usize;
+        Use { start: self.ranges.starts[at], end: self.ranges.ends[at], value }
     }
 
     /// By buffer: whether it lies in a heap.
@@ -282,18 +238,22 @@ impl<'a> Assignment<'a> {
             uses.clear();
             uses.extend(self.uses(buffer));
             // A result needs memory of exactly its own size.
-            let is_exact = kind != Kind::Temporary;
-            let fit = |own: i64| if is_exact { own == bytes } else { own >= bytes };
+            let fit = |own: i64| match kind {
+                Kind::Temporary => own >= bytes,
+                _ => own == bytes,
+            };
             let shares = |operand, user| self.shares(operand, user);
             let mut place = None;
             if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
-                let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
-                    let index = *allocated.get(operand as usize)?;
-                    (index != NONE).then_some(index as usize)
-                });
+                let of_operands =
+                    self.operand_buffers(buffer).filter_map(|(operand, is_in_use)| {
+                        let index = *allocated.get(operand as usize)?;
+                        (index != NONE).then_some((index as usize, is_in_use))
+                    });
                 place = allocations.find(of_operands, &uses, fit, shares);
                 if place.is_none() {
-                    place = allocations.find_last(&uses, bytes, is_exact, shares);
+                    let all = (0..allocations.list.len()).rev().map(|index| (index, false));
+                    place = allocations.find(all, &uses, fit, shares);
                 }
             }
             let index = match place {
@@ -373,17 +333,20 @@ impl<'a> Assignment<'a> {
     }
 
     /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are
-    /// tried first.
-    fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = u32> + '_ {
+    /// tried first. Each comes with whether the operand is still in use when the array is.
+    fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = (u32, bool)> + '_ {
         let Reader { module, steps, nodes, .. } = *self.reader;
         self.buffers.values(buffer).iter().flat_map(move |value| {
             let step = nodes.steps[*value as usize];
             let row = Row(steps.rows[step as usize]);
             let operands = if nodes.of(step).len() == 1 { module.operands(row) } else { &[] };
+            let own = self.use_of(*value);
             operands.iter().filter_map(move |operand| {
                 let from = steps.of(*operand).filter(|from| *from < step)?;
                 let value = self.values[nodes.of(from).start as usize];
-                self.buffers.of.get(value as usize).copied()
+                let other = self.use_of(value);
+                let is_in_use = own.is_live() && other.is_live() && own.overlaps(other);
+                Some((self.buffers.of.get(value as usize).copied()?, is_in_use))
             })
         })
     }

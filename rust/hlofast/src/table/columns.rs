@@ -80,6 +80,11 @@ impl Texts {
             .map(|pair| self.bytes.get(pair[0] as usize..pair[1] as usize).unwrap_or_default())
     }
 
+    /// The concatenated texts, with the start of each text and the end of the last.
+    pub(super) fn parts(&self) -> (&[u8], &[i64]) {
+        (&self.bytes, &self.bounds)
+    }
+
     /// The concatenated texts, with the start of each text and the end of the last; None if any
     /// text is not UTF-8.
     pub fn as_utf8(&self) -> Option<(&str, &[i64])> {

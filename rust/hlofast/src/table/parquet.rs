@@ -169,11 +169,11 @@ fn array(field: &Field, values: &Values) -> ArrayRef {
 
 /// Texts in UTF-8 as Arrow holds them.
 fn as_written(field: &Field, texts: &Texts) -> Option<LargeStringArray> {
-    let (all, bounds) = texts.as_utf8().filter(|(_, bounds)| !bounds.is_empty())?;
+    let (all, bounds) = Some(texts.parts()).filter(|(_, bounds)| !bounds.is_empty())?;
     let known = || bounds.windows(2).map(|pair| pair[0] < pair[1]);
     let nulls = field.is_nullable.then(|| NullBuffer::from_iter(known()));
     let offsets = OffsetBuffer::new(ScalarBuffer::from(bounds.to_vec()));
-    LargeStringArray::try_new(offsets, Buffer::from(all.as_bytes()), nulls).ok()
+    LargeStringArray::try_new(offsets, Buffer::from(all), nulls).ok()
 }
 
 /// The values of a column like `like` from the arrays that hold its parts.

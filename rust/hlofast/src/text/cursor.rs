@@ -80,32 +80,6 @@ impl Stack {
     }
 }
 
-/// The length of the run from the opening bracket at the start of `text` to its match, if the run is
-/// short and has no other brackets, strings or comments.
-fn flat(text: &[u8]) -> Option<usize> {
-    const LONGEST: usize = 128;
-    let close = match text.first()? {
-        b'{' => b'}',
-        b'[' => b']',
-        b'(' => b')',
-        _ => return None,
-    };
-    let rest = text.get(1..)?;
-    let rest = rest.get(..LONGEST).unwrap_or(rest);
-    let inside = rest.get(..memchr::memchr(close, rest)?)?;
-    // The bit 0x20 makes square brackets braces. Without an early exit, the loop vectorises.
-    let is_special = |byte: u8| {
-        (byte | 0x20 == b'{')
-            | (byte | 0x20 == b'}')
-            | (byte & 0xfe == b'(')
-            | (byte == b'"')
-            | (byte == b'\'')
-            | (byte == b'/')
-    };
-    let has_special = inside.iter().fold(false, |any, byte| any | is_special(*byte));
-    (!has_special).then_some(inside.len() + 2)
-}
-
 /// A position in a text, with the basic readers on which all other readers build.
 #[derive(Clone, Copy)]
 pub struct Cursor<'a> {
@@ -349,17 +323,11 @@ impl<'a> Cursor<'a> {
     /// be at the opening bracket; returns the span with both brackets.
     pub fn balanced(&mut self) -> Result<Span> {
         let start = self.position;
-        if let Some(length) = flat(self.rest()) {
-            self.position += length;
-            return Ok(self.span_since(start));
-        }
         let mut stack = Stack::default();
         loop {
-            while self.position < self.end
-                && CLASS[self.text[self.position] as usize] & BRACKET_OR_QUOTE == 0
-            {
-                self.position += 1;
-            }
+            let rest = self.rest();
+            let is_special = |byte: &u8| CLASS[*byte as usize] & BRACKET_OR_QUOTE != 0;
+            self.position += rest.iter().position(is_special).unwrap_or(rest.len());
             match self.peek() {
                 b'"' | b'\'' => {
                     self.string()?;

@@ -52,8 +52,8 @@ use super::opcode::Opcode;
 use crate::error::Result;
 use crate::text::{Cursor, is_identifier_byte};
 use scan::{
-    Trailing, boolean, bytes, float, integer, integers, list, name, printed_integers, string, whole,
-    word,
+    Trailing, boolean, bytes, float, integer, integers, list, name, printed_integers, string,
+    whole, word,
 };
 use std::borrow::Cow;
 
