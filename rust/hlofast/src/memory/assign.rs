@@ -22,6 +22,9 @@ use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+/// The place of rows without one in the order of assignment. A text of 4 GiB has fewer rows.
+const LAST: u32 = u32::MAX >> 1;
+
 /// The purpose of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -88,7 +91,6 @@ struct Allocation {
 }
 
 /// The allocations of a program.
-#[derive(Default)]
 struct Allocations {
     list: Vec<Allocation>,
     /// By allocation: its first and its last use. They are the longest in most programs, and decide
@@ -103,19 +105,12 @@ impl Use {
     fn overlaps(self, other: Use) -> bool {
         self.start < other.end && other.start < self.end
     }
-
-    /// Whether it has a step.
-    fn is_live(self) -> bool {
-        self.start <= self.end
-    }
 }
 
 impl Allocation {
     fn extend(&mut self, uses: &[Use]) {
-        // Two numbers are compared faster than three.
-        let key = |own: &Use| (u64::from(own.start) << 32 | u64::from(own.end), own.value);
         for new in uses {
-            let at = self.uses.partition_point(|known| key(known) < key(new));
+            let at = self.uses.partition_point(|known| known < new);
             self.uses.insert(at, *new);
         }
     }
@@ -142,38 +137,32 @@ impl Allocation {
 }
 
 impl Allocations {
-    /// The first allocation of `among` that is free during all `uses` and whose bytes `fit`. Each comes
-    /// with whether it is surely in use.
+    /// The first allocation of `among` that is free during all `uses` and whose bytes `fit`.
     fn find(
         &mut self,
-        mut among: impl Iterator<Item = (usize, bool)>,
+        mut among: impl Iterator<Item = usize>,
         uses: &[Use],
         fit: impl Fn(i64) -> bool,
         shares: impl Fn(u32, u32) -> bool,
     ) -> Option<usize> {
-        let found = among.find(|(index, is_in_use)| {
+        among.find(|index| {
             if self.tries == 0 {
                 return false;
             }
             self.tries -= 1;
-            if *is_in_use {
-                return false;
-            }
             let [first, last] = self.outermost[*index];
             if uses.iter().any(|alive| alive.overlaps(first) || alive.overlaps(last)) {
                 return false;
             }
             let allocation = &self.list[*index];
             fit(allocation.bytes) && uses.iter().all(|alive| allocation.is_free(*alive, &shares))
-        });
-        found.map(|(index, _)| index)
+        })
     }
 
     fn open(&mut self, bytes: i64) -> usize {
-        let index = self.list.len();
         self.list.push(Allocation { bytes, uses: Vec::new() });
         self.outermost.push([Use::default(); 2]);
-        index
+        self.list.len() - 1
     }
 
     fn extend(&mut self, index: usize, uses: &[Use]) {
@@ -212,29 +201,31 @@ impl<'a> Assignment<'a> {
     }
 
     fn uses(&self, buffer: usize) -> impl Iterator<Item = Use> + '_ {
-        let values = self.buffers.values(buffer).iter();
-        values.map(|value| self.use_of(*value)).filter(|alive| alive.is_live())
-    }
-
-    #[inline]
-    fn use_of(&self, value: u32) -> Use {
-        let at = value as usize;
-        Use { start: self.ranges.starts[at], end: self.ranges.ends[at], value }
+        let use_of = |value: &u32| Use {
+            start: self.ranges.starts[*value as usize],
+            end: self.ranges.ends[*value as usize],
+            value: *value,
+        };
+        self.buffers.values(buffer).iter().map(use_of).filter(|alive| alive.start <= alive.end)
     }
 
     /// By buffer: whether it lies in a heap.
     pub fn temporaries(&self, donations: &Donations) -> Vec<bool> {
-        let (order, count) = self.order(donations);
+        let order = self.order(donations);
         let mut is_in_heap: Vec<bool> =
             self.kinds.iter().map(|kind| *kind == Kind::Temporary).collect();
         // Few programs need this many tries.
-        let tries = MOST_TRIES.max(64 * count);
-        let mut allocations = Allocations { tries, ..Allocations::default() };
+        let tries = MOST_TRIES.max(64 * order.len());
+        let mut allocations = Allocations { list: Vec::new(), outermost: Vec::new(), tries };
         // By buffer: its allocation.
-        let mut allocated = vec![NONE; self.kinds.len()];
+        let mut allocated = vec![usize::MAX; self.kinds.len()];
         let mut uses = Vec::new();
         for (bytes, buffer) in order {
             let kind = self.kinds[buffer];
+            // Temporaries that are larger than all results come before the first allocation.
+            if allocations.list.is_empty() && kind == Kind::Temporary {
+                continue;
+            }
             uses.clear();
             uses.extend(self.uses(buffer));
             // A result needs memory of exactly its own size.
@@ -245,14 +236,13 @@ impl<'a> Assignment<'a> {
             let shares = |operand, user| self.shares(operand, user);
             let mut place = None;
             if kind != Kind::Parameter && !uses.iter().any(|alive| self.is_gathered(alive.value)) {
-                let of_operands =
-                    self.operand_buffers(buffer).filter_map(|(operand, is_in_use)| {
-                        let index = *allocated.get(operand as usize)?;
-                        (index != NONE).then_some((index as usize, is_in_use))
-                    });
+                let of_operands = self.operand_buffers(buffer).filter_map(|operand| {
+                    let index = *allocated.get(operand as usize)?;
+                    (index != usize::MAX).then_some(index)
+                });
                 place = allocations.find(of_operands, &uses, fit, shares);
                 if place.is_none() {
-                    let all = (0..allocations.list.len()).rev().map(|index| (index, false));
+                    let all = (0..allocations.list.len()).rev();
                     place = allocations.find(all, &uses, fit, shares);
                 }
             }
@@ -262,91 +252,64 @@ impl<'a> Assignment<'a> {
                 None => allocations.open(bytes),
             };
             allocations.extend(index, &uses);
-            allocated[buffer] = index as u32;
+            allocated[buffer] = index;
             is_in_heap[buffer] = false;
         }
         is_in_heap
     }
 
     /// Bytes and buffer in the order of assignment: largest first; among equal sizes, results of
-    /// the program first, then callers before callees, then the earliest. Temporaries that are larger
-    /// than all results, and so find no allocation, only count in the number of buffers.
-    fn order(&self, donations: &Donations) -> (Vec<(i64, usize)>, usize) {
+    /// the program first, then callers before callees, then the earliest.
+    fn order(&self, donations: &Donations) -> Vec<(i64, usize)> {
         let mut is_donated = vec![false; self.kinds.len()];
         for (_, parameter) in &donations.pairs {
             if let Some(slot) = is_donated.get_mut(self.buffers.of[*parameter as usize] as usize) {
                 *slot = true;
             }
         }
-        // Bytes of buffers that are assigned; 0 for others.
-        let assigned = |buffer: usize| {
-            let is_assigned = match self.kinds[buffer] {
+        let module = self.reader.module;
+        // By row: its place among all rows that have a step, computations before those they call.
+        let has_steps = |id: &ComputationId| self.reader.steps.spans[id.0 as usize].0 != NONE;
+        let callers_first = module.computation_post_order().iter().copied().rev();
+        let mut places = vec![LAST; module.row_count()];
+        for (place, row) in (0..).zip(post_orders(module, callers_first.filter(has_steps))) {
+            places[row as usize] = place;
+        }
+        let mut order = Vec::with_capacity(self.kinds.len());
+        for (buffer, kind) in self.kinds.iter().enumerate() {
+            let bytes = self.bytes(buffer);
+            let is_assigned = match kind {
                 Kind::Constant => false,
                 Kind::Parameter => is_donated[buffer],
                 Kind::Result | Kind::Temporary => true,
             };
-            if is_assigned && self.space(buffer) == 0 { self.bytes(buffer) } else { 0 }
-        };
-        let is_kept = |buffer: &usize| self.kinds[*buffer] != Kind::Temporary;
-        let most = (0..self.kinds.len()).filter(is_kept).map(assigned).max().unwrap_or(0);
-        let mut sizes: Vec<i64> =
-            self.sizes.by_shape.iter().copied().filter(|bytes| *bytes <= most).collect();
-        sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
-        sizes.dedup();
-        let Reader { module, steps, nodes, .. } = *self.reader;
-        // Two groups for every size, in the order of rows, computations before those they call.
-        let mut groups = vec![0u32; 2 * sizes.len() + 1];
-        let mut found: Vec<(u32, u32)> = Vec::with_capacity(self.kinds.len());
-        let mut is_found = vec![false; self.kinds.len()];
-        let mut count = 0;
-        let has_steps = |id: &ComputationId| steps.spans[id.0 as usize].0 != NONE;
-        let callers_first = module.computation_post_order().iter().copied().rev();
-        for row in post_orders(module, callers_first.filter(has_steps)) {
-            let Some(step) = steps.of(row) else { continue };
-            let first = found.len();
-            for node in nodes.of(step).filter(|node| self.values[*node as usize] == *node) {
-                let buffer = self.buffers.of[node as usize] as usize;
-                if std::mem::replace(&mut is_found[buffer], true) {
-                    continue;
-                }
-                let bytes = assigned(buffer);
-                count += usize::from(bytes > 0);
-                if bytes > 0 && bytes <= most {
-                    let rank = sizes.partition_point(|size| *size > bytes) as u32;
-                    let group = 2 * rank + u32::from(self.kinds[buffer] == Kind::Temporary);
-                    groups[group as usize + 1] += 1;
-                    found.push((buffer as u32, group));
-                }
+            if bytes > 0 && is_assigned && self.space(buffer) == 0 {
+                let place = |value: &u32| {
+                    let step = self.reader.nodes.steps[*value as usize];
+                    places[self.reader.steps.rows[step as usize] as usize]
+                };
+                let first = self.buffers.values(buffer).iter().map(place).min().unwrap_or(LAST);
+                // One number instead of kind, place and buffer, which sorts faster.
+                let is_temporary = u64::from(*kind == Kind::Temporary) << 63;
+                order.push((-bytes, is_temporary | u64::from(first) << 32 | buffer as u64));
             }
-            found[first..].sort_unstable();
         }
-        for group in 1..groups.len() {
-            groups[group] += groups[group - 1];
-        }
-        let mut order = vec![(0, 0); found.len()];
-        for (buffer, group) in found {
-            let place = &mut groups[group as usize];
-            order[*place as usize] = (sizes[group as usize / 2], buffer as usize);
-            *place += 1;
-        }
-        (order, count)
+        order.sort_unstable();
+        order.into_iter().map(|(bytes, key)| (-bytes, key as u32 as usize)).collect()
     }
 
     /// The buffers of the operands that arrays in `buffer` are computed from; their allocations are
-    /// tried first. Each comes with whether the operand is still in use when the array is.
-    fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = (u32, bool)> + '_ {
+    /// tried first.
+    fn operand_buffers(&self, buffer: usize) -> impl Iterator<Item = u32> + '_ {
         let Reader { module, steps, nodes, .. } = *self.reader;
         self.buffers.values(buffer).iter().flat_map(move |value| {
             let step = nodes.steps[*value as usize];
             let row = Row(steps.rows[step as usize]);
             let operands = if nodes.of(step).len() == 1 { module.operands(row) } else { &[] };
-            let own = self.use_of(*value);
             operands.iter().filter_map(move |operand| {
                 let from = steps.of(*operand).filter(|from| *from < step)?;
                 let value = self.values[nodes.of(from).start as usize];
-                let other = self.use_of(value);
-                let is_in_use = own.is_live() && other.is_live() && own.overlaps(other);
-                Some((self.buffers.of.get(value as usize).copied()?, is_in_use))
+                self.buffers.of.get(value as usize).copied()
             })
         })
     }
@@ -507,10 +470,9 @@ impl<'a> Assignment<'a> {
                 if !is_alone(user) || self.sizes.bytes[user as usize] == 0 {
                     continue;
                 }
-                let mut operands = module.operands(Row(*row)).iter().enumerate();
-                let operand = operands.find_map(|(index, operand)| {
-                    let from = steps.of(*operand).filter(|from| *from < step)?;
-                    let operand = nodes.of(from).start;
+                let mut operands = 0..module.operands(Row(*row)).len();
+                let operand = operands.find_map(|index| {
+                    let operand = self.reader.operand(step, index)?.start;
                     let is_free = self.is_looked_at(1)
                         && self.values[operand as usize] == operand
                         && self.ranges.ends[operand as usize] == step

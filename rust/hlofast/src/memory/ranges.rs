@@ -76,13 +76,12 @@ impl Ranges {
             starts.push(steps.starts[*step as usize]);
             ends.push(steps.ends[*step as usize]);
         }
-        let parts = reader.nodes.firsts.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
-        let last = steps.ends.iter().zip(&uses.whole).zip(&uses.top);
-        for (nodes, ((end, whole), top)) in parts.zip(last) {
-            let position = *end.max(whole);
-            let mut at = position.max(*top);
-            for value in &values[nodes] {
-                let end = &mut ends[*value as usize];
+        for step in 0..steps.len() {
+            let position = steps.ends[step as usize].max(uses.whole[step as usize]);
+            let top = position.max(uses.top[step as usize]);
+            let mut at = top;
+            for node in reader.nodes.of(step) {
+                let end = &mut ends[values[node as usize] as usize];
                 *end = (*end).max(at);
                 at = position;
             }
@@ -229,7 +228,6 @@ impl Buffers {
         self.offsets.len().saturating_sub(1)
     }
 
-    #[inline]
     pub fn values(&self, buffer: usize) -> &[u32] {
         &self.values[self.offsets[buffer] as usize..self.offsets[buffer + 1] as usize]
     }

@@ -223,7 +223,7 @@ fn assigned<T>(
 
 /// Bytes and memory space of every node; pointer tables of tuples take none.
 pub(super) struct Sizes {
-    pub by_shape: Vec<i64>,
+    by_shape: Vec<i64>,
     pub bytes: Vec<i64>,
     pub spaces: Vec<i64>,
 }

@@ -107,16 +107,6 @@ impl Record {
         self.word(VERSION << 32 | kind);
     }
 
-    /// Begins with two digests. One copy of all of it is faster than one of each part.
-    fn begin_with(&mut self, kind: u64, digests: [Digest; 2]) {
-        let mut bytes = [0; 40];
-        bytes[..8].copy_from_slice(&(VERSION << 32 | kind).to_le_bytes());
-        bytes[8..24].copy_from_slice(&digests[0].to_le_bytes());
-        bytes[24..].copy_from_slice(&digests[1].to_le_bytes());
-        self.bytes.clear();
-        self.bytes.extend_from_slice(&bytes);
-    }
-
     fn word(&mut self, word: u64) {
         self.bytes.extend_from_slice(&word.to_le_bytes());
     }
@@ -271,7 +261,9 @@ impl<'a> Hasher<'a> {
         let opcode = self.opcode(row);
         let shape = self.shapes.get(module.shape(row).0 as usize).copied().unwrap_or_default();
         let record = &mut self.record;
-        record.begin_with(2, [opcode, shape]);
+        record.begin(2);
+        record.digest(opcode);
+        record.digest(shape);
         match module.opcode(row) {
             Opcode::Parameter => record.word(module.parameter_number(row).unwrap_or(u64::MAX)),
             Opcode::Constant => {
@@ -286,13 +278,8 @@ impl<'a> Hasher<'a> {
             record.digest(self.rows.get(*operand as usize).copied().unwrap_or_default());
         }
         let calls = module.calls(row);
-        if calls.is_empty() && self.lacks_attributes(row) {
-            // Two words: no calls, no attributes.
-            self.record.bytes.extend_from_slice(&[0; 16]);
-        } else {
-            self.calls(calls);
-            self.attributes(row, calls);
-        }
+        self.calls(calls);
+        self.attributes(row, calls);
         if let Some(names) = &self.names {
             self.record.text(names.row(module, row));
         }
@@ -327,18 +314,13 @@ impl<'a> Hasher<'a> {
         }
     }
 
-    /// Whether `row` surely has no attribute that counts.
-    fn lacks_attributes(&self, row: Row) -> bool {
-        let module = self.module;
-        module.tail(row).is_empty() || !self.options.metadata && module.has_only_metadata(row)
-    }
-
     fn attributes(&mut self, row: Row, calls: &[Call]) {
-        if self.lacks_attributes(row) {
+        let module = self.module;
+        let is_bare = module.tail(row).is_empty();
+        if is_bare || !self.options.metadata && module.has_only_metadata(row) {
             self.record.word(0);
             return;
         }
-        let module = self.module;
         let mut attributes = std::mem::take(&mut self.attributes);
         attributes.clear();
         let options = self.options;
