@@ -25,7 +25,7 @@ use crate::remat::policy::{NoPolicies, Policies};
 use crate::remat::{self, Plan, PlanOptions, Report};
 use crate::shares::{self, Local, Shares, shares};
 use crate::stages::{self, Stages};
-use crate::summary::{self, Summary, summarise};
+use crate::summary::{self, Guess, Status, Summary, summarise};
 use crate::table::{Origin, Sent};
 use crate::time::{self, Device, Time, record};
 use crate::trace::{self, Trace, TraceError};
@@ -46,6 +46,7 @@ pub struct Analyses<M> {
     facts: Slot<Facts>,
     products: Slot<Vec<Product>>,
     summary: Slot<Summary>,
+    status: Slot<(Guess<Status>, Option<Guess<summary::Backend>>)>,
     derived_mesh: Slot<Option<DerivedMesh>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
     packing: Slot<Result<Option<Packing>, MemoryError>>,
@@ -87,6 +88,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             facts: Slot::default(),
             products: Slot::default(),
             summary: Slot::default(),
+            status: Slot::default(),
             derived_mesh: Slot::default(),
             memory: Slot::default(),
             packing: Slot::default(),
@@ -129,6 +131,7 @@ impl<M: Borrow<Module>> Analyses<M> {
             facts: keep(&self.facts, true),
             products: keep(&self.products, true),
             summary: keep(&self.summary, true),
+            status: keep(&self.status, true),
             derived_mesh: keep(&self.derived_mesh, true),
             memory: keep(&self.memory, true),
             packing: keep(&self.packing, true),
@@ -269,7 +272,7 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// Number of devices that share the arrays of a module before partitioning; 1 if shapes are the
     /// shapes of one device. Figures may be compared with one device's capacity only if this is 1.
     pub fn devices_together(&self) -> u64 {
-        let status = self.summary().status.value;
+        let status = self.status_and_backend().0.value;
         shares::devices_together(self.module(), status, || self.derived_mesh())
     }
 
@@ -484,6 +487,14 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// Status, backend, signature and counts of the module.
     pub fn summary(&self) -> &Summary {
         self.summary.get_or_init(|| self.summary_with(&summary::Options::default()))
+    }
+
+    /// Status and backend, as the summary has them; much cheaper than the whole summary.
+    pub fn status_and_backend(&self) -> &(Guess<Status>, Option<Guess<summary::Backend>>) {
+        self.status.get_or_init(|| match self.summary.get() {
+            Some(summary) => (summary.status.clone(), summary.backend.clone()),
+            None => summary::status_and_backend(self.module()),
+        })
     }
 
     /// The summary, with the limits of `options`.

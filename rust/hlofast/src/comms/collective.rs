@@ -157,6 +157,8 @@ pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> C
 /// Cache of groups: each distinct text is read once, and equal groups share an index.
 #[derive(Default)]
 struct GroupTexts {
+    /// Room for a key of `by_text`.
+    key: Vec<u8>,
     by_text: HashMap<Vec<u8>, Option<u32>, BuildMix>,
     /// By the canonical text of the groups and their number of devices.
     by_form: HashMap<(String, Option<u64>), u32, BuildMix>,
@@ -333,7 +335,8 @@ impl<'a> Reader<'a> {
                 collective.group_size = meshes.map(|ids| ids.len() as u64);
             }
             _ => {
-                let mut key = Vec::new();
+                let key = &mut self.groups.key;
+                key.clear();
                 for name in ["replica_groups", "use_global_device_ids"] {
                     key.extend_from_slice(module.attribute_bytes(row, name).unwrap_or_default());
                     key.push(0);
@@ -341,8 +344,8 @@ impl<'a> Reader<'a> {
                 key.push(u8::from(collective.channel.is_some()));
                 let context = &all.context;
                 let groups = &mut all.groups;
-                let GroupTexts { by_text, by_form } = &mut self.groups;
-                let index = *by_text.entry(key).or_insert_with(|| {
+                let GroupTexts { by_text, by_form, key } = &mut self.groups;
+                let index = *by_text.entry_ref(&key[..]).or_insert_with(|| {
                     let read = DeviceGroups::of_row(module, row, context).ok()?;
                     let form = (read.to_text(), read.device_count());
                     let index = by_form.entry(form).or_insert_with(|| {

@@ -227,8 +227,11 @@ impl Parts {
         // Programs written with shard_map use one channel for all collectives.
         let chain = || frontend_attribute(module, row, b"chain_id").map(<[u8]>::to_vec);
         let channel = || module.attribute_bytes(row, "channel_id").map(<[u8]>::to_vec);
-        let key =
-            if is_transfer { rendezvous().or_else(channel) } else { chain().or_else(channel) };
+        let key = match (is_transfer, link) {
+            (true, _) => rendezvous().or_else(channel),
+            (false, Some(_)) => chain().or_else(channel),
+            (false, None) => None,
+        };
         let key = key.map(|key| (place, key));
         match (link, is_transfer, key) {
             (Some(Link::Start), _, Some(key)) => {

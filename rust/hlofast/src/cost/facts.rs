@@ -8,7 +8,9 @@ use super::custom_call::{CustomCallCost, custom_call_cost, custom_call_target};
 use super::matmul::contraction;
 use crate::flow::trip_count::{TripCount, trip_counts};
 use crate::ir::decode::{AttributeValue, ReplicaGroups, WindowDimension, decode};
+use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Csr, Module, Opcode, Row, ShapeId};
+use hashbrown::HashMap;
 
 /// The decoded attributes of one instruction.
 #[derive(Clone, Debug)]
@@ -84,7 +86,7 @@ impl Facts {
     /// instruction counts as unknown.
     pub fn of_module(module: &Module) -> Self {
         let mut loops = trip_counts(module).into_iter();
-        let mut groups = GroupSize::default();
+        let mut groups = GroupSize::new(module);
         let fact = |row: Row| {
             let fact = match module.opcode(row) {
                 Opcode::While => Fact::TripCount(loops.next()?.1),
@@ -385,9 +387,7 @@ pub(super) fn start_of(module: &Module, row: Row) -> Option<Row> {
 /// Devices in one group of a collective. Without groups all devices take part: the replicas, or
 /// replicas times partitions if the collective crosses partitions (it has a channel).
 fn participants<'a>(module: &'a Module, row: Row, groups: &mut GroupSize<'a>) -> Option<u64> {
-    let count = |value: Option<i64>| u64::try_from(value?).ok();
-    let replicas = count(module.replica_count())?;
-    let partitions = count(module.num_partitions())?;
+    let (replicas, partitions) = (groups.replicas?, groups.partitions?);
     let has_channel = module.attribute(row, "channel_id").is_some();
     let is_global = module.attribute_bytes(row, "use_global_device_ids") == Some(b"true");
     match groups.of(module, row)? {
@@ -398,29 +398,37 @@ fn participants<'a>(module: &'a Module, row: Row, groups: &mut GroupSize<'a>) ->
     }
 }
 
-/// The text of the groups that were read last, and their size. Most collectives of a module have the
-/// groups of the one before.
-#[derive(Default)]
+/// Sizes of groups. Modules have few distinct groups, and many collectives.
 struct GroupSize<'a> {
-    last: Option<(&'a [u8], Option<u64>)>,
+    replicas: Option<u64>,
+    partitions: Option<u64>,
+    /// The texts of groups read so far, and their sizes.
+    known: HashMap<&'a [u8], Option<u64>, BuildMix>,
 }
 
 impl<'a> GroupSize<'a> {
+    fn new(module: &Module) -> Self {
+        let count = |value: Option<i64>| u64::try_from(value?).ok();
+        let (replicas, partitions) = (module.replica_count(), module.num_partitions());
+        let known = HashMap::default();
+        Self { replicas: count(replicas), partitions: count(partitions), known }
+    }
+
     /// The size of the groups of `row`: `Some(None)` without groups, None if the attribute holds
     /// something else.
     fn of(&mut self, module: &'a Module, row: Row) -> Option<Option<u64>> {
         let Some(text) = module.attribute_bytes(row, "replica_groups") else {
             return Some(None);
         };
-        if let Some((_, size)) = self.last.filter(|(known, _)| *known == text) {
-            return Some(size);
+        if let Some(size) = self.known.get(text) {
+            return Some(*size);
         }
         let size = match decode(b"replica_groups", module.opcode(row), text) {
             Ok(AttributeValue::ReplicaGroups(groups)) => group_size(&groups),
             Ok(_) => return None,
             Err(_) => None,
         };
-        self.last = Some((text, size));
+        self.known.insert(text, size);
         Some(size)
     }
 }

@@ -233,12 +233,12 @@ pub fn analyse(
     if wants(TableKind::Modules) {
         in_time("time")?;
         let timed = analyses.time();
-        let (status, backend) = summary::status_and_backend(module);
+        let (status, backend) = analyses.status_and_backend();
         let mut row = Columns::default();
         let number = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());
         row.texts(Field::word("status", "The stage of compilation according to the text: unoptimised, annotated, partitioned, optimised or scheduled."), text(status.value.as_str()));
-        let backend = backend.map_or("", |backend| backend.value.as_str());
+        let backend = backend.as_ref().map_or("", |backend| backend.value.as_str());
         row.texts(
             Field::word("backend", "The backend: cpu, gpu or tpu.").nullable(),
             text(backend),

@@ -138,7 +138,61 @@ impl<'a> Iterator for Printed<'a> {
     }
 }
 
+/// What tells the keys that a module's rows have from most others: length and first letter. Most
+/// searches are for keys that no row has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KeysInUse([u64; 4]);
+
+impl KeysInUse {
+    fn of_module(module: &Module) -> Self {
+        let mut keys = Self::default();
+        for known in &module.columns.value_ends {
+            keys.add(known.key_length.into(), known.key_first);
+        }
+        let columns = &module.columns;
+        let ends = columns.value_offsets.windows(2).zip(&columns.tail_ends);
+        let others =
+            module.rows().zip(&columns.tail_starts).zip(ends).filter(|((_, start), known)| {
+                let (offsets, end) = *known;
+                offsets[0] == offsets[1] && *start < end
+            });
+        for ((row, _), _) in others {
+            for attribute in module.attributes(row) {
+                let key = module.bytes(attribute.key);
+                keys.add(key.len(), key.first().copied().unwrap_or_default());
+            }
+        }
+        keys
+    }
+
+    /// The word and the bit of a key.
+    #[inline]
+    fn place(length: usize, first: u8) -> (usize, u64) {
+        // All lengths above those of columns share a place.
+        let place = (length.min(u16::MAX.into()) & 7) << 5 | usize::from(first & 31);
+        (place >> 6, 1 << (place & 63))
+    }
+
+    #[inline]
+    fn add(&mut self, length: usize, first: u8) {
+        let (word, bit) = Self::place(length, first);
+        self.0[word] |= bit;
+    }
+
+    #[inline]
+    fn may_hold(&self, key: &str) -> bool {
+        let (word, bit) = Self::place(key.len(), key.bytes().next().unwrap_or_default());
+        self.0[word] & bit != 0
+    }
+}
+
 impl Module {
+    /// Whether some row may have attribute `key`; if not, none has it.
+    #[inline]
+    pub(crate) fn may_have(&self, key: &str) -> bool {
+        self.derived().keys.get_or_init(|| KeysInUse::of_module(self)).may_hold(key)
+    }
+
     /// The attributes of `row`, with or without metadata, if it was read from a line in the printed
     /// form; None for other rows.
     #[inline]

@@ -1,11 +1,12 @@
 //! Data derived from the columns, computed once on first use and kept in the module.
 
 use super::ShapeInterner;
+use super::attributes::KeysInUse;
 use super::csr::Csr;
 use super::decode::{Alias, HeaderValue, StackFrames, decode_header};
 use super::derived_metadata::MetadataColumns;
 use super::intern::hash_bytes;
-use super::module::{Call, Computation, ComputationId, Module, Row};
+use super::module::{Call, Computation, ComputationId, Flags, Module, Row};
 use super::opcode::Opcode;
 use super::row_set::RowSet;
 use super::shape_text::parse_shape;
@@ -40,6 +41,7 @@ pub struct Derived {
     pub(super) parameter_numbers: OnceLock<Vec<i64>>,
     pub(super) metadata: OnceLock<MetadataColumns>,
     pub(super) frames: OnceLock<StackFrames>,
+    pub(super) keys: OnceLock<KeysInUse>,
 }
 
 impl Derived {
@@ -279,6 +281,11 @@ impl Module {
 
     /// The opcode as the text writes it (sugar such as `all-to-all-start` included).
     pub fn opcode_text(&self, row: Row) -> &[u8] {
+        let opcode = self.opcode(row);
+        let is_plain = self.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == 0;
+        if is_plain && opcode != Opcode::Unknown {
+            return opcode.as_str().as_bytes();
+        }
         self.bytes(self.opcode_and_payload(row).0)
     }
 

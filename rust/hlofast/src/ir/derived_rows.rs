@@ -1,7 +1,7 @@
 //! Columns and orders derived from the rows' shapes, payloads and calls.
 
 use super::csr::Csr;
-use super::module::{CallRole, ComputationId, Module, Row};
+use super::module::{Call, CallRole, ComputationId, Module, Row};
 use super::opcode::Opcode;
 use super::shape::{ShapeId, ShapeView};
 use std::ops::Range;
@@ -78,9 +78,11 @@ impl Module {
     /// The rows that call computation `id`, ascending.
     pub fn callers(&self, id: ComputationId) -> &[u32] {
         let callers = self.derived().callers.get_or_init(|| {
-            let callees = self.calls.iter().map(|call| (call.row.0, call.computation.0));
-            let callees = Csr::from_sorted(self.row_count(), callees);
-            Csr::transpose(&callees.offsets, &callees.items, self.computations.len())
+            let pair = |call: &Call| (call.computation.0, call.row.0);
+            let mut pairs: Vec<(u32, u32)> = self.calls.iter().map(pair).collect();
+            pairs.sort_unstable();
+            pairs.dedup();
+            Csr::from_sorted(self.computations.len(), pairs.into_iter())
         });
         callers.get(id.0)
     }

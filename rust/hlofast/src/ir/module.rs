@@ -501,7 +501,10 @@ impl Module {
     #[inline]
     pub fn attribute(&self, row: Row, key: &str) -> Option<Span> {
         // Most rows have metadata or nothing.
-        if self.tail(row).is_empty() || key != "metadata" && self.has_only_metadata(row) {
+        if self.tail(row).is_empty()
+            || key != "metadata" && self.has_only_metadata(row)
+            || !self.may_have(key)
+        {
             return None;
         }
         self.written_attribute(row, key)

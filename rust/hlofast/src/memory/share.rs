@@ -27,24 +27,44 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
         }
         let shape = module.shape(Row(*row));
         let nodes = reader.nodes.of(step);
-        parts.clear();
-        if nodes.len() == 1 {
-            parts.push(shape);
-        } else {
-            super::nodes::node_shapes(module, shape, &mut parts);
-        }
         let operands = module.operands(Row(*row));
-        candidates.clear();
-        for (index, operand) in operands.iter().enumerate() {
-            let Some(candidate) = reader.operand(step, index) else { continue };
-            let node = candidate.start;
-            if values[node as usize] == node
+        // Whether the last use of an operand is this instruction, and its node.
+        let ending = |operand: u32, is_alone: &[bool]| {
+            let from = reader.steps.of(operand).filter(|from| *from < step)?;
+            let node = reader.nodes.of(from).start;
+            let is_ending = values[node as usize] == node
                 && is_alone[node as usize]
                 && ranges.ends[node as usize] == step
-                && module.opcode(Row(*operand)) != Opcode::Constant
+                && module.opcode(Row(operand)) != Opcode::Constant;
+            is_ending.then_some(node)
+        };
+        // Fast path: most results have one part.
+        if nodes.len() == 1 {
+            let node = nodes.start;
+            if values[node as usize] == node
+                && is_alone[node as usize]
+                && module.shapes().tuple(shape).is_none()
             {
-                candidates.push((index, node));
+                let taken = operands.iter().enumerate().find_map(|(index, operand)| {
+                    if module.shape(Row(*operand)) != shape {
+                        return None;
+                    }
+                    let candidate = ending(*operand, &is_alone)?;
+                    overwrites(module, *row, opcode, index, 0, operands, &mut fused)
+                        .then_some(candidate)
+                });
+                if let Some(candidate) = taken {
+                    sets.join(candidate, node);
+                    is_alone[candidate as usize] = false;
+                }
             }
+            continue;
+        }
+        parts.clear();
+        super::nodes::node_shapes(module, shape, &mut parts);
+        candidates.clear();
+        for (index, operand) in operands.iter().enumerate() {
+            candidates.extend(ending(*operand, &is_alone).map(|node| (index, node)));
         }
         // For results with many parts and operands, limits the work in proportion to the sum of
         // both.

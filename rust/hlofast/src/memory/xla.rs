@@ -244,15 +244,16 @@ impl Sizes {
         let mut shapes: Vec<ShapeId> = Vec::new();
         for row in &reader.steps.rows {
             let shape = module.shape(Row(*row));
-            shapes.clear();
-            if reader.shapes.count(shape) == 1 {
-                shapes.push(shape);
-            } else {
-                node_shapes(module, shape, &mut shapes);
-            }
-            for shape in &shapes {
-                sizes.bytes.push(sizes.of(*shape));
+            let mut add = |shape: ShapeId| {
+                sizes.bytes.push(sizes.of(shape));
                 sizes.spaces.push(spaces.get(shape.0 as usize).copied().unwrap_or(0));
+            };
+            if reader.shapes.count(shape) == 1 {
+                add(shape);
+            } else {
+                shapes.clear();
+                node_shapes(module, shape, &mut shapes);
+                shapes.iter().copied().for_each(add);
             }
         }
         sizes

@@ -23,7 +23,7 @@
 
 use super::implied::header_attributes;
 use super::names::Names;
-use super::order::row_order;
+use super::order::{is_in_order, row_order};
 use super::shape::write_array_meaning;
 use super::value::{
     Spacing, is_opaque, is_tight, write_literal, write_value, write_without_layouts,
@@ -78,6 +78,7 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
         opcodes: [None; Opcode::ALL.len()],
         attributes: Vec::new(),
         digests: Vec::new(),
+        spare: Vec::new(),
         parameters: vec![0; module.shapes().len() * SHARED_PARAMETERS],
     };
     hasher.shapes();
@@ -133,6 +134,41 @@ impl Record {
     }
 }
 
+/// Sorts digests. They are spread evenly over all numbers, so a group for each value of their first
+/// bits has few of them.
+fn sort(digests: &mut Vec<Digest>, spare: &mut Vec<Digest>) {
+    const FEW: usize = 64;
+    const MOST_GROUPS: u32 = 16;
+    if digests.len() < FEW {
+        return digests.sort_unstable();
+    }
+    let shift = Digest::BITS - digests.len().ilog2().min(MOST_GROUPS);
+    let group = |digest: &Digest| (digest >> shift) as usize;
+    let mut starts = vec![0u32; (1 << (Digest::BITS - shift)) + 1];
+    digests.iter().for_each(|digest| starts[group(digest) + 1] += 1);
+    let mut sum = 0;
+    for start in &mut starts {
+        sum += *start;
+        *start = sum;
+    }
+    spare.clear();
+    spare.resize(digests.len(), 0);
+    for digest in digests.iter() {
+        let place = &mut starts[group(digest)];
+        spare[*place as usize] = *digest;
+        *place += 1;
+    }
+    std::mem::swap(digests, spare);
+    // Each start has moved to the end of its group.
+    let mut first = 0;
+    for end in starts.into_iter().map(|end| end as usize) {
+        if end > first + 1 {
+            digests[first..end].sort_unstable();
+        }
+        first = end;
+    }
+}
+
 struct Hasher<'a> {
     module: &'a Module,
     options: &'a FingerprintOptions,
@@ -152,6 +188,8 @@ struct Hasher<'a> {
     attributes: Vec<(&'a [u8], &'a [u8])>,
     /// The digests of the rows of one computation.
     digests: Vec<Digest>,
+    /// Room for sorting them.
+    spare: Vec<Digest>,
     /// By shape and small number: the digest of a parameter without attributes; 0 if not known yet.
     /// Most parameters are those of fused computations.
     parameters: Vec<Digest>,
@@ -184,6 +222,14 @@ impl<'a> Hasher<'a> {
             }
             self.shapes.push(record.finish());
         }
+    }
+
+    fn add_row(&mut self, row: Row, all: &mut Vec<Digest>) {
+        let digest = self.row(row);
+        if let Some(slot) = self.rows.get_mut(row.0 as usize) {
+            *slot = digest;
+        }
+        all.push(digest);
     }
 
     fn row(&mut self, row: Row) -> Digest {
@@ -326,17 +372,17 @@ impl<'a> Hasher<'a> {
         let module = self.module;
         let mut all = std::mem::take(&mut self.digests);
         all.clear();
-        for row in row_order(module, id) {
-            let digest = self.row(row);
-            if let Some(slot) = self.rows.get_mut(row.0 as usize) {
-                *slot = digest;
-            }
-            all.push(digest);
+        if is_in_order(module, id) {
+            let rows = module.computation(id).rows();
+            all.reserve(rows.len());
+            rows.for_each(|row| self.add_row(Row(row), &mut all));
+        } else {
+            row_order(module, id).into_iter().for_each(|row| self.add_row(row, &mut all));
         }
         let of = |row: Row| self.rows.get(row.0 as usize).copied().unwrap_or_default();
         let is_fused = self.is_fused.get(id.0 as usize) == Some(&true);
         if is_fused || !(self.options.schedule && module.is_scheduled()) {
-            all.sort_unstable();
+            sort(&mut all, &mut self.spare);
         }
         let computation = module.computation(id);
         let record = &mut self.record;

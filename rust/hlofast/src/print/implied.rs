@@ -91,8 +91,10 @@ fn write_shapes(out: &mut Vec<u8>, text: &[u8], layouts: bool) {
     let mut cursor = Cursor::new(&tight);
     while !cursor.is_at_end() {
         let at = cursor.position();
-        if cursor.peek() != b'[' || cursor.balanced().is_err() {
-            cursor.set_position(at + 1);
+        let rest = cursor.rest();
+        let until = memchr::memchr(b'[', rest).unwrap_or(rest.len());
+        if until > 0 || cursor.balanced().is_err() {
+            cursor.set_position(at + until.max(1));
             out.extend_from_slice(cursor.since(at));
             continue;
         }

@@ -5,16 +5,10 @@ use crate::ir::{ComputationId, Module, Row};
 /// The rows of a computation, operands and control predecessors first; otherwise in text order.
 pub(crate) fn row_order(module: &Module, id: ComputationId) -> Vec<Row> {
     let rows = module.computation(id).rows();
-    let pairs = module.control_predecessors();
-    let from = pairs.partition_point(|(row, _)| row.0 < rows.start);
-    let to = pairs.partition_point(|(row, _)| row.0 < rows.end);
-    let pairs = pairs.get(from..to).unwrap_or_default();
-    let is_sorted = (module.is_ordered()
-        || rows.clone().all(|row| module.operands(Row(row)).iter().all(|o| *o < row)))
-        && pairs.iter().all(|(row, predecessor)| predecessor < row);
-    if is_sorted {
+    if is_in_order(module, id) {
         return rows.map(Row).collect();
     }
+    let pairs = edges(module, id);
     let first = rows.start;
     let order = post_order(rows.len(), |local, index| {
         let row = Row(first + local as u32);
@@ -27,6 +21,22 @@ pub(crate) fn row_order(module: &Module, id: ComputationId) -> Vec<Row> {
         (*user == row).then(|| (predecessor.0 - first) as usize)
     });
     order.into_iter().map(|local| Row(first + local as u32)).collect()
+}
+
+/// Whether [`row_order`] is the order of the text.
+pub(crate) fn is_in_order(module: &Module, id: ComputationId) -> bool {
+    let is_before = |row: u32| module.operands(Row(row)).iter().all(|operand| *operand < row);
+    (module.is_ordered() || module.computation(id).rows().all(is_before))
+        && edges(module, id).iter().all(|(row, predecessor)| predecessor < row)
+}
+
+/// The rows of a computation that have control predecessors, each with one of them.
+fn edges(module: &Module, id: ComputationId) -> &[(Row, Row)] {
+    let rows = module.computation(id).rows();
+    let pairs = module.control_predecessors();
+    let from = pairs.partition_point(|(row, _)| row.0 < rows.start);
+    let to = pairs.partition_point(|(row, _)| row.0 < rows.end);
+    pairs.get(from..to).unwrap_or_default()
 }
 
 /// All nodes, each after the targets of its edges (node `n` has `edge(n, 0)`, `edge(n, 1)`, ...),

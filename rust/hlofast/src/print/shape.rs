@@ -136,7 +136,7 @@ pub(crate) fn write_array_meaning(
 pub(crate) fn write_default_layout(out: &mut Vec<u8>, rank: usize) {
     for dimension in (0..rank).rev() {
         out.push(if dimension + 1 == rank { b'{' } else { b',' });
-        number(out, format_args!("{dimension}"));
+        decimal(out, dimension as i64);
     }
     if rank > 0 {
         out.push(b'}');

@@ -142,11 +142,20 @@ pub(crate) fn write_tokens(out: &mut Vec<u8>, text: &[u8], spacing: Spacing, dic
                 out.extend_from_slice(cursor.since(at));
             }
             _ => {
-                cursor.advance(1);
-                out.push(byte);
+                let rest = cursor.rest();
+                let more = rest.iter().skip(1).take_while(|byte| is_inside(**byte, dictionaries));
+                let length = 1 + more.count();
+                out.extend_from_slice(rest.get(..length).unwrap_or(rest));
+                cursor.advance(length);
             }
         }
     }
+}
+
+/// Whether `byte` neither begins nor ends a string, a comment, whitespace or, if there are
+/// `dictionaries`, one of them.
+fn is_inside(byte: u8, dictionaries: bool) -> bool {
+    byte > b' ' && !matches!(byte, b'/' | b'"' | b'\'') && !(dictionaries && byte == b'{')
 }
 
 /// Whether `text` has no comments, and no whitespace except spaces.

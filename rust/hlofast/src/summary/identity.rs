@@ -162,20 +162,25 @@ fn is_collective(opcode: Opcode) -> bool {
 
 /// The values in the text that a sharding divides, except parameters.
 fn split_values(module: &Module) -> usize {
+    let in_use = ["sharding", "frontend_attributes"].map(|key| module.may_have(key));
+    if in_use == [false; 2] {
+        return 0;
+    }
     let is_own = |row: &Row| !module.is_implicit(*row) && module.opcode(*row) != Opcode::Parameter;
-    module.rows().filter(|row| is_own(row) && is_split(module, *row)).count()
+    module.rows().filter(|row| is_own(row) && is_split(module, *row, in_use)).count()
 }
 
 /// Whether a sharding or its Shardy form divides the value; `{replicated}` and the like do not.
-fn is_split(module: &Module, row: Row) -> bool {
+/// `in_use` tells whether rows of the module may have a sharding and frontend attributes.
+fn is_split(module: &Module, row: Row, in_use: [bool; 2]) -> bool {
     let splits = |value: &[u8]| {
         memmem::find(value, b"devices=").is_some() || memmem::find(value, b"{'").is_some()
     };
     let shardy = |value: &[u8]| {
         memmem::find(value, b"sdy.sharding").is_some() && memmem::find(value, b"{\\\"").is_some()
     };
-    module.attribute_bytes(row, "sharding").is_some_and(splits)
-        || module.attribute_bytes(row, "frontend_attributes").is_some_and(shardy)
+    in_use[0] && module.attribute_bytes(row, "sharding").is_some_and(splits)
+        || in_use[1] && module.attribute_bytes(row, "frontend_attributes").is_some_and(shardy)
 }
 
 /// Keys that only one backend writes.
@@ -262,7 +267,8 @@ pub(super) fn backend(module: &Module, facts: &Facts) -> Option<Guess<Backend>> 
     if let Some(guess) = by_layouts(module).or_else(|| by_calls(facts)) {
         return Some(guess);
     }
-    let written = module.rows().filter(|row| !module.is_implicit(*row));
+    let has_configs = module.may_have("backend_config");
+    let written = module.rows().filter(|row| has_configs && !module.is_implicit(*row));
     let by_config = written.filter_map(|row| backend_of_config(module, row)).next();
     if by_config.is_some() {
         return by_config;

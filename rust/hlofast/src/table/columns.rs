@@ -45,6 +45,18 @@ impl Texts {
         self.bounds.push(self.bytes.len() as i64);
     }
 
+    /// Each text of `runs` as often as its number of rows.
+    pub(super) fn of_runs(runs: &[(Box<[u8]>, usize)]) -> Self {
+        let count = runs.iter().map(|(_, count)| count).sum::<usize>();
+        let bytes = runs.iter().map(|(text, count)| text.len() * count).sum();
+        let mut own =
+            Self { bytes: Vec::with_capacity(bytes), bounds: Vec::with_capacity(count + 1) };
+        for (text, count) in runs {
+            (0..*count).for_each(|_| own.push(text));
+        }
+        own
+    }
+
     /// Number of texts.
     pub fn len(&self) -> usize {
         self.bounds.len().saturating_sub(1)
@@ -66,6 +78,11 @@ impl Texts {
         self.bounds
             .windows(2)
             .map(|pair| self.bytes.get(pair[0] as usize..pair[1] as usize).unwrap_or_default())
+    }
+
+    /// The concatenated texts, with the start of each text and the end of the last.
+    pub(super) fn parts(&self) -> (&[u8], &[i64]) {
+        (&self.bytes, &self.bounds)
     }
 
     /// The concatenated texts, with the start of each text and the end of the last; None if any

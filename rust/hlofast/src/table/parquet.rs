@@ -14,9 +14,12 @@ use arrow_schema::{DataType, Schema};
 use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_writer::compute_leaves;
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::Compression;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{
+    DEFAULT_MAX_ROW_GROUP_ROW_COUNT, EnabledStatistics, WriterProperties,
+};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::sync::Arc;
@@ -26,15 +29,35 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Rows that are read at once.
 const BATCH: usize = 1 << 14;
+/// Rows of a group, as in the writer's default.
+const GROUP: usize = DEFAULT_MAX_ROW_GROUP_ROW_COUNT;
 
 /// `columns` as a Parquet file; unknown and absent values become null.
 pub fn parquet(columns: &Columns) -> Result<Vec<u8>> {
-    let (fields, arrays): (Vec<_>, Vec<_>) =
-        columns.iter().map(|(field, values)| column(field, values)).unzip();
-    let options = RecordBatchOptions::new().with_row_count(Some(columns.len()));
+    let fields: Vec<_> = columns.iter().map(|(field, values)| described(field, values)).collect();
     let schema = Arc::new(Schema::new(fields));
-    let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;
-    written(&[batch])
+    if !(1..=GROUP).contains(&columns.len()) {
+        let arrays = columns.iter().map(|(field, values)| array(field, values)).collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(columns.len()));
+        return written(&[RecordBatch::try_new_with_options(schema, arrays, &options)?]);
+    }
+    // One column at a time, so that only one is in memory both as it was and as Arrow holds it.
+    let mut file = Vec::new();
+    let writer = ArrowWriter::try_new(&mut file, Arc::clone(&schema), Some(properties()))?;
+    let (mut writer, writers) = writer.into_serialized_writer()?;
+    let mut group = writer.next_row_group()?;
+    let writers = writers.create_column_writers(0)?;
+    for ((field, (own, values)), mut writer) in
+        schema.fields().iter().zip(columns.iter()).zip(writers)
+    {
+        for leaf in compute_leaves(field, &array(own, values))? {
+            writer.write(&leaf)?;
+        }
+        writer.close()?.append_to_row_group(&mut group)?;
+    }
+    group.close()?;
+    writer.close()?;
+    Ok(file)
 }
 
 /// The columns of `like` that are in `names`, from a Parquet file. Columns that are missing from the
@@ -83,13 +106,8 @@ fn builder(file: &[u8]) -> Result<ParquetRecordBatchReaderBuilder<Bytes>> {
 /// Batches of one schema as a file; nothing without any.
 fn written(batches: &[RecordBatch]) -> Result<Vec<u8>> {
     let Some(first) = batches.first() else { return Ok(Vec::new()) };
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::SNAPPY)
-        .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_created_by(concat!("hlofast ", env!("CARGO_PKG_VERSION")).to_owned())
-        .build();
     let mut file = Vec::new();
-    let mut writer = ArrowWriter::try_new(&mut file, first.schema(), Some(properties))?;
+    let mut writer = ArrowWriter::try_new(&mut file, first.schema(), Some(properties()))?;
     for batch in batches {
         writer.write(batch)?;
     }
@@ -97,9 +115,30 @@ fn written(batches: &[RecordBatch]) -> Result<Vec<u8>> {
     Ok(file)
 }
 
-/// A column as Arrow describes and holds it.
-fn column(field: &Field, values: &Values) -> (arrow_schema::Field, ArrayRef) {
-    let array: ArrayRef = match values {
+fn properties() -> WriterProperties {
+    WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_created_by(concat!("hlofast ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build()
+}
+
+/// A column as Arrow describes it.
+fn described(field: &Field, values: &Values) -> arrow_schema::Field {
+    let kind = match values {
+        Values::Rows(_) => DataType::UInt32,
+        Values::Numbers(_) => DataType::Int64,
+        Values::Reals(_) => DataType::Float64,
+        Values::Flags(_) => DataType::Boolean,
+        Values::Texts(_) | Values::Runs(_) => DataType::LargeUtf8,
+    };
+    let metadata = field.metadata().map(|(key, value)| (key.to_owned(), value.into_owned()));
+    arrow_schema::Field::new(&*field.name, kind, true).with_metadata(HashMap::from(metadata))
+}
+
+/// A column as Arrow holds it.
+fn array(field: &Field, values: &Values) -> ArrayRef {
+    match values {
         Values::Rows(rows) => Arc::new(UInt32Array::from_iter_values(rows.iter().copied())),
         Values::Numbers(numbers) => match field.unknown() {
             Some(unknown) => {
@@ -117,26 +156,24 @@ fn column(field: &Field, values: &Values) -> (arrow_schema::Field, ArrayRef) {
             let all = || texts.texts().into_iter().flatten();
             let array = match texts {
                 Values::Texts(texts) => as_written(field, texts),
-                _ => as_written(field, &all().collect()),
+                Values::Runs(runs) => as_written(field, &Texts::of_runs(runs)),
+                _ => None,
             };
             let known = |text: &&[u8]| !field.is_nullable || !text.is_empty();
             let readable =
                 || all().map(|text| Some(text).filter(known).map(String::from_utf8_lossy));
             Arc::new(array.unwrap_or_else(|| readable().collect::<LargeStringArray>()))
         }
-    };
-    let own = arrow_schema::Field::new(&*field.name, array.data_type().clone(), true);
-    let metadata = field.metadata().map(|(key, value)| (key.to_owned(), value.into_owned()));
-    (own.with_metadata(HashMap::from(metadata)), array)
+    }
 }
 
 /// Texts in UTF-8 as Arrow holds them.
 fn as_written(field: &Field, texts: &Texts) -> Option<LargeStringArray> {
-    let (all, bounds) = texts.as_utf8().filter(|(_, bounds)| !bounds.is_empty())?;
+    let (all, bounds) = Some(texts.parts()).filter(|(_, bounds)| !bounds.is_empty())?;
     let known = || bounds.windows(2).map(|pair| pair[0] < pair[1]);
     let nulls = field.is_nullable.then(|| NullBuffer::from_iter(known()));
     let offsets = OffsetBuffer::new(ScalarBuffer::from(bounds.to_vec()));
-    LargeStringArray::try_new(offsets, Buffer::from(all.as_bytes()), nulls).ok()
+    LargeStringArray::try_new(offsets, Buffer::from(all), nulls).ok()
 }
 
 /// The values of a column like `like` from the arrays that hold its parts.

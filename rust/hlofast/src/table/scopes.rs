@@ -53,6 +53,33 @@ impl<'a> ScopeTexts<'a> {
 
     /// Components joined by `/`, without the escapes of the text, cut with an ellipsis.
     pub fn text(&self, scope: u32) -> Vec<u8> {
+        self.plain_text(scope).unwrap_or_else(|| self.changed_text(scope))
+    }
+
+    /// The text of a scope that is neither cut nor changed, as most are; None for others.
+    fn plain_text(&self, scope: u32) -> Option<Vec<u8>> {
+        if self.merges_layers || self.shown(scope) != scope {
+            return None;
+        }
+        let up = |at: &u32| (*at != ScopeTree::ROOT).then(|| self.scopes.parent(*at));
+        let path = || std::iter::successors(Some(scope), up).filter(|at| *at != ScopeTree::ROOT);
+        let component = |at: u32| self.scopes.component(self.module, at);
+        let length = path().map(|at| component(at).len() + 1).sum::<usize>().saturating_sub(1);
+        if length > SCOPE_BYTES {
+            return None;
+        }
+        let mut text = vec![b'/'; length];
+        let mut end = length;
+        for at in path() {
+            let own = component(at);
+            let start = end.checked_sub(own.len())?;
+            text.get_mut(start..end)?.copy_from_slice(own);
+            end = start.saturating_sub(1);
+        }
+        memchr::memchr(b'\\', &text).is_none().then_some(text)
+    }
+
+    fn changed_text(&self, scope: u32) -> Vec<u8> {
         let mut at = self.shown(scope);
         let mut components = Vec::with_capacity(self.scopes.depth(at) as usize);
         let is_prefix = self.scopes.depth(at) < self.scopes.depth(scope);

@@ -325,11 +325,9 @@ impl<'a> Cursor<'a> {
         let start = self.position;
         let mut stack = Stack::default();
         loop {
-            while self.position < self.end
-                && CLASS[self.text[self.position] as usize] & BRACKET_OR_QUOTE == 0
-            {
-                self.position += 1;
-            }
+            let rest = self.rest();
+            let is_special = |byte: &u8| CLASS[*byte as usize] & BRACKET_OR_QUOTE != 0;
+            self.position += rest.iter().position(is_special).unwrap_or(rest.len());
             match self.peek() {
                 b'"' | b'\'' => {
                     self.string()?;

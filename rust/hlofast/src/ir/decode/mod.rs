@@ -51,7 +51,10 @@ use super::attribute::{Grammar, Key};
 use super::opcode::Opcode;
 use crate::error::Result;
 use crate::text::{Cursor, is_identifier_byte};
-use scan::{Trailing, boolean, bytes, float, integer, integers, list, name, string, whole, word};
+use scan::{
+    Trailing, boolean, bytes, float, integer, integers, list, name, printed_integers, string,
+    whole, word,
+};
 use std::borrow::Cow;
 
 /// The typed value of an attribute. XLA's defaults for absent attributes are not filled in.
@@ -137,7 +140,10 @@ pub fn decode<'a>(key: &[u8], opcode: Opcode, value: &'a [u8]) -> Result<Attribu
 pub(crate) fn decode_as(grammar: Grammar, value: &[u8]) -> Result<AttributeValue<'_>> {
     use AttributeValue as V;
     Ok(match grammar {
-        Grammar::Integers => V::Integers(whole(value, |c| integers(c, Trailing::Nothing))?),
+        Grammar::Integers => V::Integers(match printed_integers(value) {
+            Some(values) => values,
+            None => whole(value, |c| integers(c, Trailing::Nothing))?,
+        }),
         Grammar::IntegerLists => V::IntegerLists(whole(value, groups::integer_lists)?),
         Grammar::Pairs => V::SourceTargetPairs(decode_pairs(value)?),
         Grammar::Groups => V::ReplicaGroups(groups::decode_replica_groups(value)?),

@@ -97,6 +97,31 @@ pub(crate) fn integers(cursor: &mut Cursor<'_>, trailing: Trailing) -> Result<Ve
     Ok(values)
 }
 
+/// The integers of `{1,20}` as XLA prints them, of up to 9 digits each; None for any other text.
+pub(crate) fn printed_integers(value: &[u8]) -> Option<Vec<i64>> {
+    let mut rest = value.strip_prefix(b"{")?.strip_suffix(b"}")?;
+    let mut values = Vec::with_capacity(rest.len().div_ceil(2));
+    while !rest.is_empty() {
+        let mut number = 0i64;
+        let mut length = 0;
+        while let Some(digit) = rest.get(length).filter(|byte| byte.is_ascii_digit()) {
+            number = number * 10 + i64::from(digit - b'0');
+            length += 1;
+            if length > 9 {
+                return None;
+            }
+        }
+        values.push(number);
+        rest = match rest.split_at_checked(length)? {
+            (b"", _) => return None,
+            (_, b"") => b"",
+            (_, [b',', more @ ..]) if !more.is_empty() => more,
+            _ => return None,
+        };
+    }
+    Some(values)
+}
+
 /// Reads a required `true` or `false`.
 pub(crate) fn boolean(cursor: &mut Cursor<'_>) -> Result<bool> {
     cursor.skip_space()?;
