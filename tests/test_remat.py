@@ -1,6 +1,7 @@
 """`Module.remat`: recomputation, residuals, all-gathers, and the statements about them."""
 
 import gzip
+import lzma
 import pickle
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,38 @@ def test_twins_without_names() -> None:
     assert module[row["twin"]].name == "y"
     assert row["flops"] == 2 * 8**3
     assert "recomputed-by-twin" in codes(remat)
+
+
+JOINED = f"""HloModule m
+
+ENTRY e {{
+  x = f32[8,8] parameter(0)
+  a = f32[4,8] slice(x), slice={{[0:4], [0:8]}}
+  b = f32[4,8] slice(x), slice={{[4:8], [0:8]}}
+  y = f32[8,8] custom-call(a, b), custom_call_target="ConcatBitcast"
+  s = f32[8,8] sine(y), {FORWARD}
+  again = f32[8,8] custom-call(a, b), custom_call_target="ConcatBitcast"
+  ROOT d = f32[8,8] multiply(again, s), {BACKWARD}
+}}
+"""
+
+
+def test_a_text_without_names_says_how_to_get_them() -> None:
+    text = lzma.decompress((FIXTURES / "peaks" / "decoder_names_v6e.before.txt.xz").read_bytes())
+    module = hlofast.loads(text)
+    assert module.op_names == () and len(module.remat().residuals) > 0
+    for result in (module.verdict(), module.remat()):
+        notes = {note.code: note.text for note in result.notes}
+        assert "debug_info=True" in notes["no-op-names"]
+        assert "no-backward" not in notes
+    named = fixture("mlp_scan_plain").remat()
+    assert "no-op-names" not in {note.code for note in named.notes}
+
+
+def test_values_that_are_joined_again_are_not_recomputed() -> None:
+    assert len(hlofast.loads(JOINED).remat().recomputed) == 0
+    own = JOINED.replace("ConcatBitcast", "my_kernel")
+    assert hlofast.loads(own).remat().recomputed.values("by") == ["twin"]
 
 
 def test_a_gather_of_its_own_part_is_not_kept() -> None:

@@ -416,8 +416,11 @@ class Policies:
         """What figures cover, and why other figures, and a policy of JAX, are unknown."""
         own = self.as_compiled.recomputed_flops if self._runs_again else 0
         whole = sum(flops or 0 for flops in self._remat.recomputed.values("flops"))
-        if own is not None and own < whole:
-            yield Note("policy-recomputed", fields.OTHER_FLOPS.format(whole=whole, own=own))
+        together = self._remat.module.summary().devices_together
+        if own is not None and own * together < whole:
+            text = fields.OTHER_FLOPS if together == 1 else fields.OTHER_FLOPS_TOGETHER
+            text = text.format(whole=whole, own=own, devices=together)
+            yield Note("policy-recomputed", text)
         if self.is_checkpointed:
             yield Note("policy-everything", fields.NOT_EVERYTHING)
         known = [self.as_compiled, *self._built_in]

@@ -248,6 +248,10 @@ OTHER_FLOPS = (
     "of the {whole:,} FLOP that this text recomputes, {own:,} are matmuls and kernels of layers "
     "under jax.checkpoint, the only ones that policies count"
 )
+OTHER_FLOPS_TOGETHER = (
+    "the {whole:,} FLOP that this text recomputes are those of all {devices:,} devices; policies "
+    "count the matmuls and kernels of layers under jax.checkpoint on one device, {own:,} FLOP"
+)
 NO_COLLECTIVES = (
     "the partitioner has not run, so the collectives that a policy recomputes are unknown, and so "
     "is their time"

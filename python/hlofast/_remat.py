@@ -352,10 +352,12 @@ class Remat(Result):
         """Assumptions and gaps behind the tables, those of policies and plans once read."""
         notes: list[Note] = []
         phases = self.instructions
-        if not phases["backward"] and not phases["recompute"]:
+        summary = self.module.summary()
+        if (no_names := summary._no_names) is not None:
+            notes.append(Note("no-op-names", no_names))
+        if not (phases["backward"] or phases["recompute"] or len(self.residuals)):
             text = "no instruction is known to belong to a backward pass, so there are no residuals"
             notes.append(Note("no-backward", text))
-        summary = self.module.summary()
         if summary.devices_together > 1:
             text = (
                 f"the module is {summary.status}: residuals and recomputed values cover all "

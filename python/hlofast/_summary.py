@@ -19,6 +19,8 @@ WHOLE = ("unoptimised", "annotated")
 """Stages before partitioning."""
 UNFUSED = (*WHOLE, "partitioned")
 """Stages before fusion."""
+_BY_HAND = 100
+"""Texts of fewer instructions may be written by hand: nobody misses names in them."""
 
 _INSTRUCTIONS = Field("count", "instructions", "Instructions of the text.", adds_up=True)
 _SHAPE = Field("shape", "shape", "The shape and its layout.")
@@ -176,6 +178,19 @@ class Summary(Result):
             f"the module is {self.status}, not fused yet: the fused program moves several times "
             "fewer bytes"
         )
+
+    @property
+    def _no_names(self) -> str | None:
+        """What is unknown without operation names and how to get them, as a note.
+
+        None if the text has names, is a piece of a program, or is as short as one written by hand.
+        """
+        is_short = self.values["instructions"] < _BY_HAND
+        if is_short or self.module.op_names or _fragment.lacks(self.module) is not None:
+            return None
+        unknown = "no instruction has an op_name, so phases, layers and source lines are unknown"
+        remedy = "; lowered.as_text('hlo', debug_info=True) writes it"
+        return unknown + (remedy if self.is_whole else "")
 
     @property
     def backend(self) -> str | None:

@@ -285,6 +285,8 @@ class Verdict(Result):
         context = self.module.context
         wrong = (*wrong, *assumed_device(context), *about_backend(self.module, context.device))
         wrong = (*wrong, *self._unfused(), *assumed_flops(self.cost))
+        if (no_names := self.module.summary()._no_names) is not None:
+            wrong = (*wrong, Note("no-op-names", no_names))
         if self.measured is not None:
             wrong += tuple(_verdict_measured.notes(self.measured))
         if self.memory is not None and (before := self.memory.peak_before) is not None:

@@ -1,6 +1,7 @@
 //! Finds instructions that compute an equal value from equal inputs: recomputation that no name
 //! marks.
 
+use crate::cost::custom_call::{custom_call_target, known_target};
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
@@ -9,7 +10,8 @@ use std::hash::{BuildHasher, Hash, Hasher};
 
 /// Rows that repeat an earlier row of their computation, each paired with the earlier row.
 ///
-/// Only matmuls, reductions, sorts, collectives, library calls and fusions count. The first row of
+/// Only matmuls, reductions, sorts, collectives, library calls and fusions count; custom calls that
+/// only mark, move or join values do not. The first row of
 /// a pair is forward work or nameless, the second is backward work or nameless; both have the same
 /// opcode, attributes (ignoring names, layout annotations and channels), called computations and,
 /// looking through barriers, operands.
@@ -52,6 +54,10 @@ fn is_work(module: &Module, row: Row) -> bool {
     if module.operands(row).is_empty() {
         return false;
     }
+    if module.opcode(row) == CustomCall {
+        let target = custom_call_target(module, row);
+        return target.and_then(|own| known_target(&own)).is_none_or(|known| known.kind.is_work());
+    }
     matches!(
         module.opcode(row),
         Dot | RaggedDot
@@ -60,7 +66,6 @@ fn is_work(module: &Module, row: Row) -> bool {
             | ReduceWindow
             | Sort
             | Fusion
-            | CustomCall
             | AllGather
             | AllReduce
             | ReduceScatter

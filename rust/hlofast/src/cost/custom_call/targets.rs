@@ -40,6 +40,12 @@ pub enum CustomCallKind {
 }
 
 impl CustomCallKind {
+    /// Whether a call of this kind computes something, rather than marks or moves a value.
+    pub fn is_work(self) -> bool {
+        use CustomCallKind::{DataMovement, HostTransfer, Marker};
+        !matches!(self, DataMovement | HostTransfer | Marker)
+    }
+
     /// The name used in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
