@@ -6,7 +6,7 @@
 //! layers (`prevent_cse`), so recomputation starts no earlier and weights are converted and
 //! gathered once more.
 
-use super::base::Changes;
+use super::base::{Changes, Timeline};
 use super::graph::Graph;
 use super::laid_layers::is_softmax;
 use super::layered::Layers;
@@ -15,7 +15,7 @@ use super::origins::{Origin, origins};
 use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
-use super::rings::Early;
+use super::rings::{Early, ahead as held_ahead, in_rings};
 use super::savable::is_value;
 use super::scans::is_heavy;
 use super::stepped::{Held, Stepped};
@@ -69,8 +69,10 @@ pub struct Unrolled {
     early: Vec<(i64, RangeInclusive<u32>)>,
     /// What is in memory before it is used, if layers are checkpointed: bytes and steps.
     ahead: Early,
-    /// By node of a text before optimisation: whether softmaxes make it.
+    /// By node: whether softmaxes make it.
     is_softmax: Vec<bool>,
+    /// By node: whether a product in a loop around a ring reads it, into which XLA fuses nothing.
+    is_in_ring: Vec<bool>,
     /// By savable value: its node in each layer.
     members: Vec<Vec<u32>>,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
@@ -90,8 +92,8 @@ struct Again {
     until: Vec<u32>,
     /// By layer: nodes that run again and stay in memory, in order.
     heavy: Vec<Vec<u32>>,
-    /// Results of softmaxes that are computed once for a product which runs again and for the products of the
-    /// backward pass, with their layers.
+    /// Cheap values that are computed once when their layer runs again, with their layers: results of
+    /// softmaxes for a product which runs again and for the products of the backward pass, and what rings read.
     shared: Vec<(u32, u32)>,
 }
 
@@ -99,7 +101,8 @@ impl Unrolled {
     /// The unrolled layers of an entry computation. `sizes` are the bytes of shapes in a scheduled module.
     pub fn new(module: &Module, stepped: Stepped, sizes: Option<&[i64]>) -> Option<Self> {
         let Stepped { graph, layers, starts, steps, bytes, held, .. } = stepped;
-        let Stepped { early: ahead, is_backward, is_checkpointed, recomputed, .. } = stepped;
+        let Stepped { early: ahead, is_early, is_backward, is_checkpointed, recomputed, .. } =
+            stepped;
         let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
@@ -118,8 +121,8 @@ impl Unrolled {
             wide: Vec::new(),
             early: Vec::new(),
             ahead,
-            // A scheduled text has what XLA decided without checkpointing.
-            is_softmax: if sizes.is_none() { is_softmax(&graph) } else { vec![false; count] },
+            is_softmax: is_softmax(&graph),
+            is_in_ring: if sizes.is_some() { in_rings(module, &graph) } else { vec![false; count] },
             members: Vec::new(),
             remade: None,
             graph,
@@ -137,6 +140,12 @@ impl Unrolled {
         } else if let Some(sizes) = sizes {
             unrolled.find_wide(module, sizes);
             unrolled.find_early(&held);
+            if is_early && !unrolled.wide.is_empty() {
+                let (steps, bytes) = (unrolled.steps.as_slice(), unrolled.bytes.as_slice());
+                let of = (steps, bytes, is_backward.as_slice());
+                let (graph, origins) = (&unrolled.graph, unrolled.origins.as_slice());
+                unrolled.ahead = held_ahead(module, graph, (&unrolled.layers, origins), of, &held);
+            }
         }
         Some(unrolled)
     }
@@ -370,12 +379,16 @@ impl Unrolled {
             if is_residual[at] && self.is_softmax[at] && is_read() {
                 again.shared.push((node, layer as u32));
             }
+            let is_held = is_heavy || is_residual[at] && self.is_in_ring[at];
+            if is_held && !is_heavy {
+                again.shared.push((node, layer as u32));
+            }
             let (last, read_by) = (again.last[at], again.read_by[at]);
             for operand in self.graph.operands(node) {
                 let operand = self.kept_as(*operand) as usize;
                 again.is_needed[operand] = true;
                 again.until[operand] = again.until[operand].max(self.starts[layer]);
-                if is_heavy {
+                if is_held {
                     again.read_by[operand] = again.read_by[operand].max(node);
                 } else {
                     again.last[operand] = again.last[operand].max(last);
@@ -427,6 +440,19 @@ impl Unrolled {
         let prefixes = self.account(&again, fates, bytes, outcome);
         again.heavy.iter().for_each(|nodes| self.price(module, nodes, (prices, &flops), outcome));
         prefixes
+    }
+
+    /// The most bytes if the savable values have these fates, and their step. `timeline` has the bytes at
+    /// each step of the text.
+    pub fn highest(&self, fates: &[Fate], timeline: &Timeline) -> (i64, usize) {
+        let mut bytes = timeline.changes();
+        let prefixes = self.account(&self.again(fates), fates, &mut bytes, &mut Outcome::default());
+        bytes.highest(&prefixes)
+    }
+
+    /// Takes over the savable values of the same layers.
+    pub fn save_like(&mut self, other: &Unrolled) {
+        self.members.clone_from(&other.members);
     }
 
     /// The changes of the bytes at each step by which a text whose layers are checkpointed differs from
