@@ -169,8 +169,7 @@ pub fn retime(
     changes
 }
 
-/// Whether a product is the gradient of a weight whose ring takes the gradient in parts and the value of
-/// the forward pass, which it frees, whole. In `unrolled_v6e_8` and `unrolled_vision_v6e_8` with nothing saved
+/// Whether a product of a gradient frees a larger value of the forward pass. In `unrolled_v6e_8` and `unrolled_vision_v6e_8` with nothing saved
 /// XLA runs these at once.
 pub fn frees_value(
     graph: &Graph,
@@ -178,16 +177,18 @@ pub fn frees_value(
     bytes: impl Fn(u32) -> i64,
     node: u32,
 ) -> bool {
-    let [a, b] = graph.operands(node) else { return false };
     if !graph.nodes[node as usize].opcode.is_matmul() {
         return false;
     }
-    let is_gradient = |node: u32| {
-        let whole = chain(graph, node).last().copied().unwrap_or(node);
-        phase(graph.nodes[whole as usize].row) == Phase::Backward
-    };
-    let (gradient, value) = if is_gradient(*a) { (*a, *b) } else { (*b, *a) };
-    is_gradient(gradient) && !is_gradient(value) && bytes(value) > bytes(gradient)
+    let (mut gradient, mut value) = (0, 0);
+    for own in graph.operands(node) {
+        let whole = chain(graph, *own).last().copied().unwrap_or(*own);
+        match phase(graph.nodes[whole as usize].row) {
+            Phase::Backward => gradient = bytes(*own).max(gradient),
+            _ => value = bytes(*own).max(value),
+        }
+    }
+    gradient > 0 && value > gradient
 }
 
 /// Whether XLA puts the sums of weight gradients last in any case. It does where loops add them up

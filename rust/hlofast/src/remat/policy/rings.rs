@@ -17,9 +17,10 @@ use super::origins::Origin;
 use super::run_order::{Gathered, MANY};
 use super::scans::is_rearrangement;
 use super::stepped::Held;
+use crate::cost::matmul::contraction;
 use crate::flow::Phase;
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
 use std::ops::RangeInclusive;
 
@@ -83,7 +84,7 @@ impl<B: Fn(u32) -> i64> Rings<'_, B> {
     /// The results of products of layers with `gathered` weights, if layers are checkpointed.
     pub fn results(&self, gathered: &[Gathered]) -> Early {
         let first = self.first();
-        let results = gathered.iter().filter_map(|own| {
+        let results = gathered.iter().filter(|own| own.adds_up).filter_map(|own| {
             let (node, at) = (own.product, own.product as usize);
             let until = self.runs[at].checked_sub(1)?;
             let from = match self.phases[at] {
@@ -166,7 +167,22 @@ fn gathered_from_all(module: &Module, graph: &Graph, origins: &[Origin]) -> Vec<
         let ways = elements(whole)?.checked_div(elements(graph.nodes[part as usize].shape)?)?;
         let bytes = i64::try_from(shapes.logical_bytes(whole)?).ok()?;
         let is_whole = ways == devices && ways >= MANY;
-        is_whole.then_some(Gathered { product, weight, bytes, ways })
+        let adds_up =
+            is_contracted(module, graph, product, [whole, graph.nodes[part as usize].shape]);
+        is_whole.then_some(Gathered { product, weight, bytes, ways, adds_up })
     });
     gathered.collect()
+}
+
+/// Whether a product contracts the dimension in which a weight and the part of one device differ.
+fn is_contracted(module: &Module, graph: &Graph, product: u32, shapes: [ShapeId; 2]) -> bool {
+    let [whole, part] = shapes.map(|shape| {
+        let array = module.shapes().array(shape);
+        let sizes = array.map(|own| own.dimensions().filter_map(|size| size.bound()).collect());
+        let sizes: Vec<_> = sizes.unwrap_or_default();
+        sizes.into_iter().filter(|size| *size > 1).collect::<Vec<_>>()
+    });
+    let Some(own) = contraction(module, graph.nodes[product as usize].row) else { return false };
+    let split = whole.iter().zip(&part).find(|(whole, part)| whole != part);
+    split.is_some_and(|(whole, _)| u64::try_from(*whole) == Ok(own.k))
 }

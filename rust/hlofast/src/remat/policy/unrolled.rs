@@ -189,19 +189,26 @@ impl Unrolled {
 
     /// Finds the values of layers that stay in memory until their backward part.
     fn find_residuals(&mut self, held: &[Held]) {
+        // Values may be copied into another layout for the backward pass.
+        let mut is_left = vec![false; self.graph.nodes.len()];
+        for value in held.iter().filter(|value| *value.steps.end() >= self.back) {
+            is_left[value.node as usize] = true;
+        }
         for value in held.iter().filter(|value| *value.steps.start() < self.back) {
             let (first, last) = (*value.steps.start(), *value.steps.end());
             let at = value.node as usize;
             let end = self.ends[at].map_or(last, |end| end.max(last));
             self.ends[at] = Some(end);
             let is_layers = self.layer[at].is_some() && !self.is_boundary[at];
-            if last < self.back || !is_layers || self.origins[at] == Origin::Constants {
+            if !is_left[at] || !is_layers || self.origins[at] == Origin::Constants {
                 continue;
             }
             let users = self.graph.users(value.node).iter().map(|user| self.steps[*user as usize]);
             let forward = users.filter(|step| *step < self.back).max().unwrap_or(first);
             let rest = first.max(forward.saturating_add(1))..=last;
-            self.residuals.push(Residual { node: value.node, bytes: value.bytes, rest });
+            if rest.start() <= rest.end() {
+                self.residuals.push(Residual { node: value.node, bytes: value.bytes, rest });
+            }
         }
     }
 
@@ -262,6 +269,7 @@ impl Unrolled {
     pub fn kept(&self) -> i64 {
         let own = self.residuals.iter();
         let own = own.filter(|own| self.origins[own.node as usize] != Origin::Weight);
+        let own = own.filter(|own| *own.rest.end() >= self.back);
         own.map(|own| own.bytes).fold(0, i64::saturating_add)
     }
 
@@ -376,11 +384,8 @@ impl Unrolled {
             // A product that only gradients of weights need waits for these.
             is_again[at] = self.graph.nodes[at].opcode.is_matmul() && again.read_by[at] > 0;
             let is_read = || self.graph.users(node).iter().any(|own| is_again[*own as usize]);
-            if is_residual[at] && self.is_softmax[at] && is_read() {
-                again.shared.push((node, layer as u32));
-            }
-            let is_held = is_heavy || is_residual[at] && self.is_in_ring[at];
-            if is_held && !is_heavy {
+            let is_rings = is_residual[at] && self.is_in_ring[at] && !is_heavy;
+            if is_rings || is_residual[at] && self.is_softmax[at] && is_read() {
                 again.shared.push((node, layer as u32));
             }
             let (last, read_by) = (again.last[at], again.read_by[at]);
@@ -388,7 +393,7 @@ impl Unrolled {
                 let operand = self.kept_as(*operand) as usize;
                 again.is_needed[operand] = true;
                 again.until[operand] = again.until[operand].max(self.starts[layer]);
-                if is_held {
+                if is_heavy || is_rings {
                     again.read_by[operand] = again.read_by[operand].max(node);
                 } else {
                     again.last[operand] = again.last[operand].max(last);
