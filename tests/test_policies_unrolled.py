@@ -42,7 +42,7 @@ def test_peaks_are_those_of_the_compiled_programs(texts, compiled):
             if peak := compiled[program].get(policy):
                 errors.append(abs(policies.policy(name).peak / peak - 1))
     assert len(errors) >= 3 * 7
-    assert statistics.median(errors) <= 0.045
+    assert statistics.median(errors) <= 0.03
 
 
 def test_what_a_layer_leaves_to_the_next_is_kept_once(texts, compiled):

@@ -184,9 +184,17 @@ impl Policies {
             let (own, timeline) = stepped(&mut values, false).ok_or(NoPolicies::NoLayers)?;
             let late = own.are_last.then(|| stepped(&mut late, true)).flatten();
             let unrolled = Unrolled::new(module, own, Some(&sizes));
-            let mut own = Self::of_layers(module, unrolled, timeline)?;
-            own.late = late.and_then(|(late, timeline)| {
-                let mut late = Unrolled::new(module, late, Some(&sizes))?;
+            let late = late.and_then(|(late, timeline)| {
+                Some((Unrolled::new(module, late, Some(&sizes))?, timeline))
+            });
+            let is_ahead = unrolled.as_ref().is_some_and(Unrolled::makes_room);
+            let (mut own, late) = match late {
+                Some((late, timeline)) if !is_ahead => {
+                    (Self::of_layers(module, Some(late), timeline)?, None)
+                }
+                late => (Self::of_layers(module, unrolled, timeline)?, late),
+            };
+            own.late = late.and_then(|(mut late, timeline)| {
                 late.save_like(own.unrolled.as_ref()?);
                 Some(Box::new((late, timeline)))
             });

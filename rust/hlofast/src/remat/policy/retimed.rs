@@ -10,7 +10,7 @@
 //! room before the scores of the last layer (`rings.rs`), and gradients that free a value of the forward pass run
 //! at once; with the results of attention or all scores saved all gradients are last, and rings make room as late
 //! as they can. XLA's memory scheduler takes the one of its orders that needs the least memory, and so does
-//! the model.
+//! the model. Where no scores make rings hold room (`unrolled_vision_v6e_8`), it has the second order alone.
 
 use super::graph::Graph;
 use super::groups::chain;
@@ -169,8 +169,8 @@ pub fn retime(
     changes
 }
 
-/// Whether a product of a gradient frees a larger value of the forward pass. In `unrolled_v6e_8` and `unrolled_vision_v6e_8` with nothing saved
-/// XLA runs these at once.
+/// Whether a product of a gradient frees a larger value of the forward pass. In `unrolled_v6e_8` with nothing saved XLA runs
+/// these at once.
 pub fn frees_value(
     graph: &Graph,
     phase: impl Fn(Row) -> Phase,

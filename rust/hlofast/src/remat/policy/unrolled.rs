@@ -455,6 +455,11 @@ impl Unrolled {
         bytes.highest(&prefixes)
     }
 
+    /// Whether rings make room before they run.
+    pub fn makes_room(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
     /// Takes over the savable values of the same layers.
     pub fn save_like(&mut self, other: &Unrolled) {
         self.members.clone_from(&other.members);
