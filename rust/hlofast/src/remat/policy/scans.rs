@@ -138,7 +138,7 @@ pub fn scans(
     }
     let budget = MOST_ROWS;
     // On GPUs, peaks are nearer without: `benches/h100_steps.py`.
-    let may_wait = Backend::of_module(module) == Backend::Tpu && has_compiler_clones(module);
+    let may_wait = Backend::of_module(module) == Backend::Tpu;
     let turned = HashMap::default();
     let mut finder =
         Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, may_wait, budget };
@@ -376,7 +376,7 @@ impl Finder<'_> {
             true => {
                 let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
                 let is_fixed = &recomputed.is_fixed;
-                Late::new(module, self.memory, [&body, &back], is_fixed, values)
+                Late::new(module, self.memory, [&body, &back], is_fixed, values, has_compiler_clones(module))
             }
             false => Late::default(),
         };
