@@ -42,7 +42,7 @@ def test_peaks_are_those_of_the_compiled_programs(texts, compiled):
             if peak := compiled[program].get(policy):
                 errors.append(abs(policies.policy(name).peak / peak - 1))
     assert len(errors) >= 3 * 7
-    assert statistics.median(errors) <= 0.045
+    assert statistics.median(errors) <= 0.03
 
 
 def test_what_a_layer_leaves_to_the_next_is_kept_once(texts, compiled):
@@ -51,6 +51,41 @@ def test_what_a_layer_leaves_to_the_next_is_kept_once(texts, compiled):
         policies = hlofast.loads(texts[program]).remat().policies
         for policy, name in BUILT_IN.items():
             assert abs(policies.policy(name).peak / compiled[program][policy] - 1) <= 0.02
+
+
+def test_the_first_layer_keeps_the_order_of_its_backward_work(texts, compiled):
+    # In the text gradients of weights of all layers run among the backward work of the first one. All of
+    # that counted at one step: 21 % too high.
+    policies = hlofast.loads(texts["unrolled_v5e_8"]).remat().policies
+    for policy, name in BUILT_IN.items():
+        own = policies.policy(name).peak
+        assert abs(own / compiled["unrolled_v5e_8"][policy] - 1) <= 0.03
+
+
+def test_gradients_of_the_head_do_not_wait_for_layers(texts, compiled):
+    # They did, with the gradient of the logits in memory while the last layer ran again: 11 % too high.
+    policies = hlofast.loads(texts["unrolled_moe_v5p_8"]).remat().policies
+    for policy in ("nothing", "dots"):
+        own = policies.policy(BUILT_IN[policy]).peak
+        assert abs(own / compiled["unrolled_moe_v5p_8"][policy] - 1) <= 0.03
+
+
+def test_rings_make_room_before_they_run(texts, compiled):
+    # Weights are split over all 16 devices. XLA makes room for what products with them add up before the
+    # scores of the last layer: without it 15 % too low.
+    policies = hlofast.loads(texts["unrolled_fsdp_v5e_16"]).remat().policies
+    for policy in ("nothing", "plain_dots"):
+        own = policies.policy(BUILT_IN[policy]).peak
+        assert abs(own / compiled["unrolled_fsdp_v5e_16"][policy] - 1) <= 0.06
+
+
+def test_sums_that_are_last_free_what_they_can(texts, compiled):
+    # With nothing saved XLA adds up at once the gradients that free a value of the forward pass, with the
+    # scores saved none; rings read what they multiply from memory. With neither: 17 % too high.
+    policies = hlofast.loads(texts["unrolled_v6e_8"]).remat().policies
+    for policy, name in BUILT_IN.items():
+        own = policies.policy(name).peak
+        assert abs(own / compiled["unrolled_v6e_8"][policy] - 1) <= 0.06
 
 
 def test_every_layer_recomputes_its_matmuls(dense):

@@ -112,17 +112,20 @@ impl Timeline {
         Timeline { bytes: changes, rows, is_pressed: false, shared: Vec::new() }
     }
 
-    /// The bytes at each step of a module whose layers are in its entry computation; `moved` are the
-    /// changes by live ranges that have moved.
+    /// The bytes at each step of a module whose layers are in its entry computation; rows run at the steps
+    /// `new`, and `moved` are the changes by live ranges that have moved.
     pub fn of_entry(
         module: &Module,
         memory: &Memory,
         values: &[LiveValue],
         graph: &Graph,
-        moved: &[i64],
+        (new, moved): (&[u32], &[i64]),
         peak: i64,
     ) -> Option<Self> {
         let mut timeline = Self::new(module, memory, values, &[], &[], peak)?;
+        for (row, new) in memory.sequence().iter().zip(new) {
+            timeline.rows[*new as usize] = *row;
+        }
         timeline.apply(moved);
         if timeline.is_pressed {
             let mut changes = vec![0i64; timeline.bytes.len() + 1];

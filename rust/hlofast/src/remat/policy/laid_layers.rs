@@ -98,19 +98,24 @@ pub fn lay_out_layers(
     steps.in_place = layout.in_place(graph, &steps, transfers);
     let held = values.held(&steps, &reads, &bytes);
     held.iter().for_each(|own| layout.add(own.steps.clone(), own.bytes));
-    for own in gathered_weights(graph, layout.local, true) {
+    let gathered: Vec<_> = gathered_weights(graph, layout.local, true).collect();
+    for own in &gathered {
         let runs = steps.runs[own.product as usize];
         layout.add(runs..=runs, own.bytes);
     }
     let until = |node: u32| reads[node as usize].fore.map(|(_, last)| last);
     let is_wide = layout.hold_exponentials(graph, &steps, until);
-    let is_gradient = weight_gradients(graph, phases, &origins);
-    let rings =
-        Rings::new(&layout, graph, &steps, (phases, layer), &is_gradient, transfers, is_wide);
-    rings.always.iter().for_each(|(bytes, steps)| layout.add(steps.clone(), *bytes));
+    let mut early = Early::new();
+    if transfers == Transfers::All && is_wide {
+        let bytes = |node: u32| layout.bytes(graph, node);
+        let rings = Rings { graph, runs: &steps.runs, phases, layer, bytes };
+        let is_gradient = weight_gradients(graph, phases, &origins);
+        let always = [rings.sums(&is_gradient), rings.head(&gathered)].concat();
+        early = rings.results(&gathered);
+        always.iter().for_each(|(bytes, steps)| layout.add(steps.clone(), *bytes));
+    }
     layout.hold_arguments(&steps);
     let Layout { changes, rows, .. } = layout;
-    let early = rings.checkpointed;
     LaidLayers { runs: steps.runs, bytes, held, early, changes, rows }
 }
 

@@ -63,7 +63,7 @@ use crate::comms::CollectiveKind;
 use crate::cost::{Backend, Cost, device_sizes};
 use crate::flow::Attribution;
 use crate::ir::{Module, Opcode, Row};
-use crate::memory::Memory;
+use crate::memory::{LiveValue, Memory};
 use crate::shares::Local;
 use again::Again;
 use base::Timeline;
@@ -148,6 +148,8 @@ pub struct Policies {
     scans: Vec<Scan>,
     /// Layers that are repeated without a loop; None in a module with scans.
     unrolled: Option<Unrolled>,
+    /// These layers with all sums of gradients last, if XLA may run them so.
+    late: Option<Box<(Unrolled, Timeline)>>,
     /// What is known before optimisation; None in a scheduled module.
     before: Option<Before>,
     timeline: Timeline,
@@ -174,10 +176,28 @@ impl Policies {
         let sizes = device_sizes(module, Backend::of_module(module));
         let scans = scans(module, cost, attribution, memory, &values, &sizes)?;
         if scans.is_empty() {
-            let own = Stepped::scheduled(module, attribution, memory, &mut values, &sizes, peak);
-            let (stepped, timeline) = own.ok_or(NoPolicies::NoLayers)?;
-            let unrolled = Unrolled::new(module, stepped, Some(&sizes));
-            let own = Self::of_layers(module, unrolled, timeline)?;
+            let mut late = values.clone();
+            let stepped = |values: &mut [LiveValue], are_late| {
+                let of = (sizes.as_slice(), peak);
+                Stepped::scheduled(module, attribution, memory, values, of, are_late)
+            };
+            let (own, timeline) = stepped(&mut values, false).ok_or(NoPolicies::NoLayers)?;
+            let late = own.are_last.then(|| stepped(&mut late, true)).flatten();
+            let unrolled = Unrolled::new(module, own, Some(&sizes));
+            let late = late.and_then(|(late, timeline)| {
+                Some((Unrolled::new(module, late, Some(&sizes))?, timeline))
+            });
+            let is_ahead = unrolled.as_ref().is_some_and(Unrolled::makes_room);
+            let (mut own, late) = match late {
+                Some((late, timeline)) if !is_ahead => {
+                    (Self::of_layers(module, Some(late), timeline)?, None)
+                }
+                late => (Self::of_layers(module, unrolled, timeline)?, late),
+            };
+            own.late = late.and_then(|(mut late, timeline)| {
+                late.save_like(own.unrolled.as_ref()?);
+                Some(Box::new((late, timeline)))
+            });
             return Ok(Self { peak, ..own });
         }
         if let Some(reason) = unknown(module, cost, &scans, true, &mut { MOST_ROWS }) {
@@ -187,7 +207,7 @@ impl Policies {
         let timeline = timeline.ok_or(NoPolicies::Memory)?;
         let savable = find_savable(module, &scans, &sizes);
         let fixed = fixed(&scans, &savable, &sizes);
-        Ok(Self { scans, unrolled: None, before: None, timeline, fixed, savable, peak })
+        Ok(Self { scans, unrolled: None, late: None, before: None, timeline, fixed, savable, peak })
     }
 
     /// The layers of a module that is not scheduled, with the bytes of `local`. `is_whole` tells
@@ -220,7 +240,7 @@ impl Policies {
         let savable = find_savable(module, &scans, &[]);
         let peak = timeline.changes().highest(&[]).0;
         let fixed = fixed(&scans, &savable, &[]);
-        Ok(Self { scans, unrolled: None, before, timeline, fixed, savable, peak })
+        Ok(Self { scans, unrolled: None, late: None, before, timeline, fixed, savable, peak })
     }
 
     /// Those of layers that are repeated without a loop. An error if there are none.
@@ -238,7 +258,16 @@ impl Policies {
             timeline.apply(&changes);
         }
         let (scans, fixed) = (Vec::new(), Vec::new());
-        Ok(Self { scans, unrolled: Some(unrolled), before: None, timeline, fixed, savable, peak })
+        Ok(Self {
+            scans,
+            unrolled: Some(unrolled),
+            late: None,
+            before: None,
+            timeline,
+            fixed,
+            savable,
+            peak,
+        })
     }
 
     /// Whether the module is not scheduled, so that all bytes are modelled.
@@ -345,10 +374,18 @@ impl Policies {
                 (outcome.moving, outcome.waiting) = (None, None);
             }
         }
-        let (peak, step) = bytes.highest(&prefixes);
+        let (mut peak, mut step) = bytes.highest(&prefixes);
+        let mut timeline = &self.timeline;
+        // Of its orders XLA takes the one that needs less memory.
+        if let Some((late, own)) = self.late.as_deref() {
+            let (most, at) = late.highest(fates, own);
+            if most < peak {
+                (peak, step, timeline) = (most, at, own);
+            }
+        }
         // Nothing could be kept instead: the policy is that of the text.
         outcome.peak = if self.savable.is_empty() { self.peak } else { peak };
-        outcome.at = self.timeline.row(step);
+        outcome.at = timeline.row(step);
         outcome
     }
 

@@ -3,19 +3,29 @@
 //! In a step that keeps everything XLA often puts the gradients of weights after those of all layers,
 //! to overlap their collectives, and the values that they read stay in memory for longer. Where layers
 //! are checkpointed their barriers keep the backward work of a layer together: weight gradients run
-//! as soon as their operands are known. So deferred rows move to the step of their last operand.
+//! as soon as their operands are known. So deferred rows move behind the row of their last operand.
+//!
+//! Where rings add gradients up while nothing else runs asynchronously in fusions, they are last also in
+//! checkpointed steps. Of these XLA has two orders: in `unrolled_v6e_8` with nothing or products saved rings make
+//! room before the scores of the last layer (`rings.rs`), and gradients that free a value of the forward pass run
+//! at once; with the results of attention or all scores saved all gradients are last, and rings make room as late
+//! as they can. XLA's memory scheduler takes the one of its orders that needs the least memory, and so does
+//! the model. Where no scores make rings hold room (`unrolled_vision_v6e_8`), it has the second order alone.
 
 use super::graph::Graph;
+use super::groups::chain;
 use super::layered::Layers;
 use super::scans::{is_heavy, node_of};
 use crate::flow::Phase;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
-/// By step: the step at which its row runs if layers are checkpointed. `starts` are the steps at which
-/// the backward parts of the layers start, `steps` those of the nodes.
+/// By step: the step after which its row runs if layers are checkpointed, in the order of the text where
+/// this is the same. `starts` are the steps at which the backward parts of the layers start, `steps`
+/// those of the nodes. Deferred rows run as soon as their operands are known, if there are `freeing`
+/// rows only these.
 ///
 /// Dependencies are those of values: fusions also carry collectives of other layers.
 pub fn new_steps(
@@ -23,16 +33,16 @@ pub fn new_steps(
     memory: &Memory,
     graph: &Graph,
     layers: &Layers,
-    starts: &[u32],
-    steps: &[u32],
+    (starts, steps): (&[u32], &[u32]),
     phase: impl Fn(Row) -> Phase,
+    freeing: Option<&HashSet<Row, BuildMix>>,
 ) -> Vec<u32> {
     let count = memory.timeline.len() as u32;
     let mut new: Vec<u32> = (0..count).collect();
     let mut ascending: Vec<u32> = starts.to_vec();
     ascending.sort_unstable();
     let back = ascending.first().copied().unwrap_or(count);
-    let start_of = |layer: Option<u32>| layer.map_or(back, |layer| starts[layer as usize]);
+    let start_of = |layer: Option<u32>| layer.map_or(0, |layer| starts[layer as usize]);
     let is_work = |at: usize| {
         let node = &graph.nodes[at];
         is_heavy(node.opcode) && steps[at] > back && phase(node.row) == Phase::Backward
@@ -67,7 +77,10 @@ pub fn new_steps(
         }
         let layer = layers.of_row(node.row);
         let end = next_start(layer).unwrap_or(deferred);
-        let is_late = is_work(at) && steps[at] >= end;
+        let is_late = match freeing {
+            Some(freeing) => steps[at] > back && freeing.contains(&node.outer),
+            None => is_work(at) && steps[at] >= end,
+        };
         let follows = follows && steps[at] > back && phase(node.row) != Phase::Optimizer;
         ready[at] = steps[at];
         if is_late || follows {
@@ -90,13 +103,33 @@ pub fn new_steps(
             new[step as usize] = match moved.get(&own) {
                 Some(moved) => step.min(*moved),
                 None if phase(own) == Phase::Optimizer => step,
-                None => step.min(first_use[at]).max(back),
+                None => step.min(first_use[at]),
             };
         }
         for operand in module.operands(own).iter().filter(|operand| rows.contains(operand)) {
             let use_of = &mut first_use[(operand - rows.start) as usize];
             *use_of = (*use_of).min(new[step as usize]);
         }
+    }
+    new
+}
+
+/// By step: the step at which its row runs if rows run after the steps `after`. What a row calls runs
+/// before it.
+pub fn in_order(module: &Module, memory: &Memory, mut after: Vec<u32>) -> Vec<u32> {
+    let rows = module.computation(module.entry()).rows();
+    let mut own = u32::MAX;
+    for (row, after) in memory.sequence().iter().zip(&mut after).rev() {
+        if rows.contains(row) {
+            own = *after;
+        }
+        *after = own;
+    }
+    let mut order: Vec<u32> = (0..after.len() as u32).collect();
+    order.sort_by_key(|step| after[*step as usize]);
+    let mut new = vec![0; order.len()];
+    for (place, step) in (0u32..).zip(order) {
+        new[step as usize] = place;
     }
     new
 }
@@ -112,11 +145,11 @@ pub fn retime(
 ) -> Vec<i64> {
     let mut changes = vec![0i64; new.len() + 1];
     let rows = module.computation(module.entry()).rows();
-    for value in values.iter_mut().filter(|value| rows.contains(&value.row.0)) {
+    let to = |step: u32| new.get(step as usize).copied().unwrap_or(step);
+    for value in values {
         let (first, last) = (value.first_step, value.last_step);
-        let to = |step: u32| new.get(step as usize).copied().unwrap_or(step);
         let mut end = to(last);
-        if let Some(node) = node_of(graph, value) {
+        if let Some(node) = node_of(graph, value).filter(|_| rows.contains(&value.row.0)) {
             for user in graph.users(node) {
                 let step = memory.step_of(graph.nodes[*user as usize].outer);
                 if let Some(step) = step.filter(|step| (first..=last).contains(step)) {
@@ -134,6 +167,28 @@ pub fn retime(
         (value.first_step, value.last_step) = (start, end);
     }
     changes
+}
+
+/// Whether a product of a gradient frees a larger value of the forward pass. In `unrolled_v6e_8` with nothing saved XLA runs
+/// these at once.
+pub fn frees_value(
+    graph: &Graph,
+    phase: impl Fn(Row) -> Phase,
+    bytes: impl Fn(u32) -> i64,
+    node: u32,
+) -> bool {
+    if !graph.nodes[node as usize].opcode.is_matmul() {
+        return false;
+    }
+    let (mut gradient, mut value) = (0, 0);
+    for own in graph.operands(node) {
+        let whole = chain(graph, *own).last().copied().unwrap_or(*own);
+        match phase(graph.nodes[whole as usize].row) {
+            Phase::Backward => gradient = bytes(*own).max(gradient),
+            _ => value = bytes(*own).max(value),
+        }
+    }
+    gradient > 0 && value > gradient
 }
 
 /// Whether XLA puts the sums of weight gradients last in any case. It does where loops add them up

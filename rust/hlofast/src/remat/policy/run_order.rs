@@ -59,6 +59,8 @@ pub struct Gathered {
     pub bytes: i64,
     /// The devices it is gathered from.
     pub ways: i64,
+    /// Whether each device has a part of what the product contracts, as far as is known.
+    pub adds_up: bool,
 }
 
 /// The weights that devices gather for the products of a graph; in the entry, all arguments are weights.
@@ -80,7 +82,7 @@ pub fn gathered_weights<'a>(
             let is_moved = is_rearrangement(graph.nodes[weight as usize].opcode);
             let source = graph.operands(weight).first().copied().filter(|_| is_moved);
             let is_its = bytes > 0 && is_weight(source.unwrap_or(weight));
-            is_its.then_some(Gathered { product, weight, bytes, ways })
+            is_its.then_some(Gathered { product, weight, bytes, ways, adds_up: true })
         })
     })
 }

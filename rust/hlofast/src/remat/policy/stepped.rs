@@ -8,7 +8,7 @@ use super::layered::{Layers, layers};
 use super::layout::Layout;
 use super::named;
 use super::pairs::Places;
-use super::retimed::{new_steps, retime, sums_last};
+use super::retimed::{frees_value, in_order, new_steps, retime, sums_last};
 use super::rings::Early;
 use super::scans::node_of;
 use crate::cost::Cost;
@@ -43,6 +43,10 @@ pub struct Stepped {
     pub held: Vec<Held>,
     /// What is in memory before it is used, if layers are checkpointed.
     pub early: Early,
+    /// Whether rings make room before they run.
+    pub is_early: bool,
+    /// Whether XLA may put all sums of gradients last.
+    pub are_last: bool,
     /// By node: whether it belongs to the backward pass.
     pub is_backward: Vec<bool>,
     /// Whether layers are under `jax.checkpoint`.
@@ -67,6 +71,8 @@ impl Stepped {
             bytes: Vec::new(),
             held: Vec::new(),
             early: Early::new(),
+            is_early: true,
+            are_last: false,
             is_backward,
             is_checkpointed,
             recomputed: module.rows().filter(is_recomputed).collect(),
@@ -74,14 +80,15 @@ impl Stepped {
     }
 
     /// That of a scheduled module; None if it has no layers or is too large. `values` move to the steps
-    /// at which they would be in memory if layers were checkpointed.
+    /// at which they would be in memory if layers were checkpointed; where sums of gradients are last, all of them
+    /// are if `are_late`.
     pub fn scheduled(
         module: &Module,
         attribution: &Attribution,
         memory: &Memory,
         values: &mut [LiveValue],
-        sizes: &[i64],
-        peak: i64,
+        (sizes, peak): (&[i64], i64),
+        are_late: bool,
     ) -> Option<(Self, Timeline)> {
         let graph = Graph::new(module, module.entry(), &[], &mut { MOST_ROWS })?;
         let mut own = Self::of_layers(module, attribution, graph)?;
@@ -91,23 +98,36 @@ impl Stepped {
         let mut steps: Vec<u32> =
             graph.nodes.iter().map(|node| memory.step_of(node.outer).unwrap_or(end)).collect();
         let starts = starts(graph, layers, &steps, end, &own.is_backward)?;
+        let bytes: Vec<i64> =
+            (0..graph.nodes.len() as u32).map(|node| graph.bytes(node, sizes)).collect();
+        let are_last = sums_last(module, graph);
+        let is_alike = !are_last || own.is_checkpointed;
+        let size = |node: u32| bytes[node as usize];
+        let frees = |node: &u32| frees_value(graph, &phase, size, *node);
+        let freeing = (0..graph.nodes.len() as u32).filter(|node| !are_late && frees(node));
+        let freeing: HashSet<Row, BuildMix> =
+            freeing.map(|node| graph.nodes[node as usize].outer).collect();
+        let freeing = are_last.then_some(&freeing);
+        let own_steps = (starts.as_slice(), steps.as_slice());
         // Barriers are in a checkpointed text already.
-        let new = match sums_last(module, graph) || own.is_checkpointed {
+        let new = match own.is_checkpointed {
             true => (0..end).collect(),
-            false => new_steps(module, memory, graph, layers, &starts, &steps, phase),
+            false => new_steps(module, memory, graph, layers, own_steps, &phase, freeing),
         };
+        let new = in_order(module, memory, new);
         let moved = retime(module, memory, graph, &new, values);
         for step in &mut steps {
             *step = new.get(*step as usize).copied().unwrap_or(*step);
         }
-        let timeline = Timeline::of_entry(module, memory, values, graph, &moved, peak)?;
+        let starts = self::starts(graph, layers, &steps, end, &own.is_backward)?;
+        let timeline = Timeline::of_entry(module, memory, values, graph, (&new, &moved), peak)?;
         let held = |value: &LiveValue| {
             let steps = value.first_step..=value.last_step;
             Some(Held { node: node_of(graph, value)?, row: value.row, bytes: value.bytes, steps })
         };
         let held = values.iter().filter(|value| value.bytes > 0).filter_map(held).collect();
-        own.bytes = (0..graph.nodes.len() as u32).map(|node| graph.bytes(node, sizes)).collect();
-        (own.starts, own.steps, own.held) = (starts, steps, held);
+        (own.starts, own.steps, own.held, own.bytes) = (starts, steps, held, bytes);
+        (own.is_early, own.are_last) = (!are_late, !is_alike);
         Some((own, timeline))
     }
 

@@ -6,7 +6,7 @@
 //! layers (`prevent_cse`), so recomputation starts no earlier and weights are converted and
 //! gathered once more.
 
-use super::base::Changes;
+use super::base::{Changes, Timeline};
 use super::graph::Graph;
 use super::laid_layers::is_softmax;
 use super::layered::Layers;
@@ -15,7 +15,7 @@ use super::origins::{Origin, origins};
 use super::price::Prices;
 use super::products::Products;
 use super::remade::Remade;
-use super::rings::Early;
+use super::rings::{Early, ahead as held_ahead, in_rings};
 use super::savable::is_value;
 use super::scans::is_heavy;
 use super::stepped::{Held, Stepped};
@@ -69,8 +69,10 @@ pub struct Unrolled {
     early: Vec<(i64, RangeInclusive<u32>)>,
     /// What is in memory before it is used, if layers are checkpointed: bytes and steps.
     ahead: Early,
-    /// By node of a text before optimisation: whether softmaxes make it.
+    /// By node: whether softmaxes make it.
     is_softmax: Vec<bool>,
+    /// By node: whether a product in a loop around a ring reads it, into which XLA fuses nothing.
+    is_in_ring: Vec<bool>,
     /// By savable value: its node in each layer.
     members: Vec<Vec<u32>>,
     /// What the text recomputes; None if its layers are not under `jax.checkpoint`.
@@ -90,8 +92,8 @@ struct Again {
     until: Vec<u32>,
     /// By layer: nodes that run again and stay in memory, in order.
     heavy: Vec<Vec<u32>>,
-    /// Results of softmaxes that are computed once for a product which runs again and for the products of the
-    /// backward pass, with their layers.
+    /// Cheap values that are computed once when their layer runs again, with their layers: results of
+    /// softmaxes for a product which runs again and for the products of the backward pass, and what rings read.
     shared: Vec<(u32, u32)>,
 }
 
@@ -99,7 +101,8 @@ impl Unrolled {
     /// The unrolled layers of an entry computation. `sizes` are the bytes of shapes in a scheduled module.
     pub fn new(module: &Module, stepped: Stepped, sizes: Option<&[i64]>) -> Option<Self> {
         let Stepped { graph, layers, starts, steps, bytes, held, .. } = stepped;
-        let Stepped { early: ahead, is_backward, is_checkpointed, recomputed, .. } = stepped;
+        let Stepped { early: ahead, is_early, is_backward, is_checkpointed, recomputed, .. } =
+            stepped;
         let matmuls = graph.nodes.iter().filter(|node| node.opcode.is_matmul());
         let mut products: Vec<Row> = matmuls.map(|node| node.outer).collect();
         products.sort_unstable();
@@ -118,8 +121,8 @@ impl Unrolled {
             wide: Vec::new(),
             early: Vec::new(),
             ahead,
-            // A scheduled text has what XLA decided without checkpointing.
-            is_softmax: if sizes.is_none() { is_softmax(&graph) } else { vec![false; count] },
+            is_softmax: is_softmax(&graph),
+            is_in_ring: if sizes.is_some() { in_rings(module, &graph) } else { vec![false; count] },
             members: Vec::new(),
             remade: None,
             graph,
@@ -137,6 +140,12 @@ impl Unrolled {
         } else if let Some(sizes) = sizes {
             unrolled.find_wide(module, sizes);
             unrolled.find_early(&held);
+            if is_early && !unrolled.wide.is_empty() {
+                let (steps, bytes) = (unrolled.steps.as_slice(), unrolled.bytes.as_slice());
+                let of = (steps, bytes, is_backward.as_slice());
+                let (graph, origins) = (&unrolled.graph, unrolled.origins.as_slice());
+                unrolled.ahead = held_ahead(module, graph, (&unrolled.layers, origins), of, &held);
+            }
         }
         Some(unrolled)
     }
@@ -180,19 +189,26 @@ impl Unrolled {
 
     /// Finds the values of layers that stay in memory until their backward part.
     fn find_residuals(&mut self, held: &[Held]) {
+        // Values may be copied into another layout for the backward pass.
+        let mut is_left = vec![false; self.graph.nodes.len()];
+        for value in held.iter().filter(|value| *value.steps.end() >= self.back) {
+            is_left[value.node as usize] = true;
+        }
         for value in held.iter().filter(|value| *value.steps.start() < self.back) {
             let (first, last) = (*value.steps.start(), *value.steps.end());
             let at = value.node as usize;
             let end = self.ends[at].map_or(last, |end| end.max(last));
             self.ends[at] = Some(end);
             let is_layers = self.layer[at].is_some() && !self.is_boundary[at];
-            if last < self.back || !is_layers || self.origins[at] == Origin::Constants {
+            if !is_left[at] || !is_layers || self.origins[at] == Origin::Constants {
                 continue;
             }
             let users = self.graph.users(value.node).iter().map(|user| self.steps[*user as usize]);
             let forward = users.filter(|step| *step < self.back).max().unwrap_or(first);
             let rest = first.max(forward.saturating_add(1))..=last;
-            self.residuals.push(Residual { node: value.node, bytes: value.bytes, rest });
+            if rest.start() <= rest.end() {
+                self.residuals.push(Residual { node: value.node, bytes: value.bytes, rest });
+            }
         }
     }
 
@@ -253,6 +269,7 @@ impl Unrolled {
     pub fn kept(&self) -> i64 {
         let own = self.residuals.iter();
         let own = own.filter(|own| self.origins[own.node as usize] != Origin::Weight);
+        let own = own.filter(|own| *own.rest.end() >= self.back);
         own.map(|own| own.bytes).fold(0, i64::saturating_add)
     }
 
@@ -367,7 +384,8 @@ impl Unrolled {
             // A product that only gradients of weights need waits for these.
             is_again[at] = self.graph.nodes[at].opcode.is_matmul() && again.read_by[at] > 0;
             let is_read = || self.graph.users(node).iter().any(|own| is_again[*own as usize]);
-            if is_residual[at] && self.is_softmax[at] && is_read() {
+            let is_rings = is_residual[at] && self.is_in_ring[at] && !is_heavy;
+            if is_rings || is_residual[at] && self.is_softmax[at] && is_read() {
                 again.shared.push((node, layer as u32));
             }
             let (last, read_by) = (again.last[at], again.read_by[at]);
@@ -375,7 +393,7 @@ impl Unrolled {
                 let operand = self.kept_as(*operand) as usize;
                 again.is_needed[operand] = true;
                 again.until[operand] = again.until[operand].max(self.starts[layer]);
-                if is_heavy {
+                if is_heavy || is_rings {
                     again.read_by[operand] = again.read_by[operand].max(node);
                 } else {
                     again.last[operand] = again.last[operand].max(last);
@@ -427,6 +445,24 @@ impl Unrolled {
         let prefixes = self.account(&again, fates, bytes, outcome);
         again.heavy.iter().for_each(|nodes| self.price(module, nodes, (prices, &flops), outcome));
         prefixes
+    }
+
+    /// The most bytes if the savable values have these fates, and their step. `timeline` has the bytes at
+    /// each step of the text.
+    pub fn highest(&self, fates: &[Fate], timeline: &Timeline) -> (i64, usize) {
+        let mut bytes = timeline.changes();
+        let prefixes = self.account(&self.again(fates), fates, &mut bytes, &mut Outcome::default());
+        bytes.highest(&prefixes)
+    }
+
+    /// Whether rings make room before they run.
+    pub fn makes_room(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Takes over the savable values of the same layers.
+    pub fn save_like(&mut self, other: &Unrolled) {
+        self.members.clone_from(&other.members);
     }
 
     /// The changes of the bytes at each step by which a text whose layers are checkpointed differs from
