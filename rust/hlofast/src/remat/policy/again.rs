@@ -383,7 +383,9 @@ fn moves(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> b
         let own = fixed.savable[at].and_then(|own| policies.savable.get(own as usize));
         keeps_less |= !is_saved && own.is_some_and(|own| own.is_kept);
     }
-    keeps_less && scan.late.moves(is_any_saved, is_any_kept, scan.recomputed.is_checkpointed)
+    let is_on_host = scan.stacks.iter().any(|stack| stack.is_host);
+    let text = [scan.recomputed.is_checkpointed, is_on_host];
+    keeps_less && scan.late.moves([is_any_saved, is_any_kept], text)
 }
 
 /// Adds the cost of a forward loop that is recomputed as a whole.

@@ -85,10 +85,14 @@ impl Late {
     }
 
     /// Whether gradients of weights move under a policy that keeps something of a layer in device memory
-    /// (`is_any_saved`) or anywhere (`is_any_kept`), if the text checkpoints layers or not.
-    pub fn moves(&self, is_any_saved: bool, is_any_kept: bool, is_checkpointed: bool) -> bool {
+    /// (`is_any_saved`) or anywhere (`is_any_kept`), if the text checkpoints layers or moves values to host memory.
+    pub fn moves(
+        &self,
+        [is_any_saved, is_any_kept]: [bool; 2],
+        [is_checkpointed, is_on_host]: [bool; 2],
+    ) -> bool {
         match self.ready {
-            Some(_) => is_checkpointed || !is_any_kept,
+            Some(_) => is_on_host || !is_any_kept && !is_checkpointed,
             None => !self.rows.is_empty() && (is_any_saved || !self.is_few),
         }
     }
@@ -126,7 +130,6 @@ impl Late {
                 return Vec::new();
             }
             let last = last.min(value.last_step).max(first);
-            if std::env::var("LATEDBG").is_ok() { eprintln!("{} {}MB {}..{} -> {}..{}", String::from_utf8_lossy(module.bytes(module.name_span(value.row))), value.bytes>>20, value.first_step, value.last_step, first.min(value.first_step), last); }
             let was = (value.first_step..=value.last_step, -value.bytes);
             return vec![was, (first.min(value.first_step)..=last, value.bytes)];
         }
@@ -146,7 +149,11 @@ impl Late {
 }
 
 /// The steps at which the operands of `rows` are there if each of these runs as soon as it can.
-fn ready(memory: &Memory, back: &Graph, rows: &HashSet<Row, BuildMix>) -> HashMap<Row, u32, BuildMix> {
+fn ready(
+    memory: &Memory,
+    back: &Graph,
+    rows: &HashSet<Row, BuildMix>,
+) -> HashMap<Row, u32, BuildMix> {
     let mut ready: HashMap<Row, u32, BuildMix> = HashMap::default();
     let steps = back.nodes.iter().filter(|own| own.element.is_none());
     let start = steps.filter_map(|own| memory.step_of(own.outer)).min().unwrap_or(0);
@@ -166,8 +173,24 @@ fn ready(memory: &Memory, back: &Graph, rows: &HashSet<Row, BuildMix>) -> HashMa
         let known = ready.entry(own.outer).or_default();
         *known = step.max(*known);
     }
+    // What only late rows read is not made before the first of them can run.
+    let mut first: HashMap<Row, u32, BuildMix> = HashMap::default();
+    for node in (0..back.nodes.len() as u32).rev() {
+        let own = &back.nodes[node as usize];
+        if own.element.is_some() || !rows.contains(&own.outer) {
+            continue;
+        }
+        let users = back.users(node).iter().map(|user| back.nodes[*user as usize].outer);
+        let runs = |row: &Row| ready.get(row).map(|own| *own.max(first.get(row).unwrap_or(&0)));
+        let runs = users.filter(|user| *user != own.outer).map(|user| runs(&user).unwrap_or(0));
+        if let Some(at) = runs.min() {
+            let known = first.entry(own.outer).or_insert(at);
+            *known = at.min(*known);
+        }
+    }
     // Never later than in the text, where rows that only move a value are not nodes.
     for (row, step) in &mut ready {
+        *step = first.get(row).copied().unwrap_or(0).max(*step);
         *step = memory.step_of(*row).map_or(*step, |own| own.min(*step));
     }
     ready

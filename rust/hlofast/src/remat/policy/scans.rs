@@ -376,7 +376,14 @@ impl Finder<'_> {
             true => {
                 let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
                 let is_fixed = &recomputed.is_fixed;
-                Late::new(module, self.memory, [&body, &back], is_fixed, values, has_compiler_clones(module))
+                Late::new(
+                    module,
+                    self.memory,
+                    [&body, &back],
+                    is_fixed,
+                    values,
+                    has_compiler_clones(module),
+                )
             }
             false => Late::default(),
         };
