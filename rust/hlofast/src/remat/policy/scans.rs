@@ -13,7 +13,7 @@ use super::turned::turn_back;
 use crate::cost::{Backend, Cost};
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
-use crate::flow::{Attribution, Phase, has_compiler_clones};
+use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
@@ -376,14 +376,7 @@ impl Finder<'_> {
             true => {
                 let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
                 let is_fixed = &recomputed.is_fixed;
-                Late::new(
-                    module,
-                    self.memory,
-                    [&body, &back],
-                    is_fixed,
-                    values,
-                    has_compiler_clones(module),
-                )
+                Late::new(module, self.memory, ([&body, &back], back_id), is_fixed, values)
             }
             false => Late::default(),
         };
