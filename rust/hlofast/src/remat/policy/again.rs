@@ -231,7 +231,8 @@ impl<'a> Again<'a> {
             }
         }
         if self.moves {
-            scan.late.changes.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+            let changes = scan.late.changes.iter().chain(&scan.late.outside);
+            changes.for_each(|(steps, size)| bytes.add(steps.clone(), *size));
         }
         let kept = self.kept.saturating_mul(trips);
         outcome.kept = outcome.kept.saturating_add(kept);

@@ -20,7 +20,7 @@ use hashbrown::HashSet;
 use std::ops::RangeInclusive;
 
 /// Values of fewer bytes do not matter.
-const LEAST: i64 = 1 << 20;
+pub const LEAST: i64 = 1 << 20;
 
 /// The rows of a backward body that what it hands to the layer before does not need.
 #[derive(Debug, Default)]
@@ -35,6 +35,8 @@ pub struct Late {
     soon: Option<Soon>,
     /// The changes of bytes if the gradients move.
     pub changes: Vec<(RangeInclusive<u32>, i64)>,
+    /// The changes of bytes outside of the loop; of several loops in one computation, the first has them.
+    pub outside: Vec<(RangeInclusive<u32>, i64)>,
 }
 
 impl Late {
@@ -70,7 +72,7 @@ impl Late {
         let is_pressed = has_compiler_clones(module);
         let soon = (!is_pressed).then(|| Soon::new(module, memory, id, &rows));
         let is_few = gathered_from(module, body, is_fixed) < MANY;
-        let mut late = Late { rows, end, is_few, soon, changes: Vec::new() };
+        let mut late = Late { rows, end, is_few, soon, ..Late::default() };
         late.changes = values.flat_map(|value| late.change(module, memory, back, value)).collect();
         late
     }

@@ -8,12 +8,13 @@ use super::late::Late;
 use super::loaded::readers;
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
+use super::soon::before_loop;
 pub use super::stacks::{Read, Stack};
 use super::turned::turn_back;
 use crate::cost::{Backend, Cost};
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
-use crate::flow::{Attribution, Phase};
+use crate::flow::{Attribution, Phase, has_compiler_clones};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
@@ -192,6 +193,16 @@ pub fn scans(
     // Peaks of layers in groups are nearer without: `benches/policy_accuracy.py`.
     if scans.iter().any(|scan| scan.group.is_some() || scan.is_again) {
         scans.iter_mut().for_each(|scan| scan.late = Late::default());
+    }
+    let mut places: HashMap<ComputationId, Row, BuildMix> = HashMap::default();
+    for scan in &scans {
+        let first = places.entry(module.computation_of(scan.backward)).or_insert(scan.backward);
+        *first = scan.backward.min(*first);
+    }
+    for scan in &mut scans {
+        if places.get(&module.computation_of(scan.backward)) != Some(&scan.backward) {
+            scan.late.outside.clear();
+        }
     }
     leave_recurrences(module, &mut scans);
     Ok(scans)
@@ -376,7 +387,14 @@ impl Finder<'_> {
             true => {
                 let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
                 let is_fixed = &recomputed.is_fixed;
-                Late::new(module, self.memory, ([&body, &back], back_id), is_fixed, values)
+                let mut late =
+                    Late::new(module, self.memory, ([&body, &back], back_id), is_fixed, values);
+                if !has_compiler_clones(module) {
+                    let rows = module.computation(module.computation_of(backward)).rows();
+                    let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
+                    late.outside = before_loop(module, self.memory, backward, values);
+                }
+                late
             }
             false => Late::default(),
         };

@@ -4,10 +4,12 @@
 //! end of a backward body. A row runs as soon as its operands are there, and not before a row that reads its
 //! result can. Rows that only move a value follow it.
 
+use super::late::LEAST;
 use crate::ir::intern::BuildMix;
-use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use hashbrown::HashSet;
+use std::ops::RangeInclusive;
 
 /// Arrays of fewer elements, such as indices, are there at any time.
 const FEWEST: i64 = 1 << 12;
@@ -101,6 +103,58 @@ impl Soon {
         let first = self.runs(value.row).unwrap_or(value.first_step).min(value.first_step);
         is_whole.then_some((first, last.max(first)))
     }
+}
+
+/// The changes of bytes if products that wait behind the loop `backward`, although nothing that the loop
+/// computes reaches them, ran before it, such as the gradient of a head. `values` are those of the loop's
+/// computation.
+pub fn before_loop<'a>(
+    module: &Module,
+    memory: &Memory,
+    backward: Row,
+    values: impl Iterator<Item = &'a LiveValue>,
+) -> Vec<(RangeInclusive<u32>, i64)> {
+    let id = module.computation_of(backward);
+    let mut depends: HashSet<u32, BuildMix> = HashSet::default();
+    depends.insert(backward.0);
+    let mut late = HashSet::default();
+    for row in module.computation(id).rows().filter(|row| *row > backward.0) {
+        if module.operands(Row(row)).iter().any(|own| depends.contains(own)) {
+            depends.insert(row);
+        } else if multiplies(module, Row(row)) {
+            late.insert(Row(row));
+        }
+    }
+    let Some(end) = memory.step_of(backward).filter(|_| !late.is_empty()) else {
+        return Vec::new();
+    };
+    let soon = Soon::new(module, memory, id, &late);
+    let mut changes = Vec::new();
+    for value in values.filter(|value| value.bytes >= LEAST && value.last_step > end) {
+        let is_late = late.contains(&value.row);
+        if value.first_step > end && !is_late {
+            continue;
+        }
+        match soon.steps(module, memory, value) {
+            Some((first, last)) if is_late || last < value.last_step => {
+                changes.push((value.first_step..=value.last_step, -value.bytes));
+                let last = if is_late { last.max(value.last_step) } else { last };
+                changes.push((first..=last, value.bytes));
+            }
+            _ => {}
+        }
+    }
+    // A product of more bytes than it frees waits.
+    let at_loop = changes.iter().filter(|(steps, _)| steps.contains(&end));
+    let more = at_loop.fold(0i64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    if more < 0 { changes } else { Vec::new() }
+}
+
+/// Whether a row is a product, or a fusion of one.
+fn multiplies(module: &Module, row: Row) -> bool {
+    let called = module.called(row, CallRole::Calls);
+    let mut inside = called.into_iter().flat_map(|id| module.computation(id).rows());
+    module.opcode(row).is_matmul() || inside.any(|own| module.opcode(Row(own)).is_matmul())
 }
 
 /// Whether a row only moves or names a value.
