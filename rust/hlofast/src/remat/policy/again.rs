@@ -28,8 +28,8 @@ pub struct Again<'a> {
     /// Bytes per iteration of values in host memory, with the steps that read them, and whether the
     /// text moves them already.
     pub offloaded: Vec<(i64, RangeInclusive<u32>, bool)>,
-    /// Whether gradients of weights wait.
-    waits: bool,
+    /// Whether gradients of weights move (`late.rs`).
+    moves: bool,
 }
 
 /// A node under a policy. The search visits every node of a body for every policy, so what it reads
@@ -81,7 +81,7 @@ impl<'a> Again<'a> {
             let own = fixed.savable[*node as usize].and_then(|at| fates.get(at as usize));
             states[*node as usize].fate = own.copied().unwrap_or_default();
         }
-        let waits = waits(policies, scan, fixed, &states);
+        let moves = moves(policies, scan, fixed, &states);
         // Values in host memory: nodes and bytes. Readers that come later in this walk may extend
         // their time in device memory.
         let mut moved: Vec<(usize, i64)> = Vec::new();
@@ -95,7 +95,7 @@ impl<'a> Again<'a> {
             states: Vec::new(),
             kept: 0,
             offloaded: Vec::new(),
-            waits,
+            moves,
         };
         for (node, last) in &scan.recomputed.needs {
             states[*node as usize].need(end_of(*last), 0);
@@ -104,8 +104,9 @@ impl<'a> Again<'a> {
             let is_light = is_light(scan, fixed, stack.node, &states);
             for read in &stack.reads {
                 let last = match &read.copies {
-                    _ if waits && read.late > read.last => read.late,
+                    _ if moves && read.late > read.last => read.late,
                     Some(_) if is_light => read.step,
+                    _ if moves => read.late,
                     _ => read.last,
                 };
                 states[stack.node as usize].need(end_of(last), 0);
@@ -229,8 +230,9 @@ impl<'a> Again<'a> {
                 bytes.add(steps.clone(), -size);
             }
         }
-        if self.waits {
-            scan.late.changes.iter().for_each(|(steps, size)| bytes.add(steps.clone(), *size));
+        if self.moves {
+            let changes = scan.late.changes.iter().chain(&scan.late.outside);
+            changes.for_each(|(steps, size)| bytes.add(steps.clone(), *size));
         }
         let kept = self.kept.saturating_mul(trips);
         outcome.kept = outcome.kept.saturating_add(kept);
@@ -368,9 +370,9 @@ impl<'a> Again<'a> {
     }
 }
 
-/// Whether gradients of weights wait: only where the policy keeps less than the text.
-fn waits(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> bool {
-    let (mut is_any_saved, mut keeps_less) = (false, false);
+/// Whether gradients of weights move (`late.rs`): only where the policy keeps less than the text.
+fn moves(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> bool {
+    let (mut is_any_saved, mut is_any_kept, mut keeps_less) = (false, false, false);
     for (node, _) in &fixed.kept_bytes {
         let at = *node as usize;
         if fixed.is_input[at] {
@@ -378,10 +380,13 @@ fn waits(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> b
         }
         let is_saved = states[at].fate == Fate::Saved;
         is_any_saved |= is_saved;
+        is_any_kept |= states[at].is_kept();
         let own = fixed.savable[at].and_then(|own| policies.savable.get(own as usize));
         keeps_less |= !is_saved && own.is_some_and(|own| own.is_kept);
     }
-    keeps_less && scan.late.waits(is_any_saved)
+    let is_on_host = scan.stacks.iter().any(|stack| stack.is_host);
+    let text = [scan.recomputed.is_checkpointed, is_on_host];
+    keeps_less && scan.late.moves([is_any_saved, is_any_kept], text)
 }
 
 /// Adds the cost of a forward loop that is recomputed as a whole.

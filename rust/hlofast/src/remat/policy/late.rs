@@ -4,20 +4,23 @@
 //! multiplies the gradient of a weight as soon as its operands are there, and frees them. In a program
 //! that fits, it hides transfers behind products, and nothing in the layer waits for these gradients: they
 //! run late, and what they read stays in memory until then. So where XLA for TPUs has rematerialised by itself,
-//! the model lets them wait under every policy that keeps less than the text does. Judged by
-//! `benches/policy_accuracy.py`.
+//! the model lets them wait under every policy that keeps less than the text does. Where it has not, they wait in
+//! the text; if a policy then keeps nothing of a layer, or the text moves values to host memory, they run as soon as
+//! they can (`soon.rs`). Judged by `benches/policy_accuracy.py`.
 
 use super::graph::Graph;
 use super::run_order::MANY;
 use super::scans::{is_heavy, node_of};
+use super::soon::Soon;
+use crate::flow::has_compiler_clones;
 use crate::ir::intern::BuildMix;
-use crate::ir::{Module, Opcode, Row};
+use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use hashbrown::HashSet;
 use std::ops::RangeInclusive;
 
 /// Values of fewer bytes do not matter.
-const LEAST: i64 = 1 << 20;
+pub const LEAST: i64 = 1 << 20;
 
 /// The rows of a backward body that what it hands to the layer before does not need.
 #[derive(Debug, Default)]
@@ -28,17 +31,21 @@ pub struct Late {
     /// Whether weights are gathered from few devices. Then the gradients do not wait under policies that
     /// keep nothing of a layer; fitted on `benches/policy_accuracy.py`.
     is_few: bool,
-    /// The changes of bytes if the gradients wait.
+    /// When they would run as soon as they can; None where XLA has rematerialised by itself.
+    soon: Option<Soon>,
+    /// The changes of bytes if the gradients move.
     pub changes: Vec<(RangeInclusive<u32>, i64)>,
+    /// The changes of bytes outside of the loop; of several loops in one computation, the first has them.
+    pub outside: Vec<(RangeInclusive<u32>, i64)>,
 }
 
 impl Late {
-    /// Those of the backward body `back`, whose gradients of weights end in stacks. `values` are live in
+    /// Those of the backward body `back`, computation `id`, whose gradients of weights end in stacks. `values` are live in
     /// it; `is_fixed` tells which nodes of the forward body are made from weights alone.
     pub fn new<'a>(
         module: &Module,
         memory: &Memory,
-        [body, back]: [&Graph; 2],
+        ([body, back], id): ([&Graph; 2], ComputationId),
         is_fixed: &[bool],
         values: impl Iterator<Item = &'a LiveValue>,
     ) -> Self {
@@ -62,46 +69,72 @@ impl Late {
         }
         let rows = back.nodes.iter().filter(|own| own.element.is_none()).map(|own| own.outer);
         let rows = rows.filter(|row| !needed.contains(row)).collect();
+        let is_pressed = has_compiler_clones(module);
+        let soon = (!is_pressed).then(|| Soon::new(module, memory, id, &rows));
         let is_few = gathered_from(module, body, is_fixed) < MANY;
-        let mut late = Late { rows, end, is_few, changes: Vec::new() };
-        late.changes = values.filter_map(|value| late.change(module, back, value)).collect();
+        let mut late = Late { rows, end, is_few, soon, ..Late::default() };
+        late.changes = values.flat_map(|value| late.change(module, memory, back, value)).collect();
         late
     }
 
     /// The last step at which `row` reads a value that it reads at `step` in the text.
     pub fn read_at(&self, row: Row, step: u32) -> u32 {
-        if self.rows.contains(&row) { step.max(self.end) } else { step }
+        match &self.soon {
+            Some(soon) => soon.runs(row).unwrap_or(step),
+            None if self.rows.contains(&row) => step.max(self.end),
+            None => step,
+        }
     }
 
-    /// Whether the gradients wait under a policy that keeps something of a layer (`is_any_kept`).
-    pub fn waits(&self, is_any_kept: bool) -> bool {
-        !self.rows.is_empty() && (is_any_kept || !self.is_few)
+    /// Whether gradients move under a policy. It may keep something of a layer in device memory
+    /// (`is_any_saved`) or anywhere (`is_any_kept`); the text may checkpoint layers or use host memory.
+    pub fn moves(
+        &self,
+        [is_any_saved, is_any_kept]: [bool; 2],
+        [is_checkpointed, is_on_host]: [bool; 2],
+    ) -> bool {
+        match self.soon {
+            Some(_) => is_on_host || !is_any_kept && !is_checkpointed,
+            None => !self.rows.is_empty() && (is_any_saved || !self.is_few),
+        }
     }
 
     /// What late rows read is live for longer, and what they make is not live before the other work is
-    /// done.
+    /// done; or both are live earlier.
     fn change(
         &self,
         module: &Module,
+        memory: &Memory,
         back: &Graph,
         value: &LiveValue,
-    ) -> Option<(RangeInclusive<u32>, i64)> {
+    ) -> Vec<(RangeInclusive<u32>, i64)> {
         let is_state = matches!(module.opcode(value.row), Opcode::Parameter | Opcode::While);
-        if value.bytes < LEAST || is_state || value.first_step > self.end {
-            return None;
-        }
-        let node = node_of(back, value)?;
+        let node = node_of(back, value).filter(|_| value.bytes >= LEAST && !is_state);
+        let Some(node) = node else { return Vec::new() };
         let own = &back.nodes[node as usize];
-        if self.rows.contains(&value.row) {
-            // Slices of stacks leave with the stacks (`again.rs`).
-            let is_stack = matches!(own.opcode, Opcode::DynamicSlice | Opcode::DynamicUpdateSlice);
-            let last = value.last_step.min(self.end);
-            return (!is_stack).then_some((value.first_step..=last, -value.bytes));
+        // Slices of stacks leave with the stacks (`again.rs`).
+        let is_stack = matches!(own.opcode, Opcode::DynamicSlice | Opcode::DynamicUpdateSlice);
+        let (is_late, bytes) = (self.rows.contains(&value.row), value.bytes);
+        let users = back.users(node).iter().map(|user| back.nodes[*user as usize].outer);
+        let is_read_late =
+            || own.element.is_none() && users.clone().any(|own| self.rows.contains(&own));
+        match &self.soon {
+            Some(_) if is_stack || own.element.is_some() => Vec::new(),
+            Some(soon) => match soon.steps(module, memory, value) {
+                Some((first, last)) if last < value.last_step => {
+                    vec![(value.first_step..=value.last_step, -bytes), (first..=last, bytes)]
+                }
+                _ => Vec::new(),
+            },
+            None if value.first_step > self.end || is_late && is_stack => Vec::new(),
+            None if is_late => {
+                vec![(value.first_step..=value.last_step.min(self.end), -bytes)]
+            }
+            None if is_read_late() && value.last_step < self.end => {
+                vec![(value.last_step + 1..=self.end, bytes)]
+            }
+            None => Vec::new(),
         }
-        let mut users = back.users(node).iter().map(|user| back.nodes[*user as usize].outer);
-        let is_read_late = own.element.is_none() && users.any(|user| self.rows.contains(&user));
-        let ends_before = value.last_step < self.end;
-        (is_read_late && ends_before).then_some((value.last_step + 1..=self.end, value.bytes))
     }
 }
 

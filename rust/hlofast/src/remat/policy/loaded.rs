@@ -22,7 +22,7 @@ impl Finder<'_> {
     pub fn read(&self, back: &Graph, user: u32, late: &Late, end: u32) -> Read {
         let node = &back.nodes[user as usize];
         let step = self.memory.step_of(node.outer).unwrap_or(end);
-        let mut read = Read { step, last: step, late: step, feeds_product: false, copies: None };
+        let mut read = Read { step, last: step, late: 0, feeds_product: false, copies: None };
         let mut stack = vec![(user, 0)];
         let mut opened = 0;
         while let Some((at, depth)) = stack.pop() {

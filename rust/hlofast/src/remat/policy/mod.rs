@@ -46,6 +46,7 @@ mod run_order;
 mod savable;
 mod scans;
 mod search;
+mod soon;
 mod stacks;
 mod stepped;
 mod stored;

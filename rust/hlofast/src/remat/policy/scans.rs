@@ -8,6 +8,7 @@ use super::late::Late;
 use super::loaded::readers;
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
+use super::soon::before_loop;
 pub use super::stacks::{Read, Stack};
 use super::turned::turn_back;
 use crate::cost::{Backend, Cost};
@@ -138,7 +139,7 @@ pub fn scans(
     }
     let budget = MOST_ROWS;
     // On GPUs, peaks are nearer without: `benches/h100_steps.py`.
-    let may_wait = Backend::of_module(module) == Backend::Tpu && has_compiler_clones(module);
+    let may_wait = Backend::of_module(module) == Backend::Tpu;
     let turned = HashMap::default();
     let mut finder =
         Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, may_wait, budget };
@@ -192,6 +193,16 @@ pub fn scans(
     // Peaks of layers in groups are nearer without: `benches/policy_accuracy.py`.
     if scans.iter().any(|scan| scan.group.is_some() || scan.is_again) {
         scans.iter_mut().for_each(|scan| scan.late = Late::default());
+    }
+    let mut places: HashMap<ComputationId, Row, BuildMix> = HashMap::default();
+    for scan in &scans {
+        let first = places.entry(module.computation_of(scan.backward)).or_insert(scan.backward);
+        *first = scan.backward.min(*first);
+    }
+    for scan in &mut scans {
+        if places.get(&module.computation_of(scan.backward)) != Some(&scan.backward) {
+            scan.late.outside.clear();
+        }
     }
     leave_recurrences(module, &mut scans);
     Ok(scans)
@@ -376,7 +387,14 @@ impl Finder<'_> {
             true => {
                 let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
                 let is_fixed = &recomputed.is_fixed;
-                Late::new(module, self.memory, [&body, &back], is_fixed, values)
+                let mut late =
+                    Late::new(module, self.memory, ([&body, &back], back_id), is_fixed, values);
+                if !has_compiler_clones(module) {
+                    let rows = module.computation(module.computation_of(backward)).rows();
+                    let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
+                    late.outside = before_loop(module, self.memory, backward, values);
+                }
+                late
             }
             false => Late::default(),
         };
