@@ -304,6 +304,34 @@ def chosen() -> list[str]:
     return lines
 
 
+def unlike() -> list[str]:
+    """Peaks of the train steps of `make_unlike.py`: one line for each program.
+
+    The rule that lets gradients run early was found on the first two programs; the others judge it.
+    """
+    lines = (FIXTURES / "policies" / "unlike.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    peaks = {(own["program"], own["policy"]): own["peak"] for own in records}
+    texts = policy_texts.unpack("unlike")
+    found = []
+    for program in dict.fromkeys(own["program"] for own in records):
+        nothing = peaks[program, "nothing"]
+        errors: list[str] = []
+        for name in (f"{program}.none", f"{program}.none.before"):
+            policies = hlofast.loads(texts[name]).remat().policies
+            if policies is None:
+                errors += ["not modelled"]
+                continue
+            if name.endswith("before"):
+                errors.append(f"as compiled {policies.peak / peaks[program, 'none'] - 1:+.1%}")
+            error = policies.policy("nothing_saveable").peak / nothing - 1
+            errors.append(f"nothing saved {error:+.1%}")
+        found.append(
+            f"{program}: after optimisation {'; before '.join((errors[0], ', '.join(errors[1:])))}"
+        )
+    return found
+
+
 def chip_of(program: str) -> str:
     """The chip that a program is compiled for."""
     return next(part for part in program.split("_") if part in LIMITS)
@@ -416,6 +444,7 @@ def main() -> None:
         print(name)
         for label, value in figures(part).items():
             print(f"  {label:28} {value:8.0f}" if value > 2 else f"  {label:28} {value:8.1%}")
+    print("train steps unlike the others", *unlike(), sep="\n  ")
     print("chosen policies", *chosen(), sep="\n  ")
     parts = {"fitted": (False,), "held out": (True,), "both": (False, True)}
     for (kind, known), is_plain in itertools.product(steps(given.groups).items(), (True, False)):
