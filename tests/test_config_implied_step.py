@@ -255,11 +255,11 @@ class TestCommand:
         assert done.returncode == 0 and done.stderr == ""
         for shown in (
             "parameters  68,989,231,104",
-            "\nverdict           does not fit\n",
-            "\nexcess            910,262,272 B",
-            "\nstate             9,666,920,448 B",
-            "\nhost              49,660,559,360 B",
-            "\ngathered          273,804,165,120 B",
+            "\nverdict              does not fit\n",
+            "\nexcess               910,262,272 B",
+            "\nstate                9,666,920,448 B",
+            "\nhost                 49,660,559,360 B",
+            "\ngathered             273,804,165,120 B",
             "note: decoder/emb/token_emb/weight is not sharded along fsdp: 3,221,225,472 bytes",
         ):
             assert shown in done.stdout, shown

@@ -90,7 +90,7 @@ class TestRefused:
             ("pipeline_fsdp_ag_once=true", "pipeline_fsdp_ag_once=True"),
             ("pipeline_delay_activation_forwarding=true", "pipeline_delay_activation_forwarding"),
             ("remat_policy=minimal_offloaded", "the policy minimal_offloaded"),
-            ("ici_tensor_parallelism=2", "stages beside tensor"),
+            ("ici_tensor_parallelism=2", "stages combined with tensor"),
             ("pipeline_parallel_layers=16", "layers outside of the pipeline"),
             ("model_name=gemma2-9b", "the decoder block gemma2"),
             ("gradient_accumulation_steps=2", "gradient_accumulation_steps=2"),

@@ -331,7 +331,7 @@ class TestFigures:
         ("given", "unknown"),
         [
             (["ici_sequence_parallelism=4"], "activations along mesh axis 'sequence'"),
-            (["ici_pipeline_parallelism=4"], "stages beside fsdp = 64"),
+            (["ici_pipeline_parallelism=4"], "stages combined with fsdp = 64"),
             (["opt_type=muon"], "the state of 'muon'"),
             (["optimizer_memory_host_offload=true"], "optimizer_memory_host_offload"),
             (["dtype=float8"], "dtype 'float8' is not modelled"),

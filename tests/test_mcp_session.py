@@ -198,7 +198,7 @@ class TestConfinement:
         asked = {"instance": "v5p-64", "overrides": ["model_name=own-model"]}
         assert "own-model" in refused(session, "plan", **asked)
         asked["overrides"] = ["model_name=llama3.1-8b", "base_config=run.yml"]
-        assert "base_config from files alone" in refused(session, "plan", **asked)
+        assert "base_config only from files" in refused(session, "plan", **asked)
 
     @pytest.mark.parametrize("name", ["{}/host.xplane.pb", "{}/rank0/nvtx_gpu_proj_trace.csv.xz"])
     def test_links_in_profile_folders_are_not_followed(

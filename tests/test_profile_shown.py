@@ -157,7 +157,7 @@ def test_a_profile_without_a_module_says_what_ran(run: Any) -> None:
     assert "a module is needed of one of the programs in the profile: jit_train_step" in out
     assert "give its dump too: hlofast profile PROFILE DUMP" in out
     # The command for more is one that can run.
-    (command,) = [line for line in out.splitlines() if "all that was measured" in line]
+    (command,) = [line for line in out.splitlines() if "all measured figures" in line]
     assert command.endswith("sharded.trace.json.gz DUMP")
 
 

@@ -382,7 +382,8 @@ fn moves(policies: &Policies, scan: &Scan, fixed: &Fixed, states: &[State]) -> b
         is_any_saved |= is_saved;
         is_any_kept |= states[at].is_kept();
         let own = fixed.savable[at].and_then(|own| policies.savable.get(own as usize));
-        keeps_less |= !is_saved && own.is_some_and(|own| own.is_kept);
+        let is_moved = states[at].fate == Fate::Offloaded && scan.body.on_host.contains(node);
+        keeps_less |= !is_saved && !is_moved && own.is_some_and(|own| own.is_kept);
     }
     let is_on_host = scan.stacks.iter().any(|stack| stack.is_host);
     let text = [scan.recomputed.is_checkpointed, is_on_host];
