@@ -346,5 +346,5 @@ def test_policies_are_not_judged_before_optimisation() -> None:
     assert "no findings; whether another checkpoint policy is faster is evaluated on" in said
     assert "no known policy would help" not in said
     page = hlofast.load(path, device="tpu-v5p").report(plots=False).html
-    assert "Nothing was found; whether another checkpoint policy" in page
+    assert "No findings; whether another checkpoint policy" in page
     assert "Nothing to change" not in page
