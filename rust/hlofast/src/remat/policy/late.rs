@@ -40,8 +40,8 @@ pub struct Late {
 }
 
 impl Late {
-    /// Those of the backward body `back`, computation `id`, whose gradients of weights end in stacks. `values` are live in
-    /// it; `is_fixed` tells which nodes of the forward body are made from weights alone.
+    /// Those of the backward body `back`, computation `id`, whose gradients of weights end in stacks. `values`
+    /// are live in it; `is_fixed` tells which nodes of the forward body are made from weights alone.
     pub fn new<'a>(
         module: &Module,
         memory: &Memory,
