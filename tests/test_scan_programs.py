@@ -233,7 +233,7 @@ def test_given_files_have_the_programs_of_their_folder(tmp_path: Path) -> None:
         assert scanned.counts == whole.counts
         assert rows(scanned.programs) == rows(whole.programs)
         assert sorted(rows(scanned["files"])) == sorted(rows(whole["files"]))
-    # Files of several folders are told apart by these, not by their own names twice.
+    # Programs of several folders are named by the path of their folder.
     other = tmp_path / "other"
     shutil.copytree(root, other)
     keys = set(hlofast.scan([*files, *other.iterdir()]).programs.values("program"))

@@ -82,7 +82,7 @@ class Total:
         """Devices that each figure covers together; None where it never covers several."""
 
     def key(self) -> tuple[object, ...]:
-        """Equal for totals that are told once."""
+        """A key by which equal totals are shown once."""
         return self.measure, self.before, self.after, self.provenance, self.devices
 
     @property
@@ -123,7 +123,7 @@ class Change:
         """Kind, axes, and per figure both values, of the collectives that differ."""
 
     def key(self) -> tuple[object, ...]:
-        """Equal for changes that are told once."""
+        """A key by which equal changes are shown once."""
         totals = tuple(total.key() for total in self.totals)
         return self.name, self.unoptimised, totals, self.collectives
 

@@ -141,14 +141,19 @@ class Cost(Result):
     FACTS = FACTS
 
     def __init__(
-        self, module: Module, data: _core.CostData, xla: bool, peak_flops: float | None = None
+        self,
+        module: Module,
+        data: _core.CostData,
+        xla: bool,
+        peak_flops: float | None = None,
+        asked: tuple[object, ...] = (),
     ) -> None:
         self.module = module
         """The module."""
         self.xla = xla
         """Whether the figures follow XLA's `HloCostAnalysis`."""
         self._peak_flops = peak_flops
-        self._asked: tuple[object, ...] = ()
+        self._asked = asked
         self._data = data
         self._totals = data.totals()
         self._columns: CostColumns | None = None
@@ -539,10 +544,8 @@ class Cost(Result):
 
     def __repr__(self) -> str:
         way = "as XLA counts" if self.xla else "as executed"
-        return (
-            f"<Cost of {self.module.name} {way}: {self.flops:,} FLOPs, "
-            f"{self.transcendentals:,} transcendentals, {self.bytes_accessed:,} bytes>"
-        )
+        sums = f"{self.flops:,} FLOPs, {self.transcendentals:,} transcendentals"
+        return f"<Cost of {self.module.name} {way}: {sums}, {self.bytes_accessed:,} bytes>"
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -598,6 +601,4 @@ def cost(
         custom_calls=None if xla else stated(module, custom_calls),
         rules=None if rules is None else read_rules(rules),
     )
-    made = Cost(module, data, xla, peak)
-    made._asked = (xla, backend, float32, custom_calls, rules, peak)
-    return made
+    return Cost(module, data, xla, peak, (xla, backend, float32, custom_calls, rules, peak))

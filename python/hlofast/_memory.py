@@ -569,13 +569,8 @@ class Memory(Result):
             return {}
         largest = self.live.row(0)
         peak, row = self._data.peak_without(largest["buffer"])
-        return {
-            "instruction": largest["instruction"],
-            "index": largest["index"],
-            "bytes": largest["bytes"],
-            "live_peak": peak,
-            "at": row,
-        }
+        own = {key: largest[key] for key in ("instruction", "index", "bytes")}
+        return own | {"live_peak": peak, "at": row}
 
     def file(self, content: bytes | str, path: str | None = None) -> MemoryFile:
         """Reads the content of one of XLA's memory files and joins it to this module.

@@ -3,9 +3,9 @@
 XLA makes a reduce-scatter of rows as a fusion of an all-reduce and a slice, and works through the
 shard of a device in equal windows of whole tiles. Rows that the windows do not cover evenly are
 padded, and a transfer puts the rows of padded shards back in their places. Neither the windows nor
-their size are public: `_LARGEST` holds what explains the reduce-scatters of the fitted programs of
-`what_if_models.py`. Sums that are scattered along columns, of several arrays, or of arrays of more
-dimensions are not padded in any of them.
+their size are public: `_LARGEST` holds those that explain reduce-scatters compiled apart. Sums that
+are scattered along columns, of several arrays, or of arrays of more dimensions are not padded in
+any fitted program of `what_if_models.py`.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ class Padding:
             self.scattered.add(name)
             if (own := after.get(name)) is None:
                 continue
-            shard = own.padded(chip)
-            if shard is None or old.padded(chip) not in (None, old.shard):
+            shard, as_modelled = own.padded(chip), old.padded(chip)
+            if shard is None or as_modelled not in (None, old.shard):
                 continue  # Windows are not known, or not those of the text.
-            is_as_compiled = own.devices == _SURE and old.padded(chip) == old.shard
+            is_as_compiled = own.devices == _SURE and as_modelled == old.shard
             if is_as_compiled and own.is_gradient(parameters):
                 self.known.add(name)
             wire = shard * (own.devices - 1) * own.row_bytes + own.halo(shard)

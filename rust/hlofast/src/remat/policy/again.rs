@@ -1,6 +1,6 @@
 //! What one scan keeps and recomputes under a policy, and what that does to the bytes at each step.
 
-use super::base::Changes;
+use super::base::{Changes, prefix};
 use super::fixed::Fixed;
 use super::scans::{Scan, is_heavy};
 use super::stored::{plain, writes_stack, written};
@@ -104,6 +104,7 @@ impl<'a> Again<'a> {
             let is_light = is_light(scan, fixed, stack.node, &states);
             for read in &stack.reads {
                 let last = match &read.copies {
+                    // Gradients that wait need the value for longer than a copy of it lives.
                     _ if moves && read.late > read.last => read.late,
                     Some(_) if is_light => read.step,
                     _ if moves => read.late,
@@ -191,26 +192,11 @@ impl<'a> Again<'a> {
     /// Bytes while the first part of the backward body recomputes values: the most, and those
     /// that the rest of the body still needs.
     pub fn prefix(&self) -> (i64, i64) {
-        let (mut live, mut most, mut left) = (0i64, 0i64, 0i64);
-        let mut ends: Vec<(u32, i64)> = Vec::new();
-        for (node, size) in &self.heavy {
+        let values = self.heavy.iter().map(|(node, size)| {
             let state = self.states[*node as usize];
-            if state.last().is_none() {
-                ends.push((state.read_by, *size));
-            } else {
-                left = left.saturating_add(*size);
-            }
-        }
-        ends.sort_unstable();
-        let mut ended = ends.iter().peekable();
-        for (node, size) in &self.heavy {
-            live = live.saturating_add(*size);
-            most = most.max(live);
-            while let Some((_, size)) = ended.next_if(|(end, _)| end <= node) {
-                live = live.saturating_sub(*size);
-            }
-        }
-        (most, left)
+            (*node, *size, state.last().is_none().then_some(state.read_by))
+        });
+        prefix(&values.collect::<Vec<_>>())
     }
 
     /// Changes the bytes at each step to those of the policy.

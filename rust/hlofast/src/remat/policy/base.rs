@@ -243,6 +243,29 @@ impl Changes<'_> {
     }
 }
 
+/// Bytes while values are recomputed: the most, and those that backward work still needs. Of each value: its
+/// node, its bytes, and the last recomputed node that reads it if no backward work does.
+pub fn prefix(values: &[(u32, i64, Option<u32>)]) -> (i64, i64) {
+    let (mut live, mut most, mut left) = (0i64, 0i64, 0i64);
+    let mut ends: Vec<(u32, i64)> = Vec::new();
+    for (_, size, read_by) in values {
+        match read_by {
+            Some(end) => ends.push((*end, *size)),
+            None => left = left.saturating_add(*size),
+        }
+    }
+    ends.sort_unstable();
+    let mut ended = ends.iter().peekable();
+    for (node, size, _) in values {
+        live = live.saturating_add(*size);
+        most = most.max(live);
+        while let Some((_, size)) = ended.next_if(|(end, _)| end <= node) {
+            live = live.saturating_sub(*size);
+        }
+    }
+    (most, left)
+}
+
 /// Adds `bytes` at each of `steps`.
 pub fn add(changes: &mut [i64], steps: RangeInclusive<u32>, bytes: i64) {
     let last = changes.len().saturating_sub(1);

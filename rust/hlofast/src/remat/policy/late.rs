@@ -11,10 +11,10 @@
 use super::graph::Graph;
 use super::run_order::MANY;
 use super::scans::{is_heavy, node_of};
-use super::soon::Soon;
+use super::soon::{Soon, before_loop};
 use crate::flow::has_compiler_clones;
 use crate::ir::intern::BuildMix;
-use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
 use hashbrown::HashSet;
 use std::ops::RangeInclusive;
@@ -40,15 +40,20 @@ pub struct Late {
 }
 
 impl Late {
-    /// Those of the backward body `back`, computation `id`, whose gradients of weights end in stacks. `values`
-    /// are live in it; `is_fixed` tells which nodes of the forward body are made from weights alone.
-    pub fn new<'a>(
+    /// Those of the body `back` of the loop `backward`, whose gradients of weights end in stacks. `is_fixed`
+    /// tells which nodes of the forward body are made from weights alone.
+    pub fn new(
         module: &Module,
         memory: &Memory,
-        ([body, back], id): ([&Graph; 2], ComputationId),
+        ([body, back], backward): ([&Graph; 2], Row),
         is_fixed: &[bool],
-        values: impl Iterator<Item = &'a LiveValue>,
+        values: &[LiveValue],
     ) -> Self {
+        let Some(id) = module.called(backward, CallRole::Body) else { return Self::default() };
+        let of = |id: ComputationId| {
+            let rows = module.computation(id).rows();
+            values.iter().filter(move |value| rows.contains(&value.row.0))
+        };
         let mut open = Vec::new();
         back.root.leaves(&mut open, &mut 0);
         let opcode = |node: u32| back.nodes[node as usize].opcode;
@@ -69,11 +74,15 @@ impl Late {
         }
         let rows = back.nodes.iter().filter(|own| own.element.is_none()).map(|own| own.outer);
         let rows = rows.filter(|row| !needed.contains(row)).collect();
-        let is_pressed = has_compiler_clones(module);
-        let soon = (!is_pressed).then(|| Soon::new(module, memory, id, &rows));
+        let may_run_soon = !has_compiler_clones(module);
+        let soon = may_run_soon.then(|| Soon::new(module, memory, id, &rows));
         let is_few = gathered_from(module, body, is_fixed) < MANY;
         let mut late = Late { rows, end, is_few, soon, ..Late::default() };
-        late.changes = values.flat_map(|value| late.change(module, memory, back, value)).collect();
+        late.changes = of(id).flat_map(|value| late.change(module, memory, back, value)).collect();
+        if may_run_soon {
+            let around = of(module.computation_of(backward));
+            late.outside = before_loop(module, memory, backward, around);
+        }
         late
     }
 
@@ -100,7 +109,7 @@ impl Late {
     }
 
     /// What late rows read is live for longer, and what they make is not live before the other work is
-    /// done; or both are live earlier.
+    /// done. Where they run as soon as they can, both are live earlier and end earlier.
     fn change(
         &self,
         module: &Module,

@@ -8,13 +8,12 @@ use super::late::Late;
 use super::loaded::readers;
 use super::pairs::trips_of;
 use super::recomputed::Recomputed;
-use super::soon::before_loop;
 pub use super::stacks::{Read, Stack};
 use super::turned::turn_back;
 use crate::cost::{Backend, Cost};
 use crate::flow::moved::step_back;
 use crate::flow::origin::Place;
-use crate::flow::{Attribution, Phase, has_compiler_clones};
+use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::memory::{LiveValue, Memory};
@@ -67,7 +66,7 @@ pub struct Scan {
     pub body_steps: RangeInclusive<u32>,
     /// The steps of the backward body.
     pub back_steps: RangeInclusive<u32>,
-    /// The gradients of weights that wait; none unless XLA for TPUs has rematerialised by itself.
+    /// The gradients of weights that wait in the text, or would under other policies; none but on TPUs.
     pub late: Late,
 }
 
@@ -139,10 +138,10 @@ pub fn scans(
     }
     let budget = MOST_ROWS;
     // On GPUs, peaks are nearer without: `benches/h100_steps.py`.
-    let may_wait = Backend::of_module(module) == Backend::Tpu;
+    let may_move = Backend::of_module(module) == Backend::Tpu;
     let turned = HashMap::default();
     let mut finder =
-        Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, may_wait, budget };
+        Finder { module, cost, memory, values, sizes, by_row, by_buffer, turned, may_move, budget };
     let phases = &attribution.whose(module).phase;
     let phase = |row: Row| phases.get(row.0 as usize).copied().unwrap_or(Phase::Unattributed);
     let mut scans: Vec<Scan> = Vec::new();
@@ -222,7 +221,7 @@ pub struct Finder<'a> {
     /// By loop and element of its state: copies in another order that are made of the element before.
     turned: HashMap<(Row, u32), Vec<Place>, BuildMix>,
     /// Whether gradients of weights may wait, since XLA for TPUs has rematerialised by itself.
-    may_wait: bool,
+    may_move: bool,
     /// Rows that may still be opened or followed.
     pub budget: usize,
 }
@@ -383,18 +382,10 @@ impl Finder<'_> {
             Recomputed::new(module, step_of, &mut body, &back, (self.sizes, false));
         let rows = module.computation(back_id).rows();
         recomputed.find_live(&back, self.values.iter().filter(|own| rows.contains(&own.row.0)));
-        let late = match self.may_wait {
+        let late = match self.may_move {
             true => {
-                let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
-                let is_fixed = &recomputed.is_fixed;
-                let mut late =
-                    Late::new(module, self.memory, ([&body, &back], back_id), is_fixed, values);
-                if !has_compiler_clones(module) {
-                    let rows = module.computation(module.computation_of(backward)).rows();
-                    let values = self.values.iter().filter(|own| rows.contains(&own.row.0));
-                    late.outside = before_loop(module, self.memory, backward, values);
-                }
-                late
+                let loops = ([&body, &back], backward);
+                Late::new(module, self.memory, loops, &recomputed.is_fixed, self.values)
             }
             false => Late::default(),
         };

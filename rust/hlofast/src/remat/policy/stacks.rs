@@ -74,7 +74,7 @@ pub struct Read {
     pub step: u32,
     /// The last step that reads the slice, through rows that only rearrange it.
     pub last: u32,
-    /// The same if gradients of weights wait.
+    /// The same if gradients of weights move (`late.rs`).
     pub late: u32,
     /// Whether a product multiplies the slice.
     pub feeds_product: bool,

@@ -6,7 +6,7 @@
 //! layers (`prevent_cse`), so recomputation starts no earlier and weights are converted and
 //! gathered once more.
 
-use super::base::{Changes, Timeline};
+use super::base::{Changes, Timeline, prefix};
 use super::graph::Graph;
 use super::laid_layers::is_softmax;
 use super::layered::Layers;
@@ -556,25 +556,11 @@ impl Unrolled {
 
     /// Bytes while a layer is recomputed: the most, and those that its backward part still needs.
     fn prefix(&self, again: &Again, nodes: &[u32]) -> (i64, i64) {
-        let (mut live, mut most, mut left) = (0i64, 0i64, 0i64);
-        let mut ends: Vec<(u32, i64)> = Vec::new();
-        for node in nodes {
-            let size = self.bytes[*node as usize];
-            match again.last[*node as usize] {
-                None => ends.push((again.read_by[*node as usize], size)),
-                Some(_) => left = left.saturating_add(size),
-            }
-        }
-        ends.sort_unstable();
-        let mut ended = ends.iter().peekable();
-        for node in nodes {
-            live = live.saturating_add(self.bytes[*node as usize]);
-            most = most.max(live);
-            while let Some((_, size)) = ended.next_if(|(end, _)| end <= node) {
-                live = live.saturating_sub(*size);
-            }
-        }
-        (most, left)
+        let values = nodes.iter().map(|node| {
+            let at = *node as usize;
+            (*node, self.bytes[at], again.last[at].is_none().then_some(again.read_by[at]))
+        });
+        prefix(&values.collect::<Vec<_>>())
     }
 
     /// Adds the cost of what runs again.
