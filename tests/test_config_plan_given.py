@@ -121,6 +121,7 @@ class TestDefaults:
             first = document(verb, *given)["results"][0]["facts"]
             assert first["file"]["value"] == name
         done = hlofast_command("plan", *given, "--like", "pace=3")
+        assert done.returncode == 2
         assert done.stderr.startswith(f"hlofast: {name}: --like: 'pace' is not a choice")
         base = tmp_path / "base.yml"
         base.write_text(hlofast.config.load().to_text())

@@ -159,7 +159,7 @@ class TestCommand:
         assert hlofast_command("plan", *given, "own").returncode == 0
         assert hlofast_command("plan", *given, "fsdp=128").returncode == 1
         done = hlofast_command("plan", *given, "pace=3")
-        assert done.returncode == 3 and "is not a choice" in done.stderr
+        assert done.returncode == 2 and "is not a choice" in done.stderr
         for text in (
             "fsdp=64,fsdp=32",
             "own,own",
@@ -170,7 +170,7 @@ class TestCommand:
             "batch=5",
         ):
             done = hlofast_command("plan", *given, text)
-            assert done.returncode == 3
+            assert done.returncode == 2
             assert done.stderr.startswith("hlofast: ") and done.stderr.count("\n") == 1
 
     @pytest.mark.parametrize(

@@ -355,6 +355,21 @@ class TestCollectives:
         with pytest.raises(ValueError, match="unknown kind"):
             toy().collective_time("all-shuffle", 1, 2)
 
+    @pytest.mark.parametrize(
+        ("device", "sizes", "message"),
+        [
+            ("v5e", {"axes": 3}, "axes is from 1 to 2 on v5e, not 3"),
+            ("v5p", {"axes": 0}, "axes is from 1 to 3 on v5p, not 0"),
+            ("h100", {"near": 0}, "near is from 1 to the 8 devices of the group, not 0"),
+            ("h100", {"near": 9}, "near is from 1 to the 8 devices of the group, not 9"),
+        ],
+    )
+    def test_sizes_that_do_not_exist_are_refused(
+        self, device: str, sizes: dict[str, int], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            devices.get(device).collective_time("all-reduce", 1000, 8, **sizes)
+
 
 class TestMeasurements:
     ROWS = (("all-gather", 4, 1000, 1e-3), ("all-gather", 4, 3000, 2e-3))

@@ -374,8 +374,9 @@ def test_a_collective_is_exposed_for_its_own_time_at_most(name: str, chip: str) 
 @pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"])
 def test_faster_links_and_shorter_hops_never_take_longer(kind: str, chip: str) -> None:
     device = devices.get(chip)
+    sides = int(str(device.value("topology"))[-2])  # "torus-2d", "torus-3d"
     for count in (2, 4, 16, 64, 128, 256, 512):
-        for axes in (1, 2, 3):
+        for axes in range(1, sides + 1):
             now = device.collective_time(kind, MIB, count, axes=axes).seconds
             for figure, factor in (("link_bandwidth", 2), ("link_latency", 0.5)):
                 better = device.replace(**{figure: device.require(figure) * factor})

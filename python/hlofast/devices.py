@@ -71,7 +71,8 @@ _TEXTS = {"topology"}
 _COUNTS = {"cores", "jax_devices", "matrix_units", "matrix_unit_size", "wraparound_multiple"}
 _COUNTS |= {"link_count", "chips_per_host", "matrix_unit_minimum_rows", "vector_operations"}
 _COUNTS |= {"tuple_table_bytes"}
-_TOPOLOGIES = ("torus-2d", "torus-3d", "switch", "fully-connected")
+_TOPOLOGIES = {"torus-2d": 2, "torus-3d": 3, "switch": 1, "fully-connected": 1}
+"""By topology: the axes that a collective may share."""
 _BACKENDS = ("tpu", "gpu", "neuron", "cpu", "other")
 _LARGEST = 1.7976931348623157e308
 """The largest double. The core takes figures as doubles, but integers in TOML may be larger."""
@@ -253,16 +254,21 @@ class Device(Mapping[str, Figure]):
         all-gather, the operand of other collectives. `near` is the number of devices of the group
         on one host (switches) or slice (torus); the remaining devices are reached over the network.
         By default, a group fills hosts of `chips_per_host` GPUs, and is on one slice of a torus.
-        `axes` is the number of torus
-        axes that share the work (default 1).
+        `axes` is the number of torus axes that share the work (default 1).
 
         Models: `topology` (ring, torus, switch or hierarchy, with latency and bandwidth from the
         figures), `speed-of-light` (XLA's model for several GPU hosts, with `communicators`
         concurrent groups), `alpa` (Alpa's costs with `alpha` and `beta`, not in seconds). Raises
-        `UnknownFigureError` if a figure is missing, and `ValueError` for an unknown kind or model.
+        `UnknownFigureError` if a figure is missing, and `ValueError` for an unknown kind or model,
+        and for sizes that the group or the torus does not have.
         """
         if not 0 <= payload <= _LARGEST or group_size < 1:
             raise ValueError(f"no collective of {payload} bytes among {group_size} devices")
+        if near is not None and not 1 <= near <= group_size:
+            raise ValueError(f"near is from 1 to the {group_size} devices of the group, not {near}")
+        most = _TOPOLOGIES.get(str(self.value("topology")), 1)
+        if axes is not None and not 1 <= axes <= most:
+            raise ValueError(f"axes is from 1 to {most} on {self.name}, not {axes}")
         try:
             estimate = _core._collective_time(
                 self._parts(),

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     import argparse
 
     from hlofast.config import Config
-    from hlofast.config._plan_like import Likened
     from hlofast.config._plan_results import Plan
     from hlofast.devices import Device
 
@@ -128,7 +127,11 @@ def run(arguments: argparse.Namespace) -> int:
                     if not to_stdout:
                         shower.show(plan)
                 else:
-                    liked = _liked(plan, arguments.like)
+                    try:
+                        liked = plan.like(arguments.like)
+                    except ValueError as error:
+                        inputs.complain(f"{configs.named(path)}: --like: {error}")
+                        return USAGE
                     is_fitting = is_fitting and liked.is_fitting
                     shower.show(liked)
             whole: Plan | Machines | None = shown[0] if shown else None
@@ -195,13 +198,6 @@ def _plan(
         offloads=not arguments.no_offload,
         state_dtype=arguments.state_dtype,
     )
-
-
-def _liked(plan: Plan, text: str) -> Likened:
-    try:
-        return plan.like(text)
-    except ValueError as error:
-        raise ValueError(f"--like: {error}") from None
 
 
 _MACHINE = "give --instance NAME, or --device NAME with --chips N"
