@@ -54,6 +54,15 @@ def padded_rows(rows: int, row_bytes: int, devices: int, chip: str) -> int | Non
     return parts * windows * (-(-window // tile) * tile)
 
 
+def padded_shard(
+    rows: int, columns: int, row_bytes: int, devices: int, chip: str
+) -> int | None:
+    """Returns the rows of a shard of a matrix with its padding; None if it is not known."""
+    if columns % _LANES and not rows * devices % _LANES:
+        return rows
+    return padded_rows(rows, row_bytes, devices, chip)
+
+
 class _Scatter:
     """A reduce-scatter of rows: its sum without padding, and its shards with it."""
 
@@ -79,9 +88,7 @@ class _Scatter:
         if self.rows % self.devices:
             return None
         exact = self.rows // self.devices
-        if self.columns % _LANES and not self.rows % _LANES:
-            return exact
-        return padded_rows(exact, self.row_bytes, self.devices, chip)
+        return padded_shard(exact, self.columns, self.row_bytes, self.devices, chip)
 
 
 class Padding:

@@ -49,16 +49,25 @@ def sent_by(module: Module) -> Sent:
 def after(result: WhatIf) -> Sent:
     """By mesh axes: bytes of each device if all collectives but those of lookups stay."""
     sent = sent_by(result.changed)
+    table = result.changed.collectives()
+    axes_of = dict(zip(table.values("name"), table.values("axes"), strict=True))
     if (lookups := result._lookups) is not None:
-        table = result.changed.collectives()
-        for name, axes in zip(table.values("name"), table.values("axes"), strict=True):
+        for name, axes in axes_of.items():
             if (size := sent.get(axes)) is not None:
                 sent[axes] = size - lookups.removed.get(name, 0)
         for axes, size in lookups.sent.items():
             known = sent.get(axes, 0)
             sent[axes] = None if known is None else known + size
+    rings = result._rings
+    for name, size in rings.removed.items():
+        axes = axes_of[name]
+        if (known := sent.get(axes)) is not None:
+            sent[axes] = known - size
+    for axes, size in rings.sent.items():
+        if (known := sent.get(axes, 0)) is not None:
+            sent[axes] = known + size
     for name, padding in result._padding.more.items():
-        if lookups is None or name not in lookups.removed:
+        if (lookups is None or name not in lookups.removed) and name not in rings.removed:
             for axes, size in padding:
                 known = sent.get(axes, 0)
                 sent[axes] = None if known is None else known + size
