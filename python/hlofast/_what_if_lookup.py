@@ -392,6 +392,11 @@ def _change(
     texts = {row["name"]: row for row in rows}
     for name in matched.again:
         row = changed[name]
+        if is_other and (twin := _made_again(before, after, first, texts[name])) is not None:
+            removed[name] = row["total_wire_bytes"] or 0
+            axes, size = last[twin]["axes"], last[twin]["wire_bytes"]
+            sent[axes] = sent.get(axes, 0) + size
+            continue
         if is_other and _key(row) in made:
             kept.add(name)
             continue
@@ -405,6 +410,30 @@ def _change(
     if splits[0].cuts != splits[1].cuts and _sums_reach(result.module, matched):
         is_sure = False
     return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure)
+
+
+def _made_again(
+    before: Sequence[Made],
+    after: Sequence[Made],
+    rows: Sequence[dict[str, Any]],
+    text: dict[str, Any],
+) -> int | None:
+    """Which collective is made twice after a change that splits lookups otherwise.
+
+    In the fitted programs this is the gather of the positions of one input, once for its lookup and
+    once for the gradient.
+    """
+    inputs = {
+        own.input
+        for own, row in zip(before, rows, strict=True)
+        if own.is_of_sum and _key(row) == _key(text)
+    }
+    found = [
+        at
+        for at, own in enumerate(after)
+        if own.value.op == "all-gather" and own.is_of_sum and own.input in inputs
+    ]
+    return found[0] if len(found) == 1 and None not in inputs else None
 
 
 def _sums_reach(module: Module, matched: _Matched) -> bool:
