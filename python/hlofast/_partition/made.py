@@ -51,16 +51,23 @@ class Input:
 class Made:
     """A collective of lookups."""
 
-    __slots__ = ("input", "is_cut", "is_of_sum", "value")
+    __slots__ = ("input", "is_of_sum", "part", "value")
 
-    def __init__(self, value: Value, input: int | None, is_cut: bool, is_of_sum: bool) -> None:
+    def __init__(
+        self, value: Value, input: int | None, part: tuple[int, ...] | None, is_of_sum: bool
+    ) -> None:
         self.value = value
         self.input = input
         """The input whose positions it moves; None if it moves something else."""
-        self.is_cut = is_cut
-        """Whether each device keeps its part of a sum: XLA may make a reduce-scatter of it."""
+        self.part = part
+        """What each device keeps of a sum, if it keeps a part of its own."""
         self.is_of_sum = is_of_sum
         """Whether gradients are added at the positions that it moves."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether each device keeps its part of a sum: XLA may make a reduce-scatter of it."""
+        return self.part is not None
 
 
 class Split:
@@ -123,7 +130,7 @@ def split(
         Made(
             value,
             _input(value, positions_of),
-            _is_cut(value, users.get(id(value), ())),
+            _part(value, users.get(id(value), ())),
             _is_of_sum(value, users),
         )
         for value in values
@@ -169,11 +176,11 @@ def _together(graph: Graph, sums: list[Value]) -> list[Value]:
     return found
 
 
-def _is_cut(value: Value, users: Sequence[Value]) -> bool:
-    """Whether a sum is only used in parts, of which each device of a group has another."""
+def _part(value: Value, users: Sequence[Value]) -> tuple[int, ...] | None:
+    """The part of a sum of which each device of a group has another, if only parts are used."""
     if value.op != "all-reduce" or not users or any(own.op != "slice" for own in users):
-        return False
-    return all(_are_apart(value, own) for own in users)
+        return None
+    return users[0].shape if all(_are_apart(value, own) for own in users) else None
 
 
 def _input(value: Value, positions_of: dict[int, int]) -> int | None:
