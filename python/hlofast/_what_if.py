@@ -159,7 +159,8 @@ class WhatIf(Result):
 
     __slots__ = (
         "_choices", "_coverage", "_figures", "_found", "_ignores", "_open", "_pads", "_reasons",
-        "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh", "policy", "symbols",
+        "_ringing", "_scaled", "asked", "changed", "mesh", "module", "new_mesh", "policy",
+        "symbols",
     )  # fmt: skip
 
     VERB = "what-if"

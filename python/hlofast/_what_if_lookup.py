@@ -439,7 +439,7 @@ def _made_again(
     once for the gradient.
     """
     inputs = {
-        own.input
+        own.moves
         for own, row in zip(before, rows, strict=True)
         if own.is_of_sum and _key(row) == _key(text)
     }
@@ -454,7 +454,7 @@ def _made_again(
     found = [
         at
         for at, own in enumerate(after)
-        if own.value.op == "all-gather" and own.is_of_sum and own.input in inputs
+        if own.value.op == "all-gather" and own.is_of_sum and own.moves in inputs
     ]
     return found[0] if len(found) == 1 and None not in inputs else None
 

@@ -54,9 +54,7 @@ def padded_rows(rows: int, row_bytes: int, devices: int, chip: str) -> int | Non
     return parts * windows * (-(-window // tile) * tile)
 
 
-def padded_shard(
-    rows: int, columns: int, row_bytes: int, devices: int, chip: str
-) -> int | None:
+def padded_shard(rows: int, columns: int, row_bytes: int, devices: int, chip: str) -> int | None:
     """Returns the rows of a shard of a matrix with its padding; None if it is not known."""
     if columns % _LANES and not rows * devices % _LANES:
         return rows
@@ -118,6 +116,7 @@ class Padding:
             for own in result.changed.entry.parameters
             if own.shape.is_array
         }
+        self.more |= dict(_shifted(result, old_rows, changed))
         whole = set(_unpadded(result.module, old_rows, chip))
         self.known |= whole.intersection(_unpadded(result.changed, list(changed.values()), chip))
         for name, old in _scatters(result.module, old_rows):
@@ -140,6 +139,31 @@ class Padding:
                     halo = changed[row["name"]]
                     self.more[name].append((halo["axes"], -(halo["total_wire_bytes"] or 0)))
                     break
+
+
+def _shifted(
+    result: WhatIf, rows: list[dict[str, Any]], changed: dict[str, dict[str, Any]]
+) -> Iterator[tuple[str, list[tuple[str | None, int]]]]:
+    """By transfer of positions that a slice shifts by one: the bytes that the changed text lacks.
+
+    Of n devices whose shards are one position too long, the last one needs n - 1 positions of
+    another.
+    """
+    old, new = result.mesh, result.new_mesh
+    for row in rows:
+        axes = row["axes"]
+        is_slice = (row["op_name"] or "").endswith("/slice")
+        if old is None or new is None or not is_slice or row["kind"] != "collective-permute":
+            continue
+        if axes not in old.shape or row["name"] not in changed:
+            continue
+        shape = result.module.instructions[row["instruction"]].operands[0].shape
+        if old.shape[axes] > 1 and shape.rank == 2 and shape.dimensions[1] == old.shape[axes] - 1:
+            own = changed[row["name"]]
+            wide = result.changed.instructions[row["name"]].operands[0].shape
+            column = (wide.bytes or 0) // (wide.dimensions[1] or 1)
+            size = column * (new.shape[axes] - 1) * (own["multiplicity"] or 1)
+            yield row["name"], [(axes, size - (own["total_wire_bytes"] or 0))]
 
 
 def is_halo(row: dict[str, Any]) -> bool:

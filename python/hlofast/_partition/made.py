@@ -51,13 +51,13 @@ class Input:
 class Made:
     """A collective of lookups."""
 
-    __slots__ = ("input", "is_of_sum", "part", "value")
+    __slots__ = ("is_of_sum", "moves", "part", "value")
 
     def __init__(
-        self, value: Value, input: int | None, part: tuple[int, ...] | None, is_of_sum: bool
+        self, value: Value, moves: int | None, part: tuple[int, ...] | None, is_of_sum: bool
     ) -> None:
         self.value = value
-        self.input = input
+        self.moves = moves
         """The input whose positions it moves; None if it moves something else."""
         self.part = part
         """What each device keeps of a sum, if it keeps a part of its own."""

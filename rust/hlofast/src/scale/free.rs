@@ -1,8 +1,8 @@
 //! Arrays that no entry parameter determines: tables of positions, masks, zeros.
 //!
 //! The compiler keeps one such array for all its users, so two dimensions of the program that are
-//! equally large by chance meet in it: positions of an encoder and of a decoder. Their symbols are
-//! not joined there.
+//! equally large by chance meet in it: positions of an encoder and of a decoder. Sizes spread through
+//! it last, and symbols of different inputs are not joined by it.
 
 use super::places::Places;
 use super::spread::Spread;
@@ -129,9 +129,9 @@ impl Bound<'_, '_> {
             Opcode::Constant | Opcode::Iota | Opcode::PartitionId | Opcode::ReplicaId => {}
             Opcode::Broadcast => {
                 // Only the dimensions of the operand say how large the result is.
-                let sized = operands.first().filter(|own| {
-                    self.places().array(**own).is_some_and(|slot| slot.rank > 0)
-                });
+                let sized = operands
+                    .first()
+                    .filter(|own| self.places().array(**own).is_some_and(|slot| slot.rank > 0));
                 if let Some(operand) = sized {
                     self.pass(*operand, 0, row, 0);
                 }
@@ -196,9 +196,9 @@ impl Bound<'_, '_> {
             }
             _ => {
                 let is_bound = operands.is_empty()
-                    || operands
-                        .iter()
-                        .any(|own| (0..self.places().leaves(*own)).any(|leaf| self.get(*own, leaf)));
+                    || operands.iter().any(|own| {
+                        (0..self.places().leaves(*own)).any(|leaf| self.get(*own, leaf))
+                    });
                 if is_bound {
                     self.bind_all(row);
                 }

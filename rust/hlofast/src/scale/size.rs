@@ -171,6 +171,8 @@ pub(super) struct Symbol {
     pub size: i64,
     /// The sum that the symbol stands for.
     pub sum: Option<Vec<Dim>>,
+    /// An input whose dimension it is: the row of the entry parameter.
+    pub input: Option<u32>,
 }
 
 /// All symbols; joined symbols have one root each.
@@ -237,7 +239,20 @@ impl Symbols {
         if let Some(slot) = self.parents.get_mut(child as usize) {
             *slot = (parent, shift);
         }
+        let input = self.all.get(child as usize).and_then(|own| own.input);
+        if let Some(slot) = self.all.get_mut(parent as usize) {
+            slot.input = slot.input.or(input);
+        }
         true
+    }
+
+    /// Whether two dimensions belong to different inputs.
+    pub fn are_of_two_inputs(&self, a: &[Factor], b: &[Factor]) -> bool {
+        let input = |own: &Factor| self.all.get(self.root(own.symbol).0 as usize)?.input;
+        a.iter().zip(b).any(|(a, b)| match (input(a), input(b)) {
+            (Some(a), Some(b)) => a != b,
+            _ => false,
+        })
     }
 }
 

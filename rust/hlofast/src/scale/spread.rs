@@ -198,14 +198,19 @@ impl<'m> Spread<'m> {
 
     /// Sets a dimension, or joins it with what it is already.
     pub fn set(&mut self, dim: u32, value: Dim) {
-        if size_of(&value) != Some(self.places.size(dim))
-            || (self.is_free(dim) && !self.fills_free)
+        if size_of(&value) != Some(self.places.size(dim)) || (self.is_free(dim) && !self.fills_free)
         {
             return;
         }
         if let Some(Some(known)) = self.dims.get(dim as usize) {
-            let joins = self.stage == How::Followed && !(self.fills_free && self.meets_free());
-            if joins && !self.symbols.join(known, &value) {
+            if self.stage != How::Followed
+                || (self.fills_free
+                    && self.symbols.are_of_two_inputs(known, &value)
+                    && self.meets_free())
+            {
+                return;
+            }
+            if !self.symbols.join(known, &value) {
                 self.conflicts.push(self.current);
             }
             return;
@@ -238,7 +243,7 @@ impl<'m> Spread<'m> {
 
     /// Makes a symbol that stands for the sum of dimensions.
     pub fn sum(&mut self, parts: Vec<Dim>, size: i64) -> Factor {
-        Factor::of_symbol(self.symbols.add(Symbol { size, sum: Some(parts) }), size)
+        Factor::of_symbol(self.symbols.add(Symbol { size, sum: Some(parts), input: None }), size)
     }
 
     /// Two dimensions are the same.

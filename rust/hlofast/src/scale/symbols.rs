@@ -146,7 +146,10 @@ impl Spread<'_> {
                             _ => factor.parts = factor.parts.saturating_mul(*size),
                         }
                     }
-                    factor.symbol = self.symbols.add(Symbol { size: whole, sum: None });
+                    let is_integer = matches!(kind, ElementKind::Signed | ElementKind::Unsigned);
+                    let is_state = donated.contains(&number);
+                    let input = (is_integer && !is_state).then_some(row.0);
+                    factor.symbol = self.symbols.add(Symbol { size: whole, sum: None, input });
                     seeds.all.push(Seed {
                         symbol: factor.symbol,
                         row,
@@ -154,8 +157,8 @@ impl Spread<'_> {
                         dimension,
                         axes,
                         name: name.clone(),
-                        is_integer: matches!(kind, ElementKind::Signed | ElementKind::Unsigned),
-                        is_state: donated.contains(&number),
+                        is_integer,
+                        is_state,
                         rank: slot.len(),
                     });
                     self.set(dim, vec![factor]);
