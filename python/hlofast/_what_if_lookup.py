@@ -13,6 +13,7 @@ from itertools import combinations, islice
 from math import prod
 
 from hlofast._what_if_padding import padded_shard
+from hlofast._what_if_places import place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ def _change(
             continue
         if own.is_cut and axes not in summed:
             # A reduce-scatter sends half as much as the sum, and more if shards are padded.
-            size = size // 2 + _padding(own, result)
+            size = size // 2 + _padding(own, axes, result)
             padded.add(axes)
         sent[axes] = sent.get(axes, 0) + size
     for name in (name for names in stays.values() for name in names):
@@ -412,15 +413,16 @@ def _change(
     return Lookups(removed, kept, sent, padded, matched.parts, is_other, is_sure)
 
 
-def _padding(own: Made, result: WhatIf) -> int:
+def _padding(own: Made, axes: str | None, result: WhatIf) -> int:
     """Bytes that a device sends more because shards of a sum are padded, if they are rows."""
     if own.part is None or own.part[1:] != own.value.shape[1:] or len(own.part) != 2:
         return 0
-    device = result.module.context.device
-    chip = "" if device is None else device.name.removeprefix("tpu-")
+    mesh = result.new_mesh or result.mesh
+    assert mesh is not None
+    where = place_of(result.module, axes, mesh)
     (rows, columns), devices = own.part, len(own.value.groups[0])
     row_bytes = columns * own.value.width
-    padded = padded_shard(rows, columns, row_bytes, devices, chip)
+    padded = padded_shard(rows, columns, row_bytes, devices, where)
     # The rows of padding are sent again, to put rows back in their places.
     return 0 if padded is None else 2 * (padded - rows) * row_bytes * (devices - 1)
 

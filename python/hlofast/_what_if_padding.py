@@ -10,6 +10,8 @@ any fitted program of `what_if_models.py`.
 
 from __future__ import annotations
 
+from hlofast._what_if_places import place_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from hlofast._core import Instruction
     from hlofast._module import Module
     from hlofast._what_if import WhatIf
+    from hlofast._what_if_places import Place
 
 _TILE = 8
 """Rows of a tile."""
@@ -26,24 +29,33 @@ _LANES = 128
 as the head's gradient of 8,000 columns is in `dense_v5e`: shards are then columns of memory."""
 _LARGEST = {
     ("v5e", 2): (1, 1_246_000),
-    ("v5e", 4): (1, 1_036_000),
+    ("v5e", 4): (1, 975_000),
     ("v5p", 2): (1, 1_246_000),
-    ("v5p", 4): (2, 467_000),
+    ("v5p", 4): (1, 975_000),
     ("v6e", 2): (1, 2_470_000),
     ("v6e", 4): (1, 1_950_000),
 }
 """By chip and devices: in how many parts a shard is worked through, and bytes of a window at most.
-Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart; those of four devices on v5e are
-of the fitted programs only."""
+Fitted to reduce-scatters of 17 or 18 sizes each, compiled apart; those of four devices on v5e and
+v5p, of 917,504 to 983,039 bytes in the texts of `what_if_models.py`, are half of v6e's."""
+_WHOLE = {("v5p", 4): (2, 467_000)}
+"""The same where the devices fill whole sides of the slice, which wrap around: two parts go both
+ways. Fitted to 18 sizes compiled apart."""
 _WINDOW = 4096
 """Windows are a multiple of so many bytes, and of a tile: of `_LANES` columns, 16 rows."""
+_WIDE = 16_384
+"""Bytes of rows above which no text has padded shards."""
 _SURE = 2
 """Devices whose places do not matter: four may lie in a line or in a square."""
 
 
-def padded_rows(rows: int, row_bytes: int, devices: int, chip: str) -> int | None:
+def padded_rows(rows: int, row_bytes: int, devices: int, where: Place) -> int | None:
     """Returns the rows of a shard with its padding; None if it is not known."""
-    parts, largest = _LARGEST.get((chip, devices), (0, 0))
+    chip, is_whole = where
+    key = chip, devices
+    if is_whole is None and key in _WHOLE:
+        return None
+    parts, largest = (_WHOLE if is_whole and key in _WHOLE else _LARGEST).get(key, (0, 0))
     if not parts or rows % parts or not row_bytes:
         return None
     tile = max(_TILE, _WINDOW // row_bytes)
@@ -54,17 +66,17 @@ def padded_rows(rows: int, row_bytes: int, devices: int, chip: str) -> int | Non
     return parts * windows * (-(-window // tile) * tile)
 
 
-def padded_shard(rows: int, columns: int, row_bytes: int, devices: int, chip: str) -> int | None:
+def padded_shard(rows: int, columns: int, row_bytes: int, devices: int, where: Place) -> int | None:
     """Returns the rows of a shard of a matrix with its padding; None if it is not known."""
-    if columns % _LANES and not rows * devices % _LANES:
+    if row_bytes > _WIDE or (columns % _LANES and not rows * devices % _LANES):
         return rows
-    return padded_rows(rows, row_bytes, devices, chip)
+    return padded_rows(rows, row_bytes, devices, where)
 
 
 class _Scatter:
     """A reduce-scatter of rows: its sum without padding, and its shards with it."""
 
-    __slots__ = ("columns", "devices", "row", "row_bytes", "rows", "shard")
+    __slots__ = ("columns", "devices", "is_by_rows", "row", "row_bytes", "rows", "shard")
 
     def __init__(self, row: dict[str, Any], whole: Instruction, shard: int) -> None:
         self.row = row
@@ -72,6 +84,8 @@ class _Scatter:
         self.rows, self.columns = (own or 0 for own in whole.shape.dimensions)
         self.row_bytes = (whole.shape.bytes or 0) // max(self.rows, 1)
         self.shard = shard
+        layout = whole.shape.layout
+        self.is_by_rows = layout is None or tuple(layout.minor_to_major) == (1, 0)
 
     def halo(self, shard: int) -> int:
         """Bytes of the transfer that puts rows of padded shards back in their places."""
@@ -81,12 +95,14 @@ class _Scatter:
         """Whether a parameter is as large as a shard without padding."""
         return (self.rows // self.devices, self.columns) in parameters
 
-    def padded(self, chip: str) -> int | None:
+    def padded(self, where: Place) -> int | None:
         """The rows of a shard by the windows; None if they are not known."""
         if self.rows % self.devices:
             return None
         exact = self.rows // self.devices
-        return padded_shard(exact, self.columns, self.row_bytes, self.devices, chip)
+        if not self.is_by_rows:
+            return exact
+        return padded_shard(exact, self.columns, self.row_bytes, self.devices, where)
 
 
 class Padding:
@@ -103,10 +119,9 @@ class Padding:
         """By transfer of rows of padded shards: the reduce-scatter that it belongs to."""
         self.more: dict[str, list[tuple[str | None, int]]] = {}
         """By reduce-scatter: mesh axes, and the wire bytes that the changed text lacks."""
-        if result.new_mesh in (None, result.mesh):
+        module, old_mesh, new_mesh = result.module, result.mesh, result.new_mesh
+        if old_mesh is None or new_mesh in (None, old_mesh):
             return
-        device = result.module.context.device
-        chip = "" if device is None else device.name.removeprefix("tpu-")
         old_rows = list(result.module.collectives().tables["collectives"])
         changed = {row["name"]: row for row in result.changed.collectives().tables["collectives"]}
         after = dict(_scatters(result.changed, list(changed.values())))
@@ -117,13 +132,16 @@ class Padding:
             if own.shape.is_array
         }
         self.more |= dict(_shifted(result, old_rows, changed))
-        whole = set(_unpadded(result.module, old_rows, chip))
+        (chip, _) = place_of(module, None, old_mesh)
+        whole = set(_unpadded(module, old_rows, chip))
         self.known |= whole.intersection(_unpadded(result.changed, list(changed.values()), chip))
         for name, old in _scatters(result.module, old_rows):
             self.scattered.add(name)
             if (own := after.get(name)) is None:
                 continue
-            shard, as_modelled = own.padded(chip), old.padded(chip)
+            axes = old.row["axes"]
+            shard = own.padded(place_of(module, axes, new_mesh))
+            as_modelled = old.padded(place_of(module, axes, old_mesh))
             if shard is None or as_modelled not in (None, old.shard):
                 continue  # Windows are not known, or not those of the text.
             is_as_compiled = own.devices == _SURE and as_modelled == old.shard
@@ -215,4 +233,4 @@ def _is_even(shape: Any, devices: int, chip: str) -> bool:
     """Whether a shard has whole tiles of columns, and whole windows of rows."""
     rows, columns = (own or 0 for own in shape.dimensions)
     size = (shape.bytes or 0) // max(rows, 1)
-    return not columns % _LANES and padded_rows(rows, size, devices, chip) == rows
+    return not columns % _LANES and padded_rows(rows, size, devices, (chip, None)) == rows

@@ -14,9 +14,8 @@ fitted programs of `what_if_models.py`, and in 20 steps compiled to see where it
   weights as a gather does, since their loop has one iteration and vanishes; sums begin with two
   transfers of zeros, which those of equal shards share.
 
-A mesh does not say where its devices lie. They are taken as those of the usual slice with as many
-chips (`config/_torus.py`), in the order of JAX's topologies, unless the text has other rings: then
-nothing is modelled.
+Where devices lie is an assumption (`_what_if_places.py`): if the text has other rings, nothing is
+modelled.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from __future__ import annotations
 from math import prod
 
 from hlofast._what_if_padding import is_halo, padded_shard
+from hlofast._what_if_places import place_of, sides_filled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ _LOOP = 8
 """Devices from which on a ring is a loop. Between four and so many none was compiled."""
 _FEW = 4
 """Devices whose places decide whether they form a ring."""
-_HOST = 2
-"""Chips of a host along the first two sides of a slice."""
 _LONG = 0.7
 """Time of a matmul by that of its scattered sum, from which on four devices pass sums: in the 20
 steps, the largest that does not is 0.62, the smallest that does 0.80."""
@@ -146,8 +144,8 @@ class _Axis:
         if size <= 2 or any(mesh.shape.get(other, 1) > 1 for other in others):
             return False
         if size == _FEW:
-            fills = _fills_square(self.result, self.name, mesh)
-            return None if fills is None else not fills
+            sides = sides_filled(self.result.module, self.name, mesh)
+            return None if sides is None else sides < 2
         is_loop = bool(self.batches) and size >= _LOOP and size % (2 * _UNROLLED) == 0
         return True if is_loop else None
 
@@ -294,8 +292,7 @@ class _Axis:
 
     def without(self, rings: list[Ring]) -> int:
         """Bytes of the gathers and sums that replace rings, with the padding of sums."""
-        device = self.result.module.context.device
-        chip = "" if device is None else device.name.removeprefix("tpu-")
+        where = place_of(self.result.module, self.name, self.new)
         along = _Scattered(self.result, self.name)
         total = 0
         for own in rings:
@@ -303,7 +300,7 @@ class _Axis:
             if self.batches and own.is_sum and along.is_along_rows(own.dims):
                 rows, columns = own.dims
                 row_bytes = size // rows
-                padded = padded_shard(rows, columns, row_bytes, self.after, chip)
+                padded = padded_shard(rows, columns, row_bytes, self.after, where)
                 if padded is not None:
                     # Each device also sends the rows of padding, to put rows back in their places.
                     size = padded * row_bytes + (padded - rows) * row_bytes
@@ -327,35 +324,6 @@ def _matmul_of(scattered: Instruction) -> Instruction | None:
     inner = own.calls[0][1].instructions if own.opcode == "fusion" else [own]
     found = [one for one in inner if one.opcode in ("convolution", "dot")]
     return found[0] if len(found) == 1 else None
-
-
-def _fills_square(result: WhatIf, axis: str, mesh: Mesh) -> bool | None:
-    """Whether the devices of an axis fill two sides of the slice; None if it is not known."""
-    from hlofast.config import _torus
-
-    device = result.module.context.device
-    torus = device and _torus.shape(device.name, prod(mesh.shape.values()))
-    if not torus:
-        return None
-    names = list(mesh.shape)
-    step = prod(mesh.shape[name] for name in names[names.index(axis) + 1 :])
-    places = [_place(at * step, torus) for at in range(mesh.shape[axis])]
-    along = [len(set(own)) for own in zip(*places, strict=True)]
-    whole = [own for own, side in zip(along, torus, strict=True) if own == side > 1]
-    return len(whole) > 1 and prod(whole) == len(places)
-
-
-def _place(number: int, torus: Sequence[int]) -> list[int]:
-    """The coordinates of a device: JAX counts hosts, of 2 by 2 chips, and chips within each."""
-    hosts = [min(side, _HOST) if at < 2 else 1 for at, side in enumerate(torus)]
-    place = []
-    for side in hosts:
-        number, own = divmod(number, side)
-        place.append(own)
-    for at, side in enumerate(torus):
-        number, own = divmod(number, side // hosts[at])
-        place[at] += own * hosts[at]
-    return place
 
 
 def _dims(dims: Sequence[int | None]) -> tuple[int, ...]:
